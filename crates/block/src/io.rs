@@ -1,0 +1,50 @@
+//! Operations on a device (cache or backing), as the engine asks for them and devices carry them out.
+
+use crate::{Buf, IoError};
+
+/// One operation on a device. Offsets and lengths are bytes; both are multiples of the device's logical block
+/// (the engine uses multiples of 512 on the cache and of 4096 on the backing, but for a backing whose size is no
+/// multiple of 4096, whose last operation ends at its end).
+#[derive(Clone, Debug)]
+pub enum DeviceOp {
+    /// Read `len` bytes at `offset`; completes with [`DeviceResult`] `Ok(Some(buf))`.
+    Read {
+        /// Byte offset on the device.
+        offset: u64,
+        /// Bytes to read.
+        len: usize,
+    },
+    /// Write the concatenation of `bufs` at `offset`.
+    Write {
+        /// Byte offset on the device.
+        offset: u64,
+        /// The data, in order.
+        bufs: Vec<Buf>,
+        /// Complete only when the data would survive a power cut (FUA).
+        durable: bool,
+    },
+    /// Make everything that completed before this was submitted survive a power cut.
+    Flush,
+    /// Make the range read as zeroes, freeing its space if `unmap` and the device can. Not durable until a flush.
+    Zero {
+        /// Byte offset on the device.
+        offset: u64,
+        /// Bytes to zero.
+        len: u64,
+        /// Whether the space may be given back.
+        unmap: bool,
+    },
+}
+
+impl DeviceOp {
+    /// Bytes that a write carries; 0 for other operations.
+    pub fn write_bytes(&self) -> u64 {
+        match self {
+            Self::Write { bufs, .. } => bufs.iter().map(|b| b.len() as u64).sum(),
+            _ => 0,
+        }
+    }
+}
+
+/// Outcome of a [`DeviceOp`]: the data for a read, `None` for the others. A short transfer is an error.
+pub type DeviceResult = Result<Option<Buf>, IoError>;

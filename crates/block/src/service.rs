@@ -1,0 +1,137 @@
+//! The block service: what every frontend offers and every volume provides.
+
+use crate::{Buf, ErrorKind, IoError, SECTOR_BYTES};
+
+/// A request to a volume. Offsets and lengths are bytes and multiples of 512.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Read `len` bytes at `offset`.
+    Read {
+        /// Byte offset in the volume.
+        offset: u64,
+        /// Bytes to read.
+        len: usize,
+    },
+    /// Write `data` at `offset`.
+    Write {
+        /// Byte offset in the volume.
+        offset: u64,
+        /// The data.
+        data: Buf,
+        /// Force unit access: durable before it is acknowledged, in every durability mode.
+        fua: bool,
+    },
+    /// Everything acknowledged before this is durable once this is acknowledged.
+    Flush,
+    /// Make the range read as zeroes; `unmap` allows giving back its space (a discard is this with `unmap`: a
+    /// discarded range reads as zeroes, so that no older version can come back, hazard 8).
+    Zero {
+        /// Byte offset in the volume.
+        offset: u64,
+        /// Bytes to zero; may be as long as the volume.
+        len: u64,
+        /// Whether the backing may give back the space.
+        unmap: bool,
+        /// Durable before it is acknowledged.
+        fua: bool,
+    },
+    /// Which parts of the range are allocated.
+    Status {
+        /// Byte offset in the volume.
+        offset: u64,
+        /// Bytes asked about.
+        len: u64,
+    },
+}
+
+/// What is known about who issued a request and why. Hints may be wrong: they change speed, never data (P8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The issuer waits for it (`REQ_SYNC`, or a frontend that cannot tell and says so by leaving it false).
+    pub sync: bool,
+    /// File-system metadata (`REQ_META`).
+    pub meta: bool,
+    /// A request of an application waits for it.
+    pub critical: bool,
+    /// Linux I/O priority as `ioprio_set(2)` encodes it; 0 if unknown.
+    pub ioprio: u16,
+    /// Process or thread that issued it; 0 if unknown.
+    pub pid: u32,
+}
+
+/// Answer to an [`Op`].
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// A write, flush or zero is done.
+    Done,
+    /// The data of a read, exactly as long as asked for.
+    Data(Buf),
+    /// Answer to [`Op::Status`]: consecutive extents from the offset asked for; they cover the range asked for.
+    Status(Vec<StatusExtent>),
+}
+
+/// A part of a volume and how it is allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatusExtent {
+    /// Length in bytes.
+    pub len: u64,
+    /// How the part is allocated.
+    pub allocation: Allocation,
+}
+
+/// How a part of a volume is allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// Holds data, or nothing better is known.
+    Data,
+    /// Unallocated; reads as zeroes.
+    Hole,
+}
+
+/// What a frontend needs to know of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Name, as exported.
+    pub name: String,
+    /// Size in bytes, a multiple of 512.
+    pub size_bytes: u64,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Longest read or write in bytes that the volume takes in one request.
+    pub request_bytes_max: usize,
+}
+
+/// Called once with the outcome, on a thread of the volume: it must not block.
+pub type Completion = Box<dyn FnOnce(Result<Reply, IoError>) + Send>;
+
+/// The one interface between frontends and volumes.
+///
+/// Requests may complete in any order. A request that starts after another was acknowledged sees its effect (P2).
+pub trait BlockService: Send + Sync {
+    /// Name, size and limits of the volume.
+    fn info(&self) -> VolumeInfo;
+
+    /// Starts a request. May block the caller while the volume's request queue is full (P7), which is how a slow
+    /// volume slows its clients; `done` is called exactly once, also on error or shutdown.
+    fn submit(&self, op: Op, origin: Origin, done: Completion);
+}
+
+/// Refuses what lies outside a volume of `size_bytes` or is not made of whole sectors.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] with the reason.
+pub fn check_bounds(op: &Op, size_bytes: u64) -> Result<(), IoError> {
+    let (offset, len) = match op {
+        Op::Read { offset, len } => (*offset, *len as u64),
+        Op::Write { offset, data, .. } => (*offset, data.len() as u64),
+        Op::Zero { offset, len, .. } | Op::Status { offset, len } => (*offset, *len),
+        Op::Flush => return Ok(()),
+    };
+    if !offset.is_multiple_of(SECTOR_BYTES) || !len.is_multiple_of(SECTOR_BYTES) {
+        return Err(IoError::new(ErrorKind::Invalid, "request is not made of whole 512-byte sectors"));
+    }
+    match offset.checked_add(len) {
+        Some(end) if end <= size_bytes => Ok(()),
+        _ => Err(IoError::new(ErrorKind::Invalid, "request reaches past the end of the volume")),
+    }
+}

@@ -1,0 +1,240 @@
+//! What crosses the wall between the engine and the world.
+
+use forebay_block::{DeviceOp, DeviceResult, IoError, Op, Origin, Reply, Seq};
+use forebay_format::Layout;
+use forebay_policy::Settings;
+use thiserror::Error;
+
+/// Names a client's request until its [`Effect::Reply`]; chosen by the host, unique while outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Names a device operation until its [`Event::Io`]; chosen by the engine, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IoId(pub u64);
+
+/// Which device an operation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The small fast device with the log.
+    Cache,
+    /// The store behind it.
+    Backing,
+}
+
+/// Whether somebody waits for a device operation (design, section 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// A client's request waits for it.
+    Foreground,
+    /// Destaging, cleaning: nobody waits.
+    Background,
+}
+
+/// How a volume starts.
+#[derive(Clone, Debug)]
+pub struct Params {
+    /// Where the log lies and whose it is; `layout.generation` is this run's, already durable in the superblock.
+    pub layout: Layout,
+    /// Size of the volume in bytes, a multiple of 512; at most 2^52.
+    pub volume_bytes: u64,
+    /// The user's choices.
+    pub settings: Settings,
+    /// Wall-clock time in nanoseconds since 1970 at which the monotonic clock of the events read 0.
+    pub wall_offset_ns: u64,
+    /// Whether the superblock says that the last run stopped cleanly, so that clean copies may be trusted (hazard 1).
+    pub clean_stop: bool,
+}
+
+/// What the world tells the engine.
+#[derive(Debug)]
+pub enum Event {
+    /// A client's request; answered by one [`Effect::Reply`].
+    Request {
+        /// The host's name for it.
+        id: RequestId,
+        /// What is asked; within the volume and made of whole sectors, else it is answered with an error.
+        op: Op,
+        /// Who asks and why.
+        origin: Origin,
+    },
+    /// A device operation has completed.
+    Io {
+        /// As in the [`Effect::Io`] (or [`Effect::RetireLog`]) that started it.
+        id: IoId,
+        /// Its outcome; for a read exactly the bytes asked for.
+        result: DeviceResult,
+    },
+    /// A control command; answered by one [`Effect::CommandDone`].
+    Command {
+        /// The host's name for it (a separate space from requests).
+        id: RequestId,
+        /// What is asked.
+        command: Command,
+    },
+}
+
+/// Control commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Use these settings for writes that arrive from now on.
+    Set(Settings),
+    /// Destage everything that was acknowledged before this, and make it durable on the backing.
+    Destage,
+    /// Refuse new requests, finish those under way, destage if asked, leave a durable clean-stop mark, then idle.
+    Stop {
+        /// Destage everything first; else dirty data stays in the cache.
+        destage: bool,
+    },
+}
+
+/// What the engine asks of the world. Effects of one [`crate::Engine::poll`] may be carried out in any order.
+#[derive(Debug)]
+pub enum Effect {
+    /// Start this device operation and report its end as [`Event::Io`].
+    Io {
+        /// The engine's name for it.
+        id: IoId,
+        /// For which device.
+        role: Role,
+        /// What to do.
+        op: DeviceOp,
+        /// Whether somebody waits.
+        class: Class,
+    },
+    /// Answer a client.
+    Reply {
+        /// The request's name.
+        id: RequestId,
+        /// The outcome.
+        result: Result<Reply, IoError>,
+    },
+    /// Answer a control command.
+    CommandDone {
+        /// The command's name.
+        id: RequestId,
+        /// The outcome.
+        result: Result<(), IoError>,
+    },
+    /// Recovery has ended; on success the volume serves requests from now on. Exactly once.
+    Recovered(Result<RecoveryReport, RecoveryError>),
+    /// The cache failed a durable write (P9) and everything in the log is on the backing: record durably, in the
+    /// backing's label and in the superblock, that the log is void, so that no restart replays it over newer data.
+    /// Report as [`Event::Io`]: success if at least one of the two is durable.
+    RetireLog {
+        /// The engine's name for it.
+        id: IoId,
+    },
+}
+
+/// What recovery found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Last record that is part of the log.
+    pub last_seq: Seq,
+    /// Segments that hold the log.
+    pub segments_live: u64,
+    /// Segments read through because they had no valid summary.
+    pub segments_scanned: u64,
+    /// Blocks that the backing lacks.
+    pub blocks_dirty: u64,
+    /// Blocks kept as read cache.
+    pub blocks_clean: u64,
+    /// Records found torn at the log's end, never acknowledged, dropped.
+    pub records_torn: u64,
+}
+
+/// Why recovery refused to go on: data that was acknowledged is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RecoveryError {
+    /// A device answered with an error.
+    #[error("cannot read the log: {0}")]
+    Io(IoError),
+    /// A later record proves that this one was durable, but it cannot be read back.
+    #[error("log record {seq} in segment {segment} was durable and is now damaged; run `forebay check` on the cache")]
+    LostRecord {
+        /// The record.
+        seq: u64,
+        /// Physical number of the segment where it should be.
+        segment: u32,
+    },
+    /// A segment that must be there is not.
+    #[error("log segment with sequence number {segment_seq} is missing; run `forebay check` on the cache")]
+    LostSegment {
+        /// The segment's sequence number.
+        segment_seq: u64,
+    },
+}
+
+/// What the volume is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Recovering.
+    Starting,
+    /// Serving.
+    Healthy,
+    /// Serving without writing to the cache, because a durable write to it failed (P9).
+    Degraded,
+    /// Serving, but writers wait for destaging to make room.
+    Full,
+    /// Refusing new requests.
+    Stopping,
+    /// Stopped cleanly; nothing is outstanding.
+    Stopped,
+}
+
+/// Figures of a volume, all since start unless said otherwise.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Status {
+    /// See [`State`]; `None` only in `Status::default()`.
+    pub state: Option<State>,
+    /// Bytes of the cache that hold log segments.
+    pub cache_used_bytes: u64,
+    /// Bytes of the cache that can hold log segments.
+    pub cache_bytes: u64,
+    /// Bytes that the backing lacks now.
+    pub dirty_bytes: u64,
+    /// Bytes cached now, dirty and clean.
+    pub cached_bytes: u64,
+    /// Wall-clock time (ns since 1970) of the oldest write that the backing lacks; `None` if it lacks none. An
+    /// upper bound of the staleness: kept for each segment, not for each write.
+    pub oldest_dirty_ns: Option<u64>,
+    /// Reads answered.
+    pub reads: u64,
+    /// Bytes read from the cache.
+    pub read_bytes_hit: u64,
+    /// Bytes read from the backing on behalf of clients.
+    pub read_bytes_missed: u64,
+    /// Writes (and zeroes) acknowledged.
+    pub writes: u64,
+    /// Flushes acknowledged.
+    pub flushes: u64,
+    /// Bytes of writes acknowledged.
+    pub bytes_acknowledged: u64,
+    /// Bytes written to the cache, headers and summaries included.
+    pub bytes_to_cache: u64,
+    /// Bytes written to the backing.
+    pub bytes_to_backing: u64,
+    /// Writes that entered the log.
+    pub writes_admitted: u64,
+    /// Writes that went to the backing without entering the cache.
+    pub writes_bypassed: u64,
+    /// Times a write had to wait because the log was full.
+    pub stalls: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Blocks that failed their checksum when read from the cache.
+    pub checksum_failures: u64,
+    /// Failed operations of the backing, retried ones included.
+    pub backing_errors: u64,
+    /// Failed operations of the cache.
+    pub cache_errors: u64,
+    /// Log records written.
+    pub records: u64,
+    /// Memory of the index, slots and replacement state, in bytes.
+    pub index_bytes: u64,
+    /// Blocks in the index.
+    pub index_blocks: u64,
+    /// Requests under way.
+    pub requests: u64,
+}

@@ -1,0 +1,10 @@
+//! The cache engine: synchronous, sans-IO, deterministic. Events go in ([`Engine::handle`]), effects come out
+//! ([`Engine::poll`]). It imports no runtime, clock, random source, file or frontend; the host runs it against
+//! io_uring, the simulator against simulated devices and time.
+#![forbid(unsafe_code)]
+
+mod interface;
+
+pub use interface::{
+    Class, Command, Effect, Event, IoId, Params, RecoveryError, RecoveryReport, RequestId, Role, State, Status,
+};

@@ -1,0 +1,157 @@
+//! What a user can choose of a volume, all changeable while it runs. Spellings are those of the command line.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Admission;
+
+/// A setting's name or value that is not known; `allowed` lists what is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownSetting {
+    /// What was given.
+    pub given: String,
+    /// What would have been understood.
+    pub allowed: String,
+}
+
+impl fmt::Display for UnknownSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}' is not one of {}", self.given, self.allowed)
+    }
+}
+
+impl std::error::Error for UnknownSetting {}
+
+macro_rules! spelled_enum {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$vmeta])* $variant),+ }
+
+        impl $name {
+            /// Every value, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The spelling on the command line, in the configuration and in JSON.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+        }
+
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl ::std::str::FromStr for $name {
+            type Err = $crate::UnknownSetting;
+            fn from_str(s: &str) -> Result<Self, Self::Err> {
+                match s {
+                    $($text => Ok(Self::$variant),)+
+                    _ => Err($crate::UnknownSetting {
+                        given: s.to_owned(),
+                        allowed: [$($text),+].join(", "),
+                    }),
+                }
+            }
+        }
+    };
+}
+pub(crate) use spelled_enum;
+
+spelled_enum! {
+    /// In which order and when acknowledged writes reach the backing (design, section 5).
+    WritePolicy {
+        /// Acknowledged when on the backing, then cached: the backing alone is always complete.
+        WriteThrough = "write-through",
+        /// Acknowledged in the log, destaged in any order: the backing alone is inconsistent until destaged.
+        WriteBack = "write-back",
+    }
+}
+
+spelled_enum! {
+    /// What an acknowledgement of a plain write promises (P1).
+    Durability {
+        /// Survives a power cut.
+        Write = "write",
+        /// Survives the death of the process; a power cut only after a later flush, as with any disk.
+        Flush = "flush",
+    }
+}
+
+spelled_enum! {
+    /// What a write does when the log has no room for it.
+    OnFull {
+        /// Waits until destaging has made room.
+        Wait = "wait",
+        /// Goes to the backing without entering the cache.
+        Bypass = "bypass",
+    }
+}
+
+/// Everything about a volume that can be changed while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Order of destaging and moment of acknowledgement.
+    pub write_policy: WritePolicy,
+    /// Which writes enter the cache.
+    pub admission: Admission,
+    /// What happens when the log is full.
+    pub on_full: OnFull,
+    /// What an acknowledgement promises.
+    pub durability: Durability,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            write_policy: WritePolicy::WriteBack,
+            admission: Admission::All,
+            on_full: OnFull::Wait,
+            durability: Durability::Write,
+        }
+    }
+}
+
+impl Settings {
+    /// The keys that [`Settings::set`] understands.
+    pub const KEYS: &'static [&'static str] = &["write-policy", "admission", "on-full", "durability"];
+
+    /// Changes one setting by the name and spelling of the command line (`admit` is an alias of `admission`).
+    ///
+    /// # Errors
+    /// [`UnknownSetting`] for an unknown key or value; nothing is changed then.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), UnknownSetting> {
+        match key {
+            "write-policy" => self.write_policy = WritePolicy::from_str(value)?,
+            "admission" | "admit" => self.admission = Admission::from_str(value)?,
+            "on-full" => self.on_full = OnFull::from_str(value)?,
+            "durability" => self.durability = Durability::from_str(value)?,
+            _ => {
+                return Err(UnknownSetting { given: key.to_owned(), allowed: Self::KEYS.join(", ") });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_parse_their_own_spelling_and_refuse_others() {
+        for p in WritePolicy::ALL {
+            assert_eq!(WritePolicy::from_str(p.as_str()), Ok(*p));
+        }
+        let mut s = Settings::default();
+        s.set("write-policy", "write-through").unwrap();
+        assert_eq!(s.write_policy, WritePolicy::WriteThrough);
+        let before = s;
+        let err = s.set("on-full", "explode").unwrap_err();
+        assert_eq!(err.to_string(), "'explode' is not one of wait, bypass");
+        assert!(s.set("colour", "red").is_err());
+        assert_eq!(s, before);
+    }
+}
