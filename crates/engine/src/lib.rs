@@ -3,8 +3,10 @@
 //! io_uring, the simulator against simulated devices and time.
 #![forbid(unsafe_code)]
 
+mod engine;
 mod interface;
 
+pub use engine::Engine;
 pub use interface::{
     Class, Command, Effect, Event, IoId, Params, RecoveryError, RecoveryReport, RequestId, Role, State, Status,
 };
