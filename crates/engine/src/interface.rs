@@ -151,7 +151,9 @@ pub enum RecoveryError {
     #[error("cannot read the log: {0}")]
     Io(IoError),
     /// A later record proves that this one was durable, but it cannot be read back.
-    #[error("log record {seq} in segment {segment} was durable and is now damaged; run `forebay check` on the cache")]
+    #[error(
+        "log record {seq} in segment {segment} was durable and is now damaged; run `forebay check` on the cache"
+    )]
     LostRecord {
         /// The record.
         seq: u64,

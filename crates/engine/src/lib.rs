@@ -8,5 +8,6 @@ mod interface;
 
 pub use engine::Engine;
 pub use interface::{
-    Class, Command, Effect, Event, IoId, Params, RecoveryError, RecoveryReport, RequestId, Role, State, Status,
+    Class, Command, Effect, Event, IoId, Params, RecoveryError, RecoveryReport, RequestId, Role, State,
+    Status,
 };

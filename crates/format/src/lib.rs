@@ -1,6 +1,28 @@
-//! The bytes on the cache device and beside the backing.
+//! The bytes on the cache device and beside the backing. `SPEC.md` beside this crate is the byte-level
+//! specification; a golden test holds the two together. Everything is little-endian and written field by field:
+//! no serialization library decides what is on the medium.
+//!
+//! A cache region:
+//!
+//! ```text
+//!  0          4 KiB            512 KiB   +4 KiB        1 MiB
+//!  ├superblock A┤ · · · · · · · ┤superblock B┤ · · · · · ├ segment 0 ┼ segment 1 ┼ · · · ┼ segment n-1 ┤
+//!
+//!  a segment:  ├ header ┼ record ┼ record ┼ · · · ┼ record ┤ free ├ summary body ┼ trailer ┤
+//!  a record:   ├ header: extents, checksums ┼ data block ┼ data block ┼ · · · ┤
+//! ```
 #![forbid(unsafe_code)]
 
+pub mod checksum;
+mod cursor;
+mod error;
+pub mod label;
 mod layout;
+pub mod pairing;
+pub mod record;
+pub mod segment;
+pub mod summary;
+pub mod superblock;
 
+pub use error::FormatError;
 pub use layout::Layout;

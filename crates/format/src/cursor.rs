@@ -1,0 +1,82 @@
+//! Reading and writing little-endian fields one after the other.
+
+use crate::FormatError;
+
+/// Reads fields from the front of a slice; running out is [`FormatError::Truncated`], never a panic.
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    pub(crate) fn bytes(&mut self, n: usize) -> Result<&'a [u8], FormatError> {
+        let (head, rest) = self.rest.split_at_checked(n).ok_or(FormatError::Truncated)?;
+        self.rest = rest;
+        Ok(head)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
+        let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(FormatError::Truncated)?;
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, FormatError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, FormatError> {
+        self.array().map(u64::from_le_bytes)
+    }
+}
+
+/// Appends fields to a buffer of fixed size, which the caller made large enough.
+pub(crate) struct Writer<'a> {
+    buf: &'a mut [u8],
+    at: usize,
+}
+
+impl<'a> Writer<'a> {
+    pub(crate) fn new(buf: &'a mut [u8]) -> Self {
+        Self { buf, at: 0 }
+    }
+
+    /// # Panics
+    /// If the buffer is too small: sizes are computed before they are written.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.buf[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+
+    pub(crate) fn u32(&mut self, v: u32) {
+        self.bytes(&v.to_le_bytes());
+    }
+
+    pub(crate) fn u64(&mut self, v: u64) {
+        self.bytes(&v.to_le_bytes());
+    }
+
+    pub(crate) fn skip(&mut self, n: usize) {
+        self.at += n;
+    }
+}
+
+/// A text field of `N` bytes: UTF-8, cut at a character's boundary, padded with zeroes.
+pub(crate) fn text_field<const N: usize>(text: &str) -> [u8; N] {
+    let mut field = [0; N];
+    let mut end = text.len().min(N);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    field[..end].copy_from_slice(&text.as_bytes()[..end]);
+    field
+}
+
+/// The text of a field written by [`text_field`].
+pub(crate) fn text_of(field: &[u8]) -> String {
+    let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end]).into_owned()
+}

@@ -1,0 +1,331 @@
+//! Log records: a header with extents and checksums, then the data blocks.
+
+use forebay_block::{BLOCK_BYTES, BlockNo, Seq};
+
+use crate::checksum::crc_with_hole;
+use crate::cursor::{Reader, Writer};
+use crate::{FormatError, Layout};
+
+const MAGIC: &[u8; 8] = b"FBRECORD";
+const CRC_AT: usize = 8;
+/// Bytes of the header before the extents.
+pub const FIXED_BYTES: usize = 112;
+/// Bytes of one extent in a header or summary.
+pub const EXTENT_BYTES: usize = 16;
+/// Most data blocks of one record (2 MiB of data).
+pub const RECORD_BLOCKS_MAX: u32 = 512;
+/// Most extents of one record.
+pub const RECORD_EXTENTS_MAX: u32 = 1024;
+/// Longest header in bytes.
+pub const HEADER_BYTES_MAX: usize = 32 << 10;
+/// Largest block number plus one.
+pub const BLOCKS_MAX: u64 = 1 << 40;
+
+/// What an extent says of its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ExtentKind {
+    /// Acknowledged data that the backing may lack; one data block in the record for each block.
+    Data = 1,
+    /// A copy of what the backing has, kept as read cache; one data block for each block. Believed only after a
+    /// clean stop (hazard 1), and never hides an older record.
+    Clean = 2,
+    /// The blocks read as zeroes; the backing may still lack that. No data.
+    Zero = 3,
+    /// Whatever older records say of the blocks is void: the backing has newer data (P3). No data.
+    Supersede = 4,
+    /// The newest data of the blocks is lost to a damaged medium: reading them is an I/O error (P5). No data.
+    Poison = 5,
+}
+
+impl ExtentKind {
+    /// Whether the record carries a data block for each block of the extent.
+    pub const fn has_data(self) -> bool {
+        matches!(self, Self::Data | Self::Clean)
+    }
+
+    fn from_u32(v: u32) -> Result<Self, FormatError> {
+        Ok(match v {
+            1 => Self::Data,
+            2 => Self::Clean,
+            3 => Self::Zero,
+            4 => Self::Supersede,
+            5 => Self::Poison,
+            _ => return Err(FormatError::Field("extent kind")),
+        })
+    }
+}
+
+/// Consecutive blocks of the volume of which a record says one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First block.
+    pub block: BlockNo,
+    /// Number of blocks, at least 1.
+    pub count: u32,
+    /// What is said of them.
+    pub kind: ExtentKind,
+}
+
+/// The header of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// Run that wrote the record.
+    pub generation: u64,
+    /// Segment in which it lies, in the order of the log.
+    pub segment_seq: u64,
+    /// Its place in the order of the log.
+    pub seq: Seq,
+    /// Byte offset of the header in its segment.
+    pub offset: u32,
+    /// All records up to this one were durable when this one was written.
+    pub durable_upto: Seq,
+    /// Everything that records up to this one say is on the backing, durably, or superseded.
+    pub clean_upto: Seq,
+    /// Sequence number of the oldest segment that is part of the log; older ones are free.
+    pub tail: u64,
+    /// Wall-clock time of the record, nanoseconds since 1970.
+    pub time_ns: u64,
+    /// The volume stopped cleanly with this record, and the clean copies before it are true.
+    pub clean_stop: bool,
+    /// What the record says, in order; a later extent of the same block counts.
+    pub extents: Vec<Extent>,
+    /// Checksums of the data blocks, in the order of the extents ([`crate::checksum::block_checksum`]).
+    pub checksums: Vec<u32>,
+}
+
+/// Header length in bytes of a record with so many extents and data blocks.
+pub const fn header_bytes(align: u32, extents: usize, data_blocks: usize) -> usize {
+    (FIXED_BYTES + extents * EXTENT_BYTES + data_blocks * 4).next_multiple_of(align as usize)
+}
+
+impl RecordHeader {
+    /// Length of the header in bytes, a multiple of `align`.
+    pub fn header_bytes(&self, align: u32) -> usize {
+        header_bytes(align, self.extents.len(), self.checksums.len())
+    }
+
+    /// Length of header and data in bytes.
+    pub fn record_bytes(&self, align: u32) -> usize {
+        self.header_bytes(align) + self.checksums.len() * BLOCK_BYTES as usize
+    }
+
+    /// Writes the header into `out`, whose length must be [`RecordHeader::header_bytes`].
+    ///
+    /// # Panics
+    /// If `out` has another length.
+    pub fn encode(&self, layout: &Layout, out: &mut [u8]) {
+        assert_eq!(out.len(), self.header_bytes(layout.align));
+        out.fill(0);
+        let len = out.len() as u32;
+        let mut w = Writer::new(out);
+        w.bytes(MAGIC);
+        w.skip(4);
+        w.u32(len);
+        w.bytes(&layout.cache_id);
+        w.u64(self.generation);
+        w.u64(self.segment_seq);
+        w.u64(self.seq.0);
+        w.u64(self.durable_upto.0);
+        w.u64(self.clean_upto.0);
+        w.u64(self.tail);
+        w.u64(self.time_ns);
+        w.u32(self.offset);
+        w.u32(self.checksums.len() as u32);
+        w.u32(self.extents.len() as u32);
+        w.u32(u32::from(self.clean_stop));
+        w.u64(0);
+        for e in &self.extents {
+            write_extent(&mut w, e);
+        }
+        for c in &self.checksums {
+            w.u32(*c);
+        }
+        let crc = crc_with_hole(out, CRC_AT);
+        out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// Whether a record's header may begin here; cheap, to be asked before [`RecordHeader::decode`] in a sweep.
+    pub fn may_start(bytes: &[u8]) -> bool {
+        bytes.starts_with(MAGIC)
+    }
+
+    /// Reads the header of the record at byte `offset` of a segment; `bytes` begins there and may be longer.
+    ///
+    /// # Errors
+    /// [`FormatError::Foreign`] if it belongs to another cache, another segment or lap (`segment_seq`), another
+    /// place, or a later run than `layout.generation`; other [`FormatError`]s if it is no header.
+    pub fn decode(layout: &Layout, segment_seq: u64, offset: u32, bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut r = Reader::new(bytes);
+        if r.bytes(8)? != MAGIC {
+            return Err(FormatError::Magic);
+        }
+        let crc = r.u32()?;
+        let len = r.u32()? as usize;
+        if !(FIXED_BYTES..=HEADER_BYTES_MAX).contains(&len) || !len.is_multiple_of(layout.align as usize) {
+            return Err(FormatError::Field("header length"));
+        }
+        let header = bytes.get(..len).ok_or(FormatError::Truncated)?;
+        if crc != crc_with_hole(header, CRC_AT) {
+            return Err(FormatError::Checksum);
+        }
+        let mut r = Reader::new(header);
+        r.bytes(16)?;
+        let cache_id: [u8; 16] = r.array()?;
+        let mut h = Self {
+            generation: r.u64()?,
+            segment_seq: r.u64()?,
+            seq: Seq(r.u64()?),
+            durable_upto: Seq(r.u64()?),
+            clean_upto: Seq(r.u64()?),
+            tail: r.u64()?,
+            time_ns: r.u64()?,
+            offset: r.u32()?,
+            clean_stop: false,
+            extents: Vec::new(),
+            checksums: Vec::new(),
+        };
+        if cache_id != layout.cache_id
+            || h.generation > layout.generation
+            || h.segment_seq != segment_seq
+            || h.offset != offset
+        {
+            return Err(FormatError::Foreign);
+        }
+        let data_blocks = r.u32()?;
+        let extents = r.u32()?;
+        h.clean_stop = r.u32()? & 1 != 0;
+        r.u64()?;
+        if header_bytes(layout.align, extents as usize, data_blocks as usize) != len {
+            return Err(FormatError::Field("header length"));
+        }
+        h.extents = read_extents(&mut r, extents, data_blocks)?;
+        h.checksums = (0..data_blocks).map(|_| r.u32()).collect::<Result<_, _>>()?;
+        Ok(h)
+    }
+}
+
+pub(crate) fn write_extent(w: &mut Writer<'_>, e: &Extent) {
+    w.u64(e.block.0);
+    w.u32(e.count);
+    w.u32(e.kind as u32);
+}
+
+/// Reads `count` extents, which must ask for exactly `data_blocks` data blocks.
+pub(crate) fn read_extents(
+    r: &mut Reader<'_>,
+    count: u32,
+    data_blocks: u32,
+) -> Result<Vec<Extent>, FormatError> {
+    if count > RECORD_EXTENTS_MAX || data_blocks > RECORD_BLOCKS_MAX {
+        return Err(FormatError::Field("extent count"));
+    }
+    let mut extents = Vec::with_capacity(count as usize);
+    let mut data = 0u64;
+    for _ in 0..count {
+        let e = Extent {
+            block: BlockNo(r.u64()?),
+            count: r.u32()?,
+            kind: ExtentKind::from_u32(r.u32()?)?,
+        };
+        if e.count == 0 || e.block.0 >= BLOCKS_MAX || e.block.0 + u64::from(e.count) > BLOCKS_MAX {
+            return Err(FormatError::Field("extent"));
+        }
+        if e.kind.has_data() {
+            data += u64::from(e.count);
+        }
+        extents.push(e);
+    }
+    if data != u64::from(data_blocks) {
+        return Err(FormatError::Field("data blocks"));
+    }
+    Ok(extents)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::superblock::tests::sample as superblock;
+
+    pub(crate) fn sample() -> RecordHeader {
+        RecordHeader {
+            generation: 4,
+            segment_seq: 17,
+            seq: Seq(1000),
+            offset: 512,
+            durable_upto: Seq(998),
+            clean_upto: Seq(400),
+            tail: 11,
+            time_ns: 1_700_000_000_000_000_001,
+            clean_stop: false,
+            extents: vec![
+                Extent {
+                    block: BlockNo(5),
+                    count: 2,
+                    kind: ExtentKind::Data,
+                },
+                Extent {
+                    block: BlockNo(900),
+                    count: 70_000,
+                    kind: ExtentKind::Zero,
+                },
+                Extent {
+                    block: BlockNo(77),
+                    count: 1,
+                    kind: ExtentKind::Supersede,
+                },
+            ],
+            checksums: vec![0x1111_1111, 0x2222_2222],
+        }
+    }
+
+    #[test]
+    fn round_trip_in_both_alignments() {
+        for align in [512, 4096] {
+            let layout = Layout {
+                align,
+                ..superblock().layout
+            };
+            let h = sample();
+            let mut bytes = vec![0; h.header_bytes(align)];
+            h.encode(&layout, &mut bytes);
+            assert_eq!(RecordHeader::decode(&layout, 17, 512, &bytes), Ok(h.clone()));
+            assert_eq!(
+                RecordHeader::decode(&layout, 18, 512, &bytes),
+                Err(FormatError::Foreign)
+            );
+            assert_eq!(
+                RecordHeader::decode(&layout, 17, 1024, &bytes),
+                Err(FormatError::Foreign)
+            );
+            let earlier_run = Layout {
+                generation: 3,
+                ..layout
+            };
+            assert_eq!(
+                RecordHeader::decode(&earlier_run, 17, 512, &bytes),
+                Err(FormatError::Foreign)
+            );
+            assert_eq!(
+                RecordHeader::decode(&layout, 17, 512, &bytes[..300]),
+                Err(FormatError::Truncated)
+            );
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let layout = superblock().layout;
+        let h = sample();
+        let mut good = vec![0; h.header_bytes(layout.align)];
+        h.encode(&layout, &mut good);
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x01;
+            assert!(
+                RecordHeader::decode(&layout, 17, 512, &bad).is_err(),
+                "flip at {at}"
+            );
+        }
+    }
+}
