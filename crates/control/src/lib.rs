@@ -1,0 +1,23 @@
+//! How a running `forebay serve` is asked and told things: a unix socket on which each line is one JSON object.
+//!
+//! A client sends a [`Request`] and reads lines until one is an answer or an error; long commands send progress
+//! lines before it. The daemon implements [`Controller`]; [`Server`] owns the socket and its threads; [`Client`] is
+//! the other end. [`VolumeStatus`] is the documented contract of `forebay status --json`, and the command line's text
+//! and the Prometheus metrics are made from the same struct.
+#![forbid(unsafe_code)]
+
+mod client;
+mod metrics;
+mod protocol;
+mod server;
+mod socket;
+mod status;
+mod timestamp;
+
+pub use client::{Client, ClientError};
+pub use metrics::prometheus;
+pub use protocol::{Answer, ControlError, FailureKind, Line, Progress, Request, parse_line, parse_request};
+pub use server::{CONNECTIONS_MAX, Controller, LINE_BYTES_MAX, Server};
+pub use socket::{BindError, bind};
+pub use status::{Field, Measure, VolumeState, VolumeStatus};
+pub use timestamp::rfc3339;

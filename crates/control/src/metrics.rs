@@ -1,0 +1,136 @@
+//! The status of volumes as Prometheus metrics, in the text exposition format.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+use crate::status::{Field, Measure, VolumeState, VolumeStatus};
+
+/// The metrics of `volumes`, ready to be scraped or put into a file for a textfile collector. Each metric has the label
+/// `volume`. Names carry their unit; counters end in `_total`.
+pub fn prometheus(volumes: &[VolumeStatus]) -> String {
+    let rows: Vec<Map<String, Value>> = volumes.iter().map(as_object).collect();
+    let mut text = String::new();
+    info(&rows, &mut text);
+    state(volumes, &mut text);
+    for field in VolumeStatus::FIELDS {
+        match field.measure {
+            Measure::Gauge(metric) => numbers(field, metric, "gauge", &rows, &mut text),
+            Measure::Counter(metric) => numbers(field, metric, "counter", &rows, &mut text),
+            Measure::Label | Measure::State | Measure::Detail => {}
+        }
+    }
+    text
+}
+
+fn as_object(status: &VolumeStatus) -> Map<String, Value> {
+    match serde_json::to_value(status) {
+        Ok(Value::Object(object)) => object,
+        // A struct of numbers, strings and lists cannot be anything else; a scrape without figures says so by itself.
+        _ => Map::new(),
+    }
+}
+
+fn head(metric: &str, kind: &str, help: &str, text: &mut String) {
+    let _ = writeln!(
+        text,
+        "# HELP {metric} {}",
+        help.replace('\\', "\\\\").replace('\n', "\\n")
+    );
+    let _ = writeln!(text, "# TYPE {metric} {kind}");
+}
+
+fn numbers(field: &Field, metric: &str, kind: &str, rows: &[Map<String, Value>], text: &mut String) {
+    head(metric, kind, field.help, text);
+    for row in rows {
+        if let Some(Value::Number(value)) = row.get(field.name) {
+            let _ = writeln!(text, "{metric}{{volume=\"{}\"}} {value}", label(row, "name"));
+        }
+    }
+}
+
+fn info(rows: &[Map<String, Value>], text: &mut String) {
+    head(
+        "forebay_info",
+        "gauge",
+        "Choices of the volume, as labels; always 1.",
+        text,
+    );
+    for row in rows {
+        let _ = write!(text, "forebay_info{{volume=\"{}\"", label(row, "name"));
+        for field in VolumeStatus::FIELDS {
+            if field.measure == Measure::Label && field.name != "name" {
+                let _ = write!(text, ",{}=\"{}\"", field.name, label(row, field.name));
+            }
+        }
+        let _ = writeln!(text, "}} 1");
+    }
+}
+
+fn state(volumes: &[VolumeStatus], text: &mut String) {
+    head(
+        "forebay_state",
+        "gauge",
+        "1 for the state that the volume is in, 0 for the others.",
+        text,
+    );
+    for volume in volumes {
+        for state in VolumeState::ALL {
+            let is = u8::from(volume.state == state);
+            let name = escape(&volume.name);
+            let _ = writeln!(
+                text,
+                "forebay_state{{volume=\"{name}\",state=\"{}\"}} {is}",
+                state.as_str()
+            );
+        }
+    }
+}
+
+fn label(row: &Map<String, Value>, key: &str) -> String {
+    escape(row.get(key).and_then(Value::as_str).unwrap_or_default())
+}
+
+fn escape(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_number_is_exported_under_a_name_with_its_kind() {
+        let status = VolumeStatus::sample("a \"quoted\" name");
+        let text = prometheus(std::slice::from_ref(&status));
+        let mut names = HashSet::new();
+        for (i, field) in VolumeStatus::FIELDS.iter().enumerate() {
+            let (metric, kind) = match field.measure {
+                Measure::Gauge(metric) => (metric, "gauge"),
+                Measure::Counter(metric) => (metric, "counter"),
+                _ => continue,
+            };
+            assert!(names.insert(metric), "{metric} twice");
+            assert_eq!(metric.ends_with("_total"), kind == "counter", "{metric}");
+            assert!(text.contains(&format!("# TYPE {metric} {kind}\n")), "{metric}");
+            let value = 1000 + i;
+            let plain = format!("{metric}{{volume=\"a \\\"quoted\\\" name\"}} {value}");
+            assert!(
+                text.lines().any(|l| l == plain || l == format!("{plain}.0")),
+                "{plain} not in\n{text}"
+            );
+        }
+        assert!(text.contains("state=\"healthy\"} 1"));
+        assert!(text.contains("state=\"degraded\"} 0"));
+        assert!(text.contains("write_policy=\"a write_policy\""));
+    }
+
+    #[test]
+    fn no_volumes_is_a_valid_scrape() {
+        assert!(prometheus(&[]).lines().all(|l| l.starts_with('#')));
+    }
+}

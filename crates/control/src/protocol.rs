@@ -1,0 +1,228 @@
+//! What is said on the control socket.
+//!
+//! ```text
+//! client → {"command":"flush","volume":"db"}
+//! daemon → {"progress":{"remaining_bytes":1048576,"total_bytes":4194304}}
+//! daemon → {"result":"done"}          or   {"error":{"kind":"failed","message":"..."}}
+//! ```
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::VolumeStatus;
+
+/// What a client asks. The wire form is one JSON object with the command's name under `command`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// The figures of one volume, or of all that the daemon serves.
+    Status {
+        /// The volume's name; all volumes if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        volume: Option<String>,
+    },
+    /// Destage everything and wait; progress is reported.
+    Flush {
+        /// The volume's name.
+        volume: String,
+    },
+    /// Change settings of a running volume: all of them or, if one is not understood, none.
+    Set {
+        /// The volume's name.
+        volume: String,
+        /// Names and values, spelled as on the command line.
+        settings: Vec<(String, String)>,
+    },
+    /// Make a kernel block device of a volume; answered by its path.
+    Attach {
+        /// The volume's name.
+        volume: String,
+    },
+    /// Take the kernel block device of a volume away.
+    Detach {
+        /// The volume's name.
+        volume: String,
+        /// Also destage everything, stop serving the volume and make the cache forget it for good.
+        #[serde(default)]
+        release: bool,
+    },
+}
+
+/// The end of a command that succeeded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// It is done; there is nothing to tell.
+    Done,
+    /// The figures that were asked for.
+    Volumes(Vec<VolumeStatus>),
+    /// Path of the kernel block device.
+    Device(String),
+}
+
+/// How far a long command has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Bytes still to be destaged. New writes may make it grow.
+    pub remaining_bytes: u64,
+    /// Bytes there were to destage when the command began.
+    pub total_bytes: u64,
+}
+
+/// What kind of failure a command ended with; each has an exit code of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureKind {
+    /// It was tried and failed.
+    Failed,
+    /// It was not understood: unknown volume, setting or value, or a malformed request.
+    Usage,
+    /// It was refused for safety: foreign, stale, in use, or data would be lost.
+    Refused,
+    /// Corruption was found.
+    Corrupt,
+}
+
+impl FailureKind {
+    /// The exit code that scripts see.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Refused => 3,
+            Self::Corrupt => 4,
+        }
+    }
+}
+
+/// The end of a command that failed: what kind, and one sentence for a person.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
+#[error("{message}")]
+pub struct ControlError {
+    /// The stable kind.
+    pub kind: FailureKind,
+    /// What happened, to what, and what to do.
+    pub message: String,
+}
+
+impl ControlError {
+    /// An error of `kind` with a sentence for a person.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+        }
+    }
+}
+
+/// One line from the daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Line {
+    /// More lines follow.
+    Progress(Progress),
+    /// The last line of a command that succeeded.
+    Result(Answer),
+    /// The last line of a command that failed.
+    Error(ControlError),
+}
+
+/// Reads a client's line.
+///
+/// # Errors
+/// [`FailureKind::Usage`] with what is wrong with it.
+pub fn parse_request(line: &[u8]) -> Result<Request, ControlError> {
+    serde_json::from_slice(line)
+        .map_err(|e| ControlError::new(FailureKind::Usage, format!("the request is not understood: {e}")))
+}
+
+/// Reads a daemon's line.
+///
+/// # Errors
+/// [`FailureKind::Failed`]: what answered is no Forebay daemon, or one of another version.
+pub fn parse_line(line: &[u8]) -> Result<Line, ControlError> {
+    serde_json::from_slice(line).map_err(|e| {
+        ControlError::new(
+            FailureKind::Failed,
+            format!(
+                "the answer on the control socket is not understood ({e}); is the daemon of another version?"
+            ),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn requests_have_the_documented_wire_form() {
+        let cases = [
+            (Request::Status { volume: None }, r#"{"command":"status"}"#),
+            (
+                Request::Flush { volume: "db".into() },
+                r#"{"command":"flush","volume":"db"}"#,
+            ),
+            (
+                Request::Set {
+                    volume: "db".into(),
+                    settings: vec![("on-full".into(), "wait".into())],
+                },
+                r#"{"command":"set","volume":"db","settings":[["on-full","wait"]]}"#,
+            ),
+            (
+                Request::Detach {
+                    volume: "db".into(),
+                    release: true,
+                },
+                r#"{"command":"detach","volume":"db","release":true}"#,
+            ),
+        ];
+        for (request, text) in cases {
+            assert_eq!(serde_json::to_string(&request).unwrap(), text);
+            assert_eq!(parse_request(text.as_bytes()).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn unknown_commands_and_fields_are_refused_by_name() {
+        let e = parse_request(br#"{"command":"destroy","volume":"db"}"#).unwrap_err();
+        assert_eq!(e.kind, FailureKind::Usage);
+        assert!(
+            e.message.contains("destroy") && e.message.contains("flush"),
+            "{e}"
+        );
+        let e = parse_request(br#"{"command":"flush","volume":"db","force":true}"#).unwrap_err();
+        assert!(e.message.contains("force"), "{e}");
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_lines_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = parse_request(&bytes);
+            let _ = parse_line(&bytes);
+        }
+
+        #[test]
+        fn damaged_requests_never_panic(at in 0usize..60, byte in any::<u8>(), depth in 0usize..100_000) {
+            let mut line = br#"{"command":"set","volume":"db","settings":[["on-full","wait"]]}"#.to_vec();
+            line[at] = byte;
+            let _ = parse_request(&line);
+            let _ = parse_request("[".repeat(depth).as_bytes());
+        }
+
+        #[test]
+        fn every_request_survives_the_wire(volume in ".*", key in ".*", value in ".*", release in any::<bool>()) {
+            for request in [
+                Request::Set { volume: volume.clone(), settings: vec![(key, value)] },
+                Request::Detach { volume: volume.clone(), release },
+                Request::Status { volume: Some(volume) },
+            ] {
+                let text = serde_json::to_string(&request).unwrap();
+                prop_assert!(!text.contains('\n'));
+                prop_assert_eq!(parse_request(text.as_bytes()).unwrap(), request);
+            }
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! The daemon's end of the control socket.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::protocol::{Answer, ControlError, FailureKind, Line, Progress, Request, parse_request};
+use crate::socket::{BindError, bind};
+
+/// Connections served at a time; a further one is told so and closed.
+pub const CONNECTIONS_MAX: usize = 32;
+
+/// Longest request in bytes, its end of line included.
+pub const LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// A connection on which nothing is asked for this long is closed, so that forgotten ones do not use up the limit.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// A client that does not take its answer for this long is given up.
+const WRITE_MAX: Duration = Duration::from_secs(10);
+
+/// How long [`Server::stop`] waits for commands under way to be answered.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// What carries out the commands: the daemon.
+pub trait Controller: Send + Sync + 'static {
+    /// Carries out one command, on a thread of its connection; may block. `progress` may be called any number of times
+    /// and returns false once the client has gone, after which there is nobody to answer.
+    ///
+    /// # Errors
+    /// What the client is told.
+    fn handle(
+        &self,
+        request: Request,
+        progress: &mut dyn FnMut(Progress) -> bool,
+    ) -> Result<Answer, ControlError>;
+}
+
+/// Connections that are open, by number, and whether a command is under way on each.
+#[derive(Default)]
+struct Connections {
+    open: HashMap<u64, (UnixStream, bool)>,
+    stopping: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    connections: Mutex<Connections>,
+    closed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        // The table is changed by single inserts and removals, so it is whole even after a panic elsewhere.
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A control socket that is being served.
+pub struct Server {
+    path: PathBuf,
+    listener: UnixListener,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Makes the socket at `path` (see [`bind`]) and serves it with threads of its own until [`Server::stop`] or drop.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn start(path: &Path, controller: Arc<dyn Controller>) -> Result<Self, BindError> {
+        let io = |source: io::Error| BindError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let listener = bind(path)?;
+        let shared = Arc::new(Shared::default());
+        let acceptor = {
+            let (listener, shared) = (listener.try_clone().map_err(io)?, Arc::clone(&shared));
+            thread::Builder::new()
+                .name("control".into())
+                .spawn(move || accept_all(&listener, &shared, &controller))
+                .map_err(io)?
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            listener,
+            shared,
+            acceptor: Some(acceptor),
+        })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Stops accepting, removes the socket, closes idle connections and waits a few seconds for commands under way.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let Some(acceptor) = self.acceptor.take() else {
+            return;
+        };
+        // Removed before the listener dies: a successor that finds the path free cannot lose its socket to us.
+        let _ = std::fs::remove_file(&self.path);
+        let mut connections = self.shared.lock();
+        connections.stopping = true;
+        for (stream, busy) in connections.open.values() {
+            let _ = stream.shutdown(if *busy { Shutdown::Read } else { Shutdown::Both });
+        }
+        drop(connections);
+        // Wakes the acceptor, which finds its listener shut.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        let _ = acceptor.join();
+        let deadline = Instant::now() + STOP_MAX;
+        let mut connections = self.shared.lock();
+        while !connections.open.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            connections = match self.shared.closed.wait_timeout(connections, left) {
+                Ok((guard, _)) => guard,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+}
+
+fn accept_all(listener: &UnixListener, shared: &Arc<Shared>, controller: &Arc<dyn Controller>) {
+    let mut number = 0;
+    loop {
+        let accepted = listener.accept();
+        if shared.lock().stopping {
+            return;
+        }
+        match accepted {
+            Ok((stream, _)) => {
+                number += 1;
+                start_connection(number, stream, shared, controller);
+            }
+            // Out of descriptors or memory: a pause keeps this thread from spinning until some are free.
+            Err(_) => thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+fn start_connection(number: u64, stream: UnixStream, shared: &Arc<Shared>, controller: &Arc<dyn Controller>) {
+    let _ = stream.set_read_timeout(Some(IDLE_MAX));
+    let _ = stream.set_write_timeout(Some(WRITE_MAX));
+    let Ok(copy) = stream.try_clone() else { return };
+    {
+        let mut connections = shared.lock();
+        if connections.open.len() >= CONNECTIONS_MAX {
+            drop(connections);
+            let e = ControlError::new(
+                FailureKind::Failed,
+                format!("the daemon already serves {CONNECTIONS_MAX} control connections; try again later"),
+            );
+            let _ = send(&stream, &Line::Error(e));
+            return;
+        }
+        connections.open.insert(number, (copy, false));
+    }
+    let guard = Open {
+        number,
+        shared: Arc::clone(shared),
+    };
+    let controller = Arc::clone(controller);
+    // If no thread can be had, the closure is dropped, and with it the guard and the stream.
+    let _ = thread::Builder::new()
+        .name(format!("control-{number}"))
+        .spawn(move || converse(&stream, &guard, controller.as_ref()));
+}
+
+/// Takes the connection off the table when its thread ends, however it ends.
+struct Open {
+    number: u64,
+    shared: Arc<Shared>,
+}
+
+impl Open {
+    fn set_busy(&self, busy: bool) {
+        if let Some((_, b)) = self.shared.lock().open.get_mut(&self.number) {
+            *b = busy;
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.shared.lock().open.remove(&self.number);
+        self.shared.closed.notify_all();
+    }
+}
+
+fn converse(stream: &UnixStream, open: &Open, controller: &dyn Controller) {
+    let mut reader = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match (&mut reader)
+            .take(LINE_BYTES_MAX as u64)
+            .read_until(b'\n', &mut line)
+        {
+            Ok(0) | Err(_) => return,
+            Ok(_) if line.last() != Some(&b'\n') && line.len() >= LINE_BYTES_MAX => {
+                let message = format!("the request is longer than {LINE_BYTES_MAX} bytes");
+                let _ = send(
+                    stream,
+                    &Line::Error(ControlError::new(FailureKind::Usage, message)),
+                );
+                return;
+            }
+            Ok(_) => {}
+        }
+        open.set_busy(true);
+        let outcome = parse_request(&line).and_then(|request| {
+            controller.handle(request, &mut |p| send(stream, &Line::Progress(p)).is_ok())
+        });
+        let sent = send(stream, &outcome.map_or_else(Line::Error, Line::Result));
+        open.set_busy(false);
+        if sent.is_err() || open.shared.lock().stopping {
+            return;
+        }
+    }
+}
+
+fn send(mut stream: &UnixStream, line: &Line) -> io::Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    stream.write_all(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Client, VolumeStatus};
+    use std::sync::mpsc;
+
+    /// Answers `status` with a sample; `flush` reports two steps, `detach` waits to be let go.
+    struct Fake {
+        gate: Mutex<mpsc::Receiver<()>>,
+        entered: mpsc::Sender<()>,
+    }
+
+    impl Controller for Fake {
+        fn handle(
+            &self,
+            request: Request,
+            progress: &mut dyn FnMut(Progress) -> bool,
+        ) -> Result<Answer, ControlError> {
+            match request {
+                Request::Status { .. } => Ok(Answer::Volumes(vec![VolumeStatus::sample("db")])),
+                Request::Flush { .. } => {
+                    for remaining_bytes in [20, 10] {
+                        progress(Progress {
+                            remaining_bytes,
+                            total_bytes: 20,
+                        });
+                    }
+                    Ok(Answer::Done)
+                }
+                Request::Detach { .. } => {
+                    self.entered.send(()).unwrap();
+                    self.gate.lock().unwrap().recv().unwrap();
+                    Ok(Answer::Done)
+                }
+                _ => Err(ControlError::new(FailureKind::Refused, "not now")),
+            }
+        }
+    }
+
+    struct World {
+        _dir: tempfile::TempDir,
+        path: PathBuf,
+        server: Server,
+        open_gate: mpsc::Sender<()>,
+        entered: mpsc::Receiver<()>,
+    }
+
+    fn world() -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let (open_gate, gate) = mpsc::channel();
+        let (enter, entered) = mpsc::channel();
+        let fake = Fake {
+            gate: Mutex::new(gate),
+            entered: enter,
+        };
+        let server = Server::start(&path, Arc::new(fake)).unwrap();
+        World {
+            _dir: dir,
+            path,
+            server,
+            open_gate,
+            entered,
+        }
+    }
+
+    #[test]
+    fn commands_are_answered_with_progress_results_and_errors() {
+        let w = world();
+        let mut client = Client::connect(&w.path).unwrap();
+        let answer = client.call(&Request::Status { volume: None }, |_| {}).unwrap();
+        assert_eq!(answer, Answer::Volumes(vec![VolumeStatus::sample("db")]));
+        let mut seen = Vec::new();
+        let flush = Request::Flush { volume: "db".into() };
+        assert_eq!(
+            client.call(&flush, |p| seen.push(p.remaining_bytes)).unwrap(),
+            Answer::Done
+        );
+        assert_eq!(seen, [20, 10]);
+        let e = client
+            .call(&Request::Attach { volume: "db".into() }, |_| {})
+            .unwrap_err();
+        assert_eq!((e.kind, e.message.as_str()), (FailureKind::Refused, "not now"));
+    }
+
+    #[test]
+    fn rubbish_is_answered_and_does_not_end_the_connection() {
+        let w = world();
+        let mut stream = UnixStream::connect(&w.path).unwrap();
+        stream
+            .write_all(b"\xff\x00rubbish\n{\"command\":\"status\"}\n")
+            .unwrap();
+        let mut lines = BufReader::new(&stream).lines();
+        assert!(lines.next().unwrap().unwrap().contains("not understood"));
+        assert!(lines.next().unwrap().unwrap().contains("volumes"));
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut_off() {
+        let w = world();
+        let mut stream = UnixStream::connect(&w.path).unwrap();
+        stream.write_all(&vec![b' '; LINE_BYTES_MAX]).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.contains("longer than"), "{text}");
+    }
+
+    #[test]
+    fn connections_are_bounded_and_their_places_come_back() {
+        let w = world();
+        let mut held: Vec<Client> = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            let mut client = Client::connect(&w.path).unwrap();
+            client.call(&Request::Status { volume: None }, |_| {}).unwrap();
+            held.push(client);
+        }
+        let refused = Client::connect(&w.path)
+            .unwrap()
+            .call(&Request::Status { volume: None }, |_| {});
+        assert!(refused.unwrap_err().message.contains("32 control connections"));
+        held.clear();
+        while Client::connect(&w.path)
+            .unwrap()
+            .call(&Request::Status { volume: None }, |_| {})
+            .is_err()
+        {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn stop_answers_what_is_under_way_and_closes_the_rest() {
+        let w = world();
+        let mut idle = Client::connect(&w.path).unwrap();
+        let mut busy = Client::connect(&w.path).unwrap();
+        let request = Request::Detach {
+            volume: "db".into(),
+            release: false,
+        };
+        let caller = thread::spawn(move || busy.call(&request, |_| {}));
+        w.entered.recv().unwrap();
+        let stopper = thread::spawn(move || w.server.stop());
+        let gone = idle.call(&Request::Status { volume: None }, |_| {});
+        assert!(gone.is_err());
+        w.open_gate.send(()).unwrap();
+        assert_eq!(caller.join().unwrap().unwrap(), Answer::Done);
+        stopper.join().unwrap();
+        assert!(!w.path.exists());
+    }
+}

@@ -1,0 +1,234 @@
+//! What a volume tells of itself: the contract behind `forebay status`, its JSON and the metrics.
+
+use serde::{Deserialize, Serialize};
+
+/// What the volume is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VolumeState {
+    /// Recovering; requests wait.
+    Starting,
+    /// Serving.
+    Healthy,
+    /// Serving without writing to the cache, because a durable write to it failed.
+    Degraded,
+    /// Serving, but writers wait for destaging to make room.
+    Full,
+    /// Refusing new requests, finishing those under way.
+    Stopping,
+}
+
+impl VolumeState {
+    /// Every state.
+    pub const ALL: [Self; 5] = [
+        Self::Starting,
+        Self::Healthy,
+        Self::Degraded,
+        Self::Full,
+        Self::Stopping,
+    ];
+
+    /// The spelling in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Healthy => "healthy",
+            Self::Degraded => "degraded",
+            Self::Full => "full",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+/// How a field of [`VolumeStatus`] is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// Text, or a choice: a label of the metric `forebay_info`.
+    Label,
+    /// The state, exported as one metric for each value.
+    State,
+    /// Anything that has no metric, such as a list.
+    Detail,
+    /// A number that rises and falls, under this metric's name.
+    Gauge(&'static str),
+    /// A number that only rises until the daemon restarts, under this metric's name.
+    Counter(&'static str),
+}
+
+/// One field of [`VolumeStatus`], described.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its key in JSON.
+    pub name: &'static str,
+    /// What it means, with its unit.
+    pub help: &'static str,
+    /// How it is measured and exported.
+    pub measure: Measure,
+}
+
+macro_rules! described {
+    ($(#[$meta:meta])* $struct:ident { $(#[doc = $help:literal] $measure:expr => $field:ident: $type:ty),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $struct { $(#[doc = $help] pub $field: $type),+ }
+
+        impl $struct {
+            /// Every field in the order of the documentation; help texts are those of the struct.
+            pub const FIELDS: &'static [Field] = &[
+                $(Field { name: stringify!($field), help: $help, measure: $measure }),+
+            ];
+        }
+    };
+}
+
+use Measure::{Counter, Detail, Gauge, Label, State};
+
+described! {
+    /// The figures of a volume. Counters start at 0 with the daemon. Keys of the JSON are the fields' names; keys are
+    /// added over time, never renamed or removed.
+    VolumeStatus {
+        #[doc = "Name of the volume."]
+        Label => name: String,
+        #[doc = "What the volume is doing: `starting`, `healthy`, `degraded`, `full` or `stopping`."]
+        State => state: VolumeState,
+        #[doc = "Size of the volume, in bytes."]
+        Gauge("forebay_size_bytes") => size_bytes: u64,
+        #[doc = "Bytes of the cache device that can hold data."]
+        Gauge("forebay_cache_size_bytes") => cache_bytes: u64,
+        #[doc = "Bytes of the cache device that hold log segments."]
+        Gauge("forebay_cache_used_bytes") => cache_used_bytes: u64,
+        #[doc = "Bytes that are cached, dirty and clean."]
+        Gauge("forebay_cached_bytes") => cached_bytes: u64,
+        #[doc = "Bytes in the cache that are newer than the backing."]
+        Gauge("forebay_dirty_bytes") => dirty_bytes: u64,
+        #[doc = "How much acknowledged data would be missing if the cache were lost now, in bytes."]
+        Gauge("forebay_staleness_bytes") => staleness_bytes: u64,
+        #[doc = "Age in seconds of the oldest acknowledged write that the backing lacks, an upper bound; 0 if it lacks none."]
+        Gauge("forebay_staleness_seconds") => staleness_seconds: f64,
+        #[doc = "The time (RFC 3339, UTC) as of which the backing alone is complete; null while it is not consistent as of any time, as under `write-back` with dirty data."]
+        Detail => recovery_point: Option<String>,
+        #[doc = "When and in which order writes reach the backing."]
+        Label => write_policy: String,
+        #[doc = "Which writes enter the cache."]
+        Label => admission: String,
+        #[doc = "What a write does when the cache has no room: `wait` or `bypass`."]
+        Label => on_full: String,
+        #[doc = "What an acknowledged plain write survives: `write` (a power cut) or `flush` (a power cut only after a later flush)."]
+        Label => durability: String,
+        #[doc = "The cache, as given to `serve`; empty with `--no-cache`."]
+        Label => cache: String,
+        #[doc = "The backing, as given to `serve`."]
+        Label => backing: String,
+        #[doc = "Where the volume is offered: `unix:PATH` and `tcp:HOST:PORT` (NBD), `fuse:FILE`."]
+        Detail => exports: Vec<String>,
+        #[doc = "Path of the kernel block device made by `attach`; null if there is none."]
+        Detail => device: Option<String>,
+        #[doc = "Process id of the daemon."]
+        Detail => pid: u32,
+        #[doc = "Seconds since the volume began to start."]
+        Gauge("forebay_uptime_seconds") => uptime_seconds: f64,
+        #[doc = "Reads answered."]
+        Counter("forebay_reads_total") => reads: u64,
+        #[doc = "Bytes that reads got from the cache."]
+        Counter("forebay_read_hit_bytes_total") => read_bytes_hit: u64,
+        #[doc = "Bytes that reads got from the backing."]
+        Counter("forebay_read_missed_bytes_total") => read_bytes_missed: u64,
+        #[doc = "Writes, discards and write-zeroes acknowledged."]
+        Counter("forebay_writes_total") => writes: u64,
+        #[doc = "Flushes acknowledged."]
+        Counter("forebay_flushes_total") => flushes: u64,
+        #[doc = "Bytes of writes acknowledged."]
+        Counter("forebay_acknowledged_bytes_total") => bytes_acknowledged: u64,
+        #[doc = "Bytes written to the cache device, headers and summaries included."]
+        Counter("forebay_cache_written_bytes_total") => bytes_to_cache: u64,
+        #[doc = "Bytes written to the backing."]
+        Counter("forebay_backing_written_bytes_total") => bytes_to_backing: u64,
+        #[doc = "Writes that entered the cache."]
+        Counter("forebay_writes_admitted_total") => writes_admitted: u64,
+        #[doc = "Writes that went to the backing without entering the cache."]
+        Counter("forebay_writes_bypassed_total") => writes_bypassed: u64,
+        #[doc = "Outstanding bypassed writes that were moved into the cache because somebody came to wait for them; 0 with the admission policies of this version."]
+        Counter("forebay_writes_reissued_total") => writes_reissued: u64,
+        #[doc = "Times that a write had to wait because the cache was full."]
+        Counter("forebay_stalls_total") => stalls: u64,
+        #[doc = "Requests answered with an error."]
+        Counter("forebay_errors_total") => errors: u64,
+        #[doc = "Blocks that failed their checksum when read from the cache."]
+        Counter("forebay_checksum_failures_total") => checksum_failures: u64,
+        #[doc = "Failed operations of the cache device."]
+        Counter("forebay_cache_errors_total") => cache_errors: u64,
+        #[doc = "Failed operations of the backing, retried ones included."]
+        Counter("forebay_backing_errors_total") => backing_errors: u64,
+        #[doc = "Log records written."]
+        Counter("forebay_records_total") => records: u64,
+        #[doc = "Requests under way."]
+        Gauge("forebay_requests") => requests: u64,
+        #[doc = "Resident memory of the daemon, in bytes; its volumes share it."]
+        Gauge("forebay_memory_bytes") => memory_bytes: u64,
+        #[doc = "Memory of the index of cached blocks, in bytes."]
+        Gauge("forebay_index_bytes") => index_bytes: u64,
+        #[doc = "Blocks of 4 KiB in the index."]
+        Gauge("forebay_index_blocks") => index_blocks: u64,
+        #[doc = "Memory of the index for each block in it, in bytes; 0 while it is empty."]
+        Gauge("forebay_index_bytes_per_block") => index_bytes_per_block: f64,
+    }
+}
+
+#[cfg(test)]
+impl VolumeStatus {
+    /// A status in which every number differs.
+    pub(crate) fn sample(name: &str) -> Self {
+        let mut object = serde_json::Map::new();
+        for (i, field) in Self::FIELDS.iter().enumerate() {
+            let value = match field.measure {
+                Label => serde_json::json!(format!("a {}", field.name)),
+                State => serde_json::json!("healthy"),
+                Gauge(_) | Counter(_) => serde_json::json!(1000 + i),
+                Detail => match field.name {
+                    "exports" => serde_json::json!(["unix:/tmp/s"]),
+                    "pid" => serde_json::json!(77),
+                    _ => serde_json::Value::Null,
+                },
+            };
+            object.insert(field.name.to_owned(), value);
+        }
+        object.insert("name".to_owned(), serde_json::json!(name));
+        serde_json::from_value(serde_json::Value::Object(object)).unwrap()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_promised_keys_are_there() {
+        let json = serde_json::to_value(VolumeStatus::sample("db")).unwrap();
+        for key in "name state size_bytes cache_bytes cache_used_bytes dirty_bytes staleness_bytes staleness_seconds \
+                    recovery_point write_policy admission reads writes flushes bytes_acknowledged bytes_to_cache \
+                    bytes_to_backing writes_admitted writes_bypassed writes_reissued stalls errors memory_bytes \
+                    index_bytes_per_block"
+            .split_whitespace()
+        {
+            assert!(json.get(key).is_some(), "{key} is missing");
+        }
+        assert_eq!(json["state"], "healthy");
+    }
+
+    #[test]
+    fn states_are_spelled_alike_everywhere() {
+        for state in VolumeState::ALL {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
+        }
+    }
+
+    #[test]
+    fn an_answer_of_a_newer_daemon_is_understood() {
+        let mut json = serde_json::to_value(VolumeStatus::sample("db")).unwrap();
+        json["a_key_of_the_future"] = serde_json::json!(1);
+        assert_eq!(
+            serde_json::from_value::<VolumeStatus>(json).unwrap(),
+            VolumeStatus::sample("db")
+        );
+    }
+}
