@@ -1,0 +1,7 @@
+//! Holds `SPEC.md`, the golden files and the code together.
+
+mod format {
+    mod golden;
+    mod samples;
+    mod spec;
+}
