@@ -1,0 +1,231 @@
+//! Exclusive use of a file or block device (P6).
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::open::OpenError;
+
+/// How long a claim waits for a holder that is dying: its last I/O may take a while on a slow device.
+const DYING_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long it waits for one that seems alive: the signal that kills it may not have arrived.
+const LIVING_WAIT_MAX: Duration = Duration::from_millis(300);
+/// How often it looks.
+const DYING_POLL: Duration = Duration::from_millis(20);
+
+/// Whether a path is a regular file or a block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sort {
+    File,
+    Block,
+}
+
+/// An open file that nobody else has open through [`claim`].
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    pub(crate) file: File,
+    pub(crate) sort: Sort,
+}
+
+impl Claimed {
+    /// Lets go of the claim at once, instead of when the last user of the open file is gone. Only for when no I/O is
+    /// under way.
+    pub(crate) fn release(&self) {
+        // SAFETY: flock takes no pointers; the descriptor is open.
+        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+/// Opens `path` with additional open flags and claims it.
+pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claimed, OpenError> {
+    let begun = Instant::now();
+    loop {
+        let (holder, dying) = match try_claim(path, flags)? {
+            Attempt::Claimed(claimed) => return Ok(claimed),
+            Attempt::Held { holder, dying } => (holder, dying),
+        };
+        if begun.elapsed() > if dying { DYING_WAIT_MAX } else { LIVING_WAIT_MAX } {
+            return Err(OpenError::InUse {
+                path: path.to_owned(),
+                holder,
+            });
+        }
+        thread::sleep(DYING_POLL);
+    }
+}
+
+enum Attempt {
+    Claimed(Claimed),
+    Held { holder: String, dying: bool },
+}
+
+fn try_claim(path: &Path, flags: i32) -> Result<Attempt, OpenError> {
+    let sort = sort_of(path)?;
+    let exclusive = if sort == Sort::Block { libc::O_EXCL } else { 0 };
+    let file = match open(path, flags | exclusive) {
+        Ok(file) => file,
+        Err(e) if e.raw_os_error() == Some(libc::EBUSY) && sort == Sort::Block => {
+            // Held exclusively. If it is by one of us, the lock says by whom.
+            let file = open(path, 0).map_err(|e| OpenError::system("open", path, e))?;
+            if lock(&file).is_err() {
+                return Ok(held_by_lock(&file));
+            }
+            let holder = "the kernel or another program (mounted, swap, or part of a RAID or LVM set?)";
+            return Ok(Attempt::Held {
+                holder: holder.to_owned(),
+                dying: false,
+            });
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(OpenError::Missing {
+                path: path.to_owned(),
+            });
+        }
+        Err(e) => return Err(OpenError::system("open", path, e)),
+    };
+    match lock(&file) {
+        Ok(()) => Ok(Attempt::Claimed(Claimed { file, sort })),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(held_by_lock(&file)),
+        Err(e) => Err(OpenError::system("lock", path, e)),
+    }
+}
+
+fn open(path: &Path, flags: i32) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(flags | libc::O_CLOEXEC)
+        .open(path)
+}
+
+fn lock(file: &File) -> io::Result<()> {
+    // SAFETY: flock takes no pointers; the descriptor is open.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn sort_of(path: &Path) -> Result<Sort, OpenError> {
+    let kind = match fs::metadata(path) {
+        Ok(meta) => meta.file_type(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(OpenError::Missing {
+                path: path.to_owned(),
+            });
+        }
+        Err(e) => return Err(OpenError::system("look at", path, e)),
+    };
+    let what = match () {
+        () if kind.is_file() => return Ok(Sort::File),
+        () if kind.is_block_device() => return Ok(Sort::Block),
+        () if kind.is_dir() => "a directory",
+        () if kind.is_char_device() => "a character device",
+        () => "a socket or pipe",
+    };
+    Err(OpenError::NotADevice {
+        path: path.to_owned(),
+        what,
+    })
+}
+
+fn held_by_lock(file: &File) -> Attempt {
+    let Some(pid) = holder_of(file) else {
+        // The lock was let go between the two looks, or /proc is hidden: look again for a while.
+        return Attempt::Held {
+            holder: "another process".to_owned(),
+            dying: true,
+        };
+    };
+    let own = pid == std::process::id();
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = name.trim_end();
+    let dying = !own && is_dying(pid);
+    let holder = match () {
+        () if own => "this process itself (given twice?)".to_owned(),
+        () if dying => {
+            format!(
+                "what is left of process {pid} (killed, with I/O unfinished, or a child of it holds the file)"
+            )
+        }
+        () => format!("another process (pid {pid}, {name})"),
+    };
+    Attempt::Held { holder, dying }
+}
+
+/// The process that took the lock on this file, from `/proc/locks`:
+/// `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`.
+fn holder_of(file: &File) -> Option<u32> {
+    let meta = file.metadata().ok()?;
+    let dev = meta.dev();
+    let exact = format!("{:02x}:{:02x}:{}", libc::major(dev), libc::minor(dev), meta.ino());
+    let inode = format!(":{}", meta.ino());
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let holders = || {
+        locks.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            match fields[..] {
+                [_, "FLOCK", _, "WRITE", pid, place, ..] => Some((pid.parse().ok()?, place)),
+                _ => None,
+            }
+        })
+    };
+    // Some file systems (btrfs) show another device number here than stat does.
+    let found = holders().find(|(_, place)| *place == exact);
+    found
+        .or_else(|| holders().find(|(_, place)| place.ends_with(&inode)))
+        .map(|(pid, _)| pid)
+}
+
+/// Whether a process is gone or on its way: then its claim ends by itself.
+fn is_dying(pid: u32) -> bool {
+    const PF_EXITING: u64 = 4;
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return true;
+    };
+    // "pid (name) state ppid pgrp session tty tpgid flags ..."; the name may hold anything.
+    let Some((_, rest)) = stat.rsplit_once(')') else {
+        return true;
+    };
+    let mut fields = rest.split_whitespace();
+    let state = fields.next().unwrap_or_default();
+    let flags: u64 = fields.nth(5).and_then(|f| f.parse().ok()).unwrap_or(0);
+    matches!(state, "Z" | "X" | "x") || flags & PF_EXITING != 0 || is_being_killed(pid)
+}
+
+/// Whether a SIGKILL is on its way to a process.
+fn is_being_killed(pid: u32) -> bool {
+    const SIGKILL_BIT: u64 = 1 << (libc::SIGKILL - 1);
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().filter_map(|line| match line.split_once(':') {
+        Some(("SigPnd" | "ShdPnd", set)) => u64::from_str_radix(set.trim(), 16).ok(),
+        _ => None,
+    });
+    pending.fold(0, |all, set| all | set) & SIGKILL_BIT != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_living_are_not_dying_and_the_dead_are() {
+        assert!(!is_dying(std::process::id()));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        let begun = Instant::now();
+        while !is_dying(pid) {
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "an unreaped child is a zombie"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+        assert!(is_dying(pid));
+    }
+}

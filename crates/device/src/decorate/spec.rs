@@ -1,0 +1,245 @@
+//! Decorators as text; the grammar stands in the documentation of [`crate::decorate`].
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use forebay_block::ErrorKind;
+use thiserror::Error;
+
+use super::{Delay, Delayed, ErrorInjected, InjectHandle, Kinds, OpKind, Rate, Rule, Throttled};
+use crate::device::Device;
+
+/// A decorator that cannot be understood.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("'{given}': {why}")]
+pub struct BadDecoration {
+    given: String,
+    why: &'static str,
+}
+
+/// A decorator, as given.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decoration {
+    /// See [`Delayed`].
+    Delay(Delay),
+    /// See [`Throttled`].
+    Throttle(Rate),
+    /// See [`ErrorInjected`].
+    Inject(Rule),
+}
+
+impl Decoration {
+    /// Puts the decorator around a device.
+    pub fn around(self, inner: Box<dyn Device>) -> Box<dyn Device> {
+        match self {
+            Self::Delay(delay) => Box::new(Delayed::new(inner, delay)),
+            Self::Throttle(rate) => Box::new(Throttled::new(inner, rate)),
+            Self::Inject(rule) => Box::new(ErrorInjected::new(inner, InjectHandle::new([rule]))),
+        }
+    }
+}
+
+impl FromStr for Decoration {
+    type Err = BadDecoration;
+
+    fn from_str(given: &str) -> Result<Self, BadDecoration> {
+        let mut words = given.split(':');
+        let parsed = match words.next() {
+            Some("delay") => delay(words).map(Self::Delay),
+            Some("throttle") => throttle(words).map(Self::Throttle),
+            Some("inject") => rule(words).map(Self::Inject),
+            _ => Err("known are delay, throttle and inject"),
+        };
+        parsed.map_err(|why| BadDecoration {
+            given: given.to_owned(),
+            why,
+        })
+    }
+}
+
+impl FromStr for Rule {
+    type Err = BadDecoration;
+
+    /// As after `inject:`, for example `write:eio:every=100`.
+    fn from_str(given: &str) -> Result<Self, BadDecoration> {
+        rule(given.split(':')).map_err(|why| BadDecoration {
+            given: given.to_owned(),
+            why,
+        })
+    }
+}
+
+type Parsed<T> = Result<T, &'static str>;
+
+fn delay<'a>(mut words: impl Iterator<Item = &'a str>) -> Parsed<Delay> {
+    let kinds = kinds(words.next())?;
+    let mut delay = Delay {
+        kinds,
+        fixed: Duration::ZERO,
+        per_mib: Duration::ZERO,
+    };
+    for word in words {
+        match word.split_once('=') {
+            Some(("fixed", time)) => delay.fixed = duration(time)?,
+            Some(("per-mib", time)) => delay.per_mib = duration(time)?,
+            _ => return Err("delay takes fixed=TIME and per-mib=TIME"),
+        }
+    }
+    Ok(delay)
+}
+
+fn throttle<'a>(words: impl Iterator<Item = &'a str>) -> Parsed<Rate> {
+    let mut rate = Rate::default();
+    for word in words {
+        match word.split_once('=') {
+            Some(("bytes", n)) => rate.bytes = size(n)?,
+            Some(("iops", n)) => rate.operations = number(n)?,
+            _ => return Err("throttle takes bytes=SIZE and iops=N"),
+        }
+    }
+    Ok(rate)
+}
+
+fn rule<'a>(mut words: impl Iterator<Item = &'a str>) -> Parsed<Rule> {
+    let kinds = kinds(words.next())?;
+    let error = match words.next() {
+        Some("eio") => ErrorKind::Io,
+        Some("enospc") => ErrorKind::NoSpace,
+        Some("einval") => ErrorKind::Invalid,
+        Some("eopnotsupp") => ErrorKind::Unsupported,
+        Some("erofs") => ErrorKind::ReadOnly,
+        _ => return Err("errors are eio, enospc, einval, eopnotsupp and erofs"),
+    };
+    let mut rule = Rule {
+        kinds,
+        error,
+        ..Rule::default()
+    };
+    for word in words {
+        match word.split_once('=') {
+            Some(("every", n)) => rule.every = number(n)?,
+            Some(("probability", p)) => rule.probability = p.parse().map_err(|_| "a share is 0 to 1")?,
+            Some(("seed", n)) => rule.seed = number(n)?,
+            Some(("after", n)) => rule.after = number(n)?,
+            Some(("times", n)) => rule.times = number(n)?,
+            Some(("from", n)) => rule.from = size(n)?,
+            Some(("to", n)) => rule.to = size(n)?,
+            None if word == "once" => rule.times = 1,
+            None if word == "done" => rule.done = true,
+            _ => {
+                return Err(
+                    "inject takes every=, probability=, seed=, after=, times=, from=, to=, once, done",
+                );
+            }
+        }
+    }
+    if rule.every == 0 || !(0.0..=1.0).contains(&rule.probability) {
+        return Err("every= is at least 1 and probability= between 0 and 1");
+    }
+    Ok(rule)
+}
+
+fn kinds(word: Option<&str>) -> Parsed<Kinds> {
+    Ok(match word {
+        Some("read") => Kinds::only(OpKind::Read),
+        Some("write") => Kinds::WRITES,
+        Some("durable") => Kinds::only(OpKind::DurableWrite),
+        Some("flush") => Kinds::only(OpKind::Flush),
+        Some("zero") => Kinds::only(OpKind::Zero),
+        Some("any") => Kinds::ANY,
+        _ => return Err("operations are read, write, durable, flush, zero and any"),
+    })
+}
+
+fn number(text: &str) -> Parsed<u64> {
+    text.parse().map_err(|_| "a whole number is missing")
+}
+
+fn size(text: &str) -> Parsed<u64> {
+    let shift = match text.as_bytes().last() {
+        Some(b'K') => 10,
+        Some(b'M') => 20,
+        Some(b'G') => 30,
+        Some(b'T') => 40,
+        _ => return number(text),
+    };
+    number(&text[..text.len() - 1])?
+        .checked_mul(1 << shift)
+        .ok_or("a size is too large")
+}
+
+fn duration(text: &str) -> Parsed<Duration> {
+    let (digits, unit_ns) = match () {
+        () if text.ends_with("us") => (&text[..text.len() - 2], 1_000),
+        () if text.ends_with("ms") => (&text[..text.len() - 2], 1_000_000),
+        () if text.ends_with('s') => (&text[..text.len() - 1], 1_000_000_000),
+        () => return Err("a time needs a unit: us, ms or s"),
+    };
+    let ns = number(digits)?.checked_mul(unit_ns).ok_or("a time is too long")?;
+    Ok(Duration::from_nanos(ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decorators_are_read_from_text() {
+        let parse = |s: &str| s.parse::<Decoration>();
+        let rule = Rule {
+            kinds: Kinds::WRITES,
+            every: 100,
+            ..Rule::default()
+        };
+        assert_eq!(
+            parse("inject:write:eio:every=100"),
+            Ok(Decoration::Inject(rule.clone()))
+        );
+        assert_eq!("write:eio:every=100".parse::<Rule>(), Ok(rule));
+        let rule = Rule {
+            kinds: Kinds::only(OpKind::Flush),
+            error: ErrorKind::NoSpace,
+            probability: 0.5,
+            seed: 7,
+            after: 3,
+            times: 1,
+            from: 4096,
+            to: 1 << 20,
+            done: true,
+            ..Rule::default()
+        };
+        let text = "inject:flush:enospc:probability=0.5:seed=7:after=3:once:from=4K:to=1M:done";
+        assert_eq!(parse(text), Ok(Decoration::Inject(rule)));
+        let rate = Rate {
+            bytes: 100 << 20,
+            operations: 5000,
+        };
+        assert_eq!(
+            parse("throttle:bytes=100M:iops=5000"),
+            Ok(Decoration::Throttle(rate))
+        );
+        let delay = Delay {
+            kinds: Kinds::only(OpKind::Read),
+            fixed: Duration::from_micros(200),
+            per_mib: Duration::from_millis(1),
+        };
+        assert_eq!(
+            parse("delay:read:fixed=200us:per-mib=1ms"),
+            Ok(Decoration::Delay(delay))
+        );
+        let bad = [
+            "",
+            "jam:read",
+            "inject:jump:eio",
+            "inject:read:egad",
+            "inject:read:eio:every=0",
+            "delay:read:fixed=2",
+            "inject:read:eio:probability=2",
+            "throttle:bytes=1X",
+            "throttle:bytes=99999999T",
+        ];
+        for bad in bad {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

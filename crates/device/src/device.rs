@@ -1,0 +1,128 @@
+//! What a device is to the volume that owns it.
+
+use std::io;
+use std::time::Duration;
+
+use forebay_block::{Allocation, DeviceOp, DeviceResult, IoError, Nanos, StatusExtent};
+
+use crate::clock::Clock;
+use crate::ring::Ring;
+
+/// What a device is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeviceKind {
+    /// A regular file, through io_uring.
+    File,
+    /// A block device, through io_uring.
+    Block,
+    /// A file or persistent memory, mapped into the process.
+    Mapped,
+}
+
+impl DeviceKind {
+    /// One word for status output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Block => "block",
+            Self::Mapped => "mapped",
+        }
+    }
+}
+
+/// What a durable write to the device outlives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Survives {
+    /// A power cut, as far as the medium honours flush and FUA.
+    PowerCut,
+    /// The death of the process, but neither a reboot nor a power cut: the medium is main memory.
+    ProcessDeath,
+}
+
+/// What is known about an open device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Path, as given.
+    pub name: String,
+    /// What it is made of.
+    pub kind: DeviceKind,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Offsets and lengths of writes must be multiples of this; a power of two, at least 512.
+    pub logical_block: u32,
+    /// Writes that are multiples of this cost no read-modify-write in the device; at least `logical_block`.
+    pub physical_block: u32,
+    /// Whether I/O bypasses the kernel's page cache.
+    pub direct: bool,
+    /// Whether the device may lose completed writes that are neither durable nor flushed when power is cut.
+    pub volatile_cache: bool,
+    /// What a durable write outlives.
+    pub survives: Survives,
+    /// The same for a person: one phrase.
+    pub durability: &'static str,
+}
+
+/// A device as a volume's thread drives it: operations go in, their ends come out of [`Device::poll`].
+///
+/// Operations that are under way at the same time may be carried out in any order; who needs an order waits for the
+/// first one's end. Dropping a device with operations under way abandons their results, not their effects.
+pub trait Device {
+    /// Size, alignment, durability.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Starts an operation. `tag` is the caller's name for it, unique while it is under way; `now` is the time of the
+    /// clock that [`Device::poll`] is called with.
+    fn submit(&mut self, tag: u64, op: DeviceOp, now: Nanos);
+
+    /// Appends the operations that have ended since the last call, with the tags they were submitted with.
+    fn poll(&mut self, now: Nanos, done: &mut Vec<(u64, DeviceResult)>);
+
+    /// When [`Device::poll`] must be called even if the [`Ring`] reports nothing: a time in the past means at once,
+    /// `None` means that only the ring's completions matter.
+    fn deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Which parts of a range hold data, for clients that want to skip holes. Cheap and best-effort: at most
+    /// `extents_max` extents that cover the range from its start, fewer bytes than asked for if there are more.
+    fn allocation(&mut self, offset: u64, len: u64, extents_max: usize) -> Vec<StatusExtent> {
+        let _ = (offset, extents_max);
+        vec![StatusExtent {
+            len,
+            allocation: Allocation::Data,
+        }]
+    }
+
+    /// Changes the size of a device with no operation under way; what is added reads as zeroes.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] if it is not a file.
+    fn resize(&mut self, size_bytes: u64) -> io::Result<()> {
+        let _ = size_bytes;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Carries out one operation and waits for its end. For formatting and for superblocks, not for serving.
+///
+/// # Errors
+/// Those of the operation.
+///
+/// # Panics
+/// If the device has other operations under way: their results would be lost.
+pub fn run_alone(ring: &Ring, clock: &Clock, device: &mut dyn Device, op: DeviceOp) -> DeviceResult {
+    const TAG: u64 = u64::MAX;
+    let mut done = Vec::with_capacity(1);
+    device.submit(TAG, op, clock.now());
+    loop {
+        device.poll(clock.now(), &mut done);
+        if let Some((tag, result)) = done.pop() {
+            assert_eq!((tag, done.len()), (TAG, 0), "run_alone on a busy device");
+            return result;
+        }
+        let now = clock.now();
+        let timeout = device.deadline().map(|at| Duration::from_nanos(at.since(now)));
+        ring.submit_and_wait(timeout, || true)
+            .map_err(|e| IoError::new(crate::transfer::kind_of(&e), "waiting for a device"))?;
+    }
+}

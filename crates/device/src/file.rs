@@ -1,0 +1,247 @@
+//! Files and block devices through io_uring.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind as IoErrorKind};
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+
+use forebay_block::{Allocation, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, StatusExtent};
+
+use crate::claim::{Claimed, Sort, claim};
+use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
+use crate::medium::Medium;
+use crate::open::OpenError;
+use crate::ring::{ClientId, Ring};
+use crate::transfer::{Alignment, Step, Transfer, ZeroWay};
+
+/// Operations of one device in the kernel's hands at a time; the rest waits in the device's queue, which is bounded
+/// by what the volume has under way.
+const DEPTH_MAX: usize = 128;
+
+/// A regular file or block device, driven by io_uring with direct I/O where that is to be had.
+pub struct FileDevice {
+    info: DeviceInfo,
+    align: Alignment,
+    claimed: Claimed,
+    ring: Ring,
+    client: ClientId,
+    queue: VecDeque<Box<Transfer>>,
+    in_ring: usize,
+    finished: Vec<(u64, DeviceResult)>,
+    mail: Vec<(Box<Transfer>, i32)>,
+    /// The first way to zero that is not known to fail here.
+    zero_way: ZeroWay,
+}
+
+impl FileDevice {
+    /// Opens and claims a file or block device.
+    ///
+    /// # Errors
+    /// [`OpenError`]; a missing file is never created.
+    pub fn open(path: &Path, ring: &Ring) -> Result<Self, OpenError> {
+        let failed = |doing| move |e| OpenError::system(doing, path, e);
+        let claimed = claim(path, 0)?;
+        let mut medium = Medium::of(&claimed.file, claimed.sort).map_err(failed("look at"))?;
+        if medium.direct.is_some() && set_direct(claimed.file.as_raw_fd()).is_err() {
+            medium.direct = None;
+        }
+        let client = ring.join().map_err(failed("open"))?;
+        Ok(Self {
+            info: info(path, claimed.sort, &medium),
+            align: medium.direct.unwrap_or(Alignment { offset: 1, memory: 1 }),
+            claimed,
+            ring: ring.clone(),
+            client,
+            queue: VecDeque::new(),
+            in_ring: 0,
+            finished: Vec::new(),
+            mail: Vec::new(),
+            zero_way: ZeroWay::Punch,
+        })
+    }
+
+    fn fd(&self) -> RawFd {
+        self.claimed.file.as_raw_fd()
+    }
+
+    fn start_or_queue(&mut self, transfer: Box<Transfer>) {
+        if self.in_ring < DEPTH_MAX {
+            self.in_ring += 1;
+            self.ring.start(self.client, self.fd(), transfer);
+        } else {
+            self.queue.push_back(transfer);
+        }
+    }
+}
+
+/// Direct I/O is switched on after opening, so that the claim comes first whatever the file system says to O_DIRECT.
+fn set_direct(fd: RawFd) -> io::Result<()> {
+    // SAFETY: F_GETFL takes no pointer; the descriptor is open.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: F_SETFL takes no pointer; the descriptor is open.
+    match unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_DIRECT) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn info(path: &Path, sort: Sort, medium: &Medium) -> DeviceInfo {
+    let durability = match (medium.survives, medium.direct.is_some()) {
+        (Survives::ProcessDeath, _) => "survives the death of the process only: the medium is main memory",
+        (Survives::PowerCut, true) => "survives a power cut",
+        (Survives::PowerCut, false) => {
+            "survives a power cut; through the page cache, as direct I/O is refused"
+        }
+    };
+    DeviceInfo {
+        name: path.display().to_string(),
+        kind: if sort == Sort::Block {
+            DeviceKind::Block
+        } else {
+            DeviceKind::File
+        },
+        size_bytes: medium.size_bytes,
+        logical_block: medium.direct.map_or(512, |a| a.offset as u32),
+        physical_block: medium.physical_block,
+        direct: medium.direct.is_some(),
+        volatile_cache: medium.volatile_cache,
+        survives: medium.survives,
+        durability,
+    }
+}
+
+/// Refuses operations that reach past the device's end.
+pub(crate) fn check_range(op: &DeviceOp, size_bytes: u64) -> Result<(), IoError> {
+    let (offset, len) = match op {
+        DeviceOp::Read { offset, len } => (*offset, *len as u64),
+        DeviceOp::Write { offset, .. } => (*offset, op.write_bytes()),
+        DeviceOp::Zero { offset, len, .. } => (*offset, *len),
+        DeviceOp::Flush => return Ok(()),
+    };
+    match offset.checked_add(len) {
+        Some(end) if end <= size_bytes => Ok(()),
+        _ => Err(IoError::new(
+            ErrorKind::Invalid,
+            "reaching past the end of a device",
+        )),
+    }
+}
+
+impl Device for FileDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn submit(&mut self, tag: u64, op: DeviceOp, _now: Nanos) {
+        let transfer = check_range(&op, self.info.size_bytes)
+            .and_then(|()| Transfer::new(tag, op, self.align, self.zero_way));
+        match transfer {
+            Ok(transfer) if transfer.is_empty() => self.finished.push((tag, transfer.empty_result())),
+            Ok(transfer) => self.start_or_queue(Box::new(transfer)),
+            Err(e) => self.finished.push((tag, Err(e))),
+        }
+    }
+
+    fn poll(&mut self, _now: Nanos, done: &mut Vec<(u64, DeviceResult)>) {
+        done.append(&mut self.finished);
+        let mut mail = std::mem::take(&mut self.mail);
+        self.ring.take_mail(self.client, &mut mail);
+        for (mut transfer, result) in mail.drain(..) {
+            let step = transfer.advance(result);
+            if let Some(way) = transfer.zero_way() {
+                self.zero_way = self.zero_way.max(if way == ZeroWay::Write {
+                    way
+                } else {
+                    ZeroWay::Punch
+                });
+            }
+            match step {
+                Step::Again => self.ring.start(self.client, self.fd(), transfer),
+                Step::Done(result) => {
+                    done.push((transfer.tag(), result));
+                    self.in_ring -= 1;
+                    if let Some(next) = self.queue.pop_front() {
+                        self.start_or_queue(next);
+                    }
+                }
+            }
+        }
+        self.mail = mail;
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        (!self.finished.is_empty()).then_some(Nanos(0))
+    }
+
+    fn allocation(&mut self, offset: u64, len: u64, extents_max: usize) -> Vec<StatusExtent> {
+        let end = offset.saturating_add(len).min(self.info.size_bytes);
+        match self.claimed.sort {
+            Sort::File => seek_extents(self.fd(), offset, end, extents_max),
+            Sort::Block => vec![StatusExtent {
+                len: end - offset,
+                allocation: Allocation::Data,
+            }],
+        }
+    }
+
+    fn resize(&mut self, size_bytes: u64) -> io::Result<()> {
+        if self.claimed.sort != Sort::File {
+            return Err(IoErrorKind::Unsupported.into());
+        }
+        if !size_bytes.is_multiple_of(u64::from(self.info.logical_block)) {
+            return Err(IoErrorKind::InvalidInput.into());
+        }
+        self.claimed.file.set_len(size_bytes)?;
+        self.claimed.file.sync_all()?;
+        self.info.size_bytes = size_bytes;
+        Ok(())
+    }
+}
+
+/// Asks the file system where data and holes lie, a byte range at a time.
+pub(crate) fn seek_extents(fd: RawFd, offset: u64, end: u64, extents_max: usize) -> Vec<StatusExtent> {
+    let seek = |at: u64, whence| {
+        // SAFETY: lseek takes no pointers; the position it moves is used by nobody.
+        let found = unsafe { libc::lseek(fd, at as libc::off_t, whence) };
+        u64::try_from(found).map_err(|_| io::Error::last_os_error())
+    };
+    let mut extents = Vec::new();
+    let mut at = offset;
+    while at < end && extents.len() < extents_max {
+        let (allocation, next) = match seek(at, libc::SEEK_DATA) {
+            Ok(data) if data > at => (Allocation::Hole, data),
+            Ok(_) => (Allocation::Data, seek(at, libc::SEEK_HOLE).unwrap_or(end)),
+            // No data from here to the end of the file.
+            Err(e) if e.raw_os_error() == Some(libc::ENXIO) => (Allocation::Hole, end),
+            Err(_) => (Allocation::Data, end),
+        };
+        // Sectors are the unit of the service: a hole that ends inside one is shorter, data longer.
+        let next = match allocation {
+            Allocation::Hole => next - next % 512,
+            Allocation::Data => next.next_multiple_of(512),
+        };
+        let (allocation, next) = if next > at {
+            (allocation, next)
+        } else {
+            (Allocation::Data, at + 512)
+        };
+        let next = next.min(end);
+        extents.push(StatusExtent {
+            len: next - at,
+            allocation,
+        });
+        at = next;
+    }
+    extents
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        if self.ring.leave(self.client) {
+            self.claimed.release();
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The devices below a volume: what holds the cache's log and what holds the backing.
+//!
+//! A [`Device`] belongs to one thread. Operations are submitted with a tag and their ends are polled; nothing blocks but
+//! [`Ring::submit_and_wait`], the one place where a volume's thread sleeps. Files and block devices go through
+//! io_uring ([`FileDevice`]), persistent memory and tmpfs can be mapped ([`MappedDevice`]), and the decorators in
+//! [`decorate`] wrap any of them to delay, throttle, fail or measure it.
+
+mod claim;
+mod clock;
+pub mod decorate;
+mod device;
+mod file;
+mod mapped;
+mod medium;
+mod open;
+mod ring;
+mod stores;
+mod transfer;
+
+pub use clock::Clock;
+pub use device::{Device, DeviceInfo, DeviceKind, Survives, run_alone};
+pub use file::FileDevice;
+pub use mapped::MappedDevice;
+pub use open::{DeviceSpec, OpenError, UnknownDevice, open};
+pub use ring::{Ring, Waker};

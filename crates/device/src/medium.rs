@@ -1,0 +1,210 @@
+//! What lies under an open file: sizes, alignments, and what durability means there.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::claim::Sort;
+use crate::device::Survives;
+use crate::transfer::Alignment;
+
+/// Alignment that suits every device where the system does not say what it wants.
+const CAUTIOUS: usize = 4096;
+/// Loop devices on files on loop devices are followed this far.
+const LOOP_DEPTH_MAX: usize = 4;
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub(crate) struct Medium {
+    pub(crate) size_bytes: u64,
+    /// What direct I/O demands; `None` if it is not to be had.
+    pub(crate) direct: Option<Alignment>,
+    pub(crate) physical_block: u32,
+    pub(crate) volatile_cache: bool,
+    pub(crate) survives: Survives,
+}
+
+impl Medium {
+    pub(crate) fn of(file: &File, sort: Sort) -> io::Result<Self> {
+        let meta = file.metadata()?;
+        let (size_bytes, direct, dev) = match sort {
+            Sort::File if is_memory(file)? => (meta.len(), None, meta.dev()),
+            Sort::File => (meta.len(), dio_alignment(file)?, meta.dev()),
+            Sort::Block => {
+                let logical = ioctl_u32(file, BLKSSZGET)? as usize;
+                let memory = dio_alignment(file)?.map_or(logical, |a| a.memory);
+                (
+                    block_size_bytes(file)?,
+                    Some(Alignment {
+                        offset: logical,
+                        memory,
+                    }),
+                    meta.rdev(),
+                )
+            }
+        };
+        // The end of a file that is no multiple of the alignment is out of reach of direct I/O.
+        let direct = direct.filter(|a| size_bytes.is_multiple_of(a.offset as u64));
+        let queue = QueueDirectory::of(dev);
+        let logical = direct.map_or(512, |a| a.offset as u32);
+        let physical = match sort {
+            Sort::Block => ioctl_u32(file, BLKPBSZGET)?,
+            Sort::File => queue.number("physical_block_size").unwrap_or(CAUTIOUS as u32),
+        };
+        let in_memory = is_memory(file)? || device_in_memory(dev, LOOP_DEPTH_MAX);
+        Ok(Self {
+            size_bytes,
+            direct,
+            physical_block: physical.max(logical),
+            volatile_cache: queue.text("write_cache").is_none_or(|t| t != "write through"),
+            survives: if in_memory {
+                Survives::ProcessDeath
+            } else {
+                Survives::PowerCut
+            },
+        })
+    }
+}
+
+const BLKSSZGET: libc::Ioctl = 0x1268;
+const BLKPBSZGET: libc::Ioctl = 0x127b;
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+
+fn ioctl_u32(file: &File, request: libc::Ioctl) -> io::Result<u32> {
+    let mut value: u32 = 0;
+    // SAFETY: both requests that come here write one 32-bit integer through the pointer.
+    match unsafe { libc::ioctl(file.as_raw_fd(), request, &raw mut value) } {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn block_size_bytes(file: &File) -> io::Result<u64> {
+    let mut value: u64 = 0;
+    // SAFETY: BLKGETSIZE64 writes one 64-bit integer through the pointer.
+    match unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut value) } {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What direct I/O on this file demands, if the file system says; 4096 if it does not say; `None` if it cannot.
+fn dio_alignment(file: &File) -> io::Result<Option<Alignment>> {
+    let mut stat = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path is an empty C string, as AT_EMPTY_PATH wants, and the result fits the buffer.
+    let failed = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN,
+            stat.as_mut_ptr(),
+        )
+    };
+    if failed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zero bytes are a valid statx, and the call filled it in.
+    let stat = unsafe { stat.assume_init() };
+    if stat.stx_mask & libc::STATX_DIOALIGN == 0 {
+        return Ok(Some(Alignment {
+            offset: CAUTIOUS,
+            memory: CAUTIOUS,
+        }));
+    }
+    let (offset, memory) = (
+        stat.stx_dio_offset_align as usize,
+        stat.stx_dio_mem_align as usize,
+    );
+    let sane = |n: usize| n.is_power_of_two() && n <= CAUTIOUS;
+    if !sane(offset) || !sane(memory) {
+        return Ok(None);
+    }
+    Ok(Some(Alignment {
+        offset: offset.max(512),
+        memory,
+    }))
+}
+
+/// Whether a file lies in main memory (tmpfs, ramfs).
+pub(crate) fn is_memory(file: &File) -> io::Result<bool> {
+    let mut stat = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the descriptor is open and the buffer has the right type.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zero bytes are a valid statfs, and the call filled it in.
+    Ok(is_memory_type(unsafe { stat.assume_init() }.f_type))
+}
+
+fn is_memory_type(f_type: libc::__fsword_t) -> bool {
+    const RAMFS_MAGIC: libc::__fsword_t = 0x8584_58f6;
+    f_type == libc::TMPFS_MAGIC || f_type == RAMFS_MAGIC
+}
+
+/// Whether the file at a path, which may not be open, lies in main memory.
+fn is_memory_path(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
+        return false;
+    };
+    let mut stat = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the path is a C string and the buffer has the right type.
+    if unsafe { libc::statfs(path.as_ptr(), stat.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: zero bytes are a valid statfs, and the call filled it in.
+    is_memory_type(unsafe { stat.assume_init() }.f_type)
+}
+
+/// Whether a block device is a RAM disk, or a loop device on a file in main memory.
+fn device_in_memory(dev: u64, depth: usize) -> bool {
+    let Some(directory) = sysfs_of(dev) else {
+        return false;
+    };
+    let Ok(target) = fs::canonicalize(&directory) else {
+        return false;
+    };
+    let name = target.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    if name.starts_with("ram") || name.starts_with("zram") {
+        return true;
+    }
+    let Ok(below) = fs::read_to_string(target.join("loop/backing_file")) else {
+        return false;
+    };
+    let below = Path::new(below.trim_end());
+    let next = fs::metadata(below).map(|m| m.dev());
+    is_memory_path(below) || (depth > 0 && next.is_ok_and(|dev| device_in_memory(dev, depth - 1)))
+}
+
+fn sysfs_of(dev: u64) -> Option<PathBuf> {
+    let path = PathBuf::from(format!(
+        "/sys/dev/block/{}:{}",
+        libc::major(dev),
+        libc::minor(dev)
+    ));
+    path.exists().then_some(path)
+}
+
+/// A block device's `queue` directory in sysfs; that of the whole disk for a partition.
+struct QueueDirectory(Option<PathBuf>);
+
+impl QueueDirectory {
+    fn of(dev: u64) -> Self {
+        let candidates = |d: PathBuf| [d.join("queue"), d.join("../queue")];
+        Self(sysfs_of(dev).and_then(|d| candidates(d).into_iter().find(|q| q.exists())))
+    }
+
+    fn text(&self, attribute: &str) -> Option<String> {
+        let path = self.0.as_ref()?.join(attribute);
+        fs::read_to_string(path).ok().map(|t| t.trim_end().to_owned())
+    }
+
+    fn number(&self, attribute: &str) -> Option<u32> {
+        self.text(attribute)?.parse().ok()
+    }
+}

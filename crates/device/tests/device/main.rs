@@ -1,0 +1,8 @@
+//! Devices against real files, tmpfs and loop devices.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod claim;
+mod decorate;
+mod harness;
+mod round_trip;
+mod zero;
