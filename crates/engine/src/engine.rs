@@ -1,39 +1,314 @@
-//! The engine's front: dispatches events to the parts that own the state.
+//! The engine's front: owns the state, takes events in, gives effects out. Each part of the work lies in a module of
+//! its own, as an `impl Engine` beside the state that it owns.
+//!
+//! ```text
+//!            ┌───────────── requests ─────────────┐
+//!   Request ►│ admission, locks, read-modify-write│──► log ──► batches ──► cache device
+//!            │               │                    │     │ acknowledged in order
+//!            │               ├► bypass ───────────┼──►  │        ┌─► backing device
+//!            │               └► read ─────────────┼──► index ◄── destage ◄── segments (oldest first)
+//!            └────────────────────────────────────┘              └─► reclaim: tail moves, segments become free
+//! ```
 
-use forebay_block::Nanos;
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Seq};
+use forebay_format::Layout;
+use forebay_policy::{Durability, Replacement, Settings};
 
-use crate::interface::{Effect, Event, Params, Status};
+use crate::bypass::Drops;
+use crate::destage::{Destage, RunKey};
+use crate::failure::Failure;
+use crate::index::Index;
+use crate::interface::{Class, Command, Effect, Event, IoId, Params, RequestId, Role, State, Status};
+use crate::locks::Locks;
+use crate::log::Log;
+use crate::read::{PieceKey, Reads};
+use crate::reclaim::Reclaim;
+use crate::recovery::{Recovery, Step};
+use crate::requests::{PartKey, Requests};
+use crate::segments::SegmentTable;
+use crate::stop::Commands;
+use crate::tables::Table;
+
+/// Whose device operation it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IoOwner {
+    Recovery(Step),
+    Batch(Seq),
+    Summary(u32),
+    CacheFlush(Seq),
+    ReadPiece(PieceKey),
+    BypassWrite(PartKey),
+    BypassFlush(PartKey),
+    BackingFlush,
+    DestageRead(RunKey, u32),
+    DestageWrite(RunKey),
+    DestageFlush,
+    Relocation(u32),
+    RetireLog,
+}
+
+/// How far the volume's life has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    New,
+    Recovering,
+    RecoveryFailed,
+    Running,
+    Stopping,
+    Stopped,
+}
 
 /// A volume's cache engine. See the crate's documentation.
 pub struct Engine {
-    params: Params,
+    pub(crate) layout: Layout,
+    pub(crate) volume_bytes: u64,
+    pub(crate) settings: Settings,
+    pub(crate) wall_offset_ns: u64,
+    pub(crate) now: Nanos,
+    pub(crate) life: Life,
+    pub(crate) segments: SegmentTable,
+    pub(crate) index: Index,
+    pub(crate) locks: Locks,
+    pub(crate) log: Log,
+    pub(crate) requests: Requests,
+    pub(crate) reads: Reads,
+    pub(crate) drops: Drops,
+    pub(crate) destage: Destage,
+    pub(crate) reclaim: Reclaim,
+    pub(crate) replacement: Replacement,
+    pub(crate) failure: Failure,
+    pub(crate) commands: Commands,
+    pub(crate) recovery: Recovery,
+    pub(crate) figures: Status,
+    pub(crate) effects: Vec<Effect>,
+    ios: Table<IoId, IoOwner>,
+    next_io: u64,
 }
 
 impl Engine {
     /// An engine that has not started; call [`Engine::poll`] to begin recovery.
+    ///
+    /// # Panics
+    /// If the layout or the volume's size is one that the format does not allow: the host has validated both.
     pub fn new(params: Params) -> Self {
-        Self { params }
+        let layout = params.layout;
+        assert!(layout.validate().is_ok(), "the host validates the superblock");
+        assert!(params.volume_bytes.is_multiple_of(512) && params.volume_bytes <= 1 << 52);
+        let capacity = u64::from(layout.segment_count) * u64::from(layout.segment_bytes) / BLOCK_BYTES;
+        Self {
+            layout,
+            volume_bytes: params.volume_bytes,
+            settings: params.settings,
+            wall_offset_ns: params.wall_offset_ns,
+            now: Nanos(0),
+            life: Life::New,
+            segments: SegmentTable::new(layout.segment_count),
+            index: Index::new(),
+            locks: Locks::default(),
+            log: Log::new(),
+            requests: Requests::default(),
+            reads: Reads::default(),
+            drops: Drops::default(),
+            destage: Destage::default(),
+            reclaim: Reclaim::default(),
+            replacement: Replacement::new(capacity),
+            failure: Failure::default(),
+            commands: Commands::default(),
+            recovery: Recovery::new(params.clean_stop),
+            figures: Status::default(),
+            effects: Vec::new(),
+            ios: Table::default(),
+            next_io: 0,
+        }
     }
 
     /// Takes one event in. Effects come from the next [`Engine::poll`]; handing in several events before one poll
     /// lets their writes share a batch.
+    ///
+    /// # Panics
+    /// If an I/O is reported that was not asked for, or a read that succeeded with the wrong length: the world
+    /// breaks its contract then, and going on would risk data.
     pub fn handle(&mut self, event: Event, now: Nanos) {
-        let _ = (event, now, &self.params);
+        self.now = self.now.max(now);
+        match event {
+            Event::Request { id, op, origin } => self.request_arrived(id, op, origin),
+            Event::Io { id, result } => self.io_done(id, result),
+            Event::Command { id, command } => self.command_arrived(id, command),
+        }
     }
 
     /// Moves everything forward that can move, and appends what is to be done to `effects`.
     pub fn poll(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
-        let _ = (now, effects);
+        self.now = self.now.max(now);
+        match self.life {
+            Life::New => self.recovery_begin(),
+            Life::Recovering => self.recovery_step(),
+            Life::RecoveryFailed | Life::Stopped => {}
+            Life::Running | Life::Stopping => self.run(),
+        }
+        effects.append(&mut self.effects);
+    }
+
+    /// One round of everything that moves while the volume runs. The order matters only for speed: what frees room
+    /// comes before what needs it.
+    fn run(&mut self) {
+        self.log_acknowledge();
+        self.failure_step();
+        self.requests_start_waiting();
+        self.reclaim_step();
+        self.log_form_batches();
+        self.log_flush_if_wanted();
+        self.destage_step();
+        self.commands_step();
+        // Whatever the later steps queued goes out in the same round.
+        self.log_form_batches();
+        self.log_flush_if_wanted();
     }
 
     /// When [`Engine::poll`] wants to be called even if no event arrives; `None` if never.
     pub fn next_wake(&self) -> Option<Nanos> {
-        None
+        if !matches!(self.life, Life::Running | Life::Stopping) {
+            return None;
+        }
+        [self.log_next_wake(), self.destage_next_wake()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn io_done(&mut self, id: IoId, result: DeviceResult) {
+        #[expect(
+            clippy::panic,
+            reason = "an unknown completion means that device and engine disagree"
+        )]
+        let Some(owner) = self.ios.remove(&id) else {
+            panic!("completion of unknown {id:?}")
+        };
+        match owner {
+            IoOwner::Recovery(step) => self.recovery_read_done(step, result),
+            IoOwner::Batch(seq) => self.batch_done(seq, result),
+            IoOwner::Summary(segment) => self.summary_done(segment, result),
+            IoOwner::CacheFlush(covers) => self.cache_flush_done(covers, result),
+            IoOwner::ReadPiece(key) => self.read_piece_done(key, result),
+            IoOwner::BypassWrite(part) => self.bypass_write_done(part, result),
+            IoOwner::BypassFlush(part) => self.bypass_flush_done(part, result),
+            IoOwner::BackingFlush => self.backing_flush_done(result),
+            IoOwner::DestageRead(run, piece) => self.destage_read_done(run, piece, result),
+            IoOwner::DestageWrite(run) => self.destage_write_done(run, result),
+            IoOwner::DestageFlush => self.destage_flush_done(result),
+            IoOwner::Relocation(piece) => self.relocation_read_done(piece, result),
+            IoOwner::RetireLog => self.retire_done(result),
+        }
+    }
+
+    /// Asks for a device operation.
+    pub(crate) fn io(&mut self, role: Role, op: DeviceOp, class: Class, owner: IoOwner) {
+        let id = self.new_io(owner);
+        match role {
+            Role::Cache => self.figures.bytes_to_cache += op.write_bytes(),
+            Role::Backing => self.figures.bytes_to_backing += op.write_bytes(),
+        }
+        self.effects.push(Effect::Io { id, role, op, class });
+    }
+
+    pub(crate) fn new_io(&mut self, owner: IoOwner) -> IoId {
+        self.next_io += 1;
+        let id = IoId(self.next_io);
+        self.ios.insert(id, owner);
+        id
+    }
+
+    /// Device operations under way.
+    pub(crate) fn ios_under_way(&self) -> usize {
+        self.ios.len()
+    }
+
+    pub(crate) fn wall_ns(&self) -> u64 {
+        self.wall_offset_ns.saturating_add(self.now.0)
+    }
+
+    /// Bytes of `block` that lie within the volume: 4096 but for the last block of an odd-sized one.
+    pub(crate) fn bytes_within(&self, block: BlockNo, blocks: u64) -> u64 {
+        (blocks * BLOCK_BYTES).min(self.volume_bytes - block.offset())
+    }
+
+    fn command_arrived(&mut self, id: RequestId, command: Command) {
+        match command {
+            Command::Set(settings) => {
+                // What was written without its own durability must be flushed before the stricter mode begins to
+                // promise it for what follows.
+                if settings.durability == Durability::Write {
+                    self.log_want_durable(self.log.written_upto());
+                }
+                self.settings = settings;
+                self.effects.push(Effect::CommandDone { id, result: Ok(()) });
+            }
+            Command::Destage => self.destage_command(id),
+            Command::Stop { destage } => self.stop_command(id, destage),
+        }
+    }
+
+    fn request_arrived(&mut self, id: RequestId, op: Op, origin: forebay_block::Origin) {
+        let refusal = match self.life {
+            Life::Running => forebay_block::check_bounds(&op, self.volume_bytes).err(),
+            Life::Stopping | Life::Stopped => Some(IoError::new(ErrorKind::Shutdown, "request")),
+            _ => Some(IoError::new(ErrorKind::Io, "request before recovery has ended")),
+        };
+        if let Some(error) = refusal {
+            self.figures.errors += 1;
+            self.effects.push(Effect::Reply {
+                id,
+                result: Err(error),
+            });
+            return;
+        }
+        match op {
+            Op::Read { offset, len } => self.read_request(id, offset, len),
+            Op::Write { offset, data, fua } => self.write_request(id, offset, data, fua, origin),
+            Op::Zero {
+                offset,
+                len,
+                unmap,
+                fua,
+            } => self.zero_request(id, offset, len, unmap, fua, origin),
+            Op::Flush => self.flush_request(id),
+            Op::Status { offset, len } => self.status_request(id, offset, len),
+        }
     }
 
     /// Figures as of `now`.
     pub fn status(&self, now: Nanos) -> Status {
+        let state = match self.life {
+            Life::New | Life::Recovering => State::Starting,
+            Life::RecoveryFailed => State::Degraded,
+            Life::Running if self.failure.latched() => State::Degraded,
+            Life::Running if self.log.waits_for_room() => State::Full,
+            Life::Running => State::Healthy,
+            Life::Stopping => State::Stopping,
+            Life::Stopped => State::Stopped,
+        };
+        let segment_bytes = u64::from(self.layout.segment_bytes);
         let _ = now;
-        Status::default()
+        Status {
+            state: Some(state),
+            cache_bytes: segment_bytes * u64::from(self.layout.segment_count),
+            cache_used_bytes: segment_bytes * (self.segments.count() - self.segments.free_count()) as u64,
+            dirty_bytes: self.segments.dirty() * BLOCK_BYTES,
+            cached_bytes: self.index.len() as u64 * BLOCK_BYTES,
+            oldest_dirty_ns: self.oldest_dirty_ns(),
+            index_bytes: (self.index.bytes() + self.segments.bytes() + self.replacement.bytes()) as u64,
+            index_blocks: self.index.len() as u64,
+            requests: self.requests.len() as u64,
+            ..self.figures
+        }
+    }
+
+    pub(crate) fn oldest_dirty_ns(&self) -> Option<u64> {
+        self.segments
+            .live
+            .iter()
+            .map(|i| self.segments.get(*i))
+            .find(|s| s.dirty > 0)
+            .map(|s| s.time_first_ns)
     }
 }

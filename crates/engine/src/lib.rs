@@ -3,8 +3,21 @@
 //! io_uring, the simulator against simulated devices and time.
 #![forbid(unsafe_code)]
 
+mod bypass;
+mod destage;
 mod engine;
+mod failure;
+mod index;
 mod interface;
+mod locks;
+mod log;
+mod read;
+mod reclaim;
+mod recovery;
+mod requests;
+mod segments;
+mod stop;
+mod tables;
 
 pub use engine::Engine;
 pub use interface::{

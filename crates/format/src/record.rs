@@ -150,6 +150,12 @@ impl RecordHeader {
         bytes.starts_with(MAGIC)
     }
 
+    /// The segment (in the order of the log) that a record's header claims to lie in, unchecked.
+    pub fn segment_seq_of(bytes: &[u8]) -> Option<u64> {
+        let field = bytes.get(40..48).filter(|_| Self::may_start(bytes))?;
+        field.try_into().ok().map(u64::from_le_bytes)
+    }
+
     /// Reads the header of the record at byte `offset` of a segment; `bytes` begins there and may be longer.
     ///
     /// # Errors

@@ -2,7 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod destaging;
+mod replacement;
 mod settings;
 
 pub use admission::{Admission, AdmissionReason, Decision, WriteContext};
+pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Pressure};
+pub use replacement::{List, Replacement, Verdict};
 pub use settings::{Durability, OnFull, Settings, UnknownSetting, WritePolicy};

@@ -1,0 +1,323 @@
+//! Bypass: a write that goes to the backing without entering the log.
+//!
+//! Order of steps, and why (design, section 6; hazards 1 and 4):
+//!
+//! 1. The part holds its blocks exclusively, on the backing too: no destage of them is in flight, none starts.
+//! 2. The backing is written. Until the bypass is acknowledged, reads find the older version in the log, if there is
+//!    one, and so does recovery: a crash here leaves the older version as a whole, whatever is torn on the backing.
+//! 3. Where recovery would take an older record of a block for newer than the backing, the backing write is durable
+//!    first, then a *supersede* record is made durable in the log. Only then is the write acknowledged (P3).
+//! 4. The index forgets the blocks; reads go to the backing.
+//!
+//! Recovery ignores records up to the durable clean mark after anything but a clean stop. A block whose newest record
+//! lies below the mark therefore needs no supersede record; that its clean copy is not true any more is remembered in
+//! memory and written down by a clean stop.
+
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, IoError};
+use forebay_format::record::{Extent, ExtentKind};
+use forebay_policy::{Durability, WritePolicy};
+
+use crate::engine::{Engine, IoOwner};
+use crate::interface::{Class, Role};
+use crate::locks::BlockRange;
+use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
+use crate::requests::{PartKey, PartState, Payload, pieces};
+
+/// Most ranges of untrue clean copies that are remembered for a clean stop; past that none is trusted afterwards.
+const DROPS_MAX: usize = 16 << 10;
+/// Longest clean copy of a bypassed write.
+const CLEAN_COPY_BLOCKS_MAX: u64 = 256;
+
+/// What bypasses leave behind: clean copies that are not true any more, and backing writes that are not flushed.
+#[derive(Default)]
+pub(crate) struct Drops {
+    ranges: Vec<BlockRange>,
+    overflowed: bool,
+    /// Number of the flush that makes every bypass acknowledged so far durable.
+    epoch_wanted: u64,
+    epoch_done: u64,
+    flush_under_way: Option<u64>,
+    flush_error: Option<(u64, IoError)>,
+}
+
+impl Drops {
+    pub(crate) fn flush_epoch_wanted(&self) -> u64 {
+        self.epoch_wanted
+    }
+
+    pub(crate) fn flush_epoch_done(&self) -> u64 {
+        self.epoch_done
+    }
+
+    pub(crate) fn take_flush_error(&mut self) -> Option<(u64, IoError)> {
+        self.flush_error.take()
+    }
+
+    /// Whether the backing has not just refused to flush.
+    pub(crate) fn flush_is_worth_trying(&self) -> bool {
+        self.flush_error.is_none()
+    }
+
+    /// Whether nothing of the backing is on its way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.flush_under_way.is_none()
+    }
+
+    /// The ranges whose clean copies are untrue, or `None` if there were too many to remember.
+    pub(crate) fn untrue(&self) -> Option<&[BlockRange]> {
+        (!self.overflowed).then_some(&self.ranges)
+    }
+
+    fn remember(&mut self, range: BlockRange) {
+        if self.ranges.last() == Some(&range) {
+            return;
+        }
+        if self.ranges.len() < DROPS_MAX {
+            self.ranges.push(range);
+        } else {
+            self.overflowed = true;
+        }
+    }
+}
+
+impl Engine {
+    /// Writes the part to the backing.
+    pub(crate) fn bypass_begin(&mut self, key: PartKey) {
+        let Some(part) = self.requests.parts.get(&key) else {
+            return;
+        };
+        let (range, fua) = (part.range, part.fua);
+        let durable = fua || self.settings.durability == Durability::Write || self.needs_supersede(range);
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return;
+        };
+        part.fua = durable;
+        part.state = PartState::BypassWriting;
+        let offset = range.first.offset();
+        let len = (range.count * BLOCK_BYTES).min(self.volume_bytes - offset);
+        let op = match (&part.payload, &part.blocks) {
+            (Payload::Zero { unmap }, _) => DeviceOp::Zero {
+                offset,
+                len,
+                unmap: *unmap,
+            },
+            (Payload::Data { .. }, Some(blocks)) => DeviceOp::Write {
+                offset,
+                bufs: vec![blocks.slice(0, len as usize)],
+                durable,
+            },
+            (Payload::Data { .. }, None) => return,
+        };
+        self.io(Role::Backing, op, Class::Foreground, IoOwner::BypassWrite(key));
+    }
+
+    /// Whether recovery could take a record of one of the blocks for newer than the backing.
+    pub(crate) fn needs_supersede(&self, range: BlockRange) -> bool {
+        let clean = self.log.durable_clean_upto();
+        self.current_in(range).any(|slot| self.segments.seq(slot) > clean)
+    }
+
+    /// The current slots of a range, found by whichever is shorter, the range or the index.
+    fn current_in(&self, range: BlockRange) -> Box<dyn Iterator<Item = crate::segments::SlotRef> + '_> {
+        if range.count <= self.index.len() as u64 {
+            Box::new(range.iter().filter_map(|b| self.index.get(b, &self.segments)))
+        } else {
+            let within = move |b: BlockNo| range.first <= b && b.0 < range.end();
+            Box::new(
+                self.index
+                    .slots()
+                    .filter(move |s| within(self.segments.slot(*s).block())),
+            )
+        }
+    }
+
+    pub(crate) fn bypass_write_done(&mut self, key: PartKey, result: DeviceResult) {
+        if let Err(error) = result {
+            self.figures.backing_errors += 1;
+            self.part_finish(key, Some(error));
+            return;
+        }
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return;
+        };
+        if matches!(part.payload, Payload::Zero { .. }) && part.fua {
+            part.state = PartState::BypassFlushing;
+            self.io(
+                Role::Backing,
+                DeviceOp::Flush,
+                Class::Foreground,
+                IoOwner::BypassFlush(key),
+            );
+            return;
+        }
+        if !part.fua {
+            self.drops.epoch_wanted = self.drops.flush_under_way.unwrap_or(self.drops.epoch_done) + 1;
+        }
+        self.bypass_on_backing(key);
+    }
+
+    pub(crate) fn bypass_flush_done(&mut self, key: PartKey, result: DeviceResult) {
+        match result {
+            Ok(_) => self.bypass_on_backing(key),
+            Err(error) => {
+                self.figures.backing_errors += 1;
+                self.part_finish(key, Some(error));
+            }
+        }
+    }
+
+    /// The data is on the backing, as durable as was asked for.
+    fn bypass_on_backing(&mut self, key: PartKey) {
+        let Some(part) = self.requests.parts.get(&key) else {
+            return;
+        };
+        let range = part.range;
+        if self.failure.retired() || !self.needs_supersede(range) {
+            self.bypass_acknowledge(key);
+            return;
+        }
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return;
+        };
+        if self.failure.latched() {
+            part.state = PartState::AwaitingRetirement;
+            return;
+        }
+        assert!(part.fua, "superseded only by what is durable on the backing");
+        part.state = PartState::Superseding;
+        let count = range.count.min(u64::from(u32::MAX)) as u32;
+        let extent = Some(Extent {
+            block: range.first,
+            count,
+            kind: ExtentKind::Supersede,
+        });
+        let owner = AppendOwner::Supersede(key);
+        self.log_append_urgent(Append {
+            extent,
+            data: None,
+            owner,
+            durable: true,
+        });
+    }
+
+    pub(crate) fn supersede_done(&mut self, key: PartKey) {
+        if let Some(part) = self.requests.parts.get(&key) {
+            self.forget(part.range, false);
+        }
+        self.bypass_acknowledge(key);
+    }
+
+    /// The log can never come back: what waited for a supersede record needs none.
+    pub(crate) fn bypass_after_retirement(&mut self) {
+        let awaiting = |s: PartState| s == PartState::AwaitingRetirement;
+        let keys: Vec<PartKey> = self
+            .requests
+            .parts
+            .iter()
+            .filter(|(_, p)| awaiting(p.state))
+            .map(|(k, _)| *k)
+            .collect();
+        for key in keys {
+            self.bypass_acknowledge(key);
+        }
+    }
+
+    fn bypass_acknowledge(&mut self, key: PartKey) {
+        let Some(part) = self.requests.parts.get(&key) else {
+            return;
+        };
+        let (range, request, blocks) = (part.range, part.request, part.blocks.clone());
+        self.forget(range, true);
+        let copy = blocks.filter(|_| {
+            self.settings.write_policy == WritePolicy::WriteThrough
+                && range.count <= CLEAN_COPY_BLOCKS_MAX
+                && !self.failure.latched()
+                && self.segments.free_count() > SEGMENTS_RESERVED + 1
+        });
+        let Some(blocks) = copy else {
+            self.part_finish(key, None);
+            return;
+        };
+        // Answered now; the locks stay until the copy is in the log, so that no newer write comes between.
+        self.part_counted(request, None);
+        let owner = AppendOwner::CleanCopy(key);
+        let max = self.piece_blocks_max();
+        let appends = pieces(range, ExtentKind::Clean, Some(&blocks), max, owner, false);
+        if let Some(part) = self.requests.parts.get_mut(&key) {
+            part.state = PartState::CopyingClean {
+                pieces: appends.len() as u32,
+            };
+        }
+        for append in appends {
+            self.log_append(append);
+        }
+    }
+
+    pub(crate) fn clean_copy_done(&mut self, key: PartKey) {
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return;
+        };
+        let PartState::CopyingClean { pieces } = &mut part.state else {
+            return;
+        };
+        *pieces -= 1;
+        if *pieces > 0 {
+            return;
+        }
+        if let Some(part) = self.requests.parts.remove(&key) {
+            for block in part.range.iter() {
+                if let Some(slot) = self.index.get(block, &self.segments) {
+                    self.track(slot);
+                }
+            }
+            self.release(part.range, part.hold);
+        }
+    }
+
+    /// The index forgets a range. `untrue` says that the log itself still holds clean copies as if they were true.
+    pub(crate) fn forget(&mut self, range: BlockRange, untrue: bool) {
+        let slots: Vec<_> = self.current_in(range).collect();
+        if slots.is_empty() {
+            return;
+        }
+        for slot in slots {
+            let block = self.segments.slot(slot).block();
+            self.index.remove(block, &self.segments);
+            self.untrack(slot);
+            self.segments.ceased_current(slot);
+        }
+        if untrue {
+            self.drops.remember(range);
+        }
+    }
+
+    /// Flushes the backing if a client's flush must cover bypassed writes.
+    pub(crate) fn backing_flush_if_wanted(&mut self) {
+        let drops = &mut self.drops;
+        if drops.flush_under_way.is_none() && drops.epoch_wanted > drops.epoch_done {
+            drops.flush_under_way = Some(drops.epoch_wanted);
+            self.io(
+                Role::Backing,
+                DeviceOp::Flush,
+                Class::Foreground,
+                IoOwner::BackingFlush,
+            );
+        }
+    }
+
+    pub(crate) fn backing_flush_done(&mut self, result: DeviceResult) {
+        let epoch = self.drops.flush_under_way.take().unwrap_or_default();
+        match result {
+            Ok(_) => self.drops.epoch_done = self.drops.epoch_done.max(epoch),
+            Err(error) => {
+                self.figures.backing_errors += 1;
+                self.drops.flush_error = Some((epoch, error));
+            }
+        }
+        self.flushes_answer();
+        // A flush that came meanwhile may need one of its own.
+        if self.requests.flush_waits_for_backing(self.drops.epoch_done) {
+            self.backing_flush_if_wanted();
+        }
+    }
+}

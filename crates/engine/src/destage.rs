@@ -1,0 +1,597 @@
+//! Destaging: dirty blocks go to the backing, oldest segments first, neighbours merged into runs.
+//!
+//! ```text
+//!   collected ─► run: blocks locked on the backing, DESTAGING ─► read from the log, checked ─► written to the backing
+//!        ▲                                                                                         │
+//!        └──────────── backing write or flush failed: dirty as before ◄── awaits the backing's flush ──► clean
+//! ```
+//!
+//! A block is clean only after the backing's flush covers it (hazard 2), and only if it has not been overwritten
+//! meanwhile. A failure leaves everything dirty and slows the next try down (P9).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Seq};
+use forebay_format::checksum::block_checksum;
+use forebay_policy::{List, Pressure, WritePolicy};
+
+use crate::engine::{Engine, IoOwner, Life};
+use crate::interface::{Class, Role};
+use crate::locks::{BlockRange, Hold};
+use crate::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE};
+use crate::tables::Table;
+
+/// Names a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct RunKey(u64);
+
+/// Longest run, in blocks (1 MiB).
+const RUN_BLOCKS_MAX: usize = 256;
+/// Dirty blocks looked at to form runs; sorting them is what merges neighbours.
+const COLLECT_BLOCKS_MAX: usize = 8192;
+/// The same while writers wait for room: the tail segment first, so that it becomes free soon.
+const COLLECT_BLOCKS_HURRIED: usize = 512;
+/// Written blocks after which the backing is flushed even if more are on their way.
+const FLUSH_AFTER_BLOCKS: usize = 4096;
+/// The same while writers wait for room.
+const FLUSH_AFTER_BLOCKS_HURRIED: usize = 512;
+/// First and longest pause after the backing has failed, in milliseconds.
+const BACKOFF_MS: (u64, u64) = (100, 5000);
+/// Pause before a block that could not be read from the cache is tried again.
+const UNREADABLE_RETRY_MS: u64 = 5000;
+
+/// A block of a run, as it was when the run was formed.
+#[derive(Clone, Copy)]
+struct Member {
+    slot: SlotRef,
+    seq: Seq,
+    checksum: u32,
+    place: u64,
+}
+
+/// One device read of a run: members `first .. first + count`.
+struct RunRead {
+    first: usize,
+    count: usize,
+    attempt: u32,
+    data: Option<Buf>,
+}
+
+struct Run {
+    range: BlockRange,
+    zero: bool,
+    members: Vec<Member>,
+    reads: Vec<RunRead>,
+    outstanding: u32,
+    bad: Vec<(usize, bool)>,
+}
+
+/// State of destaging.
+#[derive(Default)]
+pub(crate) struct Destage {
+    plan: VecDeque<(BlockNo, SlotRef)>,
+    runs: BTreeMap<RunKey, Run>,
+    next_run: u64,
+    /// Runs on the backing that await its flush.
+    written: Vec<(BlockRange, Vec<SlotRef>)>,
+    written_blocks: usize,
+    flushing: Option<Vec<(BlockRange, Vec<SlotRef>)>>,
+    paused_until: Option<Nanos>,
+    failures: u32,
+    /// Blocks whose log copy cannot be read: when to try again, and whether its checksum is wrong for good.
+    unreadable: Table<BlockNo, (SlotRef, bool)>,
+    unreadable_retry: Option<Nanos>,
+    /// Nothing could be collected although blocks are dirty; wait for something to change.
+    barren: bool,
+}
+
+impl Destage {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.runs.is_empty() && self.written.is_empty() && self.flushing.is_none()
+    }
+
+    /// Failures of the backing in a row.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Whether the slot's data is known to be damaged for good.
+    pub(crate) fn is_corrupt(&self, block: BlockNo, slot: SlotRef) -> bool {
+        self.unreadable
+            .get(&block)
+            .is_some_and(|(s, corrupt)| *s == slot && *corrupt)
+    }
+}
+
+impl Engine {
+    pub(crate) fn destage_step(&mut self) {
+        if self.destage.paused_until.is_some_and(|until| self.now >= until) {
+            self.destage.paused_until = None;
+        }
+        self.destage_retry_unreadable();
+        let allowed = if self.commands.settling() {
+            0
+        } else {
+            self.destage_pressure().runs()
+        };
+        if self.destage.paused_until.is_none() {
+            while self.destage.runs.len() < allowed && self.destage_start_run() {}
+        }
+        self.destage_flush_if_due(allowed);
+    }
+
+    fn destage_pressure(&self) -> Pressure {
+        let age_ns = self
+            .oldest_dirty_ns()
+            .map_or(0, |t| self.wall_ns().saturating_sub(t));
+        Pressure {
+            segments: self.segments.count() as u64,
+            segments_free: self.segments.free_count() as u64,
+            blocks_per_segment: u64::from(self.layout.segment_bytes) / BLOCK_BYTES,
+            blocks_dirty: self.segments.dirty(),
+            oldest_dirty_s: age_ns / 1_000_000_000,
+            urgent: self.log.waits_for_room() || self.commands.destaging() || self.failure.latched(),
+            draining: self.settings.write_policy == WritePolicy::WriteThrough,
+        }
+    }
+
+    /// Forms the next run and starts it; false if there is nothing to start now.
+    fn destage_start_run(&mut self) -> bool {
+        if self.destage.plan.is_empty() && !self.destage_collect() {
+            return false;
+        }
+        while let Some((block, slot)) = self.destage.plan.pop_front() {
+            // What a bypass holds now is left for a later plan.
+            if !self.destageable(block, slot)
+                || !self.locks.try_take(BlockRange::new(block, 1), Hold::Backing)
+            {
+                continue;
+            }
+            let zero = self.segments.slot(slot).kind() == SlotKind::Zero;
+            let mut members = vec![self.member(slot)];
+            self.extend_run(block, zero, &mut members);
+            self.launch(block, zero, members);
+            return true;
+        }
+        false
+    }
+
+    /// A dirty, current, readable version that is not on its way already.
+    fn destageable(&self, block: BlockNo, slot: SlotRef) -> bool {
+        self.index.get(block, &self.segments) == Some(slot) && wants_destage(self.segments.slot(slot))
+    }
+
+    fn member(&self, slot: SlotRef) -> Member {
+        let s = self.segments.slot(slot);
+        let place = self.layout.segment_offset(slot.segment()) + u64::from(s.offset());
+        Member {
+            slot,
+            seq: self.segments.seq(slot),
+            checksum: s.checksum(),
+            place,
+        }
+    }
+
+    /// Adds the dirty blocks that follow in the volume, from whichever segment.
+    fn extend_run(&mut self, first: BlockNo, zero: bool, members: &mut Vec<Member>) {
+        while members.len() < RUN_BLOCKS_MAX {
+            let next = first.plus(members.len() as u64);
+            let Some(slot) = self.index.get(next, &self.segments) else {
+                break;
+            };
+            let same_kind = (self.segments.slot(slot).kind() == SlotKind::Zero) == zero;
+            if !same_kind
+                || !wants_destage(self.segments.slot(slot))
+                || !self.locks.try_take(BlockRange::new(next, 1), Hold::Backing)
+            {
+                break;
+            }
+            members.push(self.member(slot));
+        }
+    }
+
+    /// Collects dirty blocks from the oldest segments, sorted by address; false if there are none to be had.
+    fn destage_collect(&mut self) -> bool {
+        if self.destage.barren {
+            return false;
+        }
+        let mut found: Vec<(BlockNo, SlotRef)> = Vec::new();
+        let enough = if self.log.waits_for_room() {
+            COLLECT_BLOCKS_HURRIED
+        } else {
+            COLLECT_BLOCKS_MAX
+        };
+        for index in &self.segments.live {
+            if found.len() >= enough {
+                break;
+            }
+            if self.segments.get(*index).dirty == 0 {
+                continue;
+            }
+            found.extend(self.segments.slot_refs(*index).filter_map(|r| {
+                let s = self.segments.slot(r);
+                wants_destage(s).then(|| (s.block(), r))
+            }));
+        }
+        // A run takes the blocks that follow its first; looking at each once keeps the plan linear.
+        found.sort_unstable();
+        self.destage.barren = found.is_empty();
+        self.destage.plan = found.into();
+        !self.destage.plan.is_empty()
+    }
+
+    fn launch(&mut self, first: BlockNo, zero: bool, members: Vec<Member>) {
+        self.destage.next_run += 1;
+        let key = RunKey(self.destage.next_run);
+        for m in &members {
+            self.segments.mark(m.slot, DESTAGING, true);
+            self.segments.pin(m.slot.segment());
+        }
+        let range = BlockRange::new(first, members.len() as u64);
+        let run = Run {
+            range,
+            zero,
+            members,
+            reads: Vec::new(),
+            outstanding: 0,
+            bad: Vec::new(),
+        };
+        self.destage.runs.insert(key, run);
+        if zero {
+            self.destage_write(key);
+        } else {
+            self.destage_read(key);
+        }
+    }
+
+    /// Reads the run's blocks from the log; those that lie together there, together.
+    fn destage_read(&mut self, key: RunKey) {
+        let Some(run) = self.destage.runs.get_mut(&key) else {
+            return;
+        };
+        let mut at = 0;
+        while at < run.members.len() {
+            let start = run.members[at];
+            let together = |k: usize, m: &Member| {
+                m.slot.segment() == start.slot.segment() && m.place == start.place + k as u64 * BLOCK_BYTES
+            };
+            let count = run.members[at..]
+                .iter()
+                .enumerate()
+                .take_while(|(k, m)| together(*k, m))
+                .count();
+            run.reads.push(RunRead {
+                first: at,
+                count,
+                attempt: 1,
+                data: None,
+            });
+            at += count;
+        }
+        for n in 0..run.reads.len() {
+            self.destage_issue_read(key, n);
+        }
+    }
+
+    fn destage_issue_read(&mut self, key: RunKey, n: usize) {
+        let Some(run) = self.destage.runs.get_mut(&key) else {
+            return;
+        };
+        run.outstanding += 1;
+        let read = &run.reads[n];
+        let op = DeviceOp::Read {
+            offset: run.members[read.first].place,
+            len: read.count * BLOCK_BYTES as usize,
+        };
+        self.io(
+            Role::Cache,
+            op,
+            Class::Background,
+            IoOwner::DestageRead(key, n as u32),
+        );
+    }
+
+    pub(crate) fn destage_read_done(&mut self, key: RunKey, n: u32, result: DeviceResult) {
+        let n = n as usize;
+        let Some(run) = self.destage.runs.get_mut(&key) else {
+            return;
+        };
+        run.outstanding -= 1;
+        let (first, count, attempt) = (run.reads[n].first, run.reads[n].count, run.reads[n].attempt);
+        let corrupt = result.is_ok();
+        let good = |k: usize, data: &Buf| {
+            let m = &run.members[first + k];
+            let block = run.range.first.plus((first + k) as u64);
+            block_checksum(block, m.seq, &data[k * 4096..][..4096]) == m.checksum
+        };
+        match result {
+            Ok(Some(data)) if (0..count).all(|k| good(k, &data)) => {
+                run.reads[n].data = Some(data);
+            }
+            _ if count == 1 && attempt >= 3 => {
+                run.bad.push((first, corrupt));
+                match corrupt {
+                    true => self.figures.checksum_failures += 1,
+                    false => self.figures.cache_errors += 1,
+                }
+            }
+            _ => {
+                // Once more, block by block, so that one bad block does not hold up its neighbours.
+                run.reads[n].count = 0;
+                let again: Vec<usize> = (0..count)
+                    .map(|k| {
+                        let read = RunRead {
+                            first: first + k,
+                            count: 1,
+                            attempt: attempt + 1,
+                            data: None,
+                        };
+                        run.reads.push(read);
+                        run.reads.len() - 1
+                    })
+                    .collect();
+                for n in again {
+                    self.destage_issue_read(key, n);
+                }
+            }
+        }
+        let Some(run) = self.destage.runs.get(&key) else {
+            return;
+        };
+        if run.outstanding == 0 {
+            if run.bad.is_empty() {
+                self.destage_write(key)
+            } else {
+                self.destage_drop_bad(key)
+            }
+        }
+    }
+
+    /// Gives the run up; its readable blocks are collected again, the others wait.
+    fn destage_drop_bad(&mut self, key: RunKey) {
+        let Some(run) = self.destage.runs.remove(&key) else {
+            return;
+        };
+        for (at, corrupt) in &run.bad {
+            let member = run.members[*at];
+            let block = run.range.first.plus(*at as u64);
+            if self.index.get(block, &self.segments) == Some(member.slot) {
+                self.segments.mark(member.slot, UNREADABLE, true);
+                self.destage.unreadable.insert(block, (member.slot, *corrupt));
+                self.destage
+                    .unreadable_retry
+                    .get_or_insert(self.now.plus_ms(UNREADABLE_RETRY_MS));
+            }
+        }
+        self.destage_unlock(run.range);
+        self.destage_undo(run.range, run.members.iter().map(|m| m.slot).collect());
+    }
+
+    fn destage_write(&mut self, key: RunKey) {
+        let Some(run) = self.destage.runs.get_mut(&key) else {
+            return;
+        };
+        let offset = run.range.first.offset();
+        let len = (run.range.count * BLOCK_BYTES).min(self.volume_bytes - offset);
+        let op = if run.zero {
+            DeviceOp::Zero {
+                offset,
+                len,
+                unmap: true,
+            }
+        } else {
+            let mut reads: Vec<RunRead> = std::mem::take(&mut run.reads);
+            reads.retain(|r| r.count > 0);
+            reads.sort_unstable_by_key(|r| r.first);
+            let mut bufs: Vec<Buf> = reads.into_iter().filter_map(|r| r.data).collect();
+            // Cut what lies beyond the end of a volume whose last block is not a whole one.
+            let cut = (run.range.count * BLOCK_BYTES - len) as usize;
+            if let Some(last) = bufs.last_mut().filter(|_| cut > 0) {
+                *last = last.slice(0, last.len() - cut);
+            }
+            DeviceOp::Write {
+                offset,
+                bufs,
+                durable: false,
+            }
+        };
+        let class = if self.log.waits_for_room() {
+            Class::Foreground
+        } else {
+            Class::Background
+        };
+        self.io(Role::Backing, op, class, IoOwner::DestageWrite(key));
+    }
+
+    pub(crate) fn destage_write_done(&mut self, key: RunKey, result: DeviceResult) {
+        let Some(run) = self.destage.runs.remove(&key) else {
+            return;
+        };
+        self.destage_unlock(run.range);
+        let slots = run.members.iter().map(|m| m.slot).collect::<Vec<_>>();
+        match result {
+            Ok(_) => {
+                self.destage.written_blocks += slots.len();
+                self.destage.written.push((run.range, slots));
+            }
+            Err(_) => {
+                self.destage_undo(run.range, slots);
+                self.backing_failed();
+            }
+        }
+    }
+
+    fn destage_unlock(&mut self, range: BlockRange) {
+        for block in range.iter() {
+            self.release(BlockRange::new(block, 1), Hold::Backing);
+        }
+    }
+
+    /// The blocks are dirty as before; those overwritten meanwhile are nobody's concern any more. Until here the
+    /// segments are pinned: a slot of a segment that was used anew could be taken for the one that was destaged.
+    fn destage_undo(&mut self, range: BlockRange, slots: Vec<SlotRef>) {
+        for (block, slot) in range.iter().zip(slots) {
+            if self.index.get(block, &self.segments) == Some(slot) {
+                self.segments.mark(slot, DESTAGING, false);
+            }
+            self.segments.unpin(slot.segment());
+        }
+        self.destage.barren = false;
+    }
+
+    fn backing_failed(&mut self) {
+        self.figures.backing_errors += 1;
+        let pause = BACKOFF_MS.0 << self.destage.failures.min(10);
+        self.destage.failures += 1;
+        self.destage.paused_until = Some(self.now.plus_ms(pause.min(BACKOFF_MS.1)));
+        self.destage.plan.clear();
+        self.destage.barren = false;
+    }
+
+    /// Flushes the backing when enough has been written, or nothing more is coming that could share the flush.
+    fn destage_flush_if_due(&mut self, allowed: usize) {
+        let d = &self.destage;
+        let quiet = d.runs.is_empty() && (d.plan.is_empty() || allowed == 0 || d.paused_until.is_some());
+        let enough = if self.log.waits_for_room() {
+            FLUSH_AFTER_BLOCKS_HURRIED
+        } else {
+            FLUSH_AFTER_BLOCKS
+        };
+        let due = !d.written.is_empty() && (d.written_blocks >= enough || quiet);
+        if due && d.flushing.is_none() {
+            self.destage.flushing = Some(std::mem::take(&mut self.destage.written));
+            self.destage.written_blocks = 0;
+            self.io(
+                Role::Backing,
+                DeviceOp::Flush,
+                Class::Background,
+                IoOwner::DestageFlush,
+            );
+        }
+    }
+
+    pub(crate) fn destage_flush_done(&mut self, result: DeviceResult) {
+        let covered = self.destage.flushing.take().unwrap_or_default();
+        if result.is_err() {
+            // What the backing kept of the writes is unknown: all of them go again.
+            for (range, slots) in covered {
+                self.destage_undo(range, slots);
+            }
+            self.backing_failed();
+            return;
+        }
+        self.destage.failures = 0;
+        for (range, slots) in covered {
+            for (block, slot) in range.iter().zip(slots) {
+                if self.index.get(block, &self.segments) == Some(slot) {
+                    self.segments.became_clean(slot);
+                    self.track(slot);
+                }
+                self.segments.unpin(slot.segment());
+            }
+        }
+        self.destage.barren = false;
+    }
+
+    /// A clean slot comes under the care of replacement.
+    pub(crate) fn track(&mut self, slot: SlotRef) {
+        let s = self.segments.slot(slot);
+        if s.has(TRACKED) || s.has(DIRTY) || s.kind() == SlotKind::Poison {
+            return;
+        }
+        let list = self.replacement.admitted(s.block());
+        self.segments.mark(slot, FREQUENT, list == List::Frequent);
+        self.segments.mark(slot, TRACKED, true);
+    }
+
+    /// Something has changed that destaging may want to know.
+    pub(crate) fn destage_look_again(&mut self) {
+        self.destage.barren = false;
+    }
+
+    /// A slot ceases to be current: replacement and destaging forget it.
+    pub(crate) fn untrack(&mut self, slot: SlotRef) {
+        let s = *self.segments.slot(slot);
+        if s.has(TRACKED) {
+            self.replacement.left(list_of(&s));
+            self.segments.mark(slot, TRACKED, false);
+        }
+        if s.has(UNREADABLE) {
+            self.destage.unreadable.remove(&s.block());
+        }
+        self.destage.barren = false;
+    }
+
+    /// Blocks that could not be read are tried again now and then: the error may have passed (P9).
+    fn destage_retry_unreadable(&mut self) {
+        if !self.destage.unreadable_retry.is_some_and(|at| at <= self.now) {
+            return;
+        }
+        self.destage.unreadable_retry = None;
+        let mut again: Vec<(BlockNo, SlotRef)> = self
+            .destage
+            .unreadable
+            .iter()
+            .filter(|(_, v)| !v.1)
+            .map(|(b, v)| (*b, v.0))
+            .collect();
+        again.sort_unstable();
+        for (block, slot) in again {
+            self.destage.unreadable.remove(&block);
+            self.segments.mark(slot, UNREADABLE, false);
+        }
+        self.destage.barren = false;
+    }
+
+    pub(crate) fn destage_next_wake(&self) -> Option<Nanos> {
+        let aged = match self.oldest_dirty_ns() {
+            Some(t) if self.life == Life::Running => {
+                let due = t.saturating_sub(self.wall_offset_ns);
+                let at = Nanos(due).plus_ms(forebay_policy::DIRTY_AGE_S_MAX * 1000);
+                (at > self.now).then_some(at)
+            }
+            _ => None,
+        };
+        [aged, self.destage.paused_until, self.destage.unreadable_retry]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The error that a command gets when blocks could not be destaged.
+    pub(crate) fn unreadable_error() -> IoError {
+        IoError::new(
+            ErrorKind::Corrupt,
+            "destaging: some blocks cannot be read back from the cache",
+        )
+    }
+
+    /// Blocks are dirty, but all of them are lost or cannot be read.
+    pub(crate) fn destage_is_exhausted(&self) -> bool {
+        let d = &self.destage;
+        if self.segments.dirty() == 0 || !d.barren || !d.is_idle() || d.paused_until.is_some() {
+            return false;
+        }
+        let hopeless = |s: &Slot| s.has(DIRTY) && (s.kind() == SlotKind::Poison || s.has(UNREADABLE));
+        let count = |i: &u32| {
+            self.segments
+                .slot_refs(*i)
+                .filter(|r| hopeless(self.segments.slot(*r)))
+                .count()
+        };
+        self.segments.live.iter().map(count).sum::<usize>() as u64 == self.segments.dirty()
+    }
+}
+
+fn wants_destage(s: &Slot) -> bool {
+    s.has(DIRTY) && !s.has(DESTAGING) && !s.has(UNREADABLE) && s.kind() != SlotKind::Poison
+}
+
+/// The replacement list of a tracked slot.
+pub(crate) fn list_of(s: &Slot) -> List {
+    if s.has(FREQUENT) {
+        List::Frequent
+    } else {
+        List::Recent
+    }
+}

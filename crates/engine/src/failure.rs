@@ -1,0 +1,172 @@
+//! When the cache fails a durable write (P9): the failure latches. What was acknowledged from the log is still there
+//! and is evacuated; nothing that was not is retried as if it had held.
+//!
+//! ```text
+//!  Healthy ──a durable write or flush of the cache fails──► Evacuating ──all on the backing──► Retiring ──► Retired
+//!                                                              │ some blocks cannot be read       │ not recorded
+//!                                                              └────────────► Stuck ◄─────────────┘
+//! ```
+//!
+//! From the failure on the log takes nothing. A write goes to the backing directly if no record that a restart could
+//! replay speaks of its blocks. Otherwise it waits until the log is *retired*: everything is on the backing and the
+//! superblock or the backing's label says, durably, that the log is void. Acknowledging such a write earlier would
+//! let a restart bring the older version back (P3): the record of a failed batch may well be on the medium.
+
+use forebay_block::{DeviceResult, IoError};
+
+use crate::engine::{Engine, IoOwner, Life};
+use crate::interface::Effect;
+use crate::locks::BlockRange;
+use crate::log::AppendOwner;
+use crate::requests::{PartKey, PartState};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Healthy,
+    Evacuating,
+    Retiring,
+    Retired,
+    Stuck,
+}
+
+/// State of the cache's failure.
+#[derive(Default)]
+pub(crate) struct Failure {
+    phase: Phase,
+    /// Blocks that records speak of which failed, or were queued or in flight when the failure came. Bounded by
+    /// what may be queued and in flight.
+    tainted: Vec<BlockRange>,
+}
+
+/// Whether a write may go to the backing now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    Pass,
+    Wait,
+    Refuse,
+}
+
+impl Failure {
+    /// A durable write to the cache has failed since the start.
+    pub(crate) fn latched(&self) -> bool {
+        self.phase != Phase::Healthy
+    }
+
+    /// The log is void and the backing holds everything.
+    pub(crate) fn retired(&self) -> bool {
+        self.phase == Phase::Retired
+    }
+
+    /// The log still holds blocks that the backing lacks and that cannot be read.
+    pub(crate) fn stuck(&self) -> bool {
+        self.phase == Phase::Stuck
+    }
+}
+
+impl Engine {
+    pub(crate) fn failure_latch(&mut self, _error: IoError) {
+        if self.failure.latched() {
+            return;
+        }
+        self.failure.phase = Phase::Evacuating;
+        self.destage_look_again();
+        let mut restart: Vec<PartKey> = Vec::new();
+        for (owner, extent) in self.log.abandon() {
+            if let Some(e) = extent {
+                self.failure
+                    .tainted
+                    .push(BlockRange::new(e.block, u64::from(e.count)));
+            }
+            match owner {
+                AppendOwner::Part(key) => restart.push(key),
+                AppendOwner::Supersede(key) => {
+                    if let Some(part) = self.requests.parts.get_mut(&key) {
+                        part.state = PartState::AwaitingRetirement;
+                    }
+                }
+                AppendOwner::CleanCopy(key) => {
+                    if let Some(part) = self.requests.parts.remove(&key) {
+                        self.release(part.range, part.hold);
+                    }
+                }
+                AppendOwner::Relocation(block) => self.relocation_dropped(block),
+                AppendOwner::Poison(block) => self.poison_done(block),
+                AppendOwner::Stop | AppendOwner::StopDistrusted => self.stop_failed(),
+                AppendOwner::Tick => {}
+            }
+        }
+        restart.sort_unstable();
+        restart.dedup();
+        for key in restart {
+            self.part_restart(key);
+        }
+    }
+
+    /// Whether a write to `range` may start.
+    pub(crate) fn failure_gate(&self, range: BlockRange) -> Gate {
+        if matches!(self.failure.phase, Phase::Healthy | Phase::Retired) {
+            return Gate::Pass;
+        }
+        let tainted = self.failure.tainted.iter().any(|t| t.overlaps(range));
+        if !tainted && !self.needs_supersede(range) {
+            return Gate::Pass;
+        }
+        if self.failure.stuck() {
+            Gate::Refuse
+        } else {
+            Gate::Wait
+        }
+    }
+
+    pub(crate) fn failure_step(&mut self) {
+        if !matches!(self.failure.phase, Phase::Evacuating | Phase::Stuck) {
+            return;
+        }
+        if self.segments.dirty() == 0 && self.destage.is_idle() {
+            self.failure.phase = Phase::Retiring;
+            let id = self.new_io(IoOwner::RetireLog);
+            self.effects.push(Effect::RetireLog { id });
+        } else if self.failure.phase == Phase::Evacuating && self.destage_is_exhausted() {
+            self.failure_stuck();
+        }
+    }
+
+    pub(crate) fn retire_done(&mut self, result: DeviceResult) {
+        if result.is_err() {
+            self.failure_stuck();
+            return;
+        }
+        self.failure.phase = Phase::Retired;
+        self.failure.tainted.clear();
+        let slots: Vec<_> = self.index.slots().collect();
+        for slot in slots {
+            self.untrack(slot);
+            self.segments.ceased_current(slot);
+        }
+        self.index.clear();
+        self.bypass_after_retirement();
+        self.requests.retry = true;
+    }
+
+    /// The log cannot be voided: writes that depend on that fail, clearly and at once.
+    fn failure_stuck(&mut self) {
+        self.failure.phase = Phase::Stuck;
+        let awaiting: Vec<PartKey> = self
+            .requests
+            .parts
+            .iter()
+            .filter(|(_, p)| p.state == PartState::AwaitingRetirement)
+            .map(|(k, _)| *k)
+            .collect();
+        for key in awaiting {
+            self.part_finish(key, Some(Self::log_failed_error()));
+        }
+        self.requests.retry = true;
+    }
+
+    /// Whether a clean-stop mark can be left.
+    pub(crate) fn may_stop_cleanly(&self) -> bool {
+        !self.failure.latched() && self.life == Life::Stopping
+    }
+}

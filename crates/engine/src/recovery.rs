@@ -1,0 +1,691 @@
+//! Recovery: from the medium to the index. `docs/design/recovery.md` has the case table and its invariants.
+//!
+//! ```text
+//!  Headers: read every segment's header
+//!     ▼
+//!  Trailers: of segments with a valid header, read the trailer
+//!     ▼
+//!  Scans: segments without a valid summary are read through, record by record, data checked
+//!     ▼
+//!  judge (no I/O): which segments form the log, where does it end, is something missing that was durable?
+//!     ▼
+//!  Bodies: read the summaries of the log's segments in order, and apply what their records say
+//!     ▼
+//!  Flush of the cache: what recovery saw must not be lost later; then the volume serves
+//! ```
+//!
+//! Recovery writes nothing, so that a crash in it is just another crash.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use forebay_block::{Buf, DeviceOp, DeviceResult, IoError, Seq};
+use forebay_format::Layout;
+use forebay_format::checksum::block_checksum;
+use forebay_format::record::{Extent, ExtentKind, HEADER_BYTES_MAX, RecordHeader};
+use forebay_format::segment::SegmentHeader;
+use forebay_format::summary::{SummaryBuilder, SummaryEntry, Trailer};
+
+use crate::engine::{Engine, IoOwner, Life};
+use crate::interface::{Class, Effect, RecoveryError, RecoveryReport, Role};
+use crate::locks::BlockRange;
+use crate::segments::{SegmentState, Slot, SlotKind};
+
+/// Reads under way at once.
+const READS_MAX: usize = 32;
+/// Summaries that may be read ahead of the one that is applied.
+const BODIES_AHEAD_MAX: usize = 8;
+/// Bytes read of a segment's beginning: its header, and that of its first record.
+const HEAD_BYTES: usize = HEADER_BYTES_MAX + 4096;
+/// Bytes read of a segment's end: its trailer, in either alignment.
+const TRAILER_BYTES: usize = 4096;
+
+/// What a read during recovery is for; the number is a physical segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Header(u32),
+    Trailer(u32),
+    Scan(u32),
+    Body(u32),
+    Flush,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Headers,
+    Trailers,
+    Scans,
+    Bodies,
+    Flush,
+}
+
+/// What reading a segment through has found.
+struct Scan {
+    entries: Vec<(RecordHeader, SummaryEntry)>,
+    /// Byte offset behind the last record that counts.
+    end: u32,
+    /// Whether something that looks like the next record is there, torn.
+    torn: bool,
+    /// The first record whose data does not match, and all that follow it.
+    doubtful: VecDeque<Doubt>,
+    /// A doubtful record has been accepted.
+    accepted: bool,
+    /// Greatest `durable_upto` of any record of this segment, wherever it stands.
+    proof: Seq,
+}
+
+/// A record at or behind one whose data does not match: torn, and so the log's end, or damaged later.
+struct Doubt {
+    header: RecordHeader,
+    entry: SummaryEntry,
+    /// Byte offset behind it.
+    end: u32,
+    matches: bool,
+}
+
+/// A segment with a valid header.
+struct Candidate {
+    index: u32,
+    header: SegmentHeader,
+    trailer: Option<Trailer>,
+    scan: Option<Scan>,
+}
+
+/// The part of the log that a segment holds.
+#[derive(Clone, Copy, Debug)]
+struct Reach {
+    last_seq: Seq,
+    generation: u64,
+    tail: u64,
+    clean_upto: Seq,
+    clean_stop: bool,
+}
+
+/// State of recovery.
+pub(crate) struct Recovery {
+    trust_clean: bool,
+    phase: Phase,
+    todo: VecDeque<Step>,
+    outstanding: usize,
+    candidates: BTreeMap<u32, Candidate>,
+    /// Physical numbers of the log's segments in its order.
+    chain: VecDeque<u32>,
+    bodies: BTreeMap<u32, Vec<SummaryEntry>>,
+    clean_upto: Seq,
+    error: Option<RecoveryError>,
+    report: RecoveryReport,
+}
+
+impl Recovery {
+    pub(crate) fn new(clean_stop: bool) -> Self {
+        Self {
+            trust_clean: clean_stop,
+            phase: Phase::Headers,
+            todo: VecDeque::new(),
+            outstanding: 0,
+            candidates: BTreeMap::new(),
+            chain: VecDeque::new(),
+            bodies: BTreeMap::new(),
+            clean_upto: Seq(0),
+            error: None,
+            report: RecoveryReport::default(),
+        }
+    }
+}
+
+impl Candidate {
+    /// Sequence number that the record after this segment's last must have.
+    fn next_seq(&self) -> Seq {
+        match (&self.trailer, &self.scan) {
+            (Some(t), _) => t.last_seq.next(),
+            (None, Some(s)) => Seq(self.header.first_seq.0 + s.entries.len() as u64),
+            (None, None) => self.header.first_seq,
+        }
+    }
+
+    fn reach(&self) -> Option<Reach> {
+        if let Some(t) = &self.trailer {
+            let (tail, clean_upto) = (t.tail, t.clean_upto);
+            let (last_seq, generation) = (t.last_seq, t.generation);
+            return Some(Reach {
+                last_seq,
+                generation,
+                tail,
+                clean_upto,
+                clean_stop: false,
+            });
+        }
+        let (h, _) = self.scan.as_ref()?.entries.last()?;
+        let (tail, clean_upto, clean_stop) = (h.tail, h.clean_upto, h.clean_stop);
+        Some(Reach {
+            last_seq: h.seq,
+            generation: h.generation,
+            tail,
+            clean_upto,
+            clean_stop,
+        })
+    }
+
+    /// Records up to this one were durable once, whatever can be read now.
+    fn proof(&self) -> Seq {
+        let scanned = self.scan.as_ref().map_or(Seq(0), |s| s.proof);
+        self.trailer.map_or(scanned, |t| t.last_seq)
+    }
+}
+
+impl Engine {
+    pub(crate) fn recovery_begin(&mut self) {
+        self.life = Life::Recovering;
+        self.recovery.todo = (0..self.layout.segment_count).map(Step::Header).collect();
+        self.recovery_step();
+    }
+
+    /// Starts what may be read now; when a phase has ended, the next one.
+    pub(crate) fn recovery_step(&mut self) {
+        while self.life == Life::Recovering {
+            self.recovery_issue();
+            if self.recovery.outstanding > 0 {
+                return;
+            }
+            if let Some(error) = self.recovery.error.take() {
+                self.recovery_end(Err(error));
+                return;
+            }
+            if self.recovery.todo.is_empty() {
+                self.recovery_next_phase();
+            }
+        }
+    }
+
+    fn recovery_issue(&mut self) {
+        while self.recovery.outstanding < READS_MAX && self.recovery.error.is_none() {
+            let ahead = self.recovery.bodies.len() + self.recovery.outstanding;
+            match self.recovery.todo.front() {
+                Some(Step::Body(_)) if ahead >= BODIES_AHEAD_MAX => return,
+                // A whole segment in memory is enough at a time.
+                Some(Step::Scan(_)) if self.recovery.outstanding > 0 => return,
+                _ => {}
+            }
+            let Some(step) = self.recovery.todo.pop_front() else {
+                return;
+            };
+            let bytes = self.layout.segment_bytes as usize;
+            let (index, at, len) = match step {
+                Step::Header(i) => (i, 0, HEAD_BYTES),
+                Step::Trailer(i) => (i, bytes - TRAILER_BYTES, TRAILER_BYTES),
+                Step::Scan(i) => (i, 0, bytes),
+                Step::Body(i) => {
+                    let len = self.recovery.candidates.get(&i).and_then(|c| c.trailer);
+                    let len = len
+                        .map_or(0, |t| t.bytes(self.layout.align))
+                        .next_multiple_of(TRAILER_BYTES);
+                    (i, bytes - len, len)
+                }
+                Step::Flush => {
+                    self.recovery.outstanding += 1;
+                    self.io(
+                        Role::Cache,
+                        DeviceOp::Flush,
+                        Class::Foreground,
+                        IoOwner::Recovery(step),
+                    );
+                    continue;
+                }
+            };
+            self.recovery.outstanding += 1;
+            let op = DeviceOp::Read {
+                offset: self.layout.segment_offset(index) + at as u64,
+                len,
+            };
+            self.io(Role::Cache, op, Class::Foreground, IoOwner::Recovery(step));
+        }
+    }
+
+    pub(crate) fn recovery_read_done(&mut self, step: Step, result: DeviceResult) {
+        self.recovery.outstanding -= 1;
+        let data = match result {
+            Ok(data) => data.unwrap_or_else(|| Buf::zeroed(0)),
+            Err(error) => {
+                self.recovery_read_failed(step, error);
+                return;
+            }
+        };
+        match step {
+            Step::Header(index) => {
+                if let Some(header) = segment_header(&self.layout, index, &data) {
+                    let c = Candidate {
+                        index,
+                        header,
+                        trailer: None,
+                        scan: None,
+                    };
+                    self.recovery.candidates.insert(index, c);
+                }
+            }
+            Step::Trailer(index) => {
+                let align = self.layout.align as usize;
+                if let Some(c) = self.recovery.candidates.get_mut(&index) {
+                    let at = data.len().saturating_sub(align);
+                    c.trailer = Trailer::decode(&self.layout, c.header.segment_seq, &data[at..])
+                        .ok()
+                        .filter(|t| t.first_seq == c.header.first_seq);
+                }
+            }
+            Step::Scan(index) => {
+                if let Some(c) = self.recovery.candidates.get_mut(&index) {
+                    let mut scan = scan_segment(&self.layout, &c.header, &data);
+                    // Read through in place of a damaged summary, whose trailer proves all of the records.
+                    scan.accept_proven(c.trailer.map_or(Seq(0), |t| t.last_seq));
+                    c.scan = Some(scan);
+                    self.recovery.report.segments_scanned += 1;
+                }
+            }
+            Step::Body(index) => self.recovery_body(index, &data),
+            Step::Flush => {}
+        }
+        if self.recovery.phase == Phase::Bodies {
+            self.recovery_apply_ready();
+        }
+    }
+
+    /// A header or trailer that cannot be read is taken for none: if it mattered, the missing segment is noticed
+    /// when the log is put together. A segment that has to be read through must be readable.
+    fn recovery_read_failed(&mut self, step: Step, error: IoError) {
+        self.figures.cache_errors += 1;
+        match step {
+            Step::Trailer(_) => {}
+            Step::Body(index) => self.recovery_body(index, &[]),
+            Step::Header(_) | Step::Scan(_) | Step::Flush => {
+                self.recovery.error.get_or_insert(RecoveryError::Io(error));
+            }
+        }
+    }
+
+    /// A summary has been read. If it is damaged, its segment is read through instead.
+    fn recovery_body(&mut self, index: u32, data: &[u8]) {
+        let Some(c) = self.recovery.candidates.get_mut(&index) else {
+            return;
+        };
+        let Some(trailer) = c.trailer else { return };
+        let at = data.len().saturating_sub(trailer.bytes(self.layout.align));
+        match trailer.entries(&self.layout, &data[at..]) {
+            Ok(entries) => {
+                self.recovery.bodies.insert(index, entries);
+            }
+            Err(_) => self.recovery.todo.push_front(Step::Scan(index)),
+        }
+    }
+
+    fn recovery_next_phase(&mut self) {
+        match self.recovery.phase {
+            Phase::Headers => {
+                self.recovery_drop_doubles();
+                self.recovery.phase = Phase::Trailers;
+                self.recovery.todo = self
+                    .recovery
+                    .candidates
+                    .keys()
+                    .map(|i| Step::Trailer(*i))
+                    .collect();
+            }
+            Phase::Trailers => {
+                self.recovery.phase = Phase::Scans;
+                let unsealed = self.recovery.candidates.values().filter(|c| c.trailer.is_none());
+                self.recovery.todo = unsealed.map(|c| Step::Scan(c.index)).collect();
+            }
+            Phase::Scans => match self.recovery_judge() {
+                Ok(()) => {
+                    self.recovery.phase = Phase::Bodies;
+                    let sealed = |i: &&u32| {
+                        self.recovery
+                            .candidates
+                            .get(i)
+                            .is_some_and(|c| c.trailer.is_some())
+                    };
+                    self.recovery.todo = self
+                        .recovery
+                        .chain
+                        .iter()
+                        .filter(sealed)
+                        .map(|i| Step::Body(*i))
+                        .collect();
+                    self.recovery_apply_ready();
+                }
+                Err(error) => self.recovery_end(Err(error)),
+            },
+            Phase::Bodies => {
+                self.recovery.phase = Phase::Flush;
+                self.recovery.todo = VecDeque::from([Step::Flush]);
+            }
+            Phase::Flush => {
+                let report = self.recovery.report;
+                self.recovery_end(Ok(report));
+            }
+        }
+    }
+
+    /// Of two segments with the same place in the log, the later run's counts: the other is a leftover of records
+    /// that were never acknowledged.
+    fn recovery_drop_doubles(&mut self) {
+        let mut best: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
+        for c in self.recovery.candidates.values() {
+            let entry = best
+                .entry(c.header.segment_seq)
+                .or_insert((c.header.generation, c.index));
+            *entry = (*entry).max((c.header.generation, c.index));
+        }
+        self.recovery
+            .candidates
+            .retain(|i, c| best.get(&c.header.segment_seq).is_some_and(|b| b.1 == *i));
+    }
+
+    /// Finds the segments that form the log. See the case table.
+    fn recovery_judge(&mut self) -> Result<(), RecoveryError> {
+        let proof = self
+            .recovery
+            .candidates
+            .values()
+            .map(Candidate::proof)
+            .max()
+            .unwrap_or_default();
+        for c in self.recovery.candidates.values_mut() {
+            if let Some(scan) = &mut c.scan {
+                scan.accept_proven(proof);
+            }
+        }
+        let mut order: Vec<&Candidate> = self.recovery.candidates.values().collect();
+        order.sort_unstable_by_key(|c| c.header.segment_seq);
+        let linked = |a: &Candidate, b: &Candidate| {
+            a.header.segment_seq + 1 == b.header.segment_seq
+                && a.next_seq() == b.header.first_seq
+                && a.reach().map_or(a.header.generation, |r| r.generation) <= b.header.generation
+        };
+        // Runs of linked segments, newest first: the log is the newest run that reaches back to its own tail.
+        let mut end = order.len();
+        while end > 0 {
+            let mut start = end - 1;
+            while start > 0 && linked(order[start - 1], order[start]) {
+                start -= 1;
+            }
+            let run = &order[start..end];
+            let reach = run.iter().rev().find_map(|c| c.reach());
+            let first = run[0].header.segment_seq;
+            match reach {
+                Some(reach) if first <= reach.tail => {
+                    if proof > reach.last_seq {
+                        let last = run[run.len() - 1];
+                        return Err(RecoveryError::LostRecord {
+                            seq: reach.last_seq.0 + 1,
+                            segment: last.index,
+                        });
+                    }
+                    let with_records = |c: &&&Candidate| c.reach().is_some();
+                    let live = |c: &&&Candidate| c.header.segment_seq >= reach.tail;
+                    let chain: VecDeque<u32> = run
+                        .iter()
+                        .filter(live)
+                        .filter(with_records)
+                        .map(|c| c.index)
+                        .collect();
+                    self.recovery.chain = chain;
+                    self.recovery_resume(reach);
+                    return Ok(());
+                }
+                _ if proof >= run[0].header.first_seq => {
+                    return Err(RecoveryError::LostSegment {
+                        segment_seq: first.saturating_sub(1),
+                    });
+                }
+                // Nothing in this run was ever acknowledged: leftovers behind the log's end.
+                _ => end = start,
+            }
+        }
+        if proof > Seq(0) {
+            return Err(RecoveryError::LostSegment { segment_seq: 1 });
+        }
+        Ok(())
+    }
+
+    /// The log is known: opens its segments and places its head.
+    fn recovery_resume(&mut self, reach: Reach) {
+        let chain = self.recovery.chain.clone();
+        self.recovery.clean_upto = reach.clean_upto;
+        self.recovery.trust_clean &= reach.clean_stop;
+        let mut head = None;
+        let mut next_segment_seq = 1;
+        for (n, index) in chain.iter().enumerate() {
+            let Some(c) = self.recovery.candidates.get(index) else {
+                continue;
+            };
+            let time = match (&c.trailer, &c.scan) {
+                (Some(t), _) => t.time_first_ns,
+                (None, scan) => scan
+                    .as_ref()
+                    .and_then(|s| s.entries.first())
+                    .map_or(0, |(h, _)| h.time_ns),
+            };
+            let h = c.header;
+            self.segments.take_this(*index);
+            self.segments
+                .open(*index, h.segment_seq, h.first_seq, time, h.generation);
+            let segment = self.segments.get_mut(*index);
+            segment.state = SegmentState::Sealed;
+            segment.last_seq = Seq(c.next_seq().0 - 1);
+            next_segment_seq = h.segment_seq + 1;
+            if let (true, None, Some(scan)) = (n + 1 == chain.len(), &c.trailer, &c.scan) {
+                let mut summary = SummaryBuilder::default();
+                scan.entries
+                    .iter()
+                    .for_each(|(h, _)| summary.push(h, self.layout.align));
+                head = Some((*index, scan.end, summary));
+                segment.state = SegmentState::Open;
+                self.recovery.report.records_torn += u64::from(scan.torn);
+            }
+        }
+        self.recovery.report.last_seq = reach.last_seq;
+        self.recovery.report.segments_live = chain.len() as u64;
+        self.log.resume(
+            reach.last_seq,
+            next_segment_seq,
+            reach.tail,
+            reach.clean_upto,
+            head,
+        );
+    }
+
+    /// Applies, in order, the segments whose entries are at hand.
+    fn recovery_apply_ready(&mut self) {
+        while let Some(index) = self.recovery.chain.front().copied() {
+            let Some(c) = self.recovery.candidates.get_mut(&index) else {
+                return;
+            };
+            let entries = match (self.recovery.bodies.remove(&index), c.scan.take()) {
+                (Some(entries), _) => entries,
+                (None, Some(scan)) => scan.entries.into_iter().map(|(_, e)| e).collect(),
+                (None, None) => return,
+            };
+            let complete = Seq(c.header.first_seq.0 + entries.len() as u64) == c.next_seq();
+            if !complete && c.trailer.is_some() {
+                let seq = c.header.first_seq.0 + entries.len() as u64;
+                self.recovery
+                    .error
+                    .get_or_insert(RecoveryError::LostRecord { seq, segment: index });
+                return;
+            }
+            self.recovery.chain.pop_front();
+            let mut seq = c.header.first_seq;
+            for entry in entries {
+                self.recovery_apply(index, seq, &entry);
+                seq = seq.next();
+            }
+            if self.segments.get(index).state == SegmentState::Sealed {
+                self.segments.shrink(index);
+            }
+        }
+    }
+
+    /// What one record says becomes what the index says.
+    fn recovery_apply(&mut self, index: u32, seq: Seq, entry: &SummaryEntry) {
+        let first_seq = self.segments.get(index).first_seq;
+        let mut at = entry.offset + entry.header_bytes;
+        let mut checksums = entry.checksums.iter();
+        for extent in &entry.extents {
+            let kind = match extent.kind {
+                ExtentKind::Supersede => {
+                    self.forget(BlockRange::new(extent.block, u64::from(extent.count)), false);
+                    continue;
+                }
+                ExtentKind::Data | ExtentKind::Clean => SlotKind::Data,
+                ExtentKind::Zero => SlotKind::Zero,
+                ExtentKind::Poison => SlotKind::Poison,
+            };
+            let dirty = extent.kind != ExtentKind::Clean && seq > self.recovery.clean_upto;
+            for n in 0..u64::from(extent.count) {
+                let data = extent.kind.has_data();
+                let checksum = if data {
+                    checksums.next().copied().unwrap_or_default()
+                } else {
+                    0
+                };
+                let offset = if data { at } else { 0 };
+                if data {
+                    at += forebay_block::BLOCK_BYTES as u32;
+                }
+                // Hazard 1: after anything but a clean stop the backing may be newer than a clean copy.
+                if dirty || self.recovery.trust_clean {
+                    let block = extent.block.plus(n);
+                    let slot = Slot::new(block, offset, checksum, kind, seq, first_seq);
+                    let slot = self.segments.push(index, slot);
+                    self.make_current(block, slot, dirty);
+                    self.track(slot);
+                }
+            }
+        }
+    }
+
+    fn recovery_end(&mut self, result: Result<RecoveryReport, RecoveryError>) {
+        let result = result.map(|report| RecoveryReport {
+            blocks_dirty: self.segments.dirty(),
+            blocks_clean: self.index.len() as u64 - self.segments.dirty(),
+            ..report
+        });
+        self.life = if result.is_ok() {
+            Life::Running
+        } else {
+            Life::RecoveryFailed
+        };
+        self.recovery = Recovery::new(false);
+        self.effects.push(Effect::Recovered(result));
+    }
+}
+
+impl Scan {
+    /// Takes doubtful records after all, as far as they were durable according to `proof`: a data block that does not
+    /// match is damage then, which reads will find, and not the end of the log. What follows such a record whole
+    /// counts too, as it would behind a good one.
+    fn accept_proven(&mut self, proof: Seq) {
+        while self
+            .doubtful
+            .front()
+            .is_some_and(|d| d.header.seq <= proof || (d.matches && self.accepted))
+        {
+            if let Some(doubt) = self.doubtful.pop_front() {
+                self.accepted = true;
+                self.end = doubt.end;
+                self.entries.push((doubt.header, doubt.entry));
+            }
+        }
+        self.torn &= !(self.accepted && self.doubtful.is_empty());
+    }
+}
+
+/// The header of a segment. If it is damaged, what it says follows from the segment's first record.
+fn segment_header(layout: &Layout, index: u32, data: &[u8]) -> Option<SegmentHeader> {
+    if let Ok(header) = SegmentHeader::decode(layout, index, data) {
+        return Some(header);
+    }
+    let rest = data.get(layout.align as usize..)?;
+    let segment_seq = RecordHeader::segment_seq_of(rest)?;
+    let first = RecordHeader::decode(layout, segment_seq, layout.align, rest).ok()?;
+    Some(SegmentHeader {
+        generation: first.generation,
+        segment_seq,
+        first_seq: first.seq,
+        index,
+    })
+}
+
+/// Reads a segment through. The records that count are those that follow each other without a gap, in place,
+/// number and run, and whose data is as it was written.
+fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8]) -> Scan {
+    let mut scan = Scan {
+        entries: Vec::new(),
+        end: layout.align,
+        torn: false,
+        doubtful: VecDeque::new(),
+        accepted: false,
+        proof: sweep(layout, segment, data),
+    };
+    let (mut at, mut seq, mut generation) = (layout.align, segment.first_seq, segment.generation);
+    let mut in_doubt = false;
+    while let Some(rest) = data.get(at as usize..) {
+        let Ok(header) = RecordHeader::decode(layout, segment.segment_seq, at, rest) else {
+            scan.torn |= RecordHeader::may_start(rest);
+            break;
+        };
+        let end = at as usize + header.record_bytes(layout.align);
+        if header.seq != seq || header.generation < generation || end > data.len() {
+            break;
+        }
+        let header_bytes = header.header_bytes(layout.align) as u32;
+        let matches = data_matches(&header, &data[(at + header_bytes) as usize..end]);
+        in_doubt |= !matches;
+        let entry = SummaryEntry {
+            offset: at,
+            header_bytes,
+            extents: header.extents.clone(),
+            checksums: header.checksums.clone(),
+        };
+        generation = header.generation;
+        at = end as u32;
+        seq = seq.next();
+        if in_doubt {
+            scan.torn = true;
+            scan.doubtful.push_back(Doubt {
+                header,
+                entry,
+                end: at,
+                matches,
+            });
+        } else {
+            scan.end = at;
+            scan.entries.push((header, entry));
+        }
+    }
+    scan
+}
+
+/// Greatest proof of durability that any record in the segment gives, whether or not the log reaches it.
+fn sweep(layout: &Layout, segment: &SegmentHeader, data: &[u8]) -> Seq {
+    let mut proof = Seq(0);
+    let align = layout.align as usize;
+    for at in (align..data.len()).step_by(align) {
+        if RecordHeader::may_start(&data[at..]) {
+            if let Ok(h) = RecordHeader::decode(layout, segment.segment_seq, at as u32, &data[at..]) {
+                proof = proof.max(h.durable_upto);
+            }
+        }
+    }
+    proof
+}
+
+fn data_matches(header: &RecordHeader, data: &[u8]) -> bool {
+    let blocks = header
+        .extents
+        .iter()
+        .filter(|e: &&Extent| e.kind.has_data())
+        .flat_map(|e| (0..u64::from(e.count)).map(|n| e.block.plus(n)));
+    blocks
+        .zip(data.chunks_exact(4096))
+        .zip(&header.checksums)
+        .all(|((block, data), sum)| block_checksum(block, header.seq, data) == *sum)
+}

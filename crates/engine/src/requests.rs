@@ -1,0 +1,615 @@
+//! Client requests. A write or zero request consists of *parts*: block ranges that go one way each.
+//!
+//! ```text
+//!            locks                base blocks read (only if the part covers a block in part)
+//!  Waiting ─────────► ReadingBase ───────────────┬──► Appending ────────────────────────────► done
+//!     ▲                                          └──► BypassWriting ─► BypassFlushing ─► Superseding
+//!     └── the log has failed: begin again as a bypass                          └► AwaitingRetirement ─► done
+//!                                                    (write-through) CopyingClean: answered, locks still held
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+
+use forebay_block::{
+    Allocation, BLOCK_BYTES, BlockNo, Buf, BufMut, IoError, Origin, Reply, Seq, StatusExtent, blocks_of,
+};
+use forebay_format::record::{Extent, ExtentKind};
+use forebay_policy::{Decision, Durability, OnFull, WriteContext, WritePolicy};
+
+use crate::engine::Engine;
+use crate::interface::{Effect, RequestId};
+use crate::locks::{BlockRange, Hold};
+use crate::log::{Append, AppendOwner};
+use crate::tables::Table;
+
+/// Names a part; grows with arrival, so that the order of keys is the order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PartKey(pub(crate) u64);
+
+/// Zeroes of more blocks than this (1 MiB) go to the backing directly: in the log they would cost a slot a block.
+pub(crate) const ZERO_BLOCKS_LOGGED_MAX: u64 = 256;
+
+/// What a part does to its range.
+#[derive(Clone, Debug)]
+pub(crate) enum Payload {
+    /// Data, from byte `offset` of the volume.
+    Data { offset: u64, data: Buf },
+    /// Whole blocks of zeroes.
+    Zero { unmap: bool },
+}
+
+/// Which way a part goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    Log,
+    Bypass,
+}
+
+/// Where a part is; see the drawing above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PartState {
+    Waiting,
+    ReadingBase { outstanding: u32 },
+    Appending { pieces: u32 },
+    BypassWriting,
+    BypassFlushing,
+    Superseding,
+    AwaitingRetirement,
+    CopyingClean { pieces: u32 },
+}
+
+/// A block range of a request that goes one way.
+pub(crate) struct Part {
+    pub(crate) request: RequestId,
+    pub(crate) range: BlockRange,
+    pub(crate) payload: Payload,
+    pub(crate) path: Path,
+    pub(crate) hold: Hold,
+    pub(crate) fua: bool,
+    pub(crate) state: PartState,
+    /// The whole blocks, once base and payload are put together.
+    pub(crate) blocks: Option<Buf>,
+    base_first: Option<Buf>,
+    base_last: Option<Buf>,
+    error: Option<IoError>,
+}
+
+/// A request of a client that changes data.
+struct Request {
+    parts: u32,
+    bytes: u64,
+    admitted: bool,
+    error: Option<IoError>,
+}
+
+/// A flush that waits for what was acknowledged before it.
+struct Flush {
+    id: RequestId,
+    log_upto: Seq,
+    backing_epoch: u64,
+}
+
+/// Requests under way.
+#[derive(Default)]
+pub(crate) struct Requests {
+    requests: Table<RequestId, Request>,
+    pub(crate) parts: BTreeMap<PartKey, Part>,
+    waiting: VecDeque<PartKey>,
+    /// Locks were released, or the failure moved on: waiting parts may start.
+    pub(crate) retry: bool,
+    flushes: Vec<Flush>,
+    next_part: u64,
+}
+
+impl Requests {
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len() + self.flushes.len()
+    }
+
+    /// Nothing is under way, locks held for clean copies included.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.requests.is_empty() && self.parts.is_empty() && self.flushes.is_empty()
+    }
+
+    pub(crate) fn flush_waits_for_backing(&self, epoch_done: u64) -> bool {
+        self.flushes.iter().any(|f| f.backing_epoch > epoch_done)
+    }
+}
+
+impl Part {
+    fn covers_whole_blocks(&self, volume_bytes: u64) -> bool {
+        match &self.payload {
+            Payload::Zero { .. } => true,
+            Payload::Data { offset, data } => {
+                let end = offset + data.len() as u64;
+                offset.is_multiple_of(BLOCK_BYTES) && (end.is_multiple_of(BLOCK_BYTES) || end == volume_bytes)
+            }
+        }
+    }
+}
+
+impl Engine {
+    pub(crate) fn write_request(&mut self, id: RequestId, offset: u64, data: Buf, fua: bool, origin: Origin) {
+        if data.is_empty() {
+            self.effects.push(Effect::Reply {
+                id,
+                result: Ok(Reply::Done),
+            });
+            return;
+        }
+        let bytes = data.len() as u64;
+        let path = self.choose_path(origin, fua);
+        self.open_request(id, 1, bytes, path);
+        self.add_data_part(id, offset, data, fua, path);
+    }
+
+    /// A zero request is up to three parts: whole blocks in the middle, and at the ends parts of blocks, which are
+    /// writes of zeroes.
+    pub(crate) fn zero_request(
+        &mut self,
+        id: RequestId,
+        offset: u64,
+        len: u64,
+        unmap: bool,
+        fua: bool,
+        origin: Origin,
+    ) {
+        let end = offset + len;
+        let first = offset.next_multiple_of(BLOCK_BYTES).min(end);
+        let whole_end = if end == self.volume_bytes {
+            end
+        } else {
+            end - end % BLOCK_BYTES
+        };
+        let last = whole_end.max(first);
+        if len == 0 {
+            self.effects.push(Effect::Reply {
+                id,
+                result: Ok(Reply::Done),
+            });
+            return;
+        }
+        let path = self.choose_path(origin, fua);
+        let edges = [(offset, first - offset), (last, end - last)];
+        let count = edges.iter().filter(|(_, n)| *n > 0).count() + usize::from(last > first);
+        self.open_request(id, count as u32, len, path);
+        for (at, n) in edges {
+            if n > 0 {
+                self.add_data_part(id, at, Buf::zeroed(n as usize), fua, path);
+            }
+        }
+        if last > first {
+            let (block, blocks) = blocks_of(first, last - first);
+            let path = if blocks > ZERO_BLOCKS_LOGGED_MAX {
+                Path::Bypass
+            } else {
+                path
+            };
+            self.add_part(
+                id,
+                BlockRange::new(block, blocks),
+                Payload::Zero { unmap },
+                fua,
+                path,
+            );
+        }
+    }
+
+    fn choose_path(&mut self, origin: Origin, fua: bool) -> Path {
+        let admitted = match self.settings.admission.decide(&WriteContext { origin, fua }) {
+            Decision::Cache(_) => self.settings.write_policy != WritePolicy::WriteThrough,
+            Decision::Bypass(_) => false,
+        };
+        let room = self.settings.on_full == OnFull::Wait || self.log_has_room();
+        if admitted && room && !self.failure.latched() {
+            Path::Log
+        } else {
+            Path::Bypass
+        }
+    }
+
+    fn open_request(&mut self, id: RequestId, parts: u32, bytes: u64, path: Path) {
+        let request = Request {
+            parts,
+            bytes,
+            admitted: path == Path::Log,
+            error: None,
+        };
+        self.requests.requests.insert(id, request);
+    }
+
+    fn add_data_part(&mut self, id: RequestId, offset: u64, data: Buf, fua: bool, path: Path) {
+        let (first, count) = blocks_of(offset, data.len() as u64);
+        self.add_part(
+            id,
+            BlockRange::new(first, count),
+            Payload::Data { offset, data },
+            fua,
+            path,
+        );
+    }
+
+    fn add_part(&mut self, request: RequestId, range: BlockRange, payload: Payload, fua: bool, path: Path) {
+        self.requests.next_part += 1;
+        let key = PartKey(self.requests.next_part);
+        let part = Part {
+            request,
+            range,
+            payload,
+            path,
+            hold: Hold::LogWrite,
+            fua,
+            state: PartState::Waiting,
+            blocks: None,
+            base_first: None,
+            base_last: None,
+            error: None,
+        };
+        self.requests.parts.insert(key, part);
+        if self.must_wait_for(key, self.requests.waiting.len()) || !self.try_start(key) {
+            self.requests.waiting.push_back(key);
+        }
+    }
+
+    /// Whether one of the first `ahead` waiting parts touches the same blocks: no part overtakes another there.
+    fn must_wait_for(&self, key: PartKey, ahead: usize) -> bool {
+        let Some(part) = self.requests.parts.get(&key) else {
+            return false;
+        };
+        self.requests.waiting.iter().take(ahead).any(|w| {
+            self.requests
+                .parts
+                .get(w)
+                .is_some_and(|w| w.range.overlaps(part.range))
+        })
+    }
+
+    pub(crate) fn requests_start_waiting(&mut self) {
+        if std::mem::take(&mut self.requests.retry) {
+            let mut at = 0;
+            while let Some(key) = self.requests.waiting.get(at).copied() {
+                if self.must_wait_for(key, at) || !self.try_start(key) {
+                    at += 1;
+                } else {
+                    self.requests.waiting.remove(at);
+                }
+            }
+        }
+        self.flushes_answer();
+    }
+
+    /// Takes the part's locks and begins; false if it must wait.
+    fn try_start(&mut self, key: PartKey) -> bool {
+        let volume_bytes = self.volume_bytes;
+        let latched = self.failure.latched();
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return true;
+        };
+        if latched {
+            part.path = Path::Bypass;
+        }
+        let whole = part.covers_whole_blocks(volume_bytes);
+        part.hold = match part.path {
+            Path::Log if whole => Hold::LogWrite,
+            Path::Log => Hold::Exclusive,
+            Path::Bypass => Hold::ExclusiveBacking,
+        };
+        let (range, hold) = (part.range, part.hold);
+        match self.failure_gate(range) {
+            crate::failure::Gate::Pass => {}
+            crate::failure::Gate::Wait => return false,
+            crate::failure::Gate::Refuse => {
+                if let Some(part) = self.requests.parts.remove(&key) {
+                    self.part_counted(part.request, Some(Self::log_failed_error()));
+                }
+                return true;
+            }
+        }
+        if !self.locks.try_take(range, hold) {
+            return false;
+        }
+        if whole {
+            self.part_assemble(key)
+        } else {
+            self.part_read_base(key)
+        }
+        true
+    }
+
+    /// Reads the blocks that the part covers only partly.
+    fn part_read_base(&mut self, key: PartKey) {
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return;
+        };
+        let Payload::Data { offset, data } = &part.payload else {
+            return;
+        };
+        let (offset, end) = (*offset, *offset + data.len() as u64);
+        let last = BlockNo(part.range.end() - 1);
+        let cut_first = !offset.is_multiple_of(BLOCK_BYTES);
+        let cut_last = !end.is_multiple_of(BLOCK_BYTES) && end != self.volume_bytes;
+        let mut bases = Vec::new();
+        if cut_first {
+            bases.push((part.range.first, true));
+        }
+        if cut_last && !(cut_first && part.range.count == 1) {
+            bases.push((last, false));
+        }
+        part.state = PartState::ReadingBase {
+            outstanding: bases.len() as u32,
+        };
+        for (block, is_first) in bases {
+            self.read_base(key, block, is_first);
+        }
+    }
+
+    /// A base block has been read (4096 bytes, zero beyond the volume's end).
+    pub(crate) fn base_read(&mut self, key: PartKey, is_first: bool, result: Result<Buf, IoError>) {
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return;
+        };
+        match result {
+            Ok(buf) if is_first => part.base_first = Some(buf),
+            Ok(buf) => part.base_last = Some(buf),
+            Err(error) => part.error = Some(error),
+        }
+        let PartState::ReadingBase { outstanding } = &mut part.state else {
+            return;
+        };
+        *outstanding -= 1;
+        if *outstanding > 0 {
+            return;
+        }
+        match part.error.take() {
+            Some(error) => self.part_finish(key, Some(error)),
+            None => self.part_assemble(key),
+        }
+    }
+
+    /// Puts base and payload together into whole blocks and sends the part on its way.
+    fn part_assemble(&mut self, key: PartKey) {
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return;
+        };
+        if let Payload::Data { offset, data } = &part.payload {
+            let bytes = (part.range.count * BLOCK_BYTES) as usize;
+            part.blocks = Some(if data.len() == bytes {
+                data.clone()
+            } else {
+                let mut whole = BufMut::zeroed(bytes);
+                if let Some(base) = part.base_first.take() {
+                    whole[..base.len()].copy_from_slice(&base);
+                }
+                if let Some(base) = part.base_last.take() {
+                    whole[bytes - 4096..][..base.len()].copy_from_slice(&base);
+                }
+                let at = (offset - part.range.first.offset()) as usize;
+                whole[at..at + data.len()].copy_from_slice(data);
+                whole.freeze()
+            });
+        }
+        if self.failure.latched() && part.path == Path::Log {
+            self.part_restart(key);
+            return;
+        }
+        match part.path {
+            Path::Log => self.part_append(key),
+            Path::Bypass => self.bypass_begin(key),
+        }
+    }
+
+    fn part_append(&mut self, key: PartKey) {
+        let max = self.piece_blocks_max();
+        let durable_mode = self.settings.durability == Durability::Write;
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return;
+        };
+        let durable = durable_mode || part.fua;
+        let kind = if part.blocks.is_some() {
+            ExtentKind::Data
+        } else {
+            ExtentKind::Zero
+        };
+        let appends = pieces(
+            part.range,
+            kind,
+            part.blocks.as_ref(),
+            max,
+            AppendOwner::Part(key),
+            durable,
+        );
+        part.state = PartState::Appending {
+            pieces: appends.len() as u32,
+        };
+        for append in appends {
+            self.log_append(append);
+        }
+    }
+
+    /// One more piece of a part is under way: the log has split one.
+    pub(crate) fn part_piece_split(&mut self, owner: AppendOwner) {
+        let (AppendOwner::Part(key) | AppendOwner::CleanCopy(key)) = owner else {
+            return;
+        };
+        match self.requests.parts.get_mut(&key).map(|p| &mut p.state) {
+            Some(PartState::Appending { pieces } | PartState::CopyingClean { pieces }) => *pieces += 1,
+            _ => {}
+        }
+    }
+
+    pub(crate) fn part_piece_done(&mut self, key: PartKey) {
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return;
+        };
+        let PartState::Appending { pieces } = &mut part.state else {
+            return;
+        };
+        *pieces -= 1;
+        if *pieces == 0 {
+            self.part_finish(key, None);
+        }
+    }
+
+    /// The part has come to its end: its locks are given back and its request answered if it was the last.
+    pub(crate) fn part_finish(&mut self, key: PartKey, error: Option<IoError>) {
+        let Some(part) = self.requests.parts.remove(&key) else {
+            return;
+        };
+        self.release(part.range, part.hold);
+        self.part_counted(part.request, error);
+    }
+
+    /// Counts a part as done and answers the request with the last one.
+    pub(crate) fn part_counted(&mut self, id: RequestId, error: Option<IoError>) {
+        let Some(request) = self.requests.requests.get_mut(&id) else {
+            return;
+        };
+        request.parts -= 1;
+        request.error = request.error.take().or(error);
+        if request.parts > 0 {
+            return;
+        }
+        let Some(request) = self.requests.requests.remove(&id) else {
+            return;
+        };
+        let result = match request.error {
+            None => {
+                self.figures.writes += 1;
+                self.figures.bytes_acknowledged += request.bytes;
+                match request.admitted {
+                    true => self.figures.writes_admitted += 1,
+                    false => self.figures.writes_bypassed += 1,
+                }
+                Ok(Reply::Done)
+            }
+            Some(error) => {
+                self.figures.errors += 1;
+                Err(error)
+            }
+        };
+        self.effects.push(Effect::Reply { id, result });
+    }
+
+    pub(crate) fn release(&mut self, range: BlockRange, hold: Hold) {
+        self.locks.release(range, hold);
+        self.requests.retry = true;
+    }
+
+    /// Sends a part that the log will not take (any more) back to the start; it goes to the backing then.
+    pub(crate) fn part_restart(&mut self, key: PartKey) {
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return;
+        };
+        part.state = PartState::Waiting;
+        part.path = Path::Bypass;
+        part.blocks = None;
+        let (range, hold, request) = (part.range, part.hold, part.request);
+        if let Some(request) = self.requests.requests.get_mut(&request) {
+            request.admitted = false;
+        }
+        self.release(range, hold);
+        // Behind the parts that came before it, ahead of those that came after.
+        let at = self.requests.waiting.partition_point(|k| *k < key);
+        self.requests.waiting.insert(at, key);
+    }
+
+    pub(crate) fn flush_request(&mut self, id: RequestId) {
+        let log_upto = self.log.written_upto();
+        self.log_want_durable(log_upto);
+        let backing_epoch = self.drops.flush_epoch_wanted();
+        self.requests.flushes.push(Flush {
+            id,
+            log_upto,
+            backing_epoch,
+        });
+        self.backing_flush_if_wanted();
+        self.flushes_answer();
+    }
+
+    /// Answers flushes whose wait is over.
+    pub(crate) fn flushes_answer(&mut self) {
+        if self.requests.flushes.is_empty() {
+            return;
+        }
+        let (retired, latched) = (self.failure.retired(), self.failure.latched());
+        let lost = latched && !retired && self.failure.stuck();
+        let (durable, epoch) = (self.log.durable_upto(), self.drops.flush_epoch_done());
+        let backing_error = self.drops.take_flush_error();
+        let waiting = std::mem::take(&mut self.requests.flushes);
+        for flush in waiting {
+            let in_log = flush.log_upto <= durable || retired;
+            let result = match &backing_error {
+                Some((failed, error)) if flush.backing_epoch > epoch && flush.backing_epoch <= *failed => {
+                    Err(error.clone())
+                }
+                _ if !in_log && lost => Err(Self::log_failed_error()),
+                _ if in_log && flush.backing_epoch <= epoch => Ok(Reply::Done),
+                _ => {
+                    self.requests.flushes.push(flush);
+                    continue;
+                }
+            };
+            match result.is_ok() {
+                true => self.figures.flushes += 1,
+                false => self.figures.errors += 1,
+            }
+            self.effects.push(Effect::Reply { id: flush.id, result });
+        }
+    }
+
+    /// Cached blocks are data; of the others the host asks the backing.
+    pub(crate) fn status_request(&mut self, id: RequestId, offset: u64, len: u64) {
+        let mut extents: Vec<StatusExtent> = Vec::new();
+        let end = offset + len;
+        let mut at = offset;
+        while at < end {
+            let block = BlockNo::containing(at);
+            let next = block.plus(1).offset().min(end);
+            let allocation = match self.index.get(block, &self.segments) {
+                Some(_) => Allocation::Data,
+                None => Allocation::Hole,
+            };
+            match extents.last_mut() {
+                Some(last) if last.allocation == allocation => last.len += next - at,
+                _ => extents.push(StatusExtent {
+                    len: next - at,
+                    allocation,
+                }),
+            }
+            at = next;
+        }
+        self.effects.push(Effect::Reply {
+            id,
+            result: Ok(Reply::Status(extents)),
+        });
+    }
+}
+
+/// Cuts whole blocks into appends of at most `max` blocks.
+pub(crate) fn pieces(
+    range: BlockRange,
+    kind: ExtentKind,
+    data: Option<&Buf>,
+    max: u32,
+    owner: AppendOwner,
+    durable: bool,
+) -> Vec<Append> {
+    let mut appends = Vec::new();
+    let mut done = 0u64;
+    while done < range.count {
+        let count = (range.count - done).min(u64::from(max)) as u32;
+        let bytes = |blocks: u64| (blocks * BLOCK_BYTES) as usize;
+        appends.push(Append {
+            extent: Some(Extent {
+                block: range.first.plus(done),
+                count,
+                kind,
+            }),
+            data: data.map(|d| d.slice(bytes(done), bytes(u64::from(count)))),
+            owner,
+            durable,
+        });
+        done += u64::from(count);
+    }
+    appends
+}

@@ -1,0 +1,394 @@
+//! Segments in memory: their state, and for each block that a record in them carries a 16-byte slot.
+
+use std::collections::VecDeque;
+
+use forebay_block::{BlockNo, Seq};
+
+/// Names a slot: physical segment number (upper 16 bits) and place in the segment's slots (lower 16 bits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SlotRef(pub(crate) u32);
+
+/// Most slots of one segment; one value is kept so that no `SlotRef` equals the index's mark for "empty".
+pub(crate) const SEGMENT_SLOTS_MAX: usize = 0xFFFF;
+
+impl SlotRef {
+    fn new(segment: u32, slot: usize) -> Self {
+        debug_assert!(slot < SEGMENT_SLOTS_MAX);
+        Self(segment << 16 | slot as u32)
+    }
+
+    pub(crate) fn segment(self) -> u32 {
+        self.0 >> 16
+    }
+
+    fn place(self) -> usize {
+        (self.0 & 0xFFFF) as usize
+    }
+}
+
+/// What a slot holds of its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotKind {
+    /// A data block in the log.
+    Data,
+    /// Zeroes; nothing in the log's data.
+    Zero,
+    /// Lost to a damaged medium: an I/O error.
+    Poison,
+}
+
+/// One block of a record, packed into 16 bytes:
+///
+/// ```text
+///  place  = block (40 bits) · offset of the data in the segment, in sectors (24 bits)
+///  detail = checksum (32 bits) · record's place in the segment (20 bits) · flags (12 bits)
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    place: u64,
+    detail: u64,
+}
+
+/// The backing may lack the slot's version.
+pub(crate) const DIRTY: u64 = 1;
+/// A destage of this version is under way, or done and waits for the backing's flush.
+pub(crate) const DESTAGING: u64 = 1 << 1;
+/// Used since replacement last looked.
+pub(crate) const REFERENCED: u64 = 1 << 2;
+/// On the list of blocks used more than once (ARC's T2).
+pub(crate) const FREQUENT: u64 = 1 << 3;
+/// Known to replacement (a clean copy).
+pub(crate) const TRACKED: u64 = 1 << 4;
+/// Reading it back failed; destaging leaves it alone until it is overwritten or the volume restarts.
+pub(crate) const UNREADABLE: u64 = 1 << 5;
+const ZERO: u64 = 1 << 6;
+const POISON: u64 = 1 << 7;
+
+impl Slot {
+    /// A slot of a record `seq` in a segment whose first record is `first_seq`; `offset` in bytes.
+    pub(crate) fn new(
+        block: BlockNo,
+        offset: u32,
+        checksum: u32,
+        kind: SlotKind,
+        seq: Seq,
+        first_seq: Seq,
+    ) -> Self {
+        let delta = seq.0 - first_seq.0;
+        assert!(block.0 < 1 << 40 && delta < 1 << 20);
+        let kind = match kind {
+            SlotKind::Data => 0,
+            SlotKind::Zero => ZERO,
+            SlotKind::Poison => POISON,
+        };
+        Self {
+            place: block.0 << 24 | u64::from(offset / 512),
+            detail: u64::from(checksum) << 32 | delta << 12 | kind,
+        }
+    }
+
+    pub(crate) fn block(&self) -> BlockNo {
+        BlockNo(self.place >> 24)
+    }
+
+    /// Byte offset of the data in the segment.
+    pub(crate) fn offset(&self) -> u32 {
+        ((self.place & 0xFF_FFFF) * 512) as u32
+    }
+
+    pub(crate) fn checksum(&self) -> u32 {
+        (self.detail >> 32) as u32
+    }
+
+    pub(crate) fn kind(&self) -> SlotKind {
+        match self.detail & (ZERO | POISON) {
+            0 => SlotKind::Data,
+            ZERO => SlotKind::Zero,
+            _ => SlotKind::Poison,
+        }
+    }
+
+    fn delta(&self) -> u64 {
+        self.detail >> 12 & 0xF_FFFF
+    }
+
+    pub(crate) fn has(&self, flag: u64) -> bool {
+        self.detail & flag != 0
+    }
+
+    fn set(&mut self, flag: u64, on: bool) {
+        if on {
+            self.detail |= flag;
+        } else {
+            self.detail &= !flag;
+        }
+    }
+}
+
+/// Life of a segment:
+///
+/// ```text
+///  Free ──open──► Open ──full──► Full ──all records durable, summary written──► Sealed
+///   ▲                                                                             │ clean, tail moves past it
+///   └── record with the new tail is durable, no read in flight ── Retiring ◄──────┘
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SegmentState {
+    /// Not part of the log; may be overwritten.
+    Free,
+    /// The log's head: records are appended.
+    Open,
+    /// Takes no more records; its summary is not written yet.
+    Full,
+    /// Complete.
+    Sealed,
+    /// Clean, and the tail has moved past it, but that is not durable yet: still part of the log.
+    Retiring,
+    /// Out of the log, but a read of it is in flight (hazard 6).
+    Draining,
+}
+
+/// A physical segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) state: SegmentState,
+    /// Place in the order of the log.
+    pub(crate) seq: u64,
+    pub(crate) generation: u64,
+    pub(crate) first_seq: Seq,
+    /// Last record so far; `first_seq - 1` if none.
+    pub(crate) last_seq: Seq,
+    /// Slots that are current and dirty.
+    pub(crate) dirty: u32,
+    /// Slots that are current.
+    pub(crate) current: u32,
+    /// Reads in flight.
+    pub(crate) pins: u32,
+    /// Wall-clock time of its first record, nanoseconds since 1970.
+    pub(crate) time_first_ns: u64,
+    slots: Vec<Slot>,
+}
+
+/// All segments of the cache. Invariants: `live` holds, in the order of the log, exactly the segments that are
+/// neither `Free` nor `Draining`, with consecutive `seq`; only the last may be `Open`.
+pub(crate) struct SegmentTable {
+    segments: Vec<Segment>,
+    pub(crate) live: VecDeque<u32>,
+    free: VecDeque<u32>,
+    /// Sum of `dirty` over all segments.
+    dirty: u64,
+    slots_capacity: usize,
+}
+
+impl SegmentTable {
+    pub(crate) fn new(count: u32) -> Self {
+        let segment = || Segment {
+            state: SegmentState::Free,
+            seq: 0,
+            generation: 0,
+            first_seq: Seq(0),
+            last_seq: Seq(0),
+            dirty: 0,
+            current: 0,
+            pins: 0,
+            time_first_ns: 0,
+            slots: Vec::new(),
+        };
+        Self {
+            segments: (0..count).map(|_| segment()).collect(),
+            live: VecDeque::new(),
+            free: (0..count).collect(),
+            dirty: 0,
+            slots_capacity: 0,
+        }
+    }
+
+    pub(crate) fn get(&self, index: u32) -> &Segment {
+        &self.segments[index as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u32) -> &mut Segment {
+        &mut self.segments[index as usize]
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Segments that may be opened.
+    pub(crate) fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Takes a free segment, the one that has been free longest.
+    pub(crate) fn take_free(&mut self) -> Option<u32> {
+        self.free.pop_front()
+    }
+
+    /// Takes a given segment out of the free ones (recovery).
+    pub(crate) fn take_this(&mut self, index: u32) {
+        self.free.retain(|i| *i != index);
+    }
+
+    /// Makes `index` the newest segment of the log.
+    pub(crate) fn open(&mut self, index: u32, seq: u64, first_seq: Seq, time_ns: u64, generation: u64) {
+        if let Some(last) = self.live.back() {
+            assert_eq!(
+                self.get(*last).seq + 1,
+                seq,
+                "the log's segments are numbered without a gap"
+            );
+        }
+        let s = self.get_mut(index);
+        assert!(s.slots.is_empty() && s.pins == 0 && s.dirty == 0);
+        s.state = SegmentState::Open;
+        s.seq = seq;
+        s.generation = generation;
+        s.first_seq = first_seq;
+        s.last_seq = Seq(first_seq.0 - 1);
+        s.time_first_ns = time_ns;
+        self.live.push_back(index);
+    }
+
+    /// Appends a slot; it is not current until the index says so.
+    pub(crate) fn push(&mut self, index: u32, slot: Slot) -> SlotRef {
+        let s = &mut self.segments[index as usize];
+        let before = s.slots.capacity();
+        s.slots.push(slot);
+        let place = s.slots.len() - 1;
+        self.slots_capacity = self.slots_capacity + s.slots.capacity() - before;
+        SlotRef::new(index, place)
+    }
+
+    /// Gives back the memory that a growing list of slots keeps in reserve.
+    pub(crate) fn shrink(&mut self, index: u32) {
+        let s = &mut self.segments[index as usize];
+        let before = s.slots.capacity();
+        s.slots.shrink_to_fit();
+        self.slots_capacity = self.slots_capacity + s.slots.capacity() - before;
+    }
+
+    pub(crate) fn slot(&self, r: SlotRef) -> &Slot {
+        &self.segments[r.segment() as usize].slots[r.place()]
+    }
+
+    pub(crate) fn slots_len(&self, index: u32) -> usize {
+        self.get(index).slots.len()
+    }
+
+    pub(crate) fn slot_refs(&self, index: u32) -> impl Iterator<Item = SlotRef> + use<> {
+        (0..self.slots_len(index)).map(move |place| SlotRef::new(index, place))
+    }
+
+    /// Sequence number of the slot's record.
+    pub(crate) fn seq(&self, r: SlotRef) -> Seq {
+        let s = self.get(r.segment());
+        Seq(s.first_seq.0 + s.slots[r.place()].delta())
+    }
+
+    pub(crate) fn mark(&mut self, r: SlotRef, flag: u64, on: bool) {
+        debug_assert!(flag & DIRTY == 0, "dirty slots are counted");
+        self.segments[r.segment() as usize].slots[r.place()].set(flag, on);
+    }
+
+    /// The slot has become its block's current version.
+    pub(crate) fn became_current(&mut self, r: SlotRef, dirty: bool) {
+        let s = &mut self.segments[r.segment() as usize];
+        s.current += 1;
+        s.slots[r.place()].set(DIRTY, dirty);
+        if dirty {
+            s.dirty += 1;
+            self.dirty += 1;
+        }
+    }
+
+    /// The slot is no longer its block's current version.
+    pub(crate) fn ceased_current(&mut self, r: SlotRef) {
+        self.became_clean(r);
+        self.get_mut(r.segment()).current -= 1;
+    }
+
+    /// The backing has the slot's version, durably.
+    pub(crate) fn became_clean(&mut self, r: SlotRef) {
+        let s = &mut self.segments[r.segment() as usize];
+        let slot = &mut s.slots[r.place()];
+        slot.set(DESTAGING, false);
+        if slot.has(DIRTY) {
+            slot.set(DIRTY, false);
+            s.dirty -= 1;
+            self.dirty -= 1;
+        }
+    }
+
+    /// Takes a segment out of the log; it may be overwritten at once if nothing reads it.
+    pub(crate) fn retire(&mut self, index: u32) {
+        assert_eq!(
+            self.live.pop_front(),
+            Some(index),
+            "segments leave the log in its order"
+        );
+        let s = &mut self.segments[index as usize];
+        assert!(s.current == 0 && s.dirty == 0, "nothing current is thrown away");
+        self.slots_capacity -= s.slots.capacity();
+        s.slots = Vec::new();
+        s.state = if s.pins == 0 {
+            SegmentState::Free
+        } else {
+            SegmentState::Draining
+        };
+        if s.pins == 0 {
+            self.free.push_back(index);
+        }
+    }
+
+    pub(crate) fn pin(&mut self, index: u32) {
+        self.get_mut(index).pins += 1;
+    }
+
+    pub(crate) fn unpin(&mut self, index: u32) {
+        let s = self.get_mut(index);
+        s.pins -= 1;
+        if s.pins == 0 && s.state == SegmentState::Draining {
+            s.state = SegmentState::Free;
+            self.free.push_back(index);
+        }
+    }
+
+    /// Blocks whose current version the backing may lack.
+    pub(crate) fn dirty(&self) -> u64 {
+        self.dirty
+    }
+
+    /// Memory of the slots in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots_capacity * size_of::<Slot>() + self.segments.capacity() * size_of::<Segment>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_keeps_all_its_fields_in_sixteen_bytes() {
+        assert_eq!(size_of::<Slot>(), 16);
+        let first = Seq(1 << 40);
+        let mut s = Slot::new(
+            BlockNo((1 << 40) - 1),
+            (64 << 20) - 4096,
+            u32::MAX,
+            SlotKind::Zero,
+            Seq(first.0 + 0xF_FFFF),
+            first,
+        );
+        s.set(DIRTY, true);
+        s.set(FREQUENT, true);
+        s.set(DIRTY, false);
+        assert_eq!(s.block(), BlockNo((1 << 40) - 1));
+        assert_eq!(s.offset(), (64 << 20) - 4096);
+        assert_eq!(s.checksum(), u32::MAX);
+        assert_eq!(s.kind(), SlotKind::Zero);
+        assert_eq!(s.delta(), 0xF_FFFF);
+        assert!(s.has(FREQUENT) && !s.has(DIRTY));
+    }
+}

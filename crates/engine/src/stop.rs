@@ -1,0 +1,231 @@
+//! Commands that take time: destage everything, and stop.
+//!
+//! ```text
+//!  Stop ─► Draining: requests finish ─► Destaging, if asked ─► Settling: nothing is in flight ─► Recording ─► Stopped
+//! ```
+
+use forebay_block::{ErrorKind, IoError, Seq};
+use forebay_format::record::{Extent, ExtentKind};
+
+use crate::engine::{Engine, Life};
+use crate::interface::{Effect, RequestId};
+use crate::log::{Append, AppendOwner};
+
+/// Failures of the backing in a row after which a stop leaves the rest in the cache.
+const STOP_GIVES_UP_AFTER: u32 = 5;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Draining,
+    Destaging,
+    Settling,
+    Recording,
+}
+
+struct Stop {
+    id: RequestId,
+    destage: bool,
+    phase: Phase,
+    error: Option<IoError>,
+}
+
+/// Commands under way.
+#[derive(Default)]
+pub(crate) struct Commands {
+    destages: Vec<(RequestId, Seq)>,
+    stop: Option<Stop>,
+}
+
+impl Commands {
+    /// Somebody waits for everything to be destaged.
+    pub(crate) fn destaging(&self) -> bool {
+        !self.destages.is_empty() || self.stop.as_ref().is_some_and(|s| s.phase == Phase::Destaging)
+    }
+
+    /// Nothing new is to be started: what is in flight comes to its end.
+    pub(crate) fn settling(&self) -> bool {
+        self.stop
+            .as_ref()
+            .is_some_and(|s| matches!(s.phase, Phase::Settling | Phase::Recording))
+    }
+}
+
+impl Engine {
+    pub(crate) fn destage_command(&mut self, id: RequestId) {
+        if self.life != Life::Running {
+            let error = IoError::new(ErrorKind::Shutdown, "destage");
+            self.effects.push(Effect::CommandDone {
+                id,
+                result: Err(error),
+            });
+            return;
+        }
+        let upto = self.log.written_upto();
+        self.log_roll_head();
+        self.commands.destages.push((id, upto));
+        self.destage_look_again();
+    }
+
+    pub(crate) fn stop_command(&mut self, id: RequestId, destage: bool) {
+        if self.life != Life::Running || self.commands.stop.is_some() {
+            let error = IoError::new(ErrorKind::Shutdown, "stop");
+            self.effects.push(Effect::CommandDone {
+                id,
+                result: Err(error),
+            });
+            return;
+        }
+        self.life = Life::Stopping;
+        self.commands.stop = Some(Stop {
+            id,
+            destage,
+            phase: Phase::Draining,
+            error: None,
+        });
+    }
+
+    pub(crate) fn commands_step(&mut self) {
+        self.destages_answer();
+        while let Some(phase) = self.commands.stop.as_ref().map(|s| s.phase) {
+            let next = match phase {
+                Phase::Draining => self.stop_drained(),
+                Phase::Destaging => self.stop_destaged(),
+                Phase::Settling => self.stop_settled(),
+                Phase::Recording => return,
+            };
+            match (next, self.commands.stop.as_mut()) {
+                (Some(next), Some(stop)) => stop.phase = next,
+                _ => return,
+            }
+        }
+    }
+
+    fn destages_answer(&mut self) {
+        if self.commands.destages.is_empty() {
+            return;
+        }
+        self.log_work_out_clean();
+        let clean = self.log.clean_upto();
+        let all = self.segments.dirty() == 0;
+        let exhausted = self.destage_is_exhausted();
+        let waiting = std::mem::take(&mut self.commands.destages);
+        for (id, upto) in waiting {
+            let result = match upto <= clean || all {
+                true => Ok(()),
+                false if exhausted => Err(Self::unreadable_error()),
+                false => {
+                    self.commands.destages.push((id, upto));
+                    continue;
+                }
+            };
+            self.effects.push(Effect::CommandDone { id, result });
+        }
+    }
+
+    fn stop_drained(&mut self) -> Option<Phase> {
+        let idle = self.requests.is_idle() && self.reads.is_idle() && self.commands.destages.is_empty();
+        let destage = self.commands.stop.as_ref().is_some_and(|s| s.destage);
+        if !idle {
+            return None;
+        }
+        self.destage_look_again();
+        Some(if destage {
+            Phase::Destaging
+        } else {
+            Phase::Settling
+        })
+    }
+
+    fn stop_destaged(&mut self) -> Option<Phase> {
+        let error = if self.segments.dirty() == 0 && self.destage.is_idle() {
+            None
+        } else if self.destage.failures() >= STOP_GIVES_UP_AFTER {
+            Some(IoError::new(
+                ErrorKind::Io,
+                "destaging before the stop: the backing fails; dirty data stays cached",
+            ))
+        } else if self.destage_is_exhausted() {
+            Some(Self::unreadable_error())
+        } else {
+            return None;
+        };
+        if let Some(stop) = self.commands.stop.as_mut() {
+            stop.error = error;
+        }
+        Some(Phase::Settling)
+    }
+
+    /// Nothing is in flight any more: leaves the clean-stop mark.
+    fn stop_settled(&mut self) -> Option<Phase> {
+        let quiet = self.log.is_idle()
+            && self.destage.is_idle()
+            && self.reclaim.is_idle()
+            && self.drops.is_idle()
+            && self.ios_under_way() == 0;
+        if !quiet {
+            return None;
+        }
+        assert!(self.locks.is_empty(), "nothing in flight holds a lock");
+        if self.drops.flush_epoch_wanted() > self.drops.flush_epoch_done()
+            && self.drops.flush_is_worth_trying()
+        {
+            self.backing_flush_if_wanted();
+            return None;
+        }
+        if !self.may_stop_cleanly() {
+            self.stop_finish(!self.failure.retired());
+            return None;
+        }
+        // Copies that bypasses made untrue are named, else a restart after this stop would believe them (hazard 1).
+        let untrue: Option<Vec<_>> = self.drops.untrue().map(<[_]>::to_vec);
+        let owner = if untrue.is_some() {
+            AppendOwner::Stop
+        } else {
+            AppendOwner::StopDistrusted
+        };
+        for range in untrue.unwrap_or_default() {
+            let count = range.count.min(u64::from(u32::MAX)) as u32;
+            let extent = Some(Extent {
+                block: range.first,
+                count,
+                kind: ExtentKind::Supersede,
+            });
+            self.log_append_urgent(Append {
+                extent,
+                data: None,
+                owner: AppendOwner::Tick,
+                durable: false,
+            });
+        }
+        self.log_append_urgent(Append {
+            extent: None,
+            data: None,
+            owner,
+            durable: true,
+        });
+        Some(Phase::Recording)
+    }
+
+    pub(crate) fn stop_record_done(&mut self) {
+        self.stop_finish(false);
+    }
+
+    /// The log's last record could not be written.
+    pub(crate) fn stop_failed(&mut self) {
+        self.stop_finish(true);
+    }
+
+    fn stop_finish(&mut self, unclean: bool) {
+        let Some(stop) = self.commands.stop.take() else {
+            return;
+        };
+        self.life = Life::Stopped;
+        let unclean =
+            unclean.then(|| IoError::new(ErrorKind::Io, "stop: the cache failed, no clean mark is left"));
+        let result = match stop.error.or(unclean) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        };
+        self.effects.push(Effect::CommandDone { id: stop.id, result });
+    }
+}

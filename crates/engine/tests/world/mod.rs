@@ -1,0 +1,366 @@
+//! Two devices in memory, a clock, and a model of what each sector may hold.
+
+use std::collections::BTreeMap;
+
+use forebay_block::{Buf, BufMut, DeviceOp, IoError, Nanos, Op, Origin, Reply};
+use forebay_engine::{Command, Effect, Engine, Event, IoId, Params, RequestId, Role, Status};
+use forebay_format::Layout;
+use forebay_policy::Settings;
+
+pub fn settings() -> Settings {
+    Settings::default()
+}
+
+/// What a sector holds: newest acknowledged stamp, and stamps of writes that may or may not have happened.
+#[derive(Clone, Default)]
+struct Sector {
+    acknowledged: u64,
+    possible: Vec<u64>,
+}
+
+pub struct World {
+    engine: Engine,
+    params: Params,
+    cache: Vec<u8>,
+    backing: Vec<u8>,
+    now: Nanos,
+    rng: u64,
+    ios: Vec<(IoId, Role, DeviceOp)>,
+    sectors: Vec<Sector>,
+    requests: BTreeMap<u64, (Op, u64)>,
+    answers: BTreeMap<u64, Result<Reply, IoError>>,
+    commands: BTreeMap<u64, Result<(), IoError>>,
+    next_id: u64,
+    next_stamp: u64,
+    recovered: bool,
+    pub check_reads: bool,
+}
+
+impl World {
+    pub fn new(seed: u64, settings: Settings, volume_blocks: u64, segments: u32) -> Self {
+        let align = if seed % 2 == 0 { 512 } else { 4096 };
+        let layout = Layout {
+            cache_id: [7; 16],
+            generation: 1,
+            align,
+            segment_bytes: 128 << 10,
+            segment_count: segments,
+        };
+        let volume_bytes = volume_blocks * 4096 - (seed % 7) * 512;
+        let params = Params {
+            layout,
+            volume_bytes,
+            settings,
+            wall_offset_ns: 1 << 60,
+            clean_stop: false,
+        };
+        let mut world = Self {
+            engine: Engine::new(params.clone()),
+            params,
+            cache: vec![0; layout.cache_bytes() as usize],
+            backing: vec![0; volume_bytes as usize],
+            now: Nanos(0),
+            rng: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            ios: Vec::new(),
+            sectors: vec![Sector::default(); (volume_bytes / 512) as usize],
+            requests: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            commands: BTreeMap::new(),
+            next_id: 0,
+            next_stamp: 0,
+            recovered: false,
+            check_reads: true,
+        };
+        world.recover();
+        world
+    }
+
+    fn random(&mut self, n: u64) -> u64 {
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 7;
+        self.rng ^= self.rng << 17;
+        self.rng.wrapping_mul(0x2545_F491_4F6C_DD1D) % n
+    }
+
+    fn recover(&mut self) {
+        self.recovered = false;
+        while !self.recovered {
+            self.step();
+        }
+    }
+
+    /// Kills the process (what is in flight happens or not, at random) or starts after a clean stop.
+    pub fn restart(&mut self, clean: bool) {
+        for (_, role, op) in std::mem::take(&mut self.ios) {
+            if self.random(2) == 0 {
+                self.perform(role, &op);
+            }
+        }
+        self.requests.clear();
+        self.params.layout.generation += 1;
+        self.params.clean_stop = clean;
+        self.engine = Engine::new(self.params.clone());
+        self.recover();
+        self.read_everything();
+    }
+
+    fn read_everything(&mut self) {
+        let mut offset = 0;
+        while offset < self.params.volume_bytes {
+            let len = (self.params.volume_bytes - offset).min(64 << 10) as usize;
+            let id = self.submit(Op::Read { offset, len });
+            self.run_until_answered(id).unwrap();
+            offset += len as u64;
+        }
+        // What a read after the crash has returned is from now on the only possibility; `checked` has seen to that.
+        assert!(self.sectors.iter().all(|s| s.possible.is_empty()));
+    }
+
+    pub fn submit(&mut self, op: Op) -> u64 {
+        self.next_id += 1;
+        let id = self.next_id;
+        self.requests.insert(id, (op.clone(), self.next_stamp));
+        self.engine.handle(
+            Event::Request {
+                id: RequestId(id),
+                op,
+                origin: Origin::default(),
+            },
+            self.now,
+        );
+        id
+    }
+
+    pub fn write(&mut self, offset: u64, len: usize) -> u64 {
+        self.next_stamp += 1;
+        let mut data = BufMut::zeroed(len);
+        for (n, sector) in data.chunks_exact_mut(512).enumerate() {
+            stamp(sector, offset / 512 + n as u64, self.next_stamp);
+        }
+        for n in 0..len as u64 / 512 {
+            self.sectors[(offset / 512 + n) as usize]
+                .possible
+                .push(self.next_stamp);
+        }
+        let fua = self.random(4) == 0;
+        self.submit(Op::Write {
+            offset,
+            data: data.freeze(),
+            fua,
+        })
+    }
+
+    fn zero(&mut self, offset: u64, len: u64) -> u64 {
+        // A zero is a write of stamp 0 that remembers its turn in the high bit.
+        for n in 0..len / 512 {
+            self.sectors[(offset / 512 + n) as usize].possible.push(0);
+        }
+        self.submit(Op::Zero {
+            offset,
+            len,
+            unmap: true,
+            fua: false,
+        })
+    }
+
+    pub fn traffic(&mut self, count: u64) {
+        for _ in 0..count {
+            let sectors = self.params.volume_bytes / 512;
+            let len = [1, 1, 3, 8, 8, 8, 8, 16, 40, 256][self.random(10) as usize].min(sectors);
+            let mut at = self.random(sectors - len + 1);
+            if self.random(3) > 0 {
+                at -= at % 8;
+            }
+            let busy = |w: &Self| {
+                w.requests.values().any(|(op, _)| {
+                    let (o, l) = span(op);
+                    at * 512 < o + l && o < (at + len) * 512
+                })
+            };
+            while busy(self) {
+                self.step();
+            }
+            match self.random(10) {
+                0..6 => self.write(at * 512, (len * 512) as usize),
+                6 => self.zero(at * 512, len * 512),
+                7 => self.submit(Op::Flush),
+                _ => self.submit(Op::Read {
+                    offset: at * 512,
+                    len: (len * 512) as usize,
+                }),
+            };
+            for _ in 0..self.random(6) {
+                self.step();
+            }
+        }
+    }
+
+    pub fn run_until_answered(&mut self, id: u64) -> Result<Reply, IoError> {
+        for _ in 0..1_000_000 {
+            if let Some(answer) = self.answers.remove(&id) {
+                return answer;
+            }
+            self.step();
+        }
+        panic!("request {id} is not answered: {:?}", self.engine.status(self.now));
+    }
+
+    pub fn command(&mut self, command: Command) -> Result<(), IoError> {
+        self.next_id += 1;
+        let id = self.next_id;
+        self.engine.handle(
+            Event::Command {
+                id: RequestId(id),
+                command,
+            },
+            self.now,
+        );
+        for _ in 0..1_000_000 {
+            if let Some(answer) = self.commands.remove(&id) {
+                return answer;
+            }
+            self.step();
+        }
+        panic!("{command:?} does not end: {:?}", self.engine.status(self.now));
+    }
+
+    pub fn status(&self) -> Status {
+        self.engine.status(self.now)
+    }
+
+    /// One poll, then one completion at random; the clock moves if nothing else does.
+    fn step(&mut self) {
+        let mut effects = Vec::new();
+        self.engine.poll(self.now, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Io { id, role, op, .. } => self.ios.push((id, role, op)),
+                Effect::Reply { id, result } => self.answered(id.0, result),
+                Effect::CommandDone { id, result } => {
+                    self.commands.insert(id.0, result);
+                }
+                Effect::Recovered(result) => {
+                    result.unwrap();
+                    self.recovered = true;
+                }
+                Effect::RetireLog { .. } => panic!("nothing fails here"),
+            }
+        }
+        if self.ios.is_empty() {
+            self.now = self
+                .engine
+                .next_wake()
+                .map_or(self.now.plus_ms(1), |t| t.max(self.now.plus_ms(1)));
+            return;
+        }
+        let at = self.random(self.ios.len() as u64) as usize;
+        let (id, role, op) = self.ios.swap_remove(at);
+        self.now = Nanos(self.now.0 + 10_000);
+        let data = self.perform(role, &op);
+        self.engine.handle(Event::Io { id, result: Ok(data) }, self.now);
+    }
+
+    fn perform(&mut self, role: Role, op: &DeviceOp) -> Option<Buf> {
+        let device = match role {
+            Role::Cache => &mut self.cache,
+            Role::Backing => &mut self.backing,
+        };
+        match op {
+            DeviceOp::Read { offset, len } => Some(Buf::copy_of(&device[*offset as usize..][..*len])),
+            DeviceOp::Write { offset, bufs, .. } => {
+                let mut at = *offset as usize;
+                for b in bufs {
+                    device[at..at + b.len()].copy_from_slice(b);
+                    at += b.len();
+                }
+                None
+            }
+            DeviceOp::Flush => None,
+            DeviceOp::Zero { offset, len, .. } => {
+                device[*offset as usize..][..*len as usize].fill(0);
+                None
+            }
+        }
+    }
+
+    fn answered(&mut self, id: u64, result: Result<Reply, IoError>) {
+        let Some((op, _)) = self.requests.remove(&id) else {
+            panic!("{id} is answered twice");
+        };
+        let (offset, len) = span(&op);
+        match (&op, &result) {
+            (Op::Write { data, .. }, Ok(_)) => {
+                let value = u64::from_le_bytes(data[8..16].try_into().unwrap());
+                self.acknowledge(offset, len, value);
+            }
+            (Op::Zero { .. }, Ok(_)) => self.acknowledge(offset, len, 0),
+            (Op::Read { .. }, Ok(Reply::Data(data))) => self.checked(offset, data),
+            _ => {}
+        }
+        result.as_ref().unwrap();
+        self.answers.insert(id, result);
+    }
+
+    fn acknowledge(&mut self, offset: u64, len: u64, value: u64) {
+        for n in offset / 512..(offset + len) / 512 {
+            self.sectors[n as usize] = Sector {
+                acknowledged: value,
+                possible: Vec::new(),
+            };
+        }
+    }
+
+    fn checked(&mut self, offset: u64, data: &[u8]) {
+        let fresh = self.requests.is_empty();
+        for (n, bytes) in data.chunks_exact(512).enumerate() {
+            let number = offset / 512 + n as u64;
+            let sector = &mut self.sectors[number as usize];
+            let value = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+            let mut whole = [0; 512];
+            if value != 0 {
+                stamp(&mut whole, number, value);
+            }
+            assert_eq!(bytes, whole, "sector {number} holds foreign data");
+            assert!(
+                value == sector.acknowledged || sector.possible.contains(&value),
+                "sector {number} holds {value}, not {} or {:?}",
+                sector.acknowledged,
+                sector.possible
+            );
+            if fresh {
+                *sector = Sector {
+                    acknowledged: value,
+                    possible: Vec::new(),
+                };
+            }
+        }
+    }
+
+    pub fn assert_backing_complete(&mut self) {
+        for n in 0..self.sectors.len() {
+            let bytes = &self.backing[n * 512..][..512];
+            let value = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+            let s = &self.sectors[n];
+            assert!(
+                value == s.acknowledged || s.possible.contains(&value),
+                "backing sector {n}"
+            );
+        }
+    }
+}
+
+fn span(op: &Op) -> (u64, u64) {
+    match op {
+        Op::Read { offset, len } => (*offset, *len as u64),
+        Op::Write { offset, data, .. } => (*offset, data.len() as u64),
+        Op::Zero { offset, len, .. } | Op::Status { offset, len } => (*offset, *len),
+        Op::Flush => (0, 0),
+    }
+}
+
+fn stamp(sector: &mut [u8], number: u64, value: u64) {
+    for word in sector.chunks_exact_mut(16) {
+        word[..8].copy_from_slice(&number.to_le_bytes());
+        word[8..].copy_from_slice(&value.to_le_bytes());
+    }
+}

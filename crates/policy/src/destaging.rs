@@ -1,0 +1,97 @@
+//! How hard to destage: the answer to how full the log is and who waits.
+
+/// What the chooser may look at.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pressure {
+    /// Segments of the cache.
+    pub segments: u64,
+    /// Segments that may be written at once.
+    pub segments_free: u64,
+    /// Blocks that one segment holds, about.
+    pub blocks_per_segment: u64,
+    /// Blocks that the backing lacks.
+    pub blocks_dirty: u64,
+    /// Age in seconds of the oldest write that the backing lacks.
+    pub oldest_dirty_s: u64,
+    /// A writer waits for room, a command waits for everything to be destaged, or the cache is failing.
+    pub urgent: bool,
+    /// Nothing new enters the log as dirty (write-through), so that waiting for overwrites gains nothing.
+    pub draining: bool,
+}
+
+/// Most runs (of at most 1 MiB) on their way to the backing at once.
+pub const DESTAGE_RUNS_MAX: usize = 32;
+/// Writes stay in the log at most about this long before they are destaged even if there is room.
+pub const DIRTY_AGE_S_MAX: u64 = 30;
+
+impl Pressure {
+    /// How many runs may be on their way to the backing at once; 0 for none.
+    ///
+    /// Half full is where destaging starts: the lower half of the log coalesces overwrites, the upper half takes
+    /// bursts. From there to full the number grows, so that a full log is reached gently and not as a cliff (P7).
+    pub fn runs(&self) -> usize {
+        if self.blocks_dirty == 0 {
+            return 0;
+        }
+        if self.urgent {
+            return DESTAGE_RUNS_MAX;
+        }
+        let used = self.segments - self.segments_free.min(self.segments);
+        let dirty_segments = self.blocks_dirty / self.blocks_per_segment.max(1);
+        let clean_segments = used.saturating_sub(dirty_segments);
+        // Clean segments can be dropped at once: they count as room, but for what cleaning keeps of them.
+        let room = self.segments_free + clean_segments / 2;
+        let fill_percent = 100 - (room.min(self.segments) * 100 / self.segments.max(1));
+        match fill_percent {
+            0..50 if self.draining || self.oldest_dirty_s >= DIRTY_AGE_S_MAX => 2,
+            0..50 => 0,
+            50..100 => 4 + (fill_percent as usize - 50) * (DESTAGE_RUNS_MAX - 4) / 50,
+            _ => DESTAGE_RUNS_MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pressure_grows_with_the_fill() {
+        let at = |free| Pressure {
+            segments: 100,
+            segments_free: free,
+            blocks_per_segment: 100,
+            blocks_dirty: (100 - free) * 100,
+            ..Pressure::default()
+        };
+        assert_eq!(at(90).runs(), 0);
+        assert_eq!(
+            Pressure {
+                oldest_dirty_s: 31,
+                ..at(90)
+            }
+            .runs(),
+            2
+        );
+        assert_eq!(
+            Pressure {
+                urgent: true,
+                ..at(90)
+            }
+            .runs(),
+            DESTAGE_RUNS_MAX
+        );
+        let runs: Vec<usize> = (0..=50).rev().map(|free| at(free).runs()).collect();
+        assert!(runs.is_sorted() && runs[0] >= 4, "{runs:?}");
+        assert_eq!(at(0).runs(), DESTAGE_RUNS_MAX);
+        assert_eq!(
+            Pressure {
+                blocks_dirty: 0,
+                urgent: true,
+                ..at(0)
+            }
+            .runs(),
+            0
+        );
+    }
+}

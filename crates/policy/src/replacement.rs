@@ -1,0 +1,233 @@
+//! Replacement of clean blocks: ARC (Megiddo and Modha, FAST'03) in its clock form, CAR (Bansal and Modha, FAST'04).
+//!
+//! The log is the clock: blocks stand in it in the order in which they came, and cleaning a segment is the hand that
+//! passes over them. The hand asks for each clean block whether it stays (it is then copied to the log's head, which
+//! is where CAR would put it) or goes. As in ARC there are two lists, blocks used once lately ("recent", T1) and more
+//! often ("frequent", T2); what was dropped from either is remembered for a while as a ghost (B1, B2), and a ghost
+//! that is asked for moves the target size of T1.
+//!
+//! Unlike the papers' lists, ghosts live in a table where a newer ghost overwrites an older one that falls on the
+//! same place: four bytes for each ghost, and an order that is only roughly least-recently-used. Blocks enter when
+//! they become clean, not when a read misses: Forebay is a write cache, and read misses cost no endurance.
+
+use forebay_block::BlockNo;
+
+/// The list that a clean block is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// Used once lately (T1).
+    Recent,
+    /// Used more often (T2).
+    Frequent,
+}
+
+/// What becomes of a clean block under the hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is worth a copy at the log's head, on this list.
+    Keep(List),
+    /// It goes; the engine says so by [`Replacement::dropped`].
+    Drop,
+}
+
+/// State of the replacement policy.
+#[derive(Clone, Debug)]
+pub struct Replacement {
+    recent: u64,
+    frequent: u64,
+    target_recent: u64,
+    capacity: u64,
+    ghosts_recent: Ghosts,
+    ghosts_frequent: Ghosts,
+}
+
+/// Remembers about `places` blocks by a 32-bit fingerprint.
+#[derive(Clone, Debug)]
+struct Ghosts {
+    table: Vec<u32>,
+    len: u64,
+}
+
+impl Ghosts {
+    fn new(places: usize) -> Self {
+        Self {
+            table: vec![0; places],
+            len: 0,
+        }
+    }
+
+    fn place(&self, block: BlockNo) -> (usize, u32) {
+        let h = block.0.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let place = (u128::from(h) * self.table.len() as u128) >> 64;
+        // 0 means "empty"; the fingerprint is of bits that the place does not depend on much.
+        (place as usize, (h as u32 ^ (block.0 >> 32) as u32) | 1)
+    }
+
+    fn insert(&mut self, block: BlockNo) {
+        let (place, print) = self.place(block);
+        self.len += u64::from(self.table[place] == 0);
+        self.table[place] = print;
+    }
+
+    fn take(&mut self, block: BlockNo) -> bool {
+        let (place, print) = self.place(block);
+        let found = self.table[place] == print;
+        if found {
+            self.table[place] = 0;
+            self.len -= 1;
+        }
+        found
+    }
+}
+
+impl Replacement {
+    /// For a cache of `capacity` blocks. Takes two bytes of memory for each.
+    pub fn new(capacity: u64) -> Self {
+        let ghosts = (capacity / 4).max(16) as usize;
+        Self {
+            recent: 0,
+            frequent: 0,
+            target_recent: 0,
+            capacity,
+            ghosts_recent: Ghosts::new(ghosts),
+            ghosts_frequent: Ghosts::new(ghosts),
+        }
+    }
+
+    /// A block has become clean and may be kept for reads; returns the list that it is on from now on.
+    pub fn admitted(&mut self, block: BlockNo) -> List {
+        if self.recall(block) {
+            self.frequent += 1;
+            List::Frequent
+        } else {
+            self.recent += 1;
+            List::Recent
+        }
+    }
+
+    /// A read of the block missed the cache.
+    pub fn missed(&mut self, block: BlockNo) {
+        self.recall(block);
+    }
+
+    /// Moves the target if the block is a ghost, which it then no longer is.
+    fn recall(&mut self, block: BlockNo) -> bool {
+        let (b1, b2) = (self.ghosts_recent.len, self.ghosts_frequent.len);
+        if self.ghosts_recent.take(block) {
+            let step = (b2 / b1.max(1)).max(1);
+            self.target_recent = (self.target_recent + step).min(self.capacity);
+            return true;
+        }
+        if self.ghosts_frequent.take(block) {
+            let step = (b1 / b2.max(1)).max(1);
+            self.target_recent = self.target_recent.saturating_sub(step);
+            return true;
+        }
+        false
+    }
+
+    /// The hand has come to a clean block.
+    pub fn judge(&self, list: List, referenced: bool) -> Verdict {
+        if referenced {
+            return Verdict::Keep(List::Frequent);
+        }
+        let recent_is_large = self.recent >= self.target_recent.max(1);
+        match list {
+            List::Recent if recent_is_large => Verdict::Drop,
+            List::Frequent if !recent_is_large => Verdict::Drop,
+            kept => Verdict::Keep(kept),
+        }
+    }
+
+    /// A block that was judged worth keeping has left its old place ([`Replacement::left`]) and stands at the clock's
+    /// head again, on this list.
+    pub fn rejoined(&mut self, list: List) {
+        *self.count(list) += 1;
+    }
+
+    /// A clean block has been dropped from the cache; its ghost stays.
+    pub fn dropped(&mut self, block: BlockNo, list: List) {
+        self.left(list);
+        match list {
+            List::Recent => self.ghosts_recent.insert(block),
+            List::Frequent => self.ghosts_frequent.insert(block),
+        }
+    }
+
+    /// A clean block has been overwritten or invalidated.
+    pub fn left(&mut self, list: List) {
+        let count = self.count(list);
+        *count = count.saturating_sub(1);
+    }
+
+    fn count(&mut self, list: List) -> &mut u64 {
+        match list {
+            List::Recent => &mut self.recent,
+            List::Frequent => &mut self.frequent,
+        }
+    }
+
+    /// Clean blocks tracked now, on the recent and on the frequent list.
+    pub fn tracked(&self) -> (u64, u64) {
+        (self.recent, self.frequent)
+    }
+
+    /// Memory in bytes.
+    pub fn bytes(&self) -> usize {
+        (self.ghosts_recent.table.capacity() + self.ghosts_frequent.table.capacity()) * 4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A loop over a hot set with a scan running through it: with the clock's hand passing in order of arrival, the
+    /// hot blocks stay and the scan's blocks go.
+    #[test]
+    fn a_scan_does_not_wash_out_what_is_used_again() {
+        let mut arc = Replacement::new(100);
+        let mut clock: std::collections::VecDeque<(u64, List, bool)> =
+            (0..50u64).map(|b| (b, arc.admitted(BlockNo(b)), true)).collect();
+        let mut scan = 1_000_000u64;
+        for round in 0..2000u64 {
+            if let Some(hot) = clock.iter_mut().find(|e| e.0 == round % 50) {
+                hot.2 = true;
+            }
+            scan += 1;
+            clock.push_back((scan, arc.admitted(BlockNo(scan)), false));
+            while clock.len() > 100 {
+                let (b, list, referenced) = clock.pop_front().unwrap();
+                match arc.judge(list, referenced) {
+                    Verdict::Keep(to) => {
+                        arc.left(list);
+                        arc.rejoined(to);
+                        clock.push_back((b, to, false));
+                    }
+                    Verdict::Drop => arc.dropped(BlockNo(b), list),
+                }
+            }
+        }
+        let hot = clock.iter().filter(|e| e.0 < 50).count();
+        assert!(hot >= 45, "{hot} of 50 hot blocks are left");
+        let (recent, frequent) = arc.tracked();
+        assert_eq!(recent + frequent, 100);
+    }
+
+    #[test]
+    fn ghosts_move_the_target_both_ways() {
+        let mut arc = Replacement::new(1000);
+        arc.admitted(BlockNo(1));
+        arc.dropped(BlockNo(1), List::Recent);
+        assert_eq!(arc.admitted(BlockNo(1)), List::Frequent);
+        assert_eq!(arc.target_recent, 1);
+        arc.dropped(BlockNo(1), List::Frequent);
+        arc.missed(BlockNo(1));
+        assert_eq!(arc.target_recent, 0);
+        assert_eq!(
+            arc.admitted(BlockNo(1)),
+            List::Recent,
+            "a ghost is asked for once"
+        );
+    }
+}
