@@ -1,0 +1,213 @@
+//! A loop device on an export: the kernel's block device of a volume.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+
+use crate::apart;
+use crate::error::FuseError;
+use crate::export::resolve;
+use crate::loop_device::{self, LoopDevice};
+use crate::mounts::{self, Unmount};
+use crate::queue::{Queue, QueueLimits, QueueSetup};
+
+/// Choices of an attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttachOptions {
+    /// Let the loop device do asynchronous direct I/O on the file. Without it, or if the kernel cannot, it carries out one
+    /// request after the other; that is slow, and just as right.
+    pub direct_io: bool,
+    /// How the device's queue is set.
+    pub queue: QueueLimits,
+}
+
+impl Default for AttachOptions {
+    fn default() -> Self {
+        Self {
+            direct_io: true,
+            queue: QueueLimits::default(),
+        }
+    }
+}
+
+/// A loop device on an export.
+///
+/// The device is made so that the kernel clears it when nobody has it open, and is held open by a thread of this process, apart from
+/// the others. So when the process dies, the device goes, at the latest when the file system on it is unmounted. Dropping an
+/// `Attachment` does the same.
+pub struct Attachment {
+    device: PathBuf,
+    direct_io: bool,
+    queue: QueueSetup,
+    commands: SyncSender<Command>,
+}
+
+/// What the keeper is asked to do.
+enum Command {
+    Detach {
+        unmount: bool,
+        answer: SyncSender<Result<(), FuseError>>,
+    },
+}
+
+/// What the keeper has made.
+struct Made {
+    device: PathBuf,
+    direct_io: bool,
+    queue: QueueSetup,
+}
+
+impl Attachment {
+    /// Puts a loop device on the export at `file`.
+    ///
+    /// # Errors
+    /// [`FuseError::System`] with what failed; nothing is left behind then.
+    pub fn attach(file: &Path, options: AttachOptions) -> Result<Self, FuseError> {
+        let file = resolve(file)?;
+        let failed = |e| FuseError::system("attach a loop device to", &file, e);
+        let (made_sender, made) = mpsc::sync_channel(1);
+        let (commands, commands_receiver) = mpsc::sync_channel(1);
+        let path = file.clone();
+        apart::spawn("forebay-loop", move |left| {
+            keep(left, &path, options, &made_sender, &commands_receiver)
+        })
+        .map_err(failed)?;
+        let made: Made = made
+            .recv()
+            .map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))??;
+        Ok(Self {
+            device: made.device,
+            direct_io: made.direct_io,
+            queue: made.queue,
+            commands,
+        })
+    }
+
+    /// `/dev/loopN`.
+    pub fn device_path(&self) -> &Path {
+        &self.device
+    }
+
+    /// Whether the device does direct I/O.
+    pub fn direct_io(&self) -> bool {
+        self.direct_io
+    }
+
+    /// How the device's queue is set up.
+    pub fn queue(&self) -> &QueueSetup {
+        &self.queue
+    }
+
+    /// Writes back what the kernel holds of the device, clears it and waits until it is gone. With `unmount` the file systems
+    /// on it are unmounted first. May be tried again after [`FuseError::Busy`].
+    ///
+    /// # Errors
+    /// [`FuseError::Busy`] if a file system, swap or the like is on it, or if unmounting is refused: nothing has changed, or fewer
+    /// file systems are mounted. [`FuseError::StillOpen`] if a program has it open: it will go when that program closes it.
+    /// [`FuseError::System`] if writing back fails.
+    pub fn detach(&mut self, unmount: bool) -> Result<(), FuseError> {
+        let gone = || FuseError::system("detach", &self.device, io::ErrorKind::NotConnected.into());
+        let (answer, result) = mpsc::sync_channel(1);
+        self.commands
+            .send(Command::Detach { unmount, answer })
+            .map_err(|_| gone())?;
+        result.recv().map_err(|_| gone())?
+    }
+}
+
+/// The keeper's life, on a thread apart.
+fn keep(
+    left: io::Result<()>,
+    path: &Path,
+    options: AttachOptions,
+    made: &SyncSender<Result<Made, FuseError>>,
+    commands: &Receiver<Command>,
+) {
+    let device = match left.and_then(|()| loop_device::configure(path, options.direct_io)) {
+        Ok(device) => device,
+        Err(e) => {
+            // The receiver waits for exactly this.
+            let _ = made.send(Err(FuseError::system("attach a loop device to", path, e)));
+            return;
+        }
+    };
+    let (queue, setup) = Queue::set_up(&format!("loop{}", device.number), &options.queue);
+    let number = device.number;
+    let result = Made {
+        device: loop_device::device_path(number),
+        direct_io: device.direct_io,
+        queue: setup,
+    };
+    if made.send(Ok(result)).is_ok() {
+        let waiting = wait_for_detach(&device, commands);
+        queue.restore();
+        // Closed by us, the device clears itself when it is closed by all.
+        drop(device);
+        if let Some(answer) = waiting {
+            let result = if loop_device::wait_cleared(number, path) {
+                Ok(())
+            } else {
+                Err(FuseError::StillOpen {
+                    device: loop_device::device_path(number),
+                })
+            };
+            // Whoever asked may have died of impatience.
+            let _ = answer.send(result);
+        }
+    }
+}
+
+/// Returns when the device can be closed, with the one who waits for that; nobody, if the `Attachment` was dropped.
+fn wait_for_detach(
+    device: &LoopDevice,
+    commands: &Receiver<Command>,
+) -> Option<SyncSender<Result<(), FuseError>>> {
+    while let Ok(Command::Detach { unmount, answer }) = commands.recv() {
+        match release(device, unmount) {
+            Ok(()) => return Some(answer),
+            Err(e) => {
+                // Whoever asked may have died of impatience.
+                let _ = answer.send(Err(e));
+            }
+        }
+    }
+    None
+}
+
+/// Unmounts, if asked, and makes sure that the device can be closed without harm to anyone.
+fn release(device: &LoopDevice, unmount: bool) -> Result<(), FuseError> {
+    let path = loop_device::device_path(device.number);
+    let table = mounts::mount_table().map_err(|e| FuseError::system("look up the mounts of", &path, e))?;
+    // Some file systems show an anonymous device number and name the device only as their source.
+    let on_it = |m: &&mounts::MountEntry| m.device == (7, device.number) || m.source == path;
+    for mount in table.iter().rev().filter(on_it) {
+        let busy = |by| FuseError::Busy {
+            what: path.clone(),
+            by,
+        };
+        let mount_point = mount.mount_point.display();
+        if !unmount {
+            return Err(busy(format!("mounted on {mount_point}")));
+        }
+        match mounts::unmount(&mount.mount_point, Unmount::IfUnused) {
+            Ok(()) => {}
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                return Err(busy(format!("mounted on {mount_point}, where files are open")));
+            }
+            Err(e) => return Err(FuseError::system("unmount", &mount.mount_point, e)),
+        }
+    }
+    match loop_device::is_claimed(device.number) {
+        Ok(false) => {}
+        Ok(true) => {
+            let by = "by swap, a mapping, or a mount in another namespace".to_owned();
+            return Err(FuseError::Busy { what: path, by });
+        }
+        Err(e) => return Err(FuseError::system("open", &path, e)),
+    }
+    // The last close would write back, too, but tell nobody of an error.
+    device
+        .file
+        .sync_all()
+        .map_err(|e| FuseError::system("write back", &path, e))
+}
