@@ -1,5 +1,6 @@
 //! Holds `SPEC.md`, the golden files and the code together.
 
+#[cfg(test)]
 mod format {
     mod golden;
     mod samples;

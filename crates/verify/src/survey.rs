@@ -1,0 +1,237 @@
+//! The survey: which segments the log may consist of, and what any record in them proves.
+//!
+//! It reads the headers and trailers of all segments, and sweeps those without a trailer of their lap at every
+//! `align` step, the free ones too: a header that was lost or damaged leaves its records behind.
+
+use std::cmp::Reverse;
+use std::io;
+
+use forebay_block::Seq;
+use forebay_format::Layout;
+use forebay_format::record::RecordHeader;
+use forebay_format::segment::SegmentHeader;
+use forebay_format::summary::Trailer;
+
+use crate::finding::{Finding, FindingKind, Findings, Severity};
+use crate::identity::{header_of_any_place, record_of_any_lap, segment_seq, trailer_of_any_lap};
+use crate::image::Image;
+
+/// A segment that may be part of the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SegmentInfo {
+    /// Physical number.
+    pub(crate) index: u32,
+    /// As on the medium, or made up from the records that lie in the segment.
+    pub(crate) header: SegmentHeader,
+    /// The header is on the medium.
+    pub(crate) header_valid: bool,
+    /// The trailer of this lap, if it is whole.
+    pub(crate) trailer: Option<Trailer>,
+}
+
+/// What the survey found.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    /// Segments from `tail` on, in the order of the log, one for each segment number.
+    pub(crate) log: Vec<SegmentInfo>,
+    /// All other segments that have a valid header: of an earlier lap, or a twin of one in `log`.
+    pub(crate) others: Vec<SegmentInfo>,
+    /// Newest value in any record; 0 if there is no record.
+    pub(crate) tail: u64,
+    /// Newest value in any record.
+    pub(crate) clean_upto: Seq,
+    /// All records up to this one were durable once.
+    pub(crate) proven: Seq,
+}
+
+/// The oldest record of the newest lap in a segment, as a sweep found it.
+#[derive(Clone, Copy)]
+struct Lap {
+    segment_seq: u64,
+    first_seq: Seq,
+    generation: u64,
+}
+
+impl Lap {
+    fn segment(self, index: u32) -> SegmentInfo {
+        SegmentInfo {
+            index,
+            header: SegmentHeader {
+                generation: self.generation,
+                segment_seq: self.segment_seq,
+                first_seq: self.first_seq,
+                index,
+            },
+            header_valid: false,
+            trailer: None,
+        }
+    }
+}
+
+impl Survey {
+    pub(crate) fn take(image: &mut Image<'_>, layout: &Layout, findings: &mut Findings) -> io::Result<Self> {
+        let mut survey = Self::default();
+        let mut found = Vec::new();
+        let mut misplaced = Vec::new();
+        let mut bytes = Vec::new();
+        for index in 0..layout.segment_count {
+            let header = read_header(image, layout, index, &mut misplaced)?;
+            let own_lap = header.map_or(0, |h| h.segment_seq);
+            let trailer = read_trailer(image, layout, index)?;
+            if let Some(trailer) = trailer.filter(|t| own_lap == 0 || t.segment_seq == own_lap) {
+                survey.learn_trailer(&trailer);
+                found.push(with_trailer(index, header, trailer));
+                continue;
+            }
+            image.read_segment(layout, index, &mut bytes)?;
+            let newest = survey
+                .sweep(layout, own_lap, &bytes)
+                .filter(|l| l.segment_seq > own_lap);
+            let own = header.map(|header| SegmentInfo {
+                index,
+                header,
+                header_valid: true,
+                trailer: None,
+            });
+            found.extend(newest.map(|l| l.segment(index)).or(own));
+        }
+        // A free segment's trailer of an earlier lap stays until the last write of the next: look behind it.
+        let tail = survey.tail;
+        for s in found
+            .iter_mut()
+            .filter(|s| s.trailer.is_some() && s.header.segment_seq < tail)
+        {
+            image.read_segment(layout, s.index, &mut bytes)?;
+            if let Some(lap) = survey.sweep(layout, s.header.segment_seq + 1, &bytes) {
+                *s = lap.segment(s.index);
+            }
+        }
+        survey.arrange(found);
+        survey.judge_misplaced(layout, &misplaced, findings);
+        Ok(survey)
+    }
+
+    fn learn_trailer(&mut self, t: &Trailer) {
+        self.tail = self.tail.max(t.tail);
+        self.clean_upto = self.clean_upto.max(t.clean_upto);
+        self.proven = self.proven.max(t.last_seq).max(t.clean_upto);
+    }
+
+    /// Learns from every record in a segment, of lap `lap_min` or a later one, and tells which lap is the newest.
+    fn sweep(&mut self, layout: &Layout, lap_min: u64, bytes: &[u8]) -> Option<Lap> {
+        let mut newest: Option<Lap> = None;
+        for at in (0..bytes.len()).step_by(layout.align as usize) {
+            let rest = bytes.get(at..).unwrap_or_default();
+            if !RecordHeader::may_start(rest) || segment_seq(rest).is_none_or(|s| s < lap_min) {
+                continue;
+            }
+            let Some(h) = record_of_any_lap(layout, at as u32, rest) else {
+                continue;
+            };
+            self.tail = self.tail.max(h.tail);
+            self.clean_upto = self.clean_upto.max(h.clean_upto);
+            self.proven = self.proven.max(h.durable_upto).max(h.clean_upto);
+            let lap = Lap {
+                segment_seq: h.segment_seq,
+                first_seq: h.seq,
+                generation: h.generation,
+            };
+            newest = match newest {
+                Some(n) if n.segment_seq > lap.segment_seq => Some(n),
+                Some(n) if n.segment_seq == lap.segment_seq => Some(Lap {
+                    first_seq: n.first_seq.min(lap.first_seq),
+                    ..n
+                }),
+                _ => Some(lap),
+            };
+        }
+        newest
+    }
+
+    /// Sorts the segments; of those with one number the one of the highest generation is of the log, and a header
+    /// on the medium counts more than a made-up one.
+    fn arrange(&mut self, mut found: Vec<SegmentInfo>) {
+        found.sort_by_key(|s| {
+            (
+                s.header.segment_seq,
+                Reverse((s.header.generation, s.header_valid)),
+            )
+        });
+        for s in found {
+            let twin = self
+                .log
+                .last()
+                .is_some_and(|l| l.header.segment_seq == s.header.segment_seq);
+            if s.header.segment_seq >= self.tail && !twin {
+                self.log.push(s);
+            } else if s.header_valid {
+                self.others.push(s);
+            }
+        }
+    }
+
+    /// Reports headers that lie in the wrong segment or are of a run that the superblock does not know, unless they
+    /// are leftovers of an earlier lap.
+    fn judge_misplaced(&self, layout: &Layout, misplaced: &[(u32, SegmentHeader)], findings: &mut Findings) {
+        for (index, h) in misplaced.iter().filter(|(_, h)| h.segment_seq >= self.tail) {
+            let message = if h.index != *index {
+                format!(
+                    "segment {index} begins with the header of segment {}: a write was misdirected",
+                    h.index
+                )
+            } else {
+                format!(
+                    "segment {index} was written by run {}, but the superblock knows only {} runs: it is an older copy",
+                    h.generation, layout.generation
+                )
+            };
+            findings.push(
+                Finding::new(
+                    Severity::Corruption,
+                    FindingKind::SegmentHeaderDamaged,
+                    layout.segment_offset(*index),
+                    message,
+                )
+                .in_segment(*index),
+            );
+        }
+    }
+}
+
+/// The valid header of segment `index`; headers of this cache that belong elsewhere go to `misplaced`.
+fn read_header(
+    image: &mut Image<'_>,
+    layout: &Layout,
+    index: u32,
+    misplaced: &mut Vec<(u32, SegmentHeader)>,
+) -> io::Result<Option<SegmentHeader>> {
+    let mut bytes = vec![0; layout.align as usize];
+    image.read(layout.segment_offset(index), &mut bytes)?;
+    let header = SegmentHeader::decode(layout, index, &bytes).ok();
+    if header.is_none() {
+        misplaced.extend(header_of_any_place(layout, &bytes).map(|h| (index, h)));
+    }
+    Ok(header)
+}
+
+fn read_trailer(image: &mut Image<'_>, layout: &Layout, index: u32) -> io::Result<Option<Trailer>> {
+    let mut bytes = vec![0; layout.align as usize];
+    let at = layout.segment_offset(index) + u64::from(layout.segment_bytes) - u64::from(layout.align);
+    image.read(at, &mut bytes)?;
+    Ok(trailer_of_any_lap(layout, &bytes))
+}
+
+/// A segment with a trailer of the lap of its header, if it has one.
+fn with_trailer(index: u32, header: Option<SegmentHeader>, trailer: Trailer) -> SegmentInfo {
+    SegmentInfo {
+        index,
+        header: header.unwrap_or(SegmentHeader {
+            generation: trailer.generation,
+            segment_seq: trailer.segment_seq,
+            first_seq: trailer.first_seq,
+            index,
+        }),
+        header_valid: header.is_some(),
+        trailer: Some(trailer),
+    }
+}

@@ -1,0 +1,9 @@
+//! Tests of the verifier against images that a small writer of their own makes, without an engine.
+
+#[cfg(test)]
+mod verify {
+    mod damage;
+    mod flips;
+    mod shown;
+    mod writer;
+}
