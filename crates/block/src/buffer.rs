@@ -25,10 +25,7 @@ impl BufMut {
     /// # Panics
     /// If memory is exhausted: buffers are bounded by the limits of the queues that hold them (P7).
     pub fn zeroed(len: usize) -> Self {
-        #[expect(
-            clippy::expect_used,
-            reason = "allocation failure of a bounded buffer has no recovery"
-        )]
+        #[expect(clippy::expect_used, reason = "allocation failure of a bounded buffer has no recovery")]
         let pages = <[Page]>::new_box_zeroed_with_elems(len.div_ceil(4096)).expect("out of memory");
         Self { pages, len }
     }
@@ -49,11 +46,7 @@ impl BufMut {
     /// Gives up the right to write, for the right to share.
     pub fn freeze(self) -> Buf {
         let len = self.len;
-        Buf {
-            pages: Arc::new(self.pages),
-            start: 0,
-            len,
-        }
+        Buf { pages: Arc::new(self.pages), start: 0, len }
     }
 }
 
@@ -100,16 +93,8 @@ impl Buf {
     /// # Panics
     /// If the range does not lie within the view.
     pub fn slice(&self, start: usize, len: usize) -> Self {
-        assert!(
-            start + len <= self.len,
-            "slice {start}+{len} of a buffer of {} bytes",
-            self.len
-        );
-        Self {
-            pages: Arc::clone(&self.pages),
-            start: self.start + start,
-            len,
-        }
+        assert!(start + len <= self.len, "slice {start}+{len} of a buffer of {} bytes", self.len);
+        Self { pages: Arc::clone(&self.pages), start: self.start + start, len }
     }
 }
 

@@ -128,16 +128,10 @@ pub fn check_bounds(op: &Op, size_bytes: u64) -> Result<(), IoError> {
         Op::Flush => return Ok(()),
     };
     if !offset.is_multiple_of(SECTOR_BYTES) || !len.is_multiple_of(SECTOR_BYTES) {
-        return Err(IoError::new(
-            ErrorKind::Invalid,
-            "request is not made of whole 512-byte sectors",
-        ));
+        return Err(IoError::new(ErrorKind::Invalid, "request is not made of whole 512-byte sectors"));
     }
     match offset.checked_add(len) {
         Some(end) if end <= size_bytes => Ok(()),
-        _ => Err(IoError::new(
-            ErrorKind::Invalid,
-            "request reaches past the end of the volume",
-        )),
+        _ => Err(IoError::new(ErrorKind::Invalid, "request reaches past the end of the volume")),
     }
 }

@@ -47,19 +47,13 @@ impl Client {
     /// [`ClientError`].
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         match UnixStream::connect(path) {
-            Ok(stream) => Ok(Self {
-                path: path.to_owned(),
-                reader: BufReader::new(stream),
-            }),
+            Ok(stream) => Ok(Self { path: path.to_owned(), reader: BufReader::new(stream) }),
             Err(e) => Err(match e.kind() {
                 ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
                     ClientError::NotRunning(path.to_owned())
                 }
                 ErrorKind::PermissionDenied => ClientError::Denied(path.to_owned()),
-                _ => ClientError::Io {
-                    path: path.to_owned(),
-                    source: e,
-                },
+                _ => ClientError::Io { path: path.to_owned(), source: e },
             }),
         }
     }
@@ -113,10 +107,7 @@ mod tests {
         let e = Client::connect(&path).unwrap_err();
         assert!(matches!(e, ClientError::NotRunning(_)));
         let text = e.to_string();
-        assert!(
-            text.contains("db.sock") && text.contains("forebay serve"),
-            "{text}"
-        );
+        assert!(text.contains("db.sock") && text.contains("forebay serve"), "{text}");
         drop(crate::bind(&path).unwrap());
         assert!(matches!(Client::connect(&path), Err(ClientError::NotRunning(_))));
     }

@@ -32,11 +32,7 @@ fn as_object(status: &VolumeStatus) -> Map<String, Value> {
 }
 
 fn head(metric: &str, kind: &str, help: &str, text: &mut String) {
-    let _ = writeln!(
-        text,
-        "# HELP {metric} {}",
-        help.replace('\\', "\\\\").replace('\n', "\\n")
-    );
+    let _ = writeln!(text, "# HELP {metric} {}", help.replace('\\', "\\\\").replace('\n', "\\n"));
     let _ = writeln!(text, "# TYPE {metric} {kind}");
 }
 
@@ -50,12 +46,7 @@ fn numbers(field: &Field, metric: &str, kind: &str, rows: &[Map<String, Value>],
 }
 
 fn info(rows: &[Map<String, Value>], text: &mut String) {
-    head(
-        "forebay_info",
-        "gauge",
-        "Choices of the volume, as labels; always 1.",
-        text,
-    );
+    head("forebay_info", "gauge", "Choices of the volume, as labels; always 1.", text);
     for row in rows {
         let _ = write!(text, "forebay_info{{volume=\"{}\"", label(row, "name"));
         for field in VolumeStatus::FIELDS {
@@ -68,21 +59,12 @@ fn info(rows: &[Map<String, Value>], text: &mut String) {
 }
 
 fn state(volumes: &[VolumeStatus], text: &mut String) {
-    head(
-        "forebay_state",
-        "gauge",
-        "1 for the state that the volume is in, 0 for the others.",
-        text,
-    );
+    head("forebay_state", "gauge", "1 for the state that the volume is in, 0 for the others.", text);
     for volume in volumes {
         for state in VolumeState::ALL {
             let is = u8::from(volume.state == state);
             let name = escape(&volume.name);
-            let _ = writeln!(
-                text,
-                "forebay_state{{volume=\"{name}\",state=\"{}\"}} {is}",
-                state.as_str()
-            );
+            let _ = writeln!(text, "forebay_state{{volume=\"{name}\",state=\"{}\"}} {is}", state.as_str());
         }
     }
 }
@@ -92,10 +74,7 @@ fn label(row: &Map<String, Value>, key: &str) -> String {
 }
 
 fn escape(value: &str) -> String {
-    value
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]
@@ -119,10 +98,7 @@ mod tests {
             assert!(text.contains(&format!("# TYPE {metric} {kind}\n")), "{metric}");
             let value = 1000 + i;
             let plain = format!("{metric}{{volume=\"a \\\"quoted\\\" name\"}} {value}");
-            assert!(
-                text.lines().any(|l| l == plain || l == format!("{plain}.0")),
-                "{plain} not in\n{text}"
-            );
+            assert!(text.lines().any(|l| l == plain || l == format!("{plain}.0")), "{plain} not in\n{text}");
         }
         assert!(text.contains("state=\"healthy\"} 1"));
         assert!(text.contains("state=\"degraded\"} 0"));

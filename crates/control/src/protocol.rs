@@ -108,10 +108,7 @@ pub struct ControlError {
 impl ControlError {
     /// An error of `kind` with a sentence for a person.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-        }
+        Self { kind, message: message.into() }
     }
 }
 
@@ -160,22 +157,13 @@ mod tests {
     fn requests_have_the_documented_wire_form() {
         let cases = [
             (Request::Status { volume: None }, r#"{"command":"status"}"#),
+            (Request::Flush { volume: "db".into() }, r#"{"command":"flush","volume":"db"}"#),
             (
-                Request::Flush { volume: "db".into() },
-                r#"{"command":"flush","volume":"db"}"#,
-            ),
-            (
-                Request::Set {
-                    volume: "db".into(),
-                    settings: vec![("on-full".into(), "wait".into())],
-                },
+                Request::Set { volume: "db".into(), settings: vec![("on-full".into(), "wait".into())] },
                 r#"{"command":"set","volume":"db","settings":[["on-full","wait"]]}"#,
             ),
             (
-                Request::Detach {
-                    volume: "db".into(),
-                    release: true,
-                },
+                Request::Detach { volume: "db".into(), release: true },
                 r#"{"command":"detach","volume":"db","release":true}"#,
             ),
         ];
@@ -189,10 +177,7 @@ mod tests {
     fn unknown_commands_and_fields_are_refused_by_name() {
         let e = parse_request(br#"{"command":"destroy","volume":"db"}"#).unwrap_err();
         assert_eq!(e.kind, FailureKind::Usage);
-        assert!(
-            e.message.contains("destroy") && e.message.contains("flush"),
-            "{e}"
-        );
+        assert!(e.message.contains("destroy") && e.message.contains("flush"), "{e}");
         let e = parse_request(br#"{"command":"flush","volume":"db","force":true}"#).unwrap_err();
         assert!(e.message.contains("force"), "{e}");
     }

@@ -75,10 +75,7 @@ impl Server {
     /// # Errors
     /// [`BindError`].
     pub fn start(path: &Path, controller: Arc<dyn Controller>) -> Result<Self, BindError> {
-        let io = |source: io::Error| BindError::Io {
-            path: path.to_owned(),
-            source,
-        };
+        let io = |source: io::Error| BindError::Io { path: path.to_owned(), source };
         let listener = bind(path)?;
         let shared = Arc::new(Shared::default());
         let acceptor = {
@@ -88,12 +85,7 @@ impl Server {
                 .spawn(move || accept_all(&listener, &shared, &controller))
                 .map_err(io)?
         };
-        Ok(Self {
-            path: path.to_owned(),
-            listener,
-            shared,
-            acceptor: Some(acceptor),
-        })
+        Ok(Self { path: path.to_owned(), listener, shared, acceptor: Some(acceptor) })
     }
 
     /// Where it listens.
@@ -173,10 +165,7 @@ fn start_connection(number: u64, stream: UnixStream, shared: &Arc<Shared>, contr
         }
         connections.open.insert(number, (copy, false));
     }
-    let guard = Open {
-        number,
-        shared: Arc::clone(shared),
-    };
+    let guard = Open { number, shared: Arc::clone(shared) };
     let controller = Arc::clone(controller);
     // If no thread can be had, the closure is dropped, and with it the guard and the stream.
     let _ = thread::Builder::new()
@@ -210,17 +199,11 @@ fn converse(stream: &UnixStream, open: &Open, controller: &dyn Controller) {
     let mut line = Vec::new();
     loop {
         line.clear();
-        match (&mut reader)
-            .take(LINE_BYTES_MAX as u64)
-            .read_until(b'\n', &mut line)
-        {
+        match (&mut reader).take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,
             Ok(_) if line.last() != Some(&b'\n') && line.len() >= LINE_BYTES_MAX => {
                 let message = format!("the request is longer than {LINE_BYTES_MAX} bytes");
-                let _ = send(
-                    stream,
-                    &Line::Error(ControlError::new(FailureKind::Usage, message)),
-                );
+                let _ = send(stream, &Line::Error(ControlError::new(FailureKind::Usage, message)));
                 return;
             }
             Ok(_) => {}
@@ -265,10 +248,7 @@ mod tests {
                 Request::Status { .. } => Ok(Answer::Volumes(vec![VolumeStatus::sample("db")])),
                 Request::Flush { .. } => {
                     for remaining_bytes in [20, 10] {
-                        progress(Progress {
-                            remaining_bytes,
-                            total_bytes: 20,
-                        });
+                        progress(Progress { remaining_bytes, total_bytes: 20 });
                     }
                     Ok(Answer::Done)
                 }
@@ -295,18 +275,9 @@ mod tests {
         let path = dir.path().join("s");
         let (open_gate, gate) = mpsc::channel();
         let (enter, entered) = mpsc::channel();
-        let fake = Fake {
-            gate: Mutex::new(gate),
-            entered: enter,
-        };
+        let fake = Fake { gate: Mutex::new(gate), entered: enter };
         let server = Server::start(&path, Arc::new(fake)).unwrap();
-        World {
-            _dir: dir,
-            path,
-            server,
-            open_gate,
-            entered,
-        }
+        World { _dir: dir, path, server, open_gate, entered }
     }
 
     #[test]
@@ -317,14 +288,9 @@ mod tests {
         assert_eq!(answer, Answer::Volumes(vec![VolumeStatus::sample("db")]));
         let mut seen = Vec::new();
         let flush = Request::Flush { volume: "db".into() };
-        assert_eq!(
-            client.call(&flush, |p| seen.push(p.remaining_bytes)).unwrap(),
-            Answer::Done
-        );
+        assert_eq!(client.call(&flush, |p| seen.push(p.remaining_bytes)).unwrap(), Answer::Done);
         assert_eq!(seen, [20, 10]);
-        let e = client
-            .call(&Request::Attach { volume: "db".into() }, |_| {})
-            .unwrap_err();
+        let e = client.call(&Request::Attach { volume: "db".into() }, |_| {}).unwrap_err();
         assert_eq!((e.kind, e.message.as_str()), (FailureKind::Refused, "not now"));
     }
 
@@ -332,9 +298,7 @@ mod tests {
     fn rubbish_is_answered_and_does_not_end_the_connection() {
         let w = world();
         let mut stream = UnixStream::connect(&w.path).unwrap();
-        stream
-            .write_all(b"\xff\x00rubbish\n{\"command\":\"status\"}\n")
-            .unwrap();
+        stream.write_all(b"\xff\x00rubbish\n{\"command\":\"status\"}\n").unwrap();
         let mut lines = BufReader::new(&stream).lines();
         assert!(lines.next().unwrap().unwrap().contains("not understood"));
         assert!(lines.next().unwrap().unwrap().contains("volumes"));
@@ -359,16 +323,10 @@ mod tests {
             client.call(&Request::Status { volume: None }, |_| {}).unwrap();
             held.push(client);
         }
-        let refused = Client::connect(&w.path)
-            .unwrap()
-            .call(&Request::Status { volume: None }, |_| {});
+        let refused = Client::connect(&w.path).unwrap().call(&Request::Status { volume: None }, |_| {});
         assert!(refused.unwrap_err().message.contains("32 control connections"));
         held.clear();
-        while Client::connect(&w.path)
-            .unwrap()
-            .call(&Request::Status { volume: None }, |_| {})
-            .is_err()
-        {
+        while Client::connect(&w.path).unwrap().call(&Request::Status { volume: None }, |_| {}).is_err() {
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -378,10 +336,7 @@ mod tests {
         let w = world();
         let mut idle = Client::connect(&w.path).unwrap();
         let mut busy = Client::connect(&w.path).unwrap();
-        let request = Request::Detach {
-            volume: "db".into(),
-            release: false,
-        };
+        let request = Request::Detach { volume: "db".into(), release: false };
         let caller = thread::spawn(move || busy.call(&request, |_| {}));
         w.entered.recv().unwrap();
         let stopper = thread::spawn(move || w.server.stop());

@@ -51,10 +51,7 @@ impl From<BindError> for ControlError {
 /// # Errors
 /// [`BindError`], also if the path is longer than the 107 bytes that the system allows.
 pub fn bind(path: &Path) -> Result<UnixListener, BindError> {
-    let io = |source: io::Error| BindError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = |source: io::Error| BindError::Io { path: path.to_owned(), source };
     let directory = match path.parent() {
         Some(p) if p != Path::new("") => p,
         _ => Path::new("."),
@@ -71,10 +68,7 @@ pub fn bind(path: &Path) -> Result<UnixListener, BindError> {
 }
 
 fn remove_dead(path: &Path) -> Result<(), BindError> {
-    let io = |source: io::Error| BindError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = |source: io::Error| BindError::Io { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(io(e)),
@@ -91,12 +85,8 @@ fn remove_dead(path: &Path) -> Result<(), BindError> {
 
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let address = SocketAddrUnix::new(path)?;
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // The file takes over the mode that the socket has when it is bound, so it is never open to others.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, &address)?;
@@ -115,10 +105,7 @@ mod tests {
         let path = dir.path().join("run").join("db.sock");
         let first = bind(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(
-            fs::metadata(path.parent().unwrap()).unwrap().permissions().mode() & 0o777,
-            0o700
-        );
+        assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
         assert!(matches!(bind(&path), Err(BindError::InUse(_))));
         drop(first);
         assert!(path.exists(), "a dead socket stays behind");
@@ -150,9 +137,6 @@ mod tests {
     #[test]
     fn a_path_that_is_too_long_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(matches!(
-            bind(&dir.path().join("x".repeat(120))),
-            Err(BindError::Io { .. })
-        ));
+        assert!(matches!(bind(&dir.path().join("x".repeat(120))), Err(BindError::Io { .. })));
     }
 }

@@ -20,13 +20,7 @@ pub enum VolumeState {
 
 impl VolumeState {
     /// Every state.
-    pub const ALL: [Self; 5] = [
-        Self::Starting,
-        Self::Healthy,
-        Self::Degraded,
-        Self::Full,
-        Self::Stopping,
-    ];
+    pub const ALL: [Self; 5] = [Self::Starting, Self::Healthy, Self::Degraded, Self::Full, Self::Stopping];
 
     /// The spelling in JSON.
     pub const fn as_str(self) -> &'static str {
@@ -226,9 +220,6 @@ mod tests {
     fn an_answer_of_a_newer_daemon_is_understood() {
         let mut json = serde_json::to_value(VolumeStatus::sample("db")).unwrap();
         json["a_key_of_the_future"] = serde_json::json!(1);
-        assert_eq!(
-            serde_json::from_value::<VolumeStatus>(json).unwrap(),
-            VolumeStatus::sample("db")
-        );
+        assert_eq!(serde_json::from_value::<VolumeStatus>(json).unwrap(), VolumeStatus::sample("db"));
     }
 }

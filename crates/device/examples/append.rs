@@ -24,9 +24,7 @@ fn measure(mut step: impl FnMut()) -> f64 {
         }
         begun.elapsed().as_nanos() as f64 / f64::from(steps)
     };
-    (0..ROUNDS)
-        .map(|_| round(&mut step))
-        .fold(f64::INFINITY, f64::min)
+    (0..ROUNDS).map(|_| round(&mut step)).fold(f64::INFINITY, f64::min)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -49,15 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut append = |device: &mut dyn Device| {
         let offset = next % span * APPEND_BYTES as u64;
         next += 1;
-        device.submit(
-            next,
-            DeviceOp::Write {
-                offset,
-                bufs: vec![data.clone()],
-                durable: true,
-            },
-            clock.now(),
-        );
+        device.submit(next, DeviceOp::Write { offset, bufs: vec![data.clone()], durable: true }, clock.now());
         loop {
             device.poll(clock.now(), &mut done);
             if let Some((_, result)) = done.pop() {

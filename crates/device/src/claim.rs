@@ -49,10 +49,7 @@ pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claimed, OpenError> {
             Attempt::Held { holder, dying } => (holder, dying),
         };
         if begun.elapsed() > if dying { DYING_WAIT_MAX } else { LIVING_WAIT_MAX } {
-            return Err(OpenError::InUse {
-                path: path.to_owned(),
-                holder,
-            });
+            return Err(OpenError::InUse { path: path.to_owned(), holder });
         }
         thread::sleep(DYING_POLL);
     }
@@ -75,15 +72,10 @@ fn try_claim(path: &Path, flags: i32) -> Result<Attempt, OpenError> {
                 return Ok(held_by_lock(&file));
             }
             let holder = "the kernel or another program (mounted, swap, or part of a RAID or LVM set?)";
-            return Ok(Attempt::Held {
-                holder: holder.to_owned(),
-                dying: false,
-            });
+            return Ok(Attempt::Held { holder: holder.to_owned(), dying: false });
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(OpenError::Missing {
-                path: path.to_owned(),
-            });
+            return Err(OpenError::Missing { path: path.to_owned() });
         }
         Err(e) => return Err(OpenError::system("open", path, e)),
     };
@@ -95,11 +87,7 @@ fn try_claim(path: &Path, flags: i32) -> Result<Attempt, OpenError> {
 }
 
 fn open(path: &Path, flags: i32) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(flags | libc::O_CLOEXEC)
-        .open(path)
+    OpenOptions::new().read(true).write(true).custom_flags(flags | libc::O_CLOEXEC).open(path)
 }
 
 fn lock(file: &File) -> io::Result<()> {
@@ -114,9 +102,7 @@ fn sort_of(path: &Path) -> Result<Sort, OpenError> {
     let kind = match fs::metadata(path) {
         Ok(meta) => meta.file_type(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(OpenError::Missing {
-                path: path.to_owned(),
-            });
+            return Err(OpenError::Missing { path: path.to_owned() });
         }
         Err(e) => return Err(OpenError::system("look at", path, e)),
     };
@@ -127,19 +113,13 @@ fn sort_of(path: &Path) -> Result<Sort, OpenError> {
         () if kind.is_char_device() => "a character device",
         () => "a socket or pipe",
     };
-    Err(OpenError::NotADevice {
-        path: path.to_owned(),
-        what,
-    })
+    Err(OpenError::NotADevice { path: path.to_owned(), what })
 }
 
 fn held_by_lock(file: &File) -> Attempt {
     let Some(pid) = holder_of(file) else {
         // The lock was let go between the two looks, or /proc is hidden: look again for a while.
-        return Attempt::Held {
-            holder: "another process".to_owned(),
-            dying: true,
-        };
+        return Attempt::Held { holder: "another process".to_owned(), dying: true };
     };
     let own = pid == std::process::id();
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -176,9 +156,7 @@ fn holder_of(file: &File) -> Option<u32> {
     };
     // Some file systems (btrfs) show another device number here than stat does.
     let found = holders().find(|(_, place)| *place == exact);
-    found
-        .or_else(|| holders().find(|(_, place)| place.ends_with(&inode)))
-        .map(|(pid, _)| pid)
+    found.or_else(|| holders().find(|(_, place)| place.ends_with(&inode))).map(|(pid, _)| pid)
 }
 
 /// Whether a process is gone or on its way: then its claim ends by itself.
@@ -219,10 +197,7 @@ mod tests {
         let pid = child.id();
         let begun = Instant::now();
         while !is_dying(pid) {
-            assert!(
-                begun.elapsed() < Duration::from_secs(60),
-                "an unreaped child is a zombie"
-            );
+            assert!(begun.elapsed() < Duration::from_secs(60), "an unreaped child is a zombie");
             thread::sleep(Duration::from_millis(1));
         }
         child.wait().unwrap();

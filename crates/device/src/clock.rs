@@ -16,10 +16,7 @@ impl Clock {
     pub fn start() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall_offset_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
-        Self {
-            origin: Instant::now(),
-            wall_offset_ns,
-        }
+        Self { origin: Instant::now(), wall_offset_ns }
     }
 
     /// Nanoseconds since the clock was made.

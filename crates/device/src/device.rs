@@ -87,10 +87,7 @@ pub trait Device {
     /// `extents_max` extents that cover the range from its start, fewer bytes than asked for if there are more.
     fn allocation(&mut self, offset: u64, len: u64, extents_max: usize) -> Vec<StatusExtent> {
         let _ = (offset, extents_max);
-        vec![StatusExtent {
-            len,
-            allocation: Allocation::Data,
-        }]
+        vec![StatusExtent { len, allocation: Allocation::Data }]
     }
 
     /// Changes the size of a device with no operation under way; what is added reads as zeroes.

@@ -98,11 +98,7 @@ fn info(path: &Path, sort: Sort, medium: &Medium) -> DeviceInfo {
     };
     DeviceInfo {
         name: path.display().to_string(),
-        kind: if sort == Sort::Block {
-            DeviceKind::Block
-        } else {
-            DeviceKind::File
-        },
+        kind: if sort == Sort::Block { DeviceKind::Block } else { DeviceKind::File },
         size_bytes: medium.size_bytes,
         logical_block: medium.direct.map_or(512, |a| a.offset as u32),
         physical_block: medium.physical_block,
@@ -123,10 +119,7 @@ pub(crate) fn check_range(op: &DeviceOp, size_bytes: u64) -> Result<(), IoError>
     };
     match offset.checked_add(len) {
         Some(end) if end <= size_bytes => Ok(()),
-        _ => Err(IoError::new(
-            ErrorKind::Invalid,
-            "reaching past the end of a device",
-        )),
+        _ => Err(IoError::new(ErrorKind::Invalid, "reaching past the end of a device")),
     }
 }
 
@@ -152,11 +145,7 @@ impl Device for FileDevice {
         for (mut transfer, result) in mail.drain(..) {
             let step = transfer.advance(result);
             if let Some(way) = transfer.zero_way() {
-                self.zero_way = self.zero_way.max(if way == ZeroWay::Write {
-                    way
-                } else {
-                    ZeroWay::Punch
-                });
+                self.zero_way = self.zero_way.max(if way == ZeroWay::Write { way } else { ZeroWay::Punch });
             }
             match step {
                 Step::Again => self.ring.start(self.client, self.fd(), transfer),
@@ -180,10 +169,7 @@ impl Device for FileDevice {
         let end = offset.saturating_add(len).min(self.info.size_bytes);
         match self.claimed.sort {
             Sort::File => seek_extents(self.fd(), offset, end, extents_max),
-            Sort::Block => vec![StatusExtent {
-                len: end - offset,
-                allocation: Allocation::Data,
-            }],
+            Sort::Block => vec![StatusExtent { len: end - offset, allocation: Allocation::Data }],
         }
     }
 
@@ -223,16 +209,9 @@ pub(crate) fn seek_extents(fd: RawFd, offset: u64, end: u64, extents_max: usize)
             Allocation::Hole => next - next % 512,
             Allocation::Data => next.next_multiple_of(512),
         };
-        let (allocation, next) = if next > at {
-            (allocation, next)
-        } else {
-            (Allocation::Data, at + 512)
-        };
+        let (allocation, next) = if next > at { (allocation, next) } else { (Allocation::Data, at + 512) };
         let next = next.min(end);
-        extents.push(StatusExtent {
-            len: next - at,
-            allocation,
-        });
+        extents.push(StatusExtent { len: next - at, allocation });
         at = next;
     }
     extents

@@ -56,21 +56,15 @@ impl MappedDevice {
         reserve(&claimed, medium.size_bytes).map_err(failed("reserve the space of"))?;
         let (map, dax) = Mapping::new(&claimed, medium.size_bytes).map_err(failed("map"))?;
         let (sync, volatile_cache, durability) = match (medium.survives, dax) {
-            (Survives::ProcessDeath, _) => (
-                Sync::Fence,
-                true,
-                "survives the death of the process only: the medium is main memory",
-            ),
-            (Survives::PowerCut, true) => (
-                Sync::Fence,
-                false,
-                "survives a power cut (DAX: stores past the CPU's caches, then a fence)",
-            ),
-            (Survives::PowerCut, false) => (
-                Sync::Msync,
-                true,
-                "survives a power cut; not DAX, so each durable write waits for msync",
-            ),
+            (Survives::ProcessDeath, _) => {
+                (Sync::Fence, true, "survives the death of the process only: the medium is main memory")
+            }
+            (Survives::PowerCut, true) => {
+                (Sync::Fence, false, "survives a power cut (DAX: stores past the CPU's caches, then a fence)")
+            }
+            (Survives::PowerCut, false) => {
+                (Sync::Msync, true, "survives a power cut; not DAX, so each durable write waits for msync")
+            }
         };
         Ok(Self {
             info: DeviceInfo {
@@ -78,11 +72,7 @@ impl MappedDevice {
                 kind: DeviceKind::Mapped,
                 size_bytes: medium.size_bytes,
                 logical_block: 512,
-                physical_block: if sync == Sync::Fence {
-                    512
-                } else {
-                    medium.physical_block
-                },
+                physical_block: if sync == Sync::Fence { 512 } else { medium.physical_block },
                 direct: sync == Sync::Fence,
                 volatile_cache,
                 survives: medium.survives,
@@ -111,11 +101,7 @@ impl MappedDevice {
                 read.map_err(|e| IoError::new(kind_of(&e), "reading from a mapped device"))?;
                 Ok(Some(buf.freeze()))
             }
-            DeviceOp::Write {
-                offset,
-                bufs,
-                durable,
-            } => {
+            DeviceOp::Write { offset, bufs, durable } => {
                 let len = bufs.iter().map(|b| b.len()).sum();
                 let mut at = offset as usize;
                 for buf in &bufs {
@@ -151,10 +137,7 @@ impl MappedDevice {
 
     fn store(&mut self, at: usize, data: &[u8]) -> Result<(), IoError> {
         if !at.is_multiple_of(512) || !data.len().is_multiple_of(512) {
-            return Err(IoError::new(
-                ErrorKind::Invalid,
-                "writing less than a sector of a mapped device",
-            ));
+            return Err(IoError::new(ErrorKind::Invalid, "writing less than a sector of a mapped device"));
         }
         let target = self.map.range(at, data.len());
         let target = target.map_err(|e| IoError::new(kind_of(&e), "writing to a mapped device"))?;
@@ -240,25 +223,14 @@ impl Mapping {
             let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, claimed.file.as_raw_fd());
             // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
             let base = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd, 0) };
-            if base == libc::MAP_FAILED {
-                Err(io::Error::last_os_error())
-            } else {
-                Ok(base)
-            }
+            if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base) }
         };
         let (base, dax) = match map(libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC) {
             Ok(base) => (base, Stores::REACH_MEMORY),
             Err(_) => (map(libc::MAP_SHARED)?, false),
         };
         let base = NonNull::new(base.cast()).ok_or(IoErrorKind::AddrNotAvailable)?;
-        Ok((
-            Self {
-                base,
-                len,
-                populated: vec![false; len.div_ceil(WINDOW_BYTES)],
-            },
-            dax,
-        ))
+        Ok((Self { base, len, populated: vec![false; len.div_ceil(WINDOW_BYTES)] }, dax))
     }
 
     /// The address of `len` bytes at `at`, all of whose pages can be stored to.

@@ -38,14 +38,7 @@ impl Medium {
             Sort::Block => {
                 let logical = ioctl_u32(file, BLKSSZGET)? as usize;
                 let memory = dio_alignment(file)?.map_or(logical, |a| a.memory);
-                (
-                    block_size_bytes(file)?,
-                    Some(Alignment {
-                        offset: logical,
-                        memory,
-                    }),
-                    meta.rdev(),
-                )
+                (block_size_bytes(file)?, Some(Alignment { offset: logical, memory }), meta.rdev())
             }
         };
         // The end of a file that is no multiple of the alignment is out of reach of direct I/O.
@@ -62,11 +55,7 @@ impl Medium {
             direct,
             physical_block: physical.max(logical),
             volatile_cache: queue.text("write_cache").is_none_or(|t| t != "write through"),
-            survives: if in_memory {
-                Survives::ProcessDeath
-            } else {
-                Survives::PowerCut
-            },
+            survives: if in_memory { Survives::ProcessDeath } else { Survives::PowerCut },
         })
     }
 }
@@ -112,23 +101,14 @@ fn dio_alignment(file: &File) -> io::Result<Option<Alignment>> {
     // SAFETY: zero bytes are a valid statx, and the call filled it in.
     let stat = unsafe { stat.assume_init() };
     if stat.stx_mask & libc::STATX_DIOALIGN == 0 {
-        return Ok(Some(Alignment {
-            offset: CAUTIOUS,
-            memory: CAUTIOUS,
-        }));
+        return Ok(Some(Alignment { offset: CAUTIOUS, memory: CAUTIOUS }));
     }
-    let (offset, memory) = (
-        stat.stx_dio_offset_align as usize,
-        stat.stx_dio_mem_align as usize,
-    );
+    let (offset, memory) = (stat.stx_dio_offset_align as usize, stat.stx_dio_mem_align as usize);
     let sane = |n: usize| n.is_power_of_two() && n <= CAUTIOUS;
     if !sane(offset) || !sane(memory) {
         return Ok(None);
     }
-    Ok(Some(Alignment {
-        offset: offset.max(512),
-        memory,
-    }))
+    Ok(Some(Alignment { offset: offset.max(512), memory }))
 }
 
 /// Whether a file lies in main memory (tmpfs, ramfs).
@@ -182,11 +162,7 @@ fn device_in_memory(dev: u64, depth: usize) -> bool {
 }
 
 fn sysfs_of(dev: u64) -> Option<PathBuf> {
-    let path = PathBuf::from(format!(
-        "/sys/dev/block/{}:{}",
-        libc::major(dev),
-        libc::minor(dev)
-    ));
+    let path = PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(dev), libc::minor(dev)));
     path.exists().then_some(path)
 }
 

@@ -54,9 +54,7 @@ impl FromStr for DeviceSpec {
     type Err = UnknownDevice;
 
     fn from_str(given: &str) -> Result<Self, UnknownDevice> {
-        let unknown = || UnknownDevice {
-            given: given.to_owned(),
-        };
+        let unknown = || UnknownDevice { given: given.to_owned() };
         let scheme = given.split_once(':').filter(|(scheme, _)| !scheme.contains('/'));
         match scheme {
             Some(("pmem", path)) if !path.is_empty() => Ok(Self::Pmem(path.into())),
@@ -106,11 +104,7 @@ pub enum OpenError {
 
 impl OpenError {
     pub(crate) fn system(doing: &'static str, path: &Path, source: io::Error) -> Self {
-        Self::System {
-            doing,
-            path: path.to_owned(),
-            source,
-        }
+        Self::System { doing, path: path.to_owned(), source }
     }
 }
 
@@ -137,10 +131,7 @@ mod tests {
     fn names_of_devices() {
         let parse = |s: &str| s.parse::<DeviceSpec>();
         assert_eq!(parse("/dev/vdb"), Ok(DeviceSpec::Path("/dev/vdb".into())));
-        assert_eq!(
-            parse("pmem:/dev/shm/c"),
-            Ok(DeviceSpec::Pmem("/dev/shm/c".into()))
-        );
+        assert_eq!(parse("pmem:/dev/shm/c"), Ok(DeviceSpec::Pmem("/dev/shm/c".into())));
         assert_eq!(parse("./with:colon"), Ok(DeviceSpec::Path("./with:colon".into())));
         for bad in ["", "pmem:", "floppy:a", "nbd+x:/y"] {
             let told = parse(bad).unwrap_err().to_string();

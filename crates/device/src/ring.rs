@@ -54,10 +54,7 @@ impl Waker {
         }
         // SAFETY: the call above made this descriptor and nobody else knows it.
         let event = unsafe { File::from_raw_fd(fd) };
-        Ok(Self(Arc::new(WakerState {
-            asleep: AtomicBool::new(false),
-            event,
-        })))
+        Ok(Self(Arc::new(WakerState { asleep: AtomicBool::new(false), event })))
     }
 
     /// Makes the ring's thread look for work. Call it after the work was published.
@@ -168,9 +165,7 @@ impl Ring {
         let place = reactor.clients.iter().position(|c| matches!(c, Client::Free));
         let place = place.unwrap_or(reactor.clients.len());
         if place == CLIENTS_MAX {
-            return Err(io::Error::other(format!(
-                "more than {CLIENTS_MAX} devices on one ring"
-            )));
+            return Err(io::Error::other(format!("more than {CLIENTS_MAX} devices on one ring")));
         }
         if place == reactor.clients.len() {
             reactor.clients.push(Client::Free);
@@ -183,17 +178,8 @@ impl Ring {
     /// Returns whether nothing was left under way.
     pub(crate) fn leave(&self, client: ClientId) -> bool {
         let mut reactor = self.0.borrow_mut();
-        let left = reactor
-            .held
-            .iter()
-            .flatten()
-            .filter(|h| h.client == client)
-            .count();
-        let place = if left == 0 {
-            Client::Free
-        } else {
-            Client::Left(left)
-        };
+        let left = reactor.held.iter().flatten().filter(|h| h.client == client).count();
+        let place = if left == 0 { Client::Free } else { Client::Left(left) };
         if let Client::Joined(mail) = std::mem::replace(&mut reactor.clients[client.0], place) {
             reactor.mail -= mail.len();
         }
@@ -256,11 +242,7 @@ impl Reactor {
             self.submit_only()
         } else {
             self.waker.announce_sleep();
-            let result = if idle() {
-                self.sleep(timeout)
-            } else {
-                self.submit_only()
-            };
+            let result = if idle() { self.sleep(timeout) } else { self.submit_only() };
             self.waker.awake();
             result
         };
@@ -292,12 +274,7 @@ impl Reactor {
         }
         let queued = u32::try_from(queued).unwrap_or(SUBMISSIONS);
         // SAFETY: no signal mask is passed; the entries' memory is held as `push` demands.
-        unsafe {
-            self.uring
-                .submitter()
-                .enter::<libc::sigset_t>(queued, 0, ENTER_GETEVENTS, None)
-        }
-        .map(drop)
+        unsafe { self.uring.submitter().enter::<libc::sigset_t>(queued, 0, ENTER_GETEVENTS, None) }.map(drop)
     }
 
     fn arm_waker(&mut self) -> io::Result<()> {
@@ -306,10 +283,7 @@ impl Reactor {
         }
         let event = Fd(self.waker.0.event.as_raw_fd());
         // Multi-shot: fires at each write to the eventfd, whose counter therefore need not be read.
-        let entry = opcode::PollAdd::new(event, libc::POLLIN as u32)
-            .multi(true)
-            .build()
-            .user_data(WAKE);
+        let entry = opcode::PollAdd::new(event, libc::POLLIN as u32).multi(true).build().user_data(WAKE);
         // SAFETY: a poll names no memory, and the waker's descriptor lives as long as the ring.
         unsafe { self.push(&entry) }?;
         self.wake_armed = true;
@@ -366,10 +340,7 @@ impl Drop for Reactor {
 
 /// Errors of `io_uring_enter` that mean "look at the completions and come again".
 fn is_passing(e: &io::Error) -> bool {
-    matches!(
-        e.raw_os_error(),
-        Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN)
-    )
+    matches!(e.raw_os_error(), Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN))
 }
 
 #[cfg(test)]
@@ -382,16 +353,14 @@ mod tests {
     #[test]
     fn timeout_ends_the_sleep() {
         let ring = Ring::new().unwrap();
-        ring.submit_and_wait(Some(Duration::from_millis(1)), || true)
-            .unwrap();
+        ring.submit_and_wait(Some(Duration::from_millis(1)), || true).unwrap();
     }
 
     #[test]
     fn work_that_idle_sees_cancels_the_sleep() {
         let ring = Ring::new().unwrap();
         let begun = Instant::now();
-        ring.submit_and_wait(Some(Duration::from_secs(60)), || false)
-            .unwrap();
+        ring.submit_and_wait(Some(Duration::from_secs(60)), || false).unwrap();
         assert!(begun.elapsed() < Duration::from_secs(30));
     }
 

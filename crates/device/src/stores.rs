@@ -21,29 +21,17 @@ impl Stores {
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn detect() -> Self {
         if std::arch::is_x86_feature_detected!("avx512f") {
-            return Self {
-                copy: x86::copy_avx512,
-                name: "avx512",
-            };
+            return Self { copy: x86::copy_avx512, name: "avx512" };
         }
         if std::arch::is_x86_feature_detected!("avx2") {
-            return Self {
-                copy: x86::copy_avx2,
-                name: "avx2",
-            };
+            return Self { copy: x86::copy_avx2, name: "avx2" };
         }
-        Self {
-            copy: x86::copy_sse2,
-            name: "sse2",
-        }
+        Self { copy: x86::copy_sse2, name: "sse2" }
     }
 
     #[cfg(not(target_arch = "x86_64"))]
     pub(crate) fn detect() -> Self {
-        Self {
-            copy: plain,
-            name: "plain",
-        }
+        Self { copy: plain, name: "plain" }
     }
 
     /// Whether [`Stores::copy`] and [`fence`] together make data leave the CPU.
@@ -101,20 +89,8 @@ mod x86 {
     }
 
     copy_past_caches!(copy_sse2, "sse2", __m128i, _mm_loadu_si128, _mm_stream_si128);
-    copy_past_caches!(
-        copy_avx2,
-        "avx2",
-        __m256i,
-        _mm256_loadu_si256,
-        _mm256_stream_si256
-    );
-    copy_past_caches!(
-        copy_avx512,
-        "avx512f",
-        __m512i,
-        _mm512_loadu_si512,
-        _mm512_stream_si512
-    );
+    copy_past_caches!(copy_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_stream_si256);
+    copy_past_caches!(copy_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_stream_si512);
 }
 
 #[cfg(test)]
@@ -125,22 +101,13 @@ mod tests {
     #[test]
     fn every_width_copies_every_byte() {
         let source: Vec<u8> = (0..4096u32).map(|i| (i * 7 % 251) as u8).collect();
-        #[cfg_attr(
-            not(target_arch = "x86_64"),
-            expect(unused_mut, reason = "only x86-64 has several")
-        )]
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "only x86-64 has several"))]
         let mut all = vec![Stores::detect()];
         #[cfg(target_arch = "x86_64")]
         {
-            all.push(Stores {
-                copy: x86::copy_sse2,
-                name: "sse2",
-            });
+            all.push(Stores { copy: x86::copy_sse2, name: "sse2" });
             if std::arch::is_x86_feature_detected!("avx2") {
-                all.push(Stores {
-                    copy: x86::copy_avx2,
-                    name: "avx2",
-                });
+                all.push(Stores { copy: x86::copy_avx2, name: "avx2" });
             }
         }
         for stores in all {
@@ -149,11 +116,7 @@ mod tests {
             unsafe { stores.copy(&source[1..=4032], target.as_mut_ptr()) };
             fence();
             assert_eq!(target[..4032], source[1..=4032], "{}", stores.name);
-            assert!(
-                target[4032..].iter().all(|b| *b == 0),
-                "{} wrote past the end",
-                stores.name
-            );
+            assert!(target[4032..].iter().all(|b| *b == 0), "{} wrote past the end", stores.name);
         }
     }
 }

@@ -101,21 +101,9 @@ impl Transfer {
                 let skip = offset % align.offset as u64;
                 let whole = (skip as usize + len).next_multiple_of(align.offset);
                 let buf = BufMut::zeroed(whole);
-                (
-                    offset - skip,
-                    Work::Read {
-                        buf,
-                        moved: 0,
-                        skip: skip as usize,
-                        len,
-                    },
-                )
+                (offset - skip, Work::Read { buf, moved: 0, skip: skip as usize, len })
             }
-            DeviceOp::Write {
-                offset,
-                bufs,
-                durable,
-            } => {
+            DeviceOp::Write { offset, bufs, durable } => {
                 let data = Gather::aligned(bufs, align);
                 check_multiple(offset, data.bytes as u64, align)?;
                 (offset, Work::Write { data, durable })
@@ -123,28 +111,11 @@ impl Transfer {
             DeviceOp::Flush => (0, Work::Flush),
             DeviceOp::Zero { offset, len, unmap } => {
                 check_multiple(offset, len, align)?;
-                let way = if unmap {
-                    first_way
-                } else {
-                    first_way.max(ZeroWay::Range)
-                };
-                (
-                    offset,
-                    Work::Zero {
-                        len,
-                        done: 0,
-                        way,
-                        zeroes: None,
-                    },
-                )
+                let way = if unmap { first_way } else { first_way.max(ZeroWay::Range) };
+                (offset, Work::Zero { len, done: 0, way, zeroes: None })
             }
         };
-        Ok(Self {
-            tag,
-            offset,
-            work,
-            retries: 0,
-        })
+        Ok(Self { tag, offset, work, retries: 0 })
     }
 
     pub(crate) fn tag(&self) -> u64 {
@@ -186,12 +157,7 @@ impl Transfer {
             }
             Work::Write { data, durable } => data.entry(fd, offset, *durable),
             Work::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-            Work::Zero {
-                len,
-                done,
-                way,
-                zeroes,
-            } => {
+            Work::Zero { len, done, way, zeroes } => {
                 let at = offset + *done;
                 let rest = *len - *done;
                 let mode = match way {
@@ -203,10 +169,7 @@ impl Transfer {
                         return gather.entry(fd, at, false);
                     }
                 };
-                opcode::Fallocate::new(fd, rest.min(ZERO_STEP_BYTES))
-                    .offset(at)
-                    .mode(mode)
-                    .build()
+                opcode::Fallocate::new(fd, rest.min(ZERO_STEP_BYTES)).offset(at).mode(mode).build()
             }
         }
     }
@@ -218,12 +181,7 @@ impl Transfer {
             return Step::Again;
         }
         match &mut self.work {
-            Work::Read {
-                buf,
-                moved,
-                skip,
-                len,
-            } => {
+            Work::Read { buf, moved, skip, len } => {
                 let Ok(n) = usize::try_from(result) else {
                     return failed(result, "reading from a device");
                 };
@@ -256,17 +214,10 @@ impl Transfer {
             }
             Work::Flush if result < 0 => failed(result, "flushing a device"),
             Work::Flush => Step::Done(Ok(None)),
-            Work::Zero {
-                len,
-                done,
-                way,
-                zeroes,
-            } => {
+            Work::Zero { len, done, way, zeroes } => {
                 if result < 0 {
-                    let unable = matches!(
-                        -result,
-                        libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::ENODEV
-                    );
+                    let unable =
+                        matches!(-result, libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::ENODEV);
                     match way.next() {
                         Some(next) if unable => *way = next,
                         _ => return failed(result, "zeroing a device"),
@@ -277,11 +228,7 @@ impl Transfer {
                     Some(_) => result as u64,
                     None => (*len - *done).min(ZERO_STEP_BYTES),
                 };
-                if *done == *len {
-                    Step::Done(Ok(None))
-                } else {
-                    Step::Again
-                }
+                if *done == *len { Step::Done(Ok(None)) } else { Step::Again }
             }
         }
     }
@@ -292,10 +239,7 @@ fn check_multiple(offset: u64, len: u64, align: Alignment) -> Result<(), IoError
     if offset.is_multiple_of(unit) && len.is_multiple_of(unit) {
         return Ok(());
     }
-    Err(IoError::new(
-        ErrorKind::Invalid,
-        "writing less than a logical block of the device",
-    ))
+    Err(IoError::new(ErrorKind::Invalid, "writing less than a logical block of the device"))
 }
 
 fn failed(result: i32, context: &'static str) -> Step {
@@ -323,20 +267,9 @@ struct Gather {
 impl Gather {
     fn new(bufs: Vec<Buf>) -> Self {
         let parts = bufs.iter().filter(|b| !b.is_empty());
-        let parts = parts
-            .map(|b| iovec {
-                iov_base: b.as_ptr() as *mut _,
-                iov_len: b.len(),
-            })
-            .collect();
+        let parts = parts.map(|b| iovec { iov_base: b.as_ptr() as *mut _, iov_len: b.len() }).collect();
         let bytes = bufs.iter().map(|b| b.len()).sum();
-        Self {
-            _bufs: bufs,
-            parts,
-            first: 0,
-            bytes,
-            done: 0,
-        }
+        Self { _bufs: bufs, parts, first: 0, bytes, done: 0 }
     }
 
     /// As [`Gather::new`], but through one aligned copy if a buffer does not lie as the device wants it.
@@ -363,19 +296,10 @@ impl Gather {
             bytes <= MOVE_BYTES_MAX
         };
         let rest = &self.parts[self.first..];
-        let count = rest
-            .iter()
-            .take(IOVECS_MAX)
-            .take_while(fits)
-            .count()
-            .max(1)
-            .min(rest.len());
+        let count = rest.iter().take(IOVECS_MAX).take_while(fits).count().max(1).min(rest.len());
         let flags = if durable { libc::RWF_DSYNC } else { 0 };
         let at = offset + self.done as u64;
-        opcode::Writev::new(fd, rest.as_ptr(), count as u32)
-            .offset(at)
-            .rw_flags(flags)
-            .build()
+        opcode::Writev::new(fd, rest.as_ptr(), count as u32).offset(at).rw_flags(flags).build()
     }
 
     /// Takes note of `n` more written bytes; true if that was all.
@@ -398,10 +322,7 @@ impl Gather {
 mod tests {
     use super::*;
 
-    const SECTORS: Alignment = Alignment {
-        offset: 512,
-        memory: 512,
-    };
+    const SECTORS: Alignment = Alignment { offset: 512, memory: 512 };
 
     #[test]
     fn short_writes_go_on_where_they_stopped() {
@@ -409,10 +330,7 @@ mod tests {
         let (first, second) = (bufs[0].as_ptr(), bufs[1].as_ptr());
         let mut gather = Gather::aligned(bufs, SECTORS);
         assert!(!gather.moved(100));
-        assert_eq!(
-            gather.parts[gather.first].iov_base as *const u8,
-            first.wrapping_add(100)
-        );
+        assert_eq!(gather.parts[gather.first].iov_base as *const u8, first.wrapping_add(100));
         assert!(!gather.moved(412 + 1000));
         assert_eq!((gather.first, gather.done), (1, 1512));
         assert_eq!(gather.parts[1].iov_base as *const u8, second.wrapping_add(1000));
@@ -421,14 +339,8 @@ mod tests {
 
     #[test]
     fn a_short_read_at_the_end_is_an_error_and_a_wide_one_is_cut() {
-        let op = DeviceOp::Read {
-            offset: 1024,
-            len: 512,
-        };
-        let wide = Alignment {
-            offset: 4096,
-            memory: 4096,
-        };
+        let op = DeviceOp::Read { offset: 1024, len: 512 };
+        let wide = Alignment { offset: 4096, memory: 4096 };
         let mut t = Transfer::new(1, op, wide, ZeroWay::Punch).unwrap();
         assert_eq!(t.offset, 0);
         assert!(matches!(t.advance(1024), Step::Again));
@@ -449,14 +361,8 @@ mod tests {
         assert_eq!(gather.parts.len(), 1);
         assert_eq!(gather.parts[0].iov_base as usize % 4096, 0);
         let write = |offset, len| {
-            let op = DeviceOp::Write {
-                offset,
-                bufs: vec![Buf::zeroed(len)],
-                durable: false,
-            };
-            Transfer::new(1, op, SECTORS, ZeroWay::Punch)
-                .err()
-                .map(|e| e.kind)
+            let op = DeviceOp::Write { offset, bufs: vec![Buf::zeroed(len)], durable: false };
+            Transfer::new(1, op, SECTORS, ZeroWay::Punch).err().map(|e| e.kind)
         };
         assert_eq!(write(512, 512), None);
         assert_eq!(write(100, 512), Some(ErrorKind::Invalid));
@@ -465,11 +371,7 @@ mod tests {
 
     #[test]
     fn zeroing_comes_down_to_writes() {
-        let op = DeviceOp::Zero {
-            offset: 0,
-            len: 3 << 20,
-            unmap: true,
-        };
+        let op = DeviceOp::Zero { offset: 0, len: 3 << 20, unmap: true };
         let mut t = Transfer::new(1, op, SECTORS, ZeroWay::Punch).unwrap();
         assert!(matches!(t.advance(-libc::EOPNOTSUPP), Step::Again));
         assert_eq!(t.zero_way(), Some(ZeroWay::Range));

@@ -63,17 +63,16 @@ impl Drops {
         self.flush_under_way.is_none()
     }
 
-    /// The ranges whose clean copies are untrue, or `None` if there were too many to remember.
+    /// The ranges whose clean copies were made untrue, or `None` if there were too many to remember.
     pub(crate) fn untrue(&self) -> Option<&[BlockRange]> {
         (!self.overflowed).then_some(&self.ranges)
     }
 
-    fn remember(&mut self, range: BlockRange) {
-        if self.ranges.last() == Some(&range) {
-            return;
-        }
-        if self.ranges.len() < DROPS_MAX {
-            self.ranges.push(range);
+    fn remember(&mut self, block: BlockNo) {
+        if let Some(last) = self.ranges.last_mut().filter(|last| last.end() == block.0) {
+            last.count += 1;
+        } else if self.ranges.len() < DROPS_MAX {
+            self.ranges.push(BlockRange::new(block, 1));
         } else {
             self.overflowed = true;
         }
@@ -96,16 +95,10 @@ impl Engine {
         let offset = range.first.offset();
         let len = (range.count * BLOCK_BYTES).min(self.volume_bytes - offset);
         let op = match (&part.payload, &part.blocks) {
-            (Payload::Zero { unmap }, _) => DeviceOp::Zero {
-                offset,
-                len,
-                unmap: *unmap,
-            },
-            (Payload::Data { .. }, Some(blocks)) => DeviceOp::Write {
-                offset,
-                bufs: vec![blocks.slice(0, len as usize)],
-                durable,
-            },
+            (Payload::Zero { unmap }, _) => DeviceOp::Zero { offset, len, unmap: *unmap },
+            (Payload::Data { .. }, Some(blocks)) => {
+                DeviceOp::Write { offset, bufs: vec![blocks.slice(0, len as usize)], durable }
+            }
             (Payload::Data { .. }, None) => return,
         };
         self.io(Role::Backing, op, Class::Foreground, IoOwner::BypassWrite(key));
@@ -123,11 +116,7 @@ impl Engine {
             Box::new(range.iter().filter_map(|b| self.index.get(b, &self.segments)))
         } else {
             let within = move |b: BlockNo| range.first <= b && b.0 < range.end();
-            Box::new(
-                self.index
-                    .slots()
-                    .filter(move |s| within(self.segments.slot(*s).block())),
-            )
+            Box::new(self.index.slots().filter(move |s| within(self.segments.slot(*s).block())))
         }
     }
 
@@ -142,12 +131,7 @@ impl Engine {
         };
         if matches!(part.payload, Payload::Zero { .. }) && part.fua {
             part.state = PartState::BypassFlushing;
-            self.io(
-                Role::Backing,
-                DeviceOp::Flush,
-                Class::Foreground,
-                IoOwner::BypassFlush(key),
-            );
+            self.io(Role::Backing, DeviceOp::Flush, Class::Foreground, IoOwner::BypassFlush(key));
             return;
         }
         if !part.fua {
@@ -186,18 +170,9 @@ impl Engine {
         assert!(part.fua, "superseded only by what is durable on the backing");
         part.state = PartState::Superseding;
         let count = range.count.min(u64::from(u32::MAX)) as u32;
-        let extent = Some(Extent {
-            block: range.first,
-            count,
-            kind: ExtentKind::Supersede,
-        });
+        let extent = Some(Extent { block: range.first, count, kind: ExtentKind::Supersede });
         let owner = AppendOwner::Supersede(key);
-        self.log_append_urgent(Append {
-            extent,
-            data: None,
-            owner,
-            durable: true,
-        });
+        self.log_append_urgent(Append { extent, data: None, owner, durable: true });
     }
 
     pub(crate) fn supersede_done(&mut self, key: PartKey) {
@@ -210,13 +185,8 @@ impl Engine {
     /// The log can never come back: what waited for a supersede record needs none.
     pub(crate) fn bypass_after_retirement(&mut self) {
         let awaiting = |s: PartState| s == PartState::AwaitingRetirement;
-        let keys: Vec<PartKey> = self
-            .requests
-            .parts
-            .iter()
-            .filter(|(_, p)| awaiting(p.state))
-            .map(|(k, _)| *k)
-            .collect();
+        let keys: Vec<PartKey> =
+            self.requests.parts.iter().filter(|(_, p)| awaiting(p.state)).map(|(k, _)| *k).collect();
         for key in keys {
             self.bypass_acknowledge(key);
         }
@@ -244,9 +214,7 @@ impl Engine {
         let max = self.piece_blocks_max();
         let appends = pieces(range, ExtentKind::Clean, Some(&blocks), max, owner, false);
         if let Some(part) = self.requests.parts.get_mut(&key) {
-            part.state = PartState::CopyingClean {
-                pieces: appends.len() as u32,
-            };
+            part.state = PartState::CopyingClean { pieces: appends.len() as u32 };
         }
         for append in appends {
             self.log_append(append);
@@ -276,19 +244,34 @@ impl Engine {
 
     /// The index forgets a range. `untrue` says that the log itself still holds clean copies as if they were true.
     pub(crate) fn forget(&mut self, range: BlockRange, untrue: bool) {
-        let slots: Vec<_> = self.current_in(range).collect();
-        if slots.is_empty() {
-            return;
+        let mut blocks: Vec<BlockNo> =
+            self.current_in(range).map(|slot| self.segments.slot(slot).block()).collect();
+        blocks.sort_unstable();
+        for block in blocks {
+            if let Some(slot) = self.index.remove(block, &self.segments) {
+                self.untrack(slot);
+                self.segments.ceased_current(slot);
+            }
+            if untrue {
+                self.drops.remember(block);
+            }
         }
-        for slot in slots {
-            let block = self.segments.slot(slot).block();
-            self.index.remove(block, &self.segments);
-            self.untrack(slot);
-            self.segments.ceased_current(slot);
+    }
+
+    /// Blocks that must not be believed after a clean stop although the log has clean copies of them: those that
+    /// bypasses made untrue and that have not been cached anew. `None` if there were too many to remember.
+    pub(crate) fn untrue_blocks(&self) -> Option<Vec<BlockRange>> {
+        let mut absent: Vec<BlockRange> = Vec::new();
+        for block in self.drops.untrue()?.iter().flat_map(|r| r.iter()) {
+            if self.index.get(block, &self.segments).is_some() {
+                continue;
+            }
+            match absent.last_mut() {
+                Some(last) if last.end() == block.0 => last.count += 1,
+                _ => absent.push(BlockRange::new(block, 1)),
+            }
         }
-        if untrue {
-            self.drops.remember(range);
-        }
+        Some(absent)
     }
 
     /// Flushes the backing if a client's flush must cover bypassed writes.
@@ -296,12 +279,7 @@ impl Engine {
         let drops = &mut self.drops;
         if drops.flush_under_way.is_none() && drops.epoch_wanted > drops.epoch_done {
             drops.flush_under_way = Some(drops.epoch_wanted);
-            self.io(
-                Role::Backing,
-                DeviceOp::Flush,
-                Class::Foreground,
-                IoOwner::BackingFlush,
-            );
+            self.io(Role::Backing, DeviceOp::Flush, Class::Foreground, IoOwner::BackingFlush);
         }
     }
 

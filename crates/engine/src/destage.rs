@@ -97,9 +97,7 @@ impl Destage {
 
     /// Whether the slot's data is known to be damaged for good.
     pub(crate) fn is_corrupt(&self, block: BlockNo, slot: SlotRef) -> bool {
-        self.unreadable
-            .get(&block)
-            .is_some_and(|(s, corrupt)| *s == slot && *corrupt)
+        self.unreadable.get(&block).is_some_and(|(s, corrupt)| *s == slot && *corrupt)
     }
 }
 
@@ -109,11 +107,7 @@ impl Engine {
             self.destage.paused_until = None;
         }
         self.destage_retry_unreadable();
-        let allowed = if self.commands.settling() {
-            0
-        } else {
-            self.destage_pressure().runs()
-        };
+        let allowed = if self.commands.settling() { 0 } else { self.destage_pressure().runs() };
         if self.destage.paused_until.is_none() {
             while self.destage.runs.len() < allowed && self.destage_start_run() {}
         }
@@ -121,9 +115,7 @@ impl Engine {
     }
 
     fn destage_pressure(&self) -> Pressure {
-        let age_ns = self
-            .oldest_dirty_ns()
-            .map_or(0, |t| self.wall_ns().saturating_sub(t));
+        let age_ns = self.oldest_dirty_ns().map_or(0, |t| self.wall_ns().saturating_sub(t));
         Pressure {
             segments: self.segments.count() as u64,
             segments_free: self.segments.free_count() as u64,
@@ -164,12 +156,7 @@ impl Engine {
     fn member(&self, slot: SlotRef) -> Member {
         let s = self.segments.slot(slot);
         let place = self.layout.segment_offset(slot.segment()) + u64::from(s.offset());
-        Member {
-            slot,
-            seq: self.segments.seq(slot),
-            checksum: s.checksum(),
-            place,
-        }
+        Member { slot, seq: self.segments.seq(slot), checksum: s.checksum(), place }
     }
 
     /// Adds the dirty blocks that follow in the volume, from whichever segment.
@@ -196,11 +183,7 @@ impl Engine {
             return false;
         }
         let mut found: Vec<(BlockNo, SlotRef)> = Vec::new();
-        let enough = if self.log.waits_for_room() {
-            COLLECT_BLOCKS_HURRIED
-        } else {
-            COLLECT_BLOCKS_MAX
-        };
+        let enough = if self.log.waits_for_room() { COLLECT_BLOCKS_HURRIED } else { COLLECT_BLOCKS_MAX };
         for index in &self.segments.live {
             if found.len() >= enough {
                 break;
@@ -228,14 +211,7 @@ impl Engine {
             self.segments.pin(m.slot.segment());
         }
         let range = BlockRange::new(first, members.len() as u64);
-        let run = Run {
-            range,
-            zero,
-            members,
-            reads: Vec::new(),
-            outstanding: 0,
-            bad: Vec::new(),
-        };
+        let run = Run { range, zero, members, reads: Vec::new(), outstanding: 0, bad: Vec::new() };
         self.destage.runs.insert(key, run);
         if zero {
             self.destage_write(key);
@@ -255,17 +231,8 @@ impl Engine {
             let together = |k: usize, m: &Member| {
                 m.slot.segment() == start.slot.segment() && m.place == start.place + k as u64 * BLOCK_BYTES
             };
-            let count = run.members[at..]
-                .iter()
-                .enumerate()
-                .take_while(|(k, m)| together(*k, m))
-                .count();
-            run.reads.push(RunRead {
-                first: at,
-                count,
-                attempt: 1,
-                data: None,
-            });
+            let count = run.members[at..].iter().enumerate().take_while(|(k, m)| together(*k, m)).count();
+            run.reads.push(RunRead { first: at, count, attempt: 1, data: None });
             at += count;
         }
         for n in 0..run.reads.len() {
@@ -279,16 +246,9 @@ impl Engine {
         };
         run.outstanding += 1;
         let read = &run.reads[n];
-        let op = DeviceOp::Read {
-            offset: run.members[read.first].place,
-            len: read.count * BLOCK_BYTES as usize,
-        };
-        self.io(
-            Role::Cache,
-            op,
-            Class::Background,
-            IoOwner::DestageRead(key, n as u32),
-        );
+        let op =
+            DeviceOp::Read { offset: run.members[read.first].place, len: read.count * BLOCK_BYTES as usize };
+        self.io(Role::Cache, op, Class::Background, IoOwner::DestageRead(key, n as u32));
     }
 
     pub(crate) fn destage_read_done(&mut self, key: RunKey, n: u32, result: DeviceResult) {
@@ -320,12 +280,7 @@ impl Engine {
                 run.reads[n].count = 0;
                 let again: Vec<usize> = (0..count)
                     .map(|k| {
-                        let read = RunRead {
-                            first: first + k,
-                            count: 1,
-                            attempt: attempt + 1,
-                            data: None,
-                        };
+                        let read = RunRead { first: first + k, count: 1, attempt: attempt + 1, data: None };
                         run.reads.push(read);
                         run.reads.len() - 1
                     })
@@ -339,11 +294,7 @@ impl Engine {
             return;
         };
         if run.outstanding == 0 {
-            if run.bad.is_empty() {
-                self.destage_write(key)
-            } else {
-                self.destage_drop_bad(key)
-            }
+            if run.bad.is_empty() { self.destage_write(key) } else { self.destage_drop_bad(key) }
         }
     }
 
@@ -358,9 +309,7 @@ impl Engine {
             if self.index.get(block, &self.segments) == Some(member.slot) {
                 self.segments.mark(member.slot, UNREADABLE, true);
                 self.destage.unreadable.insert(block, (member.slot, *corrupt));
-                self.destage
-                    .unreadable_retry
-                    .get_or_insert(self.now.plus_ms(UNREADABLE_RETRY_MS));
+                self.destage.unreadable_retry.get_or_insert(self.now.plus_ms(UNREADABLE_RETRY_MS));
             }
         }
         self.destage_unlock(run.range);
@@ -374,11 +323,7 @@ impl Engine {
         let offset = run.range.first.offset();
         let len = (run.range.count * BLOCK_BYTES).min(self.volume_bytes - offset);
         let op = if run.zero {
-            DeviceOp::Zero {
-                offset,
-                len,
-                unmap: true,
-            }
+            DeviceOp::Zero { offset, len, unmap: true }
         } else {
             let mut reads: Vec<RunRead> = std::mem::take(&mut run.reads);
             reads.retain(|r| r.count > 0);
@@ -389,17 +334,9 @@ impl Engine {
             if let Some(last) = bufs.last_mut().filter(|_| cut > 0) {
                 *last = last.slice(0, last.len() - cut);
             }
-            DeviceOp::Write {
-                offset,
-                bufs,
-                durable: false,
-            }
+            DeviceOp::Write { offset, bufs, durable: false }
         };
-        let class = if self.log.waits_for_room() {
-            Class::Foreground
-        } else {
-            Class::Background
-        };
+        let class = if self.log.waits_for_room() { Class::Foreground } else { Class::Background };
         self.io(Role::Backing, op, class, IoOwner::DestageWrite(key));
     }
 
@@ -452,21 +389,12 @@ impl Engine {
     fn destage_flush_if_due(&mut self, allowed: usize) {
         let d = &self.destage;
         let quiet = d.runs.is_empty() && (d.plan.is_empty() || allowed == 0 || d.paused_until.is_some());
-        let enough = if self.log.waits_for_room() {
-            FLUSH_AFTER_BLOCKS_HURRIED
-        } else {
-            FLUSH_AFTER_BLOCKS
-        };
+        let enough = if self.log.waits_for_room() { FLUSH_AFTER_BLOCKS_HURRIED } else { FLUSH_AFTER_BLOCKS };
         let due = !d.written.is_empty() && (d.written_blocks >= enough || quiet);
         if due && d.flushing.is_none() {
             self.destage.flushing = Some(std::mem::take(&mut self.destage.written));
             self.destage.written_blocks = 0;
-            self.io(
-                Role::Backing,
-                DeviceOp::Flush,
-                Class::Background,
-                IoOwner::DestageFlush,
-            );
+            self.io(Role::Backing, DeviceOp::Flush, Class::Background, IoOwner::DestageFlush);
         }
     }
 
@@ -524,17 +452,12 @@ impl Engine {
 
     /// Blocks that could not be read are tried again now and then: the error may have passed (P9).
     fn destage_retry_unreadable(&mut self) {
-        if !self.destage.unreadable_retry.is_some_and(|at| at <= self.now) {
+        if self.destage.unreadable_retry.is_none_or(|at| at > self.now) {
             return;
         }
         self.destage.unreadable_retry = None;
-        let mut again: Vec<(BlockNo, SlotRef)> = self
-            .destage
-            .unreadable
-            .iter()
-            .filter(|(_, v)| !v.1)
-            .map(|(b, v)| (*b, v.0))
-            .collect();
+        let mut again: Vec<(BlockNo, SlotRef)> =
+            self.destage.unreadable.iter().filter(|(_, v)| !v.1).map(|(b, v)| (*b, v.0)).collect();
         again.sort_unstable();
         for (block, slot) in again {
             self.destage.unreadable.remove(&block);
@@ -552,18 +475,12 @@ impl Engine {
             }
             _ => None,
         };
-        [aged, self.destage.paused_until, self.destage.unreadable_retry]
-            .into_iter()
-            .flatten()
-            .min()
+        [aged, self.destage.paused_until, self.destage.unreadable_retry].into_iter().flatten().min()
     }
 
     /// The error that a command gets when blocks could not be destaged.
     pub(crate) fn unreadable_error() -> IoError {
-        IoError::new(
-            ErrorKind::Corrupt,
-            "destaging: some blocks cannot be read back from the cache",
-        )
+        IoError::new(ErrorKind::Corrupt, "destaging: some blocks cannot be read back from the cache")
     }
 
     /// Blocks are dirty, but all of them are lost or cannot be read.
@@ -573,12 +490,8 @@ impl Engine {
             return false;
         }
         let hopeless = |s: &Slot| s.has(DIRTY) && (s.kind() == SlotKind::Poison || s.has(UNREADABLE));
-        let count = |i: &u32| {
-            self.segments
-                .slot_refs(*i)
-                .filter(|r| hopeless(self.segments.slot(*r)))
-                .count()
-        };
+        let count =
+            |i: &u32| self.segments.slot_refs(*i).filter(|r| hopeless(self.segments.slot(*r))).count();
         self.segments.live.iter().map(count).sum::<usize>() as u64 == self.segments.dirty()
     }
 }
@@ -589,9 +502,5 @@ fn wants_destage(s: &Slot) -> bool {
 
 /// The replacement list of a tracked slot.
 pub(crate) fn list_of(s: &Slot) -> List {
-    if s.has(FREQUENT) {
-        List::Frequent
-    } else {
-        List::Recent
-    }
+    if s.has(FREQUENT) { List::Frequent } else { List::Recent }
 }

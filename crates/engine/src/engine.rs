@@ -170,20 +170,12 @@ impl Engine {
         if !matches!(self.life, Life::Running | Life::Stopping) {
             return None;
         }
-        [self.log_next_wake(), self.destage_next_wake()]
-            .into_iter()
-            .flatten()
-            .min()
+        [self.log_next_wake(), self.destage_next_wake()].into_iter().flatten().min()
     }
 
     fn io_done(&mut self, id: IoId, result: DeviceResult) {
-        #[expect(
-            clippy::panic,
-            reason = "an unknown completion means that device and engine disagree"
-        )]
-        let Some(owner) = self.ios.remove(&id) else {
-            panic!("completion of unknown {id:?}")
-        };
+        #[expect(clippy::panic, reason = "an unknown completion means that device and engine disagree")]
+        let Some(owner) = self.ios.remove(&id) else { panic!("completion of unknown {id:?}") };
         match owner {
             IoOwner::Recovery(step) => self.recovery_read_done(step, result),
             IoOwner::Batch(seq) => self.batch_done(seq, result),
@@ -256,21 +248,13 @@ impl Engine {
         };
         if let Some(error) = refusal {
             self.figures.errors += 1;
-            self.effects.push(Effect::Reply {
-                id,
-                result: Err(error),
-            });
+            self.effects.push(Effect::Reply { id, result: Err(error) });
             return;
         }
         match op {
             Op::Read { offset, len } => self.read_request(id, offset, len),
             Op::Write { offset, data, fua } => self.write_request(id, offset, data, fua, origin),
-            Op::Zero {
-                offset,
-                len,
-                unmap,
-                fua,
-            } => self.zero_request(id, offset, len, unmap, fua, origin),
+            Op::Zero { offset, len, unmap, fua } => self.zero_request(id, offset, len, unmap, fua, origin),
             Op::Flush => self.flush_request(id),
             Op::Status { offset, len } => self.status_request(id, offset, len),
         }

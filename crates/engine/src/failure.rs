@@ -74,9 +74,7 @@ impl Engine {
         let mut restart: Vec<PartKey> = Vec::new();
         for (owner, extent) in self.log.abandon() {
             if let Some(e) = extent {
-                self.failure
-                    .tainted
-                    .push(BlockRange::new(e.block, u64::from(e.count)));
+                self.failure.tainted.push(BlockRange::new(e.block, u64::from(e.count)));
             }
             match owner {
                 AppendOwner::Part(key) => restart.push(key),
@@ -112,11 +110,7 @@ impl Engine {
         if !tainted && !self.needs_supersede(range) {
             return Gate::Pass;
         }
-        if self.failure.stuck() {
-            Gate::Refuse
-        } else {
-            Gate::Wait
-        }
+        if self.failure.stuck() { Gate::Refuse } else { Gate::Wait }
     }
 
     pub(crate) fn failure_step(&mut self) {

@@ -37,10 +37,7 @@ fn shard_of(hash: u64) -> usize {
 
 impl Index {
     pub(crate) fn new() -> Self {
-        Self {
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            len: 0,
-        }
+        Self { shards: (0..SHARDS).map(|_| Shard::default()).collect(), len: 0 }
     }
 
     /// Blocks in the index.
@@ -50,10 +47,7 @@ impl Index {
 
     /// Memory of the tables in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|s| s.table.capacity() * 4 + size_of::<Shard>())
-            .sum()
+        self.shards.iter().map(|s| s.table.capacity() * 4 + size_of::<Shard>()).sum()
     }
 
     /// The slot of `block`, if it is cached.
@@ -96,9 +90,7 @@ impl Index {
 
     /// All slots, in no meaningful but deterministic order.
     pub(crate) fn slots(&self) -> impl Iterator<Item = SlotRef> + '_ {
-        self.shards
-            .iter()
-            .flat_map(|s| s.table.iter().filter(|v| **v != EMPTY).map(|v| SlotRef(*v)))
+        self.shards.iter().flat_map(|s| s.table.iter().filter(|v| **v != EMPTY).map(|v| SlotRef(*v)))
     }
 }
 
@@ -155,11 +147,7 @@ impl Shard {
                 break;
             }
             let home = self.home(hash(slots.slot(SlotRef(value)).block()));
-            let stays = if hole <= at {
-                hole < home && home <= at
-            } else {
-                hole < home || home <= at
-            };
+            let stays = if hole <= at { hole < home && home <= at } else { hole < home || home <= at };
             if !stays {
                 self.table[hole] = value;
                 hole = at;
@@ -214,17 +202,11 @@ mod tests {
             if n % 16_000 == 0 {
                 table.open(seg, u64::from(seg) + 1, Seq(1), 0, 1);
             }
-            let slot = table.push(
-                seg,
-                Slot::new(BlockNo(n * 3), 8, 0, SlotKind::Data, Seq(1), Seq(1)),
-            );
+            let slot = table.push(seg, Slot::new(BlockNo(n * 3), 8, 0, SlotKind::Data, Seq(1), Seq(1)));
             index.insert(BlockNo(n * 3), slot, &table);
             if n > 50_000 && n % 1000 == 0 {
                 let per_block = index.bytes() as f64 / index.len() as f64;
-                assert!(
-                    (4.4..6.2).contains(&per_block),
-                    "{per_block} bytes per block at {n}"
-                );
+                assert!((4.4..6.2).contains(&per_block), "{per_block} bytes per block at {n}");
             }
         }
     }

@@ -100,28 +100,17 @@ pub(crate) struct Locks {
 impl Locks {
     /// Takes `range` if nobody holds a part of it in a way that conflicts.
     pub(crate) fn try_take(&mut self, range: BlockRange, hold: Hold) -> bool {
-        if self
-            .ranges
-            .iter()
-            .any(|(r, h)| r.overlaps(range) && h.conflicts(hold))
-        {
+        if self.ranges.iter().any(|(r, h)| r.overlaps(range) && h.conflicts(hold)) {
             return false;
         }
         if range.count > BLOCKS_LOCKED_ONE_BY_ONE_MAX {
-            if self
-                .blocks
-                .iter()
-                .any(|(b, l)| range.contains(*b) && !l.allows(hold))
-            {
+            if self.blocks.iter().any(|(b, l)| range.contains(*b) && !l.allows(hold)) {
                 return false;
             }
             self.ranges.push((range, hold));
             return true;
         }
-        if range
-            .iter()
-            .any(|b| self.blocks.get(&b).is_some_and(|l| !l.allows(hold)))
-        {
+        if range.iter().any(|b| self.blocks.get(&b).is_some_and(|l| !l.allows(hold))) {
             return false;
         }
         for block in range.iter() {
@@ -146,10 +135,7 @@ impl Locks {
     pub(crate) fn release(&mut self, range: BlockRange, hold: Hold) {
         if range.count > BLOCKS_LOCKED_ONE_BY_ONE_MAX {
             let at = self.ranges.iter().position(|(r, h)| *r == range && *h == hold);
-            assert!(
-                at.map(|at| self.ranges.swap_remove(at)).is_some(),
-                "{range:?} is not held"
-            );
+            assert!(at.map(|at| self.ranges.swap_remove(at)).is_some(), "{range:?} is not held");
             return;
         }
         for block in range.iter() {
@@ -162,10 +148,7 @@ impl Locks {
                 assert!(std::mem::take(&mut lock.exclusive), "block {block} is not held");
             }
             if hold.backing() {
-                assert!(
-                    std::mem::take(&mut lock.backing),
-                    "block {block} is not held on the backing"
-                );
+                assert!(std::mem::take(&mut lock.backing), "block {block} is not held on the backing");
             }
             if *lock == BlockLock::default() {
                 self.blocks.remove(&block);
@@ -183,12 +166,7 @@ impl Locks {
 mod tests {
     use super::*;
 
-    const ALL: [Hold; 4] = [
-        Hold::LogWrite,
-        Hold::Exclusive,
-        Hold::ExclusiveBacking,
-        Hold::Backing,
-    ];
+    const ALL: [Hold; 4] = [Hold::LogWrite, Hold::Exclusive, Hold::ExclusiveBacking, Hold::Backing];
 
     /// One by one and as a range, the same pairs are allowed together, and they are those of the table.
     #[test]
@@ -206,15 +184,8 @@ mod tests {
                     let range_a = BlockRange::new(BlockNo(10), count_a);
                     let range_b = BlockRange::new(BlockNo(12), count_b);
                     assert!(locks.try_take(range_a, a));
-                    assert!(
-                        locks.try_take(BlockRange::new(BlockNo(9000), count_b), b),
-                        "apart"
-                    );
-                    assert_eq!(
-                        locks.try_take(range_b, b),
-                        together,
-                        "{a:?} {count_a}, {b:?} {count_b}"
-                    );
+                    assert!(locks.try_take(BlockRange::new(BlockNo(9000), count_b), b), "apart");
+                    assert_eq!(locks.try_take(range_b, b), together, "{a:?} {count_a}, {b:?} {count_b}");
                     if together {
                         locks.release(range_b, b);
                     }

@@ -273,12 +273,7 @@ impl Engine {
     /// Sees to it that a record carries the present tail, clean mark and proof; alone if no write takes them along.
     pub(crate) fn log_tick(&mut self, durable: bool) {
         if self.log.queue_urgent.is_empty() {
-            self.log_append_urgent(Append {
-                extent: None,
-                data: None,
-                owner: AppendOwner::Tick,
-                durable,
-            });
+            self.log_append_urgent(Append { extent: None, data: None, owner: AppendOwner::Tick, durable });
         }
     }
 
@@ -291,11 +286,7 @@ impl Engine {
     pub(crate) fn log_has_room(&self) -> bool {
         !self.log.stalled
             && (self.segments.free_count() > SEGMENTS_RESERVED
-                || self
-                    .log
-                    .head
-                    .as_ref()
-                    .is_some_and(|h| h.offset < self.layout.segment_bytes / 2))
+                || self.log.head.as_ref().is_some_and(|h| h.offset < self.layout.segment_bytes / 2))
     }
 
     /// Makes records up to `seq` survive a power cut, by a flush if need be.
@@ -355,8 +346,7 @@ impl Engine {
         let seq = self.log.next_segment_seq;
         self.log.next_segment_seq += 1;
         let time = self.wall_ns();
-        self.segments
-            .open(index, seq, self.log.next_seq, time, self.layout.generation);
+        self.segments.open(index, seq, self.log.next_seq, time, self.layout.generation);
         let offset = self.layout.align;
         self.log.head = Some(Head {
             index,
@@ -390,9 +380,7 @@ impl Engine {
         }
         let fits = |extents: usize, blocks: u32, slots: usize| {
             let record = header_bytes(self.layout.align, extents, blocks as usize) + blocks as usize * 4096;
-            let summary = head
-                .summary
-                .bytes_with(entry_bytes(extents, blocks as usize), self.layout.align);
+            let summary = head.summary.bytes_with(entry_bytes(extents, blocks as usize), self.layout.align);
             head.offset as usize + record + summary <= self.layout.segment_bytes as usize
                 && blocks <= RECORD_BLOCKS_MAX
                 && extents <= RECORD_EXTENTS_MAX as usize
@@ -400,25 +388,16 @@ impl Engine {
         };
         loop {
             // A segment that was opened from the reserve takes no writes, else they would use the reserve up.
-            let queue = match (
-                self.log.queue_urgent.is_empty(),
-                self.segments.free_count() < SEGMENTS_RESERVED,
-            ) {
-                (false, _) => &mut self.log.queue_urgent,
-                (true, false) => &mut self.log.queue,
-                (true, true) => break,
-            };
+            let queue =
+                match (self.log.queue_urgent.is_empty(), self.segments.free_count() < SEGMENTS_RESERVED) {
+                    (false, _) => &mut self.log.queue_urgent,
+                    (true, false) => &mut self.log.queue,
+                    (true, true) => break,
+                };
             let Some(front) = queue.front_mut() else { break };
             let (b, s) = front.extent.map_or((0, 0), |e| {
                 let b = if e.kind.has_data() { e.count } else { 0 };
-                (
-                    b,
-                    if e.kind == ExtentKind::Supersede {
-                        0
-                    } else {
-                        e.count as usize
-                    },
-                )
+                (b, if e.kind == ExtentKind::Supersede { 0 } else { e.count as usize })
             });
             let e = usize::from(front.extent.is_some());
             if fits(extents + e, blocks + b, slots + s) {
@@ -464,9 +443,7 @@ impl Engine {
             if let (Some(e), Some(data)) = (a.extent, &a.data) {
                 for n in 0..u64::from(e.count) {
                     let at = (n * BLOCK_BYTES) as usize;
-                    record
-                        .checksums
-                        .push(block_checksum(e.block.plus(n), seq, &data[at..at + 4096]));
+                    record.checksums.push(block_checksum(e.block.plus(n), seq, &data[at..at + 4096]));
                 }
             }
         }
@@ -479,11 +456,7 @@ impl Engine {
         head.clean_upto = record.clean_upto;
         self.segments.get_mut(index).last_seq = seq;
         self.log.head = Some(head);
-        self.log.claims.push_back(Claim {
-            seq,
-            tail: record.tail,
-            clean_upto: record.clean_upto,
-        });
+        self.log.claims.push_back(Claim { seq, tail: record.tail, clean_upto: record.clean_upto });
         self.log.claimed_tail = record.tail;
         self.log.proven = record.durable_upto;
         if !record.extents.is_empty() {
@@ -494,17 +467,9 @@ impl Engine {
         if !durable {
             self.log.undurable = seq;
         }
-        self.log.batches.push_back(Batch {
-            seq,
-            pieces,
-            done: false,
-        });
+        self.log.batches.push_back(Batch { seq, pieces, done: false });
         let offset = self.layout.segment_offset(index) + u64::from(write_at);
-        let op = DeviceOp::Write {
-            offset,
-            bufs,
-            durable,
-        };
+        let op = DeviceOp::Write { offset, bufs, durable };
         self.io(Role::Cache, op, Class::Foreground, IoOwner::Batch(seq));
     }
 
@@ -544,12 +509,7 @@ impl Engine {
                 }
             }
             bufs.extend(a.data);
-            pieces.push(Piece {
-                extent: a.extent,
-                slots,
-                owner: a.owner,
-                durable: a.durable,
-            });
+            pieces.push(Piece { extent: a.extent, slots, owner: a.owner, durable: a.durable });
         }
         pieces
     }
@@ -594,11 +554,7 @@ impl Engine {
             let Some(batch) = self.log.batches.pop_front() else {
                 break;
             };
-            assert_eq!(
-                batch.seq,
-                self.log.written_upto.next(),
-                "acknowledged in order (hazard 7)"
-            );
+            assert_eq!(batch.seq, self.log.written_upto.next(), "acknowledged in order (hazard 7)");
             self.log.written_upto = batch.seq;
             self.log_work_out_durable();
             for piece in batch.pieces {
@@ -667,12 +623,7 @@ impl Engine {
     /// What follows from a greater `durable_upto`: owners are told, claims become true, summaries are written.
     fn log_after_durable(&mut self) {
         let durable = self.log.durable_upto;
-        while self
-            .log
-            .waiting_durable
-            .front()
-            .is_some_and(|(seq, _)| *seq <= durable)
-        {
+        while self.log.waiting_durable.front().is_some_and(|(seq, _)| *seq <= durable) {
             if let Some((_, owner)) = self.log.waiting_durable.pop_front() {
                 self.append_done(owner);
             }
@@ -694,10 +645,7 @@ impl Engine {
     fn write_summary(&mut self, full: Head) {
         let index = full.index;
         let segment = self.segments.get(index);
-        assert!(
-            segment.last_seq <= self.log.durable_upto,
-            "a summary speaks only of durable records"
-        );
+        assert!(segment.last_seq <= self.log.durable_upto, "a summary speaks only of durable records");
         let trailer = Trailer {
             generation: self.layout.generation,
             segment_seq: segment.seq,
@@ -735,12 +683,7 @@ impl Engine {
         if wanted && possible && !self.failure.latched() {
             let covers = log.written_upto;
             self.log.flush_under_way = true;
-            self.io(
-                Role::Cache,
-                DeviceOp::Flush,
-                Class::Foreground,
-                IoOwner::CacheFlush(covers),
-            );
+            self.io(Role::Cache, DeviceOp::Flush, Class::Foreground, IoOwner::CacheFlush(covers));
         }
     }
 
@@ -761,11 +704,7 @@ impl Engine {
 
     /// Moves `clean_upto` over segments without dirty blocks, oldest first.
     pub(crate) fn log_work_out_clean(&mut self) {
-        let front = self
-            .segments
-            .live
-            .front()
-            .map_or(0, |i| self.segments.get(*i).seq);
+        let front = self.segments.live.front().map_or(0, |i| self.segments.get(*i).seq);
         let skip = self.log.clean_segment.saturating_sub(front) as usize;
         for index in self.segments.live.iter().skip(skip) {
             let s = self.segments.get(*index);

@@ -87,10 +87,7 @@ enum Lookup {
 impl Engine {
     pub(crate) fn read_request(&mut self, id: RequestId, offset: u64, len: usize) {
         if len == 0 {
-            self.effects.push(Effect::Reply {
-                id,
-                result: Ok(Reply::Data(Buf::zeroed(0))),
-            });
+            self.effects.push(Effect::Reply { id, result: Ok(Reply::Data(Buf::zeroed(0))) });
             return;
         }
         self.start_job(Reader::Client(id), offset, len);
@@ -105,15 +102,7 @@ impl Engine {
     fn start_job(&mut self, reader: Reader, offset: u64, len: usize) {
         self.reads.next += 1;
         let key = self.reads.next;
-        let job = Job {
-            reader,
-            offset,
-            len,
-            out: None,
-            whole: None,
-            outstanding: 1,
-            error: None,
-        };
+        let job = Job { reader, offset, len, out: None, whole: None, outstanding: 1, error: None };
         self.reads.jobs.insert(key, job);
         let (first, count) = blocks_of(offset, len as u64);
         self.read_blocks(key, first, count, 1);
@@ -132,14 +121,7 @@ impl Engine {
             SlotKind::Poison => Lookup::Lost,
             SlotKind::Data => {
                 let place = self.layout.segment_offset(slot.segment()) + u64::from(s.offset());
-                Lookup::Data(
-                    Source {
-                        slot,
-                        seq: self.segments.seq(slot),
-                        checksum: s.checksum(),
-                    },
-                    place,
-                )
+                Lookup::Data(Source { slot, seq: self.segments.seq(slot), checksum: s.checksum() }, place)
             }
         }
     }
@@ -201,20 +183,8 @@ impl Engine {
                 (Role::Cache, place, From::Log { segment, sources })
             }
         };
-        self.reads.pieces.insert(
-            key,
-            Piece {
-                job,
-                first,
-                count,
-                from,
-                attempt,
-            },
-        );
-        let op = DeviceOp::Read {
-            offset,
-            len: len as usize,
-        };
+        self.reads.pieces.insert(key, Piece { job, first, count, from, attempt });
+        let op = DeviceOp::Read { offset, len: len as usize };
         self.io(role, op, Class::Foreground, IoOwner::ReadPiece(key));
     }
 
@@ -337,10 +307,7 @@ impl Engine {
                     true => self.figures.reads += 1,
                     false => self.figures.errors += 1,
                 }
-                self.effects.push(Effect::Reply {
-                    id,
-                    result: result.map(Reply::Data),
-                });
+                self.effects.push(Effect::Reply { id, result: result.map(Reply::Data) });
             }
         }
     }

@@ -67,11 +67,7 @@ impl Engine {
             return;
         }
         let retiring = |e: &Self| {
-            e.segments
-                .live
-                .iter()
-                .take_while(|i| e.segments.get(**i).state == SegmentState::Retiring)
-                .count()
+            e.segments.live.iter().take_while(|i| e.segments.get(**i).state == SegmentState::Retiring).count()
         };
         let mut on_their_way = retiring(self);
         while self.segments.free_count() + on_their_way < self.segments_free_wanted() {
@@ -116,11 +112,7 @@ impl Engine {
     /// Asks replacement for each clean block of the tail whether it stays, and starts to copy those that do.
     fn judge(&mut self, tail: u32) {
         let room = self.segments.free_count() > SEGMENTS_RESERVED && !self.log.waits_for_room();
-        let budget = if room {
-            self.segments.slots_len(tail) / KEEP_ONE_IN
-        } else {
-            0
-        };
+        let budget = if room { self.segments.slots_len(tail) / KEEP_ONE_IN } else { 0 };
         let mut kept: Vec<(BlockNo, SlotRef)> = Vec::new();
         for slot in self.segments.slot_refs(tail) {
             let s = *self.segments.slot(slot);
@@ -130,11 +122,7 @@ impl Engine {
             let verdict = self.replacement.judge(list_of(&s), s.has(REFERENCED));
             let Verdict::Keep(to) = verdict else { continue };
             let current = self.index.get(s.block(), &self.segments) == Some(slot);
-            if current
-                && self
-                    .locks
-                    .try_take(BlockRange::new(s.block(), 1), Hold::Exclusive)
-            {
+            if current && self.locks.try_take(BlockRange::new(s.block(), 1), Hold::Exclusive) {
                 self.reclaim.copying.insert(s.block(), to);
                 kept.push((s.block(), slot));
             }
@@ -149,12 +137,7 @@ impl Engine {
             let together = |(k, (_, slot)): &(usize, &(BlockNo, SlotRef))| {
                 self.segments.slot(*slot).offset() == start + *k as u32 * BLOCK_BYTES as u32
             };
-            let n = rest
-                .iter()
-                .enumerate()
-                .take(COPY_BLOCKS_MAX)
-                .take_while(together)
-                .count();
+            let n = rest.iter().enumerate().take(COPY_BLOCKS_MAX).take_while(together).count();
             let (now, later) = rest.split_at(n);
             rest = later;
             let describe = |(b, s): &(BlockNo, SlotRef)| {
@@ -166,10 +149,7 @@ impl Engine {
             self.reclaim.reads.insert(key, CopyRead { segment, blocks });
             self.segments.pin(segment);
             let offset = self.layout.segment_offset(segment) + u64::from(start);
-            let op = DeviceOp::Read {
-                offset,
-                len: n * BLOCK_BYTES as usize,
-            };
+            let op = DeviceOp::Read { offset, len: n * BLOCK_BYTES as usize };
             self.io(Role::Cache, op, Class::Background, IoOwner::Relocation(key));
         }
     }
@@ -191,18 +171,9 @@ impl Engine {
             let data = data.as_ref().map(|d| d.slice(n * 4096, 4096));
             match data.filter(|d| block_checksum(*block, *seq, d) == *checksum) {
                 Some(data) if !self.failure.latched() && !self.log.waits_for_room() => {
-                    let extent = Some(Extent {
-                        block: *block,
-                        count: 1,
-                        kind: ExtentKind::Clean,
-                    });
+                    let extent = Some(Extent { block: *block, count: 1, kind: ExtentKind::Clean });
                     let owner = AppendOwner::Relocation(*block);
-                    self.log_append(Append {
-                        extent,
-                        data: Some(data),
-                        owner,
-                        durable: false,
-                    });
+                    self.log_append(Append { extent, data: Some(data), owner, durable: false });
                 }
                 _ => self.relocation_dropped(*block),
             }
@@ -246,11 +217,7 @@ impl Engine {
                 continue;
             }
             self.reclaim.poisons += 1;
-            let extent = Some(Extent {
-                block,
-                count: 1,
-                kind: ExtentKind::Poison,
-            });
+            let extent = Some(Extent { block, count: 1, kind: ExtentKind::Poison });
             self.log_append_urgent(Append {
                 extent,
                 data: None,

@@ -9,6 +9,8 @@
 //!     ▼
 //!  judge (no I/O): which segments form the log, where does it end, is something missing that was durable?
 //!     ▼
+//!  Beyond: read through the segment that would have been opened next, for proof that more was durable
+//!     ▼
 //!  Bodies: read the summaries of the log's segments in order, and apply what their records say
 //!     ▼
 //!  Flush of the cache: what recovery saw must not be lost later; then the volume serves
@@ -45,6 +47,7 @@ pub(crate) enum Step {
     Header(u32),
     Trailer(u32),
     Scan(u32),
+    Beyond(u32),
     Body(u32),
     Flush,
 }
@@ -54,6 +57,7 @@ enum Phase {
     Headers,
     Trailers,
     Scans,
+    Beyond,
     Bodies,
     Flush,
 }
@@ -146,23 +150,11 @@ impl Candidate {
         if let Some(t) = &self.trailer {
             let (tail, clean_upto) = (t.tail, t.clean_upto);
             let (last_seq, generation) = (t.last_seq, t.generation);
-            return Some(Reach {
-                last_seq,
-                generation,
-                tail,
-                clean_upto,
-                clean_stop: false,
-            });
+            return Some(Reach { last_seq, generation, tail, clean_upto, clean_stop: false });
         }
         let (h, _) = self.scan.as_ref()?.entries.last()?;
         let (tail, clean_upto, clean_stop) = (h.tail, h.clean_upto, h.clean_stop);
-        Some(Reach {
-            last_seq: h.seq,
-            generation: h.generation,
-            tail,
-            clean_upto,
-            clean_stop,
-        })
+        Some(Reach { last_seq: h.seq, generation: h.generation, tail, clean_upto, clean_stop })
     }
 
     /// Records up to this one were durable once, whatever can be read now.
@@ -212,30 +204,20 @@ impl Engine {
             let (index, at, len) = match step {
                 Step::Header(i) => (i, 0, HEAD_BYTES),
                 Step::Trailer(i) => (i, bytes - TRAILER_BYTES, TRAILER_BYTES),
-                Step::Scan(i) => (i, 0, bytes),
+                Step::Scan(i) | Step::Beyond(i) => (i, 0, bytes),
                 Step::Body(i) => {
                     let len = self.recovery.candidates.get(&i).and_then(|c| c.trailer);
-                    let len = len
-                        .map_or(0, |t| t.bytes(self.layout.align))
-                        .next_multiple_of(TRAILER_BYTES);
+                    let len = len.map_or(0, |t| t.bytes(self.layout.align)).next_multiple_of(TRAILER_BYTES);
                     (i, bytes - len, len)
                 }
                 Step::Flush => {
                     self.recovery.outstanding += 1;
-                    self.io(
-                        Role::Cache,
-                        DeviceOp::Flush,
-                        Class::Foreground,
-                        IoOwner::Recovery(step),
-                    );
+                    self.io(Role::Cache, DeviceOp::Flush, Class::Foreground, IoOwner::Recovery(step));
                     continue;
                 }
             };
             self.recovery.outstanding += 1;
-            let op = DeviceOp::Read {
-                offset: self.layout.segment_offset(index) + at as u64,
-                len,
-            };
+            let op = DeviceOp::Read { offset: self.layout.segment_offset(index) + at as u64, len };
             self.io(Role::Cache, op, Class::Foreground, IoOwner::Recovery(step));
         }
     }
@@ -252,12 +234,7 @@ impl Engine {
         match step {
             Step::Header(index) => {
                 if let Some(header) = segment_header(&self.layout, index, &data) {
-                    let c = Candidate {
-                        index,
-                        header,
-                        trailer: None,
-                        scan: None,
-                    };
+                    let c = Candidate { index, header, trailer: None, scan: None };
                     self.recovery.candidates.insert(index, c);
                 }
             }
@@ -279,6 +256,7 @@ impl Engine {
                     self.recovery.report.segments_scanned += 1;
                 }
             }
+            Step::Beyond(index) => self.recovery_beyond(index, &data),
             Step::Body(index) => self.recovery_body(index, &data),
             Step::Flush => {}
         }
@@ -294,9 +272,20 @@ impl Engine {
         match step {
             Step::Trailer(_) => {}
             Step::Body(index) => self.recovery_body(index, &[]),
-            Step::Header(_) | Step::Scan(_) | Step::Flush => {
+            Step::Header(_) | Step::Scan(_) | Step::Beyond(_) | Step::Flush => {
                 self.recovery.error.get_or_insert(RecoveryError::Io(error));
             }
+        }
+    }
+
+    /// The write that opened the next segment may be lost although records behind it are there. The log would seem to
+    /// end before that segment; its records say better.
+    fn recovery_beyond(&mut self, index: u32, data: &[u8]) {
+        let last = self.recovery.report.last_seq;
+        let segment_seq = self.segments.live.back().map_or(1, |i| self.segments.get(*i).seq + 1);
+        if sweep(&self.layout, segment_seq, data) > last {
+            let error = RecoveryError::LostRecord { seq: last.0 + 1, segment: index };
+            self.recovery.error.get_or_insert(error);
         }
     }
 
@@ -320,12 +309,7 @@ impl Engine {
             Phase::Headers => {
                 self.recovery_drop_doubles();
                 self.recovery.phase = Phase::Trailers;
-                self.recovery.todo = self
-                    .recovery
-                    .candidates
-                    .keys()
-                    .map(|i| Step::Trailer(*i))
-                    .collect();
+                self.recovery.todo = self.recovery.candidates.keys().map(|i| Step::Trailer(*i)).collect();
             }
             Phase::Trailers => {
                 self.recovery.phase = Phase::Scans;
@@ -334,24 +318,19 @@ impl Engine {
             }
             Phase::Scans => match self.recovery_judge() {
                 Ok(()) => {
-                    self.recovery.phase = Phase::Bodies;
-                    let sealed = |i: &&u32| {
-                        self.recovery
-                            .candidates
-                            .get(i)
-                            .is_some_and(|c| c.trailer.is_some())
-                    };
-                    self.recovery.todo = self
-                        .recovery
-                        .chain
-                        .iter()
-                        .filter(sealed)
-                        .map(|i| Step::Body(*i))
-                        .collect();
-                    self.recovery_apply_ready();
+                    self.recovery.phase = Phase::Beyond;
+                    self.segments.order_free();
+                    self.recovery.todo = self.segments.next_free().map(Step::Beyond).into_iter().collect();
                 }
                 Err(error) => self.recovery_end(Err(error)),
             },
+            Phase::Beyond => {
+                self.recovery.phase = Phase::Bodies;
+                let sealed = |i: &&u32| self.recovery.candidates.get(i).is_some_and(|c| c.trailer.is_some());
+                self.recovery.todo =
+                    self.recovery.chain.iter().filter(sealed).map(|i| Step::Body(*i)).collect();
+                self.recovery_apply_ready();
+            }
             Phase::Bodies => {
                 self.recovery.phase = Phase::Flush;
                 self.recovery.todo = VecDeque::from([Step::Flush]);
@@ -368,25 +347,15 @@ impl Engine {
     fn recovery_drop_doubles(&mut self) {
         let mut best: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
         for c in self.recovery.candidates.values() {
-            let entry = best
-                .entry(c.header.segment_seq)
-                .or_insert((c.header.generation, c.index));
+            let entry = best.entry(c.header.segment_seq).or_insert((c.header.generation, c.index));
             *entry = (*entry).max((c.header.generation, c.index));
         }
-        self.recovery
-            .candidates
-            .retain(|i, c| best.get(&c.header.segment_seq).is_some_and(|b| b.1 == *i));
+        self.recovery.candidates.retain(|i, c| best.get(&c.header.segment_seq).is_some_and(|b| b.1 == *i));
     }
 
     /// Finds the segments that form the log. See the case table.
     fn recovery_judge(&mut self) -> Result<(), RecoveryError> {
-        let proof = self
-            .recovery
-            .candidates
-            .values()
-            .map(Candidate::proof)
-            .max()
-            .unwrap_or_default();
+        let proof = self.recovery.candidates.values().map(Candidate::proof).max().unwrap_or_default();
         for c in self.recovery.candidates.values_mut() {
             if let Some(scan) = &mut c.scan {
                 scan.accept_proven(proof);
@@ -420,20 +389,14 @@ impl Engine {
                     }
                     let with_records = |c: &&&Candidate| c.reach().is_some();
                     let live = |c: &&&Candidate| c.header.segment_seq >= reach.tail;
-                    let chain: VecDeque<u32> = run
-                        .iter()
-                        .filter(live)
-                        .filter(with_records)
-                        .map(|c| c.index)
-                        .collect();
+                    let chain: VecDeque<u32> =
+                        run.iter().filter(live).filter(with_records).map(|c| c.index).collect();
                     self.recovery.chain = chain;
                     self.recovery_resume(reach);
                     return Ok(());
                 }
                 _ if proof >= run[0].header.first_seq => {
-                    return Err(RecoveryError::LostSegment {
-                        segment_seq: first.saturating_sub(1),
-                    });
+                    return Err(RecoveryError::LostSegment { segment_seq: first.saturating_sub(1) });
                 }
                 // Nothing in this run was ever acknowledged: leftovers behind the log's end.
                 _ => end = start,
@@ -458,24 +421,17 @@ impl Engine {
             };
             let time = match (&c.trailer, &c.scan) {
                 (Some(t), _) => t.time_first_ns,
-                (None, scan) => scan
-                    .as_ref()
-                    .and_then(|s| s.entries.first())
-                    .map_or(0, |(h, _)| h.time_ns),
+                (None, scan) => scan.as_ref().and_then(|s| s.entries.first()).map_or(0, |(h, _)| h.time_ns),
             };
             let h = c.header;
-            self.segments.take_this(*index);
-            self.segments
-                .open(*index, h.segment_seq, h.first_seq, time, h.generation);
+            self.segments.open(*index, h.segment_seq, h.first_seq, time, h.generation);
             let segment = self.segments.get_mut(*index);
             segment.state = SegmentState::Sealed;
             segment.last_seq = Seq(c.next_seq().0 - 1);
             next_segment_seq = h.segment_seq + 1;
             if let (true, None, Some(scan)) = (n + 1 == chain.len(), &c.trailer, &c.scan) {
                 let mut summary = SummaryBuilder::default();
-                scan.entries
-                    .iter()
-                    .for_each(|(h, _)| summary.push(h, self.layout.align));
+                scan.entries.iter().for_each(|(h, _)| summary.push(h, self.layout.align));
                 head = Some((*index, scan.end, summary));
                 segment.state = SegmentState::Open;
                 self.recovery.report.records_torn += u64::from(scan.torn);
@@ -483,13 +439,7 @@ impl Engine {
         }
         self.recovery.report.last_seq = reach.last_seq;
         self.recovery.report.segments_live = chain.len() as u64;
-        self.log.resume(
-            reach.last_seq,
-            next_segment_seq,
-            reach.tail,
-            reach.clean_upto,
-            head,
-        );
+        self.log.resume(reach.last_seq, next_segment_seq, reach.tail, reach.clean_upto, head);
     }
 
     /// Applies, in order, the segments whose entries are at hand.
@@ -506,9 +456,7 @@ impl Engine {
             let complete = Seq(c.header.first_seq.0 + entries.len() as u64) == c.next_seq();
             if !complete && c.trailer.is_some() {
                 let seq = c.header.first_seq.0 + entries.len() as u64;
-                self.recovery
-                    .error
-                    .get_or_insert(RecoveryError::LostRecord { seq, segment: index });
+                self.recovery.error.get_or_insert(RecoveryError::LostRecord { seq, segment: index });
                 return;
             }
             self.recovery.chain.pop_front();
@@ -541,11 +489,7 @@ impl Engine {
             let dirty = extent.kind != ExtentKind::Clean && seq > self.recovery.clean_upto;
             for n in 0..u64::from(extent.count) {
                 let data = extent.kind.has_data();
-                let checksum = if data {
-                    checksums.next().copied().unwrap_or_default()
-                } else {
-                    0
-                };
+                let checksum = if data { checksums.next().copied().unwrap_or_default() } else { 0 };
                 let offset = if data { at } else { 0 };
                 if data {
                     at += forebay_block::BLOCK_BYTES as u32;
@@ -568,11 +512,7 @@ impl Engine {
             blocks_clean: self.index.len() as u64 - self.segments.dirty(),
             ..report
         });
-        self.life = if result.is_ok() {
-            Life::Running
-        } else {
-            Life::RecoveryFailed
-        };
+        self.life = if result.is_ok() { Life::Running } else { Life::RecoveryFailed };
         self.recovery = Recovery::new(false);
         self.effects.push(Effect::Recovered(result));
     }
@@ -583,11 +523,7 @@ impl Scan {
     /// match is damage then, which reads will find, and not the end of the log. What follows such a record whole
     /// counts too, as it would behind a good one.
     fn accept_proven(&mut self, proof: Seq) {
-        while self
-            .doubtful
-            .front()
-            .is_some_and(|d| d.header.seq <= proof || (d.matches && self.accepted))
-        {
+        while self.doubtful.front().is_some_and(|d| d.header.seq <= proof || (d.matches && self.accepted)) {
             if let Some(doubt) = self.doubtful.pop_front() {
                 self.accepted = true;
                 self.end = doubt.end;
@@ -606,12 +542,7 @@ fn segment_header(layout: &Layout, index: u32, data: &[u8]) -> Option<SegmentHea
     let rest = data.get(layout.align as usize..)?;
     let segment_seq = RecordHeader::segment_seq_of(rest)?;
     let first = RecordHeader::decode(layout, segment_seq, layout.align, rest).ok()?;
-    Some(SegmentHeader {
-        generation: first.generation,
-        segment_seq,
-        first_seq: first.seq,
-        index,
-    })
+    Some(SegmentHeader { generation: first.generation, segment_seq, first_seq: first.seq, index })
 }
 
 /// Reads a segment through. The records that count are those that follow each other without a gap, in place,
@@ -623,7 +554,7 @@ fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8]) -> Scan {
         torn: false,
         doubtful: VecDeque::new(),
         accepted: false,
-        proof: sweep(layout, segment, data),
+        proof: sweep(layout, segment.segment_seq, data),
     };
     let (mut at, mut seq, mut generation) = (layout.align, segment.first_seq, segment.generation);
     let mut in_doubt = false;
@@ -650,12 +581,7 @@ fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8]) -> Scan {
         seq = seq.next();
         if in_doubt {
             scan.torn = true;
-            scan.doubtful.push_back(Doubt {
-                header,
-                entry,
-                end: at,
-                matches,
-            });
+            scan.doubtful.push_back(Doubt { header, entry, end: at, matches });
         } else {
             scan.end = at;
             scan.entries.push((header, entry));
@@ -665,14 +591,12 @@ fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8]) -> Scan {
 }
 
 /// Greatest proof of durability that any record in the segment gives, whether or not the log reaches it.
-fn sweep(layout: &Layout, segment: &SegmentHeader, data: &[u8]) -> Seq {
+fn sweep(layout: &Layout, segment_seq: u64, data: &[u8]) -> Seq {
     let mut proof = Seq(0);
     let align = layout.align as usize;
     for at in (align..data.len()).step_by(align) {
-        if RecordHeader::may_start(&data[at..]) {
-            if let Ok(h) = RecordHeader::decode(layout, segment.segment_seq, at as u32, &data[at..]) {
-                proof = proof.max(h.durable_upto);
-            }
+        if let Ok(h) = RecordHeader::decode(layout, segment_seq, at as u32, &data[at..]) {
+            proof = proof.max(h.durable_upto);
         }
     }
     proof

@@ -131,10 +131,7 @@ impl Part {
 impl Engine {
     pub(crate) fn write_request(&mut self, id: RequestId, offset: u64, data: Buf, fua: bool, origin: Origin) {
         if data.is_empty() {
-            self.effects.push(Effect::Reply {
-                id,
-                result: Ok(Reply::Done),
-            });
+            self.effects.push(Effect::Reply { id, result: Ok(Reply::Done) });
             return;
         }
         let bytes = data.len() as u64;
@@ -156,17 +153,10 @@ impl Engine {
     ) {
         let end = offset + len;
         let first = offset.next_multiple_of(BLOCK_BYTES).min(end);
-        let whole_end = if end == self.volume_bytes {
-            end
-        } else {
-            end - end % BLOCK_BYTES
-        };
+        let whole_end = if end == self.volume_bytes { end } else { end - end % BLOCK_BYTES };
         let last = whole_end.max(first);
         if len == 0 {
-            self.effects.push(Effect::Reply {
-                id,
-                result: Ok(Reply::Done),
-            });
+            self.effects.push(Effect::Reply { id, result: Ok(Reply::Done) });
             return;
         }
         let path = self.choose_path(origin, fua);
@@ -180,18 +170,8 @@ impl Engine {
         }
         if last > first {
             let (block, blocks) = blocks_of(first, last - first);
-            let path = if blocks > ZERO_BLOCKS_LOGGED_MAX {
-                Path::Bypass
-            } else {
-                path
-            };
-            self.add_part(
-                id,
-                BlockRange::new(block, blocks),
-                Payload::Zero { unmap },
-                fua,
-                path,
-            );
+            let path = if blocks > ZERO_BLOCKS_LOGGED_MAX { Path::Bypass } else { path };
+            self.add_part(id, BlockRange::new(block, blocks), Payload::Zero { unmap }, fua, path);
         }
     }
 
@@ -201,32 +181,17 @@ impl Engine {
             Decision::Bypass(_) => false,
         };
         let room = self.settings.on_full == OnFull::Wait || self.log_has_room();
-        if admitted && room && !self.failure.latched() {
-            Path::Log
-        } else {
-            Path::Bypass
-        }
+        if admitted && room && !self.failure.latched() { Path::Log } else { Path::Bypass }
     }
 
     fn open_request(&mut self, id: RequestId, parts: u32, bytes: u64, path: Path) {
-        let request = Request {
-            parts,
-            bytes,
-            admitted: path == Path::Log,
-            error: None,
-        };
+        let request = Request { parts, bytes, admitted: path == Path::Log, error: None };
         self.requests.requests.insert(id, request);
     }
 
     fn add_data_part(&mut self, id: RequestId, offset: u64, data: Buf, fua: bool, path: Path) {
         let (first, count) = blocks_of(offset, data.len() as u64);
-        self.add_part(
-            id,
-            BlockRange::new(first, count),
-            Payload::Data { offset, data },
-            fua,
-            path,
-        );
+        self.add_part(id, BlockRange::new(first, count), Payload::Data { offset, data }, fua, path);
     }
 
     fn add_part(&mut self, request: RequestId, range: BlockRange, payload: Payload, fua: bool, path: Path) {
@@ -256,12 +221,11 @@ impl Engine {
         let Some(part) = self.requests.parts.get(&key) else {
             return false;
         };
-        self.requests.waiting.iter().take(ahead).any(|w| {
-            self.requests
-                .parts
-                .get(w)
-                .is_some_and(|w| w.range.overlaps(part.range))
-        })
+        self.requests
+            .waiting
+            .iter()
+            .take(ahead)
+            .any(|w| self.requests.parts.get(w).is_some_and(|w| w.range.overlaps(part.range)))
     }
 
     pub(crate) fn requests_start_waiting(&mut self) {
@@ -335,9 +299,7 @@ impl Engine {
         if cut_last && !(cut_first && part.range.count == 1) {
             bases.push((last, false));
         }
-        part.state = PartState::ReadingBase {
-            outstanding: bases.len() as u32,
-        };
+        part.state = PartState::ReadingBase { outstanding: bases.len() as u32 };
         for (block, is_first) in bases {
             self.read_base(key, block, is_first);
         }
@@ -405,22 +367,9 @@ impl Engine {
             return;
         };
         let durable = durable_mode || part.fua;
-        let kind = if part.blocks.is_some() {
-            ExtentKind::Data
-        } else {
-            ExtentKind::Zero
-        };
-        let appends = pieces(
-            part.range,
-            kind,
-            part.blocks.as_ref(),
-            max,
-            AppendOwner::Part(key),
-            durable,
-        );
-        part.state = PartState::Appending {
-            pieces: appends.len() as u32,
-        };
+        let kind = if part.blocks.is_some() { ExtentKind::Data } else { ExtentKind::Zero };
+        let appends = pieces(part.range, kind, part.blocks.as_ref(), max, AppendOwner::Part(key), durable);
+        part.state = PartState::Appending { pieces: appends.len() as u32 };
         for append in appends {
             self.log_append(append);
         }
@@ -431,9 +380,9 @@ impl Engine {
         let (AppendOwner::Part(key) | AppendOwner::CleanCopy(key)) = owner else {
             return;
         };
-        match self.requests.parts.get_mut(&key).map(|p| &mut p.state) {
-            Some(PartState::Appending { pieces } | PartState::CopyingClean { pieces }) => *pieces += 1,
-            _ => {}
+        let state = self.requests.parts.get_mut(&key).map(|p| &mut p.state);
+        if let Some(PartState::Appending { pieces } | PartState::CopyingClean { pieces }) = state {
+            *pieces += 1;
         }
     }
 
@@ -517,11 +466,7 @@ impl Engine {
         let log_upto = self.log.written_upto();
         self.log_want_durable(log_upto);
         let backing_epoch = self.drops.flush_epoch_wanted();
-        self.requests.flushes.push(Flush {
-            id,
-            log_upto,
-            backing_epoch,
-        });
+        self.requests.flushes.push(Flush { id, log_upto, backing_epoch });
         self.backing_flush_if_wanted();
         self.flushes_answer();
     }
@@ -571,17 +516,11 @@ impl Engine {
             };
             match extents.last_mut() {
                 Some(last) if last.allocation == allocation => last.len += next - at,
-                _ => extents.push(StatusExtent {
-                    len: next - at,
-                    allocation,
-                }),
+                _ => extents.push(StatusExtent { len: next - at, allocation }),
             }
             at = next;
         }
-        self.effects.push(Effect::Reply {
-            id,
-            result: Ok(Reply::Status(extents)),
-        });
+        self.effects.push(Effect::Reply { id, result: Ok(Reply::Status(extents)) });
     }
 }
 
@@ -600,11 +539,7 @@ pub(crate) fn pieces(
         let count = (range.count - done).min(u64::from(max)) as u32;
         let bytes = |blocks: u64| (blocks * BLOCK_BYTES) as usize;
         appends.push(Append {
-            extent: Some(Extent {
-                block: range.first.plus(done),
-                count,
-                kind,
-            }),
+            extent: Some(Extent { block: range.first.plus(done), count, kind }),
             data: data.map(|d| d.slice(bytes(done), bytes(u64::from(count)))),
             owner,
             durable,

@@ -174,7 +174,11 @@ pub(crate) struct Segment {
 pub(crate) struct SegmentTable {
     segments: Vec<Segment>,
     pub(crate) live: VecDeque<u32>,
+    /// In the order in which they will be opened. Segments leave the log in its order, so that physically, too, the
+    /// log goes round: recovery knows where the next segment would have been opened.
     free: VecDeque<u32>,
+    /// Out of the log but still read, in the order in which they left.
+    draining: VecDeque<u32>,
     /// Sum of `dirty` over all segments.
     dirty: u64,
     slots_capacity: usize,
@@ -198,6 +202,7 @@ impl SegmentTable {
             segments: (0..count).map(|_| segment()).collect(),
             live: VecDeque::new(),
             free: (0..count).collect(),
+            draining: VecDeque::new(),
             dirty: 0,
             slots_capacity: 0,
         }
@@ -225,19 +230,23 @@ impl SegmentTable {
         self.free.pop_front()
     }
 
-    /// Takes a given segment out of the free ones (recovery).
-    pub(crate) fn take_this(&mut self, index: u32) {
-        self.free.retain(|i| *i != index);
+    /// The segment that will be opened next.
+    pub(crate) fn next_free(&self) -> Option<u32> {
+        self.free.front().copied()
+    }
+
+    /// Puts the free segments in the order in which they follow the newest one of the log, after recovery.
+    pub(crate) fn order_free(&mut self) {
+        let count = self.segments.len() as u32;
+        let newest = self.live.back().map_or(count - 1, |i| *i);
+        let is_free = |i: &u32| self.get(*i).state == SegmentState::Free;
+        self.free = (1..=count).map(|d| (newest + d) % count).filter(is_free).collect();
     }
 
     /// Makes `index` the newest segment of the log.
     pub(crate) fn open(&mut self, index: u32, seq: u64, first_seq: Seq, time_ns: u64, generation: u64) {
         if let Some(last) = self.live.back() {
-            assert_eq!(
-                self.get(*last).seq + 1,
-                seq,
-                "the log's segments are numbered without a gap"
-            );
+            assert_eq!(self.get(*last).seq + 1, seq, "the log's segments are numbered without a gap");
         }
         let s = self.get_mut(index);
         assert!(s.slots.is_empty() && s.pins == 0 && s.dirty == 0);
@@ -322,21 +331,20 @@ impl SegmentTable {
 
     /// Takes a segment out of the log; it may be overwritten at once if nothing reads it.
     pub(crate) fn retire(&mut self, index: u32) {
-        assert_eq!(
-            self.live.pop_front(),
-            Some(index),
-            "segments leave the log in its order"
-        );
+        assert_eq!(self.live.pop_front(), Some(index), "segments leave the log in its order");
         let s = &mut self.segments[index as usize];
         assert!(s.current == 0 && s.dirty == 0, "nothing current is thrown away");
         self.slots_capacity -= s.slots.capacity();
         s.slots = Vec::new();
-        s.state = if s.pins == 0 {
-            SegmentState::Free
-        } else {
-            SegmentState::Draining
-        };
-        if s.pins == 0 {
+        s.state = SegmentState::Draining;
+        self.draining.push_back(index);
+        self.free_drained();
+    }
+
+    fn free_drained(&mut self) {
+        while let Some(index) = self.draining.front().copied().filter(|i| self.get(*i).pins == 0) {
+            self.draining.pop_front();
+            self.get_mut(index).state = SegmentState::Free;
             self.free.push_back(index);
         }
     }
@@ -349,8 +357,7 @@ impl SegmentTable {
         let s = self.get_mut(index);
         s.pins -= 1;
         if s.pins == 0 && s.state == SegmentState::Draining {
-            s.state = SegmentState::Free;
-            self.free.push_back(index);
+            self.free_drained();
         }
     }
 

@@ -44,9 +44,7 @@ impl Commands {
 
     /// Nothing new is to be started: what is in flight comes to its end.
     pub(crate) fn settling(&self) -> bool {
-        self.stop
-            .as_ref()
-            .is_some_and(|s| matches!(s.phase, Phase::Settling | Phase::Recording))
+        self.stop.as_ref().is_some_and(|s| matches!(s.phase, Phase::Settling | Phase::Recording))
     }
 }
 
@@ -54,10 +52,7 @@ impl Engine {
     pub(crate) fn destage_command(&mut self, id: RequestId) {
         if self.life != Life::Running {
             let error = IoError::new(ErrorKind::Shutdown, "destage");
-            self.effects.push(Effect::CommandDone {
-                id,
-                result: Err(error),
-            });
+            self.effects.push(Effect::CommandDone { id, result: Err(error) });
             return;
         }
         let upto = self.log.written_upto();
@@ -69,19 +64,11 @@ impl Engine {
     pub(crate) fn stop_command(&mut self, id: RequestId, destage: bool) {
         if self.life != Life::Running || self.commands.stop.is_some() {
             let error = IoError::new(ErrorKind::Shutdown, "stop");
-            self.effects.push(Effect::CommandDone {
-                id,
-                result: Err(error),
-            });
+            self.effects.push(Effect::CommandDone { id, result: Err(error) });
             return;
         }
         self.life = Life::Stopping;
-        self.commands.stop = Some(Stop {
-            id,
-            destage,
-            phase: Phase::Draining,
-            error: None,
-        });
+        self.commands.stop = Some(Stop { id, destage, phase: Phase::Draining, error: None });
     }
 
     pub(crate) fn commands_step(&mut self) {
@@ -129,11 +116,7 @@ impl Engine {
             return None;
         }
         self.destage_look_again();
-        Some(if destage {
-            Phase::Destaging
-        } else {
-            Phase::Settling
-        })
+        Some(if destage { Phase::Destaging } else { Phase::Settling })
     }
 
     fn stop_destaged(&mut self) -> Option<Phase> {
@@ -177,32 +160,14 @@ impl Engine {
             return None;
         }
         // Copies that bypasses made untrue are named, else a restart after this stop would believe them (hazard 1).
-        let untrue: Option<Vec<_>> = self.drops.untrue().map(<[_]>::to_vec);
-        let owner = if untrue.is_some() {
-            AppendOwner::Stop
-        } else {
-            AppendOwner::StopDistrusted
-        };
+        let untrue = self.untrue_blocks();
+        let owner = if untrue.is_some() { AppendOwner::Stop } else { AppendOwner::StopDistrusted };
         for range in untrue.unwrap_or_default() {
             let count = range.count.min(u64::from(u32::MAX)) as u32;
-            let extent = Some(Extent {
-                block: range.first,
-                count,
-                kind: ExtentKind::Supersede,
-            });
-            self.log_append_urgent(Append {
-                extent,
-                data: None,
-                owner: AppendOwner::Tick,
-                durable: false,
-            });
+            let extent = Some(Extent { block: range.first, count, kind: ExtentKind::Supersede });
+            self.log_append_urgent(Append { extent, data: None, owner: AppendOwner::Tick, durable: false });
         }
-        self.log_append_urgent(Append {
-            extent: None,
-            data: None,
-            owner,
-            durable: true,
-        });
+        self.log_append_urgent(Append { extent: None, data: None, owner, durable: true });
         Some(Phase::Recording)
     }
 

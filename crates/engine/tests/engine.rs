@@ -1,6 +1,8 @@
 //! The engine against two arrays of bytes: completions in random order, kills at random instants, a model of what
 //! every sector may hold. The simulator crate does this at length and with faults; this is what runs with the crate.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod world;
 
 use forebay_block::{Op, Reply};
@@ -13,10 +15,7 @@ fn writes_are_read_back_and_reach_the_backing() {
     let mut w = World::new(1, settings(), 64, 8);
     let id = w.write(0, 4096 * 3);
     w.run_until_answered(id).unwrap();
-    let id = w.submit(Op::Read {
-        offset: 512,
-        len: 8192,
-    });
+    let id = w.submit(Op::Read { offset: 512, len: 8192 });
     assert!(matches!(w.run_until_answered(id), Ok(Reply::Data(d)) if d.len() == 8192));
     w.check_reads = true;
     assert!(w.status().dirty_bytes >= 3 * 4096);
@@ -29,21 +28,9 @@ fn writes_are_read_back_and_reach_the_backing() {
 fn random_traffic_survives_kills_in_every_mode() {
     for seed in 0..60 {
         let settings = Settings {
-            write_policy: if seed % 3 == 0 {
-                WritePolicy::WriteThrough
-            } else {
-                WritePolicy::WriteBack
-            },
-            durability: if seed % 2 == 0 {
-                Durability::Write
-            } else {
-                Durability::Flush
-            },
-            on_full: if seed % 5 == 0 {
-                OnFull::Bypass
-            } else {
-                OnFull::Wait
-            },
+            write_policy: if seed % 3 == 0 { WritePolicy::WriteThrough } else { WritePolicy::WriteBack },
+            durability: if seed % 2 == 0 { Durability::Write } else { Durability::Flush },
+            on_full: if seed % 5 == 0 { OnFull::Bypass } else { OnFull::Wait },
             ..settings()
         };
         let mut w = World::new(seed, settings, 400, 8);

@@ -156,9 +156,7 @@ impl Label {
     /// # Errors
     /// As [`Label::decode`] if neither copy is valid: [`FormatError::Magic`] means that there is no label.
     pub fn newest(region: &[u8]) -> Result<Self, FormatError> {
-        let (a, b) = region
-            .split_at_checked(LABEL_COPY_BYTES)
-            .ok_or(FormatError::Truncated)?;
+        let (a, b) = region.split_at_checked(LABEL_COPY_BYTES).ok_or(FormatError::Truncated)?;
         match (Self::decode(a), Self::decode(b)) {
             (Ok(a), Ok(b)) => Ok(if b.update > a.update { b } else { a }),
             (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
@@ -191,11 +189,7 @@ pub(crate) mod tests {
     #[test]
     fn round_trip_newest_and_flips() {
         let a = sample();
-        let b = Label {
-            update: 4,
-            generation: 5,
-            ..sample()
-        };
+        let b = Label { update: 4, generation: 5, ..sample() };
         let mut region = b.encode().to_vec();
         region.extend_from_slice(&a.encode());
         assert_eq!(Label::newest(&region), Ok(b));

@@ -107,11 +107,7 @@ pub fn decide(
     }
     let cache = superblock.layout.generation;
     let Some(label) = label else {
-        return if superblock.has_label {
-            Err(Refusal::LabelMissing)
-        } else {
-            Ok(cache + 1)
-        };
+        return if superblock.has_label { Err(Refusal::LabelMissing) } else { Ok(cache + 1) };
     };
     if label.cache_id != superblock.layout.cache_id {
         return Err(Refusal::ForeignCache {
@@ -120,9 +116,7 @@ pub fn decide(
         });
     }
     if label.backing_id != superblock.backing_id {
-        return Err(Refusal::ForeignBacking {
-            backing_name: superblock.backing_name.clone(),
-        });
+        return Err(Refusal::ForeignBacking { backing_name: superblock.backing_name.clone() });
     }
     match label.state {
         LabelState::Released => return Err(Refusal::BackingMovedOn("the cache was removed for good")),
@@ -141,9 +135,7 @@ pub fn decide(
         return Err(Refusal::StaleBacking { cache, backing });
     }
     if label.in_use && label.host_id != *host_id && !takeover {
-        return Err(Refusal::OtherHost {
-            host_name: label.host_name.clone(),
-        });
+        return Err(Refusal::OtherHost { host_name: label.host_name.clone() });
     }
     Ok(backing.max(cache) + 1)
 }
@@ -164,12 +156,7 @@ mod tests {
         let (mut sb, mut lb) = (superblock(), label());
         for _ in 0..4 {
             let next = decide(&sb, Some(&lb), &HOST, false).unwrap();
-            lb = Label {
-                generation: next,
-                phase: Phase::Intent,
-                in_use: true,
-                ..lb
-            };
+            lb = Label { generation: next, phase: Phase::Intent, in_use: true, ..lb };
             instants.push((sb.clone(), lb.clone()));
             sb.layout.generation = next;
             instants.push((sb.clone(), lb.clone()));
@@ -194,67 +181,24 @@ mod tests {
         let say = |s: &Superblock, l: Option<&Label>| decide(s, l, &HOST, false);
         assert_eq!(say(&sb, Some(&lb)), Ok(5));
         assert_eq!(say(&sb, None), Err(Refusal::LabelMissing));
-        assert_eq!(
-            say(
-                &Superblock {
-                    has_label: false,
-                    ..sb.clone()
-                },
-                None
-            ),
-            Ok(5)
-        );
-        let released = Superblock {
-            state: CacheState::Released,
-            ..sb.clone()
-        };
+        assert_eq!(say(&Superblock { has_label: false, ..sb.clone() }, None), Ok(5));
+        let released = Superblock { state: CacheState::Released, ..sb.clone() };
         assert_eq!(say(&released, Some(&lb)), Err(Refusal::CacheReleased));
-        let retired = Superblock {
-            state: CacheState::Retired,
-            ..sb.clone()
-        };
+        let retired = Superblock { state: CacheState::Retired, ..sb.clone() };
         assert_eq!(say(&retired, Some(&lb)), Err(Refusal::CacheRetired));
-        let l = Label {
-            cache_id: [1; 16],
-            ..lb.clone()
-        };
+        let l = Label { cache_id: [1; 16], ..lb.clone() };
         assert!(matches!(say(&sb, Some(&l)), Err(Refusal::ForeignCache { .. })));
-        let l = Label {
-            backing_id: [1; 16],
-            ..lb.clone()
-        };
+        let l = Label { backing_id: [1; 16], ..lb.clone() };
         assert!(matches!(say(&sb, Some(&l)), Err(Refusal::ForeignBacking { .. })));
-        let l = Label {
-            generation: 5,
-            ..lb.clone()
-        };
-        assert_eq!(
-            say(&sb, Some(&l)),
-            Err(Refusal::StaleCache { cache: 4, backing: 5 })
-        );
-        let l = Label {
-            generation: 3,
-            ..lb.clone()
-        };
-        assert_eq!(
-            say(&sb, Some(&l)),
-            Err(Refusal::StaleBacking { cache: 4, backing: 3 })
-        );
-        let l = Label {
-            state: LabelState::Released,
-            ..lb.clone()
-        };
+        let l = Label { generation: 5, ..lb.clone() };
+        assert_eq!(say(&sb, Some(&l)), Err(Refusal::StaleCache { cache: 4, backing: 5 }));
+        let l = Label { generation: 3, ..lb.clone() };
+        assert_eq!(say(&sb, Some(&l)), Err(Refusal::StaleBacking { cache: 4, backing: 3 }));
+        let l = Label { state: LabelState::Released, ..lb.clone() };
         assert!(matches!(say(&sb, Some(&l)), Err(Refusal::BackingMovedOn(_))));
-        let l = Label {
-            state: LabelState::Retired,
-            ..lb.clone()
-        };
+        let l = Label { state: LabelState::Retired, ..lb.clone() };
         assert_eq!(say(&sb, Some(&l)), Err(Refusal::CacheRetired));
-        let l = Label {
-            in_use: true,
-            host_id: [1; 16],
-            ..lb.clone()
-        };
+        let l = Label { in_use: true, host_id: [1; 16], ..lb.clone() };
         assert!(matches!(say(&sb, Some(&l)), Err(Refusal::OtherHost { .. })));
         assert_eq!(decide(&sb, Some(&l), &HOST, true), Ok(5));
         let l = Label { in_use: true, ..lb };

@@ -229,11 +229,7 @@ pub(crate) fn read_extents(
     let mut extents = Vec::with_capacity(count as usize);
     let mut data = 0u64;
     for _ in 0..count {
-        let e = Extent {
-            block: BlockNo(r.u64()?),
-            count: r.u32()?,
-            kind: ExtentKind::from_u32(r.u32()?)?,
-        };
+        let e = Extent { block: BlockNo(r.u64()?), count: r.u32()?, kind: ExtentKind::from_u32(r.u32()?)? };
         if e.count == 0 || e.block.0 >= BLOCKS_MAX || e.block.0 + u64::from(e.count) > BLOCKS_MAX {
             return Err(FormatError::Field("extent"));
         }
@@ -265,21 +261,9 @@ pub(crate) mod tests {
             time_ns: 1_700_000_000_000_000_001,
             clean_stop: false,
             extents: vec![
-                Extent {
-                    block: BlockNo(5),
-                    count: 2,
-                    kind: ExtentKind::Data,
-                },
-                Extent {
-                    block: BlockNo(900),
-                    count: 70_000,
-                    kind: ExtentKind::Zero,
-                },
-                Extent {
-                    block: BlockNo(77),
-                    count: 1,
-                    kind: ExtentKind::Supersede,
-                },
+                Extent { block: BlockNo(5), count: 2, kind: ExtentKind::Data },
+                Extent { block: BlockNo(900), count: 70_000, kind: ExtentKind::Zero },
+                Extent { block: BlockNo(77), count: 1, kind: ExtentKind::Supersede },
             ],
             checksums: vec![0x1111_1111, 0x2222_2222],
         }
@@ -288,34 +272,16 @@ pub(crate) mod tests {
     #[test]
     fn round_trip_in_both_alignments() {
         for align in [512, 4096] {
-            let layout = Layout {
-                align,
-                ..superblock().layout
-            };
+            let layout = Layout { align, ..superblock().layout };
             let h = sample();
             let mut bytes = vec![0; h.header_bytes(align)];
             h.encode(&layout, &mut bytes);
             assert_eq!(RecordHeader::decode(&layout, 17, 512, &bytes), Ok(h.clone()));
-            assert_eq!(
-                RecordHeader::decode(&layout, 18, 512, &bytes),
-                Err(FormatError::Foreign)
-            );
-            assert_eq!(
-                RecordHeader::decode(&layout, 17, 1024, &bytes),
-                Err(FormatError::Foreign)
-            );
-            let earlier_run = Layout {
-                generation: 3,
-                ..layout
-            };
-            assert_eq!(
-                RecordHeader::decode(&earlier_run, 17, 512, &bytes),
-                Err(FormatError::Foreign)
-            );
-            assert_eq!(
-                RecordHeader::decode(&layout, 17, 512, &bytes[..300]),
-                Err(FormatError::Truncated)
-            );
+            assert_eq!(RecordHeader::decode(&layout, 18, 512, &bytes), Err(FormatError::Foreign));
+            assert_eq!(RecordHeader::decode(&layout, 17, 1024, &bytes), Err(FormatError::Foreign));
+            let earlier_run = Layout { generation: 3, ..layout };
+            assert_eq!(RecordHeader::decode(&earlier_run, 17, 512, &bytes), Err(FormatError::Foreign));
+            assert_eq!(RecordHeader::decode(&layout, 17, 512, &bytes[..300]), Err(FormatError::Truncated));
         }
     }
 
@@ -328,10 +294,7 @@ pub(crate) mod tests {
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0x01;
-            assert!(
-                RecordHeader::decode(&layout, 17, 512, &bad).is_err(),
-                "flip at {at}"
-            );
+            assert!(RecordHeader::decode(&layout, 17, 512, &bad).is_err(), "flip at {at}");
         }
     }
 }

@@ -70,8 +70,7 @@ impl SummaryBuilder {
     /// Adds the next record of the segment.
     pub fn push(&mut self, header: &RecordHeader, align: u32) {
         let at = self.body.len();
-        self.body
-            .resize(at + entry_bytes(header.extents.len(), header.checksums.len()), 0);
+        self.body.resize(at + entry_bytes(header.extents.len(), header.checksums.len()), 0);
         let mut w = Writer::new(&mut self.body[at..]);
         w.u32(header.offset);
         w.u32(header.header_bytes(align) as u32);
@@ -198,12 +197,7 @@ impl Trailer {
                 return Err(FormatError::Field("record offset"));
             }
             at += u64::from(header_bytes) + u64::from(blocks) * forebay_block::BLOCK_BYTES;
-            entries.push(SummaryEntry {
-                offset,
-                header_bytes,
-                extents,
-                checksums,
-            });
+            entries.push(SummaryEntry { offset, header_bytes, extents, checksums });
         }
         if at + self.bytes(layout.align) as u64 > u64::from(layout.segment_bytes) {
             return Err(FormatError::Field("record length"));
@@ -248,8 +242,7 @@ mod tests {
             let t = Trailer::decode(&layout, 17, &out[out.len() - 512..])?;
             t.entries(
                 &layout,
-                out.get(out.len().saturating_sub(t.bytes(512))..)
-                    .ok_or(FormatError::Truncated)?,
+                out.get(out.len().saturating_sub(t.bytes(512))..).ok_or(FormatError::Truncated)?,
             )
         };
         let entries = read(&out).unwrap();

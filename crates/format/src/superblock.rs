@@ -185,10 +185,7 @@ pub(crate) mod tests {
         assert_eq!(Superblock::newest(&a.encode(), &b.encode()), Ok(b.clone()));
         assert_eq!(Superblock::newest(&b.encode(), &a.encode()), Ok(b.clone()));
         assert_eq!(Superblock::newest(&[0; 4096], &a.encode()), Ok(a));
-        assert_eq!(
-            Superblock::newest(&[0; 4096], &[0; 4096]),
-            Err(FormatError::Magic)
-        );
+        assert_eq!(Superblock::newest(&[0; 4096], &[0; 4096]), Err(FormatError::Magic));
     }
 
     #[test]

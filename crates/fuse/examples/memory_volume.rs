@@ -6,11 +6,7 @@
 //! ```
 //! Prints `ready DEVICE DETAILS`, then waits for the end of its standard input, detaches and prints figures.
 
-#[expect(
-    dead_code,
-    clippy::unwrap_used,
-    reason = "the tests use more of it; a poisoned lock ends them"
-)]
+#[expect(dead_code, clippy::unwrap_used, reason = "the tests use more of it; a poisoned lock ends them")]
 #[path = "../tests/it/memory.rs"]
 mod memory;
 
@@ -26,10 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Err(e) = become_io_flusher() {
         eprintln!("cannot keep out of memory reclaim: {e}");
     }
-    let mut behaviour = Behaviour {
-        threads: 1,
-        ..Behaviour::of_size(1 << 30)
-    };
+    let mut behaviour = Behaviour { threads: 1, ..Behaviour::of_size(1 << 30) };
     let mut fuse = FuseOptions::default();
     let mut attach = AttachOptions::default();
     let mut file = None;

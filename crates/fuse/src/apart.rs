@@ -19,9 +19,7 @@ pub(crate) fn spawn(
     name: &str,
     work: impl FnOnce(io::Result<()>) + Send + 'static,
 ) -> io::Result<thread::JoinHandle<()>> {
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(move || work(leave_descriptors()))
+    thread::Builder::new().name(name.to_owned()).spawn(move || work(leave_descriptors()))
 }
 
 /// Gives the calling thread its own descriptor table, with nothing in it but 0, 1 and 2.
@@ -29,19 +27,9 @@ fn leave_descriptors() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     // SAFETY: the call takes no pointers. The descriptors that it closes are closed in the calling thread's new table only; this thread
     // has just begun and owns none of them, so that no owner's descriptor becomes invalid where the owner lives.
-    let rc = unsafe {
-        libc::syscall(
-            libc::SYS_close_range,
-            FIRST,
-            libc::c_uint::MAX,
-            libc::CLOSE_RANGE_UNSHARE,
-        )
-    };
-    if rc == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    let rc =
+        unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

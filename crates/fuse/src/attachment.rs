@@ -23,10 +23,7 @@ pub struct AttachOptions {
 
 impl Default for AttachOptions {
     fn default() -> Self {
-        Self {
-            direct_io: true,
-            queue: QueueLimits::default(),
-        }
+        Self { direct_io: true, queue: QueueLimits::default() }
     }
 }
 
@@ -44,10 +41,7 @@ pub struct Attachment {
 
 /// What the keeper is asked to do.
 enum Command {
-    Detach {
-        unmount: bool,
-        answer: SyncSender<Result<(), FuseError>>,
-    },
+    Detach { unmount: bool, answer: SyncSender<Result<(), FuseError>> },
 }
 
 /// What the keeper has made.
@@ -72,15 +66,8 @@ impl Attachment {
             keep(left, &path, options, &made_sender, &commands_receiver)
         })
         .map_err(failed)?;
-        let made: Made = made
-            .recv()
-            .map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))??;
-        Ok(Self {
-            device: made.device,
-            direct_io: made.direct_io,
-            queue: made.queue,
-            commands,
-        })
+        let made: Made = made.recv().map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))??;
+        Ok(Self { device: made.device, direct_io: made.direct_io, queue: made.queue, commands })
     }
 
     /// `/dev/loopN`.
@@ -108,9 +95,7 @@ impl Attachment {
     pub fn detach(&mut self, unmount: bool) -> Result<(), FuseError> {
         let gone = || FuseError::system("detach", &self.device, io::ErrorKind::NotConnected.into());
         let (answer, result) = mpsc::sync_channel(1);
-        self.commands
-            .send(Command::Detach { unmount, answer })
-            .map_err(|_| gone())?;
+        self.commands.send(Command::Detach { unmount, answer }).map_err(|_| gone())?;
         result.recv().map_err(|_| gone())?
     }
 }
@@ -133,11 +118,7 @@ fn keep(
     };
     let (queue, setup) = Queue::set_up(&format!("loop{}", device.number), &options.queue);
     let number = device.number;
-    let result = Made {
-        device: loop_device::device_path(number),
-        direct_io: device.direct_io,
-        queue: setup,
-    };
+    let result = Made { device: loop_device::device_path(number), direct_io: device.direct_io, queue: setup };
     if made.send(Ok(result)).is_ok() {
         let waiting = wait_for_detach(&device, commands);
         queue.restore();
@@ -147,9 +128,7 @@ fn keep(
             let result = if loop_device::wait_cleared(number, path) {
                 Ok(())
             } else {
-                Err(FuseError::StillOpen {
-                    device: loop_device::device_path(number),
-                })
+                Err(FuseError::StillOpen { device: loop_device::device_path(number) })
             };
             // Whoever asked may have died of impatience.
             let _ = answer.send(result);
@@ -181,10 +160,7 @@ fn release(device: &LoopDevice, unmount: bool) -> Result<(), FuseError> {
     // Some file systems show an anonymous device number and name the device only as their source.
     let on_it = |m: &&mounts::MountEntry| m.device == (7, device.number) || m.source == path;
     for mount in table.iter().rev().filter(on_it) {
-        let busy = |by| FuseError::Busy {
-            what: path.clone(),
-            by,
-        };
+        let busy = |by| FuseError::Busy { what: path.clone(), by };
         let mount_point = mount.mount_point.display();
         if !unmount {
             return Err(busy(format!("mounted on {mount_point}")));
@@ -206,8 +182,5 @@ fn release(device: &LoopDevice, unmount: bool) -> Result<(), FuseError> {
         Err(e) => return Err(FuseError::system("open", &path, e)),
     }
     // The last close would write back, too, but tell nobody of an error.
-    device
-        .file
-        .sync_all()
-        .map_err(|e| FuseError::system("write back", &path, e))
+    device.file.sync_all().map_err(|e| FuseError::system("write back", &path, e))
 }

@@ -66,10 +66,6 @@ pub enum FuseError {
 impl FuseError {
     /// A failed system call on `path`.
     pub(crate) fn system(action: &'static str, path: &Path, source: io::Error) -> Self {
-        Self::System {
-            action,
-            path: path.to_owned(),
-            source,
-        }
+        Self::System { action, path: path.to_owned(), source }
     }
 }

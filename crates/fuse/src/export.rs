@@ -39,11 +39,7 @@ pub struct FuseOptions {
 
 impl Default for FuseOptions {
     fn default() -> Self {
-        Self {
-            reader_threads: 2,
-            max_background: 256,
-            parallel_direct_writes: true,
-        }
+        Self { reader_threads: 2, max_background: 256, parallel_direct_writes: true }
     }
 }
 
@@ -73,13 +69,7 @@ impl FuseExport {
         let created = prepare_file(&path)?;
         let counters = Arc::new(Counters::default());
         match serve(&path, service, options, &counters) {
-            Ok((device, session)) => Ok(Self {
-                path,
-                device,
-                created,
-                session: Some(session),
-                counters,
-            }),
+            Ok((device, session)) => Ok(Self { path, device, created, session: Some(session), counters }),
             Err(e) => {
                 remove_file(&path, created);
                 Err(e)
@@ -109,10 +99,7 @@ impl FuseExport {
                 // A file that was just closed is let go of a moment later.
                 Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
                     if Instant::now() >= deadline {
-                        return Err(FuseError::Busy {
-                            what: self.path.clone(),
-                            by: "it is open".to_owned(),
-                        });
+                        return Err(FuseError::Busy { what: self.path.clone(), by: "it is open".to_owned() });
                     }
                     thread::sleep(Duration::from_millis(5));
                 }
@@ -166,18 +153,14 @@ fn serve(
     let fuse = match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(file) => OwnedFd::from(file),
         Err(e) if denied(&e) => {
-            return Err(FuseError::NotPermitted {
-                path: path.to_owned(),
-            });
+            return Err(FuseError::NotPermitted { path: path.to_owned() });
         }
         Err(e) => return Err(FuseError::system("open", Path::new("/dev/fuse"), e)),
     };
     match mounts::mount_fuse(fuse.as_fd(), path, &info.name, info.read_only, request_bytes_max) {
         Ok(()) => {}
         Err(e) if denied(&e) => {
-            return Err(FuseError::NotPermitted {
-                path: path.to_owned(),
-            });
+            return Err(FuseError::NotPermitted { path: path.to_owned() });
         }
         Err(e) => return Err(FuseError::system("mount", path, e)),
     }
@@ -199,18 +182,14 @@ fn serve(
 }
 
 fn denied(e: &io::Error) -> bool {
-    matches!(
-        e.raw_os_error(),
-        Some(libc::EPERM | libc::EACCES | libc::ENOENT | libc::ENODEV)
-    )
+    matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOENT | libc::ENODEV))
 }
 
 /// An absolute path without symbolic links before the last part, which need not exist.
 pub(crate) fn resolve(path: &Path) -> Result<PathBuf, FuseError> {
-    let name = path.file_name().ok_or_else(|| FuseError::Unsuitable {
-        path: path.to_owned(),
-        problem: "does not name a file",
-    })?;
+    let name = path
+        .file_name()
+        .ok_or_else(|| FuseError::Unsuitable { path: path.to_owned(), problem: "does not name a file" })?;
     let parent = match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,
         _ => Path::new("."),
@@ -221,12 +200,7 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf, FuseError> {
 
 /// Sees to it that an empty regular file is at `path`; true if it had to be created.
 fn prepare_file(path: &Path) -> Result<bool, FuseError> {
-    let unsuitable = |problem| {
-        Err(FuseError::Unsuitable {
-            path: path.to_owned(),
-            problem,
-        })
-    };
+    let unsuitable = |problem| Err(FuseError::Unsuitable { path: path.to_owned(), problem });
     match state_of(path)? {
         FileState::Absent => {
             let new = OpenOptions::new().write(true).create_new(true).open(path);
@@ -236,9 +210,7 @@ fn prepare_file(path: &Path) -> Result<bool, FuseError> {
         FileState::EmptyFile => Ok(false),
         FileState::FileWithData => unsuitable("is a file that is not empty"),
         FileState::NoRegularFile => unsuitable("is not a regular file"),
-        FileState::Dead => Err(FuseError::Hung {
-            path: path.to_owned(),
-        }),
+        FileState::Dead => Err(FuseError::Hung { path: path.to_owned() }),
     }
 }
 

@@ -22,21 +22,11 @@ pub(crate) fn read_window(offset: u64, len: usize, size_bytes: u64, request_byte
     let start = offset - offset % SECTOR_BYTES;
     let skip = offset - start;
     if end <= offset {
-        return ReadWindow {
-            offset: start,
-            len: 0,
-            skip: 0,
-            take: 0,
-        };
+        return ReadWindow { offset: start, len: 0, skip: 0, take: 0 };
     }
     let window = (end.next_multiple_of(SECTOR_BYTES) - start).min(request_bytes_max as u64);
     let take = (end - offset).min(window - skip);
-    ReadWindow {
-        offset: start,
-        len: window as usize,
-        skip: skip as usize,
-        take: take as usize,
-    }
+    ReadWindow { offset: start, len: window as usize, skip: skip as usize, take: take as usize }
 }
 
 /// Why a request that changes data is not passed on.
@@ -89,15 +79,9 @@ mod tests {
                 let wanted = data.get(offset as usize..).unwrap_or_default();
                 let wanted = &wanted[..wanted.len().min(len)];
                 assert!(wanted.len() - w.take < 512, "short by less than a sector");
-                assert!(
-                    w.take == wanted.len() || w.len == MAX,
-                    "short only at the greatest length"
-                );
-                let window = if w.len == 0 {
-                    &[]
-                } else {
-                    &data[w.offset as usize..w.offset as usize + w.len]
-                };
+                assert!(w.take == wanted.len() || w.len == MAX, "short only at the greatest length");
+                let window =
+                    if w.len == 0 { &[] } else { &data[w.offset as usize..w.offset as usize + w.len] };
                 assert_eq!(&window[w.skip..w.skip + w.take], &wanted[..w.take]);
             }
         }

@@ -61,14 +61,7 @@ impl VolumeFile {
             size_bytes: info.size_bytes,
             request_bytes_max,
             options,
-            attributes: Mutex::new(Attributes {
-                mode,
-                uid: 0,
-                gid: 0,
-                atime: now,
-                mtime: now,
-                ctime: now,
-            }),
+            attributes: Mutex::new(Attributes { mode, uid: 0, gid: 0, atime: now, mtime: now, ctime: now }),
             gate: Arc::default(),
             counters,
         }
@@ -143,13 +136,7 @@ impl VolumeFile {
     }
 
     fn read_sector(&self, offset: u64, into: &mut [u8], origin: Origin) -> Result<(), Errno> {
-        match self.wait_for(
-            Op::Read {
-                offset,
-                len: into.len(),
-            },
-            origin,
-        )? {
+        match self.wait_for(Op::Read { offset, len: into.len() }, origin)? {
             Reply::Data(data) if data.len() == into.len() => {
                 into.copy_from_slice(&data);
                 Ok(())
@@ -173,14 +160,7 @@ impl VolumeFile {
             self.read_sector(window.offset + last as u64, &mut data[last..], origin)?;
         }
         data[window.skip..end].copy_from_slice(&bytes[..window.take]);
-        self.wait_for(
-            Op::Write {
-                offset: window.offset,
-                data: data.freeze(),
-                fua,
-            },
-            origin,
-        )?;
+        self.wait_for(Op::Write { offset: window.offset, data: data.freeze(), fua }, origin)?;
         Ok(window.take)
     }
 
@@ -203,11 +183,7 @@ impl VolumeFile {
             }
             at += step;
         }
-        if hole {
-            Ok(self.size_bytes)
-        } else {
-            Err(Errno::ENXIO)
-        }
+        if hole { Ok(self.size_bytes) } else { Err(Errno::ENXIO) }
     }
 }
 
@@ -225,22 +201,14 @@ fn answer_plain(result: Result<Reply, IoError>, reply: ReplyEmpty) {
 
 /// What FUSE tells of who asks: the thread, but not through a loop device, where it is always a kernel worker.
 fn origin(request: &Request, sync: bool) -> Origin {
-    Origin {
-        sync,
-        pid: request.pid(),
-        ..Origin::default()
-    }
+    Origin { sync, pid: request.pid(), ..Origin::default() }
 }
 
 impl Filesystem for VolumeFile {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let too_large = |_| io::Error::from_raw_os_error(libc::EINVAL);
-        config
-            .set_max_write(self.request_bytes_max as u32)
-            .map_err(too_large)?;
-        config
-            .set_max_background(self.options.max_background)
-            .map_err(|_| io::ErrorKind::InvalidInput)?;
+        config.set_max_write(self.request_bytes_max as u32).map_err(too_large)?;
+        config.set_max_background(self.options.max_background).map_err(|_| io::ErrorKind::InvalidInput)?;
         // Without it the loop device's requests would be carried out one after the other; kernels before 3.13 lack it.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         Ok(())
@@ -293,10 +261,7 @@ impl Filesystem for VolumeFile {
         // Direct I/O: the page cache would be a second, unbounded cache of the same data in front of ours, and would
         // answer a write before the volume has seen it.
         let mut flags = FopenFlags::FOPEN_DIRECT_IO;
-        flags.set(
-            FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
-            self.options.parallel_direct_writes,
-        );
+        flags.set(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES, self.options.parallel_direct_writes);
         reply.opened(FileHandle(0), flags);
     }
 
@@ -317,10 +282,7 @@ impl Filesystem for VolumeFile {
             reply.data(&[]);
             return;
         }
-        let op = Op::Read {
-            offset: window.offset,
-            len: window.len,
-        };
+        let op = Op::Read { offset: window.offset, len: window.len };
         self.submit(op, origin(request, false), move |result, counters| match result {
             Ok(Reply::Data(data)) => match data.get(window.skip..window.skip + window.take) {
                 Some(bytes) => {
@@ -367,11 +329,7 @@ impl Filesystem for VolumeFile {
             };
         }
         let written = bytes.len() as u32;
-        let op = Op::Write {
-            offset,
-            data: BufMut::copy_of(bytes).freeze(),
-            fua,
-        };
+        let op = Op::Write { offset, data: BufMut::copy_of(bytes).freeze(), fua };
         let inside = self.gate.enter();
         self.submit(op, origin, move |result, counters| {
             drop(inside);
@@ -417,21 +375,12 @@ impl Filesystem for VolumeFile {
                 return reply.error(Errno::EOPNOTSUPP);
             }
         };
-        let counter = if unmap {
-            &self.counters.discards
-        } else {
-            &self.counters.zeroes
-        };
+        let counter = if unmap { &self.counters.discards } else { &self.counters.zeroes };
         Counters::add(counter, 1);
         match zero_len(offset, length, self.size_bytes) {
             Ok(0) => reply.ok(),
             Ok(len) => {
-                let op = Op::Zero {
-                    offset,
-                    len,
-                    unmap,
-                    fua: false,
-                };
+                let op = Op::Zero { offset, len, unmap, fua: false };
                 self.submit_plain(op, origin(request, false), reply);
             }
             Err(refusal) => reply.error(self.refuse(refusal)),

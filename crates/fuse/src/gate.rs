@@ -54,9 +54,7 @@ impl Gate {
         state: MutexGuard<'a, State>,
         condition: impl Fn(&State) -> bool,
     ) -> MutexGuard<'a, State> {
-        self.changed
-            .wait_while(state, |s| condition(s))
-            .unwrap_or_else(PoisonError::into_inner)
+        self.changed.wait_while(state, |s| condition(s)).unwrap_or_else(PoisonError::into_inner)
     }
 }
 

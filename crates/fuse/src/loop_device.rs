@@ -104,10 +104,7 @@ pub(crate) fn configure(path: &Path, direct_io: bool) -> io::Result<LoopDevice> 
         info: LoopInfo::new(FLAG_AUTOCLEAR | direct | read_only),
         reserved: [0; 8],
     };
-    let control = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/loop-control")?;
+    let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
     for _ in 0..GET_FREE_TRIES_MAX {
         // SAFETY: this ioctl takes no argument.
         let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
@@ -117,11 +114,7 @@ pub(crate) fn configure(path: &Path, direct_io: bool) -> io::Result<LoopDevice> 
         let rc = unsafe { libc::ioctl(file.as_raw_fd(), LOOP_CONFIGURE, &raw mut config) };
         if rc == 0 {
             let direct_io = flags(&file)? & FLAG_DIRECT_IO != 0;
-            return Ok(LoopDevice {
-                number,
-                file,
-                direct_io,
-            });
+            return Ok(LoopDevice { number, file, direct_io });
         }
         let error = io::Error::last_os_error();
         if error.raw_os_error() != Some(libc::EBUSY) {
@@ -135,11 +128,7 @@ pub(crate) fn configure(path: &Path, direct_io: bool) -> io::Result<LoopDevice> 
 fn open_device(number: u32, read_only: bool) -> io::Result<File> {
     let deadline = Instant::now() + CLEAR_PATIENCE;
     loop {
-        match OpenOptions::new()
-            .read(true)
-            .write(!read_only)
-            .open(device_path(number))
-        {
+        match OpenOptions::new().read(true).write(!read_only).open(device_path(number)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -153,11 +142,7 @@ fn flags(device: &File) -> io::Result<u32> {
     // SAFETY: the argument points to a `loop_info64` of the kernel's layout that lives until after the call; the kernel fills it, and every bit
     // pattern is a valid value of its integers.
     let rc = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) };
-    if rc == 0 {
-        Ok(info.flags)
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if rc == 0 { Ok(info.flags) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Whether something claims the device for itself: a mounted file system, also of another mount namespace, swap, a mapping.
@@ -165,11 +150,7 @@ fn flags(device: &File) -> io::Result<u32> {
 /// # Errors
 /// Of opening the device, other than that.
 pub(crate) fn is_claimed(number: u32) -> io::Result<bool> {
-    match OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_EXCL)
-        .open(device_path(number))
-    {
+    match OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device_path(number)) {
         Ok(_) => Ok(false),
         Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Ok(true),
         Err(e) => Err(e),
@@ -252,10 +233,7 @@ mod tests {
     #[test]
     fn nothing_stands_on_a_file_that_is_not_there() {
         if Path::new("/sys/block").exists() {
-            assert_eq!(
-                on_file(Path::new("/nowhere/at all")).unwrap(),
-                Vec::<PathBuf>::new()
-            );
+            assert_eq!(on_file(Path::new("/nowhere/at all")).unwrap(), Vec::<PathBuf>::new());
         }
     }
 }

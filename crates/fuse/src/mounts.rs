@@ -63,9 +63,8 @@ pub(crate) fn unescape(field: &[u8]) -> OsString {
     let mut rest = field;
     while let Some((&byte, tail)) = rest.split_first() {
         let octal = (byte == b'\\').then(|| tail.get(..3)).flatten();
-        let value = octal
-            .and_then(|d| std::str::from_utf8(d).ok())
-            .and_then(|d| u8::from_str_radix(d, 8).ok());
+        let value =
+            octal.and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u8::from_str_radix(d, 8).ok());
         match value {
             Some(value) => {
                 out.push(value);
@@ -108,19 +107,9 @@ pub(crate) fn mount_fuse(
     }
     // SAFETY: all four pointers are to NUL-terminated strings that live until after the call.
     let rc = unsafe {
-        libc::mount(
-            source.as_ptr(),
-            target.as_ptr(),
-            fs_type.as_ptr(),
-            flags,
-            options.as_ptr().cast(),
-        )
+        libc::mount(source.as_ptr(), target.as_ptr(), fs_type.as_ptr(), flags, options.as_ptr().cast())
     };
-    if rc == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// How to unmount.
@@ -144,11 +133,7 @@ pub(crate) fn unmount(path: &Path, how: Unmount) -> io::Result<()> {
     };
     // SAFETY: the pointer is to a NUL-terminated string that lives until after the call.
     let rc = unsafe { libc::umount2(target.as_ptr(), flags) };
-    if rc == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn c_string(text: &OsStr) -> io::Result<CString> {

@@ -40,11 +40,7 @@ pub struct QueueLimits {
 
 impl Default for QueueLimits {
     fn default() -> Self {
-        Self {
-            reserve: true,
-            requests_max: 128,
-            request_bytes_max: 1 << 20,
-        }
+        Self { reserve: true, requests_max: 128, request_bytes_max: 1 << 20 }
     }
 }
 
@@ -77,11 +73,7 @@ impl Queue {
     }
 
     fn set_up_in(directory: PathBuf, limits: &QueueLimits) -> (Self, QueueSetup) {
-        let mut queue = Self {
-            directory,
-            before: Vec::new(),
-            refused: Vec::new(),
-        };
+        let mut queue = Self { directory, before: Vec::new(), refused: Vec::new() };
         queue.set("max_sectors_kb", &(limits.request_bytes_max >> 10).to_string());
         let reserved = limits.reserve && queue.set("scheduler", SCHEDULER);
         if reserved {
@@ -95,10 +87,7 @@ impl Queue {
             queue.set("wbt_lat_usec", if reserved { "0" } else { THROTTLE_DEFAULT });
         }
         queue.set("nr_requests", &limits.requests_max.to_string());
-        let setup = QueueSetup {
-            reserved,
-            refused: queue.refused.clone(),
-        };
+        let setup = QueueSetup { reserved, refused: queue.refused.clone() };
         (queue, setup)
     }
 
@@ -109,11 +98,7 @@ impl Queue {
             let current = chosen(&text);
             if current != value {
                 fs::write(&path, value)?;
-                let restored = if attribute == "wbt_lat_usec" {
-                    THROTTLE_DEFAULT
-                } else {
-                    current
-                };
+                let restored = if attribute == "wbt_lat_usec" { THROTTLE_DEFAULT } else { current };
                 self.before.push((attribute, restored.to_owned()));
             }
             Ok(())
@@ -169,13 +154,7 @@ mod tests {
     fn slots_are_reserved_and_the_throttle_is_off_and_all_is_restored() {
         let dir = queue_with(ALL);
         let (queue, setup) = Queue::set_up_in(dir.path().to_owned(), &QueueLimits::default());
-        assert_eq!(
-            setup,
-            QueueSetup {
-                reserved: true,
-                refused: vec![]
-            }
-        );
+        assert_eq!(setup, QueueSetup { reserved: true, refused: vec![] });
         assert_eq!(read(&dir, "scheduler"), "bfq");
         assert_eq!(read(&dir, "iosched/slice_idle"), "0");
         assert_eq!(read(&dir, "wbt_lat_usec"), "0");
@@ -202,10 +181,7 @@ mod tests {
     fn what_a_former_user_left_is_not_kept() {
         let dir = queue_with(ALL);
         fs::write(dir.path().join("scheduler"), "none bfq [kyber]\n").unwrap();
-        let limits = QueueLimits {
-            reserve: false,
-            ..QueueLimits::default()
-        };
+        let limits = QueueLimits { reserve: false, ..QueueLimits::default() };
         let (_, setup) = Queue::set_up_in(dir.path().to_owned(), &limits);
         assert_eq!(setup, QueueSetup::default());
         assert_eq!(read(&dir, "scheduler"), "none");

@@ -16,11 +16,7 @@ const PR_SET_IO_FLUSHER: libc::c_int = 57;
 pub fn become_io_flusher() -> io::Result<()> {
     // SAFETY: this prctl reads four integers and no memory.
     let rc = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
-    if rc == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
@@ -32,11 +28,7 @@ mod tests {
         // Each test runs on a thread of its own, so that nothing else is affected.
         const CAP_SYS_RESOURCE: u32 = 24;
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        let capabilities = status
-            .lines()
-            .find_map(|l| l.strip_prefix("CapEff:"))
-            .unwrap()
-            .trim();
+        let capabilities = status.lines().find_map(|l| l.strip_prefix("CapEff:")).unwrap().trim();
         let capable = u64::from_str_radix(capabilities, 16).unwrap() & (1 << CAP_SYS_RESOURCE) != 0;
         let result = become_io_flusher();
         if !capable {

@@ -44,9 +44,9 @@ pub(crate) fn state_of(path: &Path) -> Result<FileState, FuseError> {
     .map_err(|e| FuseError::system("look at", path, e))?;
     match receiver.recv_timeout(ANSWER_PATIENCE) {
         Ok(state) => state.map_err(|e| FuseError::system("look at", path, e)),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(FuseError::Hung {
-            path: path.to_owned(),
-        }),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            Err(FuseError::Hung { path: path.to_owned() })
+        }
     }
 }
 

@@ -60,17 +60,8 @@ mod tests {
 
     #[test]
     fn sync_admits_only_what_is_waited_for() {
-        let plain = WriteContext {
-            origin: Origin::default(),
-            fua: false,
-        };
-        let sync = WriteContext {
-            origin: Origin {
-                sync: true,
-                ..Origin::default()
-            },
-            fua: false,
-        };
+        let plain = WriteContext { origin: Origin::default(), fua: false };
+        let sync = WriteContext { origin: Origin { sync: true, ..Origin::default() }, fua: false };
         assert!(matches!(Admission::Sync.decide(&plain), Decision::Bypass(_)));
         assert!(matches!(Admission::Sync.decide(&sync), Decision::Cache(_)));
         assert!(matches!(Admission::All.decide(&plain), Decision::Cache(_)));

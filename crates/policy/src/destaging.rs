@@ -65,33 +65,11 @@ mod tests {
             ..Pressure::default()
         };
         assert_eq!(at(90).runs(), 0);
-        assert_eq!(
-            Pressure {
-                oldest_dirty_s: 31,
-                ..at(90)
-            }
-            .runs(),
-            2
-        );
-        assert_eq!(
-            Pressure {
-                urgent: true,
-                ..at(90)
-            }
-            .runs(),
-            DESTAGE_RUNS_MAX
-        );
+        assert_eq!(Pressure { oldest_dirty_s: 31, ..at(90) }.runs(), 2);
+        assert_eq!(Pressure { urgent: true, ..at(90) }.runs(), DESTAGE_RUNS_MAX);
         let runs: Vec<usize> = (0..=50).rev().map(|free| at(free).runs()).collect();
         assert!(runs.is_sorted() && runs[0] >= 4, "{runs:?}");
         assert_eq!(at(0).runs(), DESTAGE_RUNS_MAX);
-        assert_eq!(
-            Pressure {
-                blocks_dirty: 0,
-                urgent: true,
-                ..at(0)
-            }
-            .runs(),
-            0
-        );
+        assert_eq!(Pressure { blocks_dirty: 0, urgent: true, ..at(0) }.runs(), 0);
     }
 }

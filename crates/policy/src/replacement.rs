@@ -50,10 +50,7 @@ struct Ghosts {
 
 impl Ghosts {
     fn new(places: usize) -> Self {
-        Self {
-            table: vec![0; places],
-            len: 0,
-        }
+        Self { table: vec![0; places], len: 0 }
     }
 
     fn place(&self, block: BlockNo) -> (usize, u32) {
@@ -224,10 +221,6 @@ mod tests {
         arc.dropped(BlockNo(1), List::Frequent);
         arc.missed(BlockNo(1));
         assert_eq!(arc.target_recent, 0);
-        assert_eq!(
-            arc.admitted(BlockNo(1)),
-            List::Recent,
-            "a ghost is asked for once"
-        );
+        assert_eq!(arc.admitted(BlockNo(1)), List::Recent, "a ghost is asked for once");
     }
 }

@@ -129,10 +129,7 @@ impl Settings {
             "on-full" => self.on_full = OnFull::from_str(value)?,
             "durability" => self.durability = Durability::from_str(value)?,
             _ => {
-                return Err(UnknownSetting {
-                    given: key.to_owned(),
-                    allowed: Self::KEYS.join(", "),
-                });
+                return Err(UnknownSetting { given: key.to_owned(), allowed: Self::KEYS.join(", ") });
             }
         }
         Ok(())

@@ -91,11 +91,7 @@ pub(crate) fn follow(
         expected: None,
         segment_seq: survey.tail.max(1) - 1,
         generation: 0,
-        place: Place {
-            index: survey.log.first().map_or(0, |s| s.index),
-            offset: 0,
-            torn_header: false,
-        },
+        place: Place { index: survey.log.first().map_or(0, |s| s.index), offset: 0, torn_header: false },
         summary_missing: None,
         torn: false,
         end: ChainEnd::default(),
@@ -189,18 +185,11 @@ impl<V: Visitor> Follower<'_, V> {
 
     /// Records from `first` to the one before `next` were durable and are not there.
     fn report_lost(&mut self, first: Seq, next: Seq) {
-        let Place {
-            index,
-            offset,
-            torn_header,
-        } = self.place;
+        let Place { index, offset, torn_header } = self.place;
         let which = if first.next() == next {
             format!("record {first} was durable and is")
         } else {
-            format!(
-                "records {first} to {} were durable and are",
-                next.0.saturating_sub(1)
-            )
+            format!("records {first} to {} were durable and are", next.0.saturating_sub(1))
         };
         let how = if torn_header { "damaged" } else { "missing" };
         let at = self.layout.segment_offset(index) + u64::from(offset);
@@ -217,11 +206,7 @@ impl<V: Visitor> Follower<'_, V> {
         self.visitor.segment(segment, view);
         let sealed = matches!(view.summary, SummaryView::Valid(_));
         let mut whole = true;
-        self.place = Place {
-            index: segment.index,
-            offset: view.end,
-            torn_header: view.torn_header,
-        };
+        self.place = Place { index: segment.index, offset: view.end, torn_header: view.torn_header };
         for (i, record) in view.records.iter().enumerate() {
             let expected = self.expected.unwrap_or(record.header.seq);
             if record.header.seq < expected {
@@ -242,11 +227,7 @@ impl<V: Visitor> Follower<'_, V> {
             }
             self.record(segment, record);
             if i >= view.contiguous {
-                self.place = Place {
-                    index: segment.index,
-                    offset: record.end() as u32,
-                    torn_header: false,
-                };
+                self.place = Place { index: segment.index, offset: record.end() as u32, torn_header: false };
             }
         }
         if whole && let Some(finding) = summaries::judge(self.layout, segment, view, bytes) {
@@ -271,17 +252,13 @@ impl<V: Visitor> Follower<'_, V> {
                 h.seq, segment.index, h.offset
             );
             let finding = Finding::new(Severity::Recoverable, FindingKind::RecordDamaged, at, message);
-            self.visitor
-                .finding(finding.in_segment(segment.index).of_record(h.seq.0));
+            self.visitor.finding(finding.in_segment(segment.index).of_record(h.seq.0));
         } else {
             if let Some(what) = self.impossible(record) {
-                let message = format!(
-                    "record {} says what cannot be: {what} (segment {})",
-                    h.seq, segment.index
-                );
+                let message =
+                    format!("record {} says what cannot be: {what} (segment {})", h.seq, segment.index);
                 let finding = Finding::new(Severity::Corruption, FindingKind::ImpossibleValue, at, message);
-                self.visitor
-                    .finding(finding.in_segment(segment.index).of_record(h.seq.0));
+                self.visitor.finding(finding.in_segment(segment.index).of_record(h.seq.0));
             }
             self.generation = self.generation.max(h.generation);
         }
@@ -290,16 +267,8 @@ impl<V: Visitor> Follower<'_, V> {
         self.end.last = Some(LastRecord {
             clean_stop: h.clean_stop,
             generation: h.generation,
-            clean_upto: if known {
-                h.clean_upto
-            } else {
-                before.map_or(Seq(0), |l| l.clean_upto)
-            },
-            tail: if known {
-                h.tail
-            } else {
-                before.map_or(0, |l| l.tail)
-            },
+            clean_upto: if known { h.clean_upto } else { before.map_or(Seq(0), |l| l.clean_upto) },
+            tail: if known { h.tail } else { before.map_or(0, |l| l.tail) },
         });
         self.visitor.record(segment, record);
         self.expected = Some(h.seq.next());
@@ -322,9 +291,7 @@ impl<V: Visitor> Follower<'_, V> {
         if last.tail > h.tail || last.clean_upto > h.clean_upto {
             return Some("the log's tail or what is destaged went back");
         }
-        record
-            .disagrees
-            .then_some("the segment's summary says something else of it")
+        record.disagrees.then_some("the segment's summary says something else of it")
     }
 
     fn finish(&mut self) {
@@ -352,8 +319,7 @@ impl<V: Visitor> Follower<'_, V> {
                      record {expected} should be in segment {index} at offset {offset}"
                 ),
             );
-            self.visitor
-                .finding(finding.in_segment(index).of_record(expected.0));
+            self.visitor.finding(finding.in_segment(index).of_record(expected.0));
         }
     }
 
@@ -386,7 +352,6 @@ impl<V: Visitor> Follower<'_, V> {
                 ),
             )
         };
-        self.visitor
-            .finding(finding.in_segment(index).of_record(expected.0));
+        self.visitor.finding(finding.in_segment(index).of_record(expected.0));
     }
 }

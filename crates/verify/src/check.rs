@@ -99,10 +99,9 @@ impl Checker<'_> {
                     "it is the newest version and the backing lacks it: reading the block is an I/O error"
                         .to_owned(),
                 ),
-                Some(run) if run.seq.0 > seq => (
-                    Severity::Recoverable,
-                    format!("record {} has a newer version", run.seq),
-                ),
+                Some(run) if run.seq.0 > seq => {
+                    (Severity::Recoverable, format!("record {} has a newer version", run.seq))
+                }
                 _ => (Severity::Recoverable, "the backing has it".to_owned()),
             };
             let at = self.superblock.layout.segment_offset(segment) + u64::from(bad.offset);
@@ -189,13 +188,7 @@ fn check_log(image: &mut Image<'_>, superblock: &Superblock, mut findings: Findi
     let end = follow(image, superblock, &survey, &mut checker)?;
     checker.judge_bad_data();
     checker.figures.records_torn = end.records_torn;
-    Ok(assemble(
-        image,
-        superblock,
-        checker.findings,
-        checker.figures,
-        Some(&checker.contents),
-    ))
+    Ok(assemble(image, superblock, checker.findings, checker.figures, Some(&checker.contents)))
 }
 
 fn assemble(
@@ -207,11 +200,7 @@ fn assemble(
 ) -> Report {
     let blocks = contents.map_or_else(BlockCounts::default, Contents::counts);
     log.segments_free = u64::from(superblock.layout.segment_count).saturating_sub(log.segments_live);
-    let finding::Findings {
-        list,
-        left_out,
-        worst,
-    } = findings;
+    let finding::Findings { list, left_out, worst } = findings;
     Report {
         verdict: worst,
         identity: Identity::of(superblock),

@@ -38,11 +38,7 @@ pub(crate) struct Contents {
 
 impl Contents {
     pub(crate) fn new(clean_upto: Seq, clean_stop: bool) -> Self {
-        Self {
-            runs: BTreeMap::new(),
-            clean_upto,
-            clean_stop,
-        }
+        Self { runs: BTreeMap::new(), clean_upto, clean_stop }
     }
 
     /// Applies the next record of the log.
@@ -74,12 +70,7 @@ impl Contents {
     }
 
     fn insert(&mut self, start: u64, end: u64, state: BlockState, record: &RecordHeader) {
-        let run = Run {
-            end,
-            state,
-            seq: record.seq,
-            time_ns: record.time_ns,
-        };
+        let run = Run { end, state, seq: record.seq, time_ns: record.time_ns };
         self.runs.insert(start, run);
     }
 
@@ -185,9 +176,7 @@ mod tests {
         for clean_stop in [false, true] {
             let mut state = 7u64;
             let mut next = |n: u64| {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (state >> 33) % n
             };
             for _ in 0..300 {
@@ -227,14 +216,8 @@ mod tests {
     fn what_the_backing_lacks_is_counted_and_dated() {
         let mut c = Contents::new(Seq(1), false);
         c.apply(&record(1, &[(0, 8, ExtentKind::Data)]));
-        c.apply(&record(
-            2,
-            &[(2, 2, ExtentKind::Data), (100, u32::MAX, ExtentKind::Zero)],
-        ));
-        c.apply(&record(
-            3,
-            &[(3, 1, ExtentKind::Supersede), (9, 1, ExtentKind::Poison)],
-        ));
+        c.apply(&record(2, &[(2, 2, ExtentKind::Data), (100, u32::MAX, ExtentKind::Zero)]));
+        c.apply(&record(3, &[(3, 1, ExtentKind::Supersede), (9, 1, ExtentKind::Poison)]));
         let counts = c.counts();
         assert_eq!((counts.dirty, counts.zero), (1, u64::from(u32::MAX)));
         assert_eq!((counts.superseded, counts.poison, counts.clean), (1, 1, 0));

@@ -98,15 +98,7 @@ impl Finding {
         offset: u64,
         message: impl Into<String>,
     ) -> Self {
-        Self {
-            severity,
-            kind,
-            offset,
-            segment: None,
-            seq: None,
-            block: None,
-            message: message.into(),
-        }
+        Self { severity, kind, offset, segment: None, seq: None, block: None, message: message.into() }
     }
 
     pub(crate) fn in_segment(mut self, index: u32) -> Self {

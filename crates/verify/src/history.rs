@@ -62,12 +62,7 @@ pub(crate) struct HistoryBuilder {
 impl HistoryBuilder {
     /// A history of `block`; `contents` is empty and knows what is destaged.
     pub(crate) fn new(block: u64, contents: Contents) -> Self {
-        Self {
-            block,
-            contents,
-            mentions: Vec::new(),
-            left_out: 0,
-        }
+        Self { block, contents, mentions: Vec::new(), left_out: 0 }
     }
 
     /// Notes what any record in a segment says of the block; none is part of the log yet.
@@ -112,11 +107,8 @@ impl HistoryBuilder {
     pub(crate) fn record(&mut self, segment: &SegmentInfo, view: &RecordView) {
         let h = &view.header;
         let extents = h.extents.iter().filter(|e| self.concerns(e.block.0, e.count));
-        let concerned = RecordHeader {
-            extents: extents.copied().collect(),
-            checksums: Vec::new(),
-            ..h.clone()
-        };
+        let concerned =
+            RecordHeader { extents: extents.copied().collect(), checksums: Vec::new(), ..h.clone() };
         if concerned.extents.is_empty() {
             return;
         }
@@ -148,11 +140,6 @@ impl HistoryBuilder {
             Some(BlockState::Clean) => "clean",
         };
         self.mentions.sort_by_key(|m| (m.seq, m.generation));
-        BlockHistory {
-            block: self.block,
-            state,
-            mentions: self.mentions,
-            mentions_left_out: self.left_out,
-        }
+        BlockHistory { block: self.block, state, mentions: self.mentions, mentions_left_out: self.left_out }
     }
 }

@@ -42,10 +42,7 @@ pub(crate) fn trailer_of_any_lap(layout: &Layout, bytes: &[u8]) -> Option<Traile
 
 /// The segment header of this cache at the start of `bytes`, whatever segment and run it is of.
 pub(crate) fn header_of_any_place(layout: &Layout, bytes: &[u8]) -> Option<SegmentHeader> {
-    let any_run = Layout {
-        generation: u64::MAX,
-        ..*layout
-    };
+    let any_run = Layout { generation: u64::MAX, ..*layout };
     SegmentHeader::decode(&any_run, u32_at(bytes, SEGMENT_INDEX_AT)?, bytes).ok()
 }
 
@@ -55,9 +52,7 @@ pub(crate) fn resembles_record(layout: &Layout, segment_seq: u64, offset: u32, b
     if record_of_any_lap(layout, offset, bytes).is_some() {
         return false;
     }
-    let cache_id = bytes
-        .get(CACHE_ID_AT..)
-        .is_some_and(|b| b.starts_with(&layout.cache_id));
+    let cache_id = bytes.get(CACHE_ID_AT..).is_some_and(|b| b.starts_with(&layout.cache_id));
     let marks = [
         RecordHeader::may_start(bytes),
         cache_id,

@@ -23,12 +23,7 @@ pub(crate) struct Image<'a> {
 
 impl<'a> Image<'a> {
     pub(crate) fn new(source: &'a dyn Source) -> io::Result<Self> {
-        Ok(Self {
-            source,
-            size: source.size()?,
-            bytes_read: 0,
-            unreadable: Vec::new(),
-        })
+        Ok(Self { source, size: source.size()?, bytes_read: 0, unreadable: Vec::new() })
     }
 
     /// Fills `buf` from `offset` on.
@@ -61,11 +56,7 @@ impl<'a> Image<'a> {
 
     fn note_unreadable(&mut self, offset: u64, len: u64, error: io::Error) -> io::Result<()> {
         self.unreadable.push((offset, len));
-        if self.unreadable.len() > UNREADABLE_MAX {
-            Err(error)
-        } else {
-            Ok(())
-        }
+        if self.unreadable.len() > UNREADABLE_MAX { Err(error) } else { Ok(()) }
     }
 
     /// What could not be read: ranges (offset, length) in order, with a gap between any two.

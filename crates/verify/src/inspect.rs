@@ -33,10 +33,7 @@ pub struct InspectOptions {
 
 impl Default for InspectOptions {
     fn default() -> Self {
-        Self {
-            block: None,
-            records_max: RECORDS_SHOWN,
-        }
+        Self { block: None, records_max: RECORDS_SHOWN }
     }
 }
 
@@ -241,11 +238,8 @@ impl Visitor for Inspector<'_> {
 
 fn row_of(layout: &Layout, segment: &SegmentInfo, view: &RecordView) -> RecordRow {
     let h = &view.header;
-    let extents = h.extents.iter().map(|e| ExtentRow {
-        block: e.block.0,
-        count: e.count,
-        kind: kind_name(e.kind),
-    });
+    let extents =
+        h.extents.iter().map(|e| ExtentRow { block: e.block.0, count: e.count, kind: kind_name(e.kind) });
     RecordRow {
         seq: h.seq.0,
         generation: h.generation,
@@ -312,12 +306,7 @@ fn complete(
     let live = rows.iter().filter(|r| r.segment_use == SegmentUse::Live);
     let live: BTreeSet<u32> = live.map(|r| r.index).collect();
     let mut bytes = Vec::new();
-    for segment in survey
-        .others
-        .iter()
-        .chain(&survey.log)
-        .filter(|s| !live.contains(&s.index))
-    {
+    for segment in survey.others.iter().chain(&survey.log).filter(|s| !live.contains(&s.index)) {
         image.read_segment(layout, segment.index, &mut bytes)?;
         let records = SegmentRecords::read(layout, segment, &bytes);
         history.segment(layout, segment, &records);

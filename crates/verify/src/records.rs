@@ -58,19 +58,13 @@ impl RecordView {
     fn check_data(mut self, segment: &[u8]) -> Self {
         let seq = self.header.seq;
         let matches = |block, at: u64, crc| {
-            let data = segment
-                .get(at as usize..)
-                .and_then(|d| d.get(..BLOCK_BYTES as usize));
+            let data = segment.get(at as usize..).and_then(|d| d.get(..BLOCK_BYTES as usize));
             data.is_some_and(|d| block_checksum(block, seq, d) == crc)
         };
         self.bad = self
             .data_blocks()
             .filter(|(block, _, at, crc)| !matches(*block, *at, *crc))
-            .map(|(block, kind, at, _)| BadBlock {
-                block,
-                offset: at as u32,
-                kind,
-            })
+            .map(|(block, kind, at, _)| BadBlock { block, offset: at as u32, kind })
             .collect();
         self
     }
@@ -121,13 +115,8 @@ impl SegmentRecords {
         let mut records = Vec::with_capacity(entries.len());
         for entry in entries {
             let at = bytes.get(entry.offset as usize..).unwrap_or_default();
-            let decoded = RecordHeader::decode(layout, trailer.segment_seq, entry.offset, at).and_then(|h| {
-                if h.seq == seq {
-                    Ok(h)
-                } else {
-                    Err(FormatError::Foreign)
-                }
-            });
+            let decoded = RecordHeader::decode(layout, trailer.segment_seq, entry.offset, at)
+                .and_then(|h| if h.seq == seq { Ok(h) } else { Err(FormatError::Foreign) });
             let view = match decoded {
                 Ok(header) => RecordView {
                     disagrees: header.extents != entry.extents
@@ -194,24 +183,14 @@ impl SegmentRecords {
             match record_at(layout, header.segment_seq, at, bytes) {
                 Some(view) if view.header.seq >= seq && view.header.generation >= generation => {
                     // Whole data cannot hide another record of this segment; torn data can.
-                    at = if view.bad.is_empty() {
-                        view.end() as u32
-                    } else {
-                        at + layout.align
-                    };
+                    at = if view.bad.is_empty() { view.end() as u32 } else { at + layout.align };
                     (seq, generation) = (view.header.seq.next(), view.header.generation);
                     records.push(view);
                 }
                 _ => at += layout.align,
             }
         }
-        Self {
-            summary,
-            records,
-            end,
-            contiguous,
-            torn_header,
-        }
+        Self { summary, records, end, contiguous, torn_header }
     }
 }
 

@@ -202,11 +202,7 @@ pub(crate) fn utc(ns: u64) -> String {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     let (h, m, s) = (rest / 3600, rest / 60 % 60, rest % 60);
     let ms = ns / 1_000_000 % 1000;
@@ -229,12 +225,7 @@ impl fmt::Display for Report {
             (_, true) => "stopped cleanly",
             (_, false) => "running, or not stopped cleanly",
         };
-        writeln!(
-            f,
-            "state      {}; run {}, {stop}",
-            self.state.describe(),
-            self.generation
-        )?;
+        writeln!(f, "state      {}; run {}, {stop}", self.state.describe(), self.generation)?;
         writeln!(
             f,
             "log        {} segments ({} with summary), {} free; {} records, {} to {}, proven durable up to {}",
@@ -257,13 +248,7 @@ impl fmt::Display for Report {
         }
         writeln!(f)?;
         for finding in &self.findings {
-            writeln!(
-                f,
-                "{}: {} (at byte {})",
-                finding.severity.word(),
-                finding.message,
-                finding.offset
-            )?;
+            writeln!(f, "{}: {} (at byte {})", finding.severity.word(), finding.message, finding.offset)?;
         }
         if self.findings_left_out > 0 {
             writeln!(f, "and {} further findings", self.findings_left_out)?;

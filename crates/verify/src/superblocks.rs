@@ -22,9 +22,7 @@ impl Copies {
             Ok(Superblock::decode(&bytes))
         };
         let [a, b] = SUPERBLOCK_OFFSETS;
-        Ok(Self {
-            copies: [read(a)?, read(b)?],
-        })
+        Ok(Self { copies: [read(a)?, read(b)?] })
     }
 
     /// The copy to believe.

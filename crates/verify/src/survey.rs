@@ -84,23 +84,13 @@ impl Survey {
                 continue;
             }
             image.read_segment(layout, index, &mut bytes)?;
-            let newest = survey
-                .sweep(layout, own_lap, &bytes)
-                .filter(|l| l.segment_seq > own_lap);
-            let own = header.map(|header| SegmentInfo {
-                index,
-                header,
-                header_valid: true,
-                trailer: None,
-            });
+            let newest = survey.sweep(layout, own_lap, &bytes).filter(|l| l.segment_seq > own_lap);
+            let own = header.map(|header| SegmentInfo { index, header, header_valid: true, trailer: None });
             found.extend(newest.map(|l| l.segment(index)).or(own));
         }
         // A free segment's trailer of an earlier lap stays until the last write of the next: look behind it.
         let tail = survey.tail;
-        for s in found
-            .iter_mut()
-            .filter(|s| s.trailer.is_some() && s.header.segment_seq < tail)
-        {
+        for s in found.iter_mut().filter(|s| s.trailer.is_some() && s.header.segment_seq < tail) {
             image.read_segment(layout, s.index, &mut bytes)?;
             if let Some(lap) = survey.sweep(layout, s.header.segment_seq + 1, &bytes) {
                 *s = lap.segment(s.index);
@@ -131,17 +121,12 @@ impl Survey {
             self.tail = self.tail.max(h.tail);
             self.clean_upto = self.clean_upto.max(h.clean_upto);
             self.proven = self.proven.max(h.durable_upto).max(h.clean_upto);
-            let lap = Lap {
-                segment_seq: h.segment_seq,
-                first_seq: h.seq,
-                generation: h.generation,
-            };
+            let lap = Lap { segment_seq: h.segment_seq, first_seq: h.seq, generation: h.generation };
             newest = match newest {
                 Some(n) if n.segment_seq > lap.segment_seq => Some(n),
-                Some(n) if n.segment_seq == lap.segment_seq => Some(Lap {
-                    first_seq: n.first_seq.min(lap.first_seq),
-                    ..n
-                }),
+                Some(n) if n.segment_seq == lap.segment_seq => {
+                    Some(Lap { first_seq: n.first_seq.min(lap.first_seq), ..n })
+                }
                 _ => Some(lap),
             };
         }
@@ -151,17 +136,9 @@ impl Survey {
     /// Sorts the segments; of those with one number the one of the highest generation is of the log, and a header
     /// on the medium counts more than a made-up one.
     fn arrange(&mut self, mut found: Vec<SegmentInfo>) {
-        found.sort_by_key(|s| {
-            (
-                s.header.segment_seq,
-                Reverse((s.header.generation, s.header_valid)),
-            )
-        });
+        found.sort_by_key(|s| (s.header.segment_seq, Reverse((s.header.generation, s.header_valid))));
         for s in found {
-            let twin = self
-                .log
-                .last()
-                .is_some_and(|l| l.header.segment_seq == s.header.segment_seq);
+            let twin = self.log.last().is_some_and(|l| l.header.segment_seq == s.header.segment_seq);
             if s.header.segment_seq >= self.tail && !twin {
                 self.log.push(s);
             } else if s.header_valid {

@@ -28,11 +28,7 @@ impl fmt::Display for Inspection {
                     s.offset,
                     s.update,
                     s.generation,
-                    if s.clean_stop {
-                        "stopped cleanly"
-                    } else {
-                        "not stopped cleanly"
-                    }
+                    if s.clean_stop { "stopped cleanly" } else { "not stopped cleanly" }
                 )?,
             }
         }
@@ -60,10 +56,7 @@ impl Inspection {
             "segments: {} of {} bytes, aligned to {}",
             self.geometry.segment_count, self.geometry.segment_bytes, self.geometry.align
         )?;
-        writeln!(
-            f,
-            "   index      offset  use       number      run    first record  records  summary"
-        )?;
+        writeln!(f, "   index      offset  use       number      run    first record  records  summary")?;
         let mut empty = 0u64;
         for s in &self.segments {
             if s.segment_use == SegmentUse::Empty {

@@ -76,8 +76,7 @@ impl Device for Delayed {
                 continue;
             }
             self.arrivals += 1;
-            self.due
-                .push(Reverse((Nanos(now.0.saturating_add(wait)), self.arrivals)));
+            self.due.push(Reverse((Nanos(now.0.saturating_add(wait)), self.arrivals)));
             self.kept.insert(self.arrivals, (tag, result));
         }
         while let Some(Reverse((at, arrival))) = self.due.peek().copied() {

@@ -61,12 +61,7 @@ struct ActiveRule {
 
 impl ActiveRule {
     fn new(rule: Rule) -> Self {
-        Self {
-            random: rule.seed,
-            rule,
-            matched: 0,
-            fired: 0,
-        }
+        Self { random: rule.seed, rule, matched: 0, fired: 0 }
     }
 
     fn fires(&mut self, op: &DeviceOp) -> bool {
@@ -147,13 +142,7 @@ pub struct ErrorInjected {
 impl ErrorInjected {
     /// Fails the operations of a device by the rules of a handle.
     pub fn new(inner: Box<dyn Device>, handle: InjectHandle) -> Self {
-        Self {
-            inner,
-            handle,
-            doomed: HashMap::new(),
-            failed: Vec::new(),
-            scratch: Vec::new(),
-        }
+        Self { inner, handle, doomed: HashMap::new(), failed: Vec::new(), scratch: Vec::new() }
     }
 }
 
@@ -181,10 +170,6 @@ impl Device for ErrorInjected {
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        if self.failed.is_empty() {
-            self.inner.deadline()
-        } else {
-            Some(Nanos(0))
-        }
+        if self.failed.is_empty() { self.inner.deadline() } else { Some(Nanos(0)) }
     }
 }

@@ -46,13 +46,7 @@ pub enum OpKind {
 
 impl OpKind {
     /// Every kind, in the order of reports.
-    pub const ALL: [Self; 5] = [
-        Self::Read,
-        Self::Write,
-        Self::DurableWrite,
-        Self::Flush,
-        Self::Zero,
-    ];
+    pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::DurableWrite, Self::Flush, Self::Zero];
 
     /// The kind of an operation.
     pub const fn of(op: &DeviceOp) -> Self {

@@ -50,10 +50,7 @@ impl FromStr for Decoration {
             Some("inject") => rule(words).map(Self::Inject),
             _ => Err("known are delay, throttle and inject"),
         };
-        parsed.map_err(|why| BadDecoration {
-            given: given.to_owned(),
-            why,
-        })
+        parsed.map_err(|why| BadDecoration { given: given.to_owned(), why })
     }
 }
 
@@ -62,10 +59,7 @@ impl FromStr for Rule {
 
     /// As after `inject:`, for example `write:eio:every=100`.
     fn from_str(given: &str) -> Result<Self, BadDecoration> {
-        rule(given.split(':')).map_err(|why| BadDecoration {
-            given: given.to_owned(),
-            why,
-        })
+        rule(given.split(':')).map_err(|why| BadDecoration { given: given.to_owned(), why })
     }
 }
 
@@ -73,11 +67,7 @@ type Parsed<T> = Result<T, &'static str>;
 
 fn delay<'a>(mut words: impl Iterator<Item = &'a str>) -> Parsed<Delay> {
     let kinds = kinds(words.next())?;
-    let mut delay = Delay {
-        kinds,
-        fixed: Duration::ZERO,
-        per_mib: Duration::ZERO,
-    };
+    let mut delay = Delay { kinds, fixed: Duration::ZERO, per_mib: Duration::ZERO };
     for word in words {
         match word.split_once('=') {
             Some(("fixed", time)) => delay.fixed = duration(time)?,
@@ -110,11 +100,7 @@ fn rule<'a>(mut words: impl Iterator<Item = &'a str>) -> Parsed<Rule> {
         Some("erofs") => ErrorKind::ReadOnly,
         _ => return Err("errors are eio, enospc, einval, eopnotsupp and erofs"),
     };
-    let mut rule = Rule {
-        kinds,
-        error,
-        ..Rule::default()
-    };
+    let mut rule = Rule { kinds, error, ..Rule::default() };
     for word in words {
         match word.split_once('=') {
             Some(("every", n)) => rule.every = number(n)?,
@@ -163,9 +149,7 @@ fn size(text: &str) -> Parsed<u64> {
         Some(b'T') => 40,
         _ => return number(text),
     };
-    number(&text[..text.len() - 1])?
-        .checked_mul(1 << shift)
-        .ok_or("a size is too large")
+    number(&text[..text.len() - 1])?.checked_mul(1 << shift).ok_or("a size is too large")
 }
 
 fn duration(text: &str) -> Parsed<Duration> {
@@ -186,15 +170,8 @@ mod tests {
     #[test]
     fn decorators_are_read_from_text() {
         let parse = |s: &str| s.parse::<Decoration>();
-        let rule = Rule {
-            kinds: Kinds::WRITES,
-            every: 100,
-            ..Rule::default()
-        };
-        assert_eq!(
-            parse("inject:write:eio:every=100"),
-            Ok(Decoration::Inject(rule.clone()))
-        );
+        let rule = Rule { kinds: Kinds::WRITES, every: 100, ..Rule::default() };
+        assert_eq!(parse("inject:write:eio:every=100"), Ok(Decoration::Inject(rule.clone())));
         assert_eq!("write:eio:every=100".parse::<Rule>(), Ok(rule));
         let rule = Rule {
             kinds: Kinds::only(OpKind::Flush),
@@ -210,23 +187,14 @@ mod tests {
         };
         let text = "inject:flush:enospc:probability=0.5:seed=7:after=3:once:from=4K:to=1M:done";
         assert_eq!(parse(text), Ok(Decoration::Inject(rule)));
-        let rate = Rate {
-            bytes: 100 << 20,
-            operations: 5000,
-        };
-        assert_eq!(
-            parse("throttle:bytes=100M:iops=5000"),
-            Ok(Decoration::Throttle(rate))
-        );
+        let rate = Rate { bytes: 100 << 20, operations: 5000 };
+        assert_eq!(parse("throttle:bytes=100M:iops=5000"), Ok(Decoration::Throttle(rate)));
         let delay = Delay {
             kinds: Kinds::only(OpKind::Read),
             fixed: Duration::from_micros(200),
             per_mib: Duration::from_millis(1),
         };
-        assert_eq!(
-            parse("delay:read:fixed=200us:per-mib=1ms"),
-            Ok(Decoration::Delay(delay))
-        );
+        assert_eq!(parse("delay:read:fixed=200us:per-mib=1ms"), Ok(Decoration::Delay(delay)));
         let bad = [
             "",
             "jam:read",

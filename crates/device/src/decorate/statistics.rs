@@ -45,9 +45,7 @@ impl KindFigures {
     /// The histogram: upper ends of the buckets in nanoseconds, and operations in each; empty buckets are left out.
     pub fn latency_ns_histogram(&self) -> impl Iterator<Item = (u64, u64)> {
         let buckets = self.buckets.iter().enumerate();
-        buckets
-            .filter(|(_, count)| **count > 0)
-            .map(|(bucket, count)| (bucket_end(bucket), *count))
+        buckets.filter(|(_, count)| **count > 0).map(|(bucket, count)| (bucket_end(bucket), *count))
     }
 }
 
@@ -129,14 +127,7 @@ impl Measured {
     /// Measures a device; the handle reads the figures.
     pub fn new(inner: Box<dyn Device>) -> (Self, StatisticsHandle) {
         let handle = StatisticsHandle::default();
-        (
-            Self {
-                inner,
-                handle: handle.clone(),
-                begun: HashMap::new(),
-            },
-            handle,
-        )
+        (Self { inner, handle: handle.clone(), begun: HashMap::new() }, handle)
     }
 }
 

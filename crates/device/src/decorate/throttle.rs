@@ -31,11 +31,7 @@ struct Bucket {
 impl Bucket {
     fn new(rate: u64) -> Option<Self> {
         let rate = rate as f64;
-        (rate > 0.0).then_some(Self {
-            rate,
-            level: rate * BURST_SECONDS,
-            filled: Nanos(0),
-        })
+        (rate > 0.0).then_some(Self { rate, level: rate * BURST_SECONDS, filled: Nanos(0) })
     }
 
     fn fill(&mut self, now: Nanos) {
@@ -64,21 +60,11 @@ impl Throttled {
     /// Limits the rate of a device.
     pub fn new(inner: Box<dyn Device>, rate: Rate) -> Self {
         let (bytes, operations) = (Bucket::new(rate.bytes), Bucket::new(rate.operations));
-        Self {
-            inner,
-            bytes,
-            operations,
-            queue: VecDeque::new(),
-        }
+        Self { inner, bytes, operations, queue: VecDeque::new() }
     }
 
     fn let_through(&mut self, now: Nanos) {
-        let Self {
-            inner,
-            bytes,
-            operations,
-            queue,
-        } = self;
+        let Self { inner, bytes, operations, queue } = self;
         for bucket in [&mut *bytes, &mut *operations].into_iter().flatten() {
             bucket.fill(now);
         }
@@ -112,10 +98,7 @@ impl Device for Throttled {
 
     fn deadline(&self) -> Option<Nanos> {
         let waiting = (!self.queue.is_empty()).then(|| {
-            let ready = [self.bytes, self.operations]
-                .into_iter()
-                .flatten()
-                .map(|b| b.ready_at());
+            let ready = [self.bytes, self.operations].into_iter().flatten().map(|b| b.ready_at());
             ready.max().unwrap_or(Nanos(0))
         });
         earlier(self.inner.deadline(), waiting)

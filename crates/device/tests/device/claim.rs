@@ -19,10 +19,9 @@ fn a_second_opening_is_refused_until_the_first_is_closed() {
     let path = file(&directory, "one", 1 << 20);
     let path = path.to_str().unwrap();
     let driver = Driver::new();
-    for (first, second) in [
-        (path.to_owned(), format!("pmem:{path}")),
-        (format!("pmem:{path}"), path.to_owned()),
-    ] {
+    for (first, second) in
+        [(path.to_owned(), format!("pmem:{path}")), (format!("pmem:{path}"), path.to_owned())]
+    {
         let mut device = driver.open(&first);
         driver.write(&mut *device, 0, &[1; 4096], true);
         let told = refusal(&driver.ring, &second).to_string();
@@ -36,11 +35,7 @@ fn a_second_opening_is_refused_until_the_first_is_closed() {
 fn another_process_is_named_and_its_death_awaited() {
     let directory = disk_directory();
     let path = file(&directory, "one", 1 << 20);
-    let held = Command::new("flock")
-        .arg("--no-fork")
-        .arg(&path)
-        .args(["sleep", "600"])
-        .spawn();
+    let held = Command::new("flock").arg("--no-fork").arg(&path).args(["sleep", "600"]).spawn();
     let Ok(mut holder) = held else {
         return skip("no flock(1)");
     };
@@ -79,13 +74,7 @@ fn a_mounted_or_claimed_block_device_is_refused() {
         return skip("cannot make and mount a file system");
     }
     let told = refusal(&driver.ring, spec).to_string();
-    assert!(
-        Command::new("umount")
-            .arg(mount.path())
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("umount").arg(mount.path()).status().unwrap().success());
     assert!(told.contains("mounted"), "{told}");
     drop(driver.open(spec));
 }
@@ -101,16 +90,7 @@ fn what_is_not_there_is_not_created() {
         assert!(!path.exists());
     }
     let error = refusal(&driver.ring, directory.path().to_str().unwrap());
-    assert!(
-        matches!(
-            error,
-            OpenError::NotADevice {
-                what: "a directory",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, OpenError::NotADevice { what: "a directory", .. }), "{error}");
     let error = refusal(&driver.ring, "/dev/null");
     assert!(matches!(error, OpenError::NotADevice { .. }), "{error}");
 }
@@ -125,15 +105,7 @@ fn a_device_dropped_in_mid_flight_leaves_no_claim() {
         let mut device: Box<dyn Device> = driver.open_path(&path);
         for i in 0..64 {
             let bufs = vec![Buf::copy_of(&[7; 65536])];
-            device.submit(
-                i,
-                DeviceOp::Write {
-                    offset: i * 65536,
-                    bufs,
-                    durable: true,
-                },
-                Nanos(0),
-            );
+            device.submit(i, DeviceOp::Write { offset: i * 65536, bufs, durable: true }, Nanos(0));
         }
         drop(device);
         let mut other = driver.open_path(&file(&directory, "other", 1 << 20));

@@ -14,17 +14,11 @@ fn base(driver: &Driver, directory: &TempDir) -> Box<dyn Device> {
 }
 
 fn decorated(driver: &Driver, directory: &TempDir, text: &str) -> Box<dyn Device> {
-    text.parse::<Decoration>()
-        .unwrap()
-        .around(base(driver, directory))
+    text.parse::<Decoration>().unwrap().around(base(driver, directory))
 }
 
 fn write(i: u64) -> DeviceOp {
-    DeviceOp::Write {
-        offset: i * 4096,
-        bufs: vec![Buf::copy_of(&[i as u8; 4096])],
-        durable: true,
-    }
+    DeviceOp::Write { offset: i * 4096, bufs: vec![Buf::copy_of(&[i as u8; 4096])], durable: true }
 }
 
 #[test]
@@ -35,10 +29,7 @@ fn delay_adds_to_what_it_names_and_keeps_the_data() {
     let begun = Instant::now();
     let results = driver.run_all(&mut *device, (0..8).map(write).collect());
     assert!(results.iter().all(Result::is_ok));
-    assert!(
-        begun.elapsed().as_millis() >= 31,
-        "30 ms and 1 ms for 4 KiB, all eight at the same time"
-    );
+    assert!(begun.elapsed().as_millis() >= 31, "30 ms and 1 ms for 4 KiB, all eight at the same time");
     assert_eq!(driver.read(&mut *device, 4096, 4096)[..], [1; 4096]);
     assert_eq!(device.deadline(), None);
 }
@@ -61,11 +52,7 @@ fn throttle_spreads_operations_and_bytes() {
 fn injected_errors_hit_what_the_rule_names() {
     let directory = disk_directory();
     let driver = Driver::new();
-    let mut device = decorated(
-        &driver,
-        &directory,
-        "inject:write:enospc:every=3:after=1:times=2:from=4K",
-    );
+    let mut device = decorated(&driver, &directory, "inject:write:enospc:every=3:after=1:times=2:from=4K");
     // The first write lies before the range, the second is spared; then each third fails, twice.
     let results = driver.run_all(&mut *device, (0..14).map(write).collect());
     let failed: Vec<usize> = (0..14).filter(|i| results[*i].is_err()).collect();
@@ -86,41 +73,21 @@ fn rules_are_switched_while_running_and_done_is_done() {
     let handle = InjectHandle::default();
     let mut device = ErrorInjected::new(base(&driver, &directory), handle.clone());
     assert!(driver.run(&mut device, write(1)).is_ok());
-    handle.add(Rule {
-        done: true,
-        ..Rule::default()
-    });
+    handle.add(Rule { done: true, ..Rule::default() });
     assert!(driver.run(&mut device, write(2)).is_err());
     assert!(driver.run(&mut device, DeviceOp::Flush).is_err());
     assert_eq!(handle.fired(), 2);
     handle.set([]);
     assert_eq!(driver.read(&mut device, 2 * 4096, 4096)[..], [2; 4096]);
-    handle.set([Rule {
-        probability: 0.25,
-        kinds: Kinds::only(OpKind::Read),
-        ..Rule::default()
-    }]);
-    let reads = |i: u64| DeviceOp::Read {
-        offset: i % 16 * 4096,
-        len: 512,
-    };
-    let first: Vec<bool> = driver
-        .run_all(&mut device, (0..400).map(reads).collect())
-        .iter()
-        .map(|r| r.is_err())
-        .collect();
+    handle.set([Rule { probability: 0.25, kinds: Kinds::only(OpKind::Read), ..Rule::default() }]);
+    let reads = |i: u64| DeviceOp::Read { offset: i % 16 * 4096, len: 512 };
+    let first: Vec<bool> =
+        driver.run_all(&mut device, (0..400).map(reads).collect()).iter().map(|r| r.is_err()).collect();
     let hits = first.iter().filter(|hit| **hit).count();
     assert!((50..150).contains(&hits), "{hits} of 400 at a quarter");
-    handle.set([Rule {
-        probability: 0.25,
-        kinds: Kinds::only(OpKind::Read),
-        ..Rule::default()
-    }]);
+    handle.set([Rule { probability: 0.25, kinds: Kinds::only(OpKind::Read), ..Rule::default() }]);
     let second = driver.run_all(&mut device, (0..400).map(reads).collect());
-    assert!(
-        first.iter().zip(&second).all(|(a, b)| *a == b.is_err()),
-        "the seed repeats the sequence"
-    );
+    assert!(first.iter().zip(&second).all(|(a, b)| *a == b.is_err()), "the seed repeats the sequence");
 }
 
 #[test]
@@ -130,19 +97,13 @@ fn statistics_count_by_kind() {
     let (mut device, statistics) = Measured::new(base(&driver, &directory));
     driver.run_all(&mut device, (0..10).map(write).collect());
     driver.read(&mut device, 0, 8192);
-    let past = DeviceOp::Read {
-        offset: 1 << 20,
-        len: 512,
-    };
+    let past = DeviceOp::Read { offset: 1 << 20, len: 512 };
     assert!(driver.run(&mut device, past).is_err());
     let writes = statistics.figures(OpKind::DurableWrite);
     assert_eq!((writes.operations, writes.errors, writes.bytes), (10, 0, 40960));
     assert!(writes.latency_ns_quantile(0.5) <= writes.latency_ns_quantile(0.99));
     assert!(writes.latency_ns_quantile(1.0) > 0);
-    assert_eq!(
-        writes.latency_ns_histogram().map(|(_, count)| count).sum::<u64>(),
-        10
-    );
+    assert_eq!(writes.latency_ns_histogram().map(|(_, count)| count).sum::<u64>(), 10);
     let reads = statistics.figures(OpKind::Read);
     assert_eq!((reads.operations, reads.errors, reads.bytes), (2, 1, 8192));
     assert_eq!(statistics.figures(OpKind::Write).operations, 0);
@@ -155,14 +116,7 @@ fn delays_follow_the_clock_that_is_given() {
     let driver = Driver::new();
     let mut device = decorated(&driver, &directory, "delay:any:fixed=5ms");
     let mut done = Vec::new();
-    device.submit(
-        1,
-        DeviceOp::Read {
-            offset: 1 << 20,
-            len: 512,
-        },
-        Nanos(0),
-    );
+    device.submit(1, DeviceOp::Read { offset: 1 << 20, len: 512 }, Nanos(0));
     device.poll(Nanos(0), &mut done);
     assert_eq!((done.len(), device.deadline()), (0, Some(Nanos(5_000_000))));
     device.poll(Nanos(4_999_999), &mut done);

@@ -23,9 +23,7 @@ pub fn disk_directory() -> TempDir {
 
 /// A directory on tmpfs.
 pub fn memory_directory() -> Option<TempDir> {
-    let made = Path::new("/dev/shm")
-        .is_dir()
-        .then(|| TempDir::new_in("/dev/shm").unwrap());
+    let made = Path::new("/dev/shm").is_dir().then(|| TempDir::new_in("/dev/shm").unwrap());
     if made.is_none() {
         skip("no tmpfs at /dev/shm");
     }
@@ -52,9 +50,7 @@ impl LoopDevice {
         match losetup {
             Ok(out) if out.status.success() => {
                 let path = String::from_utf8(out.stdout).unwrap();
-                Some(Self {
-                    path: path.trim_end().into(),
-                })
+                Some(Self { path: path.trim_end().into() })
             }
             other => {
                 skip(&format!("no loop device: {other:?}"));
@@ -78,10 +74,7 @@ pub struct Driver {
 
 impl Driver {
     pub fn new() -> Self {
-        Self {
-            ring: Ring::new().unwrap(),
-            clock: Clock::start(),
-        }
+        Self { ring: Ring::new().unwrap(), clock: Clock::start() }
     }
 
     pub fn open(&self, spec: &str) -> Box<dyn Device> {
@@ -102,18 +95,7 @@ impl Driver {
 
     pub fn write(&self, device: &mut dyn Device, offset: u64, data: &[u8], durable: bool) {
         let bufs = vec![Buf::copy_of(data)];
-        assert!(
-            self.run(
-                device,
-                DeviceOp::Write {
-                    offset,
-                    bufs,
-                    durable
-                }
-            )
-            .unwrap()
-            .is_none()
-        );
+        assert!(self.run(device, DeviceOp::Write { offset, bufs, durable }).unwrap().is_none());
     }
 
     /// Runs many operations at a time and returns each one's outcome.

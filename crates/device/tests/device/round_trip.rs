@@ -36,11 +36,7 @@ fn exercise(driver: &Driver, device: &mut dyn Device, unit: u64) -> Vec<u8> {
                 }
                 _ => data.chunks(unit as usize).map(Buf::copy_of).collect(),
             };
-            ops.push(DeviceOp::Write {
-                offset,
-                bufs,
-                durable: round % 2 == 0,
-            });
+            ops.push(DeviceOp::Write { offset, bufs, durable: round % 2 == 0 });
         }
         let asked = ops.clone();
         for (op, result) in asked.iter().zip(driver.run_all(device, ops)) {
@@ -60,30 +56,12 @@ fn exercise(driver: &Driver, device: &mut dyn Device, unit: u64) -> Vec<u8> {
 
 fn past_the_end_is_refused(driver: &Driver, device: &mut dyn Device) {
     for op in [
-        DeviceOp::Read {
-            offset: SIZE,
-            len: 512,
-        },
-        DeviceOp::Read {
-            offset: u64::MAX - 511,
-            len: 512,
-        },
-        DeviceOp::Write {
-            offset: SIZE - 512,
-            bufs: vec![Buf::zeroed(1024)],
-            durable: true,
-        },
-        DeviceOp::Zero {
-            offset: 0,
-            len: SIZE + 512,
-            unmap: true,
-        },
+        DeviceOp::Read { offset: SIZE, len: 512 },
+        DeviceOp::Read { offset: u64::MAX - 511, len: 512 },
+        DeviceOp::Write { offset: SIZE - 512, bufs: vec![Buf::zeroed(1024)], durable: true },
+        DeviceOp::Zero { offset: 0, len: SIZE + 512, unmap: true },
     ] {
-        assert_eq!(
-            driver.run(device, op.clone()).unwrap_err().kind,
-            ErrorKind::Invalid,
-            "{op:?}"
-        );
+        assert_eq!(driver.run(device, op.clone()).unwrap_err().kind, ErrorKind::Invalid, "{op:?}");
     }
 }
 
@@ -129,10 +107,7 @@ fn mapped_tmpfs() {
     let path = file(&directory, "memory", SIZE);
     let driver = Driver::new();
     let mut device = driver.open(&format!("pmem:{}", path.display()));
-    assert_eq!(
-        (device.info().kind, device.info().survives),
-        (DeviceKind::Mapped, Survives::ProcessDeath)
-    );
+    assert_eq!((device.info().kind, device.info().survives), (DeviceKind::Mapped, Survives::ProcessDeath));
     let model = exercise(&driver, &mut *device, 512);
     past_the_end_is_refused(&driver, &mut *device);
     assert_eq!(file_content(&path), model);
@@ -146,10 +121,7 @@ fn mapped_file_on_disk_says_that_it_is_not_dax() {
     let mut device = driver.open(&format!("pmem:{}", path.display()));
     let model = exercise(&driver, &mut *device, 512);
     let durability = device.info().durability;
-    assert!(
-        durability.contains("msync") || durability.contains("(DAX"),
-        "{durability}"
-    );
+    assert!(durability.contains("msync") || durability.contains("(DAX"), "{durability}");
     drop(device);
     assert_eq!(file_content(&path), model);
 }
@@ -173,11 +145,7 @@ fn loop_devices_with_both_sector_sizes() {
             // A narrow read is widened, a narrow write is refused: it would need a read first.
             let wide = driver.read(&mut *device, 4096, 4096);
             assert_eq!(driver.read(&mut *device, 4096 + 512, 1024)[..], wide[512..1536]);
-            let op = DeviceOp::Write {
-                offset: 512,
-                bufs: vec![Buf::zeroed(512)],
-                durable: false,
-            };
+            let op = DeviceOp::Write { offset: 512, bufs: vec![Buf::zeroed(512)], durable: false };
             assert_eq!(driver.run(&mut *device, op).unwrap_err().kind, ErrorKind::Invalid);
         }
     }
@@ -191,16 +159,7 @@ fn more_buffers_than_one_system_call_takes() {
     let unit = device.info().logical_block as usize;
     let data = Random(7).bytes(1500 * unit);
     let bufs = data.chunks(unit).map(Buf::copy_of).collect();
-    driver
-        .run(
-            &mut *device,
-            DeviceOp::Write {
-                offset: 0,
-                bufs,
-                durable: true,
-            },
-        )
-        .unwrap();
+    driver.run(&mut *device, DeviceOp::Write { offset: 0, bufs, durable: true }).unwrap();
     assert_eq!(driver.read(&mut *device, 0, data.len())[..], data[..]);
 }
 
@@ -228,16 +187,10 @@ fn a_file_whose_end_is_out_of_reach_of_direct_io_is_buffered() {
     let Some(block) = LoopDevice::new(&path, 4096) else {
         return;
     };
-    let made = std::process::Command::new("mkfs.ext4")
-        .arg("-q")
-        .arg(&block.path)
-        .status();
+    let made = std::process::Command::new("mkfs.ext4").arg("-q").arg(&block.path).status();
     assert!(made.is_ok_and(|s| s.success()));
     let mount = tempfile::tempdir().unwrap();
-    let mounted = std::process::Command::new("mount")
-        .arg(&block.path)
-        .arg(mount.path())
-        .status();
+    let mounted = std::process::Command::new("mount").arg(&block.path).arg(mount.path()).status();
     if !mounted.is_ok_and(|s| s.success()) {
         return skip("cannot mount");
     }
@@ -254,10 +207,8 @@ fn a_file_whose_end_is_out_of_reach_of_direct_io_is_buffered() {
     drop(driver);
     let mut unmounted = false;
     for _ in 0..100 {
-        unmounted = std::process::Command::new("umount")
-            .arg(mount.path())
-            .status()
-            .is_ok_and(|s| s.success());
+        unmounted =
+            std::process::Command::new("umount").arg(mount.path()).status().is_ok_and(|s| s.success());
         if unmounted {
             break;
         }
@@ -277,15 +228,9 @@ fn a_file_grows_and_shrinks() {
         device.resize(2 * SIZE).unwrap();
         assert_eq!(device.info().size_bytes, 2 * SIZE);
         driver.write(&mut *device, 2 * SIZE - 4096, &[2; 4096], true);
-        assert_eq!(
-            driver.read(&mut *device, SIZE - 4096, 8192)[..],
-            [[1; 4096], [0; 4096]].concat()
-        );
+        assert_eq!(driver.read(&mut *device, SIZE - 4096, 8192)[..], [[1; 4096], [0; 4096]].concat());
         device.resize(SIZE).unwrap();
-        let op = DeviceOp::Read {
-            offset: SIZE,
-            len: 512,
-        };
+        let op = DeviceOp::Read { offset: SIZE, len: 512 };
         assert_eq!(driver.run(&mut *device, op).unwrap_err().kind, ErrorKind::Invalid);
     }
 }

@@ -63,10 +63,7 @@ fn holes_are_reported() {
         if extent.allocation == Allocation::Data {
             data_bytes += extent.len;
         } else {
-            assert!(
-                !holds(1 << 20) && !holds((2 << 20) + (64 << 10) - 1),
-                "data at {at} is called a hole"
-            );
+            assert!(!holds(1 << 20) && !holds((2 << 20) + (64 << 10) - 1), "data at {at} is called a hole");
         }
         at += extent.len;
     }
@@ -74,12 +71,5 @@ fn holes_are_reported() {
     assert!(data_bytes < SIZE / 2, "holes are found");
     let few = device.allocation(0, SIZE, 2);
     assert_eq!(few.len(), 2);
-    assert_eq!(
-        device
-            .allocation(SIZE - 512, 512, 8)
-            .iter()
-            .map(|e| e.len)
-            .sum::<u64>(),
-        512
-    );
+    assert_eq!(device.allocation(SIZE - 512, 512, 8).iter().map(|e| e.len).sum::<u64>(), 512);
 }

@@ -38,7 +38,7 @@ pub struct World {
 
 impl World {
     pub fn new(seed: u64, settings: Settings, volume_blocks: u64, segments: u32) -> Self {
-        let align = if seed % 2 == 0 { 512 } else { 4096 };
+        let align = if seed.is_multiple_of(2) { 512 } else { 4096 };
         let layout = Layout {
             cache_id: [7; 16],
             generation: 1,
@@ -47,13 +47,7 @@ impl World {
             segment_count: segments,
         };
         let volume_bytes = volume_blocks * 4096 - (seed % 7) * 512;
-        let params = Params {
-            layout,
-            volume_bytes,
-            settings,
-            wall_offset_ns: 1 << 60,
-            clean_stop: false,
-        };
+        let params = Params { layout, volume_bytes, settings, wall_offset_ns: 1 << 60, clean_stop: false };
         let mut world = Self {
             engine: Engine::new(params.clone()),
             params,
@@ -120,14 +114,7 @@ impl World {
         self.next_id += 1;
         let id = self.next_id;
         self.requests.insert(id, (op.clone(), self.next_stamp));
-        self.engine.handle(
-            Event::Request {
-                id: RequestId(id),
-                op,
-                origin: Origin::default(),
-            },
-            self.now,
-        );
+        self.engine.handle(Event::Request { id: RequestId(id), op, origin: Origin::default() }, self.now);
         id
     }
 
@@ -138,16 +125,10 @@ impl World {
             stamp(sector, offset / 512 + n as u64, self.next_stamp);
         }
         for n in 0..len as u64 / 512 {
-            self.sectors[(offset / 512 + n) as usize]
-                .possible
-                .push(self.next_stamp);
+            self.sectors[(offset / 512 + n) as usize].possible.push(self.next_stamp);
         }
         let fua = self.random(4) == 0;
-        self.submit(Op::Write {
-            offset,
-            data: data.freeze(),
-            fua,
-        })
+        self.submit(Op::Write { offset, data: data.freeze(), fua })
     }
 
     fn zero(&mut self, offset: u64, len: u64) -> u64 {
@@ -155,12 +136,7 @@ impl World {
         for n in 0..len / 512 {
             self.sectors[(offset / 512 + n) as usize].possible.push(0);
         }
-        self.submit(Op::Zero {
-            offset,
-            len,
-            unmap: true,
-            fua: false,
-        })
+        self.submit(Op::Zero { offset, len, unmap: true, fua: false })
     }
 
     pub fn traffic(&mut self, count: u64) {
@@ -184,10 +160,7 @@ impl World {
                 0..6 => self.write(at * 512, (len * 512) as usize),
                 6 => self.zero(at * 512, len * 512),
                 7 => self.submit(Op::Flush),
-                _ => self.submit(Op::Read {
-                    offset: at * 512,
-                    len: (len * 512) as usize,
-                }),
+                _ => self.submit(Op::Read { offset: at * 512, len: (len * 512) as usize }),
             };
             for _ in 0..self.random(6) {
                 self.step();
@@ -208,13 +181,7 @@ impl World {
     pub fn command(&mut self, command: Command) -> Result<(), IoError> {
         self.next_id += 1;
         let id = self.next_id;
-        self.engine.handle(
-            Event::Command {
-                id: RequestId(id),
-                command,
-            },
-            self.now,
-        );
+        self.engine.handle(Event::Command { id: RequestId(id), command }, self.now);
         for _ in 0..1_000_000 {
             if let Some(answer) = self.commands.remove(&id) {
                 return answer;
@@ -247,10 +214,7 @@ impl World {
             }
         }
         if self.ios.is_empty() {
-            self.now = self
-                .engine
-                .next_wake()
-                .map_or(self.now.plus_ms(1), |t| t.max(self.now.plus_ms(1)));
+            self.now = self.engine.next_wake().map_or(self.now.plus_ms(1), |t| t.max(self.now.plus_ms(1)));
             return;
         }
         let at = self.random(self.ios.len() as u64) as usize;
@@ -303,10 +267,7 @@ impl World {
 
     fn acknowledge(&mut self, offset: u64, len: u64, value: u64) {
         for n in offset / 512..(offset + len) / 512 {
-            self.sectors[n as usize] = Sector {
-                acknowledged: value,
-                possible: Vec::new(),
-            };
+            self.sectors[n as usize] = Sector { acknowledged: value, possible: Vec::new() };
         }
     }
 
@@ -328,10 +289,7 @@ impl World {
                 sector.possible
             );
             if fresh {
-                *sector = Sector {
-                    acknowledged: value,
-                    possible: Vec::new(),
-                };
+                *sector = Sector { acknowledged: value, possible: Vec::new() };
             }
         }
     }
@@ -341,10 +299,7 @@ impl World {
             let bytes = &self.backing[n * 512..][..512];
             let value = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
             let s = &self.sectors[n];
-            assert!(
-                value == s.acknowledged || s.possible.contains(&value),
-                "backing sector {n}"
-            );
+            assert!(value == s.acknowledged || s.possible.contains(&value), "backing sector {n}");
         }
     }
 }

@@ -29,13 +29,7 @@ fn to_text(bytes: &[u8]) -> String {
 
 fn from_text(text: &str) -> Vec<u8> {
     let mut lines = text.lines();
-    let len: usize = lines
-        .next()
-        .unwrap()
-        .strip_suffix(" bytes")
-        .unwrap()
-        .parse()
-        .unwrap();
+    let len: usize = lines.next().unwrap().strip_suffix(" bytes").unwrap().parse().unwrap();
     let mut bytes = vec![0; len];
     for line in lines {
         let (at, hex) = line.split_once("  ").unwrap();
@@ -49,19 +43,13 @@ fn from_text(text: &str) -> Vec<u8> {
 
 /// The bytes of golden file `name`, after `encoded` was found equal to them.
 fn golden(name: &str, encoded: &[u8]) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("golden")
-        .join(format!("{name}.hex"));
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("{name}.hex"));
     if !path.exists() && std::env::var_os("FOREBAY_GOLDEN").is_some_and(|v| v == "write") {
         std::fs::write(&path, to_text(encoded)).unwrap();
     }
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let bytes = from_text(&text);
-    assert_eq!(
-        to_text(encoded),
-        text,
-        "{name}: the code writes other bytes than format version 1"
-    );
+    assert_eq!(to_text(encoded), text, "{name}: the code writes other bytes than format version 1");
     assert_eq!(encoded, bytes, "{name}");
     bytes
 }
@@ -81,10 +69,7 @@ fn label() {
 #[test]
 fn segment_header() {
     for align in [512, 4096] {
-        let bytes = golden(
-            &format!("segment-header-{align}"),
-            &samples::segment_header_bytes(align),
-        );
+        let bytes = golden(&format!("segment-header-{align}"), &samples::segment_header_bytes(align));
         let index = samples::segment_header().index;
         assert_eq!(
             SegmentHeader::decode(&samples::layout(align), index, &bytes),

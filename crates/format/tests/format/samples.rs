@@ -74,11 +74,7 @@ pub fn block(fill: u8) -> Vec<u8> {
 }
 
 const fn extent(block: u64, count: u32, kind: ExtentKind) -> Extent {
-    Extent {
-        block: BlockNo(block),
-        count,
-        kind,
-    }
+    Extent { block: BlockNo(block), count, kind }
 }
 
 /// A record with every kind of extent, and its three data blocks.
@@ -104,9 +100,7 @@ pub fn record(offset: u32) -> (RecordHeader, Vec<u8>) {
             extent(9, 3, ExtentKind::Supersede),
             extent(1, 1, ExtentKind::Poison),
         ],
-        checksums: checksums
-            .map(|(b, d)| block_checksum(BlockNo(*b), seq, d))
-            .collect(),
+        checksums: checksums.map(|(b, d)| block_checksum(BlockNo(*b), seq, d)).collect(),
     };
     (header, data.concat())
 }

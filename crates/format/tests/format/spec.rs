@@ -51,23 +51,16 @@ fn constants() {
     ]
     .into();
     let spec = table("## Constants", "name");
-    let spec: BTreeMap<&str, u64> = spec
-        .iter()
-        .map(|r| (r[0].trim_matches('`'), r[1].parse().unwrap()))
-        .collect();
+    let spec: BTreeMap<&str, u64> =
+        spec.iter().map(|r| (r[0].trim_matches('`'), r[1].parse().unwrap())).collect();
     assert_eq!(spec, code);
 }
 
 #[test]
 fn extent_kinds() {
     let rows = table("**Extent**", "kind");
-    let kinds = [
-        ExtentKind::Data,
-        ExtentKind::Clean,
-        ExtentKind::Zero,
-        ExtentKind::Supersede,
-        ExtentKind::Poison,
-    ];
+    let kinds =
+        [ExtentKind::Data, ExtentKind::Clean, ExtentKind::Zero, ExtentKind::Supersede, ExtentKind::Poison];
     assert_eq!(rows.len(), kinds.len());
     for (row, kind) in rows.iter().zip(kinds) {
         assert_eq!(row[0], (kind as u32).to_string());
@@ -88,11 +81,7 @@ fn check_fields(heading: &str, bytes: &[u8], fields: &[(&str, Vec<u8>)]) -> usiz
         let actual = &bytes[offset..end];
         if row[2].starts_with("reserved") {
             assert_eq!(row[2], format!("reserved_{offset}"), "{heading}");
-            assert!(
-                actual.iter().all(|b| *b == 0),
-                "{heading}: '{}' is not zero",
-                row[2]
-            );
+            assert!(actual.iter().all(|b| *b == 0), "{heading}: '{}' is not zero", row[2]);
             continue;
         }
         let field = fields.iter().find(|(name, _)| *name == row[2]);
@@ -101,11 +90,7 @@ fn check_fields(heading: &str, bytes: &[u8], fields: &[(&str, Vec<u8>)]) -> usiz
         assert_eq!(actual, expected, "{heading}: '{name}'");
     }
     let named = rows.iter().filter(|r| !r[2].starts_with("reserved")).count();
-    assert_eq!(
-        named,
-        fields.len(),
-        "{heading}: a field is missing or named twice"
-    );
+    assert_eq!(named, fields.len(), "{heading}: a field is missing or named twice");
     end
 }
 
@@ -231,11 +216,8 @@ fn record_fields() {
         let mut at = check_fields("### Record header", header, &fields);
         assert_eq!(at, record::FIXED_BYTES);
         for e in &h.extents {
-            let fields = [
-                ("block", le64(e.block.0)),
-                ("count", le32(e.count)),
-                ("kind", le32(e.kind as u32)),
-            ];
+            let fields =
+                [("block", le64(e.block.0)), ("count", le32(e.count)), ("kind", le32(e.kind as u32))];
             at += check_fields("**Extent**", &header[at..], &fields);
         }
         for c in &h.checksums {

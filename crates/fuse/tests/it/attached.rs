@@ -14,11 +14,7 @@ const MIB: u64 = 1 << 20;
 
 /// A volume that takes its time and answers out of order.
 fn slow(size_bytes: u64) -> Behaviour {
-    Behaviour {
-        threads: 8,
-        delay_us_max: 300,
-        ..Behaviour::of_size(size_bytes)
-    }
+    Behaviour { threads: 8, delay_us_max: 300, ..Behaviour::of_size(size_bytes) }
 }
 
 /// Writes all of `target` in requests of mixed sizes and offsets, many at a time, reading back what was written in between and at
@@ -41,13 +37,8 @@ fn fio_verify(target: &Path, extra: &[&str]) {
     run("fio", &arguments);
 }
 
-const MIXED: &[&str] = &[
-    "--direct=1",
-    "--size=64M",
-    "--bsrange=512-1M",
-    "--blockalign=512",
-    "--verify_interval=512",
-];
+const MIXED: &[&str] =
+    &["--direct=1", "--size=64M", "--bsrange=512-1M", "--blockalign=512", "--verify_interval=512"];
 
 fn verify_on_device(attach: AttachOptions, fuse: FuseOptions) {
     let served = Served::with(slow(64 * MIB), fuse);
@@ -56,10 +47,7 @@ fn verify_on_device(attach: AttachOptions, fuse: FuseOptions) {
     fio_verify(attachment.device_path(), MIXED);
     attachment.detach(false).unwrap();
     let stats = served.export.stats();
-    assert!(
-        stats.writes > 0 && stats.reads > 0 && stats.errors == 0 && stats.refused == 0,
-        "{stats:?}"
-    );
+    assert!(stats.writes > 0 && stats.reads > 0 && stats.errors == 0 && stats.refused == 0, "{stats:?}");
     served.end();
 }
 
@@ -73,11 +61,7 @@ fn mixed_sizes_at_depth_verify_with_direct_io() {
 #[test]
 fn mixed_sizes_at_depth_verify_with_one_reader_and_the_inode_lock() {
     if able(&["fio"]) {
-        let fuse = FuseOptions {
-            reader_threads: 1,
-            parallel_direct_writes: false,
-            ..FuseOptions::default()
-        };
+        let fuse = FuseOptions { reader_threads: 1, parallel_direct_writes: false, ..FuseOptions::default() };
         verify_on_device(AttachOptions::default(), fuse);
     }
 }
@@ -85,10 +69,7 @@ fn mixed_sizes_at_depth_verify_with_one_reader_and_the_inode_lock() {
 #[test]
 fn mixed_sizes_at_depth_verify_without_direct_io() {
     if able(&["fio"]) {
-        let attach = AttachOptions {
-            direct_io: false,
-            ..AttachOptions::default()
-        };
+        let attach = AttachOptions { direct_io: false, ..AttachOptions::default() };
         verify_on_device(attach, FuseOptions::default());
     }
 }
@@ -102,22 +83,12 @@ fn a_file_system_on_it_stays_whole() {
     let mut attachment = served.attach(AttachOptions::default());
     let device = attachment.device_path().to_str().unwrap().to_owned();
     // Garbage below, so that whatever should have been zeroed and was not is seen.
-    fs::File::options()
-        .write(true)
-        .open(&device)
-        .unwrap()
-        .write_all_at(&vec![0xA5; 192 << 20], 0)
-        .unwrap();
+    fs::File::options().write(true).open(&device).unwrap().write_all_at(&vec![0xA5; 192 << 20], 0).unwrap();
     run("mke2fs", &["-q", "-t", "ext4", "-E", "nodiscard", &device]);
     let point = served.mount_point();
     run("mount", &["-o", "discard", &device, point.to_str().unwrap()]);
-    let many = [
-        "--size=32M",
-        "--bsrange=512-64k",
-        "--blockalign=512",
-        "--verify_interval=512",
-        "--numjobs=2",
-    ];
+    let many =
+        ["--size=32M", "--bsrange=512-64k", "--blockalign=512", "--verify_interval=512", "--numjobs=2"];
     let directory = format!("--directory={}", point.display());
     let job = |more: &[&str]| {
         let mut arguments = vec![
@@ -133,42 +104,19 @@ fn a_file_system_on_it_stays_whole() {
         arguments.extend(more);
         run("fio", &arguments);
     };
-    job(&[
-        "--ioengine=psync",
-        "--fsync=16",
-        "--filename_format=buffered.$jobnum",
-    ]);
-    job(&[
-        "--ioengine=io_uring",
-        "--direct=1",
-        "--iodepth=16",
-        "--filename_format=direct.$jobnum",
-    ]);
+    job(&["--ioengine=psync", "--fsync=16", "--filename_format=buffered.$jobnum"]);
+    job(&["--ioengine=io_uring", "--direct=1", "--iodepth=16", "--filename_format=direct.$jobnum"]);
     fs::remove_file(point.join("buffered.0")).unwrap();
     let busy = attachment.detach(false).unwrap_err();
-    assert!(
-        matches!(&busy, FuseError::Busy { by, .. } if by.contains("mounted")),
-        "{busy}"
-    );
+    assert!(matches!(&busy, FuseError::Busy { by, .. } if by.contains("mounted")), "{busy}");
     attachment.detach(true).unwrap();
     assert!(served.volume.seen().unmaps.load(SeqCst) > 0, "discards arrive");
     run("e2fsck", &["-fn", served.path().to_str().unwrap()]);
 
     // The same again, after a new attachment, from the medium alone.
     let mut attachment = served.attach(AttachOptions::default());
-    run(
-        "mount",
-        &[
-            attachment.device_path().to_str().unwrap(),
-            point.to_str().unwrap(),
-        ],
-    );
-    job(&[
-        "--ioengine=psync",
-        "--verify_only=1",
-        "--numjobs=1",
-        "--filename_format=direct.$jobnum",
-    ]);
+    run("mount", &[attachment.device_path().to_str().unwrap(), point.to_str().unwrap()]);
+    job(&["--ioengine=psync", "--verify_only=1", "--numjobs=1", "--filename_format=direct.$jobnum"]);
     attachment.detach(true).unwrap();
     served.end();
 }
@@ -204,29 +152,13 @@ fn written_back_on_detach_and_gone_after_it() {
     let device = attachment.device_path().to_owned();
     let bytes = vec![0x5A; 4 << 20];
     // Buffered: it lies in the page cache of the device when detach begins.
-    fs::File::options()
-        .write(true)
-        .open(&device)
-        .unwrap()
-        .write_all_at(&bytes, 0)
-        .unwrap();
-    assert!(
-        matches!(served.export.unmount(), Err(FuseError::Busy { .. })),
-        "the loop device counts"
-    );
+    fs::File::options().write(true).open(&device).unwrap().write_all_at(&bytes, 0).unwrap();
+    assert!(matches!(served.export.unmount(), Err(FuseError::Busy { .. })), "the loop device counts");
     served.volume.fail(true);
     let failed = attachment.detach(false);
     served.volume.fail(false);
-    assert!(
-        matches!(failed, Err(FuseError::System { .. })),
-        "a failed write-back is told: {failed:?}"
-    );
-    fs::File::options()
-        .write(true)
-        .open(&device)
-        .unwrap()
-        .write_all_at(&bytes, 0)
-        .unwrap();
+    assert!(matches!(failed, Err(FuseError::System { .. })), "a failed write-back is told: {failed:?}");
+    fs::File::options().write(true).open(&device).unwrap().write_all_at(&bytes, 0).unwrap();
     attachment.detach(false).unwrap();
     assert!(served.volume.peek(0, bytes.len()) == bytes);
     assert!(attachment.detach(false).is_err(), "it is gone");

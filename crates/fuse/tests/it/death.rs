@@ -28,11 +28,8 @@ fn daemon_process() {
         return;
     };
     let file = Path::new(&file);
-    let volume = MemoryVolume::start(Behaviour {
-        threads: 4,
-        delay_us_max: 50,
-        ..Behaviour::of_size(64 << 20)
-    });
+    let volume =
+        MemoryVolume::start(Behaviour { threads: 4, delay_us_max: 50, ..Behaviour::of_size(64 << 20) });
     let _export = FuseExport::mount(file, Arc::new(volume.clone()), FuseOptions::default()).unwrap();
     let mut attachment = Attachment::attach(file, AttachOptions::default()).unwrap();
     println!("\nready {}", attachment.device_path().display());
@@ -59,13 +56,7 @@ struct Daemon {
 impl Daemon {
     fn start(file: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "death::daemon_process",
-                "--ignored",
-                "--nocapture",
-                "--test-threads=1",
-            ])
+            .args(["--exact", "death::daemon_process", "--ignored", "--nocapture", "--test-threads=1"])
             .env(FILE_VARIABLE, file)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -81,12 +72,7 @@ impl Daemon {
             }
         });
         let commands = child.stdin.take().unwrap();
-        let mut daemon = Self {
-            child,
-            commands,
-            lines,
-            device: PathBuf::new(),
-        };
+        let mut daemon = Self { child, commands, lines, device: PathBuf::new() };
         let ready = daemon.wait_for("ready ");
         daemon.device = PathBuf::from(&ready["ready ".len()..]);
         daemon
@@ -110,11 +96,7 @@ impl Daemon {
         self.child.kill().unwrap();
         let deadline = Instant::now() + BOUND;
         while self.child.try_wait().unwrap().is_none() {
-            assert!(
-                Instant::now() < deadline,
-                "the daemon does not die: {}",
-                sleepers(self.child.id())
-            );
+            assert!(Instant::now() < deadline, "the daemon does not die: {}", sleepers(self.child.id()));
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -131,10 +113,7 @@ impl Daemon {
 
 /// What the threads of a process sleep on.
 fn sleepers(pid: u32) -> String {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let describe = |task: PathBuf| {
         let comm = fs::read_to_string(task.join("comm")).unwrap_or_default();
         let stack = fs::read_to_string(task.join("stack")).unwrap_or_default();
@@ -152,19 +131,12 @@ fn watched<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Rece
 
 fn finished<T>(who: &str, receiver: &Receiver<T>) -> T {
     let own = std::process::id();
-    receiver
-        .recv_timeout(BOUND)
-        .unwrap_or_else(|_| panic!("{who} hangs: {}", sleepers(own)))
+    receiver.recv_timeout(BOUND).unwrap_or_else(|_| panic!("{who} hangs: {}", sleepers(own)))
 }
 
 /// Opens for direct I/O.
 fn direct(path: &Path) -> File {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(path)
-        .unwrap()
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).unwrap()
 }
 
 #[test]
@@ -185,9 +157,8 @@ fn a_writer_on_a_file_system_gets_an_error_and_all_can_be_cleaned_up() {
     let writer = watched(move || {
         let log = File::create(path).unwrap();
         for i in 0.. {
-            let result = log
-                .write_all_at(&[i as u8; 8192], i * 8192 % (8 << 20))
-                .and_then(|()| log.sync_data());
+            let result =
+                log.write_all_at(&[i as u8; 8192], i * 8192 % (8 << 20)).and_then(|()| log.sync_data());
             if result.is_err() {
                 return i;
             }
@@ -203,19 +174,10 @@ fn a_writer_on_a_file_system_gets_an_error_and_all_can_be_cleaned_up() {
     let target = point.to_str().unwrap().to_owned();
     let unmounted = watched(move || Command::new("umount").arg(target).status().unwrap());
     assert!(finished("umount", &unmounted).success());
-    assert!(
-        !daemon.is_backed_by(&file),
-        "the loop device went with its last user"
-    );
+    assert!(!daemon.is_backed_by(&file), "the loop device went with its last user");
     assert!(fs::metadata(&file).is_err(), "the file is dead");
     let cleaned = clean_stale(&file).unwrap();
-    assert_eq!(
-        cleaned,
-        Cleaned {
-            mounts: 1,
-            ..Cleaned::default()
-        }
-    );
+    assert_eq!(cleaned, Cleaned { mounts: 1, ..Cleaned::default() });
     assert_eq!(fs::metadata(&file).unwrap().len(), 0);
 }
 
@@ -233,21 +195,9 @@ fn whoever_waits_for_an_answer_that_will_not_come_is_released() {
     daemon.tell("stall");
     daemon.wait_for("done");
     let waiting = [
-        watched(move || {
-            device
-                .read_at(&mut forebay_block::BufMut::zeroed(4096), 0)
-                .map(drop)
-        }),
-        watched(move || {
-            cached
-                .write_all_at(&[1; 65536], 0)
-                .and_then(|()| cached.sync_all())
-        }),
-        watched(move || {
-            itself
-                .write_at(&forebay_block::BufMut::zeroed(4096), 1 << 20)
-                .map(drop)
-        }),
+        watched(move || device.read_at(&mut forebay_block::BufMut::zeroed(4096), 0).map(drop)),
+        watched(move || cached.write_all_at(&[1; 65536], 0).and_then(|()| cached.sync_all())),
+        watched(move || itself.write_at(&forebay_block::BufMut::zeroed(4096), 1 << 20).map(drop)),
     ];
     thread::sleep(Duration::from_millis(200));
     for w in &waiting {

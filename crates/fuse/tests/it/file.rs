@@ -16,11 +16,7 @@ use crate::{Served, able};
 const MIB: u64 = 1 << 20;
 
 fn open(served: &Served) -> File {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(served.path())
-        .unwrap()
+    OpenOptions::new().read(true).write(true).open(served.path()).unwrap()
 }
 
 fn errno<T>(result: io::Result<T>) -> Option<i32> {
@@ -39,48 +35,26 @@ fn any_read_and_any_write_is_right() {
     assert_eq!(file.metadata().unwrap().len(), size);
     file.write_all_at(&pattern, 0).unwrap();
     assert_eq!(served.volume.peek(0, size as usize), pattern);
-    for (offset, len) in [
-        (0, 1),
-        (1, 511),
-        (100, 5000),
-        (511, 2),
-        (4096, 4096),
-        (0, size as usize),
-        (3, 600_000),
-    ] {
+    for (offset, len) in
+        [(0, 1), (1, 511), (100, 5000), (511, 2), (4096, 4096), (0, size as usize), (3, 600_000)]
+    {
         let mut got = vec![0; len];
         file.read_exact_at(&mut got, offset).unwrap();
-        assert_eq!(
-            got,
-            pattern[offset as usize..offset as usize + len],
-            "{offset}+{len}"
-        );
+        assert_eq!(got, pattern[offset as usize..offset as usize + len], "{offset}+{len}");
     }
     let mut tail = vec![0; 4096];
     assert_eq!(file.read_at(&mut tail, size - 100).unwrap(), 100);
     assert_eq!(file.read_at(&mut tail, size).unwrap(), 0);
     assert_eq!(errno(file.write_at(&[1; 512], size)), Some(libc::ENOSPC));
     assert_eq!(errno(file.write_at(&[1; 5], size + 7)), Some(libc::ENOSPC));
-    assert_eq!(
-        file.write_at(&[1; 1024], size - 512).unwrap(),
-        512,
-        "cut at the end"
-    );
+    assert_eq!(file.write_at(&[1; 1024], size - 512).unwrap(), 512, "cut at the end");
     let stats = served.export.stats();
     assert_eq!((stats.refused, stats.outstanding), (2, 0));
     assert_eq!(stats.write_bytes, size + 512);
 
     let mut expected = served.volume.peek(0, size as usize);
-    let pieces = [
-        (0, 1),
-        (1, 511),
-        (100, 5000),
-        (511, 2),
-        (513, 510),
-        (4096, 100),
-        (3, 600_000),
-        (size - 1, 1),
-    ];
+    let pieces =
+        [(0, 1), (1, 511), (100, 5000), (511, 2), (513, 510), (4096, 100), (3, 600_000), (size - 1, 1)];
     for (round, (offset, len)) in pieces.into_iter().enumerate() {
         let piece: Vec<u8> = (0..len).map(|i| (i * 3 + round as u64 + 1) as u8).collect();
         file.write_all_at(&piece, offset).unwrap();
@@ -131,11 +105,7 @@ fn durability_is_asked_for() {
     drop(file);
     assert_eq!(seen.flushes.load(SeqCst), 3, "close flushes, too");
     let flags = libc::O_DSYNC;
-    let file = OpenOptions::new()
-        .write(true)
-        .custom_flags(flags)
-        .open(served.path())
-        .unwrap();
+    let file = OpenOptions::new().write(true).custom_flags(flags).open(served.path()).unwrap();
     file.write_all_at(&[1; 512], 0).unwrap();
     assert_eq!(seen.fua_writes.load(SeqCst), 1);
     assert_eq!(served.export.stats().writes_durable, 1);
@@ -154,29 +124,16 @@ fn ranges_are_zeroed_and_holes_found() {
     let allocate = |mode, offset, len| {
         // SAFETY: the call takes no pointers, and the descriptor is open.
         let rc = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) };
-        if rc == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
     let seek = |offset, whence| {
         // SAFETY: the call takes no pointers, and the descriptor is open.
         let at = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
-        if at >= 0 {
-            Ok(at)
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        if at >= 0 { Ok(at) } else { Err(io::Error::last_os_error()) }
     };
     assert_eq!(seek(0, libc::SEEK_HOLE).unwrap(), MIB as i64);
     allocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 8192, 8192).unwrap();
-    allocate(
-        libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
-        65536,
-        4096,
-    )
-    .unwrap();
+    allocate(libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE, 65536, 4096).unwrap();
     let seen = served.volume.seen();
     assert_eq!((seen.unmaps.load(SeqCst), seen.zeroes.load(SeqCst)), (1, 1));
     assert!(served.volume.peek(8192, 8192).iter().all(|b| *b == 0));
@@ -189,10 +146,7 @@ fn ranges_are_zeroed_and_holes_found() {
     assert_eq!(seek(20000, libc::SEEK_DATA).unwrap(), 20000);
     assert_eq!(errno(seek(MIB as i64, libc::SEEK_DATA)), Some(libc::ENXIO));
     assert_eq!(errno(allocate(0, 0, 4096)), Some(libc::EOPNOTSUPP));
-    assert_eq!(
-        errno(allocate(libc::FALLOC_FL_PUNCH_HOLE | 1, 100, 512)),
-        Some(libc::EINVAL)
-    );
+    assert_eq!(errno(allocate(libc::FALLOC_FL_PUNCH_HOLE | 1, 100, 512)), Some(libc::EINVAL));
     drop(file);
     served.end();
 }
@@ -228,14 +182,8 @@ fn a_read_only_volume_cannot_be_written() {
     if !able(&[]) {
         return;
     }
-    let served = Served::new(Behaviour {
-        read_only: true,
-        ..Behaviour::of_size(MIB)
-    });
-    assert_eq!(
-        errno(OpenOptions::new().write(true).open(served.path())),
-        Some(libc::EROFS)
-    );
+    let served = Served::new(Behaviour { read_only: true, ..Behaviour::of_size(MIB) });
+    assert_eq!(errno(OpenOptions::new().write(true).open(served.path())), Some(libc::EROFS));
     assert_eq!(fs::read(served.path()).unwrap().len() as u64, MIB);
     let mut attachment = served.attach(Default::default());
     assert_eq!(fs::read(attachment.device_path()).unwrap().len() as u64, MIB);
@@ -248,20 +196,15 @@ fn writers_side_by_side_do_not_disturb_each_other() {
     if !able(&[]) {
         return;
     }
-    let served = Served::new(Behaviour {
-        threads: 6,
-        delay_us_max: 200,
-        ..Behaviour::of_size(8 * MIB)
-    });
+    let served = Served::new(Behaviour { threads: 6, delay_us_max: 200, ..Behaviour::of_size(8 * MIB) });
     thread::scope(|scope| {
         for writer in 0..8u8 {
             let file = open(&served);
             scope.spawn(move || {
                 for round in 0..40u64 {
                     let at = (u64::from(writer) + 8 * (round % 10)) * 65536;
-                    let bytes: Vec<u8> = (0..65536u64)
-                        .map(|i| (i * 13 + round + u64::from(writer)) as u8)
-                        .collect();
+                    let bytes: Vec<u8> =
+                        (0..65536u64).map(|i| (i * 13 + round + u64::from(writer)) as u8).collect();
                     file.write_all_at(&bytes, at).unwrap();
                     let mut got = vec![0; bytes.len()];
                     file.read_exact_at(&mut got, at).unwrap();
@@ -278,11 +221,7 @@ fn a_write_of_a_part_of_a_sector_undoes_nothing() {
     if !able(&[]) {
         return;
     }
-    let served = Served::new(Behaviour {
-        threads: 6,
-        delay_us_max: 200,
-        ..Behaviour::of_size(MIB)
-    });
+    let served = Served::new(Behaviour { threads: 6, delay_us_max: 200, ..Behaviour::of_size(MIB) });
     for round in 1..120u8 {
         let write = |bytes: Vec<u8>, offset| {
             let file = open(&served);
@@ -316,14 +255,8 @@ fn a_path_in_use_or_with_data_is_refused() {
     let error = mount(&with_data).unwrap().to_string();
     assert!(error.contains("not empty"), "{error}");
     assert_eq!(fs::read(&with_data).unwrap(), b"data");
-    assert!(matches!(
-        mount(served.dir.path()),
-        Some(FuseError::Unsuitable { .. })
-    ));
-    assert!(matches!(
-        mount(&served.dir.path().join("no/such")),
-        Some(FuseError::System { .. })
-    ));
+    assert!(matches!(mount(served.dir.path()), Some(FuseError::Unsuitable { .. })));
+    assert!(matches!(mount(&served.dir.path().join("no/such")), Some(FuseError::System { .. })));
 
     let file = open(&served);
     assert!(matches!(served.export.unmount(), Err(FuseError::Busy { .. })));
@@ -347,10 +280,7 @@ fn dropping_an_export_ends_it_under_its_users() {
     }
     drop(served.export);
     let error = waiting.join().unwrap();
-    assert!(
-        matches!(error, Some(libc::ECONNABORTED | libc::ENOTCONN | libc::EIO)),
-        "{error:?}"
-    );
+    assert!(matches!(error, Some(libc::ECONNABORTED | libc::ENOTCONN | libc::EIO)), "{error:?}");
     assert!(!served.dir.path().join("volume").exists());
     served.volume.stop();
 }

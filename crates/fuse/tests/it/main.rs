@@ -1,8 +1,5 @@
 //! The export and the loop device against a volume in memory. Needs root, `/dev/fuse` and loop devices.
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test ends at the first thing that goes wrong"
-)]
+#![expect(clippy::unwrap_used, reason = "a test ends at the first thing that goes wrong")]
 
 mod attached;
 mod death;
@@ -25,24 +22,12 @@ fn able(programs: &[&str]) -> bool {
     if !root {
         missing.push("root");
     }
-    missing.extend(
-        ["/dev/fuse", "/dev/loop-control"]
-            .into_iter()
-            .filter(|p| !Path::new(p).exists()),
-    );
-    missing.extend(
-        programs
-            .iter()
-            .filter(|p| Command::new(p).arg("--version").output().is_err()),
-    );
+    missing.extend(["/dev/fuse", "/dev/loop-control"].into_iter().filter(|p| !Path::new(p).exists()));
+    missing.extend(programs.iter().filter(|p| Command::new(p).arg("--version").output().is_err()));
     if missing.is_empty() {
         return true;
     }
-    assert!(
-        std::env::var("CI").as_deref() != Ok("true"),
-        "missing: {}",
-        missing.join(", ")
-    );
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "missing: {}", missing.join(", "));
     eprintln!("SKIP: missing: {}", missing.join(", "));
     false
 }
@@ -85,10 +70,7 @@ impl Served {
     fn end(mut self) {
         self.export.unmount().unwrap();
         self.volume.stop();
-        assert!(
-            !self.dir.path().join("volume").exists(),
-            "the file that was created is removed"
-        );
+        assert!(!self.dir.path().join("volume").exists(), "the file that was created is removed");
     }
 }
 

@@ -27,12 +27,7 @@ pub struct Behaviour {
 
 impl Behaviour {
     pub fn of_size(size_bytes: u64) -> Self {
-        Self {
-            size_bytes,
-            read_only: false,
-            threads: 4,
-            delay_us_max: 0,
-        }
+        Self { size_bytes, read_only: false, threads: 4, delay_us_max: 0 }
     }
 }
 
@@ -189,11 +184,7 @@ fn carry_out(shared: &Shared, op: &Op, origin: Origin) -> Result<Reply, IoError>
             let start = *offset as usize;
             return Ok(Reply::Data(BufMut::copy_of(&data[start..start + len]).freeze()));
         }
-        Op::Write {
-            offset,
-            data: bytes,
-            fua,
-        } => {
+        Op::Write { offset, data: bytes, fua } => {
             seen.writes.fetch_add(1, SeqCst);
             seen.fua_writes.fetch_add(u64::from(*fua), SeqCst);
             assert_eq!(bytes.as_ptr() as usize % 4096, 0, "payload is page-aligned");
@@ -202,16 +193,12 @@ fn carry_out(shared: &Shared, op: &Op, origin: Origin) -> Result<Reply, IoError>
         Op::Flush => {
             seen.flushes.fetch_add(1, SeqCst);
         }
-        Op::Zero {
-            offset, len, unmap, ..
-        } => {
+        Op::Zero { offset, len, unmap, .. } => {
             (if *unmap { &seen.unmaps } else { &seen.zeroes }).fetch_add(1, SeqCst);
             data[*offset as usize..(*offset + *len) as usize].fill(0);
         }
         Op::Status { offset, len } => {
-            return Ok(Reply::Status(status(
-                &data[*offset as usize..(*offset + *len) as usize],
-            )));
+            return Ok(Reply::Status(status(&data[*offset as usize..(*offset + *len) as usize])));
         }
     }
     Ok(Reply::Done)
@@ -225,10 +212,7 @@ fn status(data: &[u8]) -> Vec<StatusExtent> {
         let allocation = if zero { Allocation::Hole } else { Allocation::Data };
         match extents.last_mut() {
             Some(last) if last.allocation == allocation => last.len += block.len() as u64,
-            _ => extents.push(StatusExtent {
-                len: block.len() as u64,
-                allocation,
-            }),
+            _ => extents.push(StatusExtent { len: block.len() as u64, allocation }),
         }
     }
     extents

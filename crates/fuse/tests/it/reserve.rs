@@ -59,11 +59,7 @@ fn flood(attach: AttachOptions, unthrottled: bool) -> (u64, bool) {
     }
     let path = device.clone();
     let writer = thread::spawn(move || {
-        let file = OpenOptions::new()
-            .write(true)
-            .custom_flags(libc::O_DIRECT)
-            .open(path)
-            .unwrap();
+        let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
         let page = forebay_block::BufMut::zeroed(4096);
         file.write_all_at(&page, 4096)
     });
@@ -85,10 +81,7 @@ fn a_synchronous_write_gets_through_a_flood_of_background_writes() {
         return;
     }
     let (background, through) = flood(AttachOptions::default(), false);
-    assert!(
-        through,
-        "{background} background writes are under way and a synchronous one waits"
-    );
+    assert!(through, "{background} background writes are under way and a synchronous one waits");
     assert!((SLOTS / 4..=SLOTS / 2).contains(&background), "{background}");
 }
 
@@ -98,17 +91,8 @@ fn without_the_reserve_and_the_throttle_it_does_not() {
     if !able(&[]) {
         return;
     }
-    let queue = QueueLimits {
-        reserve: false,
-        ..QueueLimits::default()
-    };
-    let (background, through) = flood(
-        AttachOptions {
-            queue,
-            ..AttachOptions::default()
-        },
-        true,
-    );
+    let queue = QueueLimits { reserve: false, ..QueueLimits::default() };
+    let (background, through) = flood(AttachOptions { queue, ..AttachOptions::default() }, true);
     assert_eq!(background, SLOTS);
     assert!(!through);
 }

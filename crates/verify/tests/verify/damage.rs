@@ -47,10 +47,7 @@ fn swapped_blocks() {
     let report = check(&w.bytes).unwrap();
     assert_eq!(found(&report), [FindingKind::DataDamaged; 2]);
     assert_eq!(report.verdict, Severity::Corruption);
-    assert_eq!(
-        (report.findings[1].block, report.findings[1].seq),
-        (Some(31), Some(3))
-    );
+    assert_eq!((report.findings[1].block, report.findings[1].seq), (Some(31), Some(3)));
     assert_eq!(report.findings[1].offset, data as u64 + 4096);
     assert_eq!(report.exit_code(), 4);
 }
@@ -68,21 +65,13 @@ fn damaged_data_is_judged_by_what_is_lost() {
     assert_eq!(only(&report(&w, 2)).severity, Severity::Corruption);
     let overwritten = report(&w, 1);
     assert_eq!(only(&overwritten).severity, Severity::Recoverable);
-    assert!(
-        only(&overwritten)
-            .message
-            .contains("record 4 has a newer version"),
-        "{overwritten}"
-    );
+    assert!(only(&overwritten).message.contains("record 4 has a newer version"), "{overwritten}");
     assert_eq!(overwritten.exit_code(), 4);
     w.clean_upto = 2;
     w.record(&[(500, 1, DATA)]);
     let destaged = report(&w, 2);
     assert_eq!(only(&destaged).severity, Severity::Recoverable);
-    assert!(
-        only(&destaged).message.contains("the backing has it"),
-        "{destaged}"
-    );
+    assert!(only(&destaged).message.contains("the backing has it"), "{destaged}");
 }
 
 #[test]
@@ -152,12 +141,7 @@ fn lost_segment() {
         let report = check(&image).unwrap();
         assert_eq!(found(&report), [FindingKind::SegmentMissing], "{report}");
         assert_eq!(report.verdict, Severity::Corruption);
-        assert!(
-            report.findings[0]
-                .message
-                .contains(&format!("segment {} of the log", i + 1)),
-            "{report}"
-        );
+        assert!(report.findings[0].message.contains(&format!("segment {} of the log", i + 1)), "{report}");
     }
 }
 
@@ -180,10 +164,7 @@ fn first_write_of_the_newest_segment_was_lost_over_an_earlier_lap() {
         }
         let s = w.live.back().unwrap().clone();
         let lost = w.at(&s, 0)..w.at(&s, s.records[1]);
-        assert!(
-            before[lost.clone()].starts_with(b"FBSEGMNT"),
-            "an earlier lap was there"
-        );
+        assert!(before[lost.clone()].starts_with(b"FBSEGMNT"), "an earlier lap was there");
         assert_eq!(check(&w.bytes).unwrap().verdict, Severity::Ok);
         w.bytes[lost.clone()].copy_from_slice(&before[lost]);
         let report = check(&w.bytes).unwrap();
@@ -338,14 +319,8 @@ fn superblocks() {
     assert_eq!(interrupted.verdict, Severity::Note);
     assert_eq!(interrupted.generation, 2);
     assert_eq!(with(&old, &new).unwrap().verdict, Severity::Recoverable);
-    assert_eq!(
-        found(&with(&[0; 4096], &old).unwrap()),
-        [FindingKind::SuperblockDamaged]
-    );
-    assert_eq!(
-        found(&with(&old, &[0; 4096]).unwrap()),
-        [FindingKind::SuperblockDamaged]
-    );
+    assert_eq!(found(&with(&[0; 4096], &old).unwrap()), [FindingKind::SuperblockDamaged]);
+    assert_eq!(found(&with(&old, &[0; 4096]).unwrap()), [FindingKind::SuperblockDamaged]);
     assert!(matches!(with(&[0; 4096], &[0; 4096]), Err(CheckError::NoCache)));
     let mut bad = old;
     bad[99] ^= 1;
@@ -366,10 +341,7 @@ fn superblock_that_is_older_than_the_log() {
         w.bytes[at as usize..][..4096].copy_from_slice(&old);
     }
     let report = check(&w.bytes).unwrap();
-    assert!(
-        report.findings.iter().any(|f| f.message.contains("older copy")),
-        "{report}"
-    );
+    assert!(report.findings.iter().any(|f| f.message.contains("older copy")), "{report}");
     assert_eq!(report.verdict, Severity::Corruption);
 }
 
@@ -383,10 +355,7 @@ fn truncated_image() {
     assert_eq!(report.findings[0].kind, FindingKind::ImageTruncated);
     let report = check(&w.bytes[..100_000].to_vec()).unwrap();
     assert_eq!(report.findings[0].kind, FindingKind::SuperblockDamaged);
-    assert!(matches!(
-        check(&w.bytes[..100].to_vec()),
-        Err(CheckError::SuperblocksDamaged)
-    ));
+    assert!(matches!(check(&w.bytes[..100].to_vec()), Err(CheckError::SuperblocksDamaged)));
     assert!(matches!(check(&Vec::new()), Err(CheckError::NoCache)));
 }
 
@@ -458,26 +427,12 @@ fn unreadable_sectors() {
     let w = log(25);
     let (_, r) = place(&w, 5);
     let bad = r.start as u64 + 512..r.start as u64 + 1024;
-    let report = check(&BadSectors {
-        bytes: w.bytes.clone(),
-        bad,
-    })
-    .unwrap();
+    let report = check(&BadSectors { bytes: w.bytes.clone(), bad }).unwrap();
     assert!(found(&report).contains(&FindingKind::Unreadable), "{report}");
     assert_eq!(report.verdict, Severity::Corruption);
     let free = w.layout().segment_offset(7);
-    let report = check(&BadSectors {
-        bytes: w.bytes.clone(),
-        bad: free..free + 1,
-    })
-    .unwrap();
+    let report = check(&BadSectors { bytes: w.bytes.clone(), bad: free..free + 1 }).unwrap();
     assert_eq!(only(&report).kind, FindingKind::Unreadable);
-    let everywhere = BadSectors {
-        bytes: vec![0; 64 << 20],
-        bad: 0..64 << 20,
-    };
-    assert!(matches!(
-        check(&everywhere),
-        Err(CheckError::NoCache | CheckError::Io(_))
-    ));
+    let everywhere = BadSectors { bytes: vec![0; 64 << 20], bad: 0..64 << 20 };
+    assert!(matches!(check(&everywhere), Err(CheckError::NoCache | CheckError::Io(_))));
 }

@@ -15,10 +15,7 @@ fn flip_everywhere(name: &str, w: &Writer, unproven: Range<usize>) {
     let used = w.used();
     let mut image = w.bytes.clone();
     let mut flipped = [0u64; 2];
-    for at in (0..image.len())
-        .step_by(CELL)
-        .map(|cell| cell + cell / CELL % CELL)
-    {
+    for at in (0..image.len()).step_by(CELL).map(|cell| cell + cell / CELL % CELL) {
         let is_used = used.iter().any(|r| r.contains(&at));
         // Free space is large and all alike: a sample of it will do.
         if !is_used && !(at / CELL).is_multiple_of(61) {
@@ -30,27 +27,14 @@ fn flip_everywhere(name: &str, w: &Writer, unproven: Range<usize>) {
         let report = check(&image).unwrap();
         image[at] ^= bit;
         if is_used {
-            assert!(
-                !report.findings.is_empty(),
-                "{name}: a flip at {at} was not found"
-            );
-            let wanted = if unproven.contains(&at) {
-                Severity::Note
-            } else {
-                Severity::Recoverable
-            };
+            assert!(!report.findings.is_empty(), "{name}: a flip at {at} was not found");
+            let wanted = if unproven.contains(&at) { Severity::Note } else { Severity::Recoverable };
             assert!(report.verdict >= wanted, "{name}: flip at {at}: {report}");
         } else {
-            assert!(
-                report.verdict <= Severity::Note,
-                "{name}: flip in free space at {at}: {report}"
-            );
+            assert!(report.verdict <= Severity::Note, "{name}: flip in free space at {at}: {report}");
         }
     }
-    eprintln!(
-        "{name}: {} flips in used parts found, {} in free parts ignored",
-        flipped[1], flipped[0]
-    );
+    eprintln!("{name}: {} flips in used parts found, {} in free parts ignored", flipped[1], flipped[0]);
     assert!(flipped[0] > 50 && flipped[1] > 1500);
 }
 

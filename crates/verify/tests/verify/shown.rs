@@ -27,10 +27,7 @@ fn counts_are_what_recovery_would_see() {
     let report = check(&w.bytes).unwrap();
     assert_eq!(report.verdict, Severity::Ok);
     let b = report.blocks;
-    assert_eq!(
-        (b.dirty, b.zero, b.poison, b.superseded, b.clean),
-        (1, 1, 1, 5, 0)
-    );
+    assert_eq!((b.dirty, b.zero, b.poison, b.superseded, b.clean), (1, 1, 1, 5, 0));
     assert_eq!(report.dirty_bytes, 4096);
     assert_eq!(report.oldest_dirty_ns, Some(1_700_000_000_002_000_000));
     let log = report.log;
@@ -89,10 +86,7 @@ fn json_of_a_report() {
     assert_eq!(keys(finding), expected.into());
     assert_eq!(finding["kind"], "data_damaged");
     assert_eq!(json["state"], "paired");
-    assert_eq!(
-        keys(&json["blocks"]),
-        ["dirty", "zero", "poison", "superseded", "clean"].into()
-    );
+    assert_eq!(keys(&json["blocks"]), ["dirty", "zero", "poison", "superseded", "clean"].into());
 }
 
 #[test]
@@ -100,42 +94,20 @@ fn text_of_a_report_tells_place_and_verdict() {
     let mut w = every_kind();
     w.bytes[(1 << 20) + 1024 + 4096 * 4 + 600] ^= 1;
     let text = check(&w.bytes).unwrap().to_string();
-    assert!(
-        text.contains("corruption: the data of block 10 in record 2"),
-        "{text}"
-    );
+    assert!(text.contains("corruption: the data of block 10 in record 2"), "{text}");
     assert!(text.contains("(segment 0, offset 17920)"), "{text}");
-    assert!(
-        text.contains("1 dirty") && text.contains("verdict    corruption"),
-        "{text}"
-    );
+    assert!(text.contains("1 dirty") && text.contains("verdict    corruption"), "{text}");
 }
 
 #[test]
 fn inspection_of_a_wrapped_image() {
     let w = writer::wrapped(512);
-    let shown = inspect(
-        &w.bytes,
-        &InspectOptions {
-            block: None,
-            records_max: 5,
-        },
-    )
-    .unwrap();
-    let live: Vec<u64> = shown
-        .segments
-        .iter()
-        .filter(|s| s.segment_use == SegmentUse::Live)
-        .map(|s| s.segment_seq)
-        .collect();
+    let shown = inspect(&w.bytes, &InspectOptions { block: None, records_max: 5 }).unwrap();
+    let live: Vec<u64> =
+        shown.segments.iter().filter(|s| s.segment_use == SegmentUse::Live).map(|s| s.segment_seq).collect();
     assert_eq!(live.len(), w.live.len());
     assert!(live.contains(&w.tail()));
-    assert!(
-        shown
-            .segments
-            .iter()
-            .any(|s| s.segment_use == SegmentUse::Free && s.segment_seq < w.tail())
-    );
+    assert!(shown.segments.iter().any(|s| s.segment_use == SegmentUse::Free && s.segment_seq < w.tail()));
     let seqs: Vec<u64> = shown.records.iter().map(|r| r.seq).collect();
     assert_eq!(seqs, (w.last_seq() - 4..=w.last_seq()).collect::<Vec<_>>());
     assert_eq!(shown.records_left_out, check(&w.bytes).unwrap().log.records - 5);
@@ -159,24 +131,14 @@ fn history_of_a_block() {
     let s = w.live.back().unwrap();
     let data = w.at(s, *s.records.last().unwrap()) + 512 + 5 * 4096;
     let ask = |w: &Writer, block| {
-        let options = InspectOptions {
-            block: Some(block),
-            ..InspectOptions::default()
-        };
+        let options = InspectOptions { block: Some(block), ..InspectOptions::default() };
         inspect(&w.bytes, &options).unwrap().history.unwrap()
     };
     let history = ask(&w, 7);
-    let told: Vec<(&str, bool, bool)> = history
-        .mentions
-        .iter()
-        .map(|m| (m.kind, m.in_log, m.current))
-        .collect();
-    let expected = [
-        ("data", false, false),
-        ("data", true, false),
-        ("supersede", true, false),
-        ("data", true, true),
-    ];
+    let told: Vec<(&str, bool, bool)> =
+        history.mentions.iter().map(|m| (m.kind, m.in_log, m.current)).collect();
+    let expected =
+        [("data", false, false), ("data", true, false), ("supersede", true, false), ("data", true, true)];
     assert_eq!(told, expected);
     assert_eq!(history.state, "dirty");
     let current = history.mentions.last().unwrap();
@@ -191,10 +153,7 @@ fn history_of_a_block() {
     assert_eq!(history.mentions.last().unwrap().checksum_ok, Some(false));
     assert!(history.mentions.last().unwrap().current);
     let text = history.to_string();
-    assert!(
-        text.contains("checksum WRONG <- current") && text.contains("(not part of the log)"),
-        "{text}"
-    );
+    assert!(text.contains("checksum WRONG <- current") && text.contains("(not part of the log)"), "{text}");
 }
 
 /// The constants that `forebay inspect` prints are those of the specification.
@@ -202,10 +161,6 @@ fn history_of_a_block() {
 fn constants_are_those_of_the_specification() {
     let spec = include_str!("../../../format/SPEC.md");
     for c in constants() {
-        assert!(
-            spec.contains(&format!("| `{}` | {} |", c.name, c.value)),
-            "{}",
-            c.name
-        );
+        assert!(spec.contains(&format!("| `{}` | {} |", c.name, c.value)), "{}", c.name);
     }
 }

@@ -46,9 +46,7 @@ pub struct Writer {
 
 /// The data of a block in a record.
 pub fn pattern(block: u64, seq: u64) -> Vec<u8> {
-    (0..4096u64)
-        .map(|i| (block.wrapping_mul(31) ^ seq.wrapping_mul(17) ^ i ^ (i >> 8)) as u8)
-        .collect()
+    (0..4096u64).map(|i| (block.wrapping_mul(31) ^ seq.wrapping_mul(17) ^ i ^ (i >> 8)) as u8).collect()
 }
 
 impl Writer {
@@ -135,11 +133,7 @@ impl Writer {
 
     fn record_with(&mut self, extents: &[(u64, u32, ExtentKind)], clean_stop: bool) -> u64 {
         let align = self.layout().align;
-        let blocks: usize = extents
-            .iter()
-            .filter(|e| e.2.has_data())
-            .map(|e| e.1 as usize)
-            .sum();
+        let blocks: usize = extents.iter().filter(|e| e.2.has_data()).map(|e| e.1 as usize).sum();
         let fits = self.live.back().is_some_and(|s| {
             let record = forebay_format::record::header_bytes(align, extents.len(), blocks) + blocks * 4096;
             let more = entry_bytes(extents.len(), blocks);
@@ -169,16 +163,10 @@ impl Writer {
         };
         let mut data = Vec::new();
         for (block, count, kind) in extents {
-            header.extents.push(Extent {
-                block: BlockNo(*block),
-                count: *count,
-                kind: *kind,
-            });
+            header.extents.push(Extent { block: BlockNo(*block), count: *count, kind: *kind });
             for b in (*block..block + u64::from(*count)).filter(|_| kind.has_data()) {
                 let bytes = pattern(b, seq);
-                header
-                    .checksums
-                    .push(block_checksum(BlockNo(b), Seq(seq), &bytes));
+                header.checksums.push(block_checksum(BlockNo(b), Seq(seq), &bytes));
                 data.extend(bytes);
             }
         }
@@ -250,10 +238,8 @@ impl Writer {
 
     /// Every part of the image that means something.
     pub fn used(&self) -> Vec<Range<usize>> {
-        let mut used: Vec<Range<usize>> = SUPERBLOCK_OFFSETS
-            .iter()
-            .map(|at| *at as usize..*at as usize + 4096)
-            .collect();
+        let mut used: Vec<Range<usize>> =
+            SUPERBLOCK_OFFSETS.iter().map(|at| *at as usize..*at as usize + 4096).collect();
         for s in &self.live {
             used.push(self.at(s, 0)..self.at(s, s.end));
             let end = self.at(s, SEGMENT_BYTES);
@@ -271,10 +257,7 @@ fn fill(w: &mut Writer, records: u64) {
     for i in 0..records {
         w.record(&[(i * 7 % 90, 1 + (i % 3) as u32, DATA)]);
         if i % 5 == 0 {
-            w.record(&[
-                (200 + i, 2, ExtentKind::Zero),
-                (i * 7 % 90, 1, ExtentKind::Supersede),
-            ]);
+            w.record(&[(200 + i, 2, ExtentKind::Zero), (i * 7 % 90, 1, ExtentKind::Supersede)]);
         }
         if i % 7 == 0 {
             w.record(&[(300 + i, 1, ExtentKind::Clean), (400 + i, 1, ExtentKind::Poison)]);
