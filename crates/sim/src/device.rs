@@ -1,0 +1,400 @@
+//! A simulated device: a medium, a queue whose operations complete out of order, and faults.
+
+use forebay_block::{Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
+use forebay_engine::{IoId, Role};
+
+use crate::fault::{Effect, Fault, OpKind};
+use crate::media::{Data, Media, Survival};
+use crate::random::Random;
+use crate::stamp::{self, Content, SECTOR};
+
+/// What a fault that the device does not report has done to the volume's data on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Harm {
+    /// Sectors of the volume of which a copy was harmed.
+    pub sectors: Vec<u64>,
+    /// Something else than the volume's data was harmed: headers, summaries.
+    pub structure: bool,
+}
+
+impl Harm {
+    /// Adds what lay in `data` (whole sectors).
+    pub fn add(&mut self, data: &[u8]) {
+        for s in data.chunks_exact(SECTOR) {
+            match stamp::read(s) {
+                Content::Stamp { sector, .. } => self.sectors.push(sector),
+                Content::Zero | Content::Foreign => self.structure = true,
+            }
+        }
+    }
+}
+
+/// An operation that has not completed.
+pub struct InFlight {
+    /// The engine's name for it.
+    pub id: IoId,
+    /// What is to be done.
+    pub op: DeviceOp,
+    effect: Option<Effect>,
+    flush_mark: u64,
+    /// The outcome of a read that the device carried out as soon as it arrived.
+    early: Option<Buf>,
+    /// It arrived when the world's counter of steps stood here.
+    pub step: u64,
+}
+
+/// How long operations take: `base + below(spread)`, with one in `tail_one_in` ten times as long.
+#[derive(Clone, Copy, Debug)]
+struct Latency {
+    base_ns: u64,
+    spread_ns: u64,
+    tail_one_in: u64,
+}
+
+/// Numbers of faults that came to pass, by effect in the order of [`Effect::ALL`].
+pub type EffectCounts = [u64; Effect::ALL.len()];
+
+/// A device of the simulated world.
+pub struct Device {
+    /// Which one.
+    pub role: Role,
+    /// What it holds.
+    pub media: Media,
+    /// What it is doing.
+    pub in_flight: Vec<InFlight>,
+    faults: Vec<Fault>,
+    counts: [u64; OpKind::ALL.len()],
+    latency: Latency,
+    random: Random,
+    /// Sectors that cannot be read until they are written again.
+    pub unreadable: Vec<u64>,
+    /// Faults that came to pass since the world began.
+    pub effects: EffectCounts,
+    /// Errors that were reported in this round, by kind of operation in the order of [`OpKind::ALL`].
+    pub errors: [u64; OpKind::ALL.len()],
+}
+
+impl Device {
+    /// A device of `len` zero bytes from `start` on.
+    pub fn new(role: Role, start: u64, len: usize) -> Self {
+        Self {
+            role,
+            media: Media::new(start, len),
+            in_flight: Vec::new(),
+            faults: Vec::new(),
+            counts: [0; OpKind::ALL.len()],
+            latency: Latency {
+                base_ns: 10_000,
+                spread_ns: 1,
+                tail_one_in: 0,
+            },
+            random: Random::new(0),
+            unreadable: Vec::new(),
+            effects: EffectCounts::default(),
+            errors: Default::default(),
+        }
+    }
+
+    /// Makes it a new device.
+    pub fn wipe(&mut self, start: u64, len: usize) {
+        self.media.wipe(start, len);
+        self.unreadable.clear();
+        self.effects = EffectCounts::default();
+        self.errors = Default::default();
+    }
+
+    /// Prepares for a round: `seed` decides the latencies.
+    pub fn start_round(&mut self, faults: &[Fault], seed: u64) {
+        let label = match self.role {
+            Role::Cache => 1,
+            Role::Backing => 2,
+        };
+        self.random = Random::derived(seed, label);
+        let (slowest_base, slowest_spread) = match self.role {
+            Role::Cache => (20, 60),
+            Role::Backing => (400, 3000),
+        };
+        // Whole tens of microseconds, so that completions coincide and reach the engine before one poll.
+        self.latency = Latency {
+            base_ns: 10_000 * self.random.between(1, slowest_base / 10),
+            spread_ns: 10_000 * self.random.between(1, slowest_spread / 10),
+            tail_one_in: self.random.between(5, 60),
+        };
+        self.faults = faults.iter().filter(|f| f.role == self.role).copied().collect();
+        self.counts = Default::default();
+        self.in_flight.clear();
+        self.errors = Default::default();
+    }
+
+    /// Ends all faults of the round.
+    pub fn heal(&mut self) {
+        self.faults.clear();
+    }
+
+    /// Takes an operation; returns after how long it completes.
+    pub fn submit(&mut self, id: IoId, op: DeviceOp, step: u64) -> Nanos {
+        let effect = self.effect_of(&op);
+        let mut ns = self.latency.base_ns + self.random.below(self.latency.spread_ns / 10_000) * 10_000;
+        if self.random.below(self.latency.tail_one_in) == 0 {
+            ns *= 10;
+        }
+        match effect {
+            Some(Effect::Slow) => ns *= 30,
+            Some(Effect::Stuck) => ns += 2_000_000_000,
+            _ => {}
+        }
+        let early = match &op {
+            DeviceOp::Read { offset, len } if self.random.percent(50) => {
+                Some(Buf::copy_of(self.media.read(*offset, *len)))
+            }
+            _ => None,
+        };
+        self.in_flight.push(InFlight {
+            id,
+            op,
+            effect,
+            flush_mark: self.media.flush_mark(),
+            early,
+            step,
+        });
+        Nanos(ns)
+    }
+
+    fn effect_of(&mut self, op: &DeviceOp) -> Option<Effect> {
+        let kind = OpKind::of(op);
+        for (count, (counted, _)) in self.counts.iter_mut().zip(OpKind::ALL) {
+            *count += u64::from(counted.covers(kind));
+        }
+        let counts = &self.counts;
+        let nth = |on: OpKind| {
+            OpKind::ALL
+                .iter()
+                .position(|(k, _)| *k == on)
+                .map_or(0, |i| counts[i])
+        };
+        let effect = self
+            .faults
+            .iter()
+            .find(|f| f.on.covers(kind) && f.hits(nth(f.on)))
+            .map(|f| f.effect)?;
+        if effect.is_silent() && kind != OpKind::Write {
+            return None;
+        }
+        if let Some(i) = Effect::ALL.iter().position(|(e, _)| *e == effect) {
+            self.effects[i] += 1;
+        }
+        Some(effect)
+    }
+
+    /// Completes an operation: its outcome, and what a silent fault did.
+    ///
+    /// # Panics
+    /// If it is not in flight.
+    pub fn complete(&mut self, id: IoId) -> (DeviceResult, Harm) {
+        let at = self.in_flight.iter().position(|i| i.id == id);
+        let io = self
+            .in_flight
+            .swap_remove(at.unwrap_or_else(|| panic!("{id:?} is not in flight")));
+        let kind = OpKind::of(&io.op);
+        let mut harm = Harm::default();
+        let result = self.carry_out(io, &mut harm);
+        for (count, (counted, _)) in self.errors.iter_mut().zip(OpKind::ALL) {
+            *count += u64::from(result.is_err() && counted.covers(kind));
+        }
+        (result, harm)
+    }
+
+    fn carry_out(&mut self, io: InFlight, harm: &mut Harm) -> DeviceResult {
+        let error = io.effect.and_then(Effect::error);
+        let done = error.is_none() || io.effect == Some(Effect::EioDone);
+        let mut outcome = None;
+        match io.op {
+            DeviceOp::Read { offset, len } => {
+                let sectors = offset / SECTOR as u64..(offset + len as u64) / SECTOR as u64;
+                if self.unreadable.iter().any(|s| sectors.contains(s)) {
+                    return Err(IoError::new(ErrorKind::Io, "simulated latent sector error"));
+                }
+                outcome = io
+                    .early
+                    .or_else(|| Some(Buf::copy_of(self.media.read(offset, len))));
+            }
+            DeviceOp::Write {
+                offset,
+                bufs,
+                durable,
+            } => {
+                self.write(
+                    offset,
+                    Data::Bufs(bufs),
+                    durable && error.is_none(),
+                    io.effect,
+                    harm,
+                );
+            }
+            DeviceOp::Zero { offset, len, .. } => {
+                self.write(offset, Data::Zeroes(len as usize), false, io.effect, harm);
+            }
+            DeviceOp::Flush if done => self.media.flush(io.flush_mark),
+            DeviceOp::Flush => self
+                .media
+                .fail_flush(io.flush_mark, io.effect == Some(Effect::Reset)),
+        }
+        match error {
+            Some(kind) => Err(IoError::new(kind, "simulated fault")),
+            None => Ok(outcome),
+        }
+    }
+
+    fn write(&mut self, offset: u64, data: Data, durable: bool, effect: Option<Effect>, harm: &mut Harm) {
+        match effect {
+            Some(Effect::Eio | Effect::NoSpace | Effect::Reset) => {}
+            Some(Effect::EioTorn) => {
+                for (i, sector) in data.flat().chunks_exact(SECTOR).enumerate() {
+                    if self.random.percent(50) {
+                        let at = offset + (i * SECTOR) as u64;
+                        self.media
+                            .write(at, Data::Bufs(vec![Buf::copy_of(sector)]), false);
+                    }
+                }
+            }
+            Some(Effect::Lost) => {
+                harm.add(&data.flat());
+            }
+            Some(Effect::Misdirected) => {
+                harm.add(&data.flat());
+                let room = self.media.end() - self.media.start() - data.len() as u64;
+                let elsewhere = self.media.start() + self.random.below(room / 4096 + 1) * 4096;
+                harm.add(self.media.read(elsewhere, data.len()));
+                self.media.write(elsewhere, data, durable);
+            }
+            None | Some(Effect::EioDone | Effect::Slow | Effect::Stuck) => {
+                let sectors = offset / SECTOR as u64..(offset + data.len() as u64) / SECTOR as u64;
+                self.unreadable.retain(|s| !sectors.contains(s));
+                self.media.write(offset, data, durable);
+            }
+        }
+    }
+
+    /// The writes in flight that may still reach the medium.
+    pub fn writes_in_flight(&mut self) -> Vec<(u64, Data)> {
+        let reaches = |e: Option<Effect>| !e.is_some_and(|e| e.error().is_some() || e.is_silent());
+        self.in_flight
+            .drain(..)
+            .filter(|io| reaches(io.effect))
+            .filter_map(|io| match io.op {
+                DeviceOp::Write { offset, bufs, .. } => Some((offset, Data::Bufs(bufs))),
+                DeviceOp::Zero { offset, len, .. } => Some((offset, Data::Zeroes(len as usize))),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The engine's process dies, the device lives on: each write in flight lands wholly or not at all.
+    pub fn lose_client(&mut self, random: &mut Random) {
+        let mut writes = self.writes_in_flight();
+        random.shuffle(&mut writes);
+        for (offset, data) in writes {
+            if random.percent(50) {
+                self.media.write(offset, data, false);
+            }
+        }
+    }
+
+    /// A power cut.
+    pub fn cut(&mut self, survival: Survival, random: &mut Random) {
+        let mut writes = self.writes_in_flight();
+        random.shuffle(&mut writes);
+        self.media.cut_at_random(writes, survival, random);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(value: u8) -> DeviceOp {
+        DeviceOp::Write {
+            offset: 4096,
+            bufs: vec![Buf::copy_of(&[value; 1024])],
+            durable: true,
+        }
+    }
+
+    #[test]
+    fn the_nth_operation_fails_as_planned() {
+        let mut d = Device::new(Role::Backing, 0, 64 << 10);
+        let fault = Fault {
+            role: Role::Backing,
+            on: OpKind::Write,
+            effect: Effect::Eio,
+            first: 2,
+            count: 2,
+        };
+        d.start_round(
+            &[
+                fault,
+                Fault {
+                    role: Role::Cache,
+                    first: 1,
+                    ..fault
+                },
+            ],
+            7,
+        );
+        let outcomes: Vec<bool> = (0..5)
+            .map(|n| {
+                d.submit(IoId(n), write(n as u8 + 1), 0);
+                d.submit(IoId(100 + n), DeviceOp::Flush, 0);
+                d.complete(IoId(100 + n)).0.unwrap();
+                d.complete(IoId(n)).0.is_ok()
+            })
+            .collect();
+        assert_eq!(outcomes, [true, false, false, true, true]);
+        assert_eq!(d.effects[0], 2);
+        assert_eq!(d.media.read(4096, 1)[0], 5);
+    }
+
+    #[test]
+    fn lost_and_misdirected_writes_report_whom_they_harmed() {
+        let mut stamped = vec![0; 1024];
+        stamp::fill(&mut stamped, 40, crate::stamp::WriteNo(3));
+        for effect in [Effect::Lost, Effect::Misdirected] {
+            let mut d = Device::new(Role::Cache, 1 << 20, 64 << 10);
+            let fault = Fault {
+                role: Role::Cache,
+                on: OpKind::Write,
+                effect,
+                first: 1,
+                count: 1,
+            };
+            d.start_round(&[fault], 7);
+            let op = DeviceOp::Write {
+                offset: 1 << 20,
+                bufs: vec![Buf::copy_of(&stamped)],
+                durable: true,
+            };
+            d.submit(IoId(1), op, 0);
+            let (result, harm) = d.complete(IoId(1));
+            assert!(result.unwrap().is_none());
+            assert_eq!(harm.sectors[..2], [40, 41]);
+            assert_eq!(harm.structure, effect == Effect::Misdirected);
+        }
+    }
+
+    #[test]
+    fn a_latent_error_is_mended_by_a_write() {
+        let mut d = Device::new(Role::Backing, 0, 64 << 10);
+        d.start_round(&[], 7);
+        d.unreadable.push(9);
+        let read = DeviceOp::Read {
+            offset: 4096,
+            len: 1024,
+        };
+        d.submit(IoId(1), read.clone(), 0);
+        assert_eq!(d.complete(IoId(1)).0.unwrap_err().kind, ErrorKind::Io);
+        d.submit(IoId(2), write(1), 0);
+        d.complete(IoId(2)).0.unwrap();
+        d.submit(IoId(3), read, 0);
+        assert_eq!(d.complete(IoId(3)).0.unwrap().unwrap()[0], 1);
+    }
+}

@@ -1,0 +1,378 @@
+//! Turns a seed into a plan.
+
+use forebay_engine::Role;
+use forebay_policy::{Admission, Durability, OnFull, Settings, WritePolicy};
+
+use crate::fault::{Damage, Effect, Fault, OpKind, Rot};
+use crate::media::Survival;
+use crate::plan::{Action, CrashKind, End, Plan, Round, Shape, Step};
+use crate::random::Random;
+
+const SECTOR: u64 = 512;
+const BLOCK: u64 = 4096;
+
+/// What a campaign wants of its plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Most actions of a round.
+    pub actions_max: u64,
+    /// Most rounds of a plan.
+    pub rounds_max: u64,
+    /// Faults that devices report: errors, slowness.
+    pub faults: bool,
+    /// Damage that devices do not report: rot, lost and misdirected writes.
+    pub decay: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            actions_max: 100,
+            rounds_max: 5,
+            faults: true,
+            decay: true,
+        }
+    }
+}
+
+/// The manner of a world, drawn once, so that seeds differ from each other more than rounds do.
+struct Manner {
+    random: Random,
+    shape: Shape,
+    options: Options,
+    /// Requests stay within so many sectors from `hot` on, most of the time.
+    hot: (u64, u64),
+    aligned_percent: u64,
+    sectors_max: u64,
+    reads_percent: u64,
+    zero_percent: u64,
+    flush_percent: u64,
+    fua_percent: u64,
+    busy: bool,
+    settings: Settings,
+    changes_settings: bool,
+    faulty: bool,
+    decaying: bool,
+}
+
+/// The plan of `seed`.
+pub fn plan(seed: u64, options: Options) -> Plan {
+    let mut random = Random::new(seed);
+    let shape = shape(&mut random);
+    let sectors = shape.volume_bytes / SECTOR;
+    let hot_len = random.between(1, sectors.min(256));
+    let hot = (random.below(sectors - hot_len + 1), hot_len);
+    let settings = settings(&mut random);
+    let kind = random.below(10);
+    let mut manner = Manner {
+        shape,
+        options,
+        hot,
+        aligned_percent: *random.pick(&[0, 30, 80, 100]),
+        sectors_max: *random.pick(&[1, 8, 16, 64, 128]),
+        reads_percent: *random.pick(&[5, 20, 50]),
+        zero_percent: *random.pick(&[0, 0, 5, 20]),
+        flush_percent: *random.pick(&[0, 2, 10, 30]),
+        fua_percent: *random.pick(&[0, 10, 50]),
+        busy: random.percent(60),
+        settings,
+        changes_settings: random.percent(30),
+        faulty: options.faults && kind < 4,
+        decaying: options.decay && kind == 9,
+        random,
+    };
+    let count = manner.random.between(1, options.rounds_max.max(1));
+    let mut rounds: Vec<Round> = Vec::new();
+    for _ in 0..count {
+        rounds.push(manner.round());
+        // A crash in the recovery, and one in the recovery of the recovery.
+        while manner.random.percent(30) {
+            rounds.push(manner.recovery());
+        }
+    }
+    rounds.push(Round {
+        verify: true,
+        faults: Vec::new(),
+        damages: Vec::new(),
+        steps: Vec::new(),
+        end: End::Stop { destage: true },
+        ..manner.recovery()
+    });
+    Plan { seed, shape, rounds }
+}
+
+fn shape(random: &mut Random) -> Shape {
+    let blocks = *random.pick(&[1, 3, 16, 32, 64, 128, 200]);
+    let odd = if random.percent(25) {
+        random.between(1, 7) * SECTOR
+    } else {
+        0
+    };
+    Shape {
+        volume_bytes: blocks * BLOCK + odd,
+        segment_bytes: *random.pick(&[64 << 10, 64 << 10, 96 << 10, 128 << 10]),
+        segment_count: random.between(6, 10) as u32,
+        align: *random.pick(&[512, 4096]),
+        stamped: random.percent(60),
+    }
+}
+
+fn settings(random: &mut Random) -> Settings {
+    Settings {
+        write_policy: if random.percent(70) {
+            WritePolicy::WriteBack
+        } else {
+            WritePolicy::WriteThrough
+        },
+        admission: if random.percent(75) {
+            Admission::All
+        } else {
+            Admission::Sync
+        },
+        on_full: if random.percent(65) {
+            OnFull::Wait
+        } else {
+            OnFull::Bypass
+        },
+        durability: if random.percent(60) {
+            Durability::Write
+        } else {
+            Durability::Flush
+        },
+    }
+}
+
+impl Manner {
+    fn round(&mut self) -> Round {
+        let most = self.options.actions_max.max(1);
+        let actions = if self.random.percent(30) {
+            self.random.between(1, 8)
+        } else {
+            self.random.between(1, most)
+        };
+        if self.changes_settings {
+            self.settings = settings(&mut self.random);
+        }
+        let settings = self.settings;
+        let steps: Vec<Step> = (0..actions).map(|_| self.step()).collect();
+        let end = self.end(actions * 7);
+        let (faults, damages) = (self.faults(actions), self.damages(actions));
+        self.assemble(settings, faults, damages, steps, end)
+    }
+
+    fn assemble(
+        &mut self,
+        settings: Settings,
+        faults: Vec<Fault>,
+        damages: Vec<Damage>,
+        steps: Vec<Step>,
+        end: End,
+    ) -> Round {
+        Round {
+            settings,
+            depth: *self.random.pick(&[1, 2, 4, 8, 16, 32]),
+            schedule: self.random.below(1 << 32),
+            verify: self.random.percent(60),
+            faults,
+            damages,
+            steps,
+            end,
+        }
+    }
+
+    /// A round that ends while it recovers.
+    fn recovery(&mut self) -> Round {
+        let after = self.random.between(1, 40);
+        let crash = self.crash();
+        let faults = if self.random.percent(20) {
+            self.faults(3)
+        } else {
+            Vec::new()
+        };
+        self.assemble(
+            self.settings,
+            faults,
+            Vec::new(),
+            Vec::new(),
+            End::CrashAfter(after, crash),
+        )
+    }
+
+    fn crash(&mut self) -> CrashKind {
+        let survival = *self.random.pick(&Survival::ALL);
+        match self.random.below(10) {
+            0..3 => CrashKind::Kill,
+            3..5 => CrashKind::Cut {
+                cache: true,
+                backing: false,
+                survival,
+            },
+            5..7 => CrashKind::Cut {
+                cache: false,
+                backing: true,
+                survival,
+            },
+            _ => CrashKind::Cut {
+                cache: true,
+                backing: true,
+                survival,
+            },
+        }
+    }
+
+    fn end(&mut self, steps: u64) -> End {
+        let crash = self.crash();
+        let destage = self.random.percent(50);
+        match self.random.below(10) {
+            0..6 => End::CrashAfter(self.random.between(1, steps + 20), crash),
+            6 => End::CrashIdle(crash),
+            7 => End::CrashSettled(crash),
+            8 => End::Stop { destage },
+            _ => End::CrashInStop {
+                destage,
+                after: self.random.between(1, 60),
+                crash,
+            },
+        }
+    }
+
+    fn range(&mut self) -> (u64, u64) {
+        let sectors = self.shape.volume_bytes / SECTOR;
+        let (first, len) = if self.random.percent(85) {
+            self.hot
+        } else {
+            (0, sectors)
+        };
+        let mut start = first + self.random.below(len);
+        let mut count = 1 + self.random.below(self.sectors_max);
+        if self.random.percent(self.aligned_percent) {
+            start = start / 8 * 8;
+            count = count.next_multiple_of(8);
+        }
+        (start * SECTOR, count.min(sectors - start) * SECTOR)
+    }
+
+    fn step(&mut self) -> Step {
+        let delay_us = match self.random.below(10) {
+            0..5 if self.busy => 0,
+            0..8 => self.random.below(300),
+            8 => self.random.below(5_000),
+            _ => self.random.below(200_000),
+        };
+        Step {
+            delay_us,
+            action: self.action(),
+        }
+    }
+
+    fn action(&mut self) -> Action {
+        let rare = self.random.below(1000);
+        if rare < 15 {
+            return Action::Destage;
+        }
+        if rare < 25 {
+            return Action::Drain;
+        }
+        if rare < 40 && self.changes_settings {
+            return Action::Set(settings(&mut self.random));
+        }
+        if self.random.percent(self.flush_percent) {
+            return Action::Flush;
+        }
+        let (offset, len) = self.range();
+        if self.random.percent(self.reads_percent) {
+            if self.random.percent(4) {
+                return Action::Status { offset, len };
+            }
+            return Action::Read { offset, len };
+        }
+        let fua = self.random.percent(self.fua_percent);
+        if self.random.percent(self.zero_percent) {
+            let whole = self.random.percent(5);
+            let (offset, len) = if whole {
+                (0, self.shape.volume_bytes)
+            } else {
+                (offset, len)
+            };
+            return Action::Zero {
+                offset,
+                len,
+                fua,
+                unmap: self.random.percent(50),
+            };
+        }
+        Action::Write {
+            offset,
+            len,
+            fua,
+            sync: self.random.percent(50),
+        }
+    }
+
+    fn faults(&mut self, actions: u64) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        if !(self.faulty && self.random.percent(70) || self.decaying && self.random.percent(40)) {
+            return faults;
+        }
+        for _ in 0..self.random.between(1, 3) {
+            let first = self.random.between(1, actions + 3);
+            let count = *self.random.pick(&[1, 1, 1, 2, 5, 40, u64::MAX]);
+            let role = if self.random.percent(40) {
+                Role::Cache
+            } else {
+                Role::Backing
+            };
+            let fault = if self.decaying {
+                let effect = *self.random.pick(&[Effect::Lost, Effect::Misdirected]);
+                Fault {
+                    role: Role::Cache,
+                    on: OpKind::Write,
+                    effect,
+                    first,
+                    count: 1,
+                }
+            } else {
+                let (on, _) = *self.random.pick(&OpKind::ALL);
+                let effect = *self.random.pick(&[
+                    Effect::Eio,
+                    Effect::Eio,
+                    Effect::EioDone,
+                    Effect::EioTorn,
+                    Effect::NoSpace,
+                    Effect::Slow,
+                    Effect::Stuck,
+                ]);
+                Fault {
+                    role,
+                    on,
+                    effect,
+                    first,
+                    count,
+                }
+            };
+            faults.push(fault);
+        }
+        faults
+    }
+
+    fn damages(&mut self, actions: u64) -> Vec<Damage> {
+        if !self.decaying {
+            return Vec::new();
+        }
+        (0..self.random.below(4))
+            .map(|_| {
+                let role = if self.random.percent(85) {
+                    Role::Cache
+                } else {
+                    Role::Backing
+                };
+                Damage {
+                    role,
+                    rot: self.random.pick(&Rot::ALL).0,
+                    after: self.random.below(actions + 1) as usize,
+                    pick: self.random.below(1 << 32),
+                }
+            })
+            .collect()
+    }
+}

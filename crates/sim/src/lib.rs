@@ -1,0 +1,24 @@
+//! A world in which every crash can be replayed: runs the production engine against simulated devices, time and
+//! faults, with an oracle that knows what each promise of the design allows. `docs/design/testing.md` describes it.
+//!
+//! A seed becomes a [`plan::Plan`]; a [`run::Simulator`] runs it. Equal plans give equal histories, byte for byte.
+#![forbid(unsafe_code)]
+
+pub mod device;
+pub mod fault;
+pub mod generate;
+pub mod life;
+pub mod media;
+pub mod oracle;
+pub mod plan;
+mod plan_text;
+pub mod random;
+pub mod run;
+pub mod stamp;
+pub mod subject;
+pub mod trace;
+pub mod violation;
+mod wall;
+pub mod world;
+
+pub use plan_text::PlanError;

@@ -1,0 +1,685 @@
+//! One life of the process: hands events to the engine, carries out its effects, and checks every answer.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use forebay_block::{Allocation, Buf, BufMut, DeviceOp, ErrorKind, IoError, Nanos, Op, Origin, Reply};
+use forebay_engine::{Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role, State};
+use forebay_policy::{Admission, OnFull, Settings, WritePolicy};
+
+use crate::fault::OpKind;
+use crate::oracle::Ticket;
+use crate::plan::Action;
+use crate::random::Random;
+use crate::stamp::{self, SECTOR, WriteNo};
+use crate::subject::Subject;
+use crate::trace;
+use crate::violation::{Interrupt, broken};
+use crate::wall;
+use crate::world::World;
+
+const SECTOR_BYTES: u64 = SECTOR as u64;
+/// Most steps of one life: far more than any plan needs (P7).
+const STEPS_MAX: u64 = 400_000;
+/// How often in a row the engine may ask to be woken at an instant that has come, without doing anything.
+const IDLE_WAKES_MAX: u32 = 100;
+
+/// What is to be checked when a request is answered.
+enum Asked {
+    Read(Ticket),
+    Write(WriteNo),
+    Flush(Ticket),
+    Status(Ticket),
+}
+
+/// A request under way.
+struct Pending {
+    id: RequestId,
+    asked: Asked,
+    first: u64,
+    count: u64,
+    settings: Settings,
+    errors: Errors,
+    after_stop: bool,
+}
+
+/// What a control command under way promises.
+enum Ordered {
+    Set,
+    Destage { floors: Vec<u64>, ticket: Ticket },
+    Stop { destage: bool },
+}
+
+/// Errors that devices had reported at some moment of this life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Errors {
+    cache: [u64; OpKind::ALL.len()],
+    backing: [u64; OpKind::ALL.len()],
+}
+
+/// Something that will reach the engine at a known time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Cache(IoId),
+    Backing(IoId),
+    Retired(IoId),
+}
+
+/// One life of the process.
+pub struct Life<'w, S> {
+    /// The world in which it takes place.
+    pub world: &'w mut World,
+    engine: S,
+    /// Virtual time.
+    pub now: Nanos,
+    due: BinaryHeap<Reverse<(Nanos, u64, Due)>>,
+    retiring: Vec<IoId>,
+    /// Steps of this life.
+    pub step: u64,
+    /// The plan's crash is due at this step.
+    pub crash_at: u64,
+    effects: Vec<Effect>,
+    pending: Vec<Pending>,
+    commands: Vec<(RequestId, Ordered)>,
+    next_id: u64,
+    /// Settings for writes that are issued now.
+    settings: Settings,
+    /// Outcome of recovery.
+    pub recovered: Option<Result<RecoveryReport, RecoveryError>>,
+    /// Outcome of a stop.
+    pub stopped: Option<Result<(), IoError>>,
+    stopping: bool,
+    random: Random,
+    idle_wakes: u32,
+    /// When something was last answered.
+    pub progress: Nanos,
+}
+
+impl<'w, S: Subject> Life<'w, S> {
+    /// A life that begins.
+    pub fn new(world: &'w mut World, engine: S, settings: Settings, random: Random, crash_at: u64) -> Self {
+        let now = Nanos(1_000_000);
+        Self {
+            world,
+            engine,
+            now,
+            due: BinaryHeap::new(),
+            retiring: Vec::new(),
+            step: 0,
+            crash_at,
+            effects: Vec::new(),
+            pending: Vec::new(),
+            commands: Vec::new(),
+            next_id: 0,
+            settings,
+            recovered: None,
+            stopped: None,
+            stopping: false,
+            random,
+            idle_wakes: 0,
+            progress: now,
+        }
+    }
+
+    /// Requests and commands that are not answered.
+    pub fn outstanding(&self) -> usize {
+        self.pending.len() + self.commands.len()
+    }
+
+    /// Whether a device is doing anything.
+    pub fn is_busy(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// The engine's state.
+    pub fn state(&self) -> Option<State> {
+        self.engine.state(self.now)
+    }
+
+    fn count_step(&mut self) -> Result<(), Interrupt> {
+        if self.step >= self.crash_at {
+            return Err(Interrupt::Crash);
+        }
+        self.step += 1;
+        self.world.steps += 1;
+        self.world.stats.events += 1;
+        if self.step > STEPS_MAX {
+            return Err(broken("P7", format!("the life took more than {STEPS_MAX} steps")));
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, numbers: &[u64], words: impl FnOnce() -> (String, Vec<(u64, u64)>)) {
+        self.world.trace.note((self.now, self.step), numbers, words);
+    }
+
+    /// Polls the engine until it has no more to say, and carries out what it says.
+    ///
+    /// # Errors
+    /// A violation, or the crash.
+    pub fn pump(&mut self) -> Result<(), Interrupt> {
+        loop {
+            self.engine.poll(self.now, &mut self.effects);
+            if self.effects.is_empty() {
+                return Ok(());
+            }
+            self.idle_wakes = 0;
+            let mut effects = std::mem::take(&mut self.effects);
+            if self.random.percent(50) {
+                self.random.shuffle(&mut effects);
+            }
+            for effect in effects.drain(..) {
+                self.count_step()?;
+                self.carry_out(effect)?;
+            }
+            self.effects = effects;
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) -> Result<(), Interrupt> {
+        match effect {
+            Effect::Io {
+                id,
+                role,
+                op,
+                class: _,
+            } => self.start_io(id, role, op),
+            Effect::Reply { id, result } => self.reply(id, result),
+            Effect::CommandDone { id, result } => self.command_done(id, result),
+            Effect::Recovered(result) => {
+                self.note(&[1, u64::from(result.is_ok())], || {
+                    (format!("recovered: {result:?}"), Vec::new())
+                });
+                if self.recovered.is_some() {
+                    return Err(broken("wall", "recovery ended twice"));
+                }
+                self.progress = self.now;
+                self.recovered = Some(result);
+                Ok(())
+            }
+            Effect::RetireLog { id } => {
+                self.note(&[2, id.0], || ("retire the log".to_owned(), Vec::new()));
+                self.retiring.push(id);
+                self.schedule(1_000_000, Due::Retired(id));
+                Ok(())
+            }
+        }
+    }
+
+    fn schedule(&mut self, ns: u64, due: Due) {
+        self.due
+            .push(Reverse((Nanos(self.now.0 + ns), self.world.steps, due)));
+    }
+
+    fn start_io(&mut self, id: IoId, role: Role, op: DeviceOp) -> Result<(), Interrupt> {
+        self.world
+            .trace
+            .note((self.now, self.step), &[3, id.0, op.write_bytes()], || {
+                let (text, sectors) = trace::describe_op(role, &op);
+                (format!("start  {:>4} {text}", id.0), sectors)
+            });
+        if let DeviceOp::Write { bufs, .. } = &op {
+            bufs.iter().for_each(|b| self.world.trace.data(b));
+        }
+        let (layout, volume_bytes) = (self.world.layout, self.world.shape.volume_bytes);
+        let device = match role {
+            Role::Cache => &mut self.world.cache,
+            Role::Backing => &mut self.world.backing,
+        };
+        wall::check(device, id, &op, &layout, volume_bytes)?;
+        let ns = device.submit(id, op, self.world.steps).0;
+        let due = match role {
+            Role::Cache => Due::Cache(id),
+            Role::Backing => Due::Backing(id),
+        };
+        self.schedule(ns, due);
+        Ok(())
+    }
+
+    /// When something happens next without a new request; `None` if never.
+    pub fn next_event(&self) -> Option<Nanos> {
+        let due = self.due.peek().map(|Reverse((at, ..))| *at);
+        let wake = self.engine.next_wake().map(|at| at.max(self.now));
+        match (due, wake) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Lets time pass to the next event and delivers everything that is due then; false if nothing ever is.
+    ///
+    /// # Errors
+    /// A violation, or the crash.
+    pub fn advance(&mut self) -> Result<bool, Interrupt> {
+        let Some(at) = self.next_event() else {
+            return Ok(false);
+        };
+        if self.due.peek().is_none_or(|Reverse((due, ..))| *due > at) {
+            self.idle_wakes += 1;
+            if self.idle_wakes > IDLE_WAKES_MAX && at == self.now {
+                return Err(broken(
+                    "P7",
+                    "the engine asks to be woken at once, again and again, and does nothing",
+                ));
+            }
+        }
+        self.now = self.now.max(at);
+        while let Some(Reverse((due, _, what))) = self.due.peek().copied() {
+            if due > self.now {
+                break;
+            }
+            self.due.pop();
+            self.count_step()?;
+            self.deliver(what);
+        }
+        self.pump()?;
+        Ok(true)
+    }
+
+    fn deliver(&mut self, what: Due) {
+        let (id, result) = match what {
+            Due::Retired(id) => {
+                self.retiring.retain(|r| *r != id);
+                self.world.void_log = true;
+                self.world.stats.retired += 1;
+                (id, Ok(None))
+            }
+            Due::Cache(id) => (id, self.complete_cache(id)),
+            Due::Backing(id) => (id, self.world.backing.complete(id).0),
+        };
+        self.note(&[4, id.0, u64::from(result.is_ok())], || {
+            let outcome = match &result {
+                Ok(Some(data)) => format!("ok [{}]", trace::describe_data(data).0),
+                Ok(None) => "ok".to_owned(),
+                Err(e) => e.to_string(),
+            };
+            (format!("end    {:>4} {outcome}", id.0), Vec::new())
+        });
+        if let Ok(Some(data)) = &result {
+            self.world.trace.data(data);
+        }
+        self.engine.handle(Event::Io { id, result }, self.now);
+    }
+
+    fn complete_cache(&mut self, id: IoId) -> forebay_block::DeviceResult {
+        let write = self
+            .world
+            .cache
+            .in_flight
+            .iter()
+            .find(|io| io.id == id)
+            .and_then(|io| match &io.op {
+                DeviceOp::Write { offset, .. } => Some((io.step, *offset, io.op.write_bytes())),
+                _ => None,
+            });
+        let (result, harm) = self.world.cache.complete(id);
+        if let (Some((submitted, offset, len)), Ok(_)) = (write, &result) {
+            self.world.cache_written(submitted, offset, len, harm);
+        }
+        result
+    }
+
+    fn errors(&self) -> Errors {
+        Errors {
+            cache: self.world.cache.errors,
+            backing: self.world.backing.errors,
+        }
+    }
+
+    fn new_id(&mut self) -> RequestId {
+        self.next_id += 1;
+        RequestId(self.next_id)
+    }
+
+    /// Hands a request or command of the script to the engine. [`Action::Drain`] is for the script's driver.
+    ///
+    /// # Errors
+    /// The crash.
+    pub fn issue(&mut self, action: Action) -> Result<(), Interrupt> {
+        self.count_step()?;
+        let id = self.new_id();
+        self.note(&[5, id.0], || {
+            (format!("issue  {:>4} {action}", id.0), sectors_of(&action))
+        });
+        match action {
+            Action::Drain => Ok(()),
+            Action::Set(settings) => {
+                self.settings = settings;
+                self.order(id, Ordered::Set, Command::Set(settings));
+                Ok(())
+            }
+            Action::Destage => {
+                let floors = self
+                    .world
+                    .oracle
+                    .floors(0, self.world.shape.volume_bytes / SECTOR_BYTES);
+                let ticket = self.world.oracle.issue_flush();
+                self.order(id, Ordered::Destage { floors, ticket }, Command::Destage);
+                Ok(())
+            }
+            request => {
+                self.request(id, request);
+                Ok(())
+            }
+        }
+    }
+
+    /// Asks the engine to stop.
+    ///
+    /// # Errors
+    /// The crash.
+    pub fn stop(&mut self, destage: bool) -> Result<(), Interrupt> {
+        self.count_step()?;
+        let id = self.new_id();
+        self.note(&[6, id.0], || {
+            (format!("stop   {:>4} destage={destage}", id.0), Vec::new())
+        });
+        self.stopping = true;
+        self.order(id, Ordered::Stop { destage }, Command::Stop { destage });
+        Ok(())
+    }
+
+    fn order(&mut self, id: RequestId, ordered: Ordered, command: Command) {
+        self.commands.push((id, ordered));
+        self.engine.handle(Event::Command { id, command }, self.now);
+    }
+
+    fn request(&mut self, id: RequestId, action: Action) {
+        let mut origin = Origin::default();
+        let oracle = &mut self.world.oracle;
+        let durable_mode = self.settings.durability == forebay_policy::Durability::Write;
+        let (op, asked, offset, len) = match action {
+            Action::Read { offset, len } => (
+                Op::Read {
+                    offset,
+                    len: len as usize,
+                },
+                Asked::Read(oracle.issue_read()),
+                offset,
+                len,
+            ),
+            Action::Status { offset, len } => (
+                Op::Status { offset, len },
+                Asked::Status(oracle.issue_read()),
+                offset,
+                len,
+            ),
+            Action::Write {
+                offset,
+                len,
+                fua,
+                sync,
+            } => {
+                origin.sync = sync;
+                let first = offset / SECTOR_BYTES;
+                let no = oracle.issue_write(first, len / SECTOR_BYTES, false, fua || durable_mode);
+                let mut data = BufMut::zeroed(len as usize);
+                stamp::fill(&mut data, first, no);
+                self.world.stats.bytes_written += len;
+                (
+                    Op::Write {
+                        offset,
+                        data: data.freeze(),
+                        fua,
+                    },
+                    Asked::Write(no),
+                    offset,
+                    len,
+                )
+            }
+            Action::Zero {
+                offset,
+                len,
+                fua,
+                unmap,
+            } => {
+                let (first, count) = (offset / SECTOR_BYTES, len / SECTOR_BYTES);
+                let no = oracle.issue_write(first, count, true, fua || durable_mode);
+                (
+                    Op::Zero {
+                        offset,
+                        len,
+                        unmap,
+                        fua,
+                    },
+                    Asked::Write(no),
+                    offset,
+                    len,
+                )
+            }
+            _ => (Op::Flush, Asked::Flush(oracle.issue_flush()), 0, 0),
+        };
+        self.world.stats.requests += 1;
+        self.pending.push(Pending {
+            id,
+            asked,
+            first: offset / SECTOR_BYTES,
+            count: len / SECTOR_BYTES,
+            settings: self.settings,
+            errors: self.errors(),
+            after_stop: self.stopping,
+        });
+        self.engine.handle(Event::Request { id, op, origin }, self.now);
+    }
+
+    fn reply(&mut self, id: RequestId, result: Result<Reply, IoError>) -> Result<(), Interrupt> {
+        let Some(at) = self.pending.iter().position(|p| p.id == id) else {
+            return Err(broken(
+                "wall",
+                format!("request {} is answered twice or was never made", id.0),
+            ));
+        };
+        let p = self.pending.swap_remove(at);
+        self.progress = self.now;
+        self.note(&[7, id.0, u64::from(result.is_ok())], || {
+            let outcome = match &result {
+                Ok(Reply::Data(data)) => format!("[{}]", trace::describe_data(data).0),
+                Ok(other) => format!("{other:?}").to_lowercase(),
+                Err(e) => e.to_string(),
+            };
+            (
+                format!("answer {:>4} {outcome}", id.0),
+                if p.count > 0 {
+                    vec![(p.first, p.count)]
+                } else {
+                    Vec::new()
+                },
+            )
+        });
+        match (result, &p.asked) {
+            (Err(e), _) => self.failed(&p, &e),
+            (Ok(Reply::Data(data)), Asked::Read(ticket)) => self.check_read(&p, *ticket, &data),
+            (Ok(Reply::Done), Asked::Write(no)) => self.check_written(&p, *no),
+            (Ok(Reply::Done), Asked::Flush(ticket)) => {
+                self.world.oracle.acknowledge_flush(*ticket);
+                Ok(())
+            }
+            (Ok(Reply::Status(extents)), Asked::Status(ticket)) => {
+                let total: u64 = extents.iter().map(|e| e.len).sum();
+                if total != p.count * SECTOR_BYTES {
+                    return Err(broken(
+                        "wall",
+                        format!("request {}: the extents cover {total} bytes", id.0),
+                    ));
+                }
+                let holes: Vec<bool> = extents
+                    .iter()
+                    .flat_map(|e| (0..e.len / SECTOR_BYTES).map(|_| e.allocation == Allocation::Hole))
+                    .collect();
+                self.check_holes(&p, *ticket, &holes)
+            }
+            (Ok(other), _) => Err(broken(
+                "wall",
+                format!("request {} is answered with {other:?}", id.0),
+            )),
+        }
+    }
+
+    fn check_read(&mut self, p: &Pending, ticket: Ticket, data: &Buf) -> Result<(), Interrupt> {
+        if data.len() as u64 != p.count * SECTOR_BYTES {
+            return Err(broken(
+                "wall",
+                format!("request {}: {} bytes were read", p.id.0, data.len()),
+            ));
+        }
+        self.world.trace.data(data);
+        self.world.stats.sectors_checked += p.count;
+        Ok(self.world.oracle.finish_read(ticket, p.first, data)?)
+    }
+
+    /// A hole reads as zeroes; what is not a hole may hold anything.
+    fn check_holes(&mut self, p: &Pending, ticket: Ticket, holes: &[bool]) -> Result<(), Interrupt> {
+        let zero = [0; SECTOR];
+        self.world.oracle.fail_read(ticket);
+        for (sector, _) in (p.first..).zip(holes).filter(|(_, hole)| **hole) {
+            self.world.oracle.reopen_read(ticket);
+            self.world.oracle.finish_read(ticket, sector, &zero)?;
+        }
+        Ok(())
+    }
+
+    fn check_written(&mut self, p: &Pending, no: WriteNo) -> Result<(), Interrupt> {
+        self.world.oracle.acknowledge(no);
+        if p.settings.write_policy == WritePolicy::WriteThrough && p.count > 0 {
+            let durable = self.world.oracle.write(no).is_some_and(|w| w.durable);
+            let floors = vec![self.world.oracle.floor_of(no); p.count as usize];
+            self.world.check_alone("P1", &floors, p.first, durable)?;
+        }
+        Ok(())
+    }
+
+    fn command_done(&mut self, id: RequestId, result: Result<(), IoError>) -> Result<(), Interrupt> {
+        let Some(at) = self.commands.iter().position(|(c, _)| *c == id) else {
+            return Err(broken(
+                "wall",
+                format!("command {} is answered twice or was never given", id.0),
+            ));
+        };
+        let (_, ordered) = self.commands.swap_remove(at);
+        self.progress = self.now;
+        self.note(&[8, id.0, u64::from(result.is_ok())], || {
+            (format!("done   {:>4} {result:?}", id.0), Vec::new())
+        });
+        if let Err(e) = &result {
+            self.world.stats.errors += 1;
+            let excused = match ordered {
+                Ordered::Set => false,
+                _ => self.has_failed() || self.world.oracle.may_fail(0, u64::MAX) || self.stopping,
+            };
+            if !excused {
+                return Err(broken(
+                    "P9",
+                    format!("command {} failed without a fault: {e}", id.0),
+                ));
+            }
+        }
+        match ordered {
+            Ordered::Set => {}
+            Ordered::Destage { floors, ticket } if result.is_ok() => {
+                self.world.check_alone("P9", &floors, 0, true)?;
+                self.world.oracle.acknowledge_flush(ticket);
+            }
+            Ordered::Destage { ticket, .. } => self.world.oracle.fail_flush(ticket),
+            Ordered::Stop { destage } => {
+                if result.is_ok() {
+                    self.check_stopped(destage)?;
+                }
+                self.stopped = Some(result);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_stopped(&mut self, destage: bool) -> Result<(), Interrupt> {
+        let ticket = self.world.oracle.issue_flush();
+        self.world.oracle.acknowledge_flush(ticket);
+        if destage {
+            let floors = self
+                .world
+                .oracle
+                .floors(0, self.world.shape.volume_bytes / SECTOR_BYTES);
+            self.world.check_alone("P1", &floors, 0, true)?;
+        }
+        Ok(())
+    }
+
+    /// Whether any device has reported an error in this life.
+    fn has_failed(&self) -> bool {
+        let any = |e: &[u64]| e.iter().any(|n| *n > 0);
+        any(&self.world.cache.errors) || any(&self.world.backing.errors)
+    }
+
+    /// A request was answered with an error: is there a fault that excuses it?
+    fn failed(&mut self, p: &Pending, error: &IoError) -> Result<(), Interrupt> {
+        self.world.stats.errors += 1;
+        match p.asked {
+            Asked::Read(t) | Asked::Status(t) => self.world.oracle.fail_read(t),
+            Asked::Write(no) => self.world.oracle.fail(no),
+            Asked::Flush(t) => self.world.oracle.fail_flush(t),
+        }
+        let excused = match error.kind {
+            ErrorKind::Shutdown => p.after_stop,
+            ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupt => self.is_excused(p),
+            ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::ReadOnly => false,
+        };
+        if excused {
+            return Ok(());
+        }
+        let mut interrupt = broken(
+            "P9",
+            format!("request {} failed, and no fault excuses it: {error}", p.id.0),
+        );
+        if let Interrupt::Violation(v) = &mut interrupt {
+            v.sectors = (p.first..p.first + p.count).take(1).collect();
+        }
+        Err(interrupt)
+    }
+
+    fn is_excused(&self, p: &Pending) -> bool {
+        const BLOCK: u64 = forebay_block::BLOCK_BYTES / SECTOR_BYTES;
+        let first = p.first / BLOCK * BLOCK;
+        let end = (p.first + p.count).next_multiple_of(BLOCK);
+        if self.world.oracle.may_fail(first, end - first) {
+            return true;
+        }
+        let errors = self.errors();
+        let read = OpKind::Read as usize;
+        let any = OpKind::Any as usize;
+        let since = |now: &[u64], then: &[u64], kind: usize| now[kind] > then[kind];
+        let reads_failed =
+            since(&errors.cache, &p.errors.cache, read) || since(&errors.backing, &p.errors.backing, read);
+        let cache_sick = errors.cache[any] > 0;
+        let hidden = p.settings.write_policy == WritePolicy::WriteBack
+            && p.settings.admission == Admission::All
+            && p.settings.on_full == OnFull::Wait;
+        match p.asked {
+            Asked::Read(_) => reads_failed,
+            Asked::Status(_) => false,
+            // P9: a write that the cache takes never hears of the backing, but for what a part of a block needs.
+            Asked::Write(_) if hidden && !cache_sick => {
+                let whole = p.first.is_multiple_of(BLOCK) && (p.first + p.count).is_multiple_of(BLOCK);
+                !whole && reads_failed
+            }
+            Asked::Write(_) | Asked::Flush(_) => self.has_failed(),
+        }
+    }
+
+    /// The process is gone: what was being retired may have become durable or not.
+    pub fn end(self) -> Random {
+        let mut random = self.random;
+        if !self.retiring.is_empty() && random.percent(50) {
+            self.world.void_log = true;
+        }
+        random
+    }
+}
+
+fn sectors_of(action: &Action) -> Vec<(u64, u64)> {
+    match action {
+        Action::Read { offset, len }
+        | Action::Write { offset, len, .. }
+        | Action::Zero { offset, len, .. }
+        | Action::Status { offset, len } => vec![(offset / SECTOR_BYTES, len / SECTOR_BYTES)],
+        _ => Vec::new(),
+    }
+}

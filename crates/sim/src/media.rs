@@ -1,0 +1,432 @@
+//! What a device holds, and what of it a power cut leaves.
+//!
+//! The model, which is also the list of assumptions about media in `docs/design/testing.md`:
+//! - a sector of 512 bytes is written wholly or not at all; nothing larger is atomic;
+//! - a write is durable when it was submitted as durable and has completed, or when a flush that was submitted after
+//!   its completion has completed; until then each of its sectors survives a power cut or not, independently of all
+//!   others and of the order of the writes; of several unflushed writes of one sector any one may be what is left;
+//! - a durable write of a sector ends the chances of earlier unflushed ones of that sector;
+//! - after a failed flush, what it should have covered is never made durable by a later flush, only by being written
+//!   again (the behaviour of several kernels);
+//! - the death of the process loses nothing that was submitted and completed.
+
+use forebay_block::Buf;
+
+use crate::random::Random;
+use crate::stamp::SECTOR;
+
+/// The data of a write: buffers, or zeroes.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// The concatenation of the buffers.
+    Bufs(Vec<Buf>),
+    /// Zeroes, this many bytes.
+    Zeroes(usize),
+}
+
+impl Data {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bufs(bufs) => bufs.iter().map(|b| b.len()).sum(),
+            Self::Zeroes(len) => *len,
+        }
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies everything to `target`, which is as long.
+    pub fn copy_to(&self, target: &mut [u8]) {
+        match self {
+            Self::Bufs(bufs) => {
+                let mut at = 0;
+                for b in bufs {
+                    target[at..at + b.len()].copy_from_slice(b);
+                    at += b.len();
+                }
+            }
+            Self::Zeroes(_) => target.fill(0),
+        }
+    }
+
+    /// One byte string with everything.
+    pub fn flat(&self) -> Vec<u8> {
+        let mut flat = vec![0; self.len()];
+        self.copy_to(&mut flat);
+        flat
+    }
+}
+
+/// A write that has taken effect but may not survive a power cut, or a durable one above such.
+struct Entry {
+    order: u64,
+    offset: usize,
+    data: Data,
+    durable: bool,
+    /// A flush that should have covered it failed.
+    abandoned: bool,
+}
+
+/// How a power cut chooses what is left of unflushed writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survival {
+    /// None.
+    Nothing,
+    /// All, the newest of each sector.
+    Everything,
+    /// Each sector by itself: any of its unflushed versions, or the flushed one.
+    Sectors,
+    /// Each write wholly or not.
+    Writes,
+    /// The first few writes, the last of them torn.
+    Prefix,
+}
+
+impl Survival {
+    /// Every way.
+    pub const ALL: [Self; 5] = [
+        Self::Nothing,
+        Self::Everything,
+        Self::Sectors,
+        Self::Writes,
+        Self::Prefix,
+    ];
+}
+
+/// A device's sectors. Offsets are bytes from the device's start; the first `start` bytes are not simulated.
+pub struct Media {
+    start: u64,
+    /// What a read sees.
+    now: Vec<u8>,
+    /// What is left if every unflushed write is lost.
+    durable: Vec<u8>,
+    unflushed: Vec<Entry>,
+    order: u64,
+    /// Whether a chunk was ever written, so that a medium is wiped in time proportional to its use.
+    touched: Vec<bool>,
+}
+
+const CHUNK: usize = 16 << 10;
+
+impl Media {
+    /// A medium of `len` zero bytes from device offset `start` on.
+    pub fn new(start: u64, len: usize) -> Self {
+        Self {
+            start,
+            now: vec![0; len],
+            durable: vec![0; len],
+            unflushed: Vec::new(),
+            order: 0,
+            touched: vec![false; len.div_ceil(CHUNK)],
+        }
+    }
+
+    /// Makes this a medium of `len` zero bytes again, reusing its memory.
+    pub fn wipe(&mut self, start: u64, len: usize) {
+        for chunk in self
+            .touched
+            .iter()
+            .enumerate()
+            .filter(|(_, t)| **t)
+            .map(|(i, _)| i * CHUNK)
+        {
+            let end = (chunk + CHUNK).min(self.now.len());
+            self.now[chunk..end].fill(0);
+            self.durable[chunk..end].fill(0);
+        }
+        self.start = start;
+        self.now.resize(len, 0);
+        self.durable.resize(len, 0);
+        self.touched.clear();
+        self.touched.resize(len.div_ceil(CHUNK), false);
+        self.unflushed.clear();
+        self.order = 0;
+    }
+
+    /// First byte past the device's end.
+    pub fn end(&self) -> u64 {
+        self.start + self.now.len() as u64
+    }
+
+    /// First simulated byte.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    fn at(&self, offset: u64) -> usize {
+        (offset - self.start) as usize
+    }
+
+    fn touch(&mut self, at: usize, len: usize) {
+        if len > 0 {
+            self.touched[at / CHUNK..=(at + len - 1) / CHUNK].fill(true);
+        }
+    }
+
+    /// What a read of the range sees.
+    pub fn read(&self, offset: u64, len: usize) -> &[u8] {
+        let at = self.at(offset);
+        &self.now[at..at + len]
+    }
+
+    /// What the range would hold if every unflushed write were lost.
+    pub fn read_durable(&self, offset: u64, len: usize) -> &[u8] {
+        let at = self.at(offset);
+        &self.durable[at..at + len]
+    }
+
+    /// A completed write.
+    pub fn write(&mut self, offset: u64, data: Data, durable: bool) {
+        let (at, len) = (self.at(offset), data.len());
+        self.touch(at, len);
+        data.copy_to(&mut self.now[at..at + len]);
+        self.order += 1;
+        if durable {
+            self.durable[at..at + len].copy_from_slice(&self.now[at..at + len]);
+            if self.unflushed.is_empty() {
+                return;
+            }
+        }
+        self.unflushed.push(Entry {
+            order: self.order,
+            offset: at,
+            data,
+            durable,
+            abandoned: false,
+        });
+    }
+
+    /// What a flush that is submitted now will cover when it completes.
+    pub fn flush_mark(&self) -> u64 {
+        self.order
+    }
+
+    /// A completed flush that was submitted when [`Media::flush_mark`] was `mark`.
+    pub fn flush(&mut self, mark: u64) {
+        for e in &self.unflushed {
+            if e.durable || (e.order <= mark && !e.abandoned) {
+                let target = &mut self.durable[e.offset..e.offset + e.data.len()];
+                e.data.copy_to(target);
+            }
+        }
+        self.unflushed.retain(|e| e.order > mark || e.abandoned);
+        let volatile = self
+            .unflushed
+            .iter()
+            .position(|e| !e.durable)
+            .unwrap_or(self.unflushed.len());
+        self.unflushed.drain(..volatile);
+    }
+
+    /// A failed flush: no later one covers what it should have. With `lose`, what was not durable is gone at once.
+    pub fn fail_flush(&mut self, mark: u64, lose: bool) {
+        for e in self.unflushed.iter_mut().filter(|e| e.order <= mark) {
+            e.abandoned = true;
+        }
+        if lose {
+            self.cut(Vec::new(), &mut |_, _| 0);
+        }
+    }
+
+    /// Whether a power cut now could lose anything.
+    pub fn is_volatile(&self) -> bool {
+        !self.unflushed.is_empty()
+    }
+
+    /// A power cut, with `in_flight` writes (offset, data) submitted but not completed. For each sector of which
+    /// more than one version may be left, `choose(sector, n)` says which of 0 (the durable one) `..= n` (the newest).
+    pub fn cut(&mut self, in_flight: Vec<(u64, Data)>, choose: &mut dyn FnMut(u64, usize) -> usize) {
+        let ranges = self.expose(in_flight);
+        self.settle(&ranges, choose);
+    }
+
+    /// A power cut whose choices are drawn from `random` in the manner of `survival`.
+    pub fn cut_at_random(&mut self, in_flight: Vec<(u64, Data)>, survival: Survival, random: &mut Random) {
+        let ranges = self.expose(in_flight);
+        match survival {
+            Survival::Nothing => self.settle(&ranges, &mut |_, _| 0),
+            Survival::Everything => self.settle(&ranges, &mut |_, n| n),
+            Survival::Sectors => self.settle(&ranges, &mut |_, n| random.below(n as u64 + 1) as usize),
+            Survival::Writes => {
+                self.unflushed.retain(|e| e.durable || random.percent(50));
+                self.settle(&ranges, &mut |_, n| n);
+            }
+            Survival::Prefix => {
+                let kept = random.below(self.unflushed.len() as u64 + 1) as usize;
+                let torn = self
+                    .unflushed
+                    .get(kept)
+                    .map(|e| (e.offset, e.offset + e.data.len()));
+                let mut index = 0;
+                self.unflushed.retain(|e| {
+                    index += 1;
+                    e.durable || index <= kept + 1
+                });
+                let start = self.start as usize / SECTOR;
+                self.settle(&ranges, &mut |sector, n| {
+                    let at = (sector as usize - start) * SECTOR;
+                    let in_torn = torn.is_some_and(|(from, to)| (from..to).contains(&at));
+                    if in_torn && random.percent(50) { n - 1 } else { n }
+                });
+            }
+        }
+    }
+
+    /// Adds the writes in flight to those that may or may not survive; returns the ranges of all of them.
+    fn expose(&mut self, in_flight: Vec<(u64, Data)>) -> Vec<(usize, usize)> {
+        for (offset, data) in in_flight {
+            let at = self.at(offset);
+            self.touch(at, data.len());
+            self.order += 1;
+            self.unflushed.push(Entry {
+                order: self.order,
+                offset: at,
+                data,
+                durable: false,
+                abandoned: false,
+            });
+        }
+        self.unflushed.iter().map(|e| (e.offset, e.data.len())).collect()
+    }
+
+    /// Chooses for each sector of the entries that are left, and makes what a read sees in `ranges` the outcome.
+    fn settle(&mut self, ranges: &[(usize, usize)], choose: &mut dyn FnMut(u64, usize) -> usize) {
+        let flat: Vec<Vec<u8>> = self.unflushed.iter().map(|e| e.data.flat()).collect();
+        let mut versions: Vec<(usize, usize)> = Vec::new();
+        for (i, e) in self.unflushed.iter().enumerate() {
+            versions.extend((0..e.data.len() / SECTOR).map(|s| (e.offset / SECTOR + s, i)));
+        }
+        versions.sort_unstable();
+        for same in versions.chunk_by(|a, b| a.0 == b.0) {
+            let sector = same[0].0;
+            let last_durable = same.iter().rposition(|(_, i)| self.unflushed[*i].durable);
+            let open = &same[last_durable.map_or(0, |p| p + 1)..];
+            if open.is_empty() {
+                continue;
+            }
+            let chosen = choose((self.start as usize / SECTOR + sector) as u64, open.len());
+            if let Some((_, i)) = chosen.checked_sub(1).and_then(|c| open.get(c)) {
+                let from = sector * SECTOR - self.unflushed[*i].offset;
+                self.durable[sector * SECTOR..][..SECTOR].copy_from_slice(&flat[*i][from..from + SECTOR]);
+            }
+        }
+        for (offset, len) in ranges {
+            let range = *offset..offset + len;
+            self.now[range.clone()].copy_from_slice(&self.durable[range]);
+        }
+        self.unflushed.clear();
+    }
+
+    /// Damages a sector for good, as wear or radiation would: no write is involved.
+    pub fn damage(&mut self, offset: u64, change: impl Fn(&mut [u8])) {
+        let at = self.at(offset);
+        self.touch(at, SECTOR);
+        change(&mut self.now[at..at + SECTOR]);
+        change(&mut self.durable[at..at + SECTOR]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(sectors: usize, value: u8) -> Data {
+        Data::Bufs(vec![Buf::copy_of(&vec![value; sectors * SECTOR])])
+    }
+
+    fn sector(m: &Media, n: u64) -> u8 {
+        m.read(n * SECTOR as u64, SECTOR)[0]
+    }
+
+    #[test]
+    fn unflushed_writes_may_be_lost_and_torn_flushed_and_durable_ones_not() {
+        let mut m = Media::new(0, 64 * SECTOR);
+        m.write(0, data(4, 1), false);
+        let mark = m.flush_mark();
+        m.write(0, data(1, 2), false);
+        m.flush(mark);
+        m.write(8 * 512, data(2, 3), true);
+        m.write(8 * 512, data(1, 4), false);
+        assert_eq!([sector(&m, 0), sector(&m, 1), sector(&m, 8)], [2, 1, 4]);
+        let mut asked = Vec::new();
+        m.cut(vec![(512, data(1, 9))], &mut |s, n| {
+            asked.push((s, n));
+            usize::from(s == 1)
+        });
+        assert_eq!(asked, [(0, 1), (1, 1), (8, 1)]);
+        assert_eq!(
+            [sector(&m, 0), sector(&m, 1), sector(&m, 8), sector(&m, 9)],
+            [1, 9, 3, 3]
+        );
+    }
+
+    #[test]
+    fn a_durable_write_ends_the_chances_of_older_unflushed_ones() {
+        let mut m = Media::new(0, 16 * SECTOR);
+        m.write(0, data(2, 1), false);
+        m.write(0, data(1, 2), true);
+        m.cut(Vec::new(), &mut |_, n| n);
+        assert_eq!([sector(&m, 0), sector(&m, 1)], [2, 1]);
+        m.write(0, data(1, 5), false);
+        m.write(0, data(1, 6), true);
+        m.write(0, data(1, 7), false);
+        let mark = m.flush_mark();
+        m.flush(mark);
+        m.cut(Vec::new(), &mut |_, _| 0);
+        assert_eq!(sector(&m, 0), 7);
+    }
+
+    #[test]
+    fn a_failed_flush_is_not_mended_by_a_later_one() {
+        let mut m = Media::new(0, 16 * SECTOR);
+        m.write(0, data(1, 1), false);
+        m.fail_flush(m.flush_mark(), false);
+        m.write(512, data(1, 2), false);
+        m.flush(m.flush_mark());
+        assert_eq!(sector(&m, 0), 1);
+        m.cut(Vec::new(), &mut |_, _| 0);
+        assert_eq!([sector(&m, 0), sector(&m, 1)], [0, 2]);
+        m.write(0, data(1, 3), false);
+        m.fail_flush(m.flush_mark(), true);
+        assert_eq!(sector(&m, 0), 0);
+    }
+
+    #[test]
+    fn every_way_of_surviving_leaves_only_versions_that_were_written() {
+        for survival in Survival::ALL {
+            for seed in 0..50 {
+                let mut m = Media::new(0, 32 * SECTOR);
+                m.write(0, data(8, 1), true);
+                m.write(0, data(8, 2), false);
+                m.write(4 * 512, data(8, 3), false);
+                m.cut_at_random(vec![(0, data(2, 4))], survival, &mut Random::new(seed));
+                for n in 0..12 {
+                    let allowed: &[u8] = match n {
+                        0..2 => &[1, 2, 4],
+                        2..4 => &[1, 2],
+                        4..8 => &[1, 2, 3],
+                        _ => &[0, 3],
+                    };
+                    assert!(
+                        allowed.contains(&sector(&m, n)),
+                        "{survival:?} {n} {}",
+                        sector(&m, n)
+                    );
+                    assert_eq!(m.read(n * 512, SECTOR), m.read_durable(n * 512, SECTOR));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_wiped_medium_is_a_new_one() {
+        let mut m = Media::new(4096, 64 * SECTOR);
+        m.write(8192, data(4, 1), false);
+        m.damage(4096, |s| s[0] = 1);
+        m.wipe(0, 80 * SECTOR);
+        assert!((0..80).all(|n| sector(&m, n) == 0) && m.end() == 80 * 512 && !m.is_volatile());
+    }
+}

@@ -1,0 +1,153 @@
+//! A plan: everything that decides what happens in a world, spelled out. A seed is turned into a plan before anything
+//! runs; shrinking removes parts of a plan; a kept plan is a committed test.
+
+use forebay_policy::Settings;
+
+use crate::fault::{Damage, Fault};
+use crate::media::Survival;
+
+/// Where the world's volume lies and how large it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Size of the volume in bytes, a multiple of 512.
+    pub volume_bytes: u64,
+    /// Size of a segment in bytes.
+    pub segment_bytes: u32,
+    /// Number of segments.
+    pub segment_count: u32,
+    /// Alignment of the log: 512 or 4096.
+    pub align: u32,
+    /// The backing holds data when it is adopted; else zeroes.
+    pub stamped: bool,
+}
+
+/// A request or command of the script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Read `len` bytes at `offset`.
+    Read {
+        /// Byte offset.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Write stamps.
+    Write {
+        /// Byte offset.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Force unit access.
+        fua: bool,
+        /// Flagged synchronous.
+        sync: bool,
+    },
+    /// Write zeroes or discard.
+    Zero {
+        /// Byte offset.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Force unit access.
+        fua: bool,
+        /// Discard.
+        unmap: bool,
+    },
+    /// Flush.
+    Flush,
+    /// Ask which parts are allocated.
+    Status {
+        /// Byte offset.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Change the settings.
+    Set(Settings),
+    /// Destage everything and check the backing alone.
+    Destage,
+    /// Wait until everything is answered.
+    Drain,
+}
+
+/// An action and how long after the one before it is issued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Microseconds after the previous action was issued.
+    pub delay_us: u64,
+    /// What is issued.
+    pub action: Action,
+}
+
+/// A crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashKind {
+    /// The process dies (kill -9).
+    Kill,
+    /// The process dies because power fails.
+    Cut {
+        /// The cache device loses what is volatile in it.
+        cache: bool,
+        /// The backing does.
+        backing: bool,
+        /// How.
+        survival: Survival,
+    },
+}
+
+/// How a round ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A crash when this many steps have passed since the round's start, or when the script is done.
+    CrashAfter(u64, CrashKind),
+    /// A crash when everything is answered.
+    CrashIdle(CrashKind),
+    /// A crash when nothing is in flight any more either.
+    CrashSettled(CrashKind),
+    /// A stop, and a power cut of both devices when it is done.
+    Stop {
+        /// Destage first.
+        destage: bool,
+    },
+    /// A crash so many steps into a stop.
+    CrashInStop {
+        /// Destage first.
+        destage: bool,
+        /// Steps.
+        after: u64,
+        /// How.
+        crash: CrashKind,
+    },
+}
+
+/// One life of the process: start, recovery, script, end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// Settings at the start.
+    pub settings: Settings,
+    /// Most requests outstanding at once.
+    pub depth: usize,
+    /// Decides latencies, the order of effects and what a crash leaves.
+    pub schedule: u64,
+    /// Read the whole volume after recovery.
+    pub verify: bool,
+    /// Faults of the devices.
+    pub faults: Vec<Fault>,
+    /// Decay.
+    pub damages: Vec<Damage>,
+    /// The script.
+    pub steps: Vec<Step>,
+    /// The end.
+    pub end: End,
+}
+
+/// A world and its history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The seed that the plan came from; only a label.
+    pub seed: u64,
+    /// The volume.
+    pub shape: Shape,
+    /// The lives of the process, one after the other on the same devices.
+    pub rounds: Vec<Round>,
+}

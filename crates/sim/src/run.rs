@@ -1,0 +1,298 @@
+//! Runs a plan: one life after the other on the same devices, until the plan ends or a promise is broken.
+
+use forebay_block::Nanos;
+use forebay_engine::{Engine, Params, RecoveryError, State};
+
+use crate::life::Life;
+use crate::plan::{Action, CrashKind, End, Plan, Round};
+use crate::random::Random;
+use crate::subject::Subject;
+use crate::trace::{Detail, Line, Trace};
+use crate::violation::{Interrupt, Violation, broken};
+use crate::world::{Stats, World};
+
+/// Virtual time without any answer after which the world heals; as much again, and the engine is stuck (P7).
+const PATIENCE: Nanos = Nanos(30_000_000_000);
+/// Most bytes of one read of the check after recovery.
+const VERIFY_BYTES: u64 = 64 << 10;
+
+/// What came of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The first broken promise, if any.
+    pub violation: Option<Violation>,
+    /// Totals.
+    pub stats: Stats,
+    /// Hash of the whole history: equal for equal plans.
+    pub hash: u64,
+    /// The history, if it was asked for.
+    pub lines: Vec<Line>,
+}
+
+/// Runs plans, reusing the memory of its world.
+#[derive(Default)]
+pub struct Simulator {
+    world: World,
+}
+
+impl Simulator {
+    /// Runs `plan` against the engine.
+    pub fn run(&mut self, plan: &Plan, detail: Detail) -> Outcome {
+        self.run_with(plan, detail, Engine::new)
+    }
+
+    /// Runs `plan` against whatever `make` makes.
+    pub fn run_with<S: Subject>(
+        &mut self,
+        plan: &Plan,
+        detail: Detail,
+        mut make: impl FnMut(Params) -> S,
+    ) -> Outcome {
+        let decays = plan
+            .rounds
+            .iter()
+            .any(|r| !r.damages.is_empty() || r.faults.iter().any(|f| f.effect.is_silent()));
+        self.world.begin(plan.shape, decays, Trace::new(detail));
+        let mut violation = None;
+        for (number, round) in plan.rounds.iter().enumerate() {
+            self.world.trace.round = number;
+            match self.round(round, &mut make) {
+                Ok(()) => {}
+                Err((Interrupt::Violation(mut v), step)) => {
+                    (v.round, v.step) = (number, step);
+                    violation = Some(v);
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        let world = &mut self.world;
+        for (sum, (a, b)) in world
+            .stats
+            .faults
+            .iter_mut()
+            .zip(world.cache.effects.iter().zip(world.backing.effects))
+        {
+            *sum = a + b;
+        }
+        let lines = std::mem::take(&mut world.trace.lines);
+        Outcome {
+            violation,
+            stats: world.stats,
+            hash: world.trace.hash(),
+            lines,
+        }
+    }
+
+    fn round<S: Subject>(
+        &mut self,
+        round: &Round,
+        make: &mut impl FnMut(Params) -> S,
+    ) -> Result<(), (Interrupt, u64)> {
+        let world = &mut self.world;
+        for d in round.damages.iter().filter(|d| d.after == 0) {
+            world.damage(d.role, d.rot, d.pick);
+        }
+        let params = world.start(round).map_err(|i| (i, 0))?;
+        let crash_at = match round.end {
+            End::CrashAfter(steps, _) => steps,
+            _ => u64::MAX,
+        };
+        let random = Random::derived(round.schedule, 3);
+        let mut script = Script {
+            life: Life::new(world, make(params), round.settings, random, crash_at),
+            healed: false,
+        };
+        let outcome = script.live(round);
+        let (step, recovered) = (script.life.step, script.life.recovered.is_some());
+        let now = script.life.now;
+        let stopped = matches!(script.life.stopped, Some(Ok(())));
+        let mut random = script.life.end();
+        let crash = match (outcome, round.end) {
+            (Ok(()), End::Stop { .. }) if stopped => None,
+            (Ok(()) | Err(Interrupt::Crash), end) => Some(crash_of(end)),
+            (Err(other), _) => return Err((other, step)),
+        };
+        world.stats.crashes_in_recovery += u64::from(!recovered);
+        world.trace.note((now, step), &[9], || {
+            (format!("end of the round: {}", round.end), Vec::new())
+        });
+        match crash {
+            Some(kind) => world.crash(kind, &mut random),
+            None => {
+                world.power_off();
+                world.clean_stop = true;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The crash with which a round ends; a stop that failed is followed by the death of the process.
+const fn crash_of(end: End) -> CrashKind {
+    match end {
+        End::CrashAfter(_, kind) | End::CrashIdle(kind) | End::CrashSettled(kind) => kind,
+        End::CrashInStop { crash, .. } => crash,
+        End::Stop { .. } => CrashKind::Kill,
+    }
+}
+
+/// Drives one life through its round.
+struct Script<'w, S> {
+    life: Life<'w, S>,
+    healed: bool,
+}
+
+impl<S: Subject> Script<'_, S> {
+    fn live(&mut self, round: &Round) -> Result<(), Interrupt> {
+        self.life.pump()?;
+        while self.life.recovered.is_none() {
+            self.wait()?;
+        }
+        if let Some(Err(e)) = &self.life.recovered {
+            return Err(self.refused(&e.clone()));
+        }
+        if round.verify {
+            self.verify()?;
+        }
+        self.script(round)?;
+        self.end(round.end)
+    }
+
+    /// The volume does not start. With damage that is an answer; after an error of the device the next life tries again.
+    fn refused(&mut self, error: &RecoveryError) -> Interrupt {
+        let world = &mut self.life.world;
+        if world.may_refuse() {
+            world.stats.refusals += 1;
+            return Interrupt::Refused;
+        }
+        let errors: u64 = world.cache.errors.iter().chain(&world.backing.errors).sum();
+        if matches!(error, RecoveryError::Io(_)) && errors > 0 {
+            return Interrupt::Crash;
+        }
+        broken("P1", format!("recovery refuses without a reason: {error}"))
+    }
+
+    /// Lets the next thing happen while something is awaited.
+    fn wait(&mut self) -> Result<(), Interrupt> {
+        let waited = self.life.now.since(self.life.progress);
+        let moved = waited < PATIENCE.0 && self.life.advance()?;
+        if moved {
+            return Ok(());
+        }
+        if self.healed {
+            let why = if waited < PATIENCE.0 {
+                "nothing is in flight"
+            } else {
+                "nothing is answered for long"
+            };
+            let n = self.life.outstanding();
+            return Err(broken(
+                "P7",
+                format!("stuck: {why}, with {n} requests and commands outstanding"),
+            ));
+        }
+        self.healed = true;
+        self.life.progress = self.life.now;
+        self.life.world.cache.heal();
+        self.life.world.backing.heal();
+        self.life.pump()
+    }
+
+    fn drain(&mut self, most: usize) -> Result<(), Interrupt> {
+        while self.life.outstanding() > most {
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self) -> Result<(), Interrupt> {
+        let volume = self.life.world.shape.volume_bytes;
+        for offset in (0..volume).step_by(VERIFY_BYTES as usize) {
+            let len = VERIFY_BYTES.min(volume - offset);
+            self.life.issue(Action::Read { offset, len })?;
+            self.life.pump()?;
+        }
+        self.drain(0)
+    }
+
+    fn script(&mut self, round: &Round) -> Result<(), Interrupt> {
+        let mut at = self.life.now;
+        for (i, step) in round.steps.iter().enumerate() {
+            at = Nanos(at.0.max(self.life.now.0) + step.delay_us * 1000);
+            if step.delay_us > 0 || step.action == Action::Drain {
+                self.life.pump()?;
+            }
+            while self.life.next_event().is_some_and(|next| next <= at) && step.delay_us > 0 {
+                self.life.advance()?;
+            }
+            self.life.now = self.life.now.max(at);
+            if step.action == Action::Drain {
+                self.drain(0)?;
+            } else {
+                if self.life.outstanding() >= round.depth.max(1) {
+                    self.life.pump()?;
+                    self.drain(round.depth.max(1) - 1)?;
+                }
+                self.life.issue(step.action)?;
+            }
+            for d in round.damages.iter().filter(|d| d.after == i + 1) {
+                self.life.world.damage(d.role, d.rot, d.pick);
+            }
+        }
+        self.life.pump()
+    }
+
+    fn end(&mut self, end: End) -> Result<(), Interrupt> {
+        match end {
+            End::CrashAfter(..) | End::CrashIdle(_) => self.drain(0),
+            End::CrashSettled(_) => {
+                self.drain(0)?;
+                self.settle()
+            }
+            End::Stop { destage } => {
+                self.life.stop(destage)?;
+                self.life.pump()?;
+                self.drain(0)?;
+                self.stopped()
+            }
+            End::CrashInStop { destage, after, .. } => {
+                self.life.crash_at = self.life.step + after;
+                self.life.stop(destage)?;
+                self.life.pump()?;
+                self.drain(0)
+            }
+        }
+    }
+
+    /// Waits until no device is busy; the engine may go on waking itself up.
+    fn settle(&mut self) -> Result<(), Interrupt> {
+        let until = Nanos(self.life.now.0 + PATIENCE.0);
+        while self.life.now < until && self.life.advance()? {
+            if !self.life.is_busy()
+                && self
+                    .life
+                    .next_event()
+                    .is_none_or(|at| at > self.life.now.plus_ms(5000))
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn stopped(&mut self) -> Result<(), Interrupt> {
+        if matches!(self.life.stopped, Some(Ok(()))) {
+            if self.life.is_busy() {
+                return Err(broken("wall", "stopped, but operations are in flight"));
+            }
+            if self.life.state() != Some(State::Stopped) {
+                return Err(broken(
+                    "wall",
+                    "a completed stop does not leave the state 'stopped'",
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,34 @@
+//! What is simulated: anything with the engine's front.
+
+use forebay_block::Nanos;
+use forebay_engine::{Effect, Engine, Event, State};
+
+/// The engine, or a toy with the same front that the simulator's own tests use.
+pub trait Subject {
+    /// As [`Engine::handle`].
+    fn handle(&mut self, event: Event, now: Nanos);
+    /// As [`Engine::poll`].
+    fn poll(&mut self, now: Nanos, effects: &mut Vec<Effect>);
+    /// As [`Engine::next_wake`].
+    fn next_wake(&self) -> Option<Nanos>;
+    /// The state of [`Engine::status`].
+    fn state(&self, now: Nanos) -> Option<State>;
+}
+
+impl Subject for Engine {
+    fn handle(&mut self, event: Event, now: Nanos) {
+        Self::handle(self, event, now);
+    }
+
+    fn poll(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
+        Self::poll(self, now, effects);
+    }
+
+    fn next_wake(&self) -> Option<Nanos> {
+        Self::next_wake(self)
+    }
+
+    fn state(&self, now: Nanos) -> Option<State> {
+        self.status(now).state
+    }
+}

@@ -1,0 +1,111 @@
+//! The rules of the wall that every effect of the engine is held to.
+
+use forebay_block::{BLOCK_BYTES, DeviceOp};
+use forebay_engine::{IoId, Role};
+use forebay_format::Layout;
+
+use crate::device::Device;
+use crate::violation::{Interrupt, broken};
+
+/// Most operations that an engine may have outstanding at one device (P7).
+pub const IO_OUTSTANDING_MAX: usize = 512;
+
+/// Bytes of an operation, with the first of them.
+fn range_of(op: &DeviceOp) -> Option<(u64, u64)> {
+    match op {
+        DeviceOp::Read { offset, len } => Some((*offset, *len as u64)),
+        DeviceOp::Write { offset, .. } => Some((*offset, op.write_bytes())),
+        DeviceOp::Zero { offset, len, .. } => Some((*offset, *len)),
+        DeviceOp::Flush => None,
+    }
+}
+
+const fn changes(op: &DeviceOp) -> bool {
+    matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. })
+}
+
+/// Checks an operation against the device's bounds and alignment, and against what is in flight there.
+///
+/// # Errors
+/// The rule that is broken.
+pub fn check(
+    device: &Device,
+    id: IoId,
+    op: &DeviceOp,
+    layout: &Layout,
+    volume_bytes: u64,
+) -> Result<(), Interrupt> {
+    if device.in_flight.iter().any(|io| io.id == id) {
+        return Err(broken("wall", format!("{id:?} is used twice")));
+    }
+    if device.in_flight.len() >= IO_OUTSTANDING_MAX {
+        return Err(broken(
+            "P7",
+            format!("more than {IO_OUTSTANDING_MAX} operations outstanding"),
+        ));
+    }
+    let Some((offset, len)) = range_of(op) else {
+        return Ok(());
+    };
+    let Some(end) = offset.checked_add(len).filter(|_| len > 0) else {
+        return Err(broken("wall", format!("an operation of {len} bytes at {offset}")));
+    };
+    match device.role {
+        Role::Cache => {
+            let align = u64::from(layout.align);
+            if offset % align != 0 || len % align != 0 {
+                return Err(broken(
+                    "wall",
+                    format!("cache I/O {offset}+{len} is not aligned to {align}"),
+                ));
+            }
+            if offset < Layout::SEGMENTS_OFFSET || end > layout.cache_bytes() {
+                return Err(broken(
+                    "wall",
+                    format!("cache I/O {offset}+{len} lies outside the segments"),
+                ));
+            }
+        }
+        Role::Backing => {
+            if offset % BLOCK_BYTES != 0 || (end % BLOCK_BYTES != 0 && end != volume_bytes) {
+                return Err(broken(
+                    "wall",
+                    format!("backing I/O {offset}+{len} is not made of blocks"),
+                ));
+            }
+            if end > volume_bytes {
+                return Err(broken(
+                    "wall",
+                    format!("backing I/O {offset}+{len} lies outside the volume"),
+                ));
+            }
+        }
+    }
+    check_hazards(device, op, offset, end)
+}
+
+/// No two changes of one place in flight (hazard 4; of a block at the backing, section 6), and no change of a cache
+/// range under a read of it (hazard 6).
+fn check_hazards(device: &Device, op: &DeviceOp, offset: u64, end: u64) -> Result<(), Interrupt> {
+    for other in &device.in_flight {
+        let Some((start, len)) = range_of(&other.op) else {
+            continue;
+        };
+        if start >= end || offset >= start + len {
+            continue;
+        }
+        let (mine, theirs) = (changes(op), changes(&other.op));
+        if mine && theirs {
+            let message = format!(
+                "{:?}: two changes of {offset}..{end} in flight at once",
+                device.role
+            );
+            return Err(broken("wall", message));
+        }
+        if device.role == Role::Cache && mine != theirs {
+            let message = format!("cache: {offset}..{end} is read and overwritten at once");
+            return Err(broken("wall", message));
+        }
+    }
+    Ok(())
+}

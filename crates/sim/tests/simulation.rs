@@ -1,0 +1,7 @@
+//! Tests of the simulator: that it is deterministic, that a correct volume passes, and that wrong ones do not.
+
+#[path = "simulation/toy.rs"]
+mod toy;
+
+#[path = "simulation/oracle.rs"]
+mod oracle;
