@@ -4,6 +4,7 @@
 //! A seed becomes a [`plan::Plan`]; a [`run::Simulator`] runs it. Equal plans give equal histories, byte for byte.
 #![forbid(unsafe_code)]
 
+pub mod campaign;
 pub mod device;
 pub mod fault;
 pub mod generate;
@@ -14,6 +15,7 @@ pub mod plan;
 mod plan_text;
 pub mod random;
 pub mod run;
+pub mod shrink;
 pub mod stamp;
 pub mod subject;
 pub mod trace;

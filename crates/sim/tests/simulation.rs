@@ -5,3 +5,6 @@ mod toy;
 
 #[path = "simulation/oracle.rs"]
 mod oracle;
+
+#[path = "simulation/shrinking.rs"]
+mod shrinking;
