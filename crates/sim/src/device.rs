@@ -300,6 +300,21 @@ impl Device {
         }
     }
 
+    /// As [`Device::lose_client`], with every outcome to be seen.
+    pub fn lose_client_by_choice(&mut self, choose: &mut dyn FnMut(usize) -> usize) {
+        for (offset, data) in self.writes_in_flight() {
+            if choose(2) == 1 {
+                self.media.write(offset, data, false);
+            }
+        }
+    }
+
+    /// As [`Device::cut`], with every outcome to be seen.
+    pub fn cut_by_choice(&mut self, choose: &mut dyn FnMut(usize) -> usize) {
+        let writes = self.writes_in_flight();
+        self.media.cut_by_choice(writes, choose);
+    }
+
     /// A power cut.
     pub fn cut(&mut self, survival: Survival, random: &mut Random) {
         let mut writes = self.writes_in_flight();

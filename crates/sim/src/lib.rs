@@ -6,6 +6,7 @@
 
 pub mod campaign;
 pub mod device;
+pub mod explore;
 pub mod fault;
 pub mod generate;
 pub mod life;

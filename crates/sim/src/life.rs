@@ -90,6 +90,8 @@ pub struct Life<'w, S> {
     pub stopped: Option<Result<(), IoError>>,
     stopping: bool,
     random: Random,
+    /// Effects of one poll are carried out in a random order.
+    pub shuffles: bool,
     idle_wakes: u32,
     /// When something was last answered.
     pub progress: Nanos,
@@ -116,6 +118,7 @@ impl<'w, S: Subject> Life<'w, S> {
             stopped: None,
             stopping: false,
             random,
+            shuffles: true,
             idle_wakes: 0,
             progress: now,
         }
@@ -165,7 +168,7 @@ impl<'w, S: Subject> Life<'w, S> {
             }
             self.idle_wakes = 0;
             let mut effects = std::mem::take(&mut self.effects);
-            if self.random.percent(50) {
+            if self.shuffles && self.random.percent(50) {
                 self.random.shuffle(&mut effects);
             }
             for effect in effects.drain(..) {
@@ -244,6 +247,26 @@ impl<'w, S: Subject> Life<'w, S> {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
+    }
+
+    /// How many operations could complete next, if time did not decide.
+    pub fn choices(&self) -> usize {
+        self.due.len()
+    }
+
+    /// Completes the `n`th of the operations in flight, whatever its time, in the order in which they were started.
+    ///
+    /// # Errors
+    /// A violation, or the crash.
+    pub fn complete_nth(&mut self, n: usize) -> Result<(), Interrupt> {
+        let mut due: Vec<_> = self.due.drain().collect();
+        due.sort_unstable_by_key(|Reverse((_, order, what))| (*order, *what));
+        let Reverse((_, _, what)) = due.remove(n);
+        self.due.extend(due);
+        self.now = Nanos(self.now.0 + 1000);
+        self.count_step()?;
+        self.deliver(what);
+        self.pump()
     }
 
     /// Lets time pass to the next event and delivers everything that is due then; false if nothing ever is.

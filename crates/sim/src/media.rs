@@ -110,6 +110,8 @@ pub struct Media {
 }
 
 const CHUNK: usize = 16 << 10;
+/// Most contested sectors of which [`Media::cut_by_choice`] tries every combination.
+pub const CONTESTED_MAX: usize = 10;
 
 impl Media {
     /// A medium of `len` zero bytes from device offset `start` on.
@@ -292,23 +294,30 @@ impl Media {
         self.unflushed.iter().map(|e| (e.offset, e.data.len())).collect()
     }
 
-    /// Chooses for each sector of the entries that are left, and makes what a read sees in `ranges` the outcome.
-    fn settle(&mut self, ranges: &[(usize, usize)], choose: &mut dyn FnMut(u64, usize) -> usize) {
-        let flat: Vec<Vec<u8>> = self.unflushed.iter().map(|e| e.data.flat()).collect();
+    /// Sectors with more than one possible content after a power cut, each with the entries that compete for it.
+    fn contested(&self) -> Vec<(usize, Vec<usize>)> {
         let mut versions: Vec<(usize, usize)> = Vec::new();
         for (i, e) in self.unflushed.iter().enumerate() {
             versions.extend((0..e.data.len() / SECTOR).map(|s| (e.offset / SECTOR + s, i)));
         }
         versions.sort_unstable();
-        for same in versions.chunk_by(|a, b| a.0 == b.0) {
-            let sector = same[0].0;
-            let last_durable = same.iter().rposition(|(_, i)| self.unflushed[*i].durable);
-            let open = &same[last_durable.map_or(0, |p| p + 1)..];
-            if open.is_empty() {
-                continue;
-            }
+        versions
+            .chunk_by(|a, b| a.0 == b.0)
+            .map(|same| {
+                let last_durable = same.iter().rposition(|(_, i)| self.unflushed[*i].durable);
+                let open = &same[last_durable.map_or(0, |p| p + 1)..];
+                (same[0].0, open.iter().map(|(_, i)| *i).collect::<Vec<_>>())
+            })
+            .filter(|(_, open)| !open.is_empty())
+            .collect()
+    }
+
+    /// Chooses for each sector of the entries that are left, and makes what a read sees in `ranges` the outcome.
+    fn settle(&mut self, ranges: &[(usize, usize)], choose: &mut dyn FnMut(u64, usize) -> usize) {
+        let flat: Vec<Vec<u8>> = self.unflushed.iter().map(|e| e.data.flat()).collect();
+        for (sector, open) in self.contested() {
             let chosen = choose((self.start as usize / SECTOR + sector) as u64, open.len());
-            if let Some((_, i)) = chosen.checked_sub(1).and_then(|c| open.get(c)) {
+            if let Some(i) = chosen.checked_sub(1).and_then(|c| open.get(c)) {
                 let from = sector * SECTOR - self.unflushed[*i].offset;
                 self.durable[sector * SECTOR..][..SECTOR].copy_from_slice(&flat[*i][from..from + SECTOR]);
             }
@@ -318,6 +327,49 @@ impl Media {
             self.now[range.clone()].copy_from_slice(&self.durable[range]);
         }
         self.unflushed.clear();
+    }
+
+    /// A power cut of which every outcome is to be seen: `choose(n)` picks one of `0..n` at each fork. Up to
+    /// [`CONTESTED_MAX`] contested sectors are combined freely. Of more, the outcomes are: all old, all new, one
+    /// sector new, one sector old, and the first few new.
+    pub fn cut_by_choice(&mut self, in_flight: Vec<(u64, Data)>, choose: &mut dyn FnMut(usize) -> usize) {
+        let ranges = self.expose(in_flight);
+        let contested = self.contested().len();
+        if contested <= CONTESTED_MAX {
+            return self.settle(&ranges, &mut |_, n| choose(n + 1));
+        }
+        let pattern = choose(2 + 3 * contested);
+        let mut at = 0;
+        self.settle(&ranges, &mut |_, n| {
+            let i = at;
+            at += 1;
+            let new = match pattern {
+                0 => false,
+                1 => true,
+                p if p < 2 + contested => p - 2 == i,
+                p if p < 2 + 2 * contested => p - 2 - contested != i,
+                p => i < p - 2 - 2 * contested,
+            };
+            if new { n } else { 0 }
+        });
+    }
+
+    /// A hash of what the medium holds; equal for equal contents once nothing is volatile.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        for (i, _) in self.touched.iter().enumerate().filter(|(_, t)| **t) {
+            let chunk = &self.durable[i * CHUNK..((i + 1) * CHUNK).min(self.durable.len())];
+            for (at, word) in chunk.as_chunks::<8>().0.iter().enumerate() {
+                let word = u64::from_le_bytes(*word);
+                // Zeroes do not count: a chunk that was touched and is zero again is like one never touched.
+                if word != 0 {
+                    hash = (hash ^ word ^ ((i * CHUNK + at) as u64) << 40)
+                        .wrapping_mul(0x2545_f491_4f6c_dd1d)
+                        .rotate_left(29);
+                }
+            }
+        }
+        hash
     }
 
     /// Damages a sector for good, as wear or radiation would: no write is involved.

@@ -583,6 +583,26 @@ impl Oracle {
         }
     }
 
+    /// A hash of what may be read from now on.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        for (i, s) in self
+            .sectors
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.versions.len() > 1 || s.floor > 0)
+        {
+            for v in s.versions.iter().filter(|v| v.dead == NEVER) {
+                let w = &self.writes[v.write as usize];
+                let certain = u64::from(w.certain != NEVER) << 1 | u64::from(v.seen != NEVER);
+                let word =
+                    (i as u64) << 40 | u64::from(v.write) << 8 | certain << 4 | w.kept.max(v.kept) as u64;
+                hash = (hash ^ word).wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(29);
+            }
+        }
+        hash
+    }
+
     /// The time of the last event.
     pub fn now(&self) -> u64 {
         self.clock

@@ -265,6 +265,45 @@ impl World {
         });
     }
 
+    /// As [`World::crash`], with every outcome to be seen: `choose(n)` picks one of `0..n` at each fork.
+    pub fn crash_by_choice(&mut self, kind: CrashKind, choose: &mut dyn FnMut(usize) -> usize) {
+        let (mut all_settled, mut survives) = (false, Kept::Kill);
+        match kind {
+            CrashKind::Kill => {
+                self.cache.lose_client_by_choice(choose);
+                self.backing.lose_client_by_choice(choose);
+            }
+            CrashKind::Cut { cache, backing, .. } => {
+                for (cut, device) in [(cache, &mut self.cache), (backing, &mut self.backing)] {
+                    if cut {
+                        device.cut_by_choice(choose)
+                    } else {
+                        device.lose_client_by_choice(choose)
+                    }
+                }
+                (all_settled, survives) = (cache && backing, Kept::Cut);
+            }
+        }
+        self.oracle.crash(Crash {
+            survives,
+            all_settled,
+        });
+    }
+
+    /// A hash of everything that the next start depends on and is judged by.
+    pub fn fingerprint(&self) -> u64 {
+        let rest = u64::from(self.void_log) << 1 | u64::from(self.clean_stop) | self.layout.generation << 8;
+        let parts = [
+            self.cache.media.fingerprint(),
+            self.backing.media.fingerprint(),
+            self.oracle.fingerprint(),
+            rest,
+        ];
+        parts.iter().fold(0, |hash: u64, part| {
+            (hash ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)
+        })
+    }
+
     /// A power cut after a clean stop: nothing may depend on what was not flushed.
     pub fn power_off(&mut self) {
         self.stats.stops += 1;

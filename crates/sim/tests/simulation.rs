@@ -8,3 +8,6 @@ mod oracle;
 
 #[path = "simulation/shrinking.rs"]
 mod shrinking;
+
+#[path = "simulation/exploring.rs"]
+mod exploring;
