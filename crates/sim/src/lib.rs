@@ -4,6 +4,7 @@
 //! A seed becomes a [`plan::Plan`]; a [`run::Simulator`] runs it. Equal plans give equal histories, byte for byte.
 #![forbid(unsafe_code)]
 
+mod answers;
 pub mod campaign;
 pub mod device;
 pub mod explore;

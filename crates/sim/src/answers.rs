@@ -1,0 +1,223 @@
+//! What is checked when the engine answers: the promises that an answer makes, and whether an error is excused.
+
+use forebay_block::{Allocation, Buf, ErrorKind, IoError, Reply};
+use forebay_engine::RequestId;
+use forebay_policy::{Admission, OnFull, WritePolicy};
+
+use crate::fault::OpKind;
+use crate::life::{Asked, Life, Ordered, Pending};
+use crate::oracle::Ticket;
+use crate::stamp::{SECTOR, WriteNo};
+use crate::subject::Subject;
+use crate::trace;
+use crate::violation::{Interrupt, broken};
+
+const SECTOR_BYTES: u64 = SECTOR as u64;
+
+impl<S: Subject> Life<'_, S> {
+    pub(crate) fn reply(&mut self, id: RequestId, result: Result<Reply, IoError>) -> Result<(), Interrupt> {
+        let Some(at) = self.pending.iter().position(|p| p.id == id) else {
+            return Err(broken(
+                "wall",
+                format!("request {} is answered twice or was never made", id.0),
+            ));
+        };
+        let p = self.pending.swap_remove(at);
+        self.progress = self.now;
+        self.note(&[7, id.0, u64::from(result.is_ok())], || {
+            let outcome = match &result {
+                Ok(Reply::Data(data)) => format!("[{}]", trace::describe_data(data).0),
+                Ok(other) => format!("{other:?}").to_lowercase(),
+                Err(e) => e.to_string(),
+            };
+            (
+                format!("answer {:>4} {outcome}", id.0),
+                if p.count > 0 {
+                    vec![(p.first, p.count)]
+                } else {
+                    Vec::new()
+                },
+            )
+        });
+        match (result, &p.asked) {
+            (Err(e), _) => self.failed(&p, &e),
+            (Ok(Reply::Data(data)), Asked::Read(ticket)) => self.check_read(&p, *ticket, &data),
+            (Ok(Reply::Done), Asked::Write(no)) => self.check_written(&p, *no),
+            (Ok(Reply::Done), Asked::Flush(ticket)) => {
+                self.world.oracle.acknowledge_flush(*ticket);
+                Ok(())
+            }
+            (Ok(Reply::Status(extents)), Asked::Status(ticket)) => {
+                let total: u64 = extents.iter().map(|e| e.len).sum();
+                if total != p.count * SECTOR_BYTES {
+                    return Err(broken(
+                        "wall",
+                        format!("request {}: the extents cover {total} bytes", id.0),
+                    ));
+                }
+                let holes: Vec<bool> = extents
+                    .iter()
+                    .flat_map(|e| (0..e.len / SECTOR_BYTES).map(|_| e.allocation == Allocation::Hole))
+                    .collect();
+                self.check_holes(&p, *ticket, &holes)
+            }
+            (Ok(other), _) => Err(broken(
+                "wall",
+                format!("request {} is answered with {other:?}", id.0),
+            )),
+        }
+    }
+
+    fn check_read(&mut self, p: &Pending, ticket: Ticket, data: &Buf) -> Result<(), Interrupt> {
+        if data.len() as u64 != p.count * SECTOR_BYTES {
+            return Err(broken(
+                "wall",
+                format!("request {}: {} bytes were read", p.id.0, data.len()),
+            ));
+        }
+        self.world.trace.data(data);
+        self.world.stats.sectors_checked += p.count;
+        Ok(self.world.oracle.finish_read(ticket, p.first, data)?)
+    }
+
+    /// A hole reads as zeroes; what is not a hole may hold anything.
+    fn check_holes(&mut self, p: &Pending, ticket: Ticket, holes: &[bool]) -> Result<(), Interrupt> {
+        let zero = [0; SECTOR];
+        self.world.oracle.fail_read(ticket);
+        for (sector, _) in (p.first..).zip(holes).filter(|(_, hole)| **hole) {
+            self.world.oracle.reopen_read(ticket);
+            self.world.oracle.finish_read(ticket, sector, &zero)?;
+        }
+        Ok(())
+    }
+
+    fn check_written(&mut self, p: &Pending, no: WriteNo) -> Result<(), Interrupt> {
+        self.world.oracle.acknowledge(no);
+        if p.settings.write_policy == WritePolicy::WriteThrough && p.count > 0 {
+            let durable = self.world.oracle.write(no).is_some_and(|w| w.durable);
+            let floors = vec![self.world.oracle.floor_of(no); p.count as usize];
+            self.world.check_alone("P1", &floors, p.first, durable)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn command_done(
+        &mut self,
+        id: RequestId,
+        result: Result<(), IoError>,
+    ) -> Result<(), Interrupt> {
+        let Some(at) = self.commands.iter().position(|(c, _)| *c == id) else {
+            return Err(broken(
+                "wall",
+                format!("command {} is answered twice or was never given", id.0),
+            ));
+        };
+        let (_, ordered) = self.commands.swap_remove(at);
+        self.progress = self.now;
+        self.note(&[8, id.0, u64::from(result.is_ok())], || {
+            (format!("done   {:>4} {result:?}", id.0), Vec::new())
+        });
+        if let Err(e) = &result {
+            self.world.stats.errors += 1;
+            let excused = match ordered {
+                Ordered::Set => false,
+                _ => self.has_failed() || self.world.oracle.may_fail(0, u64::MAX) || self.stopping,
+            };
+            if !excused {
+                return Err(broken(
+                    "P9",
+                    format!("command {} failed without a fault: {e}", id.0),
+                ));
+            }
+        }
+        match ordered {
+            Ordered::Set => {}
+            Ordered::Destage { floors, ticket } if result.is_ok() => {
+                self.world.check_alone("P9", &floors, 0, true)?;
+                self.world.oracle.acknowledge_flush(ticket);
+            }
+            Ordered::Destage { ticket, .. } => self.world.oracle.fail_flush(ticket),
+            Ordered::Stop { destage } => {
+                if result.is_ok() {
+                    self.check_stopped(destage)?;
+                }
+                self.stopped = Some(result);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_stopped(&mut self, destage: bool) -> Result<(), Interrupt> {
+        let ticket = self.world.oracle.issue_flush();
+        self.world.oracle.acknowledge_flush(ticket);
+        if destage {
+            let floors = self
+                .world
+                .oracle
+                .floors(0, self.world.shape.volume_bytes / SECTOR_BYTES);
+            self.world.check_alone("P1", &floors, 0, true)?;
+        }
+        Ok(())
+    }
+
+    /// Whether any device has reported an error in this life.
+    fn has_failed(&self) -> bool {
+        let any = |e: &[u64]| e.iter().any(|n| *n > 0);
+        any(&self.world.cache.errors) || any(&self.world.backing.errors)
+    }
+
+    /// A request was answered with an error: is there a fault that excuses it?
+    fn failed(&mut self, p: &Pending, error: &IoError) -> Result<(), Interrupt> {
+        self.world.stats.errors += 1;
+        match p.asked {
+            Asked::Read(t) | Asked::Status(t) => self.world.oracle.fail_read(t),
+            Asked::Write(no) => self.world.oracle.fail(no),
+            Asked::Flush(t) => self.world.oracle.fail_flush(t),
+        }
+        let excused = match error.kind {
+            ErrorKind::Shutdown => p.after_stop,
+            ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupt => self.is_excused(p),
+            ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::ReadOnly => false,
+        };
+        if excused {
+            return Ok(());
+        }
+        let mut interrupt = broken(
+            "P9",
+            format!("request {} failed, and no fault excuses it: {error}", p.id.0),
+        );
+        if let Interrupt::Violation(v) = &mut interrupt {
+            v.sectors = (p.first..p.first + p.count).take(1).collect();
+        }
+        Err(interrupt)
+    }
+
+    fn is_excused(&self, p: &Pending) -> bool {
+        const BLOCK: u64 = forebay_block::BLOCK_BYTES / SECTOR_BYTES;
+        let first = p.first / BLOCK * BLOCK;
+        let end = (p.first + p.count).next_multiple_of(BLOCK);
+        if self.world.oracle.may_fail(first, end - first) {
+            return true;
+        }
+        let errors = self.errors();
+        let read = OpKind::Read as usize;
+        let any = OpKind::Any as usize;
+        let since = |now: &[u64], then: &[u64], kind: usize| now[kind] > then[kind];
+        let reads_failed =
+            since(&errors.cache, &p.errors.cache, read) || since(&errors.backing, &p.errors.backing, read);
+        let cache_sick = errors.cache[any] > 0;
+        let hidden = p.settings.write_policy == WritePolicy::WriteBack
+            && p.settings.admission == Admission::All
+            && p.settings.on_full == OnFull::Wait;
+        match p.asked {
+            Asked::Read(_) => reads_failed,
+            Asked::Status(_) => false,
+            // P9: a write that the cache takes never hears of the backing, but for what a part of a block needs.
+            Asked::Write(_) if hidden && !cache_sick => {
+                let whole = p.first.is_multiple_of(BLOCK) && (p.first + p.count).is_multiple_of(BLOCK);
+                !whole && reads_failed
+            }
+            Asked::Write(_) | Asked::Flush(_) => self.has_failed(),
+        }
+    }
+}
