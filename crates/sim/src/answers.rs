@@ -80,13 +80,14 @@ impl<S: Subject> Life<'_, S> {
         Ok(self.world.oracle.finish_read(ticket, p.first, data)?)
     }
 
-    /// A hole reads as zeroes; what is not a hole may hold anything.
+    /// A hole is what the cache knows nothing of: there the backing alone must be right, for it is asked next.
     fn check_holes(&mut self, p: &Pending, ticket: Ticket, holes: &[bool]) -> Result<(), Interrupt> {
-        let zero = [0; SECTOR];
-        self.world.oracle.fail_read(ticket);
+        let world = &mut self.world;
+        world.oracle.fail_read(ticket);
         for (sector, _) in (p.first..).zip(holes).filter(|(_, hole)| **hole) {
-            self.world.oracle.reopen_read(ticket);
-            self.world.oracle.finish_read(ticket, sector, &zero)?;
+            world.oracle.reopen_read(ticket);
+            let data = world.backing.media.read(sector * SECTOR_BYTES, SECTOR);
+            world.oracle.finish_read(ticket, sector, data)?;
         }
         Ok(())
     }
