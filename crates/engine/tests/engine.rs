@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod scale;
 mod world;
 
 use forebay_block::{Op, Reply};
