@@ -36,6 +36,8 @@ pub(crate) trait Visitor {
 #[derive(Clone, Copy, Debug)]
 struct LastRecord {
     clean_stop: bool,
+    /// It carries nothing: only such a record can be the last one after a clean stop.
+    empty: bool,
     generation: u64,
     clean_upto: Seq,
     tail: u64,
@@ -106,6 +108,13 @@ pub(crate) fn follow(
     }
     follower.finish();
     Ok(follower.end)
+}
+
+impl ChainEnd {
+    /// The log ends with the mark of a clean stop which says that clean copies are true.
+    pub(crate) fn clean_stop(&self) -> bool {
+        self.last.is_some_and(|l| l.clean_stop)
+    }
 }
 
 impl<V: Visitor> Follower<'_, V> {
@@ -266,6 +275,7 @@ impl<V: Visitor> Follower<'_, V> {
         let before = self.end.last;
         self.end.last = Some(LastRecord {
             clean_stop: h.clean_stop,
+            empty: h.extents.is_empty(),
             generation: h.generation,
             clean_upto: if known { h.clean_upto } else { before.map_or(Seq(0), |l| l.clean_upto) },
             tail: if known { h.tail } else { before.map_or(0, |l| l.tail) },
@@ -308,7 +318,7 @@ impl<V: Visitor> Follower<'_, V> {
         let last = self.end.last;
         if self.torn || self.place.torn_header {
             self.report_torn(expected);
-        } else if self.superblock.clean_stop && !last.is_some_and(|l| l.clean_stop) {
+        } else if self.superblock.clean_stop && !last.is_some_and(|l| l.clean_stop || l.empty) {
             let Place { index, offset, .. } = self.place;
             let finding = Finding::new(
                 Severity::Corruption,

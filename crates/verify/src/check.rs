@@ -175,7 +175,7 @@ fn check_log(image: &mut Image<'_>, superblock: &Superblock, mut findings: Findi
     let survey = Survey::take(image, &superblock.layout, &mut findings)?;
     let mut checker = Checker {
         superblock,
-        contents: Contents::new(survey.clean_upto, superblock.clean_stop),
+        contents: Contents::new(survey.clean_upto),
         findings,
         bad: Vec::new(),
         figures: LogFigures {
@@ -188,7 +188,13 @@ fn check_log(image: &mut Image<'_>, superblock: &Superblock, mut findings: Findi
     let end = follow(image, superblock, &survey, &mut checker)?;
     checker.judge_bad_data();
     checker.figures.records_torn = end.records_torn;
-    Ok(assemble(image, superblock, checker.findings, checker.figures, Some(&checker.contents)))
+    Ok(assemble(
+        image,
+        superblock,
+        checker.findings,
+        checker.figures,
+        Some((&checker.contents, superblock.clean_stop && end.clean_stop())),
+    ))
 }
 
 fn assemble(
@@ -196,9 +202,9 @@ fn assemble(
     superblock: &Superblock,
     findings: Findings,
     mut log: LogFigures,
-    contents: Option<&Contents>,
+    contents: Option<(&Contents, bool)>,
 ) -> Report {
-    let blocks = contents.map_or_else(BlockCounts::default, Contents::counts);
+    let blocks = contents.map_or_else(BlockCounts::default, |(c, clean_believed)| c.counts(clean_believed));
     log.segments_free = u64::from(superblock.layout.segment_count).saturating_sub(log.segments_live);
     let finding::Findings { list, left_out, worst } = findings;
     Report {
@@ -211,7 +217,7 @@ fn assemble(
         log,
         blocks,
         dirty_bytes: block_bytes(blocks.dirty),
-        oldest_dirty_ns: contents.and_then(Contents::oldest_dirty_ns),
+        oldest_dirty_ns: contents.and_then(|(c, _)| c.oldest_dirty_ns()),
         bytes_read: image.bytes_read,
         findings: list,
         findings_left_out: left_out,

@@ -32,13 +32,11 @@ pub(crate) struct Run {
 pub(crate) struct Contents {
     runs: BTreeMap<u64, Run>,
     clean_upto: Seq,
-    /// Clean copies are believed.
-    clean_stop: bool,
 }
 
 impl Contents {
-    pub(crate) fn new(clean_upto: Seq, clean_stop: bool) -> Self {
-        Self { runs: BTreeMap::new(), clean_upto, clean_stop }
+    pub(crate) fn new(clean_upto: Seq) -> Self {
+        Self { runs: BTreeMap::new(), clean_upto }
     }
 
     /// Applies the next record of the log.
@@ -50,15 +48,13 @@ impl Contents {
                 (ExtentKind::Zero, false) => BlockState::Zero,
                 (ExtentKind::Poison, false) => BlockState::Poison,
                 (ExtentKind::Supersede, false) => BlockState::Superseded,
-                (ExtentKind::Data, true) if self.clean_stop => BlockState::Clean,
+                (ExtentKind::Data | ExtentKind::Zero, true) => BlockState::Clean,
                 (ExtentKind::Clean, _) => {
-                    if self.clean_stop {
-                        self.fill(e, record);
-                    }
+                    self.fill(e, record);
                     continue;
                 }
-                // The backing has it and no copy of it is believed: nothing is cached.
-                _ => {
+                // The backing has something else: nothing is cached.
+                (ExtentKind::Poison | ExtentKind::Supersede, true) => {
                     self.clear(e.block.0, e.block.0 + u64::from(e.count));
                     continue;
                 }
@@ -113,7 +109,8 @@ impl Contents {
         (run.end > block).then_some(run)
     }
 
-    pub(crate) fn counts(&self) -> BlockCounts {
+    /// Blocks by what is said of them. Clean copies count only if they are believed.
+    pub(crate) fn counts(&self, clean_believed: bool) -> BlockCounts {
         let mut counts = BlockCounts::default();
         for (start, run) in &self.runs {
             let count = match run.state {
@@ -121,7 +118,8 @@ impl Contents {
                 BlockState::Zero => &mut counts.zero,
                 BlockState::Poison => &mut counts.poison,
                 BlockState::Superseded => &mut counts.superseded,
-                BlockState::Clean => &mut counts.clean,
+                BlockState::Clean if clean_believed => &mut counts.clean,
+                BlockState::Clean => continue,
             };
             *count += run.end - start;
         }
@@ -173,54 +171,56 @@ mod tests {
             ExtentKind::Poison,
             ExtentKind::Clean,
         ];
-        for clean_stop in [false, true] {
-            let mut state = 7u64;
-            let mut next = |n: u64| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) % n
-            };
-            for _ in 0..300 {
-                let clean_upto = Seq(next(12));
-                let mut contents = Contents::new(clean_upto, clean_stop);
-                let mut table: Vec<Option<(BlockState, u64)>> = vec![None; BLOCKS as usize];
-                for seq in 1..20 {
-                    let (start, kind) = (next(BLOCKS - 10), kinds[next(5) as usize]);
-                    let count = 1 + next(10) as u32;
-                    contents.apply(&record(seq, &[(start, count, kind)]));
-                    for cell in &mut table[start as usize..(start + u64::from(count)) as usize] {
-                        let dirty = Seq(seq) > clean_upto;
-                        *cell = match kind {
-                            ExtentKind::Clean if !clean_stop => *cell,
-                            ExtentKind::Clean => match *cell {
-                                None | Some((BlockState::Superseded, _)) => Some((BlockState::Clean, seq)),
-                                other => other,
-                            },
-                            ExtentKind::Data if dirty => Some((BlockState::Dirty, seq)),
-                            ExtentKind::Zero if dirty => Some((BlockState::Zero, seq)),
-                            ExtentKind::Poison if dirty => Some((BlockState::Poison, seq)),
-                            ExtentKind::Supersede if dirty => Some((BlockState::Superseded, seq)),
-                            ExtentKind::Data if clean_stop => Some((BlockState::Clean, seq)),
-                            _ => None,
-                        };
-                    }
-                    for block in 0..BLOCKS {
-                        let run = contents.get(block).map(|r| (r.state, r.seq.0));
-                        assert_eq!(run, table[block as usize], "block {block} after {seq}");
-                    }
+        let mut state = 7u64;
+        let mut next = |n: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % n
+        };
+        for _ in 0..600 {
+            let clean_upto = Seq(next(12));
+            let mut contents = Contents::new(clean_upto);
+            let mut table: Vec<Cell> = vec![None; BLOCKS as usize];
+            for seq in 1..20 {
+                let (start, kind) = (next(BLOCKS - 10), kinds[next(5) as usize]);
+                let count = 1 + next(10) as u32;
+                contents.apply(&record(seq, &[(start, count, kind)]));
+                for cell in &mut table[start as usize..(start + u64::from(count)) as usize] {
+                    *cell = after(*cell, kind, seq, Seq(seq) > clean_upto);
+                }
+                for block in 0..BLOCKS {
+                    let run = contents.get(block).map(|r| (r.state, r.seq.0));
+                    assert_eq!(run, table[block as usize], "block {block} after {seq}");
                 }
             }
         }
     }
 
+    type Cell = Option<(BlockState, u64)>;
+
+    fn after(before: Cell, kind: ExtentKind, seq: u64, dirty: bool) -> Cell {
+        let state = match kind {
+            ExtentKind::Clean if before.is_some_and(|b| b.0 != BlockState::Superseded) => return before,
+            ExtentKind::Clean => BlockState::Clean,
+            ExtentKind::Data if dirty => BlockState::Dirty,
+            ExtentKind::Zero if dirty => BlockState::Zero,
+            ExtentKind::Poison if dirty => BlockState::Poison,
+            ExtentKind::Supersede if dirty => BlockState::Superseded,
+            ExtentKind::Data | ExtentKind::Zero => BlockState::Clean,
+            _ => return None,
+        };
+        Some((state, seq))
+    }
+
     #[test]
     fn what_the_backing_lacks_is_counted_and_dated() {
-        let mut c = Contents::new(Seq(1), false);
+        let mut c = Contents::new(Seq(1));
         c.apply(&record(1, &[(0, 8, ExtentKind::Data)]));
         c.apply(&record(2, &[(2, 2, ExtentKind::Data), (100, u32::MAX, ExtentKind::Zero)]));
         c.apply(&record(3, &[(3, 1, ExtentKind::Supersede), (9, 1, ExtentKind::Poison)]));
-        let counts = c.counts();
+        let counts = c.counts(false);
         assert_eq!((counts.dirty, counts.zero), (1, u64::from(u32::MAX)));
         assert_eq!((counts.superseded, counts.poison, counts.clean), (1, 1, 0));
+        assert_eq!(c.counts(true).clean, 6);
         assert_eq!(c.oldest_dirty_ns(), Some(20));
     }
 }

@@ -123,8 +123,10 @@ impl HistoryBuilder {
         (block..block + u64::from(count)).contains(&self.block)
     }
 
-    pub(crate) fn finish(mut self) -> BlockHistory {
+    /// The history; a clean copy is current only if such are believed.
+    pub(crate) fn finish(mut self, clean_believed: bool) -> BlockHistory {
         let run = self.contents.get(self.block);
+        let run = run.filter(|r| clean_believed || r.state != BlockState::Clean);
         if let Some(run) = run {
             let mut of_run = self.mentions.iter_mut().rev().filter(|m| m.in_log);
             if let Some(mention) = of_run.find(|m| m.seq == run.seq.0) {

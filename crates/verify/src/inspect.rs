@@ -267,7 +267,7 @@ pub fn inspect(source: &dyn Source, options: &InspectOptions) -> Result<Inspecti
     let superblock = copies.newest()?;
     let layout = &superblock.layout;
     let survey = Survey::take(&mut image, layout, &mut Findings::default())?;
-    let contents = Contents::new(survey.clean_upto, superblock.clean_stop);
+    let contents = Contents::new(survey.clean_upto);
     let mut inspector = Inspector {
         layout,
         records_max: options.records_max,
@@ -276,10 +276,13 @@ pub fn inspect(source: &dyn Source, options: &InspectOptions) -> Result<Inspecti
         live: Vec::new(),
         history: options.block.map(|block| HistoryBuilder::new(block, contents)),
     };
-    follow(&mut image, &superblock, &survey, &mut inspector)?;
+    let end = follow(&mut image, &superblock, &survey, &mut inspector)?;
+    let clean_believed = superblock.clean_stop && end.clean_stop();
     let segments = segment_rows(layout, &survey, &inspector.live);
     let history = match inspector.history {
-        Some(builder) => Some(complete(&mut image, layout, &survey, &segments, builder)?),
+        Some(builder) => {
+            Some(complete(&mut image, layout, &survey, &segments, builder)?.finish(clean_believed))
+        }
         None => None,
     };
     Ok(Inspection {
@@ -302,7 +305,7 @@ fn complete(
     survey: &Survey,
     rows: &[SegmentRow],
     mut history: HistoryBuilder,
-) -> io::Result<BlockHistory> {
+) -> io::Result<HistoryBuilder> {
     let live = rows.iter().filter(|r| r.segment_use == SegmentUse::Live);
     let live: BTreeSet<u32> = live.map(|r| r.index).collect();
     let mut bytes = Vec::new();
@@ -311,7 +314,7 @@ fn complete(
         let records = SegmentRecords::read(layout, segment, &bytes);
         history.segment(layout, segment, &records);
     }
-    Ok(history.finish())
+    Ok(history)
 }
 
 fn superblock_rows(copies: &Copies) -> Vec<SuperblockRow> {

@@ -13,6 +13,7 @@
 
 mod chain;
 mod check;
+mod claims;
 mod contents;
 mod finding;
 mod history;

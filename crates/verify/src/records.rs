@@ -35,6 +35,17 @@ pub(crate) struct RecordView {
 }
 
 impl RecordView {
+    /// A record whose header decoded; its data is not checked yet.
+    pub(crate) fn new(layout: &Layout, header: RecordHeader) -> Self {
+        Self {
+            header_bytes: header.header_bytes(layout.align) as u32,
+            header,
+            damage: None,
+            disagrees: false,
+            bad: Vec::new(),
+        }
+    }
+
     /// Byte offset behind the record in its segment.
     pub(crate) fn end(&self) -> u64 {
         u64::from(self.header.offset)
@@ -54,16 +65,22 @@ impl RecordView {
             .map(move |(i, ((block, kind), crc))| (block, kind, data_at + i as u64 * BLOCK_BYTES, *crc))
     }
 
+    /// Whether the data block at byte `at` of the segment matches.
+    fn matches(&self, segment: &[u8], block: BlockNo, at: u64, checksum: u32) -> bool {
+        let data = segment.get(at as usize..).and_then(|d| d.get(..BLOCK_BYTES as usize));
+        data.is_some_and(|d| block_checksum(block, self.header.seq, d) == checksum)
+    }
+
+    /// Whether all data blocks match; `segment` holds the bytes of the segment.
+    pub(crate) fn is_whole(&self, segment: &[u8]) -> bool {
+        self.data_blocks().all(|(block, _, at, crc)| self.matches(segment, block, at, crc))
+    }
+
     /// Checks the data blocks; `segment` holds the bytes of the segment.
     fn check_data(mut self, segment: &[u8]) -> Self {
-        let seq = self.header.seq;
-        let matches = |block, at: u64, crc| {
-            let data = segment.get(at as usize..).and_then(|d| d.get(..BLOCK_BYTES as usize));
-            data.is_some_and(|d| block_checksum(block, seq, d) == crc)
-        };
         self.bad = self
             .data_blocks()
-            .filter(|(block, _, at, crc)| !matches(*block, *at, *crc))
+            .filter(|(block, _, at, crc)| !self.matches(segment, *block, *at, *crc))
             .map(|(block, kind, at, _)| BadBlock { block, offset: at as u32, kind })
             .collect();
         self
@@ -201,12 +218,6 @@ fn record_at(layout: &Layout, segment_seq: u64, at: u32, bytes: &[u8]) -> Option
         return None;
     }
     let header = record_of_any_lap(layout, at, rest).filter(|h| h.segment_seq == segment_seq)?;
-    let view = RecordView {
-        header_bytes: header.header_bytes(layout.align) as u32,
-        header,
-        damage: None,
-        disagrees: false,
-        bad: Vec::new(),
-    };
+    let view = RecordView::new(layout, header);
     (view.end() <= bytes.len() as u64).then(|| view.check_data(bytes))
 }

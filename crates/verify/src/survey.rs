@@ -12,9 +12,11 @@ use forebay_format::record::RecordHeader;
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::Trailer;
 
+use crate::claims::Claims;
 use crate::finding::{Finding, FindingKind, Findings, Severity};
 use crate::identity::{header_of_any_place, record_of_any_lap, segment_seq, trailer_of_any_lap};
 use crate::image::Image;
+use crate::records::RecordView;
 
 /// A segment that may be part of the log.
 #[derive(Clone, Copy, Debug)]
@@ -36,9 +38,9 @@ pub(crate) struct Survey {
     pub(crate) log: Vec<SegmentInfo>,
     /// All other segments that have a valid header: of an earlier lap, or a twin of one in `log`.
     pub(crate) others: Vec<SegmentInfo>,
-    /// Newest value in any record; 0 if there is no record.
+    /// As the last record of the log says; 0 if there is no record.
     pub(crate) tail: u64,
-    /// Newest value in any record.
+    /// As the last record of the log says.
     pub(crate) clean_upto: Seq,
     /// All records up to this one were durable once.
     pub(crate) proven: Seq,
@@ -70,67 +72,43 @@ impl Lap {
 
 impl Survey {
     pub(crate) fn take(image: &mut Image<'_>, layout: &Layout, findings: &mut Findings) -> io::Result<Self> {
-        let mut survey = Self::default();
+        let mut claims = Claims::default();
         let mut found = Vec::new();
         let mut misplaced = Vec::new();
         let mut bytes = Vec::new();
         for index in 0..layout.segment_count {
             let header = read_header(image, layout, index, &mut misplaced)?;
+            header.iter().for_each(|h| claims.learn_header(h));
             let own_lap = header.map_or(0, |h| h.segment_seq);
             let trailer = read_trailer(image, layout, index)?;
             if let Some(trailer) = trailer.filter(|t| own_lap == 0 || t.segment_seq == own_lap) {
-                survey.learn_trailer(&trailer);
+                claims.learn_trailer(&trailer);
                 found.push(with_trailer(index, header, trailer));
                 continue;
             }
             image.read_segment(layout, index, &mut bytes)?;
-            let newest = survey.sweep(layout, own_lap, &bytes).filter(|l| l.segment_seq > own_lap);
+            let newest = sweep(layout, own_lap, &bytes, &mut claims).filter(|l| l.segment_seq > own_lap);
             let own = header.map(|header| SegmentInfo { index, header, header_valid: true, trailer: None });
             found.extend(newest.map(|l| l.segment(index)).or(own));
         }
         // A free segment's trailer of an earlier lap stays until the last write of the next: look behind it.
-        let tail = survey.tail;
+        let tail = claims.tail_max();
         for s in found.iter_mut().filter(|s| s.trailer.is_some() && s.header.segment_seq < tail) {
             image.read_segment(layout, s.index, &mut bytes)?;
-            if let Some(lap) = survey.sweep(layout, s.header.segment_seq + 1, &bytes) {
+            if let Some(lap) = sweep(layout, s.header.segment_seq + 1, &bytes, &mut claims) {
                 *s = lap.segment(s.index);
             }
         }
+        let settled = claims.settle();
+        let mut survey = Self {
+            tail: settled.tail,
+            clean_upto: settled.clean_upto,
+            proven: claims.proven,
+            ..Self::default()
+        };
         survey.arrange(found);
         survey.judge_misplaced(layout, &misplaced, findings);
         Ok(survey)
-    }
-
-    fn learn_trailer(&mut self, t: &Trailer) {
-        self.tail = self.tail.max(t.tail);
-        self.clean_upto = self.clean_upto.max(t.clean_upto);
-        self.proven = self.proven.max(t.last_seq).max(t.clean_upto);
-    }
-
-    /// Learns from every record in a segment, of lap `lap_min` or a later one, and tells which lap is the newest.
-    fn sweep(&mut self, layout: &Layout, lap_min: u64, bytes: &[u8]) -> Option<Lap> {
-        let mut newest: Option<Lap> = None;
-        for at in (0..bytes.len()).step_by(layout.align as usize) {
-            let rest = bytes.get(at..).unwrap_or_default();
-            if !RecordHeader::may_start(rest) || segment_seq(rest).is_none_or(|s| s < lap_min) {
-                continue;
-            }
-            let Some(h) = record_of_any_lap(layout, at as u32, rest) else {
-                continue;
-            };
-            self.tail = self.tail.max(h.tail);
-            self.clean_upto = self.clean_upto.max(h.clean_upto);
-            self.proven = self.proven.max(h.durable_upto).max(h.clean_upto);
-            let lap = Lap { segment_seq: h.segment_seq, first_seq: h.seq, generation: h.generation };
-            newest = match newest {
-                Some(n) if n.segment_seq > lap.segment_seq => Some(n),
-                Some(n) if n.segment_seq == lap.segment_seq => {
-                    Some(Lap { first_seq: n.first_seq.min(lap.first_seq), ..n })
-                }
-                _ => Some(lap),
-            };
-        }
-        newest
     }
 
     /// Sorts the segments; of those with one number the one of the highest generation is of the log, and a header
@@ -173,6 +151,33 @@ impl Survey {
             );
         }
     }
+}
+
+/// Learns from every record in a segment, of lap `lap_min` or a later one, and tells which lap is the newest.
+fn sweep(layout: &Layout, lap_min: u64, bytes: &[u8], claims: &mut Claims) -> Option<Lap> {
+    let mut newest: Option<Lap> = None;
+    for at in (0..bytes.len()).step_by(layout.align as usize) {
+        let rest = bytes.get(at..).unwrap_or_default();
+        if !RecordHeader::may_start(rest) || segment_seq(rest).is_none_or(|s| s < lap_min) {
+            continue;
+        }
+        let Some(h) = record_of_any_lap(layout, at as u32, rest) else {
+            continue;
+        };
+        let lap = Lap { segment_seq: h.segment_seq, first_seq: h.seq, generation: h.generation };
+        // Whether data is torn matters only where nothing proves that it was durable.
+        let proven = h.seq <= claims.proven;
+        let view = RecordView::new(layout, h);
+        claims.learn_record(&view.header, proven || view.is_whole(bytes));
+        newest = match newest {
+            Some(n) if n.segment_seq > lap.segment_seq => Some(n),
+            Some(n) if n.segment_seq == lap.segment_seq => {
+                Some(Lap { first_seq: n.first_seq.min(lap.first_seq), ..n })
+            }
+            _ => Some(lap),
+        };
+    }
+    newest
 }
 
 /// The valid header of segment `index`; headers of this cache that belong elsewhere go to `misplaced`.
