@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod verify {
     mod damage;
+    mod fixtures;
     mod flips;
     mod shown;
     mod writer;
