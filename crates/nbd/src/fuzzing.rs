@@ -1,0 +1,108 @@
+//! One entry point for each decoder of outside bytes, for fuzzers and property tests.
+//!
+//! Each takes arbitrary bytes and must return: no panic, no loop without end, and no allocation beyond a small
+//! multiple of the input. What a server would answer is returned where a test can use it.
+
+use crate::codec::{
+    ChunkPayload, ContextReply, ContextRequest, ExportReply, ExportRequest, Greeting, Info, NbdError,
+    OptionHeader, OptionReplyHeader, ReplyHeader, Request, ServerEntry,
+};
+use crate::export::{Catalog, ExportDescription};
+use crate::negotiation::{Negotiation, Step, TlsPolicy};
+use crate::transmission::{Session, Verdict};
+
+struct OneExport;
+
+impl OneExport {
+    fn description() -> ExportDescription {
+        ExportDescription {
+            name: "volume".to_owned(),
+            size_bytes: 1 << 30,
+            read_only: false,
+            request_bytes_max: 32 << 20,
+            description: String::new(),
+        }
+    }
+}
+
+impl Catalog for OneExport {
+    fn find(&self, name: &str) -> Option<ExportDescription> {
+        (name.is_empty() || name == "volume").then(Self::description)
+    }
+
+    fn all(&self) -> Vec<ExportDescription> {
+        vec![Self::description()]
+    }
+}
+
+/// A whole negotiation fed from `bytes`. Returns what the server sent.
+pub fn negotiation(policy: TlsPolicy, mut bytes: &[u8]) -> Vec<u8> {
+    let mut sent = Vec::new();
+    let mut negotiation = Negotiation::new(policy, &mut sent);
+    while let Some((message, rest)) = bytes.split_at_checked(negotiation.needed()) {
+        bytes = rest;
+        match negotiation.take(message, &OneExport, &mut sent) {
+            Step::Continue => {}
+            Step::StartTls => negotiation.secured(),
+            Step::Serve(_) | Step::End(_) => break,
+        }
+    }
+    sent
+}
+
+/// Requests one after the other, each judged by a session with and without the negotiated extras. Returns how many
+/// would have been passed on to the volume.
+pub fn requests(bytes: &[u8]) -> usize {
+    let mut passed = 0;
+    for header in bytes.chunks_exact(Request::BYTES) {
+        let Ok(request) = Request::decode(header) else {
+            continue;
+        };
+        for extras in [false, true] {
+            let session = Session {
+                size_bytes: 1 << 30,
+                read_only: false,
+                request_bytes_max: 32 << 20,
+                structured: extras,
+                base_allocation: extras,
+            };
+            match session.judge(&request) {
+                Verdict::Submit(_) | Verdict::Write { .. } => passed += 1,
+                Verdict::Nothing | Verdict::Disconnect => {}
+                Verdict::Refuse(refusal) => assert_ne!(refusal.error, NbdError::OK),
+            }
+        }
+    }
+    passed
+}
+
+/// Every decoder of a client.
+pub fn replies(bytes: &[u8]) {
+    let _ = Greeting::decode(bytes);
+    let _ = OptionReplyHeader::decode(bytes);
+    let _ = Info::decode(bytes);
+    let _ = ExportReply::decode(bytes);
+    let _ = ServerEntry::decode(bytes);
+    let _ = ContextReply::decode(bytes);
+    let _ = ReplyHeader::needed(bytes);
+    if let Ok(ReplyHeader::Chunk(header)) = ReplyHeader::decode(bytes.get(..20).unwrap_or(bytes)) {
+        let _ = ChunkPayload::decode(header.kind, bytes.get(20..).unwrap_or_default());
+    }
+    if let Some((kind, payload)) = bytes.split_first_chunk::<2>()
+        && let Ok(ChunkPayload::Status { extents, .. }) =
+            ChunkPayload::decode(u16::from_be_bytes(*kind), payload)
+    {
+        assert_eq!(ChunkPayload::extents(extents).count(), extents.len() / 8);
+    }
+}
+
+/// Every decoder of an option's header and data.
+pub fn options(bytes: &[u8]) {
+    let _ = OptionHeader::decode(bytes);
+    if let Ok(request) = ExportRequest::decode(bytes) {
+        let _ = request.asks_for(0);
+    }
+    if let Ok(request) = ContextRequest::decode(bytes) {
+        assert_eq!(request.queries().count(), request.query_count as usize);
+    }
+}

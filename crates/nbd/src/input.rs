@@ -1,0 +1,146 @@
+//! What a client sends, read in the sizes that the protocol's messages have.
+
+use std::io;
+use std::time::Instant;
+
+use thiserror::Error;
+
+use crate::tls::TlsInput;
+use crate::transport::Transport;
+
+/// Bytes that are read ahead of a request's header. A small write arrives with its header in one system call and
+/// is copied out of the window, which costs less than a second call; of a large one, at most this much is copied.
+const WINDOW_BYTES: usize = 16 * 1024;
+
+/// Why a message could not be read.
+#[derive(Debug, Error)]
+pub(crate) enum InputError {
+    /// The client closed its side between two messages.
+    #[error("end of stream")]
+    Closed,
+    /// The client closed its side within a message.
+    #[error("connection closed within a message")]
+    Truncated,
+    /// The handshake's time is over.
+    #[error("handshake took too long")]
+    TimedOut,
+    /// The socket failed.
+    #[error(transparent)]
+    Io(io::Error),
+}
+
+impl From<io::Error> for InputError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            // A receive timeout is set during the handshake only; the kernel reports it as "would block".
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::TimedOut,
+            io::ErrorKind::UnexpectedEof => Self::Truncated,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+enum Source {
+    Plain(Transport),
+    Tls(Box<TlsInput>),
+}
+
+/// The reading side of a connection.
+pub(crate) struct Input {
+    source: Source,
+    window: Box<[u8]>,
+    start: usize,
+    end: usize,
+    deadline: Option<Instant>,
+}
+
+impl Input {
+    /// Reads from `transport`; until [`Input::without_deadline`], only until `deadline`.
+    pub(crate) fn new(transport: Transport, deadline: Instant) -> Self {
+        let source = match transport {
+            Transport::Tls(session) => Source::Tls(Box::new(TlsInput::new(session))),
+            plain @ Transport::Plain(_) => Source::Plain(plain),
+        };
+        let window = vec![0; WINDOW_BYTES].into_boxed_slice();
+        Self {
+            source,
+            window,
+            start: 0,
+            end: 0,
+            deadline: Some(deadline),
+        }
+    }
+
+    /// Reading may wait for ever from now on: a client may be idle as long as it likes.
+    pub(crate) fn without_deadline(&mut self) -> Result<(), InputError> {
+        self.deadline = None;
+        self.limit_waits()
+    }
+
+    fn limit_waits(&self) -> Result<(), InputError> {
+        let socket = match &self.source {
+            Source::Plain(transport) => transport.socket(),
+            Source::Tls(input) => input.socket(),
+        };
+        Ok(socket.limit_waits(self.deadline)?)
+    }
+
+    /// Reads at least one byte into `dst`, or says that the stream ended with 0.
+    fn receive(source: &mut Source, dst: &mut [u8]) -> Result<usize, InputError> {
+        Ok(match source {
+            Source::Plain(transport) => transport.socket().receive(dst)?,
+            Source::Tls(input) => input.receive(dst)?,
+        })
+    }
+
+    /// Fills `dst` and reads nothing beyond it.
+    pub(crate) fn exact(&mut self, dst: &mut [u8]) -> Result<(), InputError> {
+        let buffered = dst.len().min(self.end - self.start);
+        dst[..buffered].copy_from_slice(&self.window[self.start..self.start + buffered]);
+        self.start += buffered;
+        let mut filled = buffered;
+        while filled < dst.len() {
+            if self.deadline.is_some() {
+                self.limit_waits()?;
+            }
+            match Self::receive(&mut self.source, &mut dst[filled..])? {
+                0 if filled == 0 => return Err(InputError::Closed),
+                0 => return Err(InputError::Truncated),
+                n => filled += n,
+            }
+        }
+        Ok(())
+    }
+
+    /// The next `N` bytes; what has arrived behind them is read as well and kept.
+    pub(crate) fn header<const N: usize>(&mut self) -> Result<[u8; N], InputError> {
+        while self.end - self.start < N {
+            if self.start == self.end {
+                (self.start, self.end) = (0, 0);
+            } else if self.window.len() - self.start < N {
+                self.window.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+            }
+            match Self::receive(&mut self.source, &mut self.window[self.end..])? {
+                0 if self.start == self.end => return Err(InputError::Closed),
+                0 => return Err(InputError::Truncated),
+                n => self.end += n,
+            }
+        }
+        let mut header = [0; N];
+        header.copy_from_slice(&self.window[self.start..self.start + N]);
+        self.start += N;
+        Ok(header)
+    }
+
+    /// Reads `len` bytes and forgets them.
+    pub(crate) fn skip(&mut self, mut len: usize) -> Result<(), InputError> {
+        let mut scratch = [0; 4096];
+        while len > 0 {
+            let part = len.min(scratch.len());
+            self.exact(&mut scratch[..part])?;
+            len -= part;
+        }
+        Ok(())
+    }
+}

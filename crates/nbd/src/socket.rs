@@ -1,0 +1,116 @@
+//! A connected stream socket: blocking reads, writes that block or not as the caller chooses.
+
+use std::io::{self, IoSlice};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
+
+/// The socket of a connection. It stays in blocking mode; a write that must not block says so each time, so that
+/// reads need no poll in front of them.
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    peer: String,
+    peer_pid: u32,
+}
+
+impl Socket {
+    /// Takes over a unix socket; its peer's process is known.
+    pub(crate) fn unix(stream: UnixStream) -> Self {
+        let fd = OwnedFd::from(stream);
+        let peer_pid =
+            sockopt::socket_peercred(&fd).map_or(0, |c| c.pid.as_raw_nonzero().get().cast_unsigned());
+        Self {
+            fd,
+            peer: format!("unix client (pid {peer_pid})"),
+            peer_pid,
+        }
+    }
+
+    /// Takes over a TCP socket. Replies are sent whole, so that waiting to fill a segment (Nagle) would only delay
+    /// them; keep-alive finds clients whose machine is gone.
+    pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let peer = stream.peer_addr()?.to_string();
+        let fd = OwnedFd::from(stream);
+        sockopt::set_socket_keepalive(&fd, true)?;
+        Ok(Self {
+            fd,
+            peer,
+            peer_pid: 0,
+        })
+    }
+
+    /// The peer, for a person.
+    pub(crate) fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Process at the other end of a unix socket; 0 if unknown.
+    pub(crate) const fn peer_pid(&self) -> u32 {
+        self.peer_pid
+    }
+
+    /// Reads what there is, at least one byte; 0 at the end of the stream.
+    pub(crate) fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match rustix::io::read(&self.fd, &mut *buf) {
+                Err(Errno::INTR) => {}
+                other => return other.map_err(io::Error::from),
+            }
+        }
+    }
+
+    /// Sends a part of `slices`, at least one byte. Without `wait`, [`io::ErrorKind::WouldBlock`] if the socket can take nothing now.
+    pub(crate) fn send(&self, slices: &[IoSlice<'_>], wait: bool) -> io::Result<usize> {
+        let mut flags = SendFlags::NOSIGNAL;
+        if !wait {
+            flags |= SendFlags::DONTWAIT;
+        }
+        loop {
+            match rustix::net::sendmsg(&self.fd, slices, &mut SendAncillaryBuffer::default(), flags) {
+                Err(Errno::INTR) => {}
+                other => return other.map_err(io::Error::from),
+            }
+        }
+    }
+
+    /// Sends all of `slices`, waiting as long as it takes (or as [`Socket::limit_waits`] says).
+    pub(crate) fn send_all(&self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        IoSlice::advance_slices(&mut slices, 0);
+        while !slices.is_empty() {
+            let sent = self.send(slices, true)?;
+            IoSlice::advance_slices(&mut slices, sent);
+        }
+        Ok(())
+    }
+
+    /// Makes each following read and write fail with [`io::ErrorKind::WouldBlock`] when `deadline` has come;
+    /// `None` lets them wait for ever.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] if the deadline has passed.
+    pub(crate) fn limit_waits(&self, deadline: Option<Instant>) -> io::Result<()> {
+        let left = match deadline.map(|d| d.saturating_duration_since(Instant::now())) {
+            // The kernel takes a zero timeout for "for ever", and cuts off what is below a microsecond.
+            Some(left) if left < Duration::from_micros(1) => return Err(io::ErrorKind::TimedOut.into()),
+            left => left,
+        };
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, left)?;
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, left)?;
+        Ok(())
+    }
+
+    /// Ends reading: a blocked read returns the end of the stream. The peer may have gone already.
+    pub(crate) fn shut_reading(&self) {
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Read);
+    }
+
+    /// Ends reading and writing, waking every thread that waits in either.
+    pub(crate) fn shut(&self) {
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
+    }
+}
