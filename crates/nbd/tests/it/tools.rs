@@ -202,6 +202,7 @@ fn fio_verifies_mixed_sizes_at_depth() {
                 "--size=64M",
                 "--verify=crc32c",
                 "--verify_fatal=1",
+                "--verify_state_save=0",
                 "--fsync=32",
                 &format!("--iodepth={depth}"),
                 &format!("--randseed={depth}"),
