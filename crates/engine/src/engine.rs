@@ -160,6 +160,8 @@ impl Engine {
         self.log_flush_if_wanted();
         self.destage_step();
         self.commands_step();
+        // A stop whose requests have drained asks for destaging only now; on an idle volume nothing else would begin it.
+        self.destage_step();
         // Whatever the later steps queued goes out in the same round.
         self.log_form_batches();
         self.log_flush_if_wanted();
