@@ -1,0 +1,42 @@
+//! What turns events into effects: the engine, or nothing.
+
+use forebay_block::Nanos;
+use forebay_engine::{Effect, Engine, Event, Status};
+
+use crate::passthrough::PassThrough;
+
+/// What decides: the engine, or nothing between client and backing.
+pub(crate) enum Core {
+    Cached(Box<Engine>),
+    Plain(Box<PassThrough>),
+}
+
+impl Core {
+    pub(crate) fn handle(&mut self, event: Event, now: Nanos) {
+        match self {
+            Self::Cached(engine) => engine.handle(event, now),
+            Self::Plain(plain) => plain.handle(event),
+        }
+    }
+
+    pub(crate) fn poll(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
+        match self {
+            Self::Cached(engine) => engine.poll(now, effects),
+            Self::Plain(plain) => plain.poll(effects),
+        }
+    }
+
+    pub(crate) fn next_wake(&self) -> Option<Nanos> {
+        match self {
+            Self::Cached(engine) => engine.next_wake(),
+            Self::Plain(_) => None,
+        }
+    }
+
+    pub(crate) fn status(&self, now: Nanos) -> Status {
+        match self {
+            Self::Cached(engine) => engine.status(now),
+            Self::Plain(plain) => plain.status(),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The devices of a volume, and what they know of its allocation.
+
+use forebay_block::{Allocation, DeviceResult, Nanos, StatusExtent};
+use forebay_device::Device;
+use forebay_engine::Role;
+
+use crate::pair::Pair;
+
+/// Extents that one answer to an allocation question is made of at most; what lies behind counts as data.
+const STATUS_EXTENTS_MAX: usize = 4096;
+
+/// The devices of a volume.
+pub(crate) enum Devices {
+    Pair(Box<Pair>),
+    Backing(Box<dyn Device>),
+}
+
+impl Devices {
+    pub(crate) fn backing(&mut self) -> &mut dyn Device {
+        match self {
+            Self::Pair(pair) => &mut *pair.backing,
+            Self::Backing(backing) => &mut **backing,
+        }
+    }
+
+    pub(crate) fn role(&mut self, role: Role) -> Option<&mut dyn Device> {
+        match (self, role) {
+            (Self::Pair(pair), Role::Cache) => Some(&mut *pair.cache),
+            (Self::Pair(pair), Role::Backing) => Some(&mut *pair.backing),
+            (Self::Backing(backing), Role::Backing) => Some(&mut **backing),
+            (Self::Backing(_), Role::Cache) => None,
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
+        match self {
+            Self::Pair(pair) => [pair.cache.deadline(), pair.backing.deadline()]
+                .into_iter()
+                .flatten()
+                .min(),
+            Self::Backing(backing) => backing.deadline(),
+        }
+    }
+
+    pub(crate) fn poll(&mut self, now: Nanos, done: &mut Vec<(u64, DeviceResult)>) {
+        match self {
+            Self::Pair(pair) => {
+                pair.cache.poll(now, done);
+                pair.backing.poll(now, done);
+            }
+            Self::Backing(backing) => backing.poll(now, done),
+        }
+    }
+}
+
+/// Asks the backing about the parts of a range that are not cached.
+pub(crate) fn refine(offset: u64, extents: Vec<StatusExtent>, backing: &mut dyn Device) -> Vec<StatusExtent> {
+    let mut refined: Vec<StatusExtent> = Vec::new();
+    let mut push = |extent: StatusExtent| match refined.last_mut() {
+        Some(last) if last.allocation == extent.allocation => last.len += extent.len,
+        _ => refined.push(extent),
+    };
+    let mut at = offset;
+    let mut asked = 0;
+    for extent in extents {
+        if extent.allocation == Allocation::Data || asked >= STATUS_EXTENTS_MAX {
+            push(StatusExtent {
+                allocation: Allocation::Data,
+                ..extent
+            });
+            at += extent.len;
+            continue;
+        }
+        let mut left = extent.len;
+        for part in backing.allocation(at, extent.len, STATUS_EXTENTS_MAX - asked) {
+            let len = part.len.min(left);
+            left -= len;
+            asked += 1;
+            push(StatusExtent {
+                len,
+                allocation: part.allocation,
+            });
+        }
+        if left > 0 {
+            push(StatusExtent {
+                len: left,
+                allocation: Allocation::Data,
+            });
+        }
+        at += extent.len;
+    }
+    refined
+}

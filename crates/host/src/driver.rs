@@ -1,0 +1,388 @@
+//! A volume's thread: takes requests in, turns the engine, carries out what it asks for, and sleeps in the ring.
+//!
+//! ```text
+//!        frontends                         devices
+//!   requests, messages                ends of operations
+//!           │                               │
+//!           ▼                               ▼
+//!        events ──────► core.handle ◄──── events
+//!                           │ core.poll
+//!                           ▼
+//!     replies ◄────────  effects ────────► operations ──► ring: submit, sleep
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_block::{Completion, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Reply};
+use forebay_device::{Clock, Ring};
+use forebay_engine::{Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role};
+
+use crate::core::Core;
+use crate::devices::{Devices, refine};
+use crate::error::HostError;
+use crate::handle::Shared;
+use crate::queue::{CommandDone, Ending, Incoming, Message, bytes_of};
+use crate::superblocks::Bench;
+
+/// Operations that the host itself starts carry tags from here on; the engine counts its own from 1.
+const HOST_TAGS: u64 = 1 << 63;
+/// A request of a client that has not been answered.
+struct Outstanding {
+    done: Completion,
+    bytes: u64,
+    /// Where a question about allocation begins.
+    status_offset: Option<u64>,
+}
+
+/// The log is being made void (P9): operations that are left, and whether one place says so durably.
+struct Retirement {
+    id: IoId,
+    steps: VecDeque<(Role, DeviceOp)>,
+    written: bool,
+}
+
+/// How the thread's loop ended.
+pub(crate) enum End {
+    /// The core has stopped cleanly, or could not.
+    Stopped {
+        ending: Ending,
+        result: Result<(), IoError>,
+    },
+    /// As if killed.
+    Abandoned,
+    /// The ring failed: nothing can be carried out any more.
+    RingFailed(std::io::Error),
+}
+
+/// See the module's documentation.
+pub(crate) struct Driver {
+    pub(crate) ring: Ring,
+    pub(crate) clock: Clock,
+    pub(crate) core: Core,
+    pub(crate) devices: Devices,
+    shared: Arc<Shared>,
+    requests: HashMap<RequestId, Outstanding>,
+    commands: HashMap<RequestId, CommandDone>,
+    next_id: u64,
+    recovered: Option<Result<RecoveryReport, RecoveryError>>,
+    retirement: Option<Retirement>,
+    /// The end that was asked for, and once it is known, how stopping went.
+    ending: Option<(Ending, Option<Result<(), IoError>>)>,
+    /// Operations that the devices have not ended.
+    under_way: usize,
+    status_wanted: bool,
+    effects: Vec<Effect>,
+    done: Vec<(u64, DeviceResult)>,
+    incoming: VecDeque<Incoming>,
+    messages: VecDeque<Message>,
+}
+
+impl Driver {
+    pub(crate) fn new(ring: Ring, clock: Clock, core: Core, devices: Devices, shared: Arc<Shared>) -> Self {
+        Self {
+            ring,
+            clock,
+            core,
+            devices,
+            shared,
+            requests: HashMap::new(),
+            commands: HashMap::new(),
+            next_id: 0,
+            recovered: None,
+            retirement: None,
+            ending: None,
+            under_way: 0,
+            status_wanted: false,
+            effects: Vec::new(),
+            done: Vec::new(),
+            incoming: VecDeque::new(),
+            messages: VecDeque::new(),
+        }
+    }
+
+    /// Runs until recovery has ended. Nothing is taken from the queue before: requests wait there.
+    pub(crate) fn recover(&mut self) -> Result<Result<RecoveryReport, RecoveryError>, std::io::Error> {
+        loop {
+            let now = self.turn();
+            if let Some(result) = self.recovered.take() {
+                return Ok(result);
+            }
+            self.sleep(now, |_| true)?;
+        }
+    }
+
+    /// Serves until the end.
+    pub(crate) fn serve(&mut self) -> End {
+        loop {
+            self.take_in();
+            let now = self.turn();
+            if let Some(end) = self.end_reached() {
+                return end;
+            }
+            if let Err(e) = self.sleep(now, |shared| shared.queue.is_empty()) {
+                return End::RingFailed(e);
+            }
+        }
+    }
+
+    /// One turn: what has ended goes in, what is to be done comes out and is started.
+    fn turn(&mut self) -> Nanos {
+        let now = self.clock.now();
+        self.devices.poll(now, &mut self.done);
+        let mut done = std::mem::take(&mut self.done);
+        for (tag, result) in done.drain(..) {
+            self.under_way -= 1;
+            match tag < HOST_TAGS {
+                true => self.core.handle(
+                    Event::Io {
+                        id: IoId(tag),
+                        result,
+                    },
+                    now,
+                ),
+                false => self.retirement_step(Some(result), now),
+            }
+        }
+        self.done = done;
+        self.core.poll(now, &mut self.effects);
+        let mut effects = std::mem::take(&mut self.effects);
+        let (mut replies, mut bytes) = (0, 0);
+        for effect in effects.drain(..) {
+            if let Effect::Reply { id, result } = effect {
+                replies += 1;
+                bytes += self.reply(id, result);
+            } else {
+                self.carry_out(effect, now);
+            }
+        }
+        self.effects = effects;
+        if replies > 0 {
+            self.shared.queue.release(replies, bytes);
+        }
+        if std::mem::take(&mut self.status_wanted) {
+            self.shared.publish(self.core.status(now));
+        }
+        now
+    }
+
+    fn sleep(&mut self, now: Nanos, idle: impl FnOnce(&Shared) -> bool) -> std::io::Result<()> {
+        let wake = [self.core.next_wake(), self.devices.deadline()]
+            .into_iter()
+            .flatten()
+            .min();
+        let timeout = wake.map(|at| Duration::from_nanos(at.since(now)));
+        let shared = &self.shared;
+        self.ring.submit_and_wait(timeout, || idle(shared))
+    }
+
+    fn take_in(&mut self) {
+        self.shared.queue.drain(&mut self.incoming, &mut self.messages);
+        let now = self.clock.now();
+        let mut incoming = std::mem::take(&mut self.incoming);
+        for Incoming { op, origin, done } in incoming.drain(..) {
+            let id = self.new_id();
+            let status_offset = match op {
+                Op::Status { offset, .. } => Some(offset),
+                _ => None,
+            };
+            self.requests.insert(
+                id,
+                Outstanding {
+                    done,
+                    bytes: bytes_of(&op),
+                    status_offset,
+                },
+            );
+            self.core.handle(Event::Request { id, op, origin }, now);
+        }
+        self.incoming = incoming;
+        while let Some(message) = self.messages.pop_front() {
+            self.take_message(message, now);
+        }
+    }
+
+    fn take_message(&mut self, message: Message, now: Nanos) {
+        match message {
+            Message::Command(command, done) => {
+                let id = self.new_id();
+                self.commands.insert(id, done);
+                self.core.handle(Event::Command { id, command }, now);
+            }
+            Message::Status => self.status_wanted = true,
+            // The first one counts.
+            Message::End(ending) if self.ending.is_none() => {
+                self.ending = Some((ending, None));
+                if ending != Ending::Abandon {
+                    self.stop(ending != Ending::Keep, now);
+                }
+            }
+            Message::End(_) => {}
+        }
+    }
+
+    fn stop(&mut self, destage: bool, now: Nanos) {
+        let id = self.new_id();
+        self.core.handle(
+            Event::Command {
+                id,
+                command: Command::Stop { destage },
+            },
+            now,
+        );
+    }
+
+    fn new_id(&mut self) -> RequestId {
+        self.next_id += 1;
+        RequestId(self.next_id)
+    }
+
+    fn carry_out(&mut self, effect: Effect, now: Nanos) {
+        match effect {
+            Effect::Io {
+                id,
+                role,
+                op,
+                class: _,
+            } => self.start(id.0, role, op, now),
+            Effect::Reply { .. } => {}
+            Effect::CommandDone { id, result } => match self.commands.remove(&id) {
+                Some(done) => done(result),
+                // Only the host's own command to stop has nobody waiting for it.
+                None => self.stopped(result),
+            },
+            Effect::Recovered(result) => self.recovered = Some(result),
+            Effect::RetireLog { id } => {
+                if let Devices::Pair(pair) = &mut self.devices {
+                    let (written, steps) = pair.retire();
+                    self.retirement = Some(Retirement {
+                        id,
+                        steps: steps.into(),
+                        written,
+                    });
+                    self.retirement_step(None, now);
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, tag: u64, role: Role, op: DeviceOp, now: Nanos) {
+        self.under_way += 1;
+        match self.devices.role(role) {
+            Some(device) => device.submit(tag, op, now),
+            None => self.done.push((
+                tag,
+                Err(IoError::new(
+                    ErrorKind::Unsupported,
+                    "cache of a volume without one",
+                )),
+            )),
+        }
+    }
+
+    /// Answers a client; returns the bytes whose room is free again.
+    fn reply(&mut self, id: RequestId, result: Result<Reply, IoError>) -> u64 {
+        let Some(outstanding) = self.requests.remove(&id) else {
+            return 0;
+        };
+        let result = match (result, outstanding.status_offset) {
+            (Ok(Reply::Status(extents)), Some(offset)) => {
+                Ok(Reply::Status(refine(offset, extents, self.devices.backing())))
+            }
+            (result, _) => result,
+        };
+        (outstanding.done)(result);
+        outstanding.bytes
+    }
+
+    fn retirement_step(&mut self, ended: Option<DeviceResult>, now: Nanos) {
+        let Some(mut retirement) = self.retirement.take() else {
+            return;
+        };
+        retirement.written |= ended.is_some_and(|result| result.is_ok());
+        if let Some((role, op)) = retirement.steps.pop_front() {
+            self.retirement = Some(retirement);
+            return self.start(HOST_TAGS, role, op, now);
+        }
+        let result = match retirement.written {
+            true => Ok(None),
+            false => Err(IoError::new(ErrorKind::Io, "making the log void")),
+        };
+        self.core.handle(
+            Event::Io {
+                id: retirement.id,
+                result,
+            },
+            now,
+        );
+    }
+
+    fn stopped(&mut self, result: Result<(), IoError>) {
+        if let Some((_, outcome)) = &mut self.ending {
+            *outcome = Some(result);
+        }
+    }
+
+    fn end_reached(&mut self) -> Option<End> {
+        let (ending, outcome) = self.ending.as_ref()?;
+        if *ending == Ending::Abandon {
+            return Some(End::Abandoned);
+        }
+        let result = outcome.clone()?;
+        // What the last words are written with must be the only thing that the devices do.
+        (self.under_way == 0).then_some(End::Stopped {
+            ending: *ending,
+            result,
+        })
+    }
+
+    /// Writes the last words on the devices after a stop; `clean` if the core could leave everything in order.
+    pub(crate) fn finish(&mut self, ending: Ending, clean: bool) -> Result<(), HostError> {
+        let dirty_bytes = self.core.status(self.clock.now()).dirty_bytes;
+        let bench = Bench {
+            ring: &self.ring,
+            clock: &self.clock,
+        };
+        match &mut self.devices {
+            Devices::Pair(pair) if ending == Ending::Release && clean => {
+                if dirty_bytes > 0 {
+                    pair.end_run(&bench, true)?;
+                    return Err(HostError::CacheDirty {
+                        cache: pair.cache.info().name.clone(),
+                        dirty_bytes,
+                    });
+                }
+                pair.release(&bench)
+            }
+            Devices::Pair(pair) => pair.end_run(&bench, clean),
+            Devices::Backing(_) => Ok(()),
+        }
+    }
+
+    /// Answers whoever still waits, because nothing more will come.
+    fn fail_the_rest(&mut self) {
+        let shutdown = || IoError::new(ErrorKind::Shutdown, "request to a volume that has stopped");
+        let (requests, messages) = self.shared.queue.close();
+        for Incoming { done, .. } in requests.into_iter().chain(self.incoming.drain(..)) {
+            done(Err(shutdown()));
+        }
+        for (_, outstanding) in self.requests.drain() {
+            (outstanding.done)(Err(shutdown()));
+        }
+        for message in messages.into_iter().chain(self.messages.drain(..)) {
+            if let Message::Command(_, done) = message {
+                done(Err(shutdown()));
+            }
+        }
+        for (_, done) in self.commands.drain() {
+            done(Err(shutdown()));
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.fail_the_rest();
+    }
+}

@@ -1,0 +1,296 @@
+//! Why a volume could not be made, opened or stopped.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use forebay_block::IoError;
+use forebay_device::OpenError;
+use forebay_engine::RecoveryError;
+use forebay_format::FormatError;
+use forebay_format::pairing::Refusal;
+use thiserror::Error;
+
+/// What a failure means to who called; each class has an exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// It was tried and failed (exit code 1).
+    Failed,
+    /// It was refused for safety: foreign, stale, in use, or data would be lost (3).
+    Refused,
+    /// Corruption was found (4).
+    Corrupt,
+}
+
+impl ErrorClass {
+    /// The exit code that scripts see.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Failed => 1,
+            Self::Refused => 3,
+            Self::Corrupt => 4,
+        }
+    }
+}
+
+/// Why a volume could not be made, opened or stopped. Each message is one sentence that says what happened, to what,
+/// and what to do.
+#[derive(Debug, Error)]
+pub enum HostError {
+    /// A device could not be opened, or is in use.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Cache and backing do not belong together, or not any more (P6).
+    #[error("{cache} with {backing}: {refusal}")]
+    Pairing {
+        /// The cache, as given.
+        cache: String,
+        /// The backing, as given.
+        backing: String,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// What is given as a cache is none.
+    #[error("{cache} is not a Forebay cache; `forebay format` makes one")]
+    NotACache {
+        /// The cache, as given.
+        cache: String,
+    },
+    /// The cache was made by another release.
+    #[error(
+        "{cache} has format version {version}, which this release does not know; use the release that made it"
+    )]
+    CacheVersion {
+        /// The cache, as given.
+        cache: String,
+        /// Its version.
+        version: u32,
+    },
+    /// Neither superblock, or neither copy of the label, is whole.
+    #[error("{what} is damaged: {error}; `forebay check` tells more")]
+    Damaged {
+        /// What, and where.
+        what: String,
+        /// What is wrong with it.
+        error: FormatError,
+    },
+    /// The cache is shorter than it was.
+    #[error(
+        "{cache} has {found_bytes} bytes but was made with {wanted_bytes}: it was truncated; restore its size or the device"
+    )]
+    CacheTruncated {
+        /// The cache, as given.
+        cache: String,
+        /// Bytes there are.
+        found_bytes: u64,
+        /// Bytes there must be.
+        wanted_bytes: u64,
+    },
+    /// The backing is shorter than the volume.
+    #[error(
+        "{backing} has {found_bytes} bytes but the volume has {wanted_bytes}: it was truncated, or is another backing"
+    )]
+    BackingTruncated {
+        /// The backing, as given.
+        backing: String,
+        /// Bytes there are.
+        found_bytes: u64,
+        /// Bytes there must be.
+        wanted_bytes: u64,
+    },
+    /// The cache's device can only write larger units than the log is made of.
+    #[error(
+        "{cache} was made for blocks of {align} bytes, its device now has {logical_block}; move it to a device with smaller blocks"
+    )]
+    CacheAlignment {
+        /// The cache, as given.
+        cache: String,
+        /// Alignment of the log.
+        align: u32,
+        /// What the device demands.
+        logical_block: u32,
+    },
+    /// Formatting would overwrite a cache that is in use by a volume.
+    #[error("{cache} is the cache of {backing} {content}; --force overwrites it")]
+    CacheUsed {
+        /// The cache, as given.
+        cache: String,
+        /// Its backing, when it was paired.
+        backing: String,
+        /// What is in it.
+        content: CacheContent,
+    },
+    /// Formatting would overwrite something that is no cache.
+    #[error("{cache} holds data that is no Forebay cache; --force overwrites it")]
+    ForeignData {
+        /// The cache, as given.
+        cache: String,
+    },
+    /// The backing belongs to another cache.
+    #[error(
+        "{backing} is paired with the cache {cache}, which may hold newer data; flush that cache and remove it from \
+         the volume, or give --force to abandon what is in it"
+    )]
+    BackingPaired {
+        /// The backing, as given.
+        backing: String,
+        /// Its cache, as of the last run.
+        cache: String,
+    },
+    /// What is given as a backing is itself a cache.
+    #[error(
+        "{backing} is a Forebay cache; were cache and backing swapped? --force uses it as a backing all the same"
+    )]
+    BackingIsCache {
+        /// The backing, as given.
+        backing: String,
+    },
+    /// The backing's newest data may be in its cache.
+    #[error(
+        "{backing} is paired with the cache {cache}, which may hold newer data; serve it with that cache, or give \
+         --accept-stale to go on from what the backing has and make that cache void"
+    )]
+    WithoutItsCache {
+        /// The backing, as given.
+        backing: String,
+        /// Its cache, as of the last run.
+        cache: String,
+    },
+    /// The cache holds data that the backing lacks, so it cannot be given up or made smaller.
+    #[error(
+        "{cache} holds {dirty_bytes} bytes that its backing lacks; serve the volume and `forebay flush` it first"
+    )]
+    CacheDirty {
+        /// The cache, as given.
+        cache: String,
+        /// How many bytes.
+        dirty_bytes: u64,
+    },
+    /// Too small for a log.
+    #[error("a cache of {bytes} bytes is too small; the least is {least_bytes}")]
+    CacheTooSmall {
+        /// Bytes there would be.
+        bytes: u64,
+        /// Bytes there must be.
+        least_bytes: u64,
+    },
+    /// A size that was given does not suit what is there.
+    #[error("{path}: {why}")]
+    Size {
+        /// What it is about.
+        path: String,
+        /// What does not suit, and what to do.
+        why: &'static str,
+    },
+    /// The engine found that acknowledged data is missing or unreadable in the log.
+    #[error("{cache}: {error}")]
+    Recovery {
+        /// The cache, as given.
+        cache: String,
+        /// What was found.
+        error: RecoveryError,
+    },
+    /// A device answered with an error.
+    #[error("{doing} of {device}: {error}")]
+    Device {
+        /// What was being done, as a noun.
+        doing: &'static str,
+        /// On which device.
+        device: String,
+        /// Its answer.
+        error: IoError,
+    },
+    /// The system refused.
+    #[error("cannot {doing} {}: {source}", .path.display())]
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The volume's thread has ended.
+    #[error("volume '{volume}' has stopped")]
+    Stopped {
+        /// Its name.
+        volume: String,
+    },
+    /// A control command failed.
+    #[error("volume '{volume}': {error}")]
+    Command {
+        /// Its name.
+        volume: String,
+        /// What the engine answered.
+        error: IoError,
+    },
+    /// This machine computes checksums wrongly.
+    #[error("this machine computes CRC-32C wrongly: nothing can be stored safely on it")]
+    Checksum,
+}
+
+/// What is in a cache that is about to be overwritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheContent {
+    /// Nothing that the backing lacks.
+    Clean,
+    /// So many bytes that the backing lacks.
+    Dirty(u64),
+    /// The log could not be read.
+    Unreadable,
+}
+
+impl std::fmt::Display for CacheContent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Clean => write!(f, "and holds nothing that the backing lacks"),
+            Self::Dirty(bytes) => write!(f, "and holds {bytes} bytes that the backing lacks"),
+            Self::Unreadable => write!(
+                f,
+                "and its log cannot be read, so that it may hold data that the backing lacks"
+            ),
+        }
+    }
+}
+
+impl HostError {
+    /// What the failure means to who called.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Open(OpenError::InUse { .. } | OpenError::NotADevice { .. })
+            | Self::Pairing { .. }
+            | Self::NotACache { .. }
+            | Self::CacheVersion { .. }
+            | Self::CacheTruncated { .. }
+            | Self::BackingTruncated { .. }
+            | Self::CacheAlignment { .. }
+            | Self::CacheUsed { .. }
+            | Self::ForeignData { .. }
+            | Self::BackingPaired { .. }
+            | Self::BackingIsCache { .. }
+            | Self::WithoutItsCache { .. }
+            | Self::CacheDirty { .. } => ErrorClass::Refused,
+            Self::Damaged { .. }
+            | Self::Recovery {
+                error: RecoveryError::LostRecord { .. } | RecoveryError::LostSegment { .. },
+                ..
+            } => ErrorClass::Corrupt,
+            Self::Open(_)
+            | Self::CacheTooSmall { .. }
+            | Self::Size { .. }
+            | Self::Recovery { .. }
+            | Self::Device { .. }
+            | Self::System { .. }
+            | Self::Stopped { .. }
+            | Self::Command { .. }
+            | Self::Checksum => ErrorClass::Failed,
+        }
+    }
+
+    pub(crate) fn system(doing: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::System {
+            doing,
+            path: path.to_owned(),
+            source,
+        }
+    }
+}

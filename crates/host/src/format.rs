@@ -1,0 +1,448 @@
+//! Making a cache and pairing it with a backing.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
+
+use forebay_block::{Allocation, Buf, DeviceOp};
+use forebay_device::{Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Ring, open, run_alone};
+use forebay_engine::{Effect, Engine, Event, Params, Role};
+use forebay_format::Layout;
+use forebay_format::label::{Label, LabelState, Phase};
+use forebay_format::superblock::{CacheState, Superblock};
+use forebay_policy::Settings;
+
+use crate::error::{CacheContent, HostError};
+use crate::identity::{fingerprint, host_id, host_name, random_id, wall_ns};
+use crate::label::{LabelPlace, sync_directory};
+use crate::superblocks::Bench;
+
+/// Bytes of zeroes that are written at a time.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// Such writes under way at a time.
+const CHUNKS_UNDER_WAY_MAX: u64 = 8;
+
+/// What `forebay format` is asked for.
+pub struct FormatOptions {
+    /// The cache to make: a file, which may be missing, or a device.
+    pub cache: DeviceSpec,
+    /// The backing to pair it with.
+    pub backing: DeviceSpec,
+    /// Size in bytes of the cache; needed for a file that is missing or empty, else what is there counts.
+    pub cache_bytes: Option<u64>,
+    /// Make a sparse backing file of this size, in bytes, if it is missing.
+    pub backing_bytes: Option<u64>,
+    /// Size in bytes of the volume; the whole backing by default. On a block device, 12 KiB less leave room for a
+    /// label at its end.
+    pub volume_bytes: Option<u64>,
+    /// Overwrite a used cache or other data, and take a backing away from its cache.
+    pub force: bool,
+}
+
+/// What was made.
+#[derive(Clone, Debug)]
+pub struct Formatted {
+    /// The cache's device.
+    pub cache: DeviceInfo,
+    /// The backing's device.
+    pub backing: DeviceInfo,
+    /// Size of the volume in bytes.
+    pub volume_bytes: u64,
+    /// Geometry of the log.
+    pub layout: Layout,
+    /// Where the backing says whose it is.
+    pub label: LabelPlace,
+    /// What was overwritten, if it was a used cache.
+    pub overwritten: Option<CacheContent>,
+}
+
+/// Makes a cache and pairs it with a backing. `progress` is told bytes written and bytes to write.
+///
+/// A cache file is written in full, so that later durable writes need no change of the file system's own metadata.
+///
+/// # Errors
+/// [`HostError`]; a refusal leaves both as they were.
+pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<Formatted, HostError> {
+    let failed = |e| HostError::system("format", options.cache.path(), e);
+    let mut made = MadeFiles::default();
+    made.file(options.backing.path(), options.backing_bytes)?;
+    if options.cache_bytes.is_none() && !options.cache.path().exists() {
+        let why = "does not exist: give --size to make a file";
+        return Err(HostError::Size {
+            path: options.cache.to_string(),
+            why,
+        });
+    }
+    made.file(options.cache.path(), options.cache_bytes)?;
+    let (ring, clock) = (Ring::new().map_err(failed)?, Clock::start());
+    let bench = Bench {
+        ring: &ring,
+        clock: &clock,
+    };
+    let mut cache = open(&options.cache, &ring)?;
+    let mut backing = open(&options.backing, &ring)?;
+    let cache_bytes = cache_bytes(cache.info(), options)?;
+    let layout = new_layout(cache_bytes, cache.info().physical_block).map_err(|error| match error {
+        LayoutError::TooSmall { least_bytes } => HostError::CacheTooSmall {
+            bytes: cache_bytes,
+            least_bytes,
+        },
+        LayoutError::Random(e) => failed(e),
+    })?;
+    let volume_bytes = volume_bytes(backing.info(), options)?;
+    check_backing(&bench, &mut *backing, options)?;
+    let overwritten = check_cache(&bench, &mut *cache, options)?;
+    if cache.info().kind != DeviceKind::Block && cache.info().size_bytes != cache_bytes {
+        let resized = cache.resize(cache_bytes);
+        resized.map_err(|e| HostError::system("change the size of", options.cache.path(), e))?;
+    }
+    let place = LabelPlace::of(&*backing, options.backing.path(), volume_bytes);
+    let has_label = place != LabelPlace::Nowhere;
+    let mut superblock = Superblock {
+        update: 0,
+        layout,
+        backing_id: random_id().map_err(failed)?,
+        volume_bytes,
+        state: CacheState::Paired,
+        clean_stop: true,
+        has_label,
+        created_ns: wall_ns(),
+        backing_name: absolute(options.backing.path()),
+        fingerprint: match has_label {
+            true => String::new(),
+            false => fingerprint(options.backing.path(), backing.info().size_bytes),
+        },
+    };
+    prepare(&bench, &mut *cache, layout.cache_bytes(), progress)?;
+    if let Some(mut label) = new_label(&superblock, options.cache.path(), &place, &bench, &mut *backing)? {
+        place.write(&bench, &mut *backing, &mut label)?;
+    }
+    bench.write_superblock(&mut *cache, &mut superblock)?;
+    made.keep();
+    Ok(Formatted {
+        cache: cache.info().clone(),
+        backing: backing.info().clone(),
+        volume_bytes,
+        layout,
+        label: place,
+        overwritten,
+    })
+}
+
+/// Files that were created on the way, and go again if it ends in an error.
+#[derive(Default)]
+struct MadeFiles(Vec<std::path::PathBuf>);
+
+impl MadeFiles {
+    /// Creates a missing file if its size is given.
+    fn file(&mut self, path: &Path, bytes: Option<u64>) -> Result<(), HostError> {
+        let Some(bytes) = bytes else { return Ok(()) };
+        let file = match OpenOptions::new().write(true).create_new(true).open(path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            Err(e) => return Err(HostError::system("create", path, e)),
+        };
+        self.0.push(path.to_owned());
+        let sized = file
+            .set_len(bytes)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| sync_directory(path));
+        sized.map_err(|e| HostError::system("create", path, e))
+    }
+
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for MadeFiles {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            // What cannot be removed stays behind, empty, and the error that led here is told.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path)
+        .unwrap_or_else(|_| path.to_owned())
+        .display()
+        .to_string()
+}
+
+/// Refuses to overwrite a cache that is in use, or anything else of value.
+fn check_cache(
+    bench: &Bench<'_>,
+    cache: &mut dyn Device,
+    options: &FormatOptions,
+) -> Result<Option<CacheContent>, HostError> {
+    let name = || options.cache.to_string();
+    let found = match bench.find_superblock(cache) {
+        Err(HostError::Damaged { .. } | HostError::CacheVersion { .. }) if options.force => return Ok(None),
+        found => found?,
+    };
+    let Some(superblock) = found else {
+        if !options.force && !starts_empty(bench, cache)? {
+            return Err(HostError::ForeignData { cache: name() });
+        }
+        return Ok(None);
+    };
+    if superblock.state != CacheState::Paired {
+        return Ok(None);
+    }
+    let content = cache_content(bench, cache, &superblock);
+    if options.force {
+        return Ok(Some(content));
+    }
+    Err(HostError::CacheUsed {
+        cache: name(),
+        backing: superblock.backing_name,
+        content,
+    })
+}
+
+/// Whether what lies before the log, where file systems and partition tables have their marks, is all zero.
+fn starts_empty(bench: &Bench<'_>, device: &mut dyn Device) -> Result<bool, HostError> {
+    let info = device.info();
+    let len = info.size_bytes.min(Layout::SEGMENTS_OFFSET) / 512 * 512;
+    Ok(bench.read(device, 0, len as usize)?.iter().all(|b| *b == 0))
+}
+
+/// What a cache holds, by the engine's own recovery, without writing anything.
+pub(crate) fn cache_content(
+    bench: &Bench<'_>,
+    cache: &mut dyn Device,
+    superblock: &Superblock,
+) -> CacheContent {
+    let mut layout = superblock.layout;
+    if cache.info().size_bytes < layout.cache_bytes() || cache.info().logical_block > layout.align {
+        return CacheContent::Unreadable;
+    }
+    layout.generation += 1;
+    let mut engine = Engine::new(Params {
+        layout,
+        volume_bytes: superblock.volume_bytes,
+        settings: Settings::default(),
+        wall_offset_ns: bench.clock.wall_offset_ns(),
+        clean_stop: superblock.clean_stop,
+    });
+    loop {
+        let mut effects = Vec::new();
+        engine.poll(bench.clock.now(), &mut effects);
+        if effects.is_empty() {
+            return CacheContent::Unreadable;
+        }
+        for effect in effects {
+            match effect {
+                Effect::Io {
+                    id,
+                    role: Role::Cache,
+                    op: op @ (DeviceOp::Read { .. } | DeviceOp::Flush),
+                    ..
+                } => {
+                    let result = run_alone(bench.ring, bench.clock, cache, op);
+                    engine.handle(Event::Io { id, result }, bench.clock.now());
+                }
+                Effect::Recovered(Ok(_)) => {
+                    return match engine.status(bench.clock.now()).dirty_bytes {
+                        0 => CacheContent::Clean,
+                        bytes => CacheContent::Dirty(bytes),
+                    };
+                }
+                // Recovery reads and flushes; anything else means that this is no log to be judged here.
+                _ => return CacheContent::Unreadable,
+            }
+        }
+    }
+}
+
+fn check_backing(
+    bench: &Bench<'_>,
+    backing: &mut dyn Device,
+    options: &FormatOptions,
+) -> Result<(), HostError> {
+    let name = || options.backing.to_string();
+    let size_bytes = backing.info().size_bytes;
+    if options.backing_bytes.is_some_and(|bytes| bytes != size_bytes) {
+        let why = "exists and has another size than --backing-size says; leave that away to use it as it is";
+        return Err(HostError::Size { path: name(), why });
+    }
+    if options.force {
+        return Ok(());
+    }
+    if matches!(bench.find_superblock(backing), Ok(Some(_))) {
+        return Err(HostError::BackingIsCache { backing: name() });
+    }
+    match LabelPlace::find(bench, backing, options.backing.path())? {
+        Some((_, label)) if label.state == LabelState::Paired => Err(HostError::BackingPaired {
+            backing: name(),
+            cache: label.cache_name,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of the device that the cache is to have: a file is given that size, of a device a part may be used.
+fn cache_bytes(cache: &DeviceInfo, options: &FormatOptions) -> Result<u64, HostError> {
+    let refuse = |why| {
+        Err(HostError::Size {
+            path: options.cache.to_string(),
+            why,
+        })
+    };
+    match options.cache_bytes {
+        None if cache.size_bytes == 0 => refuse("is empty: give --size"),
+        None => Ok(cache.size_bytes),
+        Some(bytes) if cache.kind == DeviceKind::Block && bytes > cache.size_bytes => {
+            refuse("is smaller than --size says")
+        }
+        Some(bytes) => Ok(bytes / 4096 * 4096),
+    }
+}
+
+pub(crate) enum LayoutError {
+    TooSmall { least_bytes: u64 },
+    Random(io::Error),
+}
+
+/// The log of a new cache of so many bytes.
+pub(crate) fn new_layout(cache_bytes: u64, physical_block: u32) -> Result<Layout, LayoutError> {
+    let least_bytes =
+        Layout::SEGMENTS_OFFSET + u64::from(Layout::SEGMENT_COUNT_MIN) * u64::from(Layout::SEGMENT_BYTES_MIN);
+    let geometry = Layout::geometry_for(cache_bytes).ok_or(LayoutError::TooSmall { least_bytes });
+    let (segment_bytes, segment_count) = geometry?;
+    Ok(Layout {
+        cache_id: random_id().map_err(LayoutError::Random)?,
+        generation: 0,
+        // Smaller units would make the device read before it writes.
+        align: if physical_block > 512 { 4096 } else { 512 },
+        segment_bytes,
+        segment_count,
+    })
+}
+
+fn volume_bytes(backing: &DeviceInfo, options: &FormatOptions) -> Result<u64, HostError> {
+    let refuse = |why| {
+        Err(HostError::Size {
+            path: options.backing.to_string(),
+            why,
+        })
+    };
+    let bytes = options.volume_bytes.unwrap_or(backing.size_bytes / 512 * 512);
+    match bytes {
+        0 => refuse("is empty: make it with `truncate -s SIZE`"),
+        _ if bytes > backing.size_bytes => refuse("is smaller than the volume is to be"),
+        _ if !bytes.is_multiple_of(512) => refuse("a volume is made of whole sectors of 512 bytes"),
+        _ if bytes > 1 << 52 => refuse("a volume has at most 4 PiB"),
+        _ => Ok(bytes),
+    }
+}
+
+/// Makes a device ready for a log: nothing of an earlier one is believed, and a file's blocks are all there.
+fn prepare(
+    bench: &Bench<'_>,
+    cache: &mut dyn Device,
+    bytes: u64,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), HostError> {
+    // First the old superblocks, so that a crash on the way leaves no cache rather than a broken one.
+    write_zeroes(bench, cache, 0, Layout::SEGMENTS_OFFSET, &mut |_, _| {})?;
+    let written_before = match cache.info().kind {
+        DeviceKind::File => {
+            let extents = cache.allocation(0, bytes, 2);
+            matches!(extents[..], [extent] if extent.allocation == Allocation::Data && extent.len == bytes)
+        }
+        // Nothing is gained by writing over a whole flash device, or over memory.
+        DeviceKind::Block | DeviceKind::Mapped => true,
+    };
+    if !written_before {
+        write_zeroes(bench, cache, Layout::SEGMENTS_OFFSET, bytes, progress)?;
+    }
+    Ok(())
+}
+
+/// Writes zeroes from `from` to `to`, several pieces at a time, and makes them durable.
+pub(crate) fn write_zeroes(
+    bench: &Bench<'_>,
+    device: &mut dyn Device,
+    from: u64,
+    to: u64,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), HostError> {
+    let zeroes = Buf::zeroed(CHUNK_BYTES as usize);
+    let (mut next, mut under_way, mut written) = (from, 0, 0);
+    let mut done = Vec::new();
+    while written < to - from {
+        while next < to && under_way < CHUNKS_UNDER_WAY_MAX {
+            let len = CHUNK_BYTES.min(to - next);
+            let bufs = vec![zeroes.slice(0, len as usize)];
+            device.submit(
+                len,
+                DeviceOp::Write {
+                    offset: next,
+                    bufs,
+                    durable: false,
+                },
+                bench.clock.now(),
+            );
+            next += len;
+            under_way += 1;
+        }
+        device.poll(bench.clock.now(), &mut done);
+        let waits = done.is_empty();
+        for (len, result) in done.drain(..) {
+            let name = device.info().name.clone();
+            result.map_err(|error| HostError::Device {
+                doing: "writing zeroes",
+                device: name,
+                error,
+            })?;
+            under_way -= 1;
+            written += len;
+            progress(written, to - from);
+        }
+        if waits {
+            let now = bench.clock.now();
+            let timeout = device
+                .deadline()
+                .map(|at| std::time::Duration::from_nanos(at.since(now)));
+            let waited = bench.ring.submit_and_wait(timeout, || true);
+            waited.map_err(|e| HostError::system("write zeroes to", device.info().name.as_ref(), e))?;
+        }
+    }
+    bench.run(device, "flushing", DeviceOp::Flush).map(drop)
+}
+
+/// The label of a new pair; goes on counting the updates of one that is there, so that it is the newer of the two.
+fn new_label(
+    superblock: &Superblock,
+    cache: &Path,
+    place: &LabelPlace,
+    bench: &Bench<'_>,
+    backing: &mut dyn Device,
+) -> Result<Option<Label>, HostError> {
+    if *place == LabelPlace::Nowhere {
+        return Ok(None);
+    }
+    let update = match place.read(bench, backing) {
+        Ok(old) => old.map_or(0, |label| label.update),
+        // Only with --force does one come here with a damaged label; whichever copy is left, both are written anew.
+        Err(HostError::Damaged { .. }) => 0,
+        Err(e) => return Err(e),
+    };
+    Ok(Some(Label {
+        update,
+        backing_id: superblock.backing_id,
+        cache_id: superblock.layout.cache_id,
+        generation: superblock.layout.generation,
+        phase: Phase::Committed,
+        state: LabelState::Paired,
+        in_use: false,
+        volume_bytes: superblock.volume_bytes,
+        time_ns: wall_ns(),
+        host_id: host_id(),
+        host_name: host_name(),
+        cache_name: absolute(cache),
+    }))
+}

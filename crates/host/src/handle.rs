@@ -1,0 +1,171 @@
+//! The handle to a volume that frontends and the control socket hold.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use forebay_block::{BlockService, Completion, ErrorKind, IoError, Op, Origin, VolumeInfo};
+use forebay_device::{DeviceInfo, Waker};
+use forebay_engine::{Command, Status};
+use forebay_policy::Settings;
+
+use crate::error::HostError;
+use crate::queue::{Ending, Incoming, Message, REQUEST_BYTES_MAX, RequestQueue};
+
+/// How long [`VolumeHandle::status`] waits for fresh figures before it takes the last ones: the volume's thread never
+/// blocks for long, but for a mapped device that syncs.
+const STATUS_WAIT_MAX: Duration = Duration::from_millis(500);
+
+#[derive(Default)]
+struct Published {
+    status: Status,
+    version: u64,
+    settings: Settings,
+}
+
+/// What the volume's thread and its handles share.
+pub(crate) struct Shared {
+    pub(crate) info: VolumeInfo,
+    pub(crate) cache: Option<DeviceInfo>,
+    pub(crate) backing: DeviceInfo,
+    pub(crate) queue: RequestQueue,
+    published: Mutex<Published>,
+    fresh: Condvar,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        info: VolumeInfo,
+        cache: Option<DeviceInfo>,
+        backing: DeviceInfo,
+        settings: Settings,
+        waker: Waker,
+    ) -> Self {
+        let published = Published {
+            settings,
+            ..Published::default()
+        };
+        Self {
+            info,
+            cache,
+            backing,
+            queue: RequestQueue::new(waker),
+            published: Mutex::new(published),
+            fresh: Condvar::new(),
+        }
+    }
+
+    fn published(&self) -> MutexGuard<'_, Published> {
+        // Each change is an assignment, so the value is whole even after a panic.
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn publish(&self, status: Status) {
+        let mut published = self.published();
+        published.status = status;
+        published.version += 1;
+        self.fresh.notify_all();
+    }
+}
+
+/// A volume, as its frontends see it: a [`BlockService`], and a few commands. Cloning it is cheap; it may outlive the
+/// volume, and then answers that the volume has stopped.
+#[derive(Clone)]
+pub struct VolumeHandle(pub(crate) Arc<Shared>);
+
+impl VolumeHandle {
+    /// Figures as of now (or, if the volume's thread is held up, of a moment ago).
+    pub fn status(&self) -> Status {
+        let before = self.0.published().version;
+        if !self.0.queue.tell(Message::Status) {
+            return self.0.published().status;
+        }
+        let stale = |published: &mut Published| published.version == before;
+        let waited = self
+            .0
+            .fresh
+            .wait_timeout_while(self.0.published(), STATUS_WAIT_MAX, stale);
+        waited.unwrap_or_else(PoisonError::into_inner).0.status
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> Settings {
+        self.0.published().settings
+    }
+
+    /// The cache device; `None` without one.
+    pub fn cache(&self) -> Option<&DeviceInfo> {
+        self.0.cache.as_ref()
+    }
+
+    /// The backing device.
+    pub fn backing(&self) -> &DeviceInfo {
+        &self.0.backing
+    }
+
+    /// Changes the settings for writes that arrive from now on.
+    ///
+    /// # Errors
+    /// [`HostError`] if the volume has stopped.
+    pub fn set(&self, settings: Settings) -> Result<(), HostError> {
+        self.command(Command::Set(settings))?;
+        self.0.published().settings = settings;
+        Ok(())
+    }
+
+    /// Destages everything that was acknowledged before, and waits until it is durable on the backing.
+    ///
+    /// # Errors
+    /// [`HostError`] if the backing could not take it, or the volume has stopped.
+    pub fn destage(&self) -> Result<(), HostError> {
+        self.command(Command::Destage)
+    }
+
+    fn command(&self, command: Command) -> Result<(), HostError> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let done = Box::new(move |result| {
+            // Whoever asked waits for this, or has gone.
+            let _ = sender.send(result);
+        });
+        let volume = || self.0.info.name.clone();
+        if !self.0.queue.tell(Message::Command(command, done)) {
+            return Err(HostError::Stopped { volume: volume() });
+        }
+        match receiver.recv() {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) if error.kind == ErrorKind::Shutdown => {
+                Err(HostError::Stopped { volume: volume() })
+            }
+            Ok(Err(error)) => Err(HostError::Command {
+                volume: volume(),
+                error,
+            }),
+            Err(_) => Err(HostError::Stopped { volume: volume() }),
+        }
+    }
+
+    pub(crate) fn end(&self, ending: Ending) {
+        // A thread that has ended already needs not be told.
+        let _ = self.0.queue.tell(Message::End(ending));
+    }
+}
+
+impl BlockService for VolumeHandle {
+    fn info(&self) -> VolumeInfo {
+        self.0.info.clone()
+    }
+
+    fn submit(&self, op: Op, origin: Origin, done: Completion) {
+        let len = match &op {
+            Op::Read { len, .. } => *len,
+            Op::Write { data, .. } => data.len(),
+            _ => 0,
+        };
+        if len > REQUEST_BYTES_MAX {
+            return done(Err(IoError::new(
+                ErrorKind::Invalid,
+                "request is longer than the volume takes",
+            )));
+        }
+        self.0.queue.push(Incoming { op, origin, done });
+    }
+}

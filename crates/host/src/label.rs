@@ -1,0 +1,176 @@
+//! Where a backing's label lies, and how it is read and written there.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Buf, DeviceOp};
+use forebay_device::{Device, DeviceKind};
+use forebay_format::FormatError;
+use forebay_format::label::{LABEL_BYTES, Label};
+
+use crate::error::HostError;
+use crate::superblocks::Bench;
+
+/// Added to the name of a backing file, for the file with its label.
+pub const LABEL_SUFFIX: &str = ".forebay";
+
+/// Where a label lies. Never inside the volume, which stays a 1:1 image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LabelPlace {
+    /// In a file beside the backing file.
+    SideFile(PathBuf),
+    /// On the backing device, at this byte offset, behind the volume's end.
+    Behind(u64),
+    /// Nowhere: the volume fills its device. A fingerprint in the cache identifies it.
+    Nowhere,
+}
+
+impl LabelPlace {
+    /// Where the label of a backing lies if its volume has `volume_bytes`. On a device it is the very end, where it
+    /// is found again without knowing the volume's size.
+    pub(crate) fn of(backing: &dyn Device, path: &Path, volume_bytes: u64) -> Self {
+        let info = backing.info();
+        let room = info.size_bytes / 4096 * 4096;
+        match (info.kind, room.checked_sub(LABEL_BYTES as u64)) {
+            (DeviceKind::File | DeviceKind::Mapped, _) => {
+                // Beside the file itself, so that it is found by whichever link the backing is given.
+                let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+                let mut name = path.into_os_string();
+                name.push(LABEL_SUFFIX);
+                Self::SideFile(name.into())
+            }
+            (DeviceKind::Block, Some(end)) if volume_bytes <= end => Self::Behind(end),
+            (DeviceKind::Block, _) => Self::Nowhere,
+        }
+    }
+
+    /// The label of a backing whose volume is not known, and where it lies.
+    pub(crate) fn find(
+        bench: &Bench<'_>,
+        backing: &mut dyn Device,
+        path: &Path,
+    ) -> Result<Option<(Self, Label)>, HostError> {
+        let place = Self::of(backing, path, 0);
+        let label = place.read(bench, backing)?;
+        // What a volume that fills its device holds at its end is its own business.
+        let real = |label: &Label| match place {
+            Self::Behind(end) => label.volume_bytes <= end,
+            _ => true,
+        };
+        Ok(label.filter(real).map(|label| (place, label)))
+    }
+
+    /// Reads the label; `None` if there is none.
+    pub(crate) fn read(
+        &self,
+        bench: &Bench<'_>,
+        backing: &mut dyn Device,
+    ) -> Result<Option<Label>, HostError> {
+        let (what, region) = match self {
+            Self::SideFile(path) => {
+                let Some(region) = read_side_file(path).map_err(|e| HostError::system("read", path, e))?
+                else {
+                    return Ok(None);
+                };
+                (path.display().to_string(), region)
+            }
+            Self::Behind(offset) => {
+                let region = bench.read(backing, *offset, LABEL_BYTES)?;
+                (format!("the label of {}", backing.info().name), region.to_vec())
+            }
+            Self::Nowhere => return Ok(None),
+        };
+        match Label::newest(&region) {
+            Ok(label) => Ok(Some(label)),
+            // Behind the volume there may be anything; a side file is there for the label alone.
+            Err(FormatError::Magic) if matches!(self, Self::Behind(_)) || region.iter().all(|b| *b == 0) => {
+                Ok(None)
+            }
+            Err(error) => Err(HostError::Damaged { what, error }),
+        }
+    }
+
+    /// Counts the update and makes it durable.
+    pub(crate) fn write(
+        &self,
+        bench: &Bench<'_>,
+        backing: &mut dyn Device,
+        label: &mut Label,
+    ) -> Result<(), HostError> {
+        label.update += 1;
+        match self {
+            Self::SideFile(path) => {
+                write_side_file(path, label).map_err(|e| HostError::system("write the label", path, e))
+            }
+            Self::Behind(offset) => bench.write(
+                backing,
+                offset + Label::copy_offset(label.update),
+                &label.encode(),
+            ),
+            Self::Nowhere => Ok(()),
+        }
+    }
+
+    /// The same as [`LabelPlace::write`] while the backing is busy: what lies in a file is written at once, what lies
+    /// on the device is returned as an operation.
+    pub(crate) fn write_while_busy(&self, label: &mut Label) -> io::Result<Option<DeviceOp>> {
+        label.update += 1;
+        match self {
+            Self::SideFile(path) => write_side_file(path, label).map(|()| None),
+            Self::Behind(offset) => Ok(Some(DeviceOp::Write {
+                offset: offset + Label::copy_offset(label.update),
+                bufs: vec![Buf::copy_of(&label.encode())],
+                durable: true,
+            })),
+            Self::Nowhere => Ok(None),
+        }
+    }
+
+    /// Removes every trace of the label.
+    pub(crate) fn erase(&self, bench: &Bench<'_>, backing: &mut dyn Device) -> Result<(), HostError> {
+        match self {
+            Self::SideFile(path) => {
+                let removed = fs::remove_file(path).and_then(|()| sync_directory(path));
+                removed.map_err(|e| HostError::system("remove", path, e))
+            }
+            Self::Behind(offset) => bench.write(backing, *offset, &[0; LABEL_BYTES]),
+            Self::Nowhere => Ok(()),
+        }
+    }
+}
+
+fn read_side_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let mut region = Vec::with_capacity(LABEL_BYTES);
+    file.take(LABEL_BYTES as u64).read_to_end(&mut region)?;
+    // A crash while the file was made leaves it short; the missing copy was never written.
+    region.resize(LABEL_BYTES, 0);
+    Ok(Some(region))
+}
+
+fn write_side_file(path: &Path, label: &Label) -> io::Result<()> {
+    let new = !path.exists();
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    file.write_all_at(&label.encode(), Label::copy_offset(label.update))?;
+    file.sync_all()?;
+    if new { sync_directory(path) } else { Ok(()) }
+}
+
+/// Makes the entry of a file in its directory durable.
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    File::open(directory)?.sync_all()
+}

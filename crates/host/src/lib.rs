@@ -1,0 +1,29 @@
+//! Volumes: what turns the engine.
+//!
+//! A [`Volume`] is one thread that owns one engine, one ring and two devices; a [`VolumeHandle`] is the block service
+//! that frontends submit to. Opening a volume checks that cache and backing are the latest of their kind and belong
+//! together (P6); [`format()`] makes a cache, [`grow`] and [`shrink`] change its size, [`release`] removes it for good.
+#![forbid(unsafe_code)]
+
+mod core;
+mod devices;
+mod driver;
+mod error;
+mod format;
+mod handle;
+mod identity;
+mod label;
+mod pair;
+mod passthrough;
+mod queue;
+mod resize;
+mod superblocks;
+mod volume;
+
+pub use error::{CacheContent, ErrorClass, HostError};
+pub use format::{FormatOptions, Formatted, format};
+pub use handle::VolumeHandle;
+pub use label::{LABEL_SUFFIX, LabelPlace};
+pub use queue::{Ending, REQUEST_BYTES_MAX, REQUEST_BYTES_TOTAL_MAX, REQUESTS_MAX};
+pub use resize::{grow, release, shrink};
+pub use volume::{Decorator, Volume, VolumeConfig};

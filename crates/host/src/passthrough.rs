@@ -1,0 +1,208 @@
+//! A volume without a cache: the backing as it is, through the same interface as the engine's.
+
+use std::collections::HashMap;
+
+use forebay_block::{
+    Allocation, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Op, Reply, StatusExtent, check_bounds,
+};
+use forebay_engine::{Class, Command, Effect, Event, IoId, RequestId, Role, State, Status};
+
+/// Whom a device operation is for.
+enum Purpose {
+    Request {
+        id: RequestId,
+        op: Op,
+        /// The first of two operations: a flush makes it durable.
+        flush_follows: bool,
+    },
+    Command(RequestId),
+}
+
+/// See the module's documentation. As thin as can be: a request is one operation of the backing, but a zero that must
+/// be durable is followed by a flush.
+pub(crate) struct PassThrough {
+    volume_bytes: u64,
+    under_way: HashMap<IoId, Purpose>,
+    effects: Vec<Effect>,
+    /// The command to stop, until everything under way has ended.
+    stop: Option<RequestId>,
+    next_io: u64,
+    state: State,
+    figures: Status,
+}
+
+impl PassThrough {
+    pub(crate) fn new(volume_bytes: u64) -> Self {
+        Self {
+            volume_bytes,
+            under_way: HashMap::new(),
+            effects: vec![Effect::Recovered(Ok(Default::default()))],
+            stop: None,
+            next_io: 0,
+            state: State::Healthy,
+            figures: Status::default(),
+        }
+    }
+
+    pub(crate) fn handle(&mut self, event: Event) {
+        match event {
+            Event::Request { id, op, .. } => self.request(id, op),
+            Event::Io { id, result } => self.io_done(id, result),
+            Event::Command { id, command } => match command {
+                Command::Set(_) => self.effects.push(Effect::CommandDone { id, result: Ok(()) }),
+                // A flush covers whatever was acknowledged before it.
+                Command::Destage => self.io(DeviceOp::Flush, Purpose::Command(id)),
+                Command::Stop { .. } => {
+                    self.state = State::Stopping;
+                    self.stop = Some(id);
+                }
+            },
+        }
+    }
+
+    pub(crate) fn poll(&mut self, effects: &mut Vec<Effect>) {
+        if self.under_way.is_empty()
+            && let Some(id) = self.stop.take()
+        {
+            self.io(DeviceOp::Flush, Purpose::Command(id));
+        }
+        effects.append(&mut self.effects);
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        Status {
+            state: Some(self.state),
+            requests: self.under_way.len() as u64,
+            ..self.figures
+        }
+    }
+
+    fn request(&mut self, id: RequestId, op: Op) {
+        let refusal = match self.state {
+            State::Stopping | State::Stopped => Err(IoError::new(ErrorKind::Shutdown, "request")),
+            _ => check_bounds(&op, self.volume_bytes),
+        };
+        if let Err(error) = refusal {
+            return self.reply(id, Err(error));
+        }
+        let mut flush_follows = false;
+        let device_op = match &op {
+            Op::Read { offset, len } => DeviceOp::Read {
+                offset: *offset,
+                len: *len,
+            },
+            Op::Write { offset, data, fua } => DeviceOp::Write {
+                offset: *offset,
+                bufs: vec![data.clone()],
+                durable: *fua,
+            },
+            Op::Flush => DeviceOp::Flush,
+            Op::Zero {
+                offset,
+                len,
+                unmap,
+                fua,
+            } => {
+                flush_follows = *fua;
+                DeviceOp::Zero {
+                    offset: *offset,
+                    len: *len,
+                    unmap: *unmap,
+                }
+            }
+            Op::Status { len, .. } => {
+                let extents = vec![StatusExtent {
+                    len: *len,
+                    allocation: Allocation::Hole,
+                }];
+                return self.reply(id, Ok(Reply::Status(extents)));
+            }
+        };
+        self.io(
+            device_op,
+            Purpose::Request {
+                id,
+                op,
+                flush_follows,
+            },
+        );
+    }
+
+    fn io(&mut self, op: DeviceOp, purpose: Purpose) {
+        self.next_io += 1;
+        let id = IoId(self.next_io);
+        self.figures.bytes_to_backing += op.write_bytes();
+        self.under_way.insert(id, purpose);
+        self.effects.push(Effect::Io {
+            id,
+            role: Role::Backing,
+            op,
+            class: Class::Foreground,
+        });
+    }
+
+    fn io_done(&mut self, id: IoId, result: DeviceResult) {
+        self.figures.backing_errors += u64::from(result.is_err());
+        match self.under_way.remove(&id) {
+            Some(Purpose::Command(id)) => {
+                if self.state == State::Stopping && self.stop.is_none() {
+                    self.state = State::Stopped;
+                }
+                self.effects.push(Effect::CommandDone {
+                    id,
+                    result: result.map(drop),
+                });
+            }
+            Some(Purpose::Request {
+                id,
+                op,
+                flush_follows: true,
+            }) if result.is_ok() => {
+                self.io(
+                    DeviceOp::Flush,
+                    Purpose::Request {
+                        id,
+                        op,
+                        flush_follows: false,
+                    },
+                );
+            }
+            Some(Purpose::Request { id, op, .. }) => {
+                if result.is_ok() {
+                    self.count(&op);
+                }
+                let reply = result.map(|data| match op {
+                    Op::Read { .. } => Reply::Data(data.unwrap_or_else(|| Buf::zeroed(0))),
+                    _ => Reply::Done,
+                });
+                self.reply(id, reply);
+            }
+            None => {}
+        }
+    }
+
+    fn count(&mut self, op: &Op) {
+        match op {
+            Op::Read { len, .. } => {
+                self.figures.reads += 1;
+                self.figures.read_bytes_missed += *len as u64;
+            }
+            Op::Write { data, .. } => {
+                self.figures.writes += 1;
+                self.figures.writes_bypassed += 1;
+                self.figures.bytes_acknowledged += data.len() as u64;
+            }
+            Op::Zero { .. } => {
+                self.figures.writes += 1;
+                self.figures.writes_bypassed += 1;
+            }
+            Op::Flush => self.figures.flushes += 1,
+            Op::Status { .. } => {}
+        }
+    }
+
+    fn reply(&mut self, id: RequestId, result: Result<Reply, IoError>) {
+        self.figures.errors += u64::from(result.is_err());
+        self.effects.push(Effect::Reply { id, result });
+    }
+}

@@ -1,0 +1,185 @@
+//! The way from frontends to a volume's thread: bounded, and cheap while that thread is awake.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+use forebay_block::{Completion, ErrorKind, IoError, Op, Origin};
+use forebay_device::Waker;
+use forebay_engine::Command;
+
+/// Requests of a volume that are queued or under way at a time; further ones wait in [`RequestQueue::push`] (P7).
+pub const REQUESTS_MAX: usize = 1024;
+/// Bytes that these requests may carry in all.
+pub const REQUEST_BYTES_TOTAL_MAX: u64 = 256 << 20;
+/// Longest read or write in bytes.
+pub const REQUEST_BYTES_MAX: usize = 32 << 20;
+
+/// A client's request on its way to the thread.
+pub(crate) struct Incoming {
+    pub(crate) op: Op,
+    pub(crate) origin: Origin,
+    pub(crate) done: Completion,
+}
+
+/// Called once with the outcome of a control command.
+pub(crate) type CommandDone = Box<dyn FnOnce(Result<(), IoError>) + Send>;
+
+/// Something other than a request that the thread is told.
+pub(crate) enum Message {
+    /// A command for the engine.
+    Command(Command, CommandDone),
+    /// The volume's end: stop cleanly, then remove the cache for good if asked, then end the thread.
+    End(Ending),
+    /// Publish the figures.
+    Status,
+}
+
+/// How a volume ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Dirty data stays in the cache.
+    Keep,
+    /// Everything is destaged first.
+    Destage,
+    /// Everything is destaged, and the cache is removed from the volume for good: the backing needs no Forebay.
+    Release,
+    /// As if the process were killed: nothing is finished or marked. For tests.
+    Abandon,
+}
+
+#[derive(Default)]
+struct State {
+    requests: VecDeque<Incoming>,
+    messages: VecDeque<Message>,
+    /// Requests and bytes that are queued or under way.
+    admitted: usize,
+    admitted_bytes: u64,
+    /// Callers that wait for room.
+    waiting: usize,
+    closed: bool,
+    consumer: Option<ThreadId>,
+}
+
+impl State {
+    fn has_room(&self, bytes: u64) -> bool {
+        // A request as large as the whole limit passes when nothing else is there.
+        let bytes_fit = self.admitted_bytes + bytes <= REQUEST_BYTES_TOTAL_MAX || self.admitted == 0;
+        self.admitted < REQUESTS_MAX && bytes_fit
+    }
+}
+
+/// See the module's documentation.
+pub(crate) struct RequestQueue {
+    state: Mutex<State>,
+    room: Condvar,
+    waker: Waker,
+}
+
+/// Bytes of memory that a request needs while it is under way.
+pub(crate) fn bytes_of(op: &Op) -> u64 {
+    match op {
+        Op::Read { len, .. } => *len as u64,
+        Op::Write { data, .. } => data.len() as u64,
+        Op::Flush | Op::Zero { .. } | Op::Status { .. } => 0,
+    }
+}
+
+impl RequestQueue {
+    /// A queue to the thread that this waker wakes, which is the calling one.
+    pub(crate) fn new(waker: Waker) -> Self {
+        let state = State {
+            consumer: Some(thread::current().id()),
+            ..State::default()
+        };
+        Self {
+            state: Mutex::new(state),
+            room: Condvar::new(),
+            waker,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change is a single push, pop or count, so the state is whole even after a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a request; waits while there is no room. A completion that asks for more, on the volume's own thread,
+    /// does not wait, because nothing would ever make room for it.
+    pub(crate) fn push(&self, incoming: Incoming) {
+        let bytes = bytes_of(&incoming.op);
+        let mut state = self.lock();
+        while !state.closed && !state.has_room(bytes) && state.consumer != Some(thread::current().id()) {
+            state.waiting += 1;
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+        }
+        if state.closed {
+            drop(state);
+            (incoming.done)(Err(IoError::new(
+                ErrorKind::Shutdown,
+                "request to a volume that has stopped",
+            )));
+            return;
+        }
+        state.admitted += 1;
+        state.admitted_bytes += bytes;
+        state.requests.push_back(incoming);
+        drop(state);
+        self.waker.wake();
+    }
+
+    /// Queues a message; false if the thread has ended.
+    pub(crate) fn tell(&self, message: Message) -> bool {
+        let mut state = self.lock();
+        if state.closed {
+            return false;
+        }
+        state.messages.push_back(message);
+        drop(state);
+        self.waker.wake();
+        true
+    }
+
+    /// Takes everything that is queued. Requests stay counted until [`RequestQueue::release`].
+    pub(crate) fn drain(&self, requests: &mut VecDeque<Incoming>, messages: &mut VecDeque<Message>) {
+        let mut state = self.lock();
+        if requests.is_empty() {
+            std::mem::swap(&mut state.requests, requests);
+        } else {
+            requests.append(&mut state.requests);
+        }
+        messages.append(&mut state.messages);
+    }
+
+    /// Whether there is nothing to drain.
+    pub(crate) fn is_empty(&self) -> bool {
+        let state = self.lock();
+        state.requests.is_empty() && state.messages.is_empty()
+    }
+
+    /// Gives back the room of requests that have ended.
+    pub(crate) fn release(&self, requests: usize, bytes: u64) {
+        let mut state = self.lock();
+        state.admitted -= requests;
+        state.admitted_bytes -= bytes;
+        let wake = state.waiting > 0;
+        drop(state);
+        if wake {
+            self.room.notify_all();
+        }
+    }
+
+    /// Refuses everything from now on, and hands out what is queued.
+    pub(crate) fn close(&self) -> (VecDeque<Incoming>, VecDeque<Message>) {
+        let mut state = self.lock();
+        state.closed = true;
+        let left = (
+            std::mem::take(&mut state.requests),
+            std::mem::take(&mut state.messages),
+        );
+        drop(state);
+        self.room.notify_all();
+        left
+    }
+}

@@ -1,0 +1,113 @@
+//! Reading and writing a cache's two superblock copies.
+
+use forebay_block::{Buf, DeviceOp};
+use forebay_device::{Clock, Device, Ring, run_alone};
+use forebay_format::FormatError;
+use forebay_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
+
+use crate::error::HostError;
+
+/// Means to carry out single operations on a device that nothing else uses at the time.
+pub(crate) struct Bench<'a> {
+    pub(crate) ring: &'a Ring,
+    pub(crate) clock: &'a Clock,
+}
+
+impl Bench<'_> {
+    pub(crate) fn run(
+        &self,
+        device: &mut dyn Device,
+        doing: &'static str,
+        op: DeviceOp,
+    ) -> Result<Option<Buf>, HostError> {
+        let result = run_alone(self.ring, self.clock, device, op);
+        result.map_err(|error| HostError::Device {
+            doing,
+            device: device.info().name.clone(),
+            error,
+        })
+    }
+
+    pub(crate) fn read(&self, device: &mut dyn Device, offset: u64, len: usize) -> Result<Buf, HostError> {
+        let read = self.run(device, "reading", DeviceOp::Read { offset, len })?;
+        Ok(read.unwrap_or_else(|| Buf::zeroed(len)))
+    }
+
+    pub(crate) fn write(&self, device: &mut dyn Device, offset: u64, data: &[u8]) -> Result<(), HostError> {
+        let op = DeviceOp::Write {
+            offset,
+            bufs: vec![Buf::copy_of(data)],
+            durable: true,
+        };
+        self.run(device, "writing", op).map(drop)
+    }
+
+    /// The believable superblock of a cache, `None` if there is none.
+    pub(crate) fn find_superblock(&self, cache: &mut dyn Device) -> Result<Option<Superblock>, HostError> {
+        let name = cache.info().name.clone();
+        let size_bytes = cache.info().size_bytes;
+        let mut copy = |offset: u64| {
+            if offset + SUPERBLOCK_BYTES as u64 > size_bytes {
+                return Ok(Buf::zeroed(SUPERBLOCK_BYTES));
+            }
+            self.read(cache, offset, SUPERBLOCK_BYTES)
+        };
+        // One unreadable copy is what the other one is for.
+        let (a, b) = match (copy(SUPERBLOCK_OFFSETS[0]), copy(SUPERBLOCK_OFFSETS[1])) {
+            (Err(e), Err(_)) => return Err(e),
+            (a, b) => {
+                let or_nothing =
+                    |copy: Result<Buf, HostError>| copy.unwrap_or_else(|_| Buf::zeroed(SUPERBLOCK_BYTES));
+                (or_nothing(a), or_nothing(b))
+            }
+        };
+        match Superblock::newest(&a, &b) {
+            Ok(superblock) => Ok(Some(superblock)),
+            Err(FormatError::Magic) if Superblock::decode(&b) == Err(FormatError::Magic) => Ok(None),
+            Err(FormatError::Version(version)) => Err(HostError::CacheVersion { cache: name, version }),
+            Err(error) => Err(HostError::Damaged {
+                what: format!("the superblock of {name}"),
+                error,
+            }),
+        }
+    }
+
+    /// The superblock of what must be a cache, checked against its device.
+    pub(crate) fn superblock(&self, cache: &mut dyn Device) -> Result<Superblock, HostError> {
+        let found = self.find_superblock(cache)?;
+        let info = cache.info();
+        let cache = info.name.clone();
+        let superblock = found.ok_or_else(|| HostError::NotACache { cache: cache.clone() })?;
+        let wanted_bytes = superblock.layout.cache_bytes();
+        if info.size_bytes < wanted_bytes {
+            return Err(HostError::CacheTruncated {
+                cache,
+                found_bytes: info.size_bytes,
+                wanted_bytes,
+            });
+        }
+        let (align, logical_block) = (superblock.layout.align, info.logical_block);
+        if align < logical_block {
+            return Err(HostError::CacheAlignment {
+                cache,
+                align,
+                logical_block,
+            });
+        }
+        Ok(superblock)
+    }
+
+    /// Writes both copies, one after the other, so that a power cut leaves one whole.
+    pub(crate) fn write_superblock(
+        &self,
+        cache: &mut dyn Device,
+        superblock: &mut Superblock,
+    ) -> Result<(), HostError> {
+        superblock.update += 1;
+        let bytes = superblock.encode();
+        for offset in SUPERBLOCK_OFFSETS {
+            self.write(cache, offset, &bytes)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! Sick devices: the errors that clients see are right, nothing wrong is read, nothing acknowledged is lost (P9).
+
+use forebay_device::decorate::{ErrorInjected, InjectHandle, Rule};
+use forebay_engine::{Role, State};
+use forebay_host::{Ending, Volume, VolumeConfig};
+
+use crate::client::Client;
+use crate::place::{MIB, Place};
+use crate::stamp::{divide, work};
+
+const VOLUME: u64 = 16 * MIB;
+
+/// A volume whose devices fail by the rules of these handles.
+fn injected(place: &Place) -> (VolumeConfig, InjectHandle, InjectHandle) {
+    let (cache, backing) = (InjectHandle::default(), InjectHandle::default());
+    let mut config = place.config();
+    let handles = (cache.clone(), backing.clone());
+    config.decorate = Some(Box::new(move |role, device| {
+        let handle = if role == Role::Cache {
+            &handles.0
+        } else {
+            &handles.1
+        };
+        Box::new(ErrorInjected::new(device, handle.clone()))
+    }));
+    (config, cache, backing)
+}
+
+fn rule(text: &str) -> Rule {
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_backing_that_fails_now_and_then_is_hidden() {
+    for error in [
+        "write:eio:probability=0.2",
+        "write:enospc:probability=0.2:done",
+        "any:eio:probability=0.1:seed=9",
+    ] {
+        let place = Place::formatted(8 * MIB, VOLUME);
+        let (config, _, backing) = injected(&place);
+        let volume = Volume::open(config).unwrap();
+        let client = Client(volume.handle());
+        let mut territories = divide(VOLUME, 4, 21);
+        work(&client, &mut territories, 100);
+        backing.set([rule(error)]);
+        work(&client, &mut territories, 100);
+        assert!(backing.fired() > 0, "{error}");
+        backing.set([]);
+        client.0.destage().unwrap();
+        let image = place.content("backing");
+        for territory in &mut territories {
+            assert_eq!(territory.check_all(&client), 0);
+            territory.check_image(&image);
+        }
+        volume.end(Ending::Keep).unwrap();
+    }
+}
+
+#[test]
+fn a_cache_that_fails_for_good_is_given_up_without_loss() {
+    let place = Place::formatted(8 * MIB, VOLUME);
+    let (config, cache, _) = injected(&place);
+    let volume = Volume::open(config).unwrap();
+    let client = Client(volume.handle());
+    let mut territories = divide(VOLUME, 4, 22);
+    work(&client, &mut territories, 50);
+    cache.set([rule("durable:eio"), rule("write:eio"), rule("flush:eio")]);
+    work(&client, &mut territories, 100);
+    assert_eq!(client.0.status().state, Some(State::Degraded));
+    for territory in &mut territories {
+        assert_eq!(
+            territory.check_all(&client),
+            0,
+            "what is in the failed cache can still be read"
+        );
+    }
+    // Everything goes through now, and the backing is made whole.
+    work(&client, &mut territories, 50);
+    client.0.destage().unwrap();
+    let image = place.content("backing");
+    territories.iter_mut().for_each(|t| t.check_image(&image));
+    let ended = volume.end(Ending::Keep);
+    // The label says that the log is void, so the backing may be served alone, and the cache not at all.
+    assert!(place.refusal().to_string().contains("retired"), "{ended:?}");
+    let volume = Volume::open(place.plain_config()).unwrap();
+    let client = Client(volume.handle());
+    for territory in &mut territories {
+        assert_eq!(territory.check_all(&client), 0);
+    }
+}
+
+#[test]
+fn a_cache_that_cannot_be_read_now_and_then_gives_errors_but_nothing_wrong() {
+    let place = Place::formatted(8 * MIB, VOLUME);
+    let (config, cache, _) = injected(&place);
+    let volume = Volume::open(config).unwrap();
+    let client = Client(volume.handle());
+    let mut territories = divide(VOLUME, 4, 23);
+    work(&client, &mut territories, 100);
+    cache.set([rule("read:eio:probability=0.1")]);
+    work(&client, &mut territories, 200);
+    cache.set([]);
+    for territory in &mut territories {
+        assert_eq!(
+            territory.check_all(&client),
+            0,
+            "a transient error discards nothing"
+        );
+    }
+    drop(volume);
+    let volume = place.open();
+    let client = Client(volume.handle());
+    for territory in &mut territories {
+        assert_eq!(territory.check_all(&client), 0);
+    }
+}
+
+#[test]
+fn a_stop_that_cannot_destage_keeps_the_data() {
+    let place = Place::formatted(8 * MIB, VOLUME);
+    let (config, _, backing) = injected(&place);
+    let volume = Volume::open(config).unwrap();
+    let client = Client(volume.handle());
+    backing.set([rule("write:eio")]);
+    client.write(0, &[3; 65536]).unwrap();
+    assert!(volume.end(Ending::Release).is_err());
+    let volume = place.open();
+    let client = Client(volume.handle());
+    assert_eq!(client.read(0, 65536).unwrap()[..], [3; 65536]);
+    volume.end(Ending::Release).unwrap();
+    assert_eq!(place.content("backing")[..65536], [3; 65536]);
+}

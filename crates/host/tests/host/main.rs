@@ -1,0 +1,13 @@
+//! Volumes over real files: formatting, pairing, serving, dying, coming back.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod client;
+mod faults;
+mod format;
+mod limits;
+mod pairing;
+mod place;
+mod plain;
+mod resize;
+mod stamp;
+mod survive;

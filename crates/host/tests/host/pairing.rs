@@ -1,0 +1,198 @@
+//! Which caches and backings run together, and what the others are told (P6).
+
+use forebay_device::DeviceSpec;
+use forebay_format::label::{LABEL_COPY_BYTES, Label};
+use forebay_format::pairing::Refusal;
+use forebay_host::{Ending, ErrorClass, HostError, Volume};
+
+use crate::client::Client;
+use crate::place::{MIB, Place, refusal};
+
+const CACHE: u64 = 16 * MIB;
+const BACKING: u64 = 8 * MIB;
+
+fn pairing(e: HostError) -> Refusal {
+    assert_eq!(e.class(), ErrorClass::Refused, "{e}");
+    match e {
+        HostError::Pairing { refusal, .. } => refusal,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn an_older_copy_of_either_side_is_refused() {
+    for ending in [Ending::Keep, Ending::Destage, Ending::Abandon] {
+        let place = Place::formatted(CACHE, BACKING);
+        for name in ["cache", "backing", "backing.forebay"] {
+            place.copy(name, &format!("old-{name}"));
+        }
+        place.run(ending);
+        for name in ["cache", "backing", "backing.forebay"] {
+            place.copy(name, &format!("new-{name}"));
+        }
+        place.copy("old-cache", "cache");
+        assert!(matches!(
+            pairing(place.refusal()),
+            Refusal::StaleCache { cache: 0, backing: 1 }
+        ));
+        place.copy("new-cache", "cache");
+        place.copy("old-backing", "backing");
+        place.copy("old-backing.forebay", "backing.forebay");
+        assert!(matches!(
+            pairing(place.refusal()),
+            Refusal::StaleBacking { cache: 1, backing: 0 }
+        ));
+        place.copy("new-backing", "backing");
+        place.copy("new-backing.forebay", "backing.forebay");
+        place.run(Ending::Keep);
+    }
+}
+
+#[test]
+fn a_foreign_cache_or_backing_is_refused() {
+    let (one, two) = (Place::formatted(CACHE, BACKING), Place::formatted(CACHE, BACKING));
+    let mut config = one.config();
+    config.cache = Some(two.spec("cache"));
+    assert!(matches!(pairing(refusal(config)), Refusal::ForeignCache { .. }));
+    let mut config = one.config();
+    config.backing = two.spec("backing");
+    assert!(matches!(pairing(refusal(config)), Refusal::ForeignCache { .. }));
+    std::fs::remove_file(one.path("backing.forebay")).unwrap();
+    assert!(matches!(pairing(one.refusal()), Refusal::LabelMissing));
+}
+
+#[test]
+fn truncated_swapped_damaged_and_missing_devices_are_refused() {
+    let place = Place::formatted(CACHE, BACKING);
+    let set_len = |name: &str, bytes| {
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(place.path(name))
+            .unwrap()
+            .set_len(bytes)
+            .unwrap();
+    };
+    let mut config = place.config();
+    (config.cache, config.backing) = (Some(place.spec("backing")), place.spec("cache"));
+    assert!(matches!(refusal(config), HostError::NotACache { .. }));
+    place.copy("cache", "whole");
+    for bytes in [CACHE - MIB, 600 << 10, 100 << 10] {
+        set_len("cache", bytes);
+        let e = place.refusal();
+        assert!(
+            matches!(e, HostError::CacheTruncated { found_bytes, .. } if found_bytes == bytes),
+            "{e}"
+        );
+    }
+    set_len("cache", 0);
+    assert!(matches!(place.refusal(), HostError::NotACache { .. }));
+    place.copy("whole", "cache");
+    set_len("backing", BACKING - 4096);
+    let e = place.refusal();
+    assert!(matches!(e, HostError::BackingTruncated { .. }), "{e}");
+    assert_eq!(e.class(), ErrorClass::Refused);
+    set_len("backing", BACKING);
+    let mut bytes = place.content("cache");
+    bytes[20] ^= 1;
+    std::fs::write(place.path("cache"), &bytes).unwrap();
+    place.run(Ending::Keep);
+    let mut bytes = place.content("cache");
+    bytes[20] ^= 1;
+    bytes[(512 << 10) + 20] ^= 1;
+    std::fs::write(place.path("cache"), &bytes).unwrap();
+    let e = place.refusal();
+    assert_eq!(e.class(), ErrorClass::Corrupt, "{e}");
+    std::fs::remove_file(place.path("backing")).unwrap();
+    let e = place.refusal();
+    assert!(
+        e.to_string().contains("does not exist") && !place.path("backing").exists(),
+        "{e}"
+    );
+}
+
+#[test]
+fn a_volume_is_served_once() {
+    let place = Place::formatted(CACHE, BACKING);
+    let volume = place.open();
+    let e = place.refusal();
+    assert!(e.to_string().contains("in use"), "{e}");
+    assert_eq!(e.class(), ErrorClass::Refused);
+    let e = refusal(place.plain_config());
+    assert!(e.to_string().contains("in use"), "{e}");
+    volume.end(Ending::Keep).unwrap();
+    place.run(Ending::Keep);
+}
+
+#[test]
+fn another_host_is_refused_until_it_has_stopped_or_is_said_to_be_dead() {
+    let place = Place::formatted(CACHE, BACKING);
+    place.run(Ending::Abandon);
+    let path = place.path("backing.forebay");
+    let mut region = std::fs::read(&path).unwrap();
+    let mut label = Label::newest(&region).unwrap();
+    assert!(label.in_use);
+    label.host_id = [7; 16];
+    label.host_name = "elsewhere".into();
+    let at = Label::copy_offset(label.update) as usize;
+    region[at..at + LABEL_COPY_BYTES].copy_from_slice(&label.encode());
+    std::fs::write(&path, &region).unwrap();
+    let e = place.refusal();
+    assert!(e.to_string().contains("elsewhere"), "{e}");
+    assert!(matches!(pairing(e), Refusal::OtherHost { .. }));
+    let mut config = place.config();
+    config.takeover = true;
+    Volume::open(config).unwrap().end(Ending::Keep).unwrap();
+    place.run(Ending::Keep);
+}
+
+#[test]
+fn without_its_cache_a_backing_is_served_only_if_that_is_wanted_and_then_the_cache_is_void() {
+    let place = Place::formatted(CACHE, BACKING);
+    let volume = place.open();
+    Client(volume.handle()).write(0, &[1; 4096]).unwrap();
+    volume.end(Ending::Keep).unwrap();
+    let e = refusal(place.plain_config());
+    assert!(matches!(e, HostError::WithoutItsCache { .. }), "{e}");
+    assert_eq!(e.class(), ErrorClass::Refused);
+    let mut config = place.plain_config();
+    config.accept_stale = true;
+    let volume = Volume::open(config).unwrap();
+    assert_eq!(Client(volume.handle()).read(0, 512).unwrap()[..], [0; 512]);
+    volume.end(Ending::Keep).unwrap();
+    assert!(matches!(pairing(place.refusal()), Refusal::BackingMovedOn(_)));
+    Volume::open(place.plain_config())
+        .unwrap()
+        .end(Ending::Keep)
+        .unwrap();
+}
+
+#[test]
+fn a_released_cache_is_not_used_again_and_leaves_no_trace() {
+    let place = Place::formatted(CACHE, BACKING);
+    let volume = place.open();
+    Client(volume.handle()).write(4096, &[5; 4096]).unwrap();
+    volume.end(Ending::Release).unwrap();
+    assert_eq!(place.content("backing")[4096..8192], [5; 4096]);
+    assert!(!place.path("backing.forebay").exists());
+    assert!(matches!(pairing(place.refusal()), Refusal::CacheReleased));
+    let volume = Volume::open(place.plain_config()).unwrap();
+    assert_eq!(Client(volume.handle()).read(4096, 4096).unwrap()[..], [5; 4096]);
+    drop(volume);
+    // Such a cache may be made anew without force.
+    let mut options = place.options(CACHE, BACKING);
+    options.backing_bytes = None;
+    forebay_host::format(&options, &mut |_, _| {}).unwrap();
+    place.run(Ending::Keep);
+}
+
+#[test]
+fn a_backing_is_known_by_whichever_link_it_is_given() {
+    let place = Place::formatted(CACHE, BACKING);
+    std::os::unix::fs::symlink(place.path("backing"), place.path("link")).unwrap();
+    let mut config = place.config();
+    config.backing = DeviceSpec::Path(place.path("link"));
+    Volume::open(config).unwrap().end(Ending::Keep).unwrap();
+    let mut config = place.plain_config();
+    config.backing = DeviceSpec::Path(place.path("link"));
+    assert!(matches!(refusal(config), HostError::WithoutItsCache { .. }));
+}
