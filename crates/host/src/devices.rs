@@ -34,10 +34,7 @@ impl Devices {
 
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         match self {
-            Self::Pair(pair) => [pair.cache.deadline(), pair.backing.deadline()]
-                .into_iter()
-                .flatten()
-                .min(),
+            Self::Pair(pair) => [pair.cache.deadline(), pair.backing.deadline()].into_iter().flatten().min(),
             Self::Backing(backing) => backing.deadline(),
         }
     }
@@ -64,10 +61,7 @@ pub(crate) fn refine(offset: u64, extents: Vec<StatusExtent>, backing: &mut dyn 
     let mut asked = 0;
     for extent in extents {
         if extent.allocation == Allocation::Data || asked >= STATUS_EXTENTS_MAX {
-            push(StatusExtent {
-                allocation: Allocation::Data,
-                ..extent
-            });
+            push(StatusExtent { allocation: Allocation::Data, ..extent });
             at += extent.len;
             continue;
         }
@@ -76,16 +70,10 @@ pub(crate) fn refine(offset: u64, extents: Vec<StatusExtent>, backing: &mut dyn 
             let len = part.len.min(left);
             left -= len;
             asked += 1;
-            push(StatusExtent {
-                len,
-                allocation: part.allocation,
-            });
+            push(StatusExtent { len, allocation: part.allocation });
         }
         if left > 0 {
-            push(StatusExtent {
-                len: left,
-                allocation: Allocation::Data,
-            });
+            push(StatusExtent { len: left, allocation: Allocation::Data });
         }
         at += extent.len;
     }

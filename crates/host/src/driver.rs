@@ -46,10 +46,7 @@ struct Retirement {
 /// How the thread's loop ended.
 pub(crate) enum End {
     /// The core has stopped cleanly, or could not.
-    Stopped {
-        ending: Ending,
-        result: Result<(), IoError>,
-    },
+    Stopped { ending: Ending, result: Result<(), IoError> },
     /// As if killed.
     Abandoned,
     /// The ring failed: nothing can be carried out any more.
@@ -135,13 +132,7 @@ impl Driver {
         for (tag, result) in done.drain(..) {
             self.under_way -= 1;
             match tag < HOST_TAGS {
-                true => self.core.handle(
-                    Event::Io {
-                        id: IoId(tag),
-                        result,
-                    },
-                    now,
-                ),
+                true => self.core.handle(Event::Io { id: IoId(tag), result }, now),
                 false => self.retirement_step(Some(result), now),
             }
         }
@@ -168,10 +159,7 @@ impl Driver {
     }
 
     fn sleep(&mut self, now: Nanos, idle: impl FnOnce(&Shared) -> bool) -> std::io::Result<()> {
-        let wake = [self.core.next_wake(), self.devices.deadline()]
-            .into_iter()
-            .flatten()
-            .min();
+        let wake = [self.core.next_wake(), self.devices.deadline()].into_iter().flatten().min();
         let timeout = wake.map(|at| Duration::from_nanos(at.since(now)));
         let shared = &self.shared;
         self.ring.submit_and_wait(timeout, || idle(shared))
@@ -187,14 +175,7 @@ impl Driver {
                 Op::Status { offset, .. } => Some(offset),
                 _ => None,
             };
-            self.requests.insert(
-                id,
-                Outstanding {
-                    done,
-                    bytes: bytes_of(&op),
-                    status_offset,
-                },
-            );
+            self.requests.insert(id, Outstanding { done, bytes: bytes_of(&op), status_offset });
             self.core.handle(Event::Request { id, op, origin }, now);
         }
         self.incoming = incoming;
@@ -224,13 +205,7 @@ impl Driver {
 
     fn stop(&mut self, destage: bool, now: Nanos) {
         let id = self.new_id();
-        self.core.handle(
-            Event::Command {
-                id,
-                command: Command::Stop { destage },
-            },
-            now,
-        );
+        self.core.handle(Event::Command { id, command: Command::Stop { destage } }, now);
     }
 
     fn new_id(&mut self) -> RequestId {
@@ -240,12 +215,7 @@ impl Driver {
 
     fn carry_out(&mut self, effect: Effect, now: Nanos) {
         match effect {
-            Effect::Io {
-                id,
-                role,
-                op,
-                class: _,
-            } => self.start(id.0, role, op, now),
+            Effect::Io { id, role, op, class: _ } => self.start(id.0, role, op, now),
             Effect::Reply { .. } => {}
             Effect::CommandDone { id, result } => match self.commands.remove(&id) {
                 Some(done) => done(result),
@@ -256,11 +226,7 @@ impl Driver {
             Effect::RetireLog { id } => {
                 if let Devices::Pair(pair) = &mut self.devices {
                     let (written, steps) = pair.retire();
-                    self.retirement = Some(Retirement {
-                        id,
-                        steps: steps.into(),
-                        written,
-                    });
+                    self.retirement = Some(Retirement { id, steps: steps.into(), written });
                     self.retirement_step(None, now);
                 }
             }
@@ -271,13 +237,9 @@ impl Driver {
         self.under_way += 1;
         match self.devices.role(role) {
             Some(device) => device.submit(tag, op, now),
-            None => self.done.push((
-                tag,
-                Err(IoError::new(
-                    ErrorKind::Unsupported,
-                    "cache of a volume without one",
-                )),
-            )),
+            None => self
+                .done
+                .push((tag, Err(IoError::new(ErrorKind::Unsupported, "cache of a volume without one")))),
         }
     }
 
@@ -309,13 +271,7 @@ impl Driver {
             true => Ok(None),
             false => Err(IoError::new(ErrorKind::Io, "making the log void")),
         };
-        self.core.handle(
-            Event::Io {
-                id: retirement.id,
-                result,
-            },
-            now,
-        );
+        self.core.handle(Event::Io { id: retirement.id, result }, now);
     }
 
     fn stopped(&mut self, result: Result<(), IoError>) {
@@ -331,27 +287,18 @@ impl Driver {
         }
         let result = outcome.clone()?;
         // What the last words are written with must be the only thing that the devices do.
-        (self.under_way == 0).then_some(End::Stopped {
-            ending: *ending,
-            result,
-        })
+        (self.under_way == 0).then_some(End::Stopped { ending: *ending, result })
     }
 
     /// Writes the last words on the devices after a stop; `clean` if the core could leave everything in order.
     pub(crate) fn finish(&mut self, ending: Ending, clean: bool) -> Result<(), HostError> {
         let dirty_bytes = self.core.status(self.clock.now()).dirty_bytes;
-        let bench = Bench {
-            ring: &self.ring,
-            clock: &self.clock,
-        };
+        let bench = Bench { ring: &self.ring, clock: &self.clock };
         match &mut self.devices {
             Devices::Pair(pair) if ending == Ending::Release && clean => {
                 if dirty_bytes > 0 {
                     pair.end_run(&bench, true)?;
-                    return Err(HostError::CacheDirty {
-                        cache: pair.cache.info().name.clone(),
-                        dirty_bytes,
-                    });
+                    return Err(HostError::CacheDirty { cache: pair.cache.info().name.clone(), dirty_bytes });
                 }
                 pair.release(&bench)
             }

@@ -244,10 +244,9 @@ impl std::fmt::Display for CacheContent {
         match self {
             Self::Clean => write!(f, "and holds nothing that the backing lacks"),
             Self::Dirty(bytes) => write!(f, "and holds {bytes} bytes that the backing lacks"),
-            Self::Unreadable => write!(
-                f,
-                "and its log cannot be read, so that it may hold data that the backing lacks"
-            ),
+            Self::Unreadable => {
+                write!(f, "and its log cannot be read, so that it may hold data that the backing lacks")
+            }
         }
     }
 }
@@ -287,10 +286,6 @@ impl HostError {
     }
 
     pub(crate) fn system(doing: &'static str, path: &Path, source: io::Error) -> Self {
-        Self::System {
-            doing,
-            path: path.to_owned(),
-            source,
-        }
+        Self::System { doing, path: path.to_owned(), source }
     }
 }

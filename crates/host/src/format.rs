@@ -68,25 +68,16 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
     made.file(options.backing.path(), options.backing_bytes)?;
     if options.cache_bytes.is_none() && !options.cache.path().exists() {
         let why = "does not exist: give --size to make a file";
-        return Err(HostError::Size {
-            path: options.cache.to_string(),
-            why,
-        });
+        return Err(HostError::Size { path: options.cache.to_string(), why });
     }
     made.file(options.cache.path(), options.cache_bytes)?;
     let (ring, clock) = (Ring::new().map_err(failed)?, Clock::start());
-    let bench = Bench {
-        ring: &ring,
-        clock: &clock,
-    };
+    let bench = Bench { ring: &ring, clock: &clock };
     let mut cache = open(&options.cache, &ring)?;
     let mut backing = open(&options.backing, &ring)?;
     let cache_bytes = cache_bytes(cache.info(), options)?;
     let layout = new_layout(cache_bytes, cache.info().physical_block).map_err(|error| match error {
-        LayoutError::TooSmall { least_bytes } => HostError::CacheTooSmall {
-            bytes: cache_bytes,
-            least_bytes,
-        },
+        LayoutError::TooSmall { least_bytes } => HostError::CacheTooSmall { bytes: cache_bytes, least_bytes },
         LayoutError::Random(e) => failed(e),
     })?;
     let volume_bytes = volume_bytes(backing.info(), options)?;
@@ -143,10 +134,7 @@ impl MadeFiles {
             Err(e) => return Err(HostError::system("create", path, e)),
         };
         self.0.push(path.to_owned());
-        let sized = file
-            .set_len(bytes)
-            .and_then(|()| file.sync_all())
-            .and_then(|()| sync_directory(path));
+        let sized = file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_directory(path));
         sized.map_err(|e| HostError::system("create", path, e))
     }
 
@@ -165,10 +153,7 @@ impl Drop for MadeFiles {
 }
 
 fn absolute(path: &Path) -> String {
-    std::path::absolute(path)
-        .unwrap_or_else(|_| path.to_owned())
-        .display()
-        .to_string()
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
 /// Refuses to overwrite a cache that is in use, or anything else of value.
@@ -195,11 +180,7 @@ fn check_cache(
     if options.force {
         return Ok(Some(content));
     }
-    Err(HostError::CacheUsed {
-        cache: name(),
-        backing: superblock.backing_name,
-        content,
-    })
+    Err(HostError::CacheUsed { cache: name(), backing: superblock.backing_name, content })
 }
 
 /// Whether what lies before the log, where file systems and partition tables have their marks, is all zero.
@@ -271,26 +252,21 @@ fn check_backing(
     if options.force {
         return Ok(());
     }
-    if matches!(bench.find_superblock(backing), Ok(Some(_))) {
+    let found = bench.find_superblock(backing);
+    if matches!(found, Ok(Some(superblock)) if superblock.state == CacheState::Paired) {
         return Err(HostError::BackingIsCache { backing: name() });
     }
     match LabelPlace::find(bench, backing, options.backing.path())? {
-        Some((_, label)) if label.state == LabelState::Paired => Err(HostError::BackingPaired {
-            backing: name(),
-            cache: label.cache_name,
-        }),
+        Some((_, label)) if label.state == LabelState::Paired => {
+            Err(HostError::BackingPaired { backing: name(), cache: label.cache_name })
+        }
         _ => Ok(()),
     }
 }
 
 /// Bytes of the device that the cache is to have: a file is given that size, of a device a part may be used.
 fn cache_bytes(cache: &DeviceInfo, options: &FormatOptions) -> Result<u64, HostError> {
-    let refuse = |why| {
-        Err(HostError::Size {
-            path: options.cache.to_string(),
-            why,
-        })
-    };
+    let refuse = |why| Err(HostError::Size { path: options.cache.to_string(), why });
     match options.cache_bytes {
         None if cache.size_bytes == 0 => refuse("is empty: give --size"),
         None => Ok(cache.size_bytes),
@@ -323,12 +299,7 @@ pub(crate) fn new_layout(cache_bytes: u64, physical_block: u32) -> Result<Layout
 }
 
 fn volume_bytes(backing: &DeviceInfo, options: &FormatOptions) -> Result<u64, HostError> {
-    let refuse = |why| {
-        Err(HostError::Size {
-            path: options.backing.to_string(),
-            why,
-        })
-    };
+    let refuse = |why| Err(HostError::Size { path: options.backing.to_string(), why });
     let bytes = options.volume_bytes.unwrap_or(backing.size_bytes / 512 * 512);
     match bytes {
         0 => refuse("is empty: make it with `truncate -s SIZE`"),
@@ -377,15 +348,7 @@ pub(crate) fn write_zeroes(
         while next < to && under_way < CHUNKS_UNDER_WAY_MAX {
             let len = CHUNK_BYTES.min(to - next);
             let bufs = vec![zeroes.slice(0, len as usize)];
-            device.submit(
-                len,
-                DeviceOp::Write {
-                    offset: next,
-                    bufs,
-                    durable: false,
-                },
-                bench.clock.now(),
-            );
+            device.submit(len, DeviceOp::Write { offset: next, bufs, durable: false }, bench.clock.now());
             next += len;
             under_way += 1;
         }
@@ -393,20 +356,14 @@ pub(crate) fn write_zeroes(
         let waits = done.is_empty();
         for (len, result) in done.drain(..) {
             let name = device.info().name.clone();
-            result.map_err(|error| HostError::Device {
-                doing: "writing zeroes",
-                device: name,
-                error,
-            })?;
+            result.map_err(|error| HostError::Device { doing: "writing zeroes", device: name, error })?;
             under_way -= 1;
             written += len;
             progress(written, to - from);
         }
         if waits {
             let now = bench.clock.now();
-            let timeout = device
-                .deadline()
-                .map(|at| std::time::Duration::from_nanos(at.since(now)));
+            let timeout = device.deadline().map(|at| std::time::Duration::from_nanos(at.since(now)));
             let waited = bench.ring.submit_and_wait(timeout, || true);
             waited.map_err(|e| HostError::system("write zeroes to", device.info().name.as_ref(), e))?;
         }

@@ -40,10 +40,7 @@ impl Shared {
         settings: Settings,
         waker: Waker,
     ) -> Self {
-        let published = Published {
-            settings,
-            ..Published::default()
-        };
+        let published = Published { settings, ..Published::default() };
         Self {
             info,
             cache,
@@ -80,10 +77,7 @@ impl VolumeHandle {
             return self.0.published().status;
         }
         let stale = |published: &mut Published| published.version == before;
-        let waited = self
-            .0
-            .fresh
-            .wait_timeout_while(self.0.published(), STATUS_WAIT_MAX, stale);
+        let waited = self.0.fresh.wait_timeout_while(self.0.published(), STATUS_WAIT_MAX, stale);
         waited.unwrap_or_else(PoisonError::into_inner).0.status
     }
 
@@ -135,10 +129,7 @@ impl VolumeHandle {
             Ok(Err(error)) if error.kind == ErrorKind::Shutdown => {
                 Err(HostError::Stopped { volume: volume() })
             }
-            Ok(Err(error)) => Err(HostError::Command {
-                volume: volume(),
-                error,
-            }),
+            Ok(Err(error)) => Err(HostError::Command { volume: volume(), error }),
             Err(_) => Err(HostError::Stopped { volume: volume() }),
         }
     }
@@ -161,10 +152,7 @@ impl BlockService for VolumeHandle {
             _ => 0,
         };
         if len > REQUEST_BYTES_MAX {
-            return done(Err(IoError::new(
-                ErrorKind::Invalid,
-                "request is longer than the volume takes",
-            )));
+            return done(Err(IoError::new(ErrorKind::Invalid, "request is longer than the volume takes")));
         }
         self.0.queue.push(Incoming { op, origin, done });
     }

@@ -41,14 +41,11 @@ pub(crate) fn wall_ns() -> u64 {
 /// What identifies a block device that carries no label: the name that its maker or partition table gave it, else the
 /// file behind a loop device, else only its size.
 pub(crate) fn fingerprint(path: &Path, size_bytes: u64) -> String {
-    let strong = fs::metadata(path)
-        .ok()
-        .filter(|m| m.file_type().is_block_device())
-        .and_then(|meta| {
-            let dev = meta.rdev();
-            let sysfs = format!("/sys/dev/block/{}:{}", libc::major(dev), libc::minor(dev));
-            block_identity(Path::new(&sysfs))
-        });
+    let strong = fs::metadata(path).ok().filter(|m| m.file_type().is_block_device()).and_then(|meta| {
+        let dev = meta.rdev();
+        let sysfs = format!("/sys/dev/block/{}:{}", libc::major(dev), libc::minor(dev));
+        block_identity(Path::new(&sysfs))
+    });
     strong.unwrap_or_else(|| format!("size={size_bytes}"))
 }
 

@@ -104,11 +104,9 @@ impl LabelPlace {
             Self::SideFile(path) => {
                 write_side_file(path, label).map_err(|e| HostError::system("write the label", path, e))
             }
-            Self::Behind(offset) => bench.write(
-                backing,
-                offset + Label::copy_offset(label.update),
-                &label.encode(),
-            ),
+            Self::Behind(offset) => {
+                bench.write(backing, offset + Label::copy_offset(label.update), &label.encode())
+            }
             Self::Nowhere => Ok(()),
         }
     }
@@ -156,11 +154,7 @@ fn read_side_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
 
 fn write_side_file(path: &Path, label: &Label) -> io::Result<()> {
     let new = !path.exists();
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)?;
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
     file.write_all_at(&label.encode(), Label::copy_offset(label.update))?;
     file.sync_all()?;
     if new { sync_directory(path) } else { Ok(()) }
@@ -168,9 +162,6 @@ fn write_side_file(path: &Path, label: &Label) -> io::Result<()> {
 
 /// Makes the entry of a file in its directory durable.
 pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(directory)?.sync_all()
 }

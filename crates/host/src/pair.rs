@@ -70,34 +70,19 @@ impl Pair {
         };
         let label = place.read(&bench, &mut *backing)?;
         let names = (places.cache.to_string(), places.backing.to_string());
-        let pair = Self {
-            cache,
-            backing,
-            superblock,
-            label,
-            place,
-            names,
-        };
+        let pair = Self { cache, backing, superblock, label, place, names };
         pair.check_fingerprint(places)?;
         let (found_bytes, wanted_bytes) = (pair.backing.info().size_bytes, pair.superblock.volume_bytes);
         if found_bytes < wanted_bytes {
             let backing = pair.names.1;
-            return Err(HostError::BackingTruncated {
-                backing,
-                found_bytes,
-                wanted_bytes,
-            });
+            return Err(HostError::BackingTruncated { backing, found_bytes, wanted_bytes });
         }
         Ok(pair)
     }
 
     fn refused(&self, refusal: Refusal) -> HostError {
         let (cache, backing) = self.names.clone();
-        HostError::Pairing {
-            cache,
-            backing,
-            refusal,
-        }
+        HostError::Pairing { cache, backing, refusal }
     }
 
     /// A backing without a label is known by its fingerprint alone.
@@ -109,10 +94,7 @@ impl Pair {
         if found == self.superblock.fingerprint {
             return Ok(());
         }
-        let backing_name = format!(
-            "{}, {}",
-            self.superblock.backing_name, self.superblock.fingerprint
-        );
+        let backing_name = format!("{}, {}", self.superblock.backing_name, self.superblock.fingerprint);
         Err(self.refused(Refusal::ForeignBacking { backing_name }))
     }
 
@@ -198,14 +180,7 @@ impl Pair {
         self.superblock.update += 1;
         let bytes = forebay_block::Buf::copy_of(&self.superblock.encode());
         for offset in SUPERBLOCK_OFFSETS {
-            steps.push((
-                Role::Cache,
-                DeviceOp::Write {
-                    offset,
-                    bufs: vec![bytes.clone()],
-                    durable: true,
-                },
-            ));
+            steps.push((Role::Cache, DeviceOp::Write { offset, bufs: vec![bytes.clone()], durable: true }));
         }
         (written, steps)
     }

@@ -70,11 +70,7 @@ impl PassThrough {
     }
 
     pub(crate) fn status(&self) -> Status {
-        Status {
-            state: Some(self.state),
-            requests: self.under_way.len() as u64,
-            ..self.figures
-        }
+        Status { state: Some(self.state), requests: self.under_way.len() as u64, ..self.figures }
     }
 
     fn request(&mut self, id: RequestId, op: Op) {
@@ -87,45 +83,21 @@ impl PassThrough {
         }
         let mut flush_follows = false;
         let device_op = match &op {
-            Op::Read { offset, len } => DeviceOp::Read {
-                offset: *offset,
-                len: *len,
-            },
-            Op::Write { offset, data, fua } => DeviceOp::Write {
-                offset: *offset,
-                bufs: vec![data.clone()],
-                durable: *fua,
-            },
+            Op::Read { offset, len } => DeviceOp::Read { offset: *offset, len: *len },
+            Op::Write { offset, data, fua } => {
+                DeviceOp::Write { offset: *offset, bufs: vec![data.clone()], durable: *fua }
+            }
             Op::Flush => DeviceOp::Flush,
-            Op::Zero {
-                offset,
-                len,
-                unmap,
-                fua,
-            } => {
+            Op::Zero { offset, len, unmap, fua } => {
                 flush_follows = *fua;
-                DeviceOp::Zero {
-                    offset: *offset,
-                    len: *len,
-                    unmap: *unmap,
-                }
+                DeviceOp::Zero { offset: *offset, len: *len, unmap: *unmap }
             }
             Op::Status { len, .. } => {
-                let extents = vec![StatusExtent {
-                    len: *len,
-                    allocation: Allocation::Hole,
-                }];
+                let extents = vec![StatusExtent { len: *len, allocation: Allocation::Hole }];
                 return self.reply(id, Ok(Reply::Status(extents)));
             }
         };
-        self.io(
-            device_op,
-            Purpose::Request {
-                id,
-                op,
-                flush_follows,
-            },
-        );
+        self.io(device_op, Purpose::Request { id, op, flush_follows });
     }
 
     fn io(&mut self, op: DeviceOp, purpose: Purpose) {
@@ -133,12 +105,7 @@ impl PassThrough {
         let id = IoId(self.next_io);
         self.figures.bytes_to_backing += op.write_bytes();
         self.under_way.insert(id, purpose);
-        self.effects.push(Effect::Io {
-            id,
-            role: Role::Backing,
-            op,
-            class: Class::Foreground,
-        });
+        self.effects.push(Effect::Io { id, role: Role::Backing, op, class: Class::Foreground });
     }
 
     fn io_done(&mut self, id: IoId, result: DeviceResult) {
@@ -148,24 +115,10 @@ impl PassThrough {
                 if self.state == State::Stopping && self.stop.is_none() {
                     self.state = State::Stopped;
                 }
-                self.effects.push(Effect::CommandDone {
-                    id,
-                    result: result.map(drop),
-                });
+                self.effects.push(Effect::CommandDone { id, result: result.map(drop) });
             }
-            Some(Purpose::Request {
-                id,
-                op,
-                flush_follows: true,
-            }) if result.is_ok() => {
-                self.io(
-                    DeviceOp::Flush,
-                    Purpose::Request {
-                        id,
-                        op,
-                        flush_follows: false,
-                    },
-                );
+            Some(Purpose::Request { id, op, flush_follows: true }) if result.is_ok() => {
+                self.io(DeviceOp::Flush, Purpose::Request { id, op, flush_follows: false });
             }
             Some(Purpose::Request { id, op, .. }) => {
                 if result.is_ok() {

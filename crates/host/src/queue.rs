@@ -88,15 +88,8 @@ pub(crate) fn bytes_of(op: &Op) -> u64 {
 impl RequestQueue {
     /// A queue to the thread that this waker wakes, which is the calling one.
     pub(crate) fn new(waker: Waker) -> Self {
-        let state = State {
-            consumer: Some(thread::current().id()),
-            ..State::default()
-        };
-        Self {
-            state: Mutex::new(state),
-            room: Condvar::new(),
-            waker,
-        }
+        let state = State { consumer: Some(thread::current().id()), ..State::default() };
+        Self { state: Mutex::new(state), room: Condvar::new(), waker }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -116,10 +109,7 @@ impl RequestQueue {
         }
         if state.closed {
             drop(state);
-            (incoming.done)(Err(IoError::new(
-                ErrorKind::Shutdown,
-                "request to a volume that has stopped",
-            )));
+            (incoming.done)(Err(IoError::new(ErrorKind::Shutdown, "request to a volume that has stopped")));
             return;
         }
         state.admitted += 1;
@@ -174,10 +164,7 @@ impl RequestQueue {
     pub(crate) fn close(&self) -> (VecDeque<Incoming>, VecDeque<Message>) {
         let mut state = self.lock();
         state.closed = true;
-        let left = (
-            std::mem::take(&mut state.requests),
-            std::mem::take(&mut state.messages),
-        );
+        let left = (std::mem::take(&mut state.requests), std::mem::take(&mut state.messages));
         drop(state);
         self.room.notify_all();
         left

@@ -22,10 +22,7 @@ pub fn grow(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Layout, HostError> {
     let (ring, clock) = means(spec.path())?;
-    let bench = Bench {
-        ring: &ring,
-        clock: &clock,
-    };
+    let bench = Bench { ring: &ring, clock: &clock };
     let mut cache = open(spec, &ring)?;
     let mut superblock = bench.superblock(&mut *cache)?;
     let before = superblock.layout.cache_bytes();
@@ -35,26 +32,15 @@ pub fn grow(
     let count = count.min(u64::from(Layout::SEGMENT_COUNT_MAX)) as u32;
     if count <= superblock.layout.segment_count {
         let why = "would gain no segment by that; `forebay shrink` makes a cache smaller";
-        return Err(HostError::Size {
-            path: spec.to_string(),
-            why,
-        });
+        return Err(HostError::Size { path: spec.to_string(), why });
     }
     if cache.info().size_bytes < wanted {
         let bytes = wanted / 4096 * 4096;
-        cache
-            .resize(bytes)
-            .map_err(|e| HostError::system("change the size of", spec.path(), e))?;
+        cache.resize(bytes).map_err(|e| HostError::system("change the size of", spec.path(), e))?;
     }
     superblock.layout.segment_count = count;
     // Zeroes first: nothing that happens to lie there can then be taken for a part of the log.
-    write_zeroes(
-        &bench,
-        &mut *cache,
-        before,
-        superblock.layout.cache_bytes(),
-        progress,
-    )?;
+    write_zeroes(&bench, &mut *cache, before, superblock.layout.cache_bytes(), progress)?;
     bench.write_superblock(&mut *cache, &mut superblock)?;
     Ok(superblock.layout)
 }
@@ -71,23 +57,14 @@ pub fn shrink(
 ) -> Result<Formatted, HostError> {
     let superblock = {
         let (ring, clock) = means(cache.path())?;
-        let bench = Bench {
-            ring: &ring,
-            clock: &clock,
-        };
+        let bench = Bench { ring: &ring, clock: &clock };
         let mut pair = claimed(&ring, &clock, cache, backing)?;
         if cache_bytes >= pair.superblock.layout.cache_bytes() {
             let why = "is not larger than that; `forebay grow` makes a cache larger";
-            return Err(HostError::Size {
-                path: cache.to_string(),
-                why,
-            });
+            return Err(HostError::Size { path: cache.to_string(), why });
         }
         if let Err(LayoutError::TooSmall { least_bytes }) = new_layout(cache_bytes, 512) {
-            return Err(HostError::CacheTooSmall {
-                bytes: cache_bytes,
-                least_bytes,
-            });
+            return Err(HostError::CacheTooSmall { bytes: cache_bytes, least_bytes });
         }
         let superblock = pair.superblock.clone();
         pair.release(&bench)?;
@@ -112,10 +89,7 @@ pub fn shrink(
 pub fn release(cache: &DeviceSpec, backing: &DeviceSpec) -> Result<(), HostError> {
     let (ring, clock) = means(cache.path())?;
     let mut pair = claimed(&ring, &clock, cache, backing)?;
-    pair.release(&Bench {
-        ring: &ring,
-        clock: &clock,
-    })
+    pair.release(&Bench { ring: &ring, clock: &clock })
 }
 
 fn means(path: &Path) -> Result<(Ring, Clock), HostError> {
@@ -125,19 +99,15 @@ fn means(path: &Path) -> Result<(Ring, Clock), HostError> {
 
 /// Claims a cache and its backing, which must belong together, with nothing in the one that the other lacks.
 fn claimed(ring: &Ring, clock: &Clock, cache: &DeviceSpec, backing: &DeviceSpec) -> Result<Pair, HostError> {
-    let places = Places {
-        cache: cache.clone(),
-        backing: backing.clone(),
-    };
+    let places = Places { cache: cache.clone(), backing: backing.clone() };
     let mut pair = Pair::open(ring, clock, &places, None)?;
     pair.decide(false)?;
     let bench = Bench { ring, clock };
     match content(&bench, &mut *pair.cache, &pair.superblock) {
         CacheContent::Clean => Ok(pair),
-        CacheContent::Dirty(dirty_bytes) => Err(HostError::CacheDirty {
-            cache: cache.to_string(),
-            dirty_bytes,
-        }),
+        CacheContent::Dirty(dirty_bytes) => {
+            Err(HostError::CacheDirty { cache: cache.to_string(), dirty_bytes })
+        }
         CacheContent::Unreadable => Err(HostError::Damaged {
             what: format!("the log of {cache}"),
             error: forebay_format::FormatError::Checksum,

@@ -21,11 +21,7 @@ impl Bench<'_> {
         op: DeviceOp,
     ) -> Result<Option<Buf>, HostError> {
         let result = run_alone(self.ring, self.clock, device, op);
-        result.map_err(|error| HostError::Device {
-            doing,
-            device: device.info().name.clone(),
-            error,
-        })
+        result.map_err(|error| HostError::Device { doing, device: device.info().name.clone(), error })
     }
 
     pub(crate) fn read(&self, device: &mut dyn Device, offset: u64, len: usize) -> Result<Buf, HostError> {
@@ -34,11 +30,7 @@ impl Bench<'_> {
     }
 
     pub(crate) fn write(&self, device: &mut dyn Device, offset: u64, data: &[u8]) -> Result<(), HostError> {
-        let op = DeviceOp::Write {
-            offset,
-            bufs: vec![Buf::copy_of(data)],
-            durable: true,
-        };
+        let op = DeviceOp::Write { offset, bufs: vec![Buf::copy_of(data)], durable: true };
         self.run(device, "writing", op).map(drop)
     }
 
@@ -65,10 +57,7 @@ impl Bench<'_> {
             Ok(superblock) => Ok(Some(superblock)),
             Err(FormatError::Magic) if Superblock::decode(&b) == Err(FormatError::Magic) => Ok(None),
             Err(FormatError::Version(version)) => Err(HostError::CacheVersion { cache: name, version }),
-            Err(error) => Err(HostError::Damaged {
-                what: format!("the superblock of {name}"),
-                error,
-            }),
+            Err(error) => Err(HostError::Damaged { what: format!("the superblock of {name}"), error }),
         }
     }
 
@@ -80,19 +69,11 @@ impl Bench<'_> {
         let superblock = found.ok_or_else(|| HostError::NotACache { cache: cache.clone() })?;
         let wanted_bytes = superblock.layout.cache_bytes();
         if info.size_bytes < wanted_bytes {
-            return Err(HostError::CacheTruncated {
-                cache,
-                found_bytes: info.size_bytes,
-                wanted_bytes,
-            });
+            return Err(HostError::CacheTruncated { cache, found_bytes: info.size_bytes, wanted_bytes });
         }
         let (align, logical_block) = (superblock.layout.align, info.logical_block);
         if align < logical_block {
-            return Err(HostError::CacheAlignment {
-                cache,
-                align,
-                logical_block,
-            });
+            return Err(HostError::CacheAlignment { cache, align, logical_block });
         }
         Ok(superblock)
     }

@@ -74,16 +74,13 @@ impl Volume {
     pub fn open(config: VolumeConfig) -> Result<Self, HostError> {
         let name = config.name.clone();
         let (sender, receiver) = mpsc::sync_channel::<Opened>(1);
-        let spawned = thread::Builder::new()
-            .name(format!("volume {name}"))
-            .spawn(move || run(config, &sender));
+        let spawned =
+            thread::Builder::new().name(format!("volume {name}")).spawn(move || run(config, &sender));
         let thread = spawned.map_err(|e| HostError::system("start a thread for", name.as_ref(), e))?;
         match receiver.recv() {
-            Ok(Ok((shared, recovery))) => Ok(Self {
-                handle: VolumeHandle(shared),
-                recovery,
-                thread: Some(thread),
-            }),
+            Ok(Ok((shared, recovery))) => {
+                Ok(Self { handle: VolumeHandle(shared), recovery, thread: Some(thread) })
+            }
             Ok(Err(e)) => {
                 // It has said all it had to say; waiting lets the devices be free when this returns.
                 let _ = thread.join();
@@ -123,9 +120,7 @@ impl Volume {
         };
         self.handle.end(ending);
         let volume = || self.handle.0.info.name.clone();
-        thread
-            .join()
-            .unwrap_or_else(|_| Err(HostError::Stopped { volume: volume() }))
+        thread.join().unwrap_or_else(|_| Err(HostError::Stopped { volume: volume() }))
     }
 }
 
@@ -169,26 +164,17 @@ fn start(config: VolumeConfig) -> Result<(Driver, Arc<Shared>, RecoveryReport), 
         None => start_plain(config, &ring, &clock)?,
     };
     let mut driver = Driver::new(ring, clock, core, devices, Arc::clone(&shared));
-    let recovered = driver
-        .recover()
-        .map_err(|e| HostError::system("recover", shared.info.name.as_ref(), e))?;
+    let recovered =
+        driver.recover().map_err(|e| HostError::system("recover", shared.info.name.as_ref(), e))?;
     let cache = || shared.cache.as_ref().map(|c| c.name.clone()).unwrap_or_default();
-    let report = recovered.map_err(|error| HostError::Recovery {
-        cache: cache(),
-        error,
-    })?;
+    let report = recovered.map_err(|error| HostError::Recovery { cache: cache(), error })?;
     Ok((driver, shared, report))
 }
 
 type Started = (Core, Devices, Arc<Shared>);
 
 fn info(name: String, size_bytes: u64) -> VolumeInfo {
-    VolumeInfo {
-        name,
-        size_bytes,
-        read_only: false,
-        request_bytes_max: REQUEST_BYTES_MAX,
-    }
+    VolumeInfo { name, size_bytes, read_only: false, request_bytes_max: REQUEST_BYTES_MAX }
 }
 
 fn start_cached(
@@ -198,10 +184,7 @@ fn start_cached(
     clock: &Clock,
 ) -> Result<Started, HostError> {
     let bench = Bench { ring, clock };
-    let places = Places {
-        cache,
-        backing: config.backing,
-    };
+    let places = Places { cache, backing: config.backing };
     let mut decorate = config.decorate.take();
     let decorate: Option<Decorate<'_>> = match &mut decorate {
         Some(decorate) => Some(&mut **decorate),
@@ -224,11 +207,7 @@ fn start_cached(
         config.settings,
         ring.waker(),
     );
-    Ok((
-        Core::Cached(Box::new(engine)),
-        Devices::Pair(Box::new(pair)),
-        Arc::new(shared),
-    ))
+    Ok((Core::Cached(Box::new(engine)), Devices::Pair(Box::new(pair)), Arc::new(shared)))
 }
 
 fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Started, HostError> {

@@ -26,20 +26,11 @@ impl Client {
     }
 
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), IoError> {
-        self.done(Op::Write {
-            offset,
-            data: Buf::copy_of(data),
-            fua: false,
-        })
+        self.done(Op::Write { offset, data: Buf::copy_of(data), fua: false })
     }
 
     pub fn zero(&self, offset: u64, len: u64, unmap: bool) -> Result<(), IoError> {
-        self.done(Op::Zero {
-            offset,
-            len,
-            unmap,
-            fua: true,
-        })
+        self.done(Op::Zero { offset, len, unmap, fua: true })
     }
 
     pub fn flush(&self) -> Result<(), IoError> {

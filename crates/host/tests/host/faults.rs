@@ -16,11 +16,7 @@ fn injected(place: &Place) -> (VolumeConfig, InjectHandle, InjectHandle) {
     let mut config = place.config();
     let handles = (cache.clone(), backing.clone());
     config.decorate = Some(Box::new(move |role, device| {
-        let handle = if role == Role::Cache {
-            &handles.0
-        } else {
-            &handles.1
-        };
+        let handle = if role == Role::Cache { &handles.0 } else { &handles.1 };
         Box::new(ErrorInjected::new(device, handle.clone()))
     }));
     (config, cache, backing)
@@ -32,11 +28,9 @@ fn rule(text: &str) -> Rule {
 
 #[test]
 fn a_backing_that_fails_now_and_then_is_hidden() {
-    for error in [
-        "write:eio:probability=0.2",
-        "write:enospc:probability=0.2:done",
-        "any:eio:probability=0.1:seed=9",
-    ] {
+    for error in
+        ["write:eio:probability=0.2", "write:enospc:probability=0.2:done", "any:eio:probability=0.1:seed=9"]
+    {
         let place = Place::formatted(8 * MIB, VOLUME);
         let (config, _, backing) = injected(&place);
         let volume = Volume::open(config).unwrap();
@@ -69,11 +63,7 @@ fn a_cache_that_fails_for_good_is_given_up_without_loss() {
     work(&client, &mut territories, 100);
     assert_eq!(client.0.status().state, Some(State::Degraded));
     for territory in &mut territories {
-        assert_eq!(
-            territory.check_all(&client),
-            0,
-            "what is in the failed cache can still be read"
-        );
+        assert_eq!(territory.check_all(&client), 0, "what is in the failed cache can still be read");
     }
     // Everything goes through now, and the backing is made whole.
     work(&client, &mut territories, 50);
@@ -102,11 +92,7 @@ fn a_cache_that_cannot_be_read_now_and_then_gives_errors_but_nothing_wrong() {
     work(&client, &mut territories, 200);
     cache.set([]);
     for territory in &mut territories {
-        assert_eq!(
-            territory.check_all(&client),
-            0,
-            "a transient error discards nothing"
-        );
+        assert_eq!(territory.check_all(&client), 0, "a transient error discards nothing");
     }
     drop(volume);
     let volume = place.open();

@@ -17,10 +17,7 @@ fn refused(place: &Place, cache_bytes: u64, backing_bytes: u64) -> HostError {
 fn a_cache_and_a_sparse_backing_are_made() {
     let place = Place::new();
     let mut steps = Vec::new();
-    let made = format(&place.options(16 * MIB, 64 * MIB), &mut |done, all| {
-        steps.push((done, all))
-    })
-    .unwrap();
+    let made = format(&place.options(16 * MIB, 64 * MIB), &mut |done, all| steps.push((done, all))).unwrap();
     assert_eq!((made.volume_bytes, made.overwritten), (64 * MIB, None));
     assert!(matches!(made.label, LabelPlace::SideFile(_)));
     assert!(steps.windows(2).all(|w| w[0].0 < w[1].0) && steps.last().is_some_and(|(done, all)| done == all));
@@ -63,36 +60,14 @@ fn a_used_cache_is_not_overwritten_and_tells_what_it_holds() {
         format(&options, &mut |_, _| {})
     };
     let e = other(false).unwrap_err();
-    assert!(
-        matches!(
-            e,
-            HostError::CacheUsed {
-                content: CacheContent::Clean,
-                ..
-            }
-        ),
-        "{e}"
-    );
+    assert!(matches!(e, HostError::CacheUsed { content: CacheContent::Clean, .. }), "{e}");
     assert!(!place.path("other").exists());
     let volume = place.open();
     Client(volume.handle()).write(0, &[1; 8192]).unwrap();
     volume.end(Ending::Keep).unwrap();
     let e = other(false).unwrap_err();
-    assert!(
-        matches!(
-            e,
-            HostError::CacheUsed {
-                content: CacheContent::Dirty(8192),
-                ..
-            }
-        ),
-        "{e}"
-    );
-    assert!(
-        e.to_string()
-            .contains("8192 bytes that the backing lacks; --force"),
-        "{e}"
-    );
+    assert!(matches!(e, HostError::CacheUsed { content: CacheContent::Dirty(8192), .. }), "{e}");
+    assert!(e.to_string().contains("8192 bytes that the backing lacks; --force"), "{e}");
     assert_eq!(other(true).unwrap().overwritten, Some(CacheContent::Dirty(8192)));
     // The first backing's cache is gone, and it says so.
     let e = place.refusal();
@@ -150,10 +125,7 @@ fn a_file_that_is_there_is_used_as_it_is() {
     let volume = place.open();
     let client = Client(volume.handle());
     client.write(5 * MIB, &[9; 512]).unwrap();
-    assert_eq!(
-        client.read(5 * MIB - 512, 1024).unwrap()[..],
-        [[0; 512], [9; 512]].concat()
-    );
+    assert_eq!(client.read(5 * MIB - 512, 1024).unwrap()[..], [[0; 512], [9; 512]].concat());
     assert!(client.write(5 * MIB, &[9; 1024]).is_err());
     volume.end(Ending::Destage).unwrap();
     assert_eq!(place.content("backing")[5 << 20..], [9; 512]);

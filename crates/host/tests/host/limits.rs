@@ -39,28 +39,14 @@ fn clients_wait_while_the_queue_is_full() {
                     assert!(result.is_ok());
                     counted.fetch_add(1, Ordering::SeqCst);
                 });
-                handle.submit(
-                    Op::Write {
-                        offset: i * 512,
-                        data,
-                        fua: false,
-                    },
-                    Origin::default(),
-                    done,
-                );
+                handle.submit(Op::Write { offset: i * 512, data, fua: false }, Origin::default(), done);
                 let now = submitted.fetch_add(1, Ordering::SeqCst) + 1;
-                assert!(
-                    now <= ended.load(Ordering::SeqCst) + REQUESTS_MAX,
-                    "more than the limit was taken"
-                );
+                assert!(now <= ended.load(Ordering::SeqCst) + REQUESTS_MAX, "more than the limit was taken");
             }
         })
     };
     submitter.join().unwrap();
-    assert!(
-        begun.elapsed() >= Duration::from_millis(200),
-        "the last hundred waited for the first to end"
-    );
+    assert!(begun.elapsed() >= Duration::from_millis(200), "the last hundred waited for the first to end");
     volume.end(Ending::Keep).unwrap();
     assert_eq!(ended.load(Ordering::SeqCst), total);
 }
@@ -80,15 +66,7 @@ fn a_completion_may_submit() {
             }
         });
         let data = Buf::copy_of(&[1; 512]);
-        handle.submit(
-            Op::Write {
-                offset: 0,
-                data,
-                fua: false,
-            },
-            Origin::default(),
-            done,
-        );
+        handle.submit(Op::Write { offset: 0, data, fua: false }, Origin::default(), done);
     }
     chain(handle, 20, sender);
     receiver.recv().unwrap();
@@ -104,15 +82,7 @@ fn every_request_is_answered_even_if_the_volume_goes_away() {
         let sender = sender.clone();
         let data = Buf::copy_of(&[1; 512]);
         let done = Box::new(move |result: Result<_, _>| sender.send(result.is_err()).unwrap());
-        handle.submit(
-            Op::Write {
-                offset: i * 512,
-                data,
-                fua: false,
-            },
-            Origin::default(),
-            done,
-        );
+        handle.submit(Op::Write { offset: i * 512, data, fua: false }, Origin::default(), done);
     }
     volume.end(Ending::Abandon).unwrap();
     drop(sender);
@@ -124,15 +94,11 @@ fn every_request_is_answered_even_if_the_volume_goes_away() {
 fn errors_of_the_backing_reach_the_client() {
     let place = Place::new();
     sparse(&place.path("backing"), MIB);
-    let handle = InjectHandle::new([
-        "write:enospc".parse().unwrap(),
-        "read:eio:from=4K:to=8K".parse().unwrap(),
-    ]);
+    let handle =
+        InjectHandle::new(["write:enospc".parse().unwrap(), "read:eio:from=4K:to=8K".parse().unwrap()]);
     let mut config = place.plain_config();
     let injected = handle.clone();
-    config.decorate = Some(Box::new(move |_, device| {
-        Box::new(ErrorInjected::new(device, injected.clone()))
-    }));
+    config.decorate = Some(Box::new(move |_, device| Box::new(ErrorInjected::new(device, injected.clone()))));
     let volume = Volume::open(config).unwrap();
     let client = crate::client::Client(volume.handle());
     assert_eq!(client.write(0, &[1; 512]).unwrap_err().kind.errno(), 28);

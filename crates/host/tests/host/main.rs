@@ -1,6 +1,7 @@
 //! Volumes over real files: formatting, pairing, serving, dying, coming back.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod block;
 mod client;
 mod faults;
 mod format;

@@ -31,17 +31,11 @@ fn an_older_copy_of_either_side_is_refused() {
             place.copy(name, &format!("new-{name}"));
         }
         place.copy("old-cache", "cache");
-        assert!(matches!(
-            pairing(place.refusal()),
-            Refusal::StaleCache { cache: 0, backing: 1 }
-        ));
+        assert!(matches!(pairing(place.refusal()), Refusal::StaleCache { cache: 0, backing: 1 }));
         place.copy("new-cache", "cache");
         place.copy("old-backing", "backing");
         place.copy("old-backing.forebay", "backing.forebay");
-        assert!(matches!(
-            pairing(place.refusal()),
-            Refusal::StaleBacking { cache: 1, backing: 0 }
-        ));
+        assert!(matches!(pairing(place.refusal()), Refusal::StaleBacking { cache: 1, backing: 0 }));
         place.copy("new-backing", "backing");
         place.copy("new-backing.forebay", "backing.forebay");
         place.run(Ending::Keep);
@@ -65,12 +59,7 @@ fn a_foreign_cache_or_backing_is_refused() {
 fn truncated_swapped_damaged_and_missing_devices_are_refused() {
     let place = Place::formatted(CACHE, BACKING);
     let set_len = |name: &str, bytes| {
-        std::fs::OpenOptions::new()
-            .write(true)
-            .open(place.path(name))
-            .unwrap()
-            .set_len(bytes)
-            .unwrap();
+        std::fs::OpenOptions::new().write(true).open(place.path(name)).unwrap().set_len(bytes).unwrap();
     };
     let mut config = place.config();
     (config.cache, config.backing) = (Some(place.spec("backing")), place.spec("cache"));
@@ -79,10 +68,7 @@ fn truncated_swapped_damaged_and_missing_devices_are_refused() {
     for bytes in [CACHE - MIB, 600 << 10, 100 << 10] {
         set_len("cache", bytes);
         let e = place.refusal();
-        assert!(
-            matches!(e, HostError::CacheTruncated { found_bytes, .. } if found_bytes == bytes),
-            "{e}"
-        );
+        assert!(matches!(e, HostError::CacheTruncated { found_bytes, .. } if found_bytes == bytes), "{e}");
     }
     set_len("cache", 0);
     assert!(matches!(place.refusal(), HostError::NotACache { .. }));
@@ -104,10 +90,7 @@ fn truncated_swapped_damaged_and_missing_devices_are_refused() {
     assert_eq!(e.class(), ErrorClass::Corrupt, "{e}");
     std::fs::remove_file(place.path("backing")).unwrap();
     let e = place.refusal();
-    assert!(
-        e.to_string().contains("does not exist") && !place.path("backing").exists(),
-        "{e}"
-    );
+    assert!(e.to_string().contains("does not exist") && !place.path("backing").exists(), "{e}");
 }
 
 #[test]
@@ -160,10 +143,7 @@ fn without_its_cache_a_backing_is_served_only_if_that_is_wanted_and_then_the_cac
     assert_eq!(Client(volume.handle()).read(0, 512).unwrap()[..], [0; 512]);
     volume.end(Ending::Keep).unwrap();
     assert!(matches!(pairing(place.refusal()), Refusal::BackingMovedOn(_)));
-    Volume::open(place.plain_config())
-        .unwrap()
-        .end(Ending::Keep)
-        .unwrap();
+    Volume::open(place.plain_config()).unwrap().end(Ending::Keep).unwrap();
 }
 
 #[test]
@@ -195,4 +175,29 @@ fn a_backing_is_known_by_whichever_link_it_is_given() {
     let mut config = place.plain_config();
     config.backing = DeviceSpec::Path(place.path("link"));
     assert!(matches!(refusal(config), HostError::WithoutItsCache { .. }));
+}
+
+#[test]
+fn a_start_that_is_cut_off_does_no_harm() {
+    use forebay_device::decorate::{ErrorInjected, InjectHandle};
+    use forebay_engine::Role;
+    let place = Place::formatted(CACHE, BACKING);
+    let volume = place.open();
+    Client(volume.handle()).write(0, &[1; 4096]).unwrap();
+    volume.end(Ending::Keep).unwrap();
+    // Each of the superblock's copies may be the one that the crash prevents.
+    for after in [0, 1] {
+        let handle = InjectHandle::new([format!("durable:eio:once:after={after}").parse().unwrap()]);
+        let mut config = place.config();
+        let injected = handle.clone();
+        config.decorate = Some(Box::new(move |role, device| match role {
+            Role::Cache => Box::new(ErrorInjected::new(device, injected.clone())),
+            Role::Backing => device,
+        }));
+        assert_eq!(refusal(config).class(), ErrorClass::Failed);
+        assert_eq!(handle.fired(), 1);
+        let volume = place.open();
+        assert_eq!(Client(volume.handle()).read(0, 4096).unwrap()[..], [1; 4096]);
+        volume.end(Ending::Keep).unwrap();
+    }
 }

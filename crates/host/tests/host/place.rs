@@ -17,10 +17,7 @@ pub struct Place {
 impl Place {
     /// On a disk file system.
     pub fn new() -> Self {
-        Self {
-            directory: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
-            pmem: false,
-        }
+        Self { directory: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), pmem: false }
     }
 
     /// With a mapped cache on tmpfs.
@@ -30,10 +27,7 @@ impl Place {
             eprintln!("SKIP: no tmpfs at /dev/shm");
             assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "no tmpfs at /dev/shm");
         }
-        Some(Self {
-            directory: directory.ok()?,
-            pmem: true,
-        })
+        Some(Self { directory: directory.ok()?, pmem: true })
     }
 
     /// Made, with a cache and a sparse backing of these sizes.

@@ -37,21 +37,10 @@ fn bad_requests_are_refused_and_so_are_late_ones() {
     let (_place, volume) = plain(MIB);
     let client = Client(volume.handle());
     for op in [
-        Op::Read {
-            offset: MIB,
-            len: 512,
-        },
+        Op::Read { offset: MIB, len: 512 },
         Op::Read { offset: 1, len: 512 },
-        Op::Read {
-            offset: 0,
-            len: 1 << 30,
-        },
-        Op::Zero {
-            offset: 0,
-            len: 2 * MIB,
-            unmap: true,
-            fua: false,
-        },
+        Op::Read { offset: 0, len: 1 << 30 },
+        Op::Zero { offset: 0, len: 2 * MIB, unmap: true, fua: false },
     ] {
         assert_eq!(client.run(op).unwrap_err().kind, ErrorKind::Invalid);
     }
@@ -66,22 +55,11 @@ fn holes_are_told_from_data() {
     let (_place, volume) = plain(4 * MIB);
     let client = Client(volume.handle());
     client.write(MIB, &vec![1; 1 << 20]).unwrap();
-    let extents: Vec<_> = client
-        .status(0, 4 * MIB)
-        .iter()
-        .map(|e| (e.len, e.allocation))
-        .collect();
-    let expected = [
-        (MIB, Allocation::Hole),
-        (MIB, Allocation::Data),
-        (2 * MIB, Allocation::Hole),
-    ];
+    let extents: Vec<_> = client.status(0, 4 * MIB).iter().map(|e| (e.len, e.allocation)).collect();
+    let expected = [(MIB, Allocation::Hole), (MIB, Allocation::Data), (2 * MIB, Allocation::Hole)];
     assert_eq!(extents, expected);
     let middle = client.status(MIB + 512, 512);
-    assert_eq!(
-        (middle.len(), middle[0].len, middle[0].allocation),
-        (1, 512, Allocation::Data)
-    );
+    assert_eq!((middle.len(), middle[0].len, middle[0].allocation), (1, 512, Allocation::Data));
 }
 
 #[test]

@@ -14,10 +14,7 @@ fn a_dirty_cache_grows() {
     let mut territories = divide(VOLUME, 4, 31);
     let volume = place.open();
     work(&Client(volume.handle()), &mut territories, 100);
-    assert!(
-        grow(&place.spec("cache"), Some(12 * MIB), &mut |_, _| {}).is_err(),
-        "it is in use"
-    );
+    assert!(grow(&place.spec("cache"), Some(12 * MIB), &mut |_, _| {}).is_err(), "it is in use");
     volume.end(Ending::Keep).unwrap();
     let layout = grow(&place.spec("cache"), Some(12 * MIB), &mut |_, _| {}).unwrap();
     assert!(layout.cache_bytes() > 11 * MIB);
@@ -50,10 +47,7 @@ fn only_a_clean_cache_shrinks_or_goes() {
     work(&Client(volume.handle()), &mut territories, 50);
     volume.end(Ending::Keep).unwrap();
     let e = shrink(&cache, &backing, 8 * MIB, &mut |_, _| {}).unwrap_err();
-    assert!(
-        matches!(e, HostError::CacheDirty { dirty_bytes, .. } if dirty_bytes > 0),
-        "{e}"
-    );
+    assert!(matches!(e, HostError::CacheDirty { dirty_bytes, .. } if dirty_bytes > 0), "{e}");
     let e = release(&cache, &backing).unwrap_err();
     assert!(matches!(e, HostError::CacheDirty { .. }), "{e}");
     place.run(Ending::Destage);

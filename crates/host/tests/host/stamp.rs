@@ -116,18 +116,12 @@ impl Territory {
 
     /// Reads a range and holds it to what is allowed. What was found is the only thing allowed from then on.
     fn check(&mut self, client: &Client, range: Range<u64>) -> Result<(), IoError> {
-        let data = client.read(
-            range.start * SECTOR,
-            ((range.end - range.start) * SECTOR) as usize,
-        )?;
+        let data = client.read(range.start * SECTOR, ((range.end - range.start) * SECTOR) as usize)?;
         for (sector, bytes) in range.zip(data.chunks_exact(SECTOR as usize)) {
             let found = version_of(sector, bytes);
             let allowed = self.may_be(sector);
             let fits = found.is_some_and(|v| allowed.contains(&v));
-            assert!(
-                fits,
-                "sector {sector}: {found:?} was read, allowed is {allowed:?}"
-            );
+            assert!(fits, "sector {sector}: {found:?} was read, allowed is {allowed:?}");
             *allowed = found.into_iter().collect();
         }
         Ok(())
@@ -161,15 +155,9 @@ impl Territory {
 pub fn divide(volume_bytes: u64, clients: u64, seed: u64) -> Vec<Territory> {
     let sectors = volume_bytes / SECTOR;
     let border = |i: u64| {
-        if i == clients {
-            sectors
-        } else {
-            sectors * i / clients
-        }
+        if i == clients { sectors } else { sectors * i / clients }
     };
-    (0..clients)
-        .map(|i| Territory::new(border(i)..border(i + 1), seed * 1000 + i))
-        .collect()
+    (0..clients).map(|i| Territory::new(border(i)..border(i + 1), seed * 1000 + i)).collect()
 }
 
 /// Each client makes so many requests, all at the same time; ends early when the volume stops.

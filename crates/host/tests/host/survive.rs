@@ -17,13 +17,7 @@ const CLIENTS: u64 = 6;
 /// Rounds of random work that end in turn by death, by a stop that keeps dirty data, and by one that destages.
 fn rounds(place: &Place, settings: Settings, seed: u64) {
     let mut territories = divide(VOLUME, CLIENTS, seed);
-    let endings = [
-        Ending::Abandon,
-        Ending::Keep,
-        Ending::Abandon,
-        Ending::Destage,
-        Ending::Abandon,
-    ];
+    let endings = [Ending::Abandon, Ending::Keep, Ending::Abandon, Ending::Destage, Ending::Abandon];
     for (round, ending) in endings.into_iter().enumerate() {
         let mut config = place.config();
         config.settings = settings;
@@ -62,27 +56,13 @@ fn write_back_on_files() {
 #[test]
 fn write_through_on_files() {
     let place = Place::formatted(8 * MIB, VOLUME);
-    rounds(
-        &place,
-        Settings {
-            write_policy: WritePolicy::WriteThrough,
-            ..Settings::default()
-        },
-        12,
-    );
+    rounds(&place, Settings { write_policy: WritePolicy::WriteThrough, ..Settings::default() }, 12);
 }
 
 #[test]
 fn bypass_when_full() {
     let place = Place::formatted(4 * MIB, VOLUME);
-    rounds(
-        &place,
-        Settings {
-            on_full: OnFull::Bypass,
-            ..Settings::default()
-        },
-        13,
-    );
+    rounds(&place, Settings { on_full: OnFull::Bypass, ..Settings::default() }, 13);
 }
 
 #[test]
@@ -137,20 +117,9 @@ fn figures_and_allocation() {
     let status = client.0.status();
     assert_eq!((status.writes, status.bytes_acknowledged), (1, MIB));
     assert!(status.bytes_to_cache > MIB);
-    let extents: Vec<_> = client
-        .status(0, VOLUME)
-        .iter()
-        .map(|e| (e.len, e.allocation))
-        .collect();
-    let expected = [
-        (MIB, Allocation::Hole),
-        (MIB, Allocation::Data),
-        (VOLUME - 2 * MIB, Allocation::Hole),
-    ];
-    assert_eq!(
-        extents, expected,
-        "cached data counts although the backing has a hole there"
-    );
+    let extents: Vec<_> = client.status(0, VOLUME).iter().map(|e| (e.len, e.allocation)).collect();
+    let expected = [(MIB, Allocation::Hole), (MIB, Allocation::Data), (VOLUME - 2 * MIB, Allocation::Hole)];
+    assert_eq!(extents, expected, "cached data counts although the backing has a hole there");
     drop(volume);
     let volume = place.open();
     let client = Client(volume.handle());
