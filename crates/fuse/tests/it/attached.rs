@@ -29,6 +29,7 @@ fn fio_verify(target: &Path, extra: &[&str]) {
         "--iodepth=32",
         "--verify=crc32c",
         "--verify_fatal=1",
+        "--verify_state_save=0",
         "--verify_backlog=100",
         "--randseed=4711",
         "--output-format=terse",
@@ -97,6 +98,7 @@ fn a_file_system_on_it_stays_whole() {
             "--rw=randwrite",
             "--verify=crc32c",
             "--verify_fatal=1",
+            "--verify_state_save=0",
             "--randseed=11",
             "--output-format=terse",
         ];
