@@ -51,6 +51,18 @@ struct Daemon {
     commands: ChildStdin,
     lines: Receiver<String>,
     device: PathBuf,
+    file: PathBuf,
+}
+
+impl Drop for Daemon {
+    /// A test that fails must not leave anything behind that waits for ever.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        if thread::panicking() {
+            let _ = Command::new("umount").args(["-f", "-l"]).arg(&self.file).status();
+        }
+        let _ = self.child.wait();
+    }
 }
 
 impl Daemon {
@@ -72,7 +84,13 @@ impl Daemon {
             }
         });
         let commands = child.stdin.take().unwrap();
-        let mut daemon = Self { child, commands, lines, device: PathBuf::new() };
+        let mut daemon = Self {
+            child,
+            commands,
+            lines,
+            device: PathBuf::new(),
+            file: file.to_owned(),
+        };
         let ready = daemon.wait_for("ready ");
         daemon.device = PathBuf::from(&ready["ready ".len()..]);
         daemon
@@ -256,4 +274,36 @@ fn the_next_daemon_takes_the_path_over() {
     assert!(second.is_backed_by(&file));
     second.kill();
     assert_eq!(clean_stale(&file).unwrap().mounts, 1);
+}
+
+#[test]
+fn loop_devices_that_others_made_are_cleared_as_well() {
+    if !able(&["mke2fs", "mount", "umount", "losetup"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("volume");
+    let point = dir.path().join("mounted");
+    fs::create_dir(&point).unwrap();
+    let mut daemon = Daemon::start(&file);
+    let losetup = || {
+        let output = run("losetup", &["--find", "--show", file.to_str().unwrap()]);
+        PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+    };
+    let (unused, mounted) = (losetup(), losetup());
+    run("mke2fs", &["-q", "-t", "ext4", mounted.to_str().unwrap()]);
+    run("mount", &[mounted.to_str().unwrap(), point.to_str().unwrap()]);
+    daemon.kill();
+    let cleaned = clean_stale(&file).unwrap();
+    run("umount", &[point.to_str().unwrap()]);
+    let expected = Cleaned {
+        mounts: 1,
+        loops_cleared: vec![unused],
+        loops_in_use: vec![mounted.clone()],
+    };
+    assert_eq!(cleaned, expected);
+    let name = mounted.file_name().unwrap().to_str().unwrap();
+    let shown = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
+    let stands = shown.trim_end() == file.to_str().unwrap();
+    assert!(!stands, "it went when it was unmounted");
 }
