@@ -12,10 +12,10 @@ use forebay_block::{BLOCK_BYTES, BlockService};
 use fuser::{BackgroundSession, Config, Session, SessionACL};
 
 use crate::error::FuseError;
-use crate::filesystem::VolumeFile;
 use crate::mounts::{self, Unmount};
 use crate::stale::{FileState, clean_stale, state_of};
 use crate::stats::{Counters, FuseStats};
+use crate::volume_file::VolumeFile;
 
 /// The longest request in bytes that the kernel is asked to send: its own limit is 256 pages.
 const REQUEST_BYTES_MAX: usize = 1 << 20;

@@ -46,6 +46,7 @@ mod queue;
 mod reclaim;
 mod stale;
 mod stats;
+mod volume_file;
 
 pub use attachment::{AttachOptions, Attachment};
 pub use error::FuseError;
