@@ -192,12 +192,7 @@ impl Filesystem for VolumeFile {
         match zero_len(offset, length, self.size_bytes) {
             Ok(0) => reply.ok(),
             Ok(len) => {
-                let op = Op::Zero {
-                    offset,
-                    len,
-                    unmap,
-                    fua: false,
-                };
+                let op = Op::Zero { offset, len, unmap, fua: false };
                 let inside = self.gate.enter();
                 self.submit(op, origin(request, false), move |result, _| {
                     drop(inside);

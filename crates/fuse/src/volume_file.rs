@@ -53,14 +53,7 @@ impl VolumeFile {
             size_bytes: info.size_bytes,
             request_bytes_max,
             options,
-            attributes: Mutex::new(Attributes {
-                mode,
-                uid: 0,
-                gid: 0,
-                atime: now,
-                mtime: now,
-                ctime: now,
-            }),
+            attributes: Mutex::new(Attributes { mode, uid: 0, gid: 0, atime: now, mtime: now, ctime: now }),
             gate: Arc::default(),
             counters,
         }
@@ -135,13 +128,7 @@ impl VolumeFile {
     }
 
     fn read_sector(&self, offset: u64, into: &mut [u8], origin: Origin) -> Result<(), Errno> {
-        match self.wait_for(
-            Op::Read {
-                offset,
-                len: into.len(),
-            },
-            origin,
-        )? {
+        match self.wait_for(Op::Read { offset, len: into.len() }, origin)? {
             Reply::Data(data) if data.len() == into.len() => {
                 into.copy_from_slice(&data);
                 Ok(())
@@ -171,14 +158,7 @@ impl VolumeFile {
             self.read_sector(window.offset + last as u64, &mut data[last..], origin)?;
         }
         data[window.skip..end].copy_from_slice(&bytes[..window.take]);
-        self.wait_for(
-            Op::Write {
-                offset: window.offset,
-                data: data.freeze(),
-                fua,
-            },
-            origin,
-        )?;
+        self.wait_for(Op::Write { offset: window.offset, data: data.freeze(), fua }, origin)?;
         Ok(window.take)
     }
 
@@ -201,11 +181,7 @@ impl VolumeFile {
             }
             at += step;
         }
-        if hole {
-            Ok(self.size_bytes)
-        } else {
-            Err(Errno::ENXIO)
-        }
+        if hole { Ok(self.size_bytes) } else { Err(Errno::ENXIO) }
     }
 }
 
@@ -223,9 +199,5 @@ pub(crate) fn answer_plain(result: Result<Reply, IoError>, reply: ReplyEmpty) {
 
 /// What FUSE tells of who asks: the thread, but not through a loop device, where it is always a kernel worker.
 pub(crate) fn origin(request: &Request, sync: bool) -> Origin {
-    Origin {
-        sync,
-        pid: request.pid(),
-        ..Origin::default()
-    }
+    Origin { sync, pid: request.pid(), ..Origin::default() }
 }

@@ -84,13 +84,7 @@ impl Daemon {
             }
         });
         let commands = child.stdin.take().unwrap();
-        let mut daemon = Self {
-            child,
-            commands,
-            lines,
-            device: PathBuf::new(),
-            file: file.to_owned(),
-        };
+        let mut daemon = Self { child, commands, lines, device: PathBuf::new(), file: file.to_owned() };
         let ready = daemon.wait_for("ready ");
         daemon.device = PathBuf::from(&ready["ready ".len()..]);
         daemon
@@ -296,11 +290,7 @@ fn loop_devices_that_others_made_are_cleared_as_well() {
     daemon.kill();
     let cleaned = clean_stale(&file).unwrap();
     run("umount", &[point.to_str().unwrap()]);
-    let expected = Cleaned {
-        mounts: 1,
-        loops_cleared: vec![unused],
-        loops_in_use: vec![mounted.clone()],
-    };
+    let expected = Cleaned { mounts: 1, loops_cleared: vec![unused], loops_in_use: vec![mounted.clone()] };
     assert_eq!(cleaned, expected);
     let name = mounted.file_name().unwrap().to_str().unwrap();
     let shown = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
