@@ -1,6 +1,6 @@
 //! Reading and writing little-endian fields one after the other.
 
-use crate::FormatError;
+use crate::{COUNTER_MAX, FormatError};
 
 /// Reads fields from the front of a slice; running out is [`FormatError::Truncated`], never a panic.
 pub(crate) struct Reader<'a> {
@@ -30,6 +30,11 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn u64(&mut self) -> Result<u64, FormatError> {
         self.array().map(u64::from_le_bytes)
+    }
+
+    /// A number that grows by one: larger ones than [`COUNTER_MAX`] were never reached, and adding to them is safe.
+    pub(crate) fn counter(&mut self, field: &'static str) -> Result<u64, FormatError> {
+        self.u64().and_then(|v| if v <= COUNTER_MAX { Ok(v) } else { Err(FormatError::Field(field)) })
     }
 }
 

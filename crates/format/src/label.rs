@@ -118,10 +118,10 @@ impl Label {
         if version != LABEL_VERSION {
             return Err(FormatError::Version(version));
         }
-        let update = r.u64()?;
+        let update = r.counter("update")?;
         let backing_id = r.array()?;
         let cache_id = r.array()?;
-        let generation = r.u64()?;
+        let generation = r.counter("generation")?;
         let phase = match r.u32()? {
             1 => Phase::Intent,
             2 => Phase::Committed,

@@ -26,3 +26,6 @@ pub mod superblock;
 
 pub use error::FormatError;
 pub use layout::Layout;
+
+/// Largest value of a number that counts: runs, updates, records, segments of the log. No cache lives to see it.
+pub const COUNTER_MAX: u64 = u64::MAX >> 1;

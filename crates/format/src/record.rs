@@ -179,12 +179,12 @@ impl RecordHeader {
         r.bytes(16)?;
         let cache_id: [u8; 16] = r.array()?;
         let mut h = Self {
-            generation: r.u64()?,
-            segment_seq: r.u64()?,
-            seq: Seq(r.u64()?),
-            durable_upto: Seq(r.u64()?),
-            clean_upto: Seq(r.u64()?),
-            tail: r.u64()?,
+            generation: r.counter("generation")?,
+            segment_seq: r.counter("segment_seq")?,
+            seq: Seq(r.counter("seq")?),
+            durable_upto: Seq(r.counter("durable_upto")?),
+            clean_upto: Seq(r.counter("clean_upto")?),
+            tail: r.counter("tail")?,
             time_ns: r.u64()?,
             offset: r.u32()?,
             clean_stop: false,

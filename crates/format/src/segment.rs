@@ -60,8 +60,12 @@ impl SegmentHeader {
         }
         let align = r.u32()?;
         let cache_id: [u8; 16] = r.array()?;
-        let header =
-            Self { generation: r.u64()?, segment_seq: r.u64()?, first_seq: Seq(r.u64()?), index: r.u32()? };
+        let header = Self {
+            generation: r.counter("generation")?,
+            segment_seq: r.counter("segment_seq")?,
+            first_seq: Seq(r.counter("first_seq")?),
+            index: r.u32()?,
+        };
         let segment_bytes = r.u32()?;
         if cache_id != layout.cache_id
             || header.index != index

@@ -148,12 +148,12 @@ impl Trailer {
         let cache_id: [u8; 16] = r.array()?;
         let t = Self {
             body_bytes,
-            generation: r.u64()?,
-            segment_seq: r.u64()?,
-            first_seq: Seq(r.u64()?),
-            last_seq: Seq(r.u64()?),
-            clean_upto: Seq(r.u64()?),
-            tail: r.u64()?,
+            generation: r.counter("generation")?,
+            segment_seq: r.counter("segment_seq")?,
+            first_seq: Seq(r.counter("first_seq")?),
+            last_seq: Seq(r.counter("last_seq")?),
+            clean_upto: Seq(r.counter("clean_upto")?),
+            tail: r.counter("tail")?,
             time_first_ns: r.u64()?,
             time_last_ns: r.u64()?,
             body_crc: r.u32()?,
@@ -187,7 +187,7 @@ impl Trailer {
             return Err(FormatError::Checksum);
         }
         let mut r = Reader::new(body);
-        let mut entries = Vec::with_capacity(self.records as usize);
+        let mut entries = Vec::with_capacity((self.records as usize).min(body.len() / ENTRY_BYTES));
         let mut at = u64::from(layout.align);
         for _ in 0..self.records {
             let (offset, header_bytes, extents, blocks) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);

@@ -102,8 +102,8 @@ impl Superblock {
         }
         let cache_id = r.array()?;
         let backing_id = r.array()?;
-        let update = r.u64()?;
-        let generation = r.u64()?;
+        let update = r.counter("update")?;
+        let generation = r.counter("generation")?;
         let volume_bytes = r.u64()?;
         let layout = Layout {
             cache_id,

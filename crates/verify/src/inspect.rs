@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io;
 
 use forebay_format::superblock::SUPERBLOCK_OFFSETS;
-use forebay_format::{Layout, label, record, superblock};
+use forebay_format::{COUNTER_MAX, Layout, label, record, superblock};
 use serde::Serialize;
 
 use crate::Source;
@@ -185,6 +185,7 @@ pub fn constants() -> Vec<Constant> {
         ("RECORD_EXTENTS_MAX", record::RECORD_EXTENTS_MAX.into()),
         ("HEADER_BYTES_MAX", record::HEADER_BYTES_MAX as u64),
         ("BLOCKS_MAX", record::BLOCKS_MAX),
+        ("COUNTER_MAX", COUNTER_MAX),
         ("LABEL_VERSION", label::LABEL_VERSION.into()),
         ("LABEL_COPY_BYTES", label::LABEL_COPY_BYTES as u64),
         ("LABEL_BYTES", label::LABEL_BYTES as u64),

@@ -44,6 +44,16 @@ impl Source for [u8] {
     }
 }
 
+impl<S: Source + ?Sized> Source for &S {
+    fn size(&self) -> Result<u64> {
+        (**self).size()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        (**self).read_at(buf, offset)
+    }
+}
+
 impl Source for Vec<u8> {
     fn size(&self) -> Result<u64> {
         self.as_slice().size()

@@ -77,6 +77,10 @@ impl Survey {
         let mut misplaced = Vec::new();
         let mut bytes = Vec::new();
         for index in 0..layout.segment_count {
+            if layout.segment_offset(index) >= image.size {
+                // A truncated image; or a superblock that was made up to keep a reader busy.
+                break;
+            }
             let header = read_header(image, layout, index, &mut misplaced)?;
             header.iter().for_each(|h| claims.learn_header(h));
             let own_lap = header.map_or(0, |h| h.segment_seq);

@@ -5,6 +5,8 @@ mod verify {
     mod damage;
     mod fixtures;
     mod flips;
+    mod fuzz;
     mod shown;
+    mod targets;
     mod writer;
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use forebay_format::Layout;
 use forebay_format::label::{self, LABEL_VERSION};
 use forebay_format::record::{self, ExtentKind};
 use forebay_format::superblock::{self, FORMAT_VERSION};
+use forebay_format::{COUNTER_MAX, Layout};
 
 use super::samples;
 
@@ -45,6 +45,7 @@ fn constants() {
         ("RECORD_EXTENTS_MAX", record::RECORD_EXTENTS_MAX.into()),
         ("HEADER_BYTES_MAX", record::HEADER_BYTES_MAX as u64),
         ("BLOCKS_MAX", record::BLOCKS_MAX),
+        ("COUNTER_MAX", COUNTER_MAX),
         ("LABEL_VERSION", LABEL_VERSION.into()),
         ("LABEL_COPY_BYTES", label::LABEL_COPY_BYTES as u64),
         ("LABEL_BYTES", label::LABEL_BYTES as u64),

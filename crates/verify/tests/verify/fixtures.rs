@@ -18,8 +18,10 @@ use serde_json::Value;
 
 use super::writer::{self, Writer};
 
+type Maker = fn() -> Vec<u8>;
+
 /// All fixtures, and how each was made when its format was released.
-const FIXTURES: [(&str, fn() -> Vec<u8>); 11] = [
+const FIXTURES: [(&str, Maker); 11] = [
     ("v1-new", || {
         let mut w = Writer::new(512, 6);
         w.superblock.layout.generation = 0;
@@ -108,8 +110,8 @@ fn read_image(name: &str) -> Vec<u8> {
 }
 
 /// The report as JSON, without what may change from release to release.
-fn report_of(image: &Vec<u8>) -> Result<Value, String> {
-    let mut json = serde_json::to_value(check(image).map_err(|e| e.to_string())?).unwrap();
+fn report_of(image: &[u8]) -> Result<Value, String> {
+    let mut json = serde_json::to_value(check(&image).map_err(|e| e.to_string())?).unwrap();
     let report = json.as_object_mut().unwrap();
     report.remove("bytes_read");
     for finding in report["findings"].as_array_mut().unwrap() {
@@ -118,7 +120,7 @@ fn report_of(image: &Vec<u8>) -> Result<Value, String> {
     Ok(json)
 }
 
-fn write_missing(name: &str, make: fn() -> Vec<u8>) {
+fn write_missing(name: &str, make: Maker) {
     let file = path(&format!("{name}.img.gz"));
     if file.exists() {
         return;

@@ -49,15 +49,19 @@ pub fn pattern(block: u64, seq: u64) -> Vec<u8> {
     [block.to_le_bytes(), seq.to_le_bytes()].concat().repeat(256)
 }
 
+pub fn layout(align: u32, segment_count: u32) -> Layout {
+    Layout {
+        cache_id: *b"cache-id-0123456",
+        generation: 1,
+        align,
+        segment_bytes: SEGMENT_BYTES,
+        segment_count,
+    }
+}
+
 impl Writer {
     pub fn new(align: u32, segment_count: u32) -> Self {
-        let layout = Layout {
-            cache_id: *b"cache-id-0123456",
-            generation: 1,
-            align,
-            segment_bytes: SEGMENT_BYTES,
-            segment_count,
-        };
+        let layout = layout(align, segment_count);
         let superblock = Superblock {
             update: 1,
             layout,
