@@ -20,16 +20,10 @@ use memory::{MemoryVolume, Workers};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let address = arguments
-        .next()
-        .ok_or("which address? write unix:PATH or tcp:HOST:PORT")?
-        .parse()?;
+    let address = arguments.next().ok_or("which address? write unix:PATH or tcp:HOST:PORT")?.parse()?;
     let mebibytes: u64 = arguments.next().map_or(Ok(64), |n| n.parse())?;
-    let workers = if arguments.next().as_deref() == Some("inline") {
-        Workers::Inline
-    } else {
-        Workers::Thread
-    };
+    let workers =
+        if arguments.next().as_deref() == Some("inline") { Workers::Inline } else { Workers::Thread };
     let volume = MemoryVolume::new("memory", mebibytes << 20, workers);
     let server = NbdServer::start(ServerConfig {
         listen: vec![address],

@@ -40,10 +40,7 @@ impl FromStr for Address {
             Some(("tcp", rest)) => tcp(rest),
             _ => Err("it starts neither with unix: nor with tcp:"),
         };
-        parsed.map_err(|reason| AddressError {
-            text: text.to_owned(),
-            reason,
-        })
+        parsed.map_err(|reason| AddressError { text: text.to_owned(), reason })
     }
 }
 
@@ -62,9 +59,7 @@ fn unix(path: &str) -> Result<Address, &'static str> {
 
 fn tcp(rest: &str) -> Result<Address, &'static str> {
     let (host, port) = rest.rsplit_once(':').ok_or("the port is missing")?;
-    let port = port
-        .parse()
-        .map_err(|_| "the port is no number from 0 to 65535")?;
+    let port = port.parse().map_err(|_| "the port is no number from 0 to 65535")?;
     let host = match host.strip_prefix('[') {
         Some(bracketed) => bracketed.strip_suffix(']').ok_or("the bracket is not closed")?,
         None if host.contains(':') => return Err("an IPv6 address stands in brackets"),
@@ -73,10 +68,7 @@ fn tcp(rest: &str) -> Result<Address, &'static str> {
     if host.is_empty() {
         return Err("the host is empty; 0.0.0.0 or [::] means every interface");
     }
-    Ok(Address::Tcp {
-        host: host.to_owned(),
-        port,
-    })
+    Ok(Address::Tcp { host: host.to_owned(), port })
 }
 
 impl fmt::Display for Address {
@@ -95,22 +87,11 @@ mod tests {
 
     #[test]
     fn addresses_survive_a_round_trip() {
-        for text in [
-            "unix:/run/a b.sock",
-            "tcp:localhost:10809",
-            "tcp:[::1]:0",
-            "tcp:0.0.0.0:65535",
-        ] {
+        for text in ["unix:/run/a b.sock", "tcp:localhost:10809", "tcp:[::1]:0", "tcp:0.0.0.0:65535"] {
             let address: Address = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
         }
-        assert_eq!(
-            "tcp:[::1]:7".parse(),
-            Ok(Address::Tcp {
-                host: "::1".into(),
-                port: 7
-            })
-        );
+        assert_eq!("tcp:[::1]:7".parse(), Ok(Address::Tcp { host: "::1".into(), port: 7 }));
         assert_eq!("unix:a:b".parse(), Ok(Address::Unix("a:b".into())));
     }
 

@@ -71,11 +71,7 @@ impl From<InputError> for Departure {
 
 impl Connection {
     pub(crate) fn new(id: u64, socket: Socket) -> Self {
-        Self {
-            id,
-            socket: Arc::new(socket),
-            serving: OnceLock::new(),
-        }
+        Self { id, socket: Arc::new(socket), serving: OnceLock::new() }
     }
 
     /// Serves the client until it leaves, breaks the protocol, or the server stops.
@@ -139,10 +135,7 @@ impl Connection {
             return Departure::Refused("there is no such export");
         };
         let limits = &context.limits;
-        let gate = Arc::new(Gate::new(
-            limits.requests_in_flight_max,
-            limits.bytes_in_flight_max,
-        ));
+        let gate = Arc::new(Gate::new(limits.requests_in_flight_max, limits.bytes_in_flight_max));
         let serving = Arc::new(Serving {
             session: Session::from(choice),
             export: Arc::clone(export),
@@ -158,11 +151,7 @@ impl Connection {
                 return Departure::Fault(format!("cannot start the connection's writer: {e}"));
             }
             let _finish = FinishOutbox(&serving.outbox);
-            let mut reader = Reader {
-                serving,
-                input,
-                pid: self.socket.peer_pid(),
-            };
+            let mut reader = Reader { serving, input, pid: self.socket.peer_pid() };
             let departure = reader.run(&context.stopping);
             if matches!(departure, Departure::Fault(_)) {
                 // No reply may keep a client's place that has broken the protocol.
@@ -216,11 +205,8 @@ impl Reader<'_> {
             if stopping.load(Ordering::Relaxed) {
                 return Departure::Stopping;
             }
-            let outcome = self
-                .input
-                .header::<{ Request::BYTES }>()
-                .map_err(Departure::from)
-                .and_then(|header| {
+            let outcome =
+                self.input.header::<{ Request::BYTES }>().map_err(Departure::from).and_then(|header| {
                     let request =
                         Request::decode(&header).map_err(|e| Departure::Fault(format!("request: {e}")))?;
                     self.take(request)
@@ -253,14 +239,7 @@ impl Reader<'_> {
                     return Err(within_request(error));
                 }
                 serving.tally(|c| add(&c.bytes_written, u64::from(request.len)));
-                self.submit(
-                    Op::Write {
-                        offset: request.offset,
-                        data: data.freeze(),
-                        fua,
-                    },
-                    ticket,
-                );
+                self.submit(Op::Write { offset: request.offset, data: data.freeze(), fua }, ticket);
             }
             Verdict::Submit(op) => {
                 let reply_bytes = match &op {
@@ -286,11 +265,7 @@ impl Reader<'_> {
     /// Waits for a place among the requests in flight.
     fn enter(&self, request: Request, charge: usize) -> Ticket {
         self.serving.enter(charge);
-        Ticket {
-            serving: Some(Arc::clone(self.serving)),
-            request,
-            charge,
-        }
+        Ticket { serving: Some(Arc::clone(self.serving)), request, charge }
     }
 
     fn answer_at_once(&self, head: Vec<u8>, is_error: bool) {
@@ -353,10 +328,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.answer(Err(IoError::new(
-            ErrorKind::Shutdown,
-            "the volume dropped the request",
-        )));
+        self.answer(Err(IoError::new(ErrorKind::Shutdown, "the volume dropped the request")));
     }
 }
 

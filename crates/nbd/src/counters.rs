@@ -52,7 +52,7 @@ counters! {
     bytes_written,
     /// Requests answered with an error.
     errors,
-    /// Replies that had to wait for the connection's writer, because the socket could not take them at once.
+    /// Replies that had to wait for the connection's writer, because the socket could not take them at once, or under TLS.
     replies_deferred,
     /// Times that reading from a client was paused at a limit of requests or bytes in flight.
     pauses,

@@ -25,11 +25,7 @@ pub struct Export {
 impl Export {
     /// An export of `service` without a description, whose requests are critical only if something else says so.
     pub fn new(service: Arc<dyn BlockService>) -> Self {
-        Self {
-            service,
-            description: String::new(),
-            critical: false,
-        }
+        Self { service, description: String::new(), critical: false }
     }
 }
 

@@ -21,12 +21,7 @@ pub(crate) struct Gate {
 
 impl Gate {
     pub(crate) fn new(requests_max: usize, bytes_max: usize) -> Self {
-        Self {
-            requests_max,
-            bytes_max,
-            in_flight: Mutex::default(),
-            left: Condvar::new(),
-        }
+        Self { requests_max, bytes_max, in_flight: Mutex::default(), left: Condvar::new() }
     }
 
     /// Lets in a request of `bytes`, waiting while the limits do not allow it; calls `pause` before it waits. A request
@@ -41,10 +36,7 @@ impl Gate {
             if let Some(pause) = pause.take() {
                 pause();
             }
-            in_flight = self
-                .left
-                .wait(in_flight)
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            in_flight = self.left.wait(in_flight).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
         in_flight.requests += 1;
         in_flight.bytes += bytes;
@@ -63,10 +55,7 @@ impl Gate {
     pub(crate) fn wait_empty(&self) {
         let mut in_flight = hold(&self.in_flight);
         while in_flight.requests > 0 {
-            in_flight = self
-                .left
-                .wait(in_flight)
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            in_flight = self.left.wait(in_flight).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
     }
 

@@ -62,13 +62,7 @@ impl Input {
             plain @ Transport::Plain(_) => Source::Plain(plain),
         };
         let window = vec![0; WINDOW_BYTES].into_boxed_slice();
-        Self {
-            source,
-            window,
-            start: 0,
-            end: 0,
-            deadline: Some(deadline),
-        }
+        Self { source, window, start: 0, end: 0, deadline: Some(deadline) }
     }
 
     /// Reading may wait for ever from now on: a client may be idle as long as it likes.

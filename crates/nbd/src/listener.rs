@@ -46,10 +46,7 @@ impl Listener {
             Self::Unix { path, .. } => Some(Address::Unix(path.clone())),
             Self::Tcp(socket) => {
                 let bound = socket.local_addr().ok()?;
-                Some(Address::Tcp {
-                    host: bound.ip().to_string(),
-                    port: bound.port(),
-                })
+                Some(Address::Tcp { host: bound.ip().to_string(), port: bound.port() })
             }
         }
     }
@@ -68,11 +65,7 @@ impl Listener {
             Self::Tcp(socket) => socket.as_fd(),
         };
         let _ = rustix::net::shutdown(fd, Shutdown::Both);
-        if let Self::Unix {
-            path,
-            identity: Some(identity),
-            ..
-        } = self
+        if let Self::Unix { path, identity: Some(identity), .. } = self
             && identity_of(path) == Some(*identity)
         {
             let _ = fs::remove_file(path);
@@ -85,19 +78,14 @@ fn identity_of(path: &Path) -> Option<(u64, u64)> {
 }
 
 fn open_tcp(address: &Address, host: &str, port: u16) -> Result<Vec<Listener>, ServerError> {
-    let failed = |source| ServerError::Bind {
-        address: address.clone(),
-        source,
-    };
+    let failed = |source| ServerError::Bind { address: address.clone(), source };
     let mut opened = Vec::new();
     let mut missing = None;
     for resolved in (host, port).to_socket_addrs().map_err(failed)? {
         match TcpListener::bind(resolved) {
             Ok(socket) => opened.push(Listener::Tcp(socket)),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-                return Err(ServerError::InUse {
-                    address: address.clone(),
-                });
+                return Err(ServerError::InUse { address: address.clone() });
             }
             // A name may resolve to a protocol that this machine lacks; one address that works is enough.
             Err(e) => missing = Some(e),
@@ -113,10 +101,7 @@ fn open_tcp(address: &Address, host: &str, port: u16) -> Result<Vec<Listener>, S
 /// Binds a unix socket. A path that a dead server left behind is replaced; the directory is locked meanwhile, so that
 /// of two servers that find the same dead one, the second does not remove the first one's socket.
 fn open_unix(address: &Address, path: &Path) -> Result<Listener, ServerError> {
-    let failed = |source| ServerError::Bind {
-        address: address.clone(),
-        source,
-    };
+    let failed = |source| ServerError::Bind { address: address.clone(), source };
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
@@ -125,30 +110,19 @@ fn open_unix(address: &Address, path: &Path) -> Result<Listener, ServerError> {
     lock_within(&lock, LOCK_WAIT).map_err(failed)?;
     let socket = match UnixListener::bind(path) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-            let is_socket = fs::symlink_metadata(path)
-                .map_err(failed)?
-                .file_type()
-                .is_socket();
+            let is_socket = fs::symlink_metadata(path).map_err(failed)?.file_type().is_socket();
             if !is_socket {
-                return Err(ServerError::NotASocket {
-                    path: path.to_owned(),
-                });
+                return Err(ServerError::NotASocket { path: path.to_owned() });
             }
             if is_live(path).map_err(failed)? {
-                return Err(ServerError::InUse {
-                    address: address.clone(),
-                });
+                return Err(ServerError::InUse { address: address.clone() });
             }
             fs::remove_file(path).map_err(failed)?;
             UnixListener::bind(path).map_err(failed)?
         }
         other => other.map_err(failed)?,
     };
-    Ok(Listener::Unix {
-        socket,
-        path: path.to_owned(),
-        identity: identity_of(path),
-    })
+    Ok(Listener::Unix { socket, path: path.to_owned(), identity: identity_of(path) })
 }
 
 fn lock_within(file: &File, wait: Duration) -> io::Result<()> {

@@ -100,10 +100,7 @@ pub struct Negotiation {
 impl Negotiation {
     /// Starts a negotiation; appends the greeting.
     pub fn new(policy: TlsPolicy, out: &mut Vec<u8>) -> Self {
-        Greeting {
-            flags: handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES,
-        }
-        .encode(out);
+        Greeting { flags: handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES }.encode(out);
         Self {
             policy,
             phase: Phase::Flags,
@@ -145,11 +142,7 @@ impl Negotiation {
             }
             Phase::Discard { option, left } => {
                 let left = left.saturating_sub(bytes.len());
-                self.phase = if left > 0 {
-                    Phase::Discard { option, left }
-                } else {
-                    Phase::Header
-                };
+                self.phase = if left > 0 { Phase::Discard { option, left } } else { Phase::Header };
                 if left == 0 {
                     answer_error(out, option, option_reply::ERR_TOO_BIG, "option is too long");
                 }
@@ -173,10 +166,7 @@ impl Negotiation {
         if len <= OPTION_BYTES_MAX {
             self.phase = Phase::Data(header);
         } else if len <= OPTION_SKIP_BYTES_MAX && header.option != option::EXPORT_NAME {
-            self.phase = Phase::Discard {
-                option: header.option,
-                left: len,
-            };
+            self.phase = Phase::Discard { option: header.option, left: len };
         } else {
             return Step::End(Ending::OptionTooLong(header.len));
         }
@@ -186,12 +176,7 @@ impl Negotiation {
     fn option(&mut self, number: u32, data: &[u8], exports: &dyn Catalog, out: &mut Vec<u8>) -> Step {
         let in_the_clear = self.policy == TlsPolicy::Required && !self.secure;
         if in_the_clear && !matches!(number, option::STARTTLS | option::ABORT | option::EXPORT_NAME) {
-            answer_error(
-                out,
-                number,
-                option_reply::ERR_TLS_REQD,
-                "this server requires TLS",
-            );
+            answer_error(out, number, option_reply::ERR_TLS_REQD, "this server requires TLS");
             return Step::Continue;
         }
         match number {
@@ -226,10 +211,7 @@ impl Negotiation {
         let Some(export) = found else {
             return Step::End(Ending::Refused("there is no such export"));
         };
-        let reply = ExportReply {
-            size: export.size_bytes,
-            flags: export.flags(self.structured),
-        };
+        let reply = ExportReply { size: export.size_bytes, flags: export.flags(self.structured) };
         reply.encode(self.no_zeroes, out);
         Step::Serve(Box::new(self.choice(export)))
     }
@@ -242,12 +224,7 @@ impl Negotiation {
             return refuse(out, option::STARTTLS, "TLS is in use already");
         }
         if self.policy == TlsPolicy::Off {
-            answer_error(
-                out,
-                option::STARTTLS,
-                option_reply::ERR_POLICY,
-                "TLS is not configured",
-            );
+            answer_error(out, option::STARTTLS, option_reply::ERR_POLICY, "TLS is not configured");
             return Step::Continue;
         }
         answer(out, option::STARTTLS, option_reply::ACK, &[]);
@@ -265,14 +242,7 @@ impl Negotiation {
             return Step::Continue;
         };
         let flags = export.flags(self.structured);
-        answer_info(
-            out,
-            number,
-            &Info::Export {
-                size: export.size_bytes,
-                flags,
-            },
-        );
+        answer_info(out, number, &Info::Export { size: export.size_bytes, flags });
         if request.asks_for(info::NAME) {
             answer_info(out, number, &Info::Name(&export.name));
         }
@@ -281,11 +251,7 @@ impl Negotiation {
         }
         answer_info(out, number, &Info::BlockSize(export.block_sizes()));
         answer(out, number, option_reply::ACK, &[]);
-        if number == option::GO {
-            Step::Serve(Box::new(self.choice(export)))
-        } else {
-            Step::Continue
-        }
+        if number == option::GO { Step::Serve(Box::new(self.choice(export))) } else { Step::Continue }
     }
 
     fn contexts(&mut self, number: u32, data: &[u8], exports: &dyn Catalog, out: &mut Vec<u8>) {
@@ -317,11 +283,7 @@ impl Negotiation {
         if chosen {
             let id = if setting { BASE_ALLOCATION_ID } else { 0 };
             let mut payload = Vec::new();
-            ContextReply {
-                id,
-                name: BASE_ALLOCATION,
-            }
-            .encode(&mut payload);
+            ContextReply { id, name: BASE_ALLOCATION }.encode(&mut payload);
             answer(out, number, option_reply::META_CONTEXT, &payload);
         }
         if setting && chosen {
@@ -332,11 +294,7 @@ impl Negotiation {
 
     fn choice(&self, export: ExportDescription) -> Choice {
         let base_allocation = self.allocation_of.as_deref() == Some(export.name.as_str());
-        Choice {
-            export,
-            structured: self.structured,
-            base_allocation,
-        }
+        Choice { export, structured: self.structured, base_allocation }
     }
 }
 
@@ -346,11 +304,7 @@ fn list(data: &[u8], exports: &dyn Catalog, out: &mut Vec<u8>) -> Step {
     }
     for export in exports.all() {
         let mut payload = Vec::new();
-        ServerEntry {
-            name: &export.name,
-            description: &export.description,
-        }
-        .encode(&mut payload);
+        ServerEntry { name: &export.name, description: &export.description }.encode(&mut payload);
         answer(out, option::LIST, option_reply::SERVER, &payload);
     }
     answer(out, option::LIST, option_reply::ACK, &[]);
@@ -358,12 +312,7 @@ fn list(data: &[u8], exports: &dyn Catalog, out: &mut Vec<u8>) -> Step {
 }
 
 fn answer(out: &mut Vec<u8>, option: u32, kind: u32, payload: &[u8]) {
-    OptionReplyHeader {
-        option,
-        kind,
-        len: payload.len() as u32,
-    }
-    .encode(out);
+    OptionReplyHeader { option, kind, len: payload.len() as u32 }.encode(out);
     out.extend_from_slice(payload);
 }
 
@@ -389,11 +338,7 @@ pub(crate) fn block_sizes(request_bytes_max: usize) -> BlockSizes {
     let maximum = u32::try_from(request_bytes_max).unwrap_or(u32::MAX) / MINIMUM * MINIMUM;
     let maximum = maximum.max(MINIMUM);
     let preferred = if maximum < PREFERRED { MINIMUM } else { PREFERRED };
-    BlockSizes {
-        minimum: MINIMUM,
-        preferred,
-        maximum,
-    }
+    BlockSizes { minimum: MINIMUM, preferred, maximum }
 }
 
 /// Whether `name` can be an export's name: the protocol's strings are short, and the empty name means "the default".

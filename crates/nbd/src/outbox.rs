@@ -38,12 +38,7 @@ pub(crate) struct Frame {
 
 impl Frame {
     pub(crate) const fn new(head: Vec<u8>, data: Option<Buf>, charge: usize) -> Self {
-        Self {
-            head,
-            data,
-            charge,
-            sent: 0,
-        }
+        Self { head, data, charge, sent: 0 }
     }
 
     fn len(&self) -> usize {
@@ -55,10 +50,7 @@ impl Frame {
         let data: &[u8] = self.data.as_deref().unwrap_or_default();
         let of_head = self.sent.min(self.head.len());
         let of_data = self.sent - of_head;
-        [
-            IoSlice::new(&self.head[of_head..]),
-            IoSlice::new(&data[of_data..]),
-        ]
+        [IoSlice::new(&self.head[of_head..]), IoSlice::new(&data[of_data..])]
     }
 }
 
@@ -83,12 +75,7 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(crate) fn new(transport: Transport, gate: Arc<Gate>) -> Self {
-        Self {
-            transport,
-            gate,
-            state: Mutex::default(),
-            work: Condvar::new(),
-        }
+        Self { transport, gate, state: Mutex::default(), work: Condvar::new() }
     }
 
     /// Sends `frame` or queues it, without waiting for the client; says whether it was queued.

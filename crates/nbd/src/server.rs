@@ -145,12 +145,7 @@ impl NbdServer {
     pub fn start(config: ServerConfig) -> Result<Self, ServerError> {
         let exports = ExportTable::new(config.exports).map_err(|name| ServerError::ExportName { name })?;
         let tls = config.tls.as_ref().map(TlsIdentity::load).transpose()?;
-        let context = Context {
-            exports,
-            tls,
-            limits: config.limits,
-            stopping: AtomicBool::new(false),
-        };
+        let context = Context { exports, tls, limits: config.limits, stopping: AtomicBool::new(false) };
         let mut server = Self {
             shared: Arc::new(Shared {
                 context,
@@ -164,16 +159,12 @@ impl NbdServer {
         };
         // From here on, an error drops `server`, which closes what is open.
         for address in &config.listen {
-            server
-                .listeners
-                .extend(Listener::open(address)?.into_iter().map(Arc::new));
+            server.listeners.extend(Listener::open(address)?.into_iter().map(Arc::new));
         }
         for listener in &server.listeners {
             let (shared, listener) = (Arc::clone(&server.shared), Arc::clone(listener));
             let thread = thread::Builder::new().name("nbd-accept".to_owned());
-            let handle = thread
-                .spawn(move || shared.accept_from(&listener))
-                .map_err(ServerError::Thread)?;
+            let handle = thread.spawn(move || shared.accept_from(&listener)).map_err(ServerError::Thread)?;
             hold(&server.acceptors).push(handle);
         }
         Ok(server)
@@ -207,16 +198,9 @@ impl NbdServer {
         for connection in &left {
             connection.socket.shut();
         }
-        let stuck = if left.is_empty() {
-            0
-        } else {
-            shared.wait_ended(CUT_WAIT).len()
-        };
+        let stuck = if left.is_empty() { 0 } else { shared.wait_ended(CUT_WAIT).len() };
         if stuck > 0 {
-            tracing::warn!(
-                stuck,
-                "connections still wait for their volume; they end when it answers"
-            );
+            tracing::warn!(stuck, "connections still wait for their volume; they end when it answers");
         }
         left.len()
     }
@@ -227,10 +211,7 @@ impl NbdServer {
         let connections: Vec<_> = hold(&shared.connections).values().map(|c| c.status()).collect();
         let exports = shared.context.exports.iter().map(|served| ExportStatus {
             name: served.name.clone(),
-            connections: connections
-                .iter()
-                .filter(|c| c.export.as_ref() == Some(&served.name))
-                .count(),
+            connections: connections.iter().filter(|c| c.export.as_ref() == Some(&served.name)).count(),
             counts: served.counters.snapshot(),
         });
         ServerStatus {
@@ -288,11 +269,7 @@ impl Shared {
             let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
             // One line for each doubling: a client that tries again and again must not fill the log.
             if refused.is_power_of_two() {
-                tracing::warn!(
-                    peer = socket.peer(),
-                    refused,
-                    "connection refused: too many connections"
-                );
+                tracing::warn!(peer = socket.peer(), refused, "connection refused: too many connections");
             }
             return;
         }
@@ -300,10 +277,7 @@ impl Shared {
         let connection = Arc::new(Connection::new(id, socket));
         connections.insert(id, Arc::clone(&connection));
         drop(connections);
-        let presence = Presence {
-            shared: Arc::clone(self),
-            id,
-        };
+        let presence = Presence { shared: Arc::clone(self), id };
         let thread = thread::Builder::new().name(format!("nbd-recv-{id}"));
         let spawned = thread.spawn(move || connection.run(&presence.shared.context));
         if let Err(error) = spawned {
@@ -320,11 +294,8 @@ impl Shared {
             if connections.is_empty() || left.is_zero() {
                 return connections.values().map(Arc::clone).collect();
             }
-            connections = self
-                .ended
-                .wait_timeout(connections, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            connections =
+                self.ended.wait_timeout(connections, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

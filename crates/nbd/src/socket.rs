@@ -23,11 +23,7 @@ impl Socket {
         let fd = OwnedFd::from(stream);
         let peer_pid =
             sockopt::socket_peercred(&fd).map_or(0, |c| c.pid.as_raw_nonzero().get().cast_unsigned());
-        Self {
-            fd,
-            peer: format!("unix client (pid {peer_pid})"),
-            peer_pid,
-        }
+        Self { fd, peer: format!("unix client (pid {peer_pid})"), peer_pid }
     }
 
     /// Takes over a TCP socket. Replies are sent whole, so that waiting to fill a segment (Nagle) would only delay
@@ -37,11 +33,7 @@ impl Socket {
         let peer = stream.peer_addr()?.to_string();
         let fd = OwnedFd::from(stream);
         sockopt::set_socket_keepalive(&fd, true)?;
-        Ok(Self {
-            fd,
-            peer,
-            peer_pid: 0,
-        })
+        Ok(Self { fd, peer, peer_pid: 0 })
     }
 
     /// The peer, for a person.

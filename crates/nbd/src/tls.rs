@@ -69,10 +69,7 @@ impl TlsIdentity {
         let chain = read_pem::<CertificateDer<'static>>(&dir.join("server-cert.pem"))?;
         let key_path = dir.join("server-key.pem");
         let key = PrivateKeyDer::from_pem_file(&key_path).map_err(|e| file_error(&key_path, e))?;
-        let identity_error = |source| TlsError::Identity {
-            directory: dir.clone(),
-            source,
-        };
+        let identity_error = |source| TlsError::Identity { directory: dir.clone(), source };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -97,18 +94,9 @@ impl TlsIdentity {
         } else {
             builder.with_no_client_auth()
         };
-        let config = builder
-            .with_single_cert(chain, key)
-            .map_err(|e| identity_error(e.into()))?;
-        let policy = if settings.required {
-            TlsPolicy::Required
-        } else {
-            TlsPolicy::Offered
-        };
-        Ok(Self {
-            config: Arc::new(config),
-            policy,
-        })
+        let config = builder.with_single_cert(chain, key).map_err(|e| identity_error(e.into()))?;
+        let policy = if settings.required { TlsPolicy::Required } else { TlsPolicy::Offered };
+        Ok(Self { config: Arc::new(config), policy })
     }
 
     pub(crate) const fn policy(&self) -> TlsPolicy {
@@ -119,9 +107,7 @@ impl TlsIdentity {
 /// All sections of a kind in a file, at least one.
 fn read_pem<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
     let sections = T::pem_file_iter(path).map_err(|e| file_error(path, e))?;
-    let found: Vec<T> = sections
-        .collect::<Result<_, _>>()
-        .map_err(|e| file_error(path, e))?;
+    let found: Vec<T> = sections.collect::<Result<_, _>>().map_err(|e| file_error(path, e))?;
     if found.is_empty() {
         return Err(file_error(path, pem::Error::NoItemsFound));
     }
@@ -129,10 +115,7 @@ fn read_pem<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
 }
 
 fn file_error(path: &Path, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TlsError {
-    TlsError::File {
-        path: path.to_owned(),
-        source: source.into(),
-    }
+    TlsError::File { path: path.to_owned(), source: source.into() }
 }
 
 /// The TLS state of a connection. Reader and writer take its lock to decrypt and to encrypt, never while they wait
@@ -153,10 +136,7 @@ impl TlsSession {
             socket.limit_waits(Some(deadline))?;
             socket.send_all(&mut [IoSlice::new(&output)])?;
             if !state.is_handshaking() {
-                return Ok(Self {
-                    socket,
-                    state: Mutex::new(state),
-                });
+                return Ok(Self { socket, state: Mutex::new(state) });
             }
             let received = socket.receive(&mut input)?;
             if received == 0 {
@@ -229,12 +209,7 @@ pub(crate) struct TlsInput {
 
 impl TlsInput {
     pub(crate) fn new(session: Arc<TlsSession>) -> Self {
-        Self {
-            session,
-            encrypted: vec![0; RECORD_BYTES].into_boxed_slice(),
-            start: 0,
-            end: 0,
-        }
+        Self { session, encrypted: vec![0; RECORD_BYTES].into_boxed_slice(), start: 0, end: 0 }
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -253,9 +228,7 @@ impl TlsInput {
             }
             if self.start < self.end {
                 self.start += state.read_tls(&mut &self.encrypted[self.start..self.end])?;
-                state
-                    .process_new_packets()
-                    .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+                state.process_new_packets().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
                 continue;
             }
             drop(state);

@@ -87,25 +87,12 @@ impl Session {
         match request.command {
             command::FLUSH => Verdict::Submit(Op::Flush),
             _ if len == 0 => Verdict::Nothing,
-            command::READ => Verdict::Submit(Op::Read {
-                offset,
-                len: request.len as usize,
-            }),
+            command::READ => Verdict::Submit(Op::Read { offset, len: request.len as usize }),
             command::WRITE => Verdict::Write { fua },
-            command::TRIM => Verdict::Submit(Op::Zero {
-                offset,
-                len,
-                unmap: true,
-                fua,
-            }),
+            command::TRIM => Verdict::Submit(Op::Zero { offset, len, unmap: true, fua }),
             command::WRITE_ZEROES => {
                 let unmap = !request.has(command_flag::NO_HOLE);
-                Verdict::Submit(Op::Zero {
-                    offset,
-                    len,
-                    unmap,
-                    fua,
-                })
+                Verdict::Submit(Op::Zero { offset, len, unmap, fua })
             }
             _ => Verdict::Submit(Op::Status { offset, len }),
         }
@@ -125,10 +112,7 @@ impl Session {
         if request.command == command::FLUSH {
             return Ok(());
         }
-        let writes = matches!(
-            request.command,
-            command::WRITE | command::TRIM | command::WRITE_ZEROES
-        );
+        let writes = matches!(request.command, command::WRITE | command::TRIM | command::WRITE_ZEROES);
         if writes && self.read_only {
             return refuse(NbdError::EPERM, "the volume is read-only");
         }
@@ -142,10 +126,7 @@ impl Session {
             }
         }
         if request.has(command_flag::FAST_ZERO) && request.command == command::WRITE_ZEROES {
-            return refuse(
-                NbdError::ENOTSUP,
-                "zeroing is not known to be faster than writing",
-            );
+            return refuse(NbdError::ENOTSUP, "zeroing is not known to be faster than writing");
         }
         Ok(())
     }
@@ -157,22 +138,11 @@ impl Session {
         }
         let has_data = matches!(request.command, command::READ | command::WRITE);
         if has_data && request.len as usize > self.request_bytes_max {
-            return refuse(
-                NbdError::EINVAL,
-                "request is longer than the export's maximum block size",
-            );
+            return refuse(NbdError::EINVAL, "request is longer than the export's maximum block size");
         }
-        if request
-            .offset
-            .checked_add(len)
-            .is_none_or(|end| end > self.size_bytes)
-        {
+        if request.offset.checked_add(len).is_none_or(|end| end > self.size_bytes) {
             let stores = matches!(request.command, command::WRITE | command::WRITE_ZEROES);
-            let error = if stores {
-                NbdError::ENOSPC
-            } else {
-                NbdError::EINVAL
-            };
+            let error = if stores { NbdError::ENOSPC } else { NbdError::EINVAL };
             return refuse(error, "request reaches past the end of the volume");
         }
         Ok(())
@@ -186,11 +156,7 @@ impl Session {
     ) -> (Vec<u8>, Option<Buf>, bool) {
         let told = match (request.command, answer) {
             (_, Err(error)) => {
-                return (
-                    self.error(request, error.kind.into(), &error.to_string()),
-                    None,
-                    true,
-                );
+                return (self.error(request, error.kind.into(), &error.to_string()), None, true);
             }
             (command::READ, Ok(Reply::Data(data))) if data.len() == request.len as usize => {
                 Some((self.data_head(request), Some(data)))
@@ -203,11 +169,7 @@ impl Session {
         };
         match told {
             Some((head, data)) => (head, data, false),
-            None => (
-                self.error(request, NbdError::EIO, "the volume gave a wrong answer"),
-                None,
-                true,
-            ),
+            None => (self.error(request, NbdError::EIO, "the volume gave a wrong answer"), None, true),
         }
     }
 
@@ -217,11 +179,7 @@ impl Session {
             return chunk_of(request, chunk::NONE, &[]);
         }
         let mut out = Vec::with_capacity(SimpleReply::BYTES);
-        SimpleReply {
-            error: NbdError::OK,
-            cookie: request.cookie,
-        }
-        .encode(&mut out);
+        SimpleReply { error: NbdError::OK, cookie: request.cookie }.encode(&mut out);
         out
     }
 
@@ -233,11 +191,7 @@ impl Session {
             return chunk_of(request, chunk::ERROR, &payload);
         }
         let mut out = Vec::with_capacity(SimpleReply::BYTES);
-        SimpleReply {
-            error,
-            cookie: request.cookie,
-        }
-        .encode(&mut out);
+        SimpleReply { error, cookie: request.cookie }.encode(&mut out);
         out
     }
 
@@ -248,13 +202,7 @@ impl Session {
         let len = request.len + ChunkPayload::DATA_OFFSET_BYTES as u32;
         let mut out = Vec::with_capacity(ChunkHeader::BYTES + ChunkPayload::DATA_OFFSET_BYTES);
         let (flags, cookie) = (chunk_flag::DONE, request.cookie);
-        ChunkHeader {
-            flags,
-            kind: chunk::OFFSET_DATA,
-            cookie,
-            len,
-        }
-        .encode(&mut out);
+        ChunkHeader { flags, kind: chunk::OFFSET_DATA, cookie, len }.encode(&mut out);
         out.extend_from_slice(&request.offset.to_be_bytes());
         out
     }
@@ -264,13 +212,7 @@ impl Session {
 fn chunk_of(request: &Request, kind: u16, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(ChunkHeader::BYTES + payload.len());
     let len = payload.len() as u32;
-    ChunkHeader {
-        flags: chunk_flag::DONE,
-        kind,
-        cookie: request.cookie,
-        len,
-    }
-    .encode(&mut out);
+    ChunkHeader { flags: chunk_flag::DONE, kind, cookie: request.cookie, len }.encode(&mut out);
     out.extend_from_slice(payload);
     out
 }

@@ -43,11 +43,7 @@ impl<'a> ContextRequest<'a> {
             check.string()?;
         }
         check.end()?;
-        Ok(Self {
-            export,
-            query_count,
-            queries,
-        })
+        Ok(Self { export, query_count, queries })
     }
 
     /// The queries, in order.
@@ -80,9 +76,6 @@ impl<'a> ContextReply<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(bytes);
         let id = cursor.u32()?;
-        Ok(Self {
-            id,
-            name: text(cursor.remainder())?,
-        })
+        Ok(Self { id, name: text(cursor.remainder())? })
     }
 }

@@ -50,11 +50,7 @@ impl<'a> Cursor<'a> {
 
     /// Refuses a message that is longer than what it says.
     pub(super) const fn end(self) -> Result<(), DecodeError> {
-        if self.rest.is_empty() {
-            Ok(())
-        } else {
-            Err(DecodeError::Trailing)
-        }
+        if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing) }
     }
 }
 

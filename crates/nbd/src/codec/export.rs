@@ -137,10 +137,7 @@ impl<'a> Info<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Option<Self>, DecodeError> {
         let mut cursor = Cursor::new(bytes);
         let decoded = match cursor.u16()? {
-            info::EXPORT => Self::Export {
-                size: cursor.u64()?,
-                flags: cursor.u16()?,
-            },
+            info::EXPORT => Self::Export { size: cursor.u64()?, flags: cursor.u16()? },
             info::NAME => return text(cursor.remainder()).map(|name| Some(Self::Name(name))),
             info::DESCRIPTION => return text(cursor.remainder()).map(|d| Some(Self::Description(d))),
             info::BLOCK_SIZE => Self::BlockSize(BlockSizes {
@@ -185,10 +182,7 @@ impl ExportReply {
     /// Wrong length.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(bytes);
-        let reply = Self {
-            size: cursor.u64()?,
-            flags: cursor.u16()?,
-        };
+        let reply = Self { size: cursor.u64()?, flags: cursor.u16()? };
         cursor.end()?;
         Ok(reply)
     }
@@ -217,9 +211,6 @@ impl<'a> ServerEntry<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(bytes);
         let name = cursor.string()?;
-        Ok(Self {
-            name,
-            description: text(cursor.remainder())?,
-        })
+        Ok(Self { name, description: text(cursor.remainder())? })
     }
 }

@@ -84,10 +84,7 @@ impl OptionHeader {
         if magic != IHAVEOPT {
             return Err(DecodeError::Magic(magic));
         }
-        let header = Self {
-            option: cursor.u32()?,
-            len: cursor.u32()?,
-        };
+        let header = Self { option: cursor.u32()?, len: cursor.u32()? };
         cursor.end()?;
         Ok(header)
     }
@@ -126,11 +123,7 @@ impl OptionReplyHeader {
         if magic != OPTION_REPLY_MAGIC {
             return Err(DecodeError::Magic(magic));
         }
-        let header = Self {
-            option: cursor.u32()?,
-            kind: cursor.u32()?,
-            len: cursor.u32()?,
-        };
+        let header = Self { option: cursor.u32()?, kind: cursor.u32()?, len: cursor.u32()? };
         cursor.end()?;
         Ok(header)
     }

@@ -116,10 +116,9 @@ impl ReplyHeader {
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut cursor = Cursor::new(bytes);
         let header = match cursor.u32()? {
-            SIMPLE_MAGIC => Self::Simple(SimpleReply {
-                error: NbdError(cursor.u32()?),
-                cookie: cursor.u64()?,
-            }),
+            SIMPLE_MAGIC => {
+                Self::Simple(SimpleReply { error: NbdError(cursor.u32()?), cookie: cursor.u64()? })
+            }
             CHUNK_MAGIC => Self::Chunk(ChunkHeader {
                 flags: cursor.u16()?,
                 kind: cursor.u16()?,
@@ -208,15 +207,9 @@ impl<'a> ChunkPayload<'a> {
         let mut cursor = Cursor::new(bytes);
         match kind {
             chunk::NONE => cursor.end().map(|()| Self::None),
-            chunk::OFFSET_DATA => Ok(Self::Data {
-                offset: cursor.u64()?,
-                data: cursor.remainder(),
-            }),
+            chunk::OFFSET_DATA => Ok(Self::Data { offset: cursor.u64()?, data: cursor.remainder() }),
             chunk::OFFSET_HOLE => {
-                let hole = Self::Hole {
-                    offset: cursor.u64()?,
-                    len: cursor.u32()?,
-                };
+                let hole = Self::Hole { offset: cursor.u64()?, len: cursor.u32()? };
                 cursor.end().map(|()| hole)
             }
             chunk::BLOCK_STATUS => {
@@ -231,16 +224,8 @@ impl<'a> ChunkPayload<'a> {
                 let error = NbdError(cursor.u32()?);
                 let len = usize::from(cursor.u16()?);
                 let message = text(cursor.bytes(len)?)?;
-                let offset = if kind == chunk::ERROR_OFFSET {
-                    Some(cursor.u64()?)
-                } else {
-                    None
-                };
-                Ok(Self::Error {
-                    error,
-                    message,
-                    offset,
-                })
+                let offset = if kind == chunk::ERROR_OFFSET { Some(cursor.u64()?) } else { None };
+                Ok(Self::Error { error, message, offset })
             }
             other => Err(DecodeError::UnknownValue(u32::from(other))),
         }
@@ -249,11 +234,6 @@ impl<'a> ChunkPayload<'a> {
     /// The extents of a status payload's bytes.
     pub fn extents(bytes: &[u8]) -> impl Iterator<Item = Extent> {
         let mut cursor = Cursor::new(bytes);
-        std::iter::from_fn(move || {
-            Some(Extent {
-                len: cursor.u32().ok()?,
-                flags: cursor.u32().ok()?,
-            })
-        })
+        std::iter::from_fn(move || Some(Extent { len: cursor.u32().ok()?, flags: cursor.u32().ok()? }))
     }
 }

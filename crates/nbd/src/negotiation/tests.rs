@@ -23,11 +23,7 @@ impl Catalog for One {
 /// Feeds an option as a driver would; the last step and what was sent.
 fn feed(negotiation: &mut Negotiation, number: u32, data: &[u8]) -> (Step, Vec<u8>) {
     let mut bytes = Vec::new();
-    OptionHeader {
-        option: number,
-        len: data.len() as u32,
-    }
-    .encode(&mut bytes);
+    OptionHeader { option: number, len: data.len() as u32 }.encode(&mut bytes);
     bytes.extend_from_slice(data);
     let (mut rest, mut sent, mut step) = (&bytes[..], Vec::new(), Step::Continue);
     while !rest.is_empty() {
@@ -40,10 +36,7 @@ fn feed(negotiation: &mut Negotiation, number: u32, data: &[u8]) -> (Step, Vec<u
 
 fn begin(policy: TlsPolicy) -> Negotiation {
     let mut negotiation = Negotiation::new(policy, &mut Vec::new());
-    assert_eq!(
-        negotiation.take(&[0, 0, 0, 3], &One, &mut Vec::new()),
-        Step::Continue
-    );
+    assert_eq!(negotiation.take(&[0, 0, 0, 3], &One, &mut Vec::new()), Step::Continue);
     negotiation
 }
 
@@ -63,15 +56,11 @@ fn starting_tls_forgets_what_was_negotiated_in_the_clear() {
             let (step, sent) = feed(&mut negotiation, option::STARTTLS, &[]);
             assert_eq!(step, Step::Continue, "no TLS within TLS");
             assert_eq!(
-                OptionReplyHeader::decode(&sent[..OptionReplyHeader::BYTES])
-                    .unwrap()
-                    .kind,
+                OptionReplyHeader::decode(&sent[..OptionReplyHeader::BYTES]).unwrap().kind,
                 option_reply::ERR_INVALID
             );
         }
-        let (Step::Serve(choice), _) = feed(&mut negotiation, option::GO, &go) else {
-            panic!("not served")
-        };
+        let (Step::Serve(choice), _) = feed(&mut negotiation, option::GO, &go) else { panic!("not served") };
         assert_eq!((choice.structured, choice.base_allocation), (!secured, !secured));
     }
 }
@@ -84,10 +73,7 @@ fn required_tls_opens_everything_once_it_is_there() {
     let mut negotiation = begin(TlsPolicy::Required);
     assert_eq!(feed(&mut negotiation, option::STARTTLS, &[]).0, Step::StartTls);
     negotiation.secured();
-    assert!(matches!(
-        feed(&mut negotiation, option::EXPORT_NAME, b"vol").0,
-        Step::Serve(_)
-    ));
+    assert!(matches!(feed(&mut negotiation, option::EXPORT_NAME, b"vol").0, Step::Serve(_)));
 }
 
 #[test]

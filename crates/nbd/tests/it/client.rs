@@ -44,15 +44,16 @@ impl Client {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let mut greeting = [0; Greeting::BYTES];
         stream.read_exact(&mut greeting).unwrap();
-        let mut client = Self {
-            stream,
-            greeting: Greeting::decode(&greeting).unwrap(),
-            next_cookie: 1,
-        };
+        let mut client = Self { stream, greeting: Greeting::decode(&greeting).unwrap(), next_cookie: 1 };
         let mut out = Vec::new();
         ClientFlags(flags).encode(&mut out);
         client.send(&out);
         client
+    }
+
+    /// A second half of a connection whose transmission has begun.
+    pub fn adopt(stream: UnixStream) -> Self {
+        Self { stream, greeting: Greeting { flags: 0 }, next_cookie: 1 }
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -76,11 +77,7 @@ impl Client {
 
     pub fn send_option(&mut self, number: u32, data: &[u8]) {
         let mut out = Vec::new();
-        OptionHeader {
-            option: number,
-            len: data.len() as u32,
-        }
-        .encode(&mut out);
+        OptionHeader { option: number, len: data.len() as u32 }.encode(&mut out);
         out.extend_from_slice(data);
         self.send(&out);
     }
@@ -120,13 +117,7 @@ impl Client {
         let found = answers.iter().filter(|(kind, _)| *kind == option_reply::INFO);
         let mut infos = found.filter_map(|(_, payload)| Info::decode(payload).unwrap());
         infos
-            .find_map(|i| {
-                if let Info::Export { size, flags } = i {
-                    Some((size, flags))
-                } else {
-                    None
-                }
-            })
+            .find_map(|i| if let Info::Export { size, flags } = i { Some((size, flags)) } else { None })
             .ok_or(0)
     }
 
@@ -146,10 +137,7 @@ impl Client {
     pub fn list(&mut self) -> Vec<String> {
         let mut answers = self.option(option::LIST, &[]);
         assert_eq!(answers.pop().unwrap().0, option_reply::ACK);
-        answers
-            .iter()
-            .map(|(_, payload)| ServerEntry::decode(payload).unwrap().name.to_owned())
-            .collect()
+        answers.iter().map(|(_, payload)| ServerEntry::decode(payload).unwrap().name.to_owned()).collect()
     }
 
     /// Sends a request without waiting; returns its cookie.
@@ -157,14 +145,7 @@ impl Client {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
         let mut out = Vec::new();
-        Request {
-            flags,
-            command,
-            cookie,
-            offset,
-            len,
-        }
-        .encode(&mut out);
+        Request { flags, command, cookie, offset, len }.encode(&mut out);
         out.extend_from_slice(data);
         self.send(&out);
         cookie
@@ -202,12 +183,7 @@ impl Client {
                     }
                     ChunkPayload::None | ChunkPayload::Hole { .. } => (Ok(Vec::new()), Vec::new()),
                 };
-                Answered {
-                    cookie: header.cookie,
-                    outcome,
-                    extents,
-                    structured: true,
-                }
+                Answered { cookie: header.cookie, outcome, extents, structured: true }
             }
         }
     }
@@ -224,8 +200,7 @@ impl Client {
     }
 
     pub fn write(&mut self, offset: u64, data: &[u8], flags: u16) -> Outcome {
-        self.call(command::WRITE, flags, offset, data.len() as u32, data)
-            .outcome
+        self.call(command::WRITE, flags, offset, data.len() as u32, data).outcome
     }
 
     /// A request without data.

@@ -24,11 +24,7 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
         let mut data = Vec::new();
         ExportRequest::encode(&name, &kinds, &mut data);
         let mut bytes = Vec::new();
-        OptionHeader {
-            option: 6,
-            len: data.len() as u32,
-        }
-        .encode(&mut bytes);
+        OptionHeader { option: 6, len: data.len() as u32 }.encode(&mut bytes);
         bytes.extend(data);
         bytes
     });
@@ -97,24 +93,12 @@ proptest! {
 #[test]
 fn a_negotiation_never_wants_more_than_the_limit() {
     // The driver reserves what is needed: whatever lengths a client claims, that is bounded.
-    for len in [
-        1,
-        16,
-        OPTION_BYTES_MAX,
-        OPTION_BYTES_MAX + 1,
-        1 << 20,
-        (1 << 20) + 1,
-        u32::MAX as usize,
-    ] {
+    for len in [1, 16, OPTION_BYTES_MAX, OPTION_BYTES_MAX + 1, 1 << 20, (1 << 20) + 1, u32::MAX as usize] {
         let mut sent = Vec::new();
         let mut negotiation = forebay_nbd::negotiation::Negotiation::new(TlsPolicy::Off, &mut sent);
         let mut bytes = Vec::new();
         ClientFlags(3).encode(&mut bytes);
-        OptionHeader {
-            option: 7,
-            len: len as u32,
-        }
-        .encode(&mut bytes);
+        OptionHeader { option: 7, len: len as u32 }.encode(&mut bytes);
         let mut rest = &bytes[..];
         while let Some((message, later)) = rest.split_at_checked(negotiation.needed()) {
             rest = later;

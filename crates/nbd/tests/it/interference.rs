@@ -75,11 +75,7 @@ impl BlockService for Interference {
             Behaviour::Hold => self.held.lock().unwrap().push((op, origin, done)),
             Behaviour::Fail(kind) => done(Err(IoError::new(kind, "a test wants it so"))),
             Behaviour::WrongAnswer => {
-                let len = if let Op::Read { len, .. } = op {
-                    len / 2
-                } else {
-                    512
-                };
+                let len = if let Op::Read { len, .. } = op { len / 2 } else { 512 };
                 done(Ok(Reply::Data(Buf::zeroed(len))));
             }
             Behaviour::Drop => drop(done),

@@ -62,9 +62,7 @@ fn stopping_does_not_wait_for_ever() {
     // The volume's late answer finds nobody and ends the connection's thread.
     serve.volume.behave(Behaviour::Regular);
     serve.volume.release();
-    eventually("the connection ends", || {
-        serve.server.status().connections.is_empty()
-    });
+    eventually("the connection ends", || serve.server.status().connections.is_empty());
 }
 
 #[test]
@@ -74,13 +72,9 @@ fn stopping_does_not_wait_for_a_client_that_does_not_read() {
     for _ in 0..8 {
         c.start(command::READ, 0, 0, 1 << 20, &[]);
     }
-    eventually("replies wait", || {
-        serve.server.status().connections[0].counts.replies_deferred > 0
-    });
+    eventually("replies wait", || serve.server.status().connections[0].counts.replies_deferred > 0);
     assert_eq!(serve.server.stop(Duration::from_millis(50)), 1);
-    eventually("the connection ends", || {
-        serve.server.status().connections.is_empty()
-    });
+    eventually("the connection ends", || serve.server.status().connections.is_empty());
 }
 
 #[test]
@@ -97,10 +91,7 @@ fn a_dead_servers_socket_is_replaced_a_live_ones_is_not() {
     server.stop(GRACE);
     assert!(!path.exists());
     std::fs::write(&path, "precious").unwrap();
-    assert!(matches!(
-        start(&address, &["a"]),
-        Err(ServerError::NotASocket { .. })
-    ));
+    assert!(matches!(start(&address, &["a"]), Err(ServerError::NotASocket { .. })));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 }
 
@@ -121,10 +112,7 @@ fn what_cannot_be_served_is_said() {
     assert!(message(start("unix:/nonexistent/nbd.sock", &["a"])).contains("unix:/nonexistent/nbd.sock"));
     assert!(message(start("tcp:256.0.0.1:0", &["a"])).contains("tcp:256.0.0.1:0"));
     for names in [&["a", "a"][..], &[""]] {
-        assert!(matches!(
-            start("tcp:127.0.0.1:0", names),
-            Err(ServerError::ExportName { .. })
-        ));
+        assert!(matches!(start("tcp:127.0.0.1:0", names), Err(ServerError::ExportName { .. })));
     }
     let server = start("tcp:127.0.0.1:0", &["a"]).unwrap();
     let taken = server.addresses()[0].to_string();
@@ -133,14 +121,9 @@ fn what_cannot_be_served_is_said() {
 
 #[test]
 fn tcp_is_served_and_a_stopped_port_is_free() {
-    let serve = Serve::with(Wish {
-        tcp: true,
-        ..Wish::default()
-    });
+    let serve = Serve::with(Wish { tcp: true, ..Wish::default() });
     let addresses = serve.server.addresses();
-    let Address::Tcp { host, port } = &addresses[1] else {
-        panic!("{addresses:?}")
-    };
+    let Address::Tcp { host, port } = &addresses[1] else { panic!("{addresses:?}") };
     let mut stream = TcpStream::connect((host.as_str(), *port)).unwrap();
     let mut greeting = [0; Greeting::BYTES];
     stream.read_exact(&mut greeting).unwrap();
@@ -166,19 +149,11 @@ fn requests_are_counted_for_connection_and_export() {
     assert_eq!(status.connections_accepted, 2);
     assert_eq!(status.exports[0].connections, 2);
     let [of_a, of_b] = [status.connections[0].counts, status.connections[1].counts];
-    assert_eq!(
-        (of_a.writes, of_a.bytes_written, of_a.reads, of_a.bytes_read),
-        (1, 8192, 1, 4096)
-    );
-    assert_eq!(
-        (of_b.flushes, of_b.trims, of_b.zeroes, of_b.statuses, of_b.errors),
-        (1, 1, 1, 1, 1)
-    );
+    assert_eq!((of_a.writes, of_a.bytes_written, of_a.reads, of_a.bytes_read), (1, 8192, 1, 4096));
+    assert_eq!((of_b.flushes, of_b.trims, of_b.zeroes, of_b.statuses, of_b.errors), (1, 1, 1, 1, 1));
     assert_eq!(status.connections[0].pid, std::process::id());
     drop((a, b));
-    eventually("the clients leave", || {
-        serve.server.status().connections.is_empty()
-    });
+    eventually("the clients leave", || serve.server.status().connections.is_empty());
     let counts = serve.server.status().exports[0].counts;
     assert_eq!((counts.reads, counts.bytes_read, counts.errors), (2, 4608, 1));
 }

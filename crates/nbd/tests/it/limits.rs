@@ -11,10 +11,7 @@ use crate::interference::Behaviour;
 use crate::serve::{Serve, Wish, eventually};
 
 fn serve(limits: Limits) -> Serve {
-    Serve::with(Wish {
-        limits,
-        ..Wish::default()
-    })
+    Serve::with(Wish { limits, ..Wish::default() })
 }
 
 /// Starts `count` requests of 64 KiB while the volume holds them back; returns how many it got.
@@ -31,12 +28,7 @@ fn reached(serve: &Serve, c: &mut Client, command: u16, count: u64) -> usize {
             }
         });
         eventually("reading pauses", || {
-            serve
-                .server
-                .status()
-                .connections
-                .iter()
-                .any(|c| c.counts.pauses > 0)
+            serve.server.status().connections.iter().any(|c| c.counts.pauses > 0)
         });
         let reached = serve.volume.seen().len() - before;
         assert_eq!(serve.volume.held(), reached);
@@ -51,10 +43,7 @@ fn reached(serve: &Serve, c: &mut Client, command: u16, count: u64) -> usize {
 
 #[test]
 fn requests_in_flight_are_limited() {
-    let serve = serve(Limits {
-        requests_in_flight_max: 5,
-        ..Limits::default()
-    });
+    let serve = serve(Limits { requests_in_flight_max: 5, ..Limits::default() });
     let mut c = serve.simple_client();
     assert_eq!(reached(&serve, &mut c, command::WRITE, 30), 5);
 }
@@ -62,10 +51,7 @@ fn requests_in_flight_are_limited() {
 #[test]
 fn bytes_in_flight_are_limited_for_writes_and_reads() {
     for command in [command::WRITE, command::READ] {
-        let serve = serve(Limits {
-            bytes_in_flight_max: 200_000,
-            ..Limits::default()
-        });
+        let serve = serve(Limits { bytes_in_flight_max: 200_000, ..Limits::default() });
         let mut c = serve.simple_client();
         assert_eq!(reached(&serve, &mut c, command, 30), 3);
         // Longer than the limit, but alone.
@@ -76,10 +62,7 @@ fn bytes_in_flight_are_limited_for_writes_and_reads() {
 
 #[test]
 fn connections_are_limited() {
-    let serve = serve(Limits {
-        connections_max: 3,
-        ..Limits::default()
-    });
+    let serve = serve(Limits { connections_max: 3, ..Limits::default() });
     let mut three: Vec<Client> = (0..3).map(|_| serve.client()).collect();
     let mut fourth = UnixStream::connect(serve.socket()).unwrap();
     assert_eq!(fourth.read(&mut [0]).unwrap(), 0, "closed without a greeting");

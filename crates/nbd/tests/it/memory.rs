@@ -38,25 +38,14 @@ pub struct MemoryVolume {
 impl MemoryVolume {
     pub fn new(name: &str, size_bytes: u64, workers: Workers) -> Self {
         Self::with_info(
-            VolumeInfo {
-                name: name.to_owned(),
-                size_bytes,
-                read_only: false,
-                request_bytes_max: 32 << 20,
-            },
+            VolumeInfo { name: name.to_owned(), size_bytes, read_only: false, request_bytes_max: 32 << 20 },
             workers,
         )
     }
 
     pub fn with_info(info: VolumeInfo, workers: Workers) -> Self {
-        let content = Content {
-            bytes: vec![0; info.size_bytes as usize],
-            allocated: BTreeSet::new(),
-        };
-        let inner = Arc::new(Inner {
-            info,
-            content: Mutex::new(content),
-        });
+        let content = Content { bytes: vec![0; info.size_bytes as usize], allocated: BTreeSet::new() };
+        let inner = Arc::new(Inner { info, content: Mutex::new(content) });
         let queue = (workers == Workers::Thread).then(|| {
             let (sender, receiver): (_, Receiver<(Op, Completion)>) = channel();
             let inner = Arc::clone(&inner);
@@ -88,9 +77,7 @@ impl Inner {
                 Reply::Done
             }
             Op::Flush => Reply::Done,
-            Op::Zero {
-                offset, len, unmap, ..
-            } => {
+            Op::Zero { offset, len, unmap, .. } => {
                 content.bytes[offset as usize..(offset + len) as usize].fill(0);
                 let whole = offset.div_ceil(BLOCK_BYTES)..(offset + len) / BLOCK_BYTES;
                 if unmap {
@@ -106,15 +93,8 @@ impl Inner {
                     let start = (block * BLOCK_BYTES).max(offset);
                     let end = ((block + 1) * BLOCK_BYTES).min(offset + len);
                     let allocated = content.allocated.contains(&block);
-                    let allocation = if allocated {
-                        Allocation::Data
-                    } else {
-                        Allocation::Hole
-                    };
-                    StatusExtent {
-                        len: end - start,
-                        allocation,
-                    }
+                    let allocation = if allocated { Allocation::Data } else { Allocation::Hole };
+                    StatusExtent { len: end - start, allocation }
                 });
                 Reply::Status(extents.collect())
             }
@@ -132,10 +112,7 @@ impl BlockService for MemoryVolume {
             None => done(self.inner.carry_out(op)),
             Some(queue) => {
                 if let Err(lost) = queue.send((op, done)) {
-                    lost.0.1(Err(IoError::new(
-                        ErrorKind::Shutdown,
-                        "the volume's thread is gone",
-                    )));
+                    lost.0.1(Err(IoError::new(ErrorKind::Shutdown, "the volume's thread is gone")));
                 }
             }
         }

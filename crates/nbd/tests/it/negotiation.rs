@@ -18,20 +18,12 @@ use crate::serve::{MIB, Serve};
 fn two() -> (NbdServer, TempDir) {
     let directory = TempDir::new().unwrap();
     let one = MemoryVolume::new("one", MIB, Workers::Inline);
-    let info = VolumeInfo {
-        name: "two".into(),
-        size_bytes: 2 * MIB,
-        read_only: true,
-        request_bytes_max: 1 << 20,
-    };
+    let info =
+        VolumeInfo { name: "two".into(), size_bytes: 2 * MIB, read_only: true, request_bytes_max: 1 << 20 };
     let mut two = Export::new(Arc::new(MemoryVolume::with_info(info, Workers::Inline)));
     two.description = "the second".into();
     let server = NbdServer::start(ServerConfig {
-        listen: vec![
-            format!("unix:{}/nbd.sock", directory.path().display())
-                .parse()
-                .unwrap(),
-        ],
+        listen: vec![format!("unix:{}/nbd.sock", directory.path().display()).parse().unwrap()],
         exports: vec![two, Export::new(Arc::new(one))],
         tls: None,
         limits: Limits::default(),
@@ -52,9 +44,7 @@ fn about(client: &mut Client, number: u32, export: &str, kinds: &[u16]) -> Answe
 
 fn infos(answers: &Answers) -> Vec<Info<'_>> {
     let found = answers.iter().filter(|(kind, _)| *kind == option_reply::INFO);
-    found
-        .map(|(_, payload)| Info::decode(payload).unwrap().unwrap())
-        .collect()
+    found.map(|(_, payload)| Info::decode(payload).unwrap().unwrap()).collect()
 }
 
 #[test]
@@ -62,11 +52,7 @@ fn exports_are_listed_and_found_by_name_only() {
     let (_server, directory) = two();
     let mut c = connect(&directory);
     assert_eq!(c.list(), ["one", "two"]);
-    assert_eq!(
-        c.go(""),
-        Err(option_reply::ERR_UNKNOWN),
-        "two volumes have no default"
-    );
+    assert_eq!(c.go(""), Err(option_reply::ERR_UNKNOWN), "two volumes have no default");
     assert_eq!(c.go("three"), Err(option_reply::ERR_UNKNOWN));
     assert_eq!(c.go("two").unwrap().0, 2 * MIB);
     assert_eq!(c.write(0, &[1; 512], 0).unwrap_err().0, NbdError::EPERM);
@@ -79,15 +65,9 @@ fn exports_are_listed_and_found_by_name_only() {
 fn the_only_volume_is_the_default() {
     let serve = Serve::new();
     let mut c = serve.connect();
-    assert_eq!(
-        c.greeting.flags,
-        handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES
-    );
+    assert_eq!(c.greeting.flags, handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
     let answers = about(&mut c, option::INFO, "", &[info::NAME]);
-    assert!(
-        infos(&answers).contains(&Info::Name("vol")),
-        "the default's canonical name"
-    );
+    assert!(infos(&answers).contains(&Info::Name("vol")), "the default's canonical name");
     assert_eq!(c.go("").unwrap().0, 8 * MIB);
     assert_eq!(c.read(0, 512).unwrap(), vec![0; 512]);
 }
@@ -113,11 +93,7 @@ fn info_tells_everything_asked_for_and_the_block_sizes() {
             Info::Export { size: 2 * MIB, flags },
             Info::Name("two"),
             Info::Description("the second"),
-            Info::BlockSize(BlockSizes {
-                minimum: 512,
-                preferred: 4096,
-                maximum: 1 << 20
-            }),
+            Info::BlockSize(BlockSizes { minimum: 512, preferred: 4096, maximum: 1 << 20 }),
         ]
     );
     let answers = about(&mut c, option::GO, "one", &[]);
@@ -134,10 +110,7 @@ fn export_name_starts_transmission_or_closes() {
         c.send_option(option::EXPORT_NAME, b"vol");
         let reply = ExportReply::decode(&c.receive(ExportReply::BYTES)).unwrap();
         assert_eq!(reply.size, 8 * MIB);
-        assert!(
-            reply.flags & export_flag::SEND_DF == 0,
-            "no structured replies, no fragments"
-        );
+        assert!(reply.flags & export_flag::SEND_DF == 0, "no structured replies, no fragments");
         assert_eq!(c.receive(zeroes), vec![0; zeroes]);
         assert_eq!(c.read(0, 512).unwrap(), vec![0; 512]);
     }
@@ -156,39 +129,14 @@ fn what_the_server_does_not_know_is_refused_and_skipped() {
         ("unknown option", 77, &b"data"[..], option_reply::ERR_UNSUP),
         ("extended headers", 11, b"", option_reply::ERR_UNSUP),
         ("list with data", option::LIST, b"x", option_reply::ERR_INVALID),
-        (
-            "structured with data",
-            option::STRUCTURED_REPLY,
-            b"x",
-            option_reply::ERR_INVALID,
-        ),
+        ("structured with data", option::STRUCTURED_REPLY, b"x", option_reply::ERR_INVALID),
         ("go without data", option::GO, b"", option_reply::ERR_INVALID),
-        (
-            "go with a name that lies",
-            option::GO,
-            b"\xff\xff\xff\xffvol\0\0",
-            option_reply::ERR_INVALID,
-        ),
-        (
-            "go with trailing bytes",
-            option::GO,
-            b"\0\0\0\x03vol\0\0!",
-            option_reply::ERR_INVALID,
-        ),
-        (
-            "go with a name that is no text",
-            option::GO,
-            b"\0\0\0\x01\xff\0\0",
-            option_reply::ERR_INVALID,
-        ),
+        ("go with a name that lies", option::GO, b"\xff\xff\xff\xffvol\0\0", option_reply::ERR_INVALID),
+        ("go with trailing bytes", option::GO, b"\0\0\0\x03vol\0\0!", option_reply::ERR_INVALID),
+        ("go with a name that is no text", option::GO, b"\0\0\0\x01\xff\0\0", option_reply::ERR_INVALID),
         ("starttls", option::STARTTLS, b"", option_reply::ERR_POLICY),
         ("too long", 77, &[0; 70_000], option_reply::ERR_TOO_BIG),
-        (
-            "name too long",
-            option::GO,
-            &long_name(),
-            option_reply::ERR_INVALID,
-        ),
+        ("name too long", option::GO, &long_name(), option_reply::ERR_INVALID),
     ] {
         assert_eq!(c.verdict(number, data), kind, "{what}");
     }
@@ -214,12 +162,9 @@ fn abort_is_acknowledged() {
 fn contexts_are_listed() {
     let serve = Serve::new();
     let mut c = serve.connect();
-    for (queries, listed) in [
-        (&[][..], true),
-        (&["base:"], true),
-        (&["x:y", BASE_ALLOCATION], true),
-        (&["x:"], false),
-    ] {
+    for (queries, listed) in
+        [(&[][..], true), (&["base:"], true), (&["x:y", BASE_ALLOCATION], true), (&["x:"], false)]
+    {
         let mut data = Vec::new();
         ContextRequest::encode("vol", queries, &mut data);
         let answers = c.option(option::LIST_META_CONTEXT, &data);
@@ -230,14 +175,8 @@ fn contexts_are_listed() {
     }
     let mut data = Vec::new();
     ContextRequest::encode("nothing", &[], &mut data);
-    assert_eq!(
-        c.verdict(option::LIST_META_CONTEXT, &data),
-        option_reply::ERR_UNKNOWN
-    );
-    assert_eq!(
-        c.verdict(option::LIST_META_CONTEXT, &[0, 0, 0, 9]),
-        option_reply::ERR_INVALID
-    );
+    assert_eq!(c.verdict(option::LIST_META_CONTEXT, &data), option_reply::ERR_UNKNOWN);
+    assert_eq!(c.verdict(option::LIST_META_CONTEXT, &[0, 0, 0, 9]), option_reply::ERR_INVALID);
 }
 
 #[test]
@@ -248,11 +187,7 @@ fn a_context_holds_for_its_export_and_until_a_later_choice() {
 
     let mut c = connect(&directory);
     let answers = c.set_context("one", &[BASE_ALLOCATION]);
-    assert_eq!(
-        last(answers),
-        option_reply::ERR_INVALID,
-        "structured replies come first"
-    );
+    assert_eq!(last(answers), option_reply::ERR_INVALID, "structured replies come first");
     c.verdict(option::STRUCTURED_REPLY, &[]);
     assert_eq!(c.set_context("one", &[BASE_ALLOCATION]).len(), 2);
     c.go("one").unwrap();
@@ -276,10 +211,7 @@ fn a_context_holds_for_its_export_and_until_a_later_choice() {
     let mut c = connect(&directory);
     c.verdict(option::STRUCTURED_REPLY, &[]);
     c.set_context("one", &[BASE_ALLOCATION]);
-    assert_eq!(
-        last(c.set_context("nothing", &[BASE_ALLOCATION])),
-        option_reply::ERR_UNKNOWN
-    );
+    assert_eq!(last(c.set_context("nothing", &[BASE_ALLOCATION])), option_reply::ERR_UNKNOWN);
     c.go("one").unwrap();
     assert!(!status_works(&mut c), "a failed choice leaves none");
 }

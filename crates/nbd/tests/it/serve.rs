@@ -52,11 +52,8 @@ impl Serve {
         if wish.tcp {
             listen.push("tcp:127.0.0.1:0".parse().unwrap());
         }
-        let volume = Arc::new(Interference::new(Arc::new(MemoryVolume::new(
-            "vol",
-            wish.size_bytes,
-            wish.workers,
-        ))));
+        let volume =
+            Arc::new(Interference::new(Arc::new(MemoryVolume::new("vol", wish.size_bytes, wish.workers))));
         let server = NbdServer::start(ServerConfig {
             listen,
             exports: vec![Export::new(volume.clone())],
@@ -64,11 +61,7 @@ impl Serve {
             limits: wish.limits,
         })
         .unwrap();
-        Self {
-            volume,
-            server,
-            directory,
-        }
+        Self { volume, server, directory }
     }
 
     pub fn socket(&self) -> PathBuf {

@@ -27,10 +27,7 @@ impl Authority {
         parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().unwrap();
         let pem = parameters.self_signed(&key).unwrap().pem();
-        Self {
-            issuer: Issuer::new(parameters, key),
-            pem,
-        }
+        Self { issuer: Issuer::new(parameters, key), pem }
     }
 
     /// Writes a certificate and key for `role` (`server` or `client`) to `directory`, with the authority's own.
@@ -41,10 +38,7 @@ impl Authority {
             _ => ExtendedKeyUsagePurpose::ClientAuth,
         };
         parameters.extended_key_usages = vec![usage];
-        parameters.key_usages = vec![
-            KeyUsagePurpose::DigitalSignature,
-            KeyUsagePurpose::KeyEncipherment,
-        ];
+        parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         let key = KeyPair::generate().unwrap();
         let certificate = parameters.signed_by(&key, &self.issuer).unwrap();
         fs::create_dir_all(directory).unwrap();
@@ -67,24 +61,12 @@ impl Secure {
         authority.issue(&pki.path().join("server"), "server");
         authority.issue(&pki.path().join("client"), "client");
         fs::create_dir(pki.path().join("anonymous")).unwrap();
-        fs::copy(
-            pki.path().join("client/ca-cert.pem"),
-            pki.path().join("anonymous/ca-cert.pem"),
-        )
-        .unwrap();
+        fs::copy(pki.path().join("client/ca-cert.pem"), pki.path().join("anonymous/ca-cert.pem")).unwrap();
         Authority::new().issue(&pki.path().join("stranger"), "client");
         fs::write(pki.path().join("stranger/ca-cert.pem"), &authority.pem).unwrap();
-        let settings = TlsSettings {
-            directory: pki.path().join("server"),
-            required,
-            verify_clients,
-        };
-        let serve = Serve::with(Wish {
-            tls: Some(settings),
-            tcp: true,
-            size_bytes: 32 * MIB,
-            ..Wish::default()
-        });
+        let settings = TlsSettings { directory: pki.path().join("server"), required, verify_clients };
+        let serve =
+            Serve::with(Wish { tls: Some(settings), tcp: true, size_bytes: 32 * MIB, ..Wish::default() });
         Self { serve, pki }
     }
 
@@ -95,13 +77,8 @@ impl Secure {
     /// The URI by which libnbd connects over TLS with the certificates of `of`.
     fn uri(&self, of: &str) -> String {
         let addresses = self.serve.server.addresses();
-        let Address::Tcp { port, .. } = &addresses[1] else {
-            panic!("{addresses:?}")
-        };
-        format!(
-            "nbds://localhost:{port}/vol?tls-certificates={}",
-            self.certificates(of).display()
-        )
+        let Address::Tcp { port, .. } = &addresses[1] else { panic!("{addresses:?}") };
+        format!("nbds://localhost:{port}/vol?tls-certificates={}", self.certificates(of).display())
     }
 }
 
@@ -111,10 +88,7 @@ fn a_plain_client_is_told_that_tls_is_required() {
     let mut c = secure.serve.connect();
     assert_eq!(c.go("vol"), Err(option_reply::ERR_TLS_REQD));
     assert_eq!(c.verdict(option::LIST, &[]), option_reply::ERR_TLS_REQD);
-    assert_eq!(
-        c.verdict(option::STRUCTURED_REPLY, &[]),
-        option_reply::ERR_TLS_REQD
-    );
+    assert_eq!(c.verdict(option::STRUCTURED_REPLY, &[]), option_reply::ERR_TLS_REQD);
     assert_eq!(c.verdict(option::STARTTLS, b"x"), option_reply::ERR_INVALID);
     c.send_option(option::EXPORT_NAME, b"vol");
     assert!(c.is_closed());
@@ -136,11 +110,7 @@ fn what_follows_starttls_in_the_clear_is_not_taken_for_tls() {
     // Both options in one segment: the second would be answered if the server had read ahead.
     let mut both = Vec::new();
     for number in [option::STARTTLS, option::LIST] {
-        forebay_nbd::codec::OptionHeader {
-            option: number,
-            len: 0,
-        }
-        .encode(&mut both);
+        forebay_nbd::codec::OptionHeader { option: number, len: 0 }.encode(&mut both);
     }
     c.send(&both);
     assert_eq!(c.answers(option::STARTTLS).pop().unwrap().0, option_reply::ACK);
@@ -157,26 +127,17 @@ fn libnbd_and_qemu_work_over_tls() {
     }
     let secure = Secure::new(true, false);
     let shown = run("nbdinfo", &[&secure.uri("anonymous")]).unwrap();
-    assert!(
-        shown.contains("with TLS") && shown.contains("structured"),
-        "{shown}"
-    );
+    assert!(shown.contains("with TLS") && shown.contains("structured"), "{shown}");
     let [source, target] = ["source", "target"].map(|n| secure.serve.directory.path().join(n));
-    let bytes: Vec<u8> = (0..32u32 << 18)
-        .flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes())
-        .collect();
+    let bytes: Vec<u8> = (0..32u32 << 18).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     fs::write(&source, &bytes).unwrap();
     run("nbdcopy", &[source.to_str().unwrap(), &secure.uri("anonymous")]).unwrap();
     run("nbdcopy", &[&secure.uri("anonymous"), target.to_str().unwrap()]).unwrap();
     assert!(fs::read(&target).unwrap() == bytes);
     let addresses = secure.serve.server.addresses();
-    let Address::Tcp { port, .. } = &addresses[1] else {
-        panic!("{addresses:?}")
-    };
-    let object = format!(
-        "tls-creds-x509,id=t,endpoint=client,dir={}",
-        secure.certificates("anonymous").display()
-    );
+    let Address::Tcp { port, .. } = &addresses[1] else { panic!("{addresses:?}") };
+    let object =
+        format!("tls-creds-x509,id=t,endpoint=client,dir={}", secure.certificates("anonymous").display());
     let options = format!("driver=nbd,host=localhost,port={port},export=vol,tls-creds=t");
     let compare = ["compare", "--object", &object, "--image-opts", &options];
     let file = format!("driver=file,filename={}", source.display());
@@ -200,11 +161,7 @@ fn clients_are_verified_where_it_is_asked_for() {
 fn certificates_that_are_missing_or_wrong_are_named() {
     let pki = TempDir::new().unwrap();
     let start = |verify_clients| {
-        let settings = TlsSettings {
-            directory: pki.path().to_owned(),
-            required: true,
-            verify_clients,
-        };
+        let settings = TlsSettings { directory: pki.path().to_owned(), required: true, verify_clients };
         let volume = MemoryVolume::new("vol", MIB, Workers::Inline);
         let result = NbdServer::start(ServerConfig {
             listen: vec!["tcp:127.0.0.1:0".parse().unwrap()],

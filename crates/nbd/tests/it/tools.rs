@@ -10,10 +10,7 @@ pub fn have(program: &str) -> bool {
     let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .any(|d| d.join(program).exists());
     if !found {
-        assert!(
-            std::env::var("CI").as_deref() != Ok("true"),
-            "{program} is missing"
-        );
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "{program} is missing");
         eprintln!("SKIP: {program} is not installed");
     }
     found
@@ -21,25 +18,13 @@ pub fn have(program: &str) -> bool {
 
 /// Runs a command to its end; returns what it printed.
 pub fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = Command::new(program).args(arguments).output().unwrap();
+    let Output { status, stdout, stderr } = Command::new(program).args(arguments).output().unwrap();
     let printed = String::from_utf8_lossy(&stdout).into_owned();
-    if status.success() {
-        Ok(printed)
-    } else {
-        Err(printed + &String::from_utf8_lossy(&stderr))
-    }
+    if status.success() { Ok(printed) } else { Err(printed + &String::from_utf8_lossy(&stderr)) }
 }
 
 fn big() -> Serve {
-    Serve::with(Wish {
-        size_bytes: 64 * MIB,
-        tcp: true,
-        ..Wish::default()
-    })
+    Serve::with(Wish { size_bytes: 64 * MIB, tcp: true, ..Wish::default() })
 }
 
 /// A file of noise with a hole in it.
@@ -80,11 +65,7 @@ fn nbdinfo_sees_what_is_offered() {
     ] {
         assert!(shown.contains(expected), "{expected} is not in {shown}");
     }
-    assert!(
-        run("nbdinfo", &["--list", &uri(&serve.socket(), "")])
-            .unwrap()
-            .contains("export=\"vol\"")
-    );
+    assert!(run("nbdinfo", &["--list", &uri(&serve.socket(), "")]).unwrap().contains("export=\"vol\""));
     assert!(run("nbdinfo", &[&uri(&serve.socket(), "other")]).is_err());
     let tcp = serve.server.addresses()[1].to_string().replace("tcp:", "nbd://");
     assert_eq!(run("nbdinfo", &["--size", &tcp]).unwrap().trim(), "67108864");
@@ -99,31 +80,13 @@ fn nbdcopy_copies_in_and_out() {
     let [source, target] = ["source", "target"].map(|n| serve.directory.path().join(n));
     make_image(&source, 64 << 20);
     let uri = uri(&serve.socket(), "");
-    run(
-        "nbdcopy",
-        &[
-            "--connections=4",
-            "--requests=32",
-            "--flush",
-            source.to_str().unwrap(),
-            &uri,
-        ],
-    )
-    .unwrap();
-    run(
-        "nbdcopy",
-        &["--connections=4", "--requests=32", &uri, target.to_str().unwrap()],
-    )
-    .unwrap();
+    run("nbdcopy", &["--connections=4", "--requests=32", "--flush", source.to_str().unwrap(), &uri]).unwrap();
+    run("nbdcopy", &["--connections=4", "--requests=32", &uri, target.to_str().unwrap()]).unwrap();
     assert!(std::fs::read(&source).unwrap() == std::fs::read(&target).unwrap());
     if have("nbdinfo") {
         let map = run("nbdinfo", &["--map", &uri]).unwrap();
         let hole = map.lines().find(|l| l.contains("hole")).unwrap();
-        assert_eq!(
-            hole.split_whitespace().take(2).collect::<Vec<_>>(),
-            ["16777216", "16777216"],
-            "{map}"
-        );
+        assert_eq!(hole.split_whitespace().take(2).collect::<Vec<_>>(), ["16777216", "16777216"], "{map}");
     }
 }
 
@@ -137,17 +100,9 @@ fn qemu_img_converts_and_compares() {
     make_image(&source, 64 << 20);
     let (source, uri) = (source.to_str().unwrap(), uri(&serve.socket(), "vol"));
     assert!(run("qemu-img", &["info", &uri]).unwrap().contains("64 MiB"));
-    run(
-        "qemu-img",
-        &["convert", "-n", "-f", "raw", "-O", "raw", source, &uri],
-    )
-    .unwrap();
+    run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", source, &uri]).unwrap();
     run("qemu-img", &["compare", "-f", "raw", "-F", "raw", source, &uri]).unwrap();
-    assert!(
-        run("qemu-img", &["map", "--output=json", &uri])
-            .unwrap()
-            .contains("\"zero\": true")
-    );
+    assert!(run("qemu-img", &["map", "--output=json", &uri]).unwrap().contains("\"zero\": true"));
 }
 
 #[test]
@@ -164,13 +119,7 @@ fn qemu_io_writes_reads_discards_and_meets_errors() {
         let shown = run("qemu-io", &arguments).unwrap();
         assert!(!shown.contains("failed") && !shown.contains("error"), "{shown}");
     };
-    io(&[
-        "write -P 1 0 3M",
-        "write -P 2 -f 512 512",
-        "aio_write -P 3 1M 64k",
-        "aio_flush",
-        "flush",
-    ]);
+    io(&["write -P 1 0 3M", "write -P 2 -f 512 512", "aio_write -P 3 1M 64k", "aio_flush", "flush"]);
     io(&["read -P 1 0 512", "read -P 2 512 512", "read -P 3 1M 64k"]);
     io(&[
         "write -z 0 64k",
@@ -211,8 +160,5 @@ fn fio_verifies_mixed_sizes_at_depth() {
         .unwrap();
     }
     let counts = serve.server.status().exports[0].counts;
-    assert!(
-        counts.writes > 100 && counts.reads > 100 && counts.errors == 0,
-        "{counts:?}"
-    );
+    assert!(counts.writes > 100 && counts.reads > 100 && counts.errors == 0, "{counts:?}");
 }

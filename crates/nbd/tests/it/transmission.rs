@@ -19,23 +19,11 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 fn what_is_written_is_read_on_every_connection() {
     let serve = Serve::new();
     let [mut a, mut b] = both(&serve);
-    for (offset, len) in [
-        (0, 512),
-        (512, 4096),
-        (1536, 512),
-        (MIB, 3 << 20),
-        (8 * MIB - 512, 512),
-    ] {
+    for (offset, len) in [(0, 512), (512, 4096), (1536, 512), (MIB, 3 << 20), (8 * MIB - 512, 512)] {
         let data = pattern(len, len as u8);
         a.write(offset, &data, 0).unwrap();
-        assert!(
-            b.read(offset, len as u32).unwrap() == data,
-            "{len} bytes at {offset}"
-        );
-        assert!(
-            a.read(offset, len as u32).unwrap() == data,
-            "{len} bytes at {offset}, structured"
-        );
+        assert!(b.read(offset, len as u32).unwrap() == data, "{len} bytes at {offset}");
+        assert!(a.read(offset, len as u32).unwrap() == data, "{len} bytes at {offset}, structured");
     }
 }
 
@@ -49,13 +37,8 @@ fn zeroes_trims_and_status_agree() {
     let extent = |len, flags| Extent { len, flags };
     assert_eq!(status(&mut c, 0, 0, 131072), [extent(65536, 0), extent(65536, 3)]);
     c.plain(command::TRIM, 0, 8192, 8192).outcome.unwrap();
-    c.plain(command::WRITE_ZEROES, command_flag::NO_HOLE, 32768, 4096)
-        .outcome
-        .unwrap();
-    assert_eq!(
-        status(&mut c, 0, 512, 65024),
-        [extent(7680, 0), extent(8192, 3), extent(49152, 0)]
-    );
+    c.plain(command::WRITE_ZEROES, command_flag::NO_HOLE, 32768, 4096).outcome.unwrap();
+    assert_eq!(status(&mut c, 0, 512, 65024), [extent(7680, 0), extent(8192, 3), extent(49152, 0)]);
     assert_eq!(status(&mut c, command_flag::REQ_ONE, 0, 65536), [extent(8192, 0)]);
     assert_eq!(c.read(8192, 8192).unwrap(), vec![0; 8192]);
     assert_eq!(c.read(32768, 4096).unwrap(), vec![0; 4096]);
@@ -73,9 +56,7 @@ fn flags_reach_the_volume() {
     c.plain(command::FLUSH, 0, 0, 0).outcome.unwrap();
     c.plain(command::TRIM, command_flag::FUA, 0, 512).outcome.unwrap();
     c.plain(command::WRITE_ZEROES, 0, 0, 512).outcome.unwrap();
-    c.plain(command::WRITE_ZEROES, command_flag::NO_HOLE, 0, 512)
-        .outcome
-        .unwrap();
+    c.plain(command::WRITE_ZEROES, command_flag::NO_HOLE, 0, 512).outcome.unwrap();
     let seen = serve.volume.seen();
     let ops: Vec<String> = seen
         .iter()
@@ -96,14 +77,8 @@ fn flags_reach_the_volume() {
             "zero unmap=false fua=false"
         ]
     );
-    assert_eq!(
-        seen.iter().map(|(_, o)| o.sync).collect::<Vec<_>>(),
-        [true, false, true, true, false, false]
-    );
-    assert!(
-        seen.iter()
-            .all(|(_, o)| o.pid == std::process::id() && !o.critical)
-    );
+    assert_eq!(seen.iter().map(|(_, o)| o.sync).collect::<Vec<_>>(), [true, false, true, true, false, false]);
+    assert!(seen.iter().all(|(_, o)| o.pid == std::process::id() && !o.critical));
 }
 
 #[test]
@@ -115,83 +90,27 @@ fn what_cannot_be_is_refused_and_the_connection_goes_on() {
             ("unaligned offset", command::READ, 0, 1, 512, NbdError::EINVAL),
             ("unaligned length", command::READ, 0, 0, 511, NbdError::EINVAL),
             ("read past the end", command::READ, 0, end, 512, NbdError::EINVAL),
-            (
-                "read across the end of addresses",
-                command::READ,
-                0,
-                u64::MAX - 511,
-                512,
-                NbdError::EINVAL,
-            ),
-            (
-                "read too long",
-                command::READ,
-                0,
-                0,
-                (32 << 20) + 512,
-                NbdError::EINVAL,
-            ),
+            ("read across the end of addresses", command::READ, 0, u64::MAX - 511, 512, NbdError::EINVAL),
+            ("read too long", command::READ, 0, 0, (32 << 20) + 512, NbdError::EINVAL),
             ("huge read", command::READ, 0, 0, u32::MAX - 511, NbdError::EINVAL),
-            (
-                "trim past the end",
-                command::TRIM,
-                0,
-                end - 512,
-                1024,
-                NbdError::EINVAL,
-            ),
-            (
-                "zeroes past the end",
-                command::WRITE_ZEROES,
-                0,
-                end,
-                512,
-                NbdError::ENOSPC,
-            ),
-            (
-                "fast zeroes",
-                command::WRITE_ZEROES,
-                command_flag::FAST_ZERO,
-                0,
-                512,
-                NbdError::ENOTSUP,
-            ),
-            (
-                "wrong flag of a read",
-                command::READ,
-                command_flag::REQ_ONE,
-                0,
-                512,
-                NbdError::EINVAL,
-            ),
+            ("trim past the end", command::TRIM, 0, end - 512, 1024, NbdError::EINVAL),
+            ("zeroes past the end", command::WRITE_ZEROES, 0, end, 512, NbdError::ENOSPC),
+            ("fast zeroes", command::WRITE_ZEROES, command_flag::FAST_ZERO, 0, 512, NbdError::ENOTSUP),
+            ("wrong flag of a read", command::READ, command_flag::REQ_ONE, 0, 512, NbdError::EINVAL),
             ("unknown flag", command::TRIM, 1 << 9, 0, 512, NbdError::EINVAL),
             ("cache", command::CACHE, 0, 0, 512, NbdError::EINVAL),
             ("unknown command", 77, 0, 0, 512, NbdError::EINVAL),
-            (
-                "status of nothing",
-                command::BLOCK_STATUS,
-                0,
-                0,
-                0,
-                NbdError::EINVAL,
-            ),
+            ("status of nothing", command::BLOCK_STATUS, 0, 0, 0, NbdError::EINVAL),
         ] {
             assert_eq!(c.error(command, flags, offset, len), error, "{what}");
         }
         let refused = |outcome: crate::client::Outcome| outcome.unwrap_err().0;
         assert_eq!(refused(c.write(end - 512, &[1; 1024], 0)), NbdError::ENOSPC);
         assert_eq!(refused(c.write(3, &[1; 512], 0)), NbdError::EINVAL);
-        assert_eq!(
-            refused(c.write(0, &vec![1; (32 << 20) + 512], 0)),
-            NbdError::EINVAL
-        );
+        assert_eq!(refused(c.write(0, &vec![1; (32 << 20) + 512], 0)), NbdError::EINVAL);
         assert_eq!(c.read(0, 512).unwrap(), vec![0; 512]);
     }
-    assert_eq!(
-        serve.volume.seen().len(),
-        2,
-        "only the two last reads reach the volume"
-    );
+    assert_eq!(serve.volume.seen().len(), 2, "only the two last reads reach the volume");
 }
 
 #[test]
@@ -235,10 +154,7 @@ fn errors_of_the_volume_are_told() {
             assert_eq!(c.error(command::FLUSH, 0, 0, 0), error);
         }
         let (_, message) = serve.client().read(0, 512).unwrap_err();
-        assert!(
-            message.contains("a test wants it so") && message.contains(kind.describe()),
-            "{message}"
-        );
+        assert!(message.contains("a test wants it so") && message.contains(kind.describe()), "{message}");
     }
 }
 
@@ -254,10 +170,7 @@ fn wrong_answers_of_the_volume_become_errors() {
         assert_eq!(c.read(0, 4096).unwrap(), vec![0; 4096]);
     }
     serve.volume.behave(Behaviour::WrongAnswer);
-    assert_eq!(
-        serve.client().error(command::BLOCK_STATUS, 0, 0, 512),
-        NbdError::EIO
-    );
+    assert_eq!(serve.client().error(command::BLOCK_STATUS, 0, 0, 512), NbdError::EIO);
 }
 
 #[test]
@@ -265,9 +178,8 @@ fn replies_come_in_the_order_of_completion() {
     let serve = Serve::new();
     let mut c = serve.client();
     serve.volume.behave(Behaviour::Hold);
-    let cookies: Vec<u64> = (0..8u64)
-        .map(|i| c.start(command::WRITE, 0, i * 4096, 4096, &[i as u8; 4096]))
-        .collect();
+    let cookies: Vec<u64> =
+        (0..8u64).map(|i| c.start(command::WRITE, 0, i * 4096, 4096, &[i as u8; 4096])).collect();
     eventually("all writes arrive", || serve.volume.held() == 8);
     serve.volume.behave(Behaviour::Regular);
     serve.volume.release();
@@ -288,4 +200,32 @@ fn disconnecting_waits_for_what_is_under_way() {
     c.finish(0).outcome.unwrap();
     assert!(c.is_closed());
     assert_eq!(serve.client().read(0, 512).unwrap(), vec![9; 512]);
+}
+
+#[test]
+fn replies_stay_whole_while_the_socket_fills_and_drains() {
+    const COUNT: usize = 1000;
+    let serve = Serve::new();
+    let mut c = serve.client();
+    let content = pattern(8 << 20, 5);
+    c.write(0, &content, 0).unwrap();
+    // Small replies find room where the rest of a large one has not been sent yet.
+    let reads: Vec<(u64, u32)> =
+        (0..COUNT as u64).map(|i| (i * 7919 % 8192 * 512, if i % 7 == 0 { 1 << 18 } else { 512 })).collect();
+    let mut receiver = Client::adopt(c.stream.try_clone().unwrap());
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| -> Vec<u64> {
+            reads.iter().map(|&(offset, len)| c.start(command::READ, 0, offset, len, &[])).collect()
+        });
+        let answers: Vec<_> = (0..COUNT).map(|_| receiver.finish(0)).collect();
+        let cookies = sender.join().unwrap();
+        for answered in answers {
+            let which = cookies.iter().position(|c| *c == answered.cookie).unwrap();
+            let (offset, len) = reads[which];
+            let expected = &content[offset as usize..offset as usize + len as usize];
+            assert!(answered.outcome.unwrap() == expected, "{len} bytes at {offset}");
+        }
+    });
+    let counts = serve.server.status().exports[0].counts;
+    assert!(counts.replies_deferred > 0 && counts.replies_deferred < COUNT as u64, "both ways: {counts:?}");
 }
