@@ -41,6 +41,12 @@ pub(crate) struct Drops {
 }
 
 impl Drops {
+    /// The last run may have acknowledged bypasses that no flush has covered, unless it stopped cleanly: the first
+    /// flush has to reach the backing then.
+    pub(crate) fn new(clean_stop: bool) -> Self {
+        Self { epoch_wanted: u64::from(!clean_stop), ..Self::default() }
+    }
+
     pub(crate) fn flush_epoch_wanted(&self) -> u64 {
         self.epoch_wanted
     }

@@ -73,9 +73,9 @@ pub(crate) struct Destage {
     runs: BTreeMap<RunKey, Run>,
     next_run: u64,
     /// Runs on the backing that await its flush.
-    written: Vec<(BlockRange, Vec<SlotRef>)>,
+    written: Vec<(BlockRange, Vec<Member>)>,
     written_blocks: usize,
-    flushing: Option<Vec<(BlockRange, Vec<SlotRef>)>>,
+    flushing: Option<Vec<(BlockRange, Vec<Member>)>>,
     paused_until: Option<Nanos>,
     failures: u32,
     /// Blocks whose log copy cannot be read: when to try again, and whether its checksum is wrong for good.
@@ -313,7 +313,7 @@ impl Engine {
             }
         }
         self.destage_unlock(run.range);
-        self.destage_undo(run.range, run.members.iter().map(|m| m.slot).collect());
+        self.destage_undo(run.range, run.members);
     }
 
     fn destage_write(&mut self, key: RunKey) {
@@ -345,14 +345,13 @@ impl Engine {
             return;
         };
         self.destage_unlock(run.range);
-        let slots = run.members.iter().map(|m| m.slot).collect::<Vec<_>>();
         match result {
             Ok(_) => {
-                self.destage.written_blocks += slots.len();
-                self.destage.written.push((run.range, slots));
+                self.destage.written_blocks += run.members.len();
+                self.destage.written.push((run.range, run.members));
             }
             Err(_) => {
-                self.destage_undo(run.range, slots);
+                self.destage_undo(run.range, run.members);
                 self.backing_failed();
             }
         }
@@ -366,8 +365,8 @@ impl Engine {
 
     /// The blocks are dirty as before; those overwritten meanwhile are nobody's concern any more. Until here the
     /// segments are pinned: a slot of a segment that was used anew could be taken for the one that was destaged.
-    fn destage_undo(&mut self, range: BlockRange, slots: Vec<SlotRef>) {
-        for (block, slot) in range.iter().zip(slots) {
+    fn destage_undo(&mut self, range: BlockRange, members: Vec<Member>) {
+        for (block, Member { slot, .. }) in range.iter().zip(members) {
             if self.index.get(block, &self.segments) == Some(slot) {
                 self.segments.mark(slot, DESTAGING, false);
             }
@@ -402,15 +401,16 @@ impl Engine {
         let covered = self.destage.flushing.take().unwrap_or_default();
         if result.is_err() {
             // What the backing kept of the writes is unknown: all of them go again.
-            for (range, slots) in covered {
-                self.destage_undo(range, slots);
+            for (range, members) in covered {
+                self.destage_undo(range, members);
             }
             self.backing_failed();
             return;
         }
         self.destage.failures = 0;
-        for (range, slots) in covered {
-            for (block, slot) in range.iter().zip(slots) {
+        for (range, members) in covered {
+            for (block, Member { slot, seq, .. }) in range.iter().zip(members) {
+                self.command_paid(block, seq);
                 if self.index.get(block, &self.segments) == Some(slot) {
                     self.segments.became_clean(slot);
                     self.track(slot);

@@ -108,7 +108,7 @@ impl Engine {
             log: Log::new(),
             requests: Requests::default(),
             reads: Reads::default(),
-            drops: Drops::default(),
+            drops: Drops::new(params.clean_stop),
             destage: Destage::default(),
             reclaim: Reclaim::default(),
             replacement: Replacement::new(capacity),
@@ -152,16 +152,23 @@ impl Engine {
     /// One round of everything that moves while the volume runs. The order matters only for speed: what frees room
     /// comes before what needs it.
     fn run(&mut self) {
-        self.log_acknowledge();
-        self.failure_step();
-        self.requests_start_waiting();
-        self.reclaim_step();
-        self.log_form_batches();
-        self.log_flush_if_wanted();
-        self.destage_step();
-        self.commands_step();
-        // A stop whose requests have drained asks for destaging only now; on an idle volume nothing else would begin it.
-        self.destage_step();
+        loop {
+            self.log_acknowledge();
+            // The record of a clean stop is the log's last: nothing may follow it.
+            if self.life == Life::Stopped {
+                return;
+            }
+            self.failure_step();
+            self.requests_start_waiting();
+            self.reclaim_step();
+            self.log_form_batches();
+            self.log_flush_if_wanted();
+            self.destage_step();
+            // A command that moved on may have given the other parts something to do.
+            if !self.commands_step() || self.life == Life::Stopped {
+                break;
+            }
+        }
         // Whatever the later steps queued goes out in the same round.
         self.log_form_batches();
         self.log_flush_if_wanted();

@@ -594,6 +594,7 @@ impl Engine {
     pub(crate) fn make_current(&mut self, block: BlockNo, slot: SlotRef, dirty: bool) -> bool {
         let old = self.index.insert(block, slot, &self.segments);
         if let Some(old) = old {
+            self.command_owes(block, old);
             self.untrack(old);
             self.segments.ceased_current(old);
         }
@@ -722,11 +723,13 @@ impl Engine {
 
     /// After a quiet while, a record without data proves that the last ones with data were durable.
     fn log_prove(&mut self) {
-        let due = self.log.prove_at.is_some_and(|at| at <= self.now);
-        if !due || self.life != Life::Running || self.failure.latched() {
+        if self.log.prove_at.is_none_or(|at| at > self.now) {
             return;
         }
         self.log.prove_at = None;
+        if self.life != Life::Running || self.failure.latched() {
+            return;
+        }
         let unproven = self.log.last_data > self.log.proven;
         if unproven && self.log.last_data <= self.log.durable_upto && self.log.is_idle() {
             self.log_tick(false);

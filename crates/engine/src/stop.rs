@@ -4,12 +4,15 @@
 //!  Stop ─► Draining: requests finish ─► Destaging, if asked ─► Settling: nothing is in flight ─► Recording ─► Stopped
 //! ```
 
-use forebay_block::{ErrorKind, IoError, Seq};
+use std::collections::BTreeMap;
+
+use forebay_block::{BlockNo, ErrorKind, IoError, Seq};
 use forebay_format::record::{Extent, ExtentKind};
 
 use crate::engine::{Engine, Life};
 use crate::interface::{Effect, RequestId};
 use crate::log::{Append, AppendOwner};
+use crate::segments::{DIRTY, SlotKind, SlotRef};
 
 /// Failures of the backing in a row after which a stop leaves the rest in the cache.
 const STOP_GIVES_UP_AFTER: u32 = 5;
@@ -29,10 +32,22 @@ struct Stop {
     error: Option<IoError>,
 }
 
+/// A command to destage everything acknowledged before it.
+struct DestageAll {
+    id: RequestId,
+    /// The log's last record then.
+    upto: Seq,
+    /// The flush of the backing that covers the bypasses acknowledged before.
+    backing_epoch: u64,
+}
+
 /// Commands under way.
 #[derive(Default)]
 pub(crate) struct Commands {
-    destages: Vec<(RequestId, Seq)>,
+    destages: Vec<DestageAll>,
+    /// Blocks that were dirty when a destage command came and were overwritten since: the backing lacks them until
+    /// this or a later record of theirs is on it. At most one for each cached block, and none without a command.
+    owed: BTreeMap<BlockNo, Seq>,
     stop: Option<Stop>,
 }
 
@@ -56,9 +71,28 @@ impl Engine {
             return;
         }
         let upto = self.log.written_upto();
+        let backing_epoch = self.drops.flush_epoch_wanted();
         self.log_roll_head();
-        self.commands.destages.push((id, upto));
+        self.commands.destages.push(DestageAll { id, upto, backing_epoch });
+        self.backing_flush_if_wanted();
         self.destage_look_again();
+    }
+
+    /// `old` is no longer the current version of `block`; if a destage command waits for it, then so from now on for
+    /// the version that replaces it.
+    pub(crate) fn command_owes(&mut self, block: BlockNo, old: SlotRef) {
+        let Some(last) = self.commands.destages.last() else { return };
+        let (slot, seq) = (self.segments.slot(old), self.segments.seq(old));
+        if slot.has(DIRTY) && slot.kind() != SlotKind::Poison && seq <= last.upto {
+            self.commands.owed.insert(block, seq);
+        }
+    }
+
+    /// The backing has this version of `block`, durably.
+    pub(crate) fn command_paid(&mut self, block: BlockNo, seq: Seq) {
+        if self.commands.owed.get(&block).is_some_and(|owed| *owed <= seq) {
+            self.commands.owed.remove(&block);
+        }
     }
 
     pub(crate) fn stop_command(&mut self, id: RequestId, destage: bool) {
@@ -71,20 +105,24 @@ impl Engine {
         self.commands.stop = Some(Stop { id, destage, phase: Phase::Draining, error: None });
     }
 
-    pub(crate) fn commands_step(&mut self) {
+    /// True if a stop has moved on.
+    pub(crate) fn commands_step(&mut self) -> bool {
         self.destages_answer();
+        let mut moved = false;
         while let Some(phase) = self.commands.stop.as_ref().map(|s| s.phase) {
             let next = match phase {
                 Phase::Draining => self.stop_drained(),
                 Phase::Destaging => self.stop_destaged(),
                 Phase::Settling => self.stop_settled(),
-                Phase::Recording => return,
+                Phase::Recording => None,
             };
             match (next, self.commands.stop.as_mut()) {
                 (Some(next), Some(stop)) => stop.phase = next,
-                _ => return,
+                _ => break,
             }
+            moved = true;
         }
+        moved
     }
 
     fn destages_answer(&mut self) {
@@ -95,17 +133,31 @@ impl Engine {
         let clean = self.log.clean_upto();
         let all = self.segments.dirty() == 0;
         let exhausted = self.destage_is_exhausted();
+        let (epoch, retired) = (self.drops.flush_epoch_done(), self.failure.retired());
         let waiting = std::mem::take(&mut self.commands.destages);
-        for (id, upto) in waiting {
-            let result = match upto <= clean || all {
+        for command in waiting {
+            let log_done = (command.upto <= clean || all) && self.commands.owed.is_empty() || retired;
+            let result = match log_done && command.backing_epoch <= epoch {
                 true => Ok(()),
-                false if exhausted => Err(Self::unreadable_error()),
+                false if !log_done && exhausted => Err(Self::unreadable_error()),
                 false => {
-                    self.commands.destages.push((id, upto));
+                    self.commands.destages.push(command);
                     continue;
                 }
             };
-            self.effects.push(Effect::CommandDone { id, result });
+            self.effects.push(Effect::CommandDone { id: command.id, result });
+        }
+        if self.commands.destages.is_empty() {
+            self.commands.owed.clear();
+        }
+        self.backing_flush_if_wanted_by_command();
+    }
+
+    /// Tries the backing's flush again for a destage command, if it failed for a client.
+    fn backing_flush_if_wanted_by_command(&mut self) {
+        let epoch = self.drops.flush_epoch_done();
+        if self.commands.destages.iter().any(|c| c.backing_epoch > epoch) {
+            self.backing_flush_if_wanted();
         }
     }
 
