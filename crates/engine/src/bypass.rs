@@ -13,9 +13,9 @@
 //! lies below the mark therefore needs no supersede record; that its clean copy is not true any more is remembered in
 //! memory and written down by a clean stop.
 
-use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, IoError};
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, IoError, Seq};
 use forebay_format::record::{Extent, ExtentKind};
-use forebay_policy::{Durability, WritePolicy};
+use forebay_policy::WritePolicy;
 
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Role};
@@ -31,6 +31,9 @@ const CLEAN_COPY_BLOCKS_MAX: u64 = 256;
 /// What bypasses leave behind: clean copies that are not true any more, and backing writes that are not flushed.
 #[derive(Default)]
 pub(crate) struct Drops {
+    /// Newest record of earlier runs whose clean copies were not believed at this start: a clean stop cannot vouch
+    /// for them either, for the index does not know which of them bypasses made untrue.
+    distrusted_upto: Seq,
     ranges: Vec<BlockRange>,
     overflowed: bool,
     /// Number of the flush that makes every bypass acknowledged so far durable.
@@ -69,9 +72,15 @@ impl Drops {
         self.flush_under_way.is_none()
     }
 
-    /// The ranges whose clean copies were made untrue, or `None` if there were too many to remember.
-    pub(crate) fn untrue(&self) -> Option<&[BlockRange]> {
-        (!self.overflowed).then_some(&self.ranges)
+    /// This run has started without believing the clean copies in records up to `seq`.
+    pub(crate) fn distrust(&mut self, seq: Seq) {
+        self.distrusted_upto = seq;
+    }
+
+    /// The ranges whose clean copies were made untrue, or `None` if that is not known of every copy in a log that
+    /// begins with record `first`.
+    pub(crate) fn untrue(&self, first: Seq) -> Option<&[BlockRange]> {
+        (!self.overflowed && self.distrusted_upto < first).then_some(&self.ranges)
     }
 
     fn remember(&mut self, block: BlockNo) {
@@ -91,12 +100,12 @@ impl Engine {
         let Some(part) = self.requests.parts.get(&key) else {
             return;
         };
-        let (range, fua) = (part.range, part.fua);
-        let durable = fua || self.settings.durability == Durability::Write || self.needs_supersede(range);
+        let (range, asked) = (part.range, part.durable);
+        let durable = asked || self.needs_supersede(range);
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
         };
-        part.fua = durable;
+        part.durable = durable;
         part.state = PartState::BypassWriting;
         let offset = range.first.offset();
         let len = (range.count * BLOCK_BYTES).min(self.volume_bytes - offset);
@@ -135,12 +144,12 @@ impl Engine {
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
         };
-        if matches!(part.payload, Payload::Zero { .. }) && part.fua {
+        if matches!(part.payload, Payload::Zero { .. }) && part.durable {
             part.state = PartState::BypassFlushing;
             self.io(Role::Backing, DeviceOp::Flush, Class::Foreground, IoOwner::BypassFlush(key));
             return;
         }
-        if !part.fua {
+        if !part.durable {
             self.drops.epoch_wanted = self.drops.flush_under_way.unwrap_or(self.drops.epoch_done) + 1;
         }
         self.bypass_on_backing(key);
@@ -173,7 +182,7 @@ impl Engine {
             part.state = PartState::AwaitingRetirement;
             return;
         }
-        assert!(part.fua, "superseded only by what is durable on the backing");
+        assert!(part.durable, "superseded only by what is durable on the backing");
         part.state = PartState::Superseding;
         let count = range.count.min(u64::from(u32::MAX)) as u32;
         let extent = Some(Extent { block: range.first, count, kind: ExtentKind::Supersede });
@@ -265,10 +274,11 @@ impl Engine {
     }
 
     /// Blocks that must not be believed after a clean stop although the log has clean copies of them: those that
-    /// bypasses made untrue and that have not been cached anew. `None` if there were too many to remember.
+    /// bypasses made untrue and that have not been cached anew. `None` if they are not all known.
     pub(crate) fn untrue_blocks(&self) -> Option<Vec<BlockRange>> {
         let mut absent: Vec<BlockRange> = Vec::new();
-        for block in self.drops.untrue()?.iter().flat_map(|r| r.iter()) {
+        let first = self.segments.live.front().map_or(Seq(u64::MAX), |i| self.segments.get(*i).first_seq);
+        for block in self.drops.untrue(first)?.iter().flat_map(|r| r.iter()) {
             if self.index.get(block, &self.segments).is_some() {
                 continue;
             }

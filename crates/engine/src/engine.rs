@@ -154,10 +154,6 @@ impl Engine {
     fn run(&mut self) {
         loop {
             self.log_acknowledge();
-            // The record of a clean stop is the log's last: nothing may follow it.
-            if self.life == Life::Stopped {
-                return;
-            }
             self.failure_step();
             self.requests_start_waiting();
             self.reclaim_step();

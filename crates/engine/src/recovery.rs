@@ -512,6 +512,11 @@ impl Engine {
             blocks_clean: self.index.len() as u64 - self.segments.dirty(),
             ..report
         });
+        if let Ok(report) = &result
+            && !self.recovery.trust_clean
+        {
+            self.drops.distrust(report.last_seq);
+        }
         self.life = if result.is_ok() { Life::Running } else { Life::RecoveryFailed };
         self.recovery = Recovery::new(false);
         self.effects.push(Effect::Recovered(result));

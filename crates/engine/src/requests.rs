@@ -65,7 +65,8 @@ pub(crate) struct Part {
     pub(crate) payload: Payload,
     pub(crate) path: Path,
     pub(crate) hold: Hold,
-    pub(crate) fua: bool,
+    /// Its acknowledgement promises to survive a power cut: as the settings were when it arrived.
+    pub(crate) durable: bool,
     pub(crate) state: PartState,
     /// The whole blocks, once base and payload are put together.
     pub(crate) blocks: Option<Buf>,
@@ -203,7 +204,7 @@ impl Engine {
             payload,
             path,
             hold: Hold::LogWrite,
-            fua,
+            durable: fua || self.settings.durability == Durability::Write,
             state: PartState::Waiting,
             blocks: None,
             base_first: None,
@@ -362,11 +363,10 @@ impl Engine {
 
     fn part_append(&mut self, key: PartKey) {
         let max = self.piece_blocks_max();
-        let durable_mode = self.settings.durability == Durability::Write;
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
         };
-        let durable = durable_mode || part.fua;
+        let durable = part.durable;
         let kind = if part.blocks.is_some() { ExtentKind::Data } else { ExtentKind::Zero };
         let appends = pieces(part.range, kind, part.blocks.as_ref(), max, AppendOwner::Part(key), durable);
         part.state = PartState::Appending { pieces: appends.len() as u32 };

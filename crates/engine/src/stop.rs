@@ -1,7 +1,7 @@
 //! Commands that take time: destage everything, and stop.
 //!
 //! ```text
-//!  Stop ─► Draining: requests finish ─► Destaging, if asked ─► Settling: nothing is in flight ─► Recording ─► Stopped
+//!  Stop ─► Draining: requests finish ─► Destaging, if asked ─► Settling: nothing is in flight ─► Recording ─► Closing ─► Stopped
 //! ```
 
 use std::collections::BTreeMap;
@@ -23,6 +23,7 @@ enum Phase {
     Destaging,
     Settling,
     Recording,
+    Closing,
 }
 
 struct Stop {
@@ -59,7 +60,7 @@ impl Commands {
 
     /// Nothing new is to be started: what is in flight comes to its end.
     pub(crate) fn settling(&self) -> bool {
-        self.stop.as_ref().is_some_and(|s| matches!(s.phase, Phase::Settling | Phase::Recording))
+        self.stop.as_ref().is_some_and(|s| matches!(s.phase, Phase::Settling | Phase::Recording | Phase::Closing))
     }
 }
 
@@ -115,6 +116,7 @@ impl Engine {
                 Phase::Destaging => self.stop_destaged(),
                 Phase::Settling => self.stop_settled(),
                 Phase::Recording => None,
+                Phase::Closing => self.stop_closed(),
             };
             match (next, self.commands.stop.as_mut()) {
                 (Some(next), Some(stop)) => stop.phase = next,
@@ -208,8 +210,8 @@ impl Engine {
             return None;
         }
         if !self.may_stop_cleanly() {
-            self.stop_finish(!self.failure.retired());
-            return None;
+            self.stop_record_over(!self.failure.retired());
+            return Some(Phase::Closing);
         }
         // Copies that bypasses made untrue are named, else a restart after this stop would believe them (hazard 1).
         let untrue = self.untrue_blocks();
@@ -224,25 +226,33 @@ impl Engine {
     }
 
     pub(crate) fn stop_record_done(&mut self) {
-        self.stop_finish(false);
+        self.stop_record_over(false);
     }
 
     /// The log's last record could not be written.
     pub(crate) fn stop_failed(&mut self) {
-        self.stop_finish(true);
+        self.stop_record_over(true);
     }
 
-    fn stop_finish(&mut self, unclean: bool) {
-        let Some(stop) = self.commands.stop.take() else {
-            return;
-        };
-        self.life = Life::Stopped;
-        let unclean =
-            unclean.then(|| IoError::new(ErrorKind::Io, "stop: the cache failed, no clean mark is left"));
-        let result = match stop.error.or(unclean) {
-            Some(error) => Err(error),
-            None => Ok(()),
-        };
-        self.effects.push(Effect::CommandDone { id: stop.id, result });
+    fn stop_record_over(&mut self, unclean: bool) {
+        if let Some(stop) = self.commands.stop.as_mut() {
+            stop.phase = Phase::Closing;
+            if unclean {
+                let error = IoError::new(ErrorKind::Io, "stop: the cache failed, no clean mark is left");
+                stop.error.get_or_insert(error);
+            }
+        }
+    }
+
+    /// The last record may have opened a segment: the summary of the one before is on its way then.
+    fn stop_closed(&mut self) -> Option<Phase> {
+        if self.ios_under_way() == 0
+            && let Some(stop) = self.commands.stop.take()
+        {
+            self.life = Life::Stopped;
+            let result = stop.error.map_or(Ok(()), Err);
+            self.effects.push(Effect::CommandDone { id: stop.id, result });
+        }
+        None
     }
 }
