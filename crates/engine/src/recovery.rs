@@ -370,6 +370,7 @@ impl Engine {
         };
         // Runs of linked segments, newest first: the log is the newest run that reaches back to its own tail.
         let mut end = order.len();
+        let mut missing = None;
         while end > 0 {
             let mut start = end - 1;
             while start > 0 && linked(order[start - 1], order[start]) {
@@ -381,11 +382,11 @@ impl Engine {
             match reach {
                 Some(reach) if first <= reach.tail => {
                     if proof > reach.last_seq {
-                        let last = run[run.len() - 1];
-                        return Err(RecoveryError::LostRecord {
+                        let lost = RecoveryError::LostRecord {
                             seq: reach.last_seq.0 + 1,
-                            segment: last.index,
-                        });
+                            segment: run[run.len() - 1].index,
+                        };
+                        return Err(missing.unwrap_or(lost));
                     }
                     let with_records = |c: &&&Candidate| c.reach().is_some();
                     let live = |c: &&&Candidate| c.header.segment_seq >= reach.tail;
@@ -395,15 +396,19 @@ impl Engine {
                     self.recovery_resume(reach);
                     return Ok(());
                 }
-                _ if proof >= run[0].header.first_seq => {
-                    return Err(RecoveryError::LostSegment { segment_seq: first.saturating_sub(1) });
+                // Leftovers behind an earlier end of the log, if the log proves to be whole without them; a later
+                // run may have gone on in the segment before and used their numbers again.
+                _ => {
+                    if proof >= run[0].header.first_seq {
+                        let segment_seq = first.saturating_sub(1);
+                        missing.get_or_insert(RecoveryError::LostSegment { segment_seq });
+                    }
+                    end = start;
                 }
-                // Nothing in this run was ever acknowledged: leftovers behind the log's end.
-                _ => end = start,
             }
         }
         if proof > Seq(0) {
-            return Err(RecoveryError::LostSegment { segment_seq: 1 });
+            return Err(missing.unwrap_or(RecoveryError::LostSegment { segment_seq: 1 }));
         }
         Ok(())
     }

@@ -60,7 +60,9 @@ impl Commands {
 
     /// Nothing new is to be started: what is in flight comes to its end.
     pub(crate) fn settling(&self) -> bool {
-        self.stop.as_ref().is_some_and(|s| matches!(s.phase, Phase::Settling | Phase::Recording | Phase::Closing))
+        self.stop
+            .as_ref()
+            .is_some_and(|s| matches!(s.phase, Phase::Settling | Phase::Recording | Phase::Closing))
     }
 }
 

@@ -62,13 +62,8 @@ impl Full {
 /// Design, section 4: at most 24 bytes of memory for each cached 4 KiB block, plus a constant.
 #[test]
 fn memory_stays_within_24_bytes_for_each_block_and_recovery_finds_them_all() {
-    let layout = Layout {
-        cache_id: [1; 16],
-        generation: 1,
-        align: 512,
-        segment_bytes: 4 << 20,
-        segment_count: 128,
-    };
+    let layout =
+        Layout { cache_id: [1; 16], generation: 1, align: 512, segment_bytes: 4 << 20, segment_count: 128 };
     let mut full = Full::start(layout, vec![0; layout.cache_bytes() as usize]);
     let mut block = 0x1234_5678u64;
     let mut n = 0u64;
