@@ -1,0 +1,36 @@
+# One command each for what people and CI do here. `make help` lists them.
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+
+.PHONY: help setup build up down test lint fmt install clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+setup: ## Install what building and running need (Debian and Ubuntu)
+	@scripts/setup.sh run
+
+build: ## Build the release binary, target/release/forebay
+	$(CARGO) build --release --locked -p forebay
+
+up: ## From nothing to a mounted, cached volume under ./forebay-data
+	@scripts/up.sh
+
+down: ## Unmount it and stop the daemon; the data stays
+	@scripts/down.sh
+
+test: ## All that CI runs: lint, unit and integration tests, the scripts in tests/
+	@scripts/test.sh
+
+lint: ## Formatting, clippy, documentation; warnings are errors
+	@scripts/lint.sh
+
+fmt: ## Format the code
+	$(CARGO) fmt
+
+install: build ## Install binary, manual pages, completions, systemd unit under PREFIX
+	@scripts/install.sh "$(PREFIX)"
+
+clean: ## Remove what was built (not ./forebay-data)
+	$(CARGO) clean

@@ -1,0 +1,38 @@
+//! The commands, one file each.
+
+pub mod attach;
+pub mod check;
+pub mod completions;
+pub mod detach;
+pub mod flush;
+pub mod format;
+pub mod grow;
+pub mod inspect;
+pub mod man;
+pub mod serve;
+pub mod set;
+pub mod shrink;
+pub mod status;
+
+use std::path::PathBuf;
+
+use forebay_control::{Answer, Client, ControlError, Progress, Request};
+
+use crate::cli::Failure;
+use crate::control_path::control_path;
+
+/// Sends one request to the daemon that serves `volume`, whose socket is `control` or the default one.
+pub fn ask(
+    volume: &str,
+    control: Option<PathBuf>,
+    request: &Request,
+    progress: impl FnMut(Progress),
+) -> Result<Answer, Failure> {
+    let path = match control {
+        Some(path) => path,
+        None => control_path(volume)?,
+    };
+    Client::connect(&path)
+        .map_err(ControlError::from)?
+        .call(request, progress)
+}

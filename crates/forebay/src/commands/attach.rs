@@ -1,0 +1,42 @@
+//! `forebay attach`: make a kernel block device of a volume.
+
+use std::path::PathBuf;
+
+use forebay_control::{Answer, FailureKind, Request};
+
+use super::ask;
+use crate::cli::{Failure, Outcome};
+use crate::control_path::volume_name;
+use crate::output::print;
+
+/// Arguments of `forebay attach`.
+#[derive(clap::Args)]
+#[command(after_help = "Example: mount $(forebay attach db) /mnt\n\n\
+Needs a daemon that runs as root. A volume that is attached already keeps its device.")]
+pub struct Args {
+    /// The volume
+    #[arg(value_parser = volume_name)]
+    name: String,
+
+    /// The daemon's control socket, if not the default one
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+}
+
+/// Prints the path of the block device alone.
+pub fn run(args: Args) -> Outcome {
+    match ask(
+        &args.name,
+        args.control,
+        &Request::Attach {
+            volume: args.name.clone(),
+        },
+        |_| {},
+    )? {
+        Answer::Device(path) => print(&format!("{path}\n")),
+        other => Err(Failure::new(
+            FailureKind::Failed,
+            format!("the daemon answered {other:?} to a request to attach"),
+        )),
+    }
+}

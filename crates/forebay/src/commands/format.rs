@@ -1,0 +1,83 @@
+//! `forebay format`: make a cache and pair it with a backing.
+
+use clap::ArgAction;
+use forebay_control::Progress;
+use forebay_device::DeviceSpec;
+use forebay_host::{FormatOptions, LabelPlace};
+
+use crate::cli::Outcome;
+use crate::failure::from_host;
+use crate::meter::Meter;
+use crate::output::print;
+use crate::size;
+
+/// Arguments of `forebay format`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    forebay format /dev/nvme0n1p4 --backing /dev/sdb\n  \
+    forebay format cache.fb --size 8G --backing disk.img --backing-size 100G")]
+pub struct Args {
+    /// The cache to make: a file or block device, or pmem:PATH
+    cache: DeviceSpec,
+
+    /// The store behind it: a file or block device; what is on it stays as it is
+    #[arg(long)]
+    backing: DeviceSpec,
+
+    /// Size of the cache; needed for a file that does not exist yet
+    #[arg(long, value_parser = size::parse)]
+    size: Option<u64>,
+
+    /// Make a sparse backing file of this size if there is none
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    backing_size: Option<u64>,
+
+    /// Size of the volume [default: the whole backing]; on a block device, 12 KiB less leave room for a label that
+    /// lets a foreign or stale backing be told with certainty
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    volume_size: Option<u64>,
+
+    /// Overwrite a used cache or other data, and take the backing away from the cache that it has
+    #[arg(long, action = ArgAction::SetTrue)]
+    force: bool,
+}
+
+/// Never touches the volume's data.
+pub fn run(args: Args) -> Outcome {
+    let options = FormatOptions {
+        cache: args.cache,
+        backing: args.backing,
+        cache_bytes: args.size,
+        backing_bytes: args.backing_size,
+        volume_bytes: args.volume_size,
+        force: args.force,
+    };
+    let mut meter = Meter::new("wrote");
+    let formatted = forebay_host::format(&options, &mut |done, total_bytes| {
+        meter.show(Progress {
+            remaining_bytes: total_bytes.saturating_sub(done),
+            total_bytes,
+        });
+    });
+    meter.end();
+    let made = formatted.map_err(|e| from_host(&e))?;
+    let label = match &made.label {
+        LabelPlace::SideFile(path) => format!("the backing's label is {}", path.display()),
+        LabelPlace::Behind(offset) => format!("the backing's label lies behind the volume, at byte {offset}"),
+        LabelPlace::Nowhere => "the backing has no room for a label and is known by its fingerprint".into(),
+    };
+    let overwritten = made
+        .overwritten
+        .map(|was| format!("overwritten: a used cache {was}\n"))
+        .unwrap_or_default();
+    print(&format!(
+        "{overwritten}made a cache of {} in {} ({} segments of {}; {})\npaired with {} for a volume of {}; {label}\n",
+        size::show(made.layout.cache_bytes()),
+        options.cache,
+        made.layout.segment_count,
+        size::show(made.layout.segment_bytes.into()),
+        made.cache.durability,
+        options.backing,
+        size::show(made.volume_bytes),
+    ))
+}

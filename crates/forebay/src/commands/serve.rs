@@ -1,0 +1,109 @@
+//! `forebay serve`: the daemon.
+
+use std::path::PathBuf;
+
+use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
+use forebay_nbd::Address;
+use forebay_policy::{Admission, Durability, OnFull, WritePolicy};
+
+use crate::cli::Outcome;
+use crate::control_path::volume_name;
+use crate::daemon;
+use crate::plan::{DeviceDecoration, Plan};
+
+/// A parser for an enum of `forebay_policy`, which lists the spellings in help and completions.
+macro_rules! choice {
+    ($type:ty) => {
+        PossibleValuesParser::new(<$type>::ALL.iter().map(|v| v.as_str())).try_map(|s| s.parse::<$type>())
+    };
+}
+
+/// Arguments of `forebay serve`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    forebay serve --name db --cache /dev/nvme0n1p4 --backing /dev/sdb\n  \
+    forebay serve --name db --cache cache.fb --backing disk.img --nbd unix:/run/db.nbd --write-policy write-through\n  \
+    forebay serve --config /etc/forebay/db.toml\n\n\
+Runs in the foreground and prints a line that begins with `ready` when it accepts connections. SIGTERM and SIGINT \
+stop it cleanly; a second one stops it at once, which loses nothing that was acknowledged.")]
+pub struct Args {
+    /// Name of the volume; with --config, serve only this one of the file
+    #[arg(long, value_parser = volume_name)]
+    pub name: Option<String>,
+
+    /// The cache, made by `forebay format`: a file or block device, or pmem:PATH to map it into memory
+    #[arg(long, value_name = "CACHE")]
+    pub cache: Option<String>,
+
+    /// The store behind it: a file or block device
+    #[arg(long, value_name = "BACKING")]
+    pub backing: Option<String>,
+
+    /// One control socket for all volumes, instead of the default one of each
+    #[arg(long, value_name = "SOCKET")]
+    pub control: Option<PathBuf>,
+
+    /// Serve NBD clients there: unix:PATH or tcp:HOST:PORT; may be given several times
+    #[arg(long, value_name = "ADDR")]
+    pub nbd: Vec<Address>,
+
+    /// Make the volume appear as this file, through FUSE
+    #[arg(long, value_name = "FILE")]
+    pub fuse: Option<PathBuf>,
+
+    /// When and in which order writes reach the backing [default: write-back]
+    #[arg(long, value_name = "POLICY", value_parser = choice!(WritePolicy))]
+    pub write_policy: Option<WritePolicy>,
+
+    /// Which writes enter the cache [default: all]
+    #[arg(long, value_name = "POLICY", alias = "admit", value_parser = choice!(Admission))]
+    pub admission: Option<Admission>,
+
+    /// What a write does when the cache has no room: wait for room, or go to the backing [default: wait]
+    #[arg(long, value_name = "CHOICE", value_parser = choice!(OnFull))]
+    pub on_full: Option<OnFull>,
+
+    /// What an acknowledged plain write survives: a power cut, or a power cut only after a later flush
+    /// [default: write]
+    #[arg(long, value_name = "CHOICE", value_parser = choice!(Durability))]
+    pub durability: Option<Durability>,
+
+    /// With --no-cache: go on from what the backing has although its cache may hold newer data, and make that
+    /// cache void
+    #[arg(long)]
+    pub accept_stale: bool,
+
+    /// Serve a volume that another host has not stopped cleanly; make sure that it does not run there any more
+    #[arg(long)]
+    pub takeover: bool,
+
+    /// Serve the backing as it is, without a cache
+    #[arg(long, conflicts_with = "cache")]
+    pub no_cache: bool,
+
+    /// Destage everything before a clean stop ends [default: no]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "yes",
+        value_parser = BoolishValueParser::new())]
+    pub destage_on_stop: Option<bool>,
+
+    /// Demand TLS of NBD clients on TCP, with server-cert.pem and server-key.pem of this directory
+    #[arg(long, value_name = "DIR")]
+    pub tls: Option<PathBuf>,
+
+    /// Demand a certificate of these clients, too, signed by ca-cert.pem of that directory
+    #[arg(long)]
+    pub tls_verify_clients: bool,
+
+    /// Delay, throttle or fail operations of a device, for tests: cache:DECORATION or backing:DECORATION
+    #[arg(long, value_name = "ROLE:DECORATION", hide = true)]
+    pub decorate: Vec<DeviceDecoration>,
+
+    /// Read volumes and settings from this TOML file; flags win over it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Serves until it is told to stop.
+pub fn run(args: Args) -> Outcome {
+    daemon::run(Plan::make(args)?)
+}

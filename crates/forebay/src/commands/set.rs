@@ -1,0 +1,59 @@
+//! `forebay set`: change settings of a running volume.
+
+use std::path::PathBuf;
+
+use forebay_control::Request;
+use forebay_policy::Settings;
+
+use super::ask;
+use crate::cli::Outcome;
+use crate::control_path::volume_name;
+
+/// Arguments of `forebay set`.
+#[derive(clap::Args)]
+#[command(after_help = "Example: forebay set db write-policy=write-through on-full=bypass")]
+pub struct Args {
+    /// The volume
+    #[arg(value_parser = volume_name)]
+    name: String,
+
+    /// Settings to change, all at once or, if one is not understood, none; names and values are those of the
+    /// flags of `forebay serve`
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = pair)]
+    settings: Vec<(String, String)>,
+
+    /// The daemon's control socket, if not the default one
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+}
+
+/// The volume uses the new settings for writes that arrive once this has ended well.
+pub fn run(args: Args) -> Outcome {
+    let request = Request::Set {
+        volume: args.name.clone(),
+        settings: args.settings,
+    };
+    ask(&args.name, args.control, &request, |_| {}).map(|_| ())
+}
+
+/// Reads KEY=VALUE, and refuses what no daemon of this version would understand.
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("'{text}' is not of the form KEY=VALUE"))?;
+    Settings::default().set(key, value).map_err(|e| e.to_string())?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_checked_before_they_are_sent() {
+        assert_eq!(pair("on-full=bypass"), Ok(("on-full".into(), "bypass".into())));
+        assert!(pair("on-full").unwrap_err().contains("KEY=VALUE"));
+        assert!(pair("on-full=explode").unwrap_err().contains("wait, bypass"));
+        assert!(pair("colour=red").unwrap_err().contains("write-policy"));
+    }
+}

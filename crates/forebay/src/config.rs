@@ -1,0 +1,237 @@
+//! The configuration file of `forebay serve`: TOML, several volumes.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use forebay_control::FailureKind;
+use forebay_nbd::Address;
+use forebay_policy::{Admission, Durability, OnFull, WritePolicy};
+use serde::{Deserialize, Deserializer};
+
+use crate::cli::Failure;
+use crate::control_path::volume_name;
+
+/// Longest configuration file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A configuration file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// One control socket for all volumes, instead of a default one for each.
+    pub control: Option<PathBuf>,
+    /// Whether a clean stop destages everything first.
+    pub destage_on_stop: Option<bool>,
+    /// Directory with certificates: NBD clients on TCP must use TLS.
+    pub tls: Option<PathBuf>,
+    /// Whether they must show a certificate, too.
+    pub tls_verify_clients: Option<bool>,
+    /// The volumes.
+    #[serde(default)]
+    pub volume: Vec<VolumeConfig>,
+}
+
+/// One `[[volume]]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct VolumeConfig {
+    /// Its name.
+    #[serde(deserialize_with = "checked_name")]
+    pub name: String,
+    /// The cache.
+    pub cache: Option<String>,
+    /// The backing.
+    pub backing: Option<String>,
+    /// Where NBD clients are served. Volumes that name the same address share a server.
+    #[serde(default, deserialize_with = "spelled_list")]
+    pub nbd: Vec<Address>,
+    /// File that becomes the volume.
+    pub fuse: Option<PathBuf>,
+    /// Serve the backing as it is.
+    pub no_cache: Option<bool>,
+    /// Go on without the cache that the backing was paired with.
+    pub accept_stale: Option<bool>,
+    /// Take the volume over from a host that did not stop it cleanly.
+    pub takeover: Option<bool>,
+    /// See [`forebay_policy::Settings`].
+    #[serde(default, deserialize_with = "spelled")]
+    pub write_policy: Option<WritePolicy>,
+    /// See [`forebay_policy::Settings`].
+    #[serde(default, deserialize_with = "spelled", alias = "admit")]
+    pub admission: Option<Admission>,
+    /// See [`forebay_policy::Settings`].
+    #[serde(default, deserialize_with = "spelled")]
+    pub on_full: Option<OnFull>,
+    /// See [`forebay_policy::Settings`].
+    #[serde(default, deserialize_with = "spelled")]
+    pub durability: Option<Durability>,
+}
+
+fn checked_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    volume_name(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+}
+
+fn spelled<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    String::deserialize(deserializer)?
+        .parse()
+        .map(Some)
+        .map_err(serde::de::Error::custom)
+}
+
+fn spelled_list<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts
+        .iter()
+        .map(|t| t.parse().map_err(serde::de::Error::custom))
+        .collect()
+}
+
+impl Config {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// One sentence: where in the file, what is wrong, and which name was probably meant.
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        let failed = |e: std::io::Error| {
+            Failure::new(
+                FailureKind::Failed,
+                format!("cannot read the configuration {}: {e}", path.display()),
+            )
+        };
+        if std::fs::metadata(path).map_err(failed)?.len() > FILE_BYTES_MAX {
+            return Err(Failure::new(
+                FailureKind::Usage,
+                format!(
+                    "the configuration {} is longer than {FILE_BYTES_MAX} bytes",
+                    path.display()
+                ),
+            ));
+        }
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        Self::parse(&text).map_err(|e| Failure::new(FailureKind::Usage, format!("{}:{e}", path.display())))
+    }
+
+    /// Reads a file's text. An error begins with line and column.
+    fn parse(text: &str) -> Result<Self, String> {
+        let config: Self = toml::from_str(text).map_err(|e| {
+            let (line, column) = position(text, e.span().map_or(0, |s| s.start));
+            let message = e.message().replace('\n', " ");
+            let hint = suggestion(&message)
+                .map(|s| format!("; did you mean `{s}`?"))
+                .unwrap_or_default();
+            format!("{line}:{column}: {message}{hint}")
+        })?;
+        for (i, volume) in config.volume.iter().enumerate() {
+            if config.volume[..i].iter().any(|v| v.name == volume.name) {
+                return Err(format!(
+                    " there are two volumes named '{}'; give one another name",
+                    volume.name
+                ));
+            }
+        }
+        Ok(config)
+    }
+}
+
+/// Line and column of a byte offset, both counted from 1; the column in characters.
+fn position(text: &str, at: usize) -> (usize, usize) {
+    let before = text.get(..at).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |i| i + 1);
+    (
+        before.matches('\n').count() + 1,
+        before[line_start..].chars().count() + 1,
+    )
+}
+
+/// Of the names that a message "unknown field `x`, expected one of `a`, `b`" lists, the one that `x` is closest to.
+fn suggestion(message: &str) -> Option<&str> {
+    let mut names = message
+        .strip_prefix("unknown field ")?
+        .split('`')
+        .skip(1)
+        .step_by(2);
+    let given = names.next()?.replace('_', "-");
+    names
+        .map(|name| (strsim::damerau_levenshtein(&given, name), name))
+        .filter(|(distance, name)| *distance <= 2.min(name.len() / 2))
+        .min()
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_file_is_understood() {
+        let config = Config::parse(
+            r#"
+            control = "/run/f.sock"
+            destage-on-stop = true
+            [[volume]]
+            name = "db"
+            cache = "/dev/fast"
+            backing = "/dev/slow"
+            nbd = ["unix:/run/db.nbd", "tcp:127.0.0.1:10809"]
+            write-policy = "write-through"
+            on-full = "bypass"
+            [[volume]]
+            name = "scratch"
+            backing = "b.img"
+            no-cache = true
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.destage_on_stop, Some(true));
+        assert_eq!(config.volume.len(), 2);
+        let db = &config.volume[0];
+        assert_eq!(
+            (db.nbd.len(), db.write_policy, db.admission),
+            (2, Some(WritePolicy::WriteThrough), None)
+        );
+        assert_eq!(config.volume[1].no_cache, Some(true));
+    }
+
+    #[test]
+    fn mistakes_are_shown_where_they_are_and_what_was_meant() {
+        for (text, words) in [
+            (
+                "[[volume]]\nname = \"db\"\n  bakcing = \"x\"",
+                "3:3: unknown field `bakcing`",
+            ),
+            (
+                "[[volume]]\nname = \"db\"\nbakcing = \"x\"",
+                "did you mean `backing`?",
+            ),
+            (
+                "[[volume]]\nname = \"db\"\nwrite_policy = \"x\"",
+                "did you mean `write-policy`?",
+            ),
+            (
+                "[[volume]]\nname = \"db\"\non-full = \"explode\"",
+                "3:11: 'explode' is not one of wait, bypass",
+            ),
+            (
+                "[[volume]]\nname = \"a/b\"",
+                "2:8: 'a/b' cannot be the name of a volume",
+            ),
+            ("[[volume]]\nname = \"db\"\nnbd = [\"udp:x\"]", "3:7: "),
+            (
+                "[[volume]]\nname = \"a\"\n[[volume]]\nname = \"a\"",
+                "two volumes named 'a'",
+            ),
+            ("[[volume]]\nname = ", "2:"),
+            ("[[volume]]\ncache = \"c\"", "missing field `name`"),
+        ] {
+            let e = Config::parse(text).unwrap_err();
+            assert!(e.contains(words), "{text}\n{e}");
+            assert_eq!(e.lines().count(), 1, "{e}");
+        }
+        assert!(!Config::parse("colour = 1").unwrap_err().contains("did you mean"));
+    }
+}

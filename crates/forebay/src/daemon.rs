@@ -1,0 +1,285 @@
+//! The daemon behind `forebay serve`: starts volumes, offers them, obeys the control socket, stops.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use forebay_control::{
+    Answer, ControlError, Controller, FailureKind, Progress, Request, Server, VolumeStatus,
+};
+use forebay_host::Ending;
+use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, TlsSettings};
+use sd_notify::NotifyState;
+
+use crate::cli::{Failure, Outcome};
+use crate::control_path::control_path;
+use crate::failure::from_nbd;
+use crate::output::print;
+use crate::plan::Plan;
+use crate::served::Served;
+use crate::service_manager::{Watchdog, tell};
+use crate::stop::{self, StopReason};
+
+/// How long NBD clients have to take their last answers when the daemon stops.
+const NBD_GRACE: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether all volumes still live.
+const LOOK_AFTER_EVERY: Duration = Duration::from_secs(1);
+
+/// Serves what is planned until told to stop.
+pub fn run(plan: Plan) -> Outcome {
+    let system =
+        |what: &str, e: std::io::Error| Failure::new(FailureKind::Failed, format!("cannot {what}: {e}"));
+    if let Err(e) = forebay_fuse::become_io_flusher() {
+        tracing::debug!("memory reclaim may wait for volumes of this daemon: {e}");
+    }
+    let (reasons, told_to_stop) = stop::listen().map_err(|e| system("listen to signals", e))?;
+    let destage = plan.destage_on_stop;
+    let sockets = control_sockets(&plan)?;
+    let daemon = Arc::new(Daemon::start(plan, &sockets, reasons)?);
+    let servers = match daemon.offer(&sockets) {
+        Ok(servers) => servers,
+        Err(e) => {
+            // The first error is the one to tell.
+            let _ = daemon.stop(false);
+            return Err(e);
+        }
+    };
+    let watched = Arc::clone(&daemon);
+    let watchdog = Watchdog::start(move || drop(watched.statuses()));
+    print(&daemon.ready_line(&sockets))?;
+    tell(&[NotifyState::Ready, NotifyState::Status("serving")]);
+    let reason = wait(&daemon, &told_to_stop);
+    tracing::info!(?reason, destage, "stopping");
+    tell(&[NotifyState::Stopping]);
+    drop(watchdog);
+    let outcome = daemon.stop(destage);
+    servers.into_iter().for_each(Server::stop);
+    outcome
+}
+
+/// Waits for a reason to stop.
+fn wait(daemon: &Daemon, told_to_stop: &Receiver<StopReason>) -> StopReason {
+    loop {
+        match told_to_stop.recv_timeout(LOOK_AFTER_EVERY) {
+            Ok(reason) => return reason,
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(dead) = daemon.all().iter().find(|v| v.has_ended()) {
+                    tracing::error!(volume = dead.name(), "the volume has ended by itself");
+                    return StopReason::VolumeEnded;
+                }
+            }
+            // The daemon itself holds the other end.
+            Err(RecvTimeoutError::Disconnected) => return StopReason::NothingToServe,
+        }
+    }
+}
+
+/// The control sockets: the one that was given, or the default one of each volume.
+fn control_sockets(plan: &Plan) -> Result<Vec<PathBuf>, Failure> {
+    match &plan.control {
+        Some(path) => Ok(vec![path.clone()]),
+        None => plan.volumes.iter().map(|v| control_path(&v.name)).collect(),
+    }
+}
+
+/// Everything that is being served.
+struct Daemon {
+    volumes: Mutex<BTreeMap<String, Arc<Served>>>,
+    nbd: Mutex<Vec<NbdServer>>,
+    tls: Option<TlsSettings>,
+    /// Where files for loop devices are made.
+    directory: PathBuf,
+    reasons: Sender<StopReason>,
+}
+
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Both are changed by single inserts and removals, so they are whole even if a holder panicked.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Daemon {
+    /// Starts the volumes; if one does not start, those before it are stopped.
+    fn start(plan: Plan, sockets: &[PathBuf], reasons: Sender<StopReason>) -> Result<Self, Failure> {
+        let directory = sockets
+            .first()
+            .and_then(|s| s.parent())
+            .unwrap_or(Path::new(""))
+            .to_owned();
+        let daemon = Self {
+            volumes: Mutex::default(),
+            nbd: Mutex::default(),
+            tls: plan.tls,
+            directory,
+            reasons,
+        };
+        for volume in plan.volumes {
+            match Served::start(volume) {
+                Ok(served) => {
+                    hold(&daemon.volumes).insert(served.name().to_owned(), Arc::new(served));
+                }
+                Err(e) => {
+                    let _ = daemon.stop(false);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(daemon)
+    }
+
+    /// Opens all sockets, those for NBD first.
+    fn offer(self: &Arc<Self>, sockets: &[PathBuf]) -> Result<Vec<Server>, Failure> {
+        self.offer_nbd()?;
+        let controller: Arc<dyn Controller> = Arc::clone(self) as Arc<dyn Controller>;
+        let start = |path: &PathBuf| Server::start(path, Arc::clone(&controller)).map_err(ControlError::from);
+        sockets.iter().map(start).collect()
+    }
+
+    /// One NBD server for each address, for all volumes that name it.
+    fn offer_nbd(&self) -> Outcome {
+        let mut exports: BTreeMap<String, (Address, Vec<Arc<Served>>)> = BTreeMap::new();
+        for served in hold(&self.volumes).values() {
+            for address in &served.plan().nbd {
+                let entry = exports
+                    .entry(address.to_string())
+                    .or_insert_with(|| (address.clone(), Vec::new()));
+                entry.1.push(Arc::clone(served));
+            }
+        }
+        let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (address, volumes) in exports.into_values() {
+            // A unix socket is guarded by its permissions.
+            let tls = if matches!(address, Address::Tcp { .. }) {
+                self.tls.clone()
+            } else {
+                None
+            };
+            let server = NbdServer::start(ServerConfig {
+                listen: vec![address],
+                exports: volumes.iter().map(|v| Export::new(v.service())).collect(),
+                tls,
+                limits: Limits::default(),
+            })
+            .map_err(|e| from_nbd(&e))?;
+            for volume in &volumes {
+                let addresses = server
+                    .addresses()
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>();
+                places
+                    .entry(volume.name().to_owned())
+                    .or_default()
+                    .extend(addresses);
+            }
+            hold(&self.nbd).push(server);
+        }
+        for (name, addresses) in places {
+            self.volume(&name)?.set_nbd(addresses);
+        }
+        Ok(())
+    }
+
+    /// What `serve` prints once everything is open.
+    fn ready_line(&self, sockets: &[PathBuf]) -> String {
+        let volumes = hold(&self.volumes);
+        let volumes = volumes.values().map(|v| match v.exports().as_slice() {
+            [] => v.name().to_owned(),
+            exports => format!("{} at {}", v.name(), exports.join(" ")),
+        });
+        let sockets = sockets.iter().map(|s| s.display().to_string());
+        format!(
+            "ready: {}; control {}\n",
+            volumes.collect::<Vec<_>>().join(", "),
+            sockets.collect::<Vec<_>>().join(" ")
+        )
+    }
+
+    fn volume(&self, name: &str) -> Result<Arc<Served>, Failure> {
+        let volumes = hold(&self.volumes);
+        volumes.get(name).cloned().ok_or_else(|| {
+            let names = volumes.keys().cloned().collect::<Vec<_>>().join(", ");
+            Failure::new(
+                FailureKind::Usage,
+                format!("this daemon serves no volume '{name}'; it serves {names}"),
+            )
+        })
+    }
+
+    fn all(&self) -> Vec<Arc<Served>> {
+        hold(&self.volumes).values().cloned().collect()
+    }
+
+    /// The figures of all volumes; waits for each volume's answer.
+    fn statuses(&self) -> Vec<VolumeStatus> {
+        self.all().iter().map(|v| v.status()).collect()
+    }
+
+    /// Destages a volume, parts it from its cache and stops serving it; the last one takes the daemon with it.
+    fn release(&self, name: &str, progress: &mut dyn FnMut(Progress) -> bool) -> Outcome {
+        let volume = self.volume(name)?;
+        let outcome = volume.release(progress);
+        if outcome.is_ok() || volume.has_ended() {
+            let mut volumes = hold(&self.volumes);
+            volumes.remove(name);
+            if volumes.is_empty() {
+                // Nobody listens any more if the daemon is stopping already.
+                let _ = self.reasons.send(StopReason::NothingToServe);
+            }
+        }
+        outcome
+    }
+
+    /// Takes the volumes away from their users, then stops them. All are stopped; the first error is returned.
+    fn stop(&self, destage: bool) -> Outcome {
+        let volumes = self.all();
+        volumes.iter().for_each(|v| v.withdraw());
+        for server in hold(&self.nbd).drain(..) {
+            server.stop(NBD_GRACE);
+        }
+        let ending = if destage { Ending::Destage } else { Ending::Keep };
+        let mut outcome = Ok(());
+        for volume in volumes {
+            if let Err(e) = volume.end(ending) {
+                tracing::error!("{e}");
+                outcome = outcome.and(Err(e));
+            }
+        }
+        outcome
+    }
+}
+
+impl Controller for Daemon {
+    fn handle(
+        &self,
+        request: Request,
+        progress: &mut dyn FnMut(Progress) -> bool,
+    ) -> Result<Answer, ControlError> {
+        match request {
+            Request::Status { volume: None } => Ok(Answer::Volumes(self.statuses())),
+            Request::Status { volume: Some(name) } => Ok(Answer::Volumes(vec![self.volume(&name)?.status()])),
+            Request::Flush { volume } => self.volume(&volume)?.flush(progress).map(|()| Answer::Done),
+            Request::Set { volume, settings } => self.volume(&volume)?.set(&settings).map(|()| Answer::Done),
+            Request::Attach { volume } => {
+                let device = self.volume(&volume)?.attach(&self.directory)?;
+                Ok(Answer::Device(device.display().to_string()))
+            }
+            Request::Detach {
+                volume,
+                release: true,
+            } => self.release(&volume, progress).map(|()| Answer::Done),
+            Request::Detach {
+                volume,
+                release: false,
+            } => match self.volume(&volume)?.detach()? {
+                true => Ok(Answer::Done),
+                false => Err(ControlError::new(
+                    FailureKind::Failed,
+                    format!("the volume '{volume}' is not attached"),
+                )),
+            },
+        }
+    }
+}

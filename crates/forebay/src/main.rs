@@ -1,0 +1,37 @@
+//! `forebay`: a durable write cache that knows which writes a request is waiting for.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod commands;
+mod config;
+mod control_path;
+mod daemon;
+mod failure;
+mod image;
+mod logging;
+mod meter;
+mod output;
+mod plan;
+mod served;
+mod service_manager;
+mod size;
+mod stop;
+
+#[cfg(test)]
+mod reference;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    logging::start(&cli.log);
+    match cli.command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(failure.kind.exit_code())
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! How far a long command has come.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use forebay_control::Progress;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::size;
+
+/// Where no terminal shows a bar, a line is printed this often.
+const LINE_EVERY: Duration = Duration::from_secs(1);
+
+/// A bar on a terminal, plain lines elsewhere; on standard error in both cases.
+pub enum Meter {
+    /// On a terminal.
+    Bar(ProgressBar),
+    /// Elsewhere.
+    Lines {
+        /// What is done.
+        verb: &'static str,
+        /// When the last line was printed, or the command began.
+        last: Instant,
+    },
+}
+
+impl Meter {
+    /// A meter for this process's standard error; `verb` says what is done to the bytes.
+    pub fn new(verb: &'static str) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self::Lines {
+                verb,
+                last: Instant::now(),
+            };
+        }
+        let bar = ProgressBar::new(0);
+        if let Ok(style) =
+            ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta} left")
+        {
+            bar.set_style(style);
+        }
+        Self::Bar(bar)
+    }
+
+    /// Takes one step in. New writes may add to what remains; the whole grows with it then.
+    pub fn show(&mut self, step: Progress) {
+        let total = step.total_bytes.max(step.remaining_bytes);
+        let done = total - step.remaining_bytes;
+        match self {
+            Self::Bar(bar) => {
+                bar.set_length(total);
+                bar.set_position(done);
+            }
+            Self::Lines { verb, last } => {
+                if last.elapsed() >= LINE_EVERY {
+                    eprintln!("{verb} {} of {}", size::show(done), size::show(total));
+                    *last = Instant::now();
+                }
+            }
+        }
+    }
+
+    /// Leaves the terminal as it was.
+    pub fn end(self) {
+        if let Self::Bar(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! What `forebay serve` is to serve: the configuration file with the flags laid over it, checked.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use forebay_control::FailureKind;
+use forebay_device::DeviceSpec;
+use forebay_device::decorate::{BadDecoration, Decoration};
+use forebay_nbd::{Address, TlsSettings};
+use forebay_policy::Settings;
+
+use crate::cli::Failure;
+use crate::commands::serve::Args;
+use crate::config::{Config, VolumeConfig};
+
+/// A decorator for one of a volume's devices, such as `cache:inject:write:eio:every=100`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceDecoration {
+    /// The cache, else the backing.
+    pub of_cache: bool,
+    /// What is put around it.
+    pub decoration: Decoration,
+}
+
+impl FromStr for DeviceDecoration {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (role, decoration) = text.split_once(':').unwrap_or((text, ""));
+        let of_cache = match role {
+            "cache" => true,
+            "backing" => false,
+            _ => return Err(format!("'{text}' begins neither with cache: nor with backing:")),
+        };
+        Ok(Self {
+            of_cache,
+            decoration: decoration.parse().map_err(|e: BadDecoration| e.to_string())?,
+        })
+    }
+}
+
+/// Everything that is to be served.
+#[derive(Debug)]
+pub struct Plan {
+    /// One control socket for all volumes; `None`: each has its default one.
+    pub control: Option<PathBuf>,
+    /// Whether a clean stop destages everything first.
+    pub destage_on_stop: bool,
+    /// At least one volume.
+    pub volumes: Vec<VolumePlan>,
+    /// TLS for NBD clients on TCP.
+    pub tls: Option<TlsSettings>,
+}
+
+/// One volume.
+#[derive(Debug)]
+pub struct VolumePlan {
+    /// Its name.
+    pub name: String,
+    /// The cache; `None` serves the backing as it is.
+    pub cache: Option<DeviceSpec>,
+    /// The backing.
+    pub backing: DeviceSpec,
+    /// Where NBD clients are served.
+    pub nbd: Vec<Address>,
+    /// File that becomes the volume.
+    pub fuse: Option<PathBuf>,
+    /// Go on without the cache that the backing was paired with.
+    pub accept_stale: bool,
+    /// Take the volume over from a host that did not stop it cleanly.
+    pub takeover: bool,
+    /// Decorators for the devices, for tests.
+    pub decorate: Vec<DeviceDecoration>,
+    /// Policies.
+    pub settings: Settings,
+}
+
+fn usage(message: String) -> Failure {
+    Failure::new(FailureKind::Usage, message)
+}
+
+impl Plan {
+    /// Lays the flags over the configuration file that they name.
+    ///
+    /// # Errors
+    /// [`FailureKind::Usage`]: something is missing, or does not fit; or the file cannot be read.
+    pub fn make(args: Args) -> Result<Self, Failure> {
+        let mut config = match &args.config {
+            Some(path) => Config::read(path)?,
+            None => Config {
+                volume: args
+                    .name
+                    .iter()
+                    .map(|n| VolumeConfig {
+                        name: n.clone(),
+                        ..VolumeConfig::default()
+                    })
+                    .collect(),
+                ..Config::default()
+            },
+        };
+        if let Some(name) = &args.name {
+            config.volume.retain(|v| v.name == *name);
+        }
+        if config.volume.is_empty() {
+            return Err(usage(match (&args.config, &args.name) {
+                (Some(path), Some(name)) => format!("{} has no volume '{name}'", path.display()),
+                (Some(path), None) => format!("{} has no [[volume]]", path.display()),
+                (None, _) => "nothing to serve; give --name, --cache and --backing, or --config".into(),
+            }));
+        }
+        overlay(&args, &mut config.volume)?;
+        Ok(Self {
+            tls: tls(
+                args.tls.or(config.tls),
+                args.tls_verify_clients || config.tls_verify_clients.unwrap_or(false),
+            )?,
+            control: args.control.or(config.control),
+            destage_on_stop: args.destage_on_stop.or(config.destage_on_stop).unwrap_or(false),
+            volumes: config
+                .volume
+                .into_iter()
+                .map(|v| checked(v, &args.decorate))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn tls(directory: Option<PathBuf>, verify_clients: bool) -> Result<Option<TlsSettings>, Failure> {
+    match directory {
+        Some(directory) => Ok(Some(TlsSettings {
+            directory,
+            required: true,
+            verify_clients,
+        })),
+        None if verify_clients => Err(usage(
+            "tls-verify-clients needs tls, the directory with the certificates".into(),
+        )),
+        None => Ok(None),
+    }
+}
+
+/// Flags win over the file. Those that name devices and exports can mean only one volume.
+fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
+    for volume in volumes.iter_mut() {
+        volume.write_policy = args.write_policy.or(volume.write_policy);
+        volume.admission = args.admission.or(volume.admission);
+        volume.on_full = args.on_full.or(volume.on_full);
+        volume.durability = args.durability.or(volume.durability);
+    }
+    let [volume] = volumes else {
+        let own =
+            args.cache.is_some() || args.backing.is_some() || args.fuse.is_some() || !args.nbd.is_empty();
+        if own || args.no_cache || args.accept_stale || args.takeover || !args.decorate.is_empty() {
+            return Err(usage(
+                "--cache, --backing, --nbd, --fuse, --no-cache, --accept-stale and --takeover are for one volume, and the \
+                 configuration has several; choose one with --name"
+                    .into(),
+            ));
+        }
+        return Ok(());
+    };
+    if let Some(cache) = &args.cache {
+        volume.cache = Some(cache.clone());
+        volume.no_cache = None;
+    }
+    if let Some(backing) = &args.backing {
+        volume.backing = Some(backing.clone());
+    }
+    if !args.nbd.is_empty() {
+        volume.nbd.clone_from(&args.nbd);
+    }
+    if args.fuse.is_some() {
+        volume.fuse.clone_from(&args.fuse);
+    }
+    if args.no_cache {
+        volume.cache = None;
+        volume.no_cache = Some(true);
+    }
+    if args.accept_stale {
+        volume.accept_stale = Some(true);
+    }
+    if args.takeover {
+        volume.takeover = Some(true);
+    }
+    Ok(())
+}
+
+fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan, Failure> {
+    let name = v.name;
+    let device = |text: String| {
+        text.parse::<DeviceSpec>()
+            .map_err(|e| usage(format!("volume '{name}': {e}")))
+    };
+    let cache = match (v.cache, v.no_cache.unwrap_or(false)) {
+        (Some(_), true) => {
+            return Err(usage(format!(
+                "volume '{name}' has a cache and no-cache; drop one of them"
+            )));
+        }
+        (None, false) => {
+            return Err(usage(format!(
+                "volume '{name}' has no cache; name one with --cache (`forebay format` makes it) or say --no-cache"
+            )));
+        }
+        (cache, _) => cache.map(device).transpose()?,
+    };
+    let Some(backing) = v.backing else {
+        return Err(usage(format!(
+            "volume '{name}' has no backing; name one with --backing"
+        )));
+    };
+    let defaults = Settings::default();
+    Ok(VolumePlan {
+        cache,
+        backing: device(backing)?,
+        nbd: v.nbd,
+        fuse: v.fuse,
+        accept_stale: v.accept_stale.unwrap_or(false),
+        takeover: v.takeover.unwrap_or(false),
+        decorate: decorate.to_vec(),
+        settings: Settings {
+            write_policy: v.write_policy.unwrap_or(defaults.write_policy),
+            admission: v.admission.unwrap_or(defaults.admission),
+            on_full: v.on_full.unwrap_or(defaults.on_full),
+            durability: v.durability.unwrap_or(defaults.durability),
+        },
+        name,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+    use forebay_policy::{OnFull, WritePolicy};
+
+    fn plan(args: &[&str]) -> Result<Plan, Failure> {
+        let cli = Cli::try_parse_from(["forebay", "serve"].iter().chain(args)).unwrap();
+        match cli.command {
+            Command::Serve(args) => Plan::make(args),
+            _ => unreachable!(),
+        }
+    }
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    const TWO: &str = r#"
+        [[volume]]
+        name = "a"
+        cache = "a.cache"
+        backing = "a.img"
+        on-full = "bypass"
+        [[volume]]
+        name = "b"
+        backing = "b.img"
+        no-cache = true
+    "#;
+
+    #[test]
+    fn flags_alone_are_a_plan() {
+        let plan = plan(&[
+            "--name",
+            "db",
+            "--cache",
+            "pmem:/c",
+            "--backing",
+            "b",
+            "--nbd",
+            "unix:/s",
+            "--durability",
+            "flush",
+        ]);
+        let plan = plan.unwrap();
+        let v = &plan.volumes[0];
+        assert_eq!(
+            (v.name.as_str(), v.cache.as_ref().unwrap().to_string()),
+            ("db", "pmem:/c".into())
+        );
+        assert_eq!(v.settings.durability.as_str(), "flush");
+        assert_eq!(v.settings.write_policy, Settings::default().write_policy);
+        assert!(!plan.destage_on_stop);
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let f = file(TWO);
+        let path = f.path().to_str().unwrap();
+        let all = plan(&[
+            "--config",
+            path,
+            "--write-policy",
+            "write-through",
+            "--destage-on-stop",
+        ])
+        .unwrap();
+        assert!(all.destage_on_stop);
+        assert!(
+            all.volumes
+                .iter()
+                .all(|v| v.settings.write_policy == WritePolicy::WriteThrough)
+        );
+        assert_eq!(all.volumes[0].settings.on_full, OnFull::Bypass);
+        assert!(all.volumes[1].cache.is_none());
+        let one = plan(&[
+            "--config",
+            path,
+            "--name",
+            "b",
+            "--cache",
+            "c",
+            "--on-full",
+            "wait",
+        ])
+        .unwrap();
+        assert_eq!(one.volumes.len(), 1);
+        assert_eq!(one.volumes[0].cache.as_ref().unwrap().to_string(), "c");
+        let one = plan(&[
+            "--config",
+            path,
+            "--name",
+            "a",
+            "--no-cache",
+            "--destage-on-stop=no",
+        ])
+        .unwrap();
+        assert!(one.volumes[0].cache.is_none() && !one.destage_on_stop);
+    }
+
+    #[test]
+    fn what_is_missing_or_does_not_fit_is_wrong_usage() {
+        let f = file(TWO);
+        let path = f.path().to_str().unwrap();
+        let empty = file("");
+        for (args, words) in [
+            (&["--name", "db", "--cache", "c"][..], "no backing"),
+            (&["--name", "db", "--backing", "c"], "--no-cache"),
+            (&["--config", path, "--cache", "c"], "choose one with --name"),
+            (&["--config", path, "--name", "c"], "has no volume 'c'"),
+            (&["--config", empty.path().to_str().unwrap()], "has no [[volume]]"),
+            (
+                &["--name", "db", "--cache", "floppy:c", "--backing", "b"],
+                "pmem:PATH",
+            ),
+        ] {
+            let e = plan(args).unwrap_err();
+            assert_eq!(e.kind, FailureKind::Usage);
+            assert!(e.message.contains(words), "{args:?}: {e}");
+        }
+    }
+}

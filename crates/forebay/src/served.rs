@@ -1,0 +1,414 @@
+//! One volume that is being served, with the places where it is offered.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use forebay_block::BlockService;
+use forebay_control::{FailureKind, Progress, VolumeState, VolumeStatus, rfc3339};
+use forebay_device::{Device, Survives};
+use forebay_engine::{Role, State, Status};
+use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
+use forebay_host::{Ending, Volume, VolumeConfig, VolumeHandle};
+use forebay_policy::{Settings, WritePolicy};
+
+use crate::cli::{Failure, Outcome};
+use crate::failure::{from_fuse, from_host};
+use crate::plan::VolumePlan;
+
+/// How often a client that waits for a flush hears how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// The kernel's view of the volume.
+#[derive(Default)]
+struct Kernel {
+    /// The file, from `--fuse` or made for the loop device.
+    fuse: Option<FuseExport>,
+    /// The loop device on it.
+    attachment: Option<Attachment>,
+    /// The file was made for the loop device alone and goes with it.
+    fuse_is_for_attach: bool,
+}
+
+/// A volume that is being served.
+pub struct Served {
+    plan: VolumePlan,
+    handle: VolumeHandle,
+    /// `None` once it has been told to end.
+    volume: Mutex<Option<Volume>>,
+    kernel: Mutex<Kernel>,
+    /// Apart from `kernel`, so that a status need not wait for an attach.
+    device: Mutex<Option<PathBuf>>,
+    /// Where NBD clients are served.
+    nbd: Mutex<Vec<String>>,
+    started: Instant,
+}
+
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the mutexes here guard is replaced as a whole, so it is whole even if a holder panicked.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Served {
+    /// Starts the volume and, if the plan says so, its file.
+    pub fn start(plan: VolumePlan) -> Result<Self, Failure> {
+        let started = Instant::now();
+        let volume = Volume::open(volume_config(&plan)).map_err(|e| from_host(&e))?;
+        let recovery = volume.recovery();
+        tracing::info!(
+            volume = plan.name,
+            blocks_dirty = recovery.blocks_dirty,
+            blocks_clean = recovery.blocks_clean,
+            records_torn = recovery.records_torn,
+            segments_scanned = recovery.segments_scanned,
+            milliseconds = started.elapsed().as_millis() as u64,
+            "recovered"
+        );
+        let handle = volume.handle();
+        warn_of_weak_devices(&plan, &handle);
+        let served = Self {
+            handle,
+            volume: Mutex::new(Some(volume)),
+            kernel: Mutex::default(),
+            device: Mutex::default(),
+            nbd: Mutex::default(),
+            started,
+            plan,
+        };
+        if let Some(file) = &served.plan.fuse {
+            hold(&served.kernel).fuse = Some(served.mount(file)?);
+        }
+        Ok(served)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.plan.name
+    }
+
+    /// What it was started with.
+    pub fn plan(&self) -> &VolumePlan {
+        &self.plan
+    }
+
+    /// What frontends speak to.
+    pub fn service(&self) -> Arc<dyn BlockService> {
+        Arc::new(self.handle.clone())
+    }
+
+    /// Notes where NBD clients are served.
+    pub fn set_nbd(&self, addresses: Vec<String>) {
+        *hold(&self.nbd) = addresses;
+    }
+
+    /// Everywhere it is offered.
+    pub fn exports(&self) -> Vec<String> {
+        let mut exports = hold(&self.nbd).clone();
+        exports.extend(self.plan.fuse.iter().map(|f| format!("fuse:{}", f.display())));
+        exports
+    }
+
+    fn mount(&self, file: &Path) -> Result<FuseExport, Failure> {
+        FuseExport::mount(file, self.service(), FuseOptions::default()).map_err(|e| from_fuse(&e))
+    }
+
+    /// Makes a kernel block device of the volume, or returns the one that there is. A file for it is made in
+    /// `directory` if the volume has none.
+    pub fn attach(&self, directory: &Path) -> Result<PathBuf, Failure> {
+        let mut kernel = hold(&self.kernel);
+        if let Some(attachment) = &kernel.attachment {
+            return Ok(attachment.device_path().to_owned());
+        }
+        if kernel.fuse.is_none() {
+            kernel.fuse = Some(self.mount(&directory.join(format!("{}.volume", self.plan.name)))?);
+            kernel.fuse_is_for_attach = true;
+        }
+        let file = kernel
+            .fuse
+            .as_ref()
+            .map(|f| f.path().to_owned())
+            .unwrap_or_default();
+        match Attachment::attach(&file, AttachOptions::default()) {
+            Ok(attachment) => {
+                let device = attachment.device_path().to_owned();
+                tracing::info!(
+                    volume = self.plan.name,
+                    device = %device.display(),
+                    direct_io = attachment.direct_io(),
+                    "attached"
+                );
+                *hold(&self.device) = Some(device.clone());
+                kernel.attachment = Some(attachment);
+                Ok(device)
+            }
+            Err(e) => {
+                let failure = from_fuse(&e);
+                let _ = take_file(&mut kernel);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Takes the kernel block device away; false if there was none.
+    pub fn detach(&self) -> Result<bool, Failure> {
+        let mut kernel = hold(&self.kernel);
+        let Some(attachment) = &mut kernel.attachment else {
+            return Ok(false);
+        };
+        attachment.detach(false).map_err(|e| from_fuse(&e))?;
+        kernel.attachment = None;
+        *hold(&self.device) = None;
+        take_file(&mut kernel)?;
+        Ok(true)
+    }
+
+    /// Changes settings, all or none.
+    pub fn set(&self, settings: &[(String, String)]) -> Outcome {
+        let mut new = self.handle.settings();
+        for (key, value) in settings {
+            new.set(key, value)
+                .map_err(|e| Failure::new(FailureKind::Usage, format!("{key}: {e}")))?;
+        }
+        self.handle.set(new).map_err(|e| from_host(&e))?;
+        tracing::info!(volume = self.plan.name, settings = ?new, "settings changed");
+        Ok(())
+    }
+
+    /// Destages everything that was acknowledged before, and tells how far it is.
+    pub fn flush(&self, progress: &mut dyn FnMut(Progress) -> bool) -> Outcome {
+        let total_bytes = self.handle.status().dirty_bytes;
+        thread::scope(|scope| {
+            let (end, ended) = mpsc::channel();
+            scope.spawn(move || end.send(self.handle.destage()));
+            loop {
+                match ended.recv_timeout(PROGRESS_EVERY) {
+                    Ok(result) => return result.map_err(|e| from_host(&e)),
+                    Err(RecvTimeoutError::Timeout) => {
+                        let remaining_bytes = self.handle.status().dirty_bytes;
+                        progress(Progress {
+                            remaining_bytes,
+                            total_bytes,
+                        });
+                    }
+                    Err(RecvTimeoutError::Disconnected) => {
+                        let message = format!(
+                            "the volume '{}' broke off its flush; the log says why",
+                            self.plan.name
+                        );
+                        return Err(Failure::new(FailureKind::Failed, message));
+                    }
+                }
+            }
+        })
+    }
+
+    /// Destages everything, stops, and parts cache and backing for good. As long as that can still fail the volume
+    /// goes on.
+    pub fn release(&self, progress: &mut dyn FnMut(Progress) -> bool) -> Outcome {
+        self.detach()?;
+        self.unmount()?;
+        // With the volume still at work, so that its users are not locked out for long.
+        self.flush(progress)?;
+        self.end(Ending::Release)?;
+        tracing::info!(
+            volume = self.plan.name,
+            "released: the backing is complete and needs no cache"
+        );
+        Ok(())
+    }
+
+    fn unmount(&self) -> Outcome {
+        let mut kernel = hold(&self.kernel);
+        if let Some(fuse) = &mut kernel.fuse {
+            fuse.unmount().map_err(|e| from_fuse(&e))?;
+            kernel.fuse = None;
+        }
+        Ok(())
+    }
+
+    /// Takes block device and file away, by force if somebody uses them. The volume goes on.
+    pub fn withdraw(&self) {
+        if let Err(e) = self.detach() {
+            tracing::warn!(
+                volume = self.plan.name,
+                "stopping although the kernel block device is in use: {e}"
+            );
+        }
+        if let Err(e) = self.unmount() {
+            tracing::warn!(
+                volume = self.plan.name,
+                "stopping although the file is in use: {e}"
+            );
+        }
+        let kernel = std::mem::take(&mut *hold(&self.kernel));
+        drop(kernel);
+    }
+
+    /// Ends the volume; does nothing if that was done before.
+    pub fn end(&self, ending: Ending) -> Outcome {
+        let volume = hold(&self.volume).take();
+        volume.map_or(Ok(()), |v| v.end(ending).map_err(|e| from_host(&e)))
+    }
+
+    /// Whether it has ended, or is ending.
+    pub fn has_ended(&self) -> bool {
+        hold(&self.volume).as_ref().is_none_or(Volume::has_ended)
+    }
+
+    /// Its figures.
+    pub fn status(&self) -> VolumeStatus {
+        let figures = self.handle.status();
+        let settings = self.handle.settings();
+        let wall_ns = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_nanos() as u64);
+        let device = hold(&self.device).as_ref().map(|d| d.display().to_string());
+        let around = Surroundings {
+            size_bytes: self.handle.info().size_bytes,
+            device,
+            exports: self.exports(),
+            uptime: self.started.elapsed(),
+        };
+        volume_status(&self.plan, &figures, &settings, wall_ns, around)
+    }
+}
+
+fn volume_config(plan: &VolumePlan) -> VolumeConfig {
+    let mut config = VolumeConfig::new(&plan.name, plan.cache.clone(), plan.backing.clone());
+    config.settings = plan.settings;
+    config.takeover = plan.takeover;
+    config.accept_stale = plan.accept_stale;
+    if !plan.decorate.is_empty() {
+        let decorate = plan.decorate.clone();
+        config.decorate = Some(Box::new(move |role, device: Box<dyn Device>| {
+            let of_role = decorate.iter().filter(|d| d.of_cache == (role == Role::Cache));
+            of_role.fold(device, |inner, d| d.decoration.clone().around(inner))
+        }));
+    }
+    config
+}
+
+/// Says what a power cut would do, where it is not what the settings promise.
+fn warn_of_weak_devices(plan: &VolumePlan, handle: &VolumeHandle) {
+    for device in handle.cache().into_iter().chain([handle.backing()]) {
+        let volume = &plan.name;
+        match device.survives {
+            Survives::PowerCut => tracing::info!(
+                volume,
+                device = device.name,
+                durability = device.durability,
+                "opened"
+            ),
+            Survives::ProcessDeath => {
+                tracing::warn!(
+                    volume,
+                    device = device.name,
+                    durability = device.durability,
+                    "no power cut is survived"
+                );
+            }
+        }
+    }
+}
+
+/// Takes the file away if it was made for the loop device alone.
+fn take_file(kernel: &mut Kernel) -> Outcome {
+    if !kernel.fuse_is_for_attach {
+        return Ok(());
+    }
+    if let Some(fuse) = &mut kernel.fuse {
+        fuse.unmount().map_err(|e| from_fuse(&e))?;
+    }
+    kernel.fuse = None;
+    kernel.fuse_is_for_attach = false;
+    Ok(())
+}
+
+/// What the engine does not know.
+struct Surroundings {
+    size_bytes: u64,
+    device: Option<String>,
+    exports: Vec<String>,
+    uptime: Duration,
+}
+
+fn volume_status(
+    plan: &VolumePlan,
+    s: &Status,
+    settings: &Settings,
+    wall_ns: u64,
+    around: Surroundings,
+) -> VolumeStatus {
+    let state = match s.state {
+        None | Some(State::Starting) => VolumeState::Starting,
+        Some(State::Healthy) => VolumeState::Healthy,
+        Some(State::Degraded) => VolumeState::Degraded,
+        Some(State::Full) => VolumeState::Full,
+        Some(State::Stopping | State::Stopped) => VolumeState::Stopping,
+    };
+    let complete = s.dirty_bytes == 0 && state != VolumeState::Starting;
+    let age_ns = s
+        .oldest_dirty_ns
+        .map_or(0, |oldest| wall_ns.saturating_sub(oldest));
+    VolumeStatus {
+        name: plan.name.clone(),
+        state,
+        size_bytes: around.size_bytes,
+        cache_bytes: s.cache_bytes,
+        cache_used_bytes: s.cache_used_bytes,
+        cached_bytes: s.cached_bytes,
+        dirty_bytes: s.dirty_bytes,
+        staleness_bytes: s.dirty_bytes,
+        staleness_seconds: age_ns as f64 / 1e9,
+        recovery_point: match settings.write_policy {
+            _ if complete => Some(rfc3339(wall_ns)),
+            WritePolicy::WriteBack | WritePolicy::WriteThrough => None,
+        },
+        write_policy: settings.write_policy.to_string(),
+        admission: settings.admission.to_string(),
+        on_full: settings.on_full.to_string(),
+        durability: settings.durability.to_string(),
+        cache: plan.cache.as_ref().map(ToString::to_string).unwrap_or_default(),
+        backing: plan.backing.to_string(),
+        exports: around.exports,
+        device: around.device,
+        pid: std::process::id(),
+        uptime_seconds: around.uptime.as_secs_f64(),
+        reads: s.reads,
+        read_bytes_hit: s.read_bytes_hit,
+        read_bytes_missed: s.read_bytes_missed,
+        writes: s.writes,
+        flushes: s.flushes,
+        bytes_acknowledged: s.bytes_acknowledged,
+        bytes_to_cache: s.bytes_to_cache,
+        bytes_to_backing: s.bytes_to_backing,
+        writes_admitted: s.writes_admitted,
+        writes_bypassed: s.writes_bypassed,
+        writes_reissued: 0,
+        stalls: s.stalls,
+        errors: s.errors,
+        checksum_failures: s.checksum_failures,
+        cache_errors: s.cache_errors,
+        backing_errors: s.backing_errors,
+        records: s.records,
+        requests: s.requests,
+        memory_bytes: resident_bytes(),
+        index_bytes: s.index_bytes,
+        index_blocks: s.index_blocks,
+        index_bytes_per_block: if s.index_blocks == 0 {
+            0.0
+        } else {
+            s.index_bytes as f64 / s.index_blocks as f64
+        },
+    }
+}
+
+/// Resident memory of this process in bytes; 0 if the system does not tell.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok())
+        .map_or(0, |kib| kib << 10)
+}

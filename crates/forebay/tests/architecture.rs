@@ -1,0 +1,161 @@
+//! The arrows between crates, and where unsafe code and foreign crates may be (design, section 3).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
+
+/// Which crates of the workspace each crate may use.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("forebay-block", &[]),
+    ("forebay-format", &["forebay-block"]),
+    ("forebay-policy", &["forebay-block"]),
+    (
+        "forebay-engine",
+        &["forebay-block", "forebay-format", "forebay-policy"],
+    ),
+    ("forebay-device", &["forebay-block"]),
+    ("forebay-control", &["forebay-block", "forebay-policy"]),
+    (
+        "forebay-host",
+        &[
+            "forebay-block",
+            "forebay-format",
+            "forebay-policy",
+            "forebay-engine",
+            "forebay-device",
+        ],
+    ),
+    ("forebay-nbd", &["forebay-block"]),
+    ("forebay-fuse", &["forebay-block"]),
+    ("forebay-verify", &["forebay-block", "forebay-format"]),
+    (
+        "forebay-sim",
+        &[
+            "forebay-block",
+            "forebay-format",
+            "forebay-policy",
+            "forebay-engine",
+            "forebay-verify",
+        ],
+    ),
+];
+
+/// Foreign crates that `format`, `policy` and `engine` may use: none of them does I/O, keeps time or is random.
+const PURE: &[&str] = &["crc-fast", "foldhash", "thiserror", "zerocopy"];
+
+/// Crates with code that cannot be proved by the compiler: system calls, mappings, FFI.
+const UNSAFE: &[&str] = &["forebay-block", "forebay-device", "forebay-fuse", "forebay-nbd"];
+
+fn metadata() -> Metadata {
+    MetadataCommand::new()
+        .manifest_path(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml"))
+        .no_deps()
+        .other_options(["--offline".to_owned()])
+        .exec()
+        .expect("cargo metadata")
+}
+
+/// What each crate of the workspace uses outside its tests.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let normal = |kind| matches!(kind, DependencyKind::Normal | DependencyKind::Build);
+    metadata()
+        .packages
+        .iter()
+        .map(|p| {
+            let used = p
+                .dependencies
+                .iter()
+                .filter(|d| normal(d.kind))
+                .map(|d| d.name.clone())
+                .collect();
+            (p.name.to_string(), used)
+        })
+        .collect()
+}
+
+#[test]
+fn arrows_between_crates_point_downwards() {
+    let allowed: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
+    for (krate, used) in dependencies().iter().filter(|(krate, _)| *krate != "forebay") {
+        let Some(allowed) = allowed.get(krate.as_str()) else {
+            panic!("{krate} is new: say in ARROWS what it may use");
+        };
+        for other in used.iter().filter(|d| d.starts_with("forebay")) {
+            assert!(allowed.contains(&other.as_str()), "{krate} must not use {other}");
+        }
+    }
+}
+
+#[test]
+fn the_core_uses_no_crate_that_does_io_keeps_time_or_is_random() {
+    let all = dependencies();
+    for krate in ["forebay-format", "forebay-policy", "forebay-engine"] {
+        for other in all[krate].iter().filter(|d| !d.starts_with("forebay")) {
+            assert!(
+                PURE.contains(&other.as_str()),
+                "{krate} uses {other}, which is not in the list of pure crates"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_core_does_not_reach_for_the_world_through_std() {
+    for krate in ["policy", "format", "engine"] {
+        for file in sources(krate) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            for word in [
+                "std::fs",
+                "std::net",
+                "std::thread",
+                "std::env",
+                "std::process",
+                "Instant::now",
+                "SystemTime",
+            ] {
+                assert!(!text.contains(word), "{} uses {word}", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn crates_forbid_unsafe_code_but_for_those_that_need_it() {
+    for package in &metadata().packages {
+        if UNSAFE.contains(&package.name.as_str()) {
+            continue;
+        }
+        for target in package.targets.iter().filter(|t| t.is_lib() || t.is_bin()) {
+            let text = std::fs::read_to_string(&target.src_path).unwrap();
+            assert!(
+                text.contains("#![forbid(unsafe_code)]"),
+                "{} does not forbid unsafe code",
+                target.src_path
+            );
+        }
+    }
+}
+
+/// The Rust files of `crates/KRATE/src`.
+fn sources(krate: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut directories = vec![
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("..")
+            .join(krate)
+            .join("src"),
+    ];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    assert!(!files.is_empty(), "{krate} has no sources");
+    files
+}

@@ -1,0 +1,12 @@
+//! The binary as a user meets it, and the shape of the workspace.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on has failed, and the panic says where"
+)]
+
+mod architecture;
+mod daemon;
+mod nbd_client;
+mod refusals;
+mod usage;
+mod volume;

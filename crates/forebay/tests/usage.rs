@@ -1,0 +1,76 @@
+//! Usage and exit codes, as scripts rely on them.
+
+use assert_cmd::Command;
+use tempfile::TempDir;
+
+/// The binary, in a world of its own: no default socket of this machine can be reached but root's.
+pub fn forebay() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.env_remove("FOREBAY_LOG");
+    command
+}
+
+/// Exit code and standard error of `forebay ARGS`.
+pub fn fails(args: &[&str]) -> (i32, String) {
+    let output = forebay().args(args).output().unwrap();
+    assert!(
+        output.stdout.is_empty(),
+        "{args:?} failed and printed to standard output"
+    );
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
+#[test]
+fn wrong_usage_is_2_and_names_what_is_allowed() {
+    for (args, words) in [
+        (&[][..], "Usage"),
+        (&["polish"], "polish"),
+        (&["flush"], "<NAME>"),
+        (&["flush", "../db"], "'../db' cannot be the name of a volume"),
+        (&["set", "db"], "KEY=VALUE"),
+        (
+            &["set", "db", "on-full=explode"],
+            "'explode' is not one of wait, bypass",
+        ),
+        (&["set", "db", "colour=red"], "write-policy"),
+        (&["status", "--json", "--prometheus"], "cannot be used with"),
+        (&["--log", "verbose!", "status"], "--log"),
+    ] {
+        let (code, error) = fails(args);
+        assert_eq!(code, 2, "{args:?}: {error}");
+        assert!(error.contains(words), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_1_and_one_sentence() {
+    let dir = TempDir::new().unwrap();
+    let socket = dir.path().join("db.sock");
+    for command in ["flush", "status"] {
+        let (code, error) = fails(&[command, "db", "--control", socket.to_str().unwrap()]);
+        assert_eq!(code, 1);
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(
+            error.starts_with("error: no daemon answers on ") && error.contains("forebay serve"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn help_version_and_completions_are_0() {
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["flush", "--help"],
+        &["completions", "bash"],
+        &["man"],
+    ] {
+        let output = forebay().args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert!(!output.stdout.is_empty(), "{args:?}");
+    }
+}

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# All that CI runs. Every executable tests/*.sh is a test: it ends with exit code 0 (passed), 77 (skipped, after saying
+# why) or another (failed). With CI=true a skip is a failure. FOREBAY is the binary that scripts test.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/lint.sh
+
+echo "== cargo test"
+cargo test --locked --workspace
+
+cargo build --locked --quiet -p forebay
+export FOREBAY="$PWD/target/debug/forebay"
+
+passed=0 failed=0 skipped=0
+for script in tests/*.sh; do
+    [[ -x $script ]] || continue
+    echo "== $script"
+    code=0
+    "$script" || code=$?
+    case $code in
+        0) passed=$((passed + 1)) ;;
+        77) skipped=$((skipped + 1)) ;;
+        *) failed=$((failed + 1)); echo "FAILED: $script (exit code $code)" ;;
+    esac
+done
+
+if [[ ${CI:-} == true && $skipped -gt 0 ]]; then
+    echo "a test was skipped, and in CI none may be" >&2
+    failed=$((failed + skipped)) skipped=0
+fi
+if ((passed + failed + skipped)); then
+    echo "scripts: $passed passed, $failed failed, $skipped skipped"
+fi
+((failed == 0))
