@@ -86,17 +86,14 @@ impl Contents {
 
     /// Cuts `start .. end` out of the runs.
     fn clear(&mut self, start: u64, end: u64) {
-        if let Some((first, run)) = self.runs.range(..start).next_back().map(|(k, r)| (*k, *r))
-            && run.end > start
-        {
-            self.runs.insert(first, Run { end: start, ..run });
-            if run.end > end {
-                self.runs.insert(end, run);
-                return;
+        while let Some((first, run)) = self.runs.range(..end).next_back().map(|(k, r)| (*k, *r)) {
+            if run.end <= start {
+                break;
             }
-        }
-        while let Some((first, run)) = self.runs.range(start..end).next().map(|(k, r)| (*k, *r)) {
             self.runs.remove(&first);
+            if first < start {
+                self.runs.insert(first, Run { end: start, ..run });
+            }
             if run.end > end {
                 self.runs.insert(end, run);
             }
