@@ -20,7 +20,7 @@ use crate::finding::{Finding, FindingKind, Severity};
 use crate::image::Image;
 use crate::records::{RecordView, SegmentRecords, SummaryView};
 use crate::summaries;
-use crate::survey::{SegmentInfo, Survey};
+use crate::survey::{HeaderOrigin, SegmentInfo, Survey};
 
 /// Takes what is found along the chain.
 pub(crate) trait Visitor {
@@ -146,26 +146,43 @@ impl<V: Visitor> Follower<'_, V> {
             }
             self.report_missing_before(segment, expected);
         }
-        if !segment.header_valid {
-            if self.proven < h.first_seq {
-                self.torn = true;
-                return false;
-            }
-            let finding = Finding::new(
-                Severity::Corruption,
-                FindingKind::SegmentHeaderDamaged,
-                self.layout.segment_offset(segment.index),
-                format!(
-                    "the header of segment {} is damaged or was never written, although the records in it were durable \
-                     (segment {} of the log)",
-                    segment.index, h.segment_seq
-                ),
-            );
-            self.visitor.finding(finding.in_segment(segment.index));
+        if !self.judge_header(segment) {
+            self.torn = true;
+            return false;
         }
         self.expected = Some(h.first_seq);
         self.segment_seq = h.segment_seq;
         self.generation = self.generation.max(h.generation);
+        true
+    }
+
+    /// Reports a segment's header that is not as written; whether recovery, too, goes on into the segment.
+    fn judge_header(&mut self, segment: &SegmentInfo) -> bool {
+        let SegmentInfo { index, header, origin, .. } = segment;
+        let proven = self.proven >= header.first_seq;
+        let (severity, kind, message) = match origin {
+            HeaderOrigin::Medium => return true,
+            HeaderOrigin::Lost if !proven => return false,
+            HeaderOrigin::Lost => (
+                Severity::Corruption,
+                FindingKind::SegmentHeaderDamaged,
+                "is damaged or was never written, although the records in it were durable",
+            ),
+            HeaderOrigin::FirstRecord if proven => (
+                Severity::Recoverable,
+                FindingKind::SegmentHeaderDamaged,
+                "is damaged; its first record says the same",
+            ),
+            HeaderOrigin::FirstRecord => (
+                Severity::Note,
+                FindingKind::TornTail,
+                "is torn; its first record, which was never acknowledged, says the same",
+            ),
+        };
+        let seq = header.segment_seq;
+        let message = format!("the header of segment {index} {message} (segment {seq} of the log)");
+        let finding = Finding::new(severity, kind, self.layout.segment_offset(*index), message);
+        self.visitor.finding(finding.in_segment(*index));
         true
     }
 

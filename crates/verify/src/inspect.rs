@@ -17,7 +17,7 @@ use crate::image::Image;
 use crate::records::{RecordView, SegmentRecords};
 use crate::report::{Geometry, Identity, UseState};
 use crate::superblocks::Copies;
-use crate::survey::{SegmentInfo, Survey};
+use crate::survey::{HeaderOrigin, SegmentInfo, Survey};
 
 /// Records that an inspection shows unless told otherwise: the newest of the log.
 pub const RECORDS_SHOWN: usize = 50;
@@ -354,7 +354,7 @@ fn segment_rows(layout: &Layout, survey: &Survey, live: &[(u32, u64)]) -> Vec<Se
             continue;
         };
         row.segment_use = not_live;
-        row.header_valid = segment.header_valid;
+        row.header_valid = segment.origin == HeaderOrigin::Medium;
         row.segment_seq = segment.header.segment_seq;
         row.generation = segment.header.generation;
         row.first_seq = segment.header.first_seq.0;

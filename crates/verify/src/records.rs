@@ -7,7 +7,7 @@ use forebay_format::summary::{SummaryEntry, Trailer};
 use forebay_format::{FormatError, Layout};
 
 use crate::identity::{record_of_any_lap, resembles_record};
-use crate::survey::SegmentInfo;
+use crate::survey::{HeaderOrigin, SegmentInfo};
 
 /// A data block of a record that does not match its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +193,7 @@ impl SegmentRecords {
         let torn_header = resembles_record(layout, header.segment_seq, end, rest);
         // What is found behind the gap is newer than what should lie there. (A made-up header names as its first
         // record the first that was found.)
-        if segment.header_valid || contiguous > 0 {
+        if segment.origin != HeaderOrigin::Lost || contiguous > 0 {
             seq = seq.next();
         }
         while (at as usize) < bytes.len() {

@@ -8,7 +8,7 @@ use std::io;
 
 use forebay_block::Seq;
 use forebay_format::Layout;
-use forebay_format::record::RecordHeader;
+use forebay_format::record::{HEADER_BYTES_MAX, RecordHeader};
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::Trailer;
 
@@ -18,6 +18,17 @@ use crate::identity::{header_of_any_place, record_of_any_lap, segment_seq, trail
 use crate::image::Image;
 use crate::records::RecordView;
 
+/// Where what is known of a segment's header comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum HeaderOrigin {
+    /// It cannot be known to recovery: it was made up from what else lies in the segment.
+    Lost,
+    /// It is damaged; the segment's first record says the same.
+    FirstRecord,
+    /// It is on the medium.
+    Medium,
+}
+
 /// A segment that may be part of the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentInfo {
@@ -25,8 +36,8 @@ pub(crate) struct SegmentInfo {
     pub(crate) index: u32,
     /// As on the medium, or made up from the records that lie in the segment.
     pub(crate) header: SegmentHeader,
-    /// The header is on the medium.
-    pub(crate) header_valid: bool,
+    /// Where the header comes from.
+    pub(crate) origin: HeaderOrigin,
     /// The trailer of this lap, if it is whole.
     pub(crate) trailer: Option<Trailer>,
 }
@@ -46,16 +57,22 @@ pub(crate) struct Survey {
     pub(crate) proven: Seq,
 }
 
-/// The oldest record of the newest lap in a segment, as a sweep found it.
+/// The newest lap in a segment, as a sweep found it.
 #[derive(Clone, Copy)]
 struct Lap {
     segment_seq: u64,
+    /// Of its first record.
     first_seq: Seq,
+    /// Of its first record.
     generation: u64,
+    /// Byte offset of its first record.
+    offset: u32,
 }
 
 impl Lap {
-    fn segment(self, index: u32) -> SegmentInfo {
+    /// The segment as this lap tells it; `damaged` if there is no valid header in its place, else one of an earlier lap.
+    fn segment(self, layout: &Layout, index: u32, damaged: bool) -> SegmentInfo {
+        let in_place = damaged && self.offset == layout.align;
         SegmentInfo {
             index,
             header: SegmentHeader {
@@ -64,7 +81,7 @@ impl Lap {
                 first_seq: self.first_seq,
                 index,
             },
-            header_valid: false,
+            origin: if in_place { HeaderOrigin::FirstRecord } else { HeaderOrigin::Lost },
             trailer: None,
         }
     }
@@ -87,20 +104,25 @@ impl Survey {
             let trailer = read_trailer(image, layout, index)?;
             if let Some(trailer) = trailer.filter(|t| own_lap == 0 || t.segment_seq == own_lap) {
                 claims.learn_trailer(&trailer);
-                found.push(with_trailer(index, header, trailer));
+                found.push(with_trailer(image, layout, index, header, trailer)?);
                 continue;
             }
             image.read_segment(layout, index, &mut bytes)?;
             let newest = sweep(layout, own_lap, &bytes, &mut claims).filter(|l| l.segment_seq > own_lap);
-            let own = header.map(|header| SegmentInfo { index, header, header_valid: true, trailer: None });
-            found.extend(newest.map(|l| l.segment(index)).or(own));
+            let own = header.map(|header| SegmentInfo {
+                index,
+                header,
+                origin: HeaderOrigin::Medium,
+                trailer: None,
+            });
+            found.extend(newest.map(|l| l.segment(layout, index, header.is_none())).or(own));
         }
         // A free segment's trailer of an earlier lap stays until the last write of the next: look behind it.
         let tail = claims.tail_max();
         for s in found.iter_mut().filter(|s| s.trailer.is_some() && s.header.segment_seq < tail) {
             image.read_segment(layout, s.index, &mut bytes)?;
             if let Some(lap) = sweep(layout, s.header.segment_seq + 1, &bytes, &mut claims) {
-                *s = lap.segment(s.index);
+                *s = lap.segment(layout, s.index, false);
             }
         }
         let settled = claims.settle();
@@ -118,12 +140,12 @@ impl Survey {
     /// Sorts the segments; of those with one number the one of the highest generation is of the log, and a header
     /// on the medium counts more than a made-up one.
     fn arrange(&mut self, mut found: Vec<SegmentInfo>) {
-        found.sort_by_key(|s| (s.header.segment_seq, Reverse((s.header.generation, s.header_valid))));
+        found.sort_by_key(|s| (s.header.segment_seq, Reverse((s.header.generation, s.origin))));
         for s in found {
             let twin = self.log.last().is_some_and(|l| l.header.segment_seq == s.header.segment_seq);
             if s.header.segment_seq >= self.tail && !twin {
                 self.log.push(s);
-            } else if s.header_valid {
+            } else if s.origin == HeaderOrigin::Medium {
                 self.others.push(s);
             }
         }
@@ -168,7 +190,8 @@ fn sweep(layout: &Layout, lap_min: u64, bytes: &[u8], claims: &mut Claims) -> Op
         let Some(h) = record_of_any_lap(layout, at as u32, rest) else {
             continue;
         };
-        let lap = Lap { segment_seq: h.segment_seq, first_seq: h.seq, generation: h.generation };
+        let lap =
+            Lap { segment_seq: h.segment_seq, first_seq: h.seq, generation: h.generation, offset: at as u32 };
         // Whether data is torn matters only where nothing proves that it was durable.
         let proven = h.seq <= claims.proven;
         let view = RecordView::new(layout, h);
@@ -208,16 +231,27 @@ fn read_trailer(image: &mut Image<'_>, layout: &Layout, index: u32) -> io::Resul
 }
 
 /// A segment with a trailer of the lap of its header, if it has one.
-fn with_trailer(index: u32, header: Option<SegmentHeader>, trailer: Trailer) -> SegmentInfo {
-    SegmentInfo {
-        index,
-        header: header.unwrap_or(SegmentHeader {
-            generation: trailer.generation,
-            segment_seq: trailer.segment_seq,
-            first_seq: trailer.first_seq,
-            index,
-        }),
-        header_valid: header.is_some(),
-        trailer: Some(trailer),
-    }
+fn with_trailer(
+    image: &mut Image<'_>,
+    layout: &Layout,
+    index: u32,
+    header: Option<SegmentHeader>,
+    trailer: Trailer,
+) -> io::Result<SegmentInfo> {
+    let (header, origin) = match header {
+        Some(header) => (header, HeaderOrigin::Medium),
+        None => {
+            let mut bytes = vec![0; HEADER_BYTES_MAX];
+            image.read(layout.segment_offset(index) + u64::from(layout.align), &mut bytes)?;
+            let first = RecordHeader::decode(layout, trailer.segment_seq, layout.align, &bytes);
+            let made_up = SegmentHeader {
+                generation: first.as_ref().map_or(trailer.generation, |h| h.generation),
+                segment_seq: trailer.segment_seq,
+                first_seq: trailer.first_seq,
+                index,
+            };
+            (made_up, if first.is_ok() { HeaderOrigin::FirstRecord } else { HeaderOrigin::Lost })
+        }
+    };
+    Ok(SegmentInfo { index, header, origin, trailer: Some(trailer) })
 }
