@@ -6,6 +6,9 @@ pub mod targets;
 #[path = "../../crates/verify/tests/verify/writer.rs"]
 pub mod writer;
 
+/// Both sides of the NBD protocol; the tests of `crates/nbd` run the same functions.
+pub use forebay_nbd::fuzzing as nbd;
+
 /// A line from a client of the control socket.
 pub fn control_request(data: &[u8]) {
     let _ = forebay_control::parse_request(data);

@@ -3,6 +3,8 @@
 //! Each takes arbitrary bytes and must return: no panic, no loop without end, and no allocation beyond a small
 //! multiple of the input. What a server would answer is returned where a test can use it.
 
+use forebay_block::check_bounds;
+
 use crate::codec::{
     ChunkPayload, ContextReply, ContextRequest, ExportReply, ExportRequest, Greeting, Info, NbdError,
     OptionHeader, OptionReplyHeader, ReplyHeader, Request, ServerEntry,
@@ -10,6 +12,17 @@ use crate::codec::{
 use crate::export::{Catalog, ExportDescription};
 use crate::negotiation::{Negotiation, Step, TlsPolicy};
 use crate::transmission::{Session, Verdict};
+
+/// A fuzz target: its name, which is that of its corpus, and its entry point.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// The fuzz targets.
+pub const TARGETS: [Target; 4] = [
+    ("nbd_negotiation", any_negotiation),
+    ("nbd_requests", requests),
+    ("nbd_replies", replies),
+    ("nbd_options", options),
+];
 
 struct OneExport;
 
@@ -50,10 +63,20 @@ pub fn negotiation(policy: TlsPolicy, mut bytes: &[u8]) -> Vec<u8> {
     sent
 }
 
-/// Requests one after the other, each judged by a session with and without the negotiated extras. Returns how many
-/// would have been passed on to the volume.
-pub fn requests(bytes: &[u8]) -> usize {
-    let mut passed = 0;
+/// A whole negotiation, of a server whose policy the first byte chooses.
+pub fn any_negotiation(bytes: &[u8]) {
+    let Some((first, rest)) = bytes.split_first() else { return };
+    let policy = match first % 3 {
+        0 => TlsPolicy::Off,
+        1 => TlsPolicy::Offered,
+        _ => TlsPolicy::Required,
+    };
+    negotiation(policy, rest);
+}
+
+/// Requests one after the other, each judged by a session with and without the negotiated extras. What would reach
+/// the volume lies within it.
+pub fn requests(bytes: &[u8]) {
     for header in bytes.chunks_exact(Request::BYTES) {
         let Ok(request) = Request::decode(header) else {
             continue;
@@ -67,13 +90,16 @@ pub fn requests(bytes: &[u8]) -> usize {
                 base_allocation: extras,
             };
             match session.judge(&request) {
-                Verdict::Submit(_) | Verdict::Write { .. } => passed += 1,
+                Verdict::Submit(op) => assert_eq!(check_bounds(&op, session.size_bytes), Ok(())),
+                Verdict::Write { .. } => assert!(
+                    request.len as usize <= session.request_bytes_max
+                        && request.offset + u64::from(request.len) <= session.size_bytes
+                ),
                 Verdict::Nothing | Verdict::Disconnect => {}
                 Verdict::Refuse(refusal) => assert_ne!(refusal.error, NbdError::OK),
             }
         }
     }
-    passed
 }
 
 /// Every decoder of a client.

@@ -1,9 +1,11 @@
 //! Arbitrary bytes meet every decoder: nothing panics, and answers stay in proportion to what was sent.
 
+use std::path::PathBuf;
+
 use forebay_nbd::Address;
 use forebay_nbd::codec::{
-    ChunkHeader, ClientFlags, ContextRequest, ExportRequest, Greeting, NbdError, OptionHeader,
-    OptionReplyHeader, ReplyHeader, Request, SimpleReply,
+    BASE_ALLOCATION, BlockSizes, ChunkHeader, ChunkPayload, ClientFlags, ContextRequest, ExportRequest,
+    Extent, Greeting, Info, NbdError, OptionHeader, OptionReplyHeader, ReplyHeader, Request, SimpleReply,
 };
 use forebay_nbd::fuzzing;
 use forebay_nbd::negotiation::{OPTION_BYTES_MAX, TlsPolicy};
@@ -36,16 +38,107 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+/// Conversations that a real client has, to start fuzzing from.
+fn seeds(target: &str) -> Vec<Vec<u8>> {
+    let collect = |encode: &dyn Fn(&mut Vec<u8>)| {
+        let mut out = Vec::new();
+        encode(&mut out);
+        out
+    };
+    let option = |number: u32, data: Vec<u8>| {
+        let header = OptionHeader { option: number, len: data.len() as u32 };
+        [collect(&|o| header.encode(o)), data].concat()
+    };
+    let go = collect(&|o| ExportRequest::encode("volume", &[1, 2, 3], o));
+    let context = collect(&|o| ContextRequest::encode("volume", &[BASE_ALLOCATION, "base:"], o));
+    let request = |command, flags, len| {
+        collect(&|o| Request { flags, command, cookie: 7, offset: 4096, len }.encode(o))
+    };
+    let chunk = |kind, payload: Vec<u8>| {
+        let header = ChunkHeader { flags: 1, kind, cookie: 7, len: payload.len() as u32 };
+        [collect(&|o| header.encode(o)), payload].concat()
+    };
+    match target {
+        "nbd_negotiation" => (0..3u8)
+            .map(|policy| {
+                let flags = collect(&|o| ClientFlags(3).encode(o));
+                let options =
+                    [(5, vec![]), (8, vec![]), (3, vec![]), (9, context.clone()), (10, context.clone())];
+                let options = options.into_iter().chain([(77, vec![1]), (6, go.clone()), (7, go.clone())]);
+                let options: Vec<u8> = options.flat_map(|(number, data)| option(number, data)).collect();
+                [vec![policy], flags, options].concat()
+            })
+            .collect(),
+        "nbd_requests" => vec![(0..9).flat_map(|c| request(c, c % 3, 8192)).collect()],
+        "nbd_replies" => vec![
+            collect(&|o| Greeting { flags: 3 }.encode(o)),
+            collect(&|o| OptionReplyHeader { option: 7, kind: 3, len: 12 }.encode(o)),
+            collect(&|o| {
+                Info::BlockSize(BlockSizes { minimum: 512, preferred: 4096, maximum: 1 << 25 }).encode(o)
+            }),
+            collect(&|o| SimpleReply { error: NbdError::EIO, cookie: 7 }.encode(o)),
+            chunk(0x8001, collect(&|o| ChunkPayload::encode_error(NbdError::EIO, "message", o))),
+            chunk(5, collect(&|o| ChunkPayload::encode_status(1, &[Extent { len: 512, flags: 3 }; 2], o))),
+            [
+                vec![0, 5],
+                collect(&|o| ChunkPayload::encode_status(1, &[Extent { len: 512, flags: 0 }; 3], o)),
+            ]
+            .concat(),
+        ],
+        _ => vec![go, context, option(7, vec![])],
+    }
+}
+
+/// The seeds of a target's corpus. `FOREBAY_FUZZ_SEEDS=write` writes missing ones; it never overwrites one.
+fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    if std::env::var_os("FOREBAY_FUZZ_SEEDS").is_some_and(|v| v == "write") {
+        std::fs::create_dir_all(&directory).unwrap();
+        for (i, seed) in seeds(target).iter().enumerate() {
+            let file = directory.join(format!("seed-{i:02}"));
+            if !file.exists() {
+                std::fs::write(file, seed).unwrap();
+            }
+        }
+    }
+    let files = std::fs::read_dir(&directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
+    let mut files: Vec<PathBuf> = files.map(|f| f.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty());
+    files.iter().map(|f| std::fs::read(f).unwrap()).collect()
+}
+
+#[test]
+fn seeds_and_their_mutations_are_borne() {
+    for (target, entry) in fuzzing::TARGETS {
+        let corpus = corpus(target);
+        corpus.iter().for_each(|seed| entry(seed));
+        let change = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
+        let config = ProptestConfig {
+            rng_seed: RngSeed::Fixed(0x6e62_6422),
+            failure_persistence: None,
+            ..ProptestConfig::with_cases(2000)
+        };
+        proptest!(config, |(seed in any::<prop::sample::Index>(), changes in change)| {
+            let mut bytes = seed.get(&corpus).clone();
+            for (at, value) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+            entry(&bytes);
+        });
+    }
+}
+
 proptest! {
     // The same cases in each run, so that a failure seen once is seen again.
     #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(0x6e62_6421), cases: 1024, ..ProptestConfig::default() })]
 
     #[test]
     fn noise_is_borne(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        fuzzing::negotiation(TlsPolicy::Off, &bytes);
-        fuzzing::requests(&bytes);
-        fuzzing::replies(&bytes);
-        fuzzing::options(&bytes);
+        for (_, entry) in fuzzing::TARGETS {
+            entry(&bytes);
+        }
         let _ = String::from_utf8_lossy(&bytes).parse::<Address>();
     }
 
