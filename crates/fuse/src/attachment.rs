@@ -91,7 +91,7 @@ impl Attachment {
     /// # Errors
     /// [`FuseError::Busy`] if a file system, swap or the like is on it, or if unmounting is refused: nothing has changed, or fewer
     /// file systems are mounted. [`FuseError::StillOpen`] if a program has it open: it will go when that program closes it.
-    /// [`FuseError::System`] if writing back fails.
+    /// [`FuseError::System`] if writing back fails; dropping the `Attachment` lets go of the device all the same.
     pub fn detach(&mut self, unmount: bool) -> Result<(), FuseError> {
         let gone = || FuseError::system("detach", &self.device, io::ErrorKind::NotConnected.into());
         let (answer, result) = mpsc::sync_channel(1);

@@ -3,15 +3,17 @@
 //! On its way to the volume a write passes these limits, each of which is a place where a write that a request waits for can
 //! get stuck behind writes that nobody waits for:
 //!
-//! 1. **Write-back throttle** (`wbt_lat_usec`, on by default). It lets few buffered writes through at a time and makes all others wait in
-//!    one queue, the pages of an fsync together with the flusher's. Switched off, where step 2 is possible.
+//! 1. **Write-back throttle** (`wbt_lat_usec`, on by default). It lets so many buffered writes through (48 of 128 slots were seen) and makes
+//!    all others wait in one queue: the pages of an fsync behind the flusher's, in `wbt_wait`. O_DIRECT and the journal are exempt.
+//!    It is switched off where there is something better:
 //! 2. **Request slots** (`nr_requests`, 128). Without a scheduler they go to whoever comes first, and the flusher, which is never
-//!    tired, has all of them (seen: 128 of 128, and a synchronous write waits). Schedulers differ in what they keep free. `mq-deadline`
-//!    and, on the kernels of today, `kyber` keep slots for synchronous *reads* alone. **`bfq`** gives asynchronous writes half of the slots, and
-//!    synchronous writes (fsync, O_DIRECT, the journal) three quarters: that is what is wanted. What it does beyond that, idling for
-//!    a process that might go on, and preferring "interactive" processes, is switched off (`slice_idle`, `low_latency`): the volume knows better
-//!    who must wait. Its price was within the noise of the measurement. The scheduler's slots are made as many as the
-//!    device's tags, or else requests that got a slot would queue for a tag.
+//!    tired, has all of them. Schedulers differ in what they keep free. With `mq-deadline` the flusher had all 128 as well, with
+//!    `kyber` 96, but of the rest nothing was given to a synchronous *write* (Linux 6.18: both keep slots for reads alone). **`bfq`** gives
+//!    asynchronous writes at most half of the slots and synchronous ones (fsync, O_DIRECT, the journal) three quarters: with 64 of the
+//!    flusher's writes stuck, both an O_DIRECT write and an fsync's went through. What it does beyond that, idling for a process
+//!    that might go on, and preferring "interactive" processes, is switched off (`slice_idle`, `low_latency`): the volume knows
+//!    better who must wait. Its price lay within the noise of the measurement. The scheduler's slots are made as many
+//!    as the device's tags, or else requests that got a slot would queue for a tag.
 //! 3. **The loop device's worker** (one for each cgroup) hands requests on in order and does not wait for their end, with
 //!    direct I/O. Only a flush or a discard is waited for, and holds up what is behind it.
 //! 4. **FUSE's limit of background requests** (`max_background`) would make that worker wait; it is above the number of slots, and a
