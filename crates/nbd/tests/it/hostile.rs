@@ -114,7 +114,7 @@ fn a_half_closed_client_gets_its_replies() {
 
 #[test]
 fn a_silent_or_slow_client_does_not_hold_its_place() {
-    let limits = Limits { handshake_timeout: Duration::from_millis(300), ..Limits::default() };
+    let limits = Limits { handshake_timeout: Duration::from_secs(1), ..Limits::default() };
     let serve = Serve::with(Wish { limits, ..Wish::default() });
     let mut silent = UnixStream::connect(serve.socket()).unwrap();
     let mut slow = Client::connect_with(&serve.socket(), handshake_flag::FIXED_NEWSTYLE);
@@ -135,7 +135,7 @@ fn a_silent_or_slow_client_does_not_hold_its_place() {
     assert!(dripping.join().unwrap() < 1000, "the server waited for every byte");
     // Once served, a client may be silent for longer.
     let mut idle = serve.client();
-    std::thread::sleep(Duration::from_millis(400));
+    std::thread::sleep(Duration::from_millis(1100));
     assert_eq!(idle.read(0, 512).unwrap().len(), 512);
 }
 
@@ -151,10 +151,10 @@ fn a_client_that_does_not_read_stops_only_itself() {
     for _ in 0..100 {
         assert_eq!(other.read(0, 4096).unwrap().len(), 4096);
     }
-    let status = serve.server.status();
-    assert!(status.connections[0].requests_in_flight > 20, "{:?}", status.connections[0]);
+    eventually("its replies wait", || serve.server.status().connections[0].requests_in_flight == 32);
     for _ in 0..32 {
         assert_eq!(deaf.finish(0).outcome.unwrap().len(), 1 << 20);
     }
-    assert!(serve.server.status().connections[0].counts.replies_deferred > 20);
+    // Each is more than a socket takes at once.
+    eventually("all are counted", || serve.server.status().connections[0].counts.replies_deferred == 32);
 }
