@@ -33,6 +33,8 @@ impl Default for AttachOptions {
 /// the others. So when the process dies, the device goes, at the latest when the file system on it is unmounted. Dropping an
 /// `Attachment` does the same.
 pub struct Attachment {
+    file: PathBuf,
+    number: u32,
     device: PathBuf,
     direct_io: bool,
     queue: QueueSetup,
@@ -46,7 +48,7 @@ enum Command {
 
 /// What the keeper has made.
 struct Made {
-    device: PathBuf,
+    number: u32,
     direct_io: bool,
     queue: QueueSetup,
 }
@@ -67,7 +69,8 @@ impl Attachment {
         })
         .map_err(failed)?;
         let made: Made = made.recv().map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))??;
-        Ok(Self { device: made.device, direct_io: made.direct_io, queue: made.queue, commands })
+        let Made { number, direct_io, queue } = made;
+        Ok(Self { device: loop_device::device_path(number), file, number, direct_io, queue, commands })
     }
 
     /// `/dev/loopN`.
@@ -86,17 +89,21 @@ impl Attachment {
     }
 
     /// Writes back what the kernel holds of the device, clears it and waits until it is gone. With `unmount` the file systems
-    /// on it are unmounted first. May be tried again after [`FuseError::Busy`].
+    /// on it are unmounted first. May be tried again after an error, and does nothing if the device is gone.
     ///
     /// # Errors
     /// [`FuseError::Busy`] if a file system, swap or the like is on it, or if unmounting is refused: nothing has changed, or fewer
     /// file systems are mounted. [`FuseError::StillOpen`] if a program has it open: it will go when that program closes it.
     /// [`FuseError::System`] if writing back fails; dropping the `Attachment` lets go of the device all the same.
     pub fn detach(&mut self, unmount: bool) -> Result<(), FuseError> {
-        let gone = || FuseError::system("detach", &self.device, io::ErrorKind::NotConnected.into());
         let (answer, result) = mpsc::sync_channel(1);
-        self.commands.send(Command::Detach { unmount, answer }).map_err(|_| gone())?;
-        result.recv().map_err(|_| gone())?
+        // Once the keeper has let go of the device it is no longer there to be asked.
+        let asked = self.commands.send(Command::Detach { unmount, answer });
+        match asked.ok().and_then(|()| result.recv().ok()) {
+            Some(Err(e)) => Err(e),
+            Some(Ok(())) | None if loop_device::wait_cleared(self.number, &self.file) => Ok(()),
+            Some(Ok(())) | None => Err(FuseError::StillOpen { device: self.device.clone() }),
+        }
     }
 }
 
@@ -117,21 +124,15 @@ fn keep(
         }
     };
     let (queue, setup) = Queue::set_up(&format!("loop{}", device.number), &options.queue);
-    let number = device.number;
-    let result = Made { device: loop_device::device_path(number), direct_io: device.direct_io, queue: setup };
+    let result = Made { number: device.number, direct_io: device.direct_io, queue: setup };
     if made.send(Ok(result)).is_ok() {
         let waiting = wait_for_detach(&device, commands);
         queue.restore();
         // Closed by us, the device clears itself when it is closed by all.
         drop(device);
         if let Some(answer) = waiting {
-            let result = if loop_device::wait_cleared(number, path) {
-                Ok(())
-            } else {
-                Err(FuseError::StillOpen { device: loop_device::device_path(number) })
-            };
             // Whoever asked may have died of impatience.
-            let _ = answer.send(result);
+            let _ = answer.send(Ok(()));
         }
     }
 }

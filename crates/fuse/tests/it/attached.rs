@@ -163,8 +163,22 @@ fn written_back_on_detach_and_gone_after_it() {
     fs::File::options().write(true).open(&device).unwrap().write_all_at(&bytes, 0).unwrap();
     attachment.detach(false).unwrap();
     assert!(served.volume.peek(0, bytes.len()) == bytes);
-    assert!(attachment.detach(false).is_err(), "it is gone");
+    attachment.detach(false).unwrap();
     let attachment = served.attach(AttachOptions::default());
     drop(attachment);
+    served.end();
+}
+
+#[test]
+fn a_device_that_is_open_goes_when_it_is_closed() {
+    if !able(&[]) {
+        return;
+    }
+    let served = Served::new(Behaviour::of_size(MIB));
+    let mut attachment = served.attach(AttachOptions::default());
+    let open = fs::File::open(attachment.device_path()).unwrap();
+    assert!(matches!(attachment.detach(false), Err(FuseError::StillOpen { .. })));
+    drop(open);
+    attachment.detach(false).unwrap();
     served.end();
 }
