@@ -195,7 +195,7 @@ impl Engine {
         match (&piece.from, result) {
             (From::Backing, Ok(Some(buf))) => {
                 self.figures.read_bytes_missed += buf.len() as u64;
-                self.job_fill(piece.job, piece.first, &buf, piece.count);
+                self.fill_from_backing(&piece, &buf);
             }
             (From::Backing, Err(error)) => {
                 self.figures.backing_errors += 1;
@@ -216,6 +216,26 @@ impl Engine {
             (_, Ok(None)) => self.job_fail(piece.job, IoError::new(ErrorKind::Io, "read without data")),
         }
         self.job_step(piece.job);
+    }
+
+    /// Takes what the backing said of blocks that are still not cached. One that was cached meanwhile is read from
+    /// there: the backing may have shown a bypass that is still under way, and later reads would go back to the
+    /// version in the log.
+    fn fill_from_backing(&mut self, piece: &Piece, buf: &Buf) {
+        let cached = |e: &Self, n: u64| e.index.get(piece.first.plus(n), &e.segments).is_some();
+        if !(0..piece.count).any(|n| cached(self, n)) {
+            self.job_fill(piece.job, piece.first, buf, piece.count);
+            return;
+        }
+        for n in 0..piece.count {
+            let block = piece.first.plus(n);
+            if cached(self, n) {
+                self.read_blocks(piece.job, block, 1, piece.attempt);
+            } else {
+                let at = (n * BLOCK_BYTES) as usize;
+                self.job_fill(piece.job, block, &buf.slice(at, (buf.len() - at).min(4096)), 1);
+            }
+        }
     }
 
     /// Checks each block against the checksum over its data, address and sequence number (P5).

@@ -74,6 +74,8 @@ impl Engine {
             return;
         }
         let upto = self.log.written_upto();
+        // A restart must not find an older record of a block than the one that was destaged (P3).
+        self.log_want_durable(upto);
         let backing_epoch = self.drops.flush_epoch_wanted();
         self.log_roll_head();
         self.commands.destages.push(DestageAll { id, upto, backing_epoch });
@@ -141,9 +143,11 @@ impl Engine {
         let waiting = std::mem::take(&mut self.commands.destages);
         for command in waiting {
             let log_done = (command.upto <= clean || all) && self.commands.owed.is_empty() || retired;
-            let result = match log_done && command.backing_epoch <= epoch {
+            let recorded = command.upto <= self.log.durable_upto() || retired;
+            let result = match log_done && recorded && command.backing_epoch <= epoch {
                 true => Ok(()),
                 false if !log_done && exhausted => Err(Self::unreadable_error()),
+                false if !recorded && self.failure.stuck() => Err(Self::log_failed_error()),
                 false => {
                     self.commands.destages.push(command);
                     continue;
