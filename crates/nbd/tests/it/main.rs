@@ -9,6 +9,7 @@ mod lifecycle;
 mod limits;
 mod memory;
 mod negotiation;
+mod reference;
 mod serve;
 mod tls;
 mod tools;
