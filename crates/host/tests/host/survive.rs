@@ -126,3 +126,17 @@ fn figures_and_allocation() {
     assert_eq!(client.read(MIB, 1 << 20).unwrap()[..], vec![1; 1 << 20]);
     assert!(volume.recovery().blocks_dirty <= 256);
 }
+
+#[test]
+fn clean_copies_are_believed_only_after_a_clean_stop() {
+    let place = Place::formatted(8 * MIB, VOLUME);
+    let volume = place.open();
+    Client(volume.handle()).write(0, &vec![1; 1 << 20]).unwrap();
+    volume.end(Ending::Destage).unwrap();
+    let volume = place.open();
+    assert_eq!((volume.recovery().blocks_dirty, volume.recovery().blocks_clean), (0, 256));
+    volume.end(Ending::Abandon).unwrap();
+    let volume = place.open();
+    assert_eq!((volume.recovery().blocks_dirty, volume.recovery().blocks_clean), (0, 0));
+    assert_eq!(Client(volume.handle()).read(0, 1 << 20).unwrap()[..], vec![1; 1 << 20]);
+}
