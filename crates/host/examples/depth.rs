@@ -46,7 +46,7 @@ fn raw(spec: &DeviceSpec, write_bytes: usize, depth: usize) -> Result<f64, Box<d
             under_way += 1;
         }
         device.poll(clock.now(), &mut done);
-        if done.is_empty() {
+        if done.is_empty() && under_way > 0 {
             let timeout = device.deadline().map(|_| Duration::ZERO);
             ring.submit_and_wait(timeout, || true)?;
         }
