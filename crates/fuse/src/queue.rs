@@ -58,6 +58,9 @@ pub struct QueueSetup {
 /// Scheduler that keeps slots for synchronous requests.
 const SCHEDULER: &str = "bfq";
 
+/// What a loop device has when nobody sets it.
+const SCHEDULER_DEFAULT: &str = "none";
+
 /// Makes the write-back throttle what it is by default.
 const THROTTLE_DEFAULT: &str = "-1";
 
@@ -82,7 +85,7 @@ impl Queue {
             queue.set("iosched/low_latency", "0");
             queue.set("iosched/slice_idle", "0");
         } else if !limits.reserve {
-            queue.set("scheduler", "none");
+            queue.set("scheduler", SCHEDULER_DEFAULT);
         }
         // Absent where the throttle is not compiled in, which is as good as off.
         if queue.directory.join("wbt_lat_usec").exists() {
@@ -100,9 +103,14 @@ impl Queue {
             let current = chosen(&text);
             if current != value {
                 fs::write(&path, value)?;
-                let restored = if attribute == "wbt_lat_usec" { THROTTLE_DEFAULT } else { current };
-                self.before.push((attribute, restored.to_owned()));
             }
+            // What is there may have been left by a killed daemon; so go back to the defaults where they are known.
+            let before = match attribute {
+                "wbt_lat_usec" => THROTTLE_DEFAULT,
+                "scheduler" => SCHEDULER_DEFAULT,
+                _ => current,
+            };
+            self.before.push((attribute, before.to_owned()));
             Ok(())
         });
         if let Err(e) = &result {
@@ -186,6 +194,11 @@ mod tests {
         let limits = QueueLimits { reserve: false, ..QueueLimits::default() };
         let (_, setup) = Queue::set_up_in(dir.path().to_owned(), &limits);
         assert_eq!(setup, QueueSetup::default());
+        assert_eq!(read(&dir, "scheduler"), "none");
+
+        fs::write(dir.path().join("scheduler"), "none [bfq]\n").unwrap();
+        let (queue, _) = Queue::set_up_in(dir.path().to_owned(), &QueueLimits::default());
+        queue.restore();
         assert_eq!(read(&dir, "scheduler"), "none");
     }
 }

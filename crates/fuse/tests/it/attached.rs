@@ -164,8 +164,7 @@ fn written_back_on_detach_and_gone_after_it() {
     attachment.detach(false).unwrap();
     assert!(served.volume.peek(0, bytes.len()) == bytes);
     attachment.detach(false).unwrap();
-    let attachment = served.attach(AttachOptions::default());
-    drop(attachment);
+    drop(served.attach(AttachOptions::default()));
     served.end();
 }
 
