@@ -90,7 +90,7 @@ impl Destage {
         self.runs.is_empty() && self.written.is_empty() && self.flushing.is_none()
     }
 
-    /// Failures of the backing in a row.
+    /// Attempts in a row that the backing has failed, with a pause after each.
     pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
@@ -377,11 +377,20 @@ impl Engine {
 
     fn backing_failed(&mut self) {
         self.figures.backing_errors += 1;
-        let pause = BACKOFF_MS.0 << self.destage.failures.min(10);
-        self.destage.failures += 1;
-        self.destage.paused_until = Some(self.now.plus_ms(pause.min(BACKOFF_MS.1)));
+        // What was under way at the same time and fails, too, is one failure with it, not one more in a row.
+        if self.destage.paused_until.is_none() {
+            let pause = BACKOFF_MS.0 << self.destage.failures.min(10);
+            self.destage.failures += 1;
+            self.destage.paused_until = Some(self.now.plus_ms(pause.min(BACKOFF_MS.1)));
+        }
         self.destage.plan.clear();
         self.destage.barren = false;
+    }
+
+    /// Tries the backing at once, however often it has failed before: somebody asks for it.
+    pub(crate) fn destage_try_backing(&mut self) {
+        self.destage.failures = 0;
+        self.destage.paused_until = None;
     }
 
     /// Flushes the backing when enough has been written, or nothing more is coming that could share the flush.

@@ -236,6 +236,19 @@ impl Log {
         cancelled
     }
 
+    /// Takes the pieces of writes that are still queued out again; returns their owners, one for each piece.
+    pub(crate) fn withdraw_parts(&mut self) -> Vec<PartKey> {
+        let mut parts = Vec::new();
+        self.queue.retain(|a| match a.owner {
+            AppendOwner::Part(key) => {
+                parts.push(key);
+                false
+            }
+            _ => true,
+        });
+        parts
+    }
+
     /// Drops what has not been handed to the device (the log takes no more) and returns the owners of everything
     /// that will never be acknowledged from the log, batches in flight behind the failed one included.
     pub(crate) fn abandon(&mut self) -> Vec<(AppendOwner, Option<Extent>)> {

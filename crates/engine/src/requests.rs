@@ -395,8 +395,17 @@ impl Engine {
         };
         *pieces -= 1;
         if *pieces == 0 {
-            self.part_finish(key, None);
+            let error = part.error.take();
+            self.part_finish(key, error);
         }
+    }
+
+    /// A piece of a part that will never be in the log.
+    pub(crate) fn part_piece_refused(&mut self, key: PartKey, error: IoError) {
+        if let Some(part) = self.requests.parts.get_mut(&key) {
+            part.error.get_or_insert(error);
+        }
+        self.part_piece_done(key);
     }
 
     /// The part has come to its end: its locks are given back and its request answered if it was the last.

@@ -14,8 +14,9 @@ use crate::interface::{Effect, RequestId};
 use crate::log::{Append, AppendOwner};
 use crate::segments::{DIRTY, SlotKind, SlotRef};
 
-/// Failures of the backing in a row after which a stop leaves the rest in the cache.
-const STOP_GIVES_UP_AFTER: u32 = 5;
+/// Attempts that the backing must fail in a row, which takes it about six seconds, before a command that waits for it
+/// gives up.
+const GIVES_UP_AFTER: u32 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -77,6 +78,7 @@ impl Engine {
         // A restart must not find an older record of a block than the one that was destaged (P3).
         self.log_want_durable(upto);
         let backing_epoch = self.drops.flush_epoch_wanted();
+        self.destage_try_backing();
         self.log_roll_head();
         self.commands.destages.push(DestageAll { id, upto, backing_epoch });
         self.backing_flush_if_wanted();
@@ -139,6 +141,7 @@ impl Engine {
         let clean = self.log.clean_upto();
         let all = self.segments.dirty() == 0;
         let exhausted = self.destage_is_exhausted();
+        let backing_fails = self.backing_is_given_up();
         let (epoch, retired) = (self.drops.flush_epoch_done(), self.failure.retired());
         let waiting = std::mem::take(&mut self.commands.destages);
         for command in waiting {
@@ -147,6 +150,7 @@ impl Engine {
             let result = match log_done && recorded && command.backing_epoch <= epoch {
                 true => Ok(()),
                 false if !log_done && exhausted => Err(Self::unreadable_error()),
+                false if !log_done && backing_fails => Err(Self::backing_fails_error()),
                 false if !recorded && self.failure.stuck() => Err(Self::log_failed_error()),
                 false => {
                     self.commands.destages.push(command);
@@ -173,20 +177,42 @@ impl Engine {
         let idle = self.requests.is_idle() && self.reads.is_idle() && self.commands.destages.is_empty();
         let destage = self.commands.stop.as_ref().is_some_and(|s| s.destage);
         if !idle {
+            if self.backing_is_given_up() && self.log.waits_for_room() {
+                self.stop_refuse_waiting();
+            }
             return None;
+        }
+        if destage {
+            self.destage_try_backing();
         }
         self.destage_look_again();
         Some(if destage { Phase::Destaging } else { Phase::Settling })
     }
 
+    /// The backing has failed for so long that nobody should wait for it who wants an end.
+    fn backing_is_given_up(&self) -> bool {
+        self.destage.failures() >= GIVES_UP_AFTER
+    }
+
+    fn backing_fails_error() -> IoError {
+        IoError::new(
+            ErrorKind::Io,
+            "destaging to a backing that fails (dirty data stays cached and is tried again)",
+        )
+    }
+
+    /// Refuses the writes that wait for room in the log, which only the backing could make.
+    fn stop_refuse_waiting(&mut self) {
+        for part in self.log.withdraw_parts() {
+            self.part_piece_refused(part, IoError::new(ErrorKind::Shutdown, "write that waited for room"));
+        }
+    }
+
     fn stop_destaged(&mut self) -> Option<Phase> {
         let error = if self.segments.dirty() == 0 && self.destage.is_idle() {
             None
-        } else if self.destage.failures() >= STOP_GIVES_UP_AFTER {
-            Some(IoError::new(
-                ErrorKind::Io,
-                "destaging before the stop: the backing fails; dirty data stays cached",
-            ))
+        } else if self.backing_is_given_up() {
+            Some(Self::backing_fails_error())
         } else if self.destage_is_exhausted() {
             Some(Self::unreadable_error())
         } else {

@@ -6,7 +6,7 @@
 mod scale;
 mod world;
 
-use forebay_block::{Op, Reply};
+use forebay_block::{ErrorKind, Op, Reply};
 use forebay_engine::{Command, State};
 use forebay_policy::{Durability, OnFull, Settings, WritePolicy};
 use world::{World, settings};
@@ -45,6 +45,43 @@ fn random_traffic_survives_kills_in_every_mode() {
                 w.restart(false);
             }
         }
+        w.command(Command::Destage).unwrap();
+        w.assert_backing_complete();
+    }
+}
+
+#[test]
+fn a_flush_command_gives_up_on_a_backing_that_fails_and_works_when_it_is_back() {
+    let mut w = World::new(2, settings(), 64, 8);
+    let id = w.write(0, 4096 * 3);
+    w.run_until_answered(id).unwrap();
+    w.backing_fails = true;
+    assert_eq!(w.command(Command::Destage).unwrap_err().kind, ErrorKind::Io);
+    assert!(w.status().dirty_bytes >= 3 * 4096, "nothing is given up but the command");
+    w.backing_fails = false;
+    w.command(Command::Destage).unwrap();
+    w.assert_backing_complete();
+}
+
+/// A full cache in front of a backing that fails: writers wait. A stop must not wait for what will not come.
+#[test]
+fn a_stop_does_not_wait_for_writers_that_a_failing_backing_keeps_waiting() {
+    for seed in 0..8 {
+        let mut w = World::new(seed, settings(), 400, 8);
+        w.backing_fails = true;
+        let mut offset = 0;
+        while w.waiting() < 4 {
+            w.write(offset, 64 << 10);
+            w.run(40);
+            offset = (offset + (64 << 10)) % (1 << 20);
+        }
+        w.run(200);
+        assert_eq!((w.status().state, w.waiting()), (Some(State::Full), 4));
+        w.command(Command::Stop { destage: seed % 2 == 1 })
+            .unwrap_or_else(|e| assert_eq!(e.kind, ErrorKind::Io));
+        assert_eq!(w.waiting(), 0, "those who waited are told");
+        w.backing_fails = false;
+        w.restart(true);
         w.command(Command::Destage).unwrap();
         w.assert_backing_complete();
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_block::{Buf, BufMut, DeviceOp, IoError, Nanos, Op, Origin, Reply};
+use forebay_block::{Buf, BufMut, DeviceOp, ErrorKind, IoError, Nanos, Op, Origin, Reply};
 use forebay_engine::{Command, Effect, Engine, Event, IoId, Params, RequestId, Role, Status};
 use forebay_format::Layout;
 use forebay_policy::Settings;
@@ -34,6 +34,8 @@ pub struct World {
     next_stamp: u64,
     recovered: bool,
     pub check_reads: bool,
+    /// The backing answers writes with an error.
+    pub backing_fails: bool,
 }
 
 impl World {
@@ -64,6 +66,7 @@ impl World {
             next_stamp: 0,
             recovered: false,
             check_reads: true,
+            backing_fails: false,
         };
         world.recover();
         world
@@ -178,6 +181,16 @@ impl World {
         panic!("request {id} is not answered: {:?}", self.engine.status(self.now));
     }
 
+    /// Requests that were not answered yet.
+    pub fn waiting(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Lets the world go on for a while.
+    pub fn run(&mut self, steps: u32) {
+        (0..steps).for_each(|_| self.step());
+    }
+
     pub fn command(&mut self, command: Command) -> Result<(), IoError> {
         self.next_id += 1;
         let id = self.next_id;
@@ -220,8 +233,12 @@ impl World {
         let at = self.random(self.ios.len() as u64) as usize;
         let (id, role, op) = self.ios.swap_remove(at);
         self.now = Nanos(self.now.0 + 10_000);
-        let data = self.perform(role, &op);
-        self.engine.handle(Event::Io { id, result: Ok(data) }, self.now);
+        let changes = matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. });
+        let result = match role {
+            Role::Backing if changes && self.backing_fails => Err(IoError::new(ErrorKind::Io, "backing")),
+            _ => Ok(self.perform(role, &op)),
+        };
+        self.engine.handle(Event::Io { id, result }, self.now);
     }
 
     fn perform(&mut self, role: Role, op: &DeviceOp) -> Option<Buf> {
@@ -261,7 +278,7 @@ impl World {
             (Op::Read { .. }, Ok(Reply::Data(data))) => self.checked(offset, data),
             _ => {}
         }
-        result.as_ref().unwrap();
+        assert!(result.is_ok() || self.backing_fails, "{result:?}");
         self.answers.insert(id, result);
     }
 
