@@ -93,20 +93,9 @@ mod tests {
     #[test]
     fn the_help_of_every_command_has_an_example() {
         for command in Cli::command().get_subcommands() {
-            let help = command
-                .get_after_help()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            assert!(
-                help.starts_with("Example"),
-                "{} has no example",
-                command.get_name()
-            );
-            assert!(
-                help.contains(&format!("forebay {}", command.get_name())),
-                "{}",
-                command.get_name()
-            );
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.starts_with("Example"), "{} has no example", command.get_name());
+            assert!(help.contains(&format!("forebay {}", command.get_name())), "{}", command.get_name());
         }
     }
 }

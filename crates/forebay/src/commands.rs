@@ -32,7 +32,5 @@ pub fn ask(
         Some(path) => path,
         None => control_path(volume)?,
     };
-    Client::connect(&path)
-        .map_err(ControlError::from)?
-        .call(request, progress)
+    Client::connect(&path).map_err(ControlError::from)?.call(request, progress)
 }

@@ -75,20 +75,14 @@ fn checked_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D:
 fn spelled<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
-    String::deserialize(deserializer)?
-        .parse()
-        .map(Some)
-        .map_err(serde::de::Error::custom)
+    String::deserialize(deserializer)?.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
 fn spelled_list<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
-    texts
-        .iter()
-        .map(|t| t.parse().map_err(serde::de::Error::custom))
-        .collect()
+    texts.iter().map(|t| t.parse().map_err(serde::de::Error::custom)).collect()
 }
 
 impl Config {
@@ -106,10 +100,7 @@ impl Config {
         if std::fs::metadata(path).map_err(failed)?.len() > FILE_BYTES_MAX {
             return Err(Failure::new(
                 FailureKind::Usage,
-                format!(
-                    "the configuration {} is longer than {FILE_BYTES_MAX} bytes",
-                    path.display()
-                ),
+                format!("the configuration {} is longer than {FILE_BYTES_MAX} bytes", path.display()),
             ));
         }
         let text = std::fs::read_to_string(path).map_err(failed)?;
@@ -121,17 +112,12 @@ impl Config {
         let config: Self = toml::from_str(text).map_err(|e| {
             let (line, column) = position(text, e.span().map_or(0, |s| s.start));
             let message = e.message().replace('\n', " ");
-            let hint = suggestion(&message)
-                .map(|s| format!("; did you mean `{s}`?"))
-                .unwrap_or_default();
+            let hint = suggestion(&message).map(|s| format!("; did you mean `{s}`?")).unwrap_or_default();
             format!("{line}:{column}: {message}{hint}")
         })?;
         for (i, volume) in config.volume.iter().enumerate() {
             if config.volume[..i].iter().any(|v| v.name == volume.name) {
-                return Err(format!(
-                    " there are two volumes named '{}'; give one another name",
-                    volume.name
-                ));
+                return Err(format!(" there are two volumes named '{}'; give one another name", volume.name));
             }
         }
         Ok(config)
@@ -142,19 +128,12 @@ impl Config {
 fn position(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |i| i + 1);
-    (
-        before.matches('\n').count() + 1,
-        before[line_start..].chars().count() + 1,
-    )
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
 /// Of the names that a message "unknown field `x`, expected one of `a`, `b`" lists, the one that `x` is closest to.
 fn suggestion(message: &str) -> Option<&str> {
-    let mut names = message
-        .strip_prefix("unknown field ")?
-        .split('`')
-        .skip(1)
-        .step_by(2);
+    let mut names = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
     let given = names.next()?.replace('_', "-");
     names
         .map(|name| (strsim::damerau_levenshtein(&given, name), name))
@@ -190,41 +169,23 @@ mod tests {
         assert_eq!(config.destage_on_stop, Some(true));
         assert_eq!(config.volume.len(), 2);
         let db = &config.volume[0];
-        assert_eq!(
-            (db.nbd.len(), db.write_policy, db.admission),
-            (2, Some(WritePolicy::WriteThrough), None)
-        );
+        assert_eq!((db.nbd.len(), db.write_policy, db.admission), (2, Some(WritePolicy::WriteThrough), None));
         assert_eq!(config.volume[1].no_cache, Some(true));
     }
 
     #[test]
     fn mistakes_are_shown_where_they_are_and_what_was_meant() {
         for (text, words) in [
-            (
-                "[[volume]]\nname = \"db\"\n  bakcing = \"x\"",
-                "3:3: unknown field `bakcing`",
-            ),
-            (
-                "[[volume]]\nname = \"db\"\nbakcing = \"x\"",
-                "did you mean `backing`?",
-            ),
-            (
-                "[[volume]]\nname = \"db\"\nwrite_policy = \"x\"",
-                "did you mean `write-policy`?",
-            ),
+            ("[[volume]]\nname = \"db\"\n  bakcing = \"x\"", "3:3: unknown field `bakcing`"),
+            ("[[volume]]\nname = \"db\"\nbakcing = \"x\"", "did you mean `backing`?"),
+            ("[[volume]]\nname = \"db\"\nwrite_policy = \"x\"", "did you mean `write-policy`?"),
             (
                 "[[volume]]\nname = \"db\"\non-full = \"explode\"",
                 "3:11: 'explode' is not one of wait, bypass",
             ),
-            (
-                "[[volume]]\nname = \"a/b\"",
-                "2:8: 'a/b' cannot be the name of a volume",
-            ),
+            ("[[volume]]\nname = \"a/b\"", "2:8: 'a/b' cannot be the name of a volume"),
             ("[[volume]]\nname = \"db\"\nnbd = [\"udp:x\"]", "3:7: "),
-            (
-                "[[volume]]\nname = \"a\"\n[[volume]]\nname = \"a\"",
-                "two volumes named 'a'",
-            ),
+            ("[[volume]]\nname = \"a\"\n[[volume]]\nname = \"a\"", "two volumes named 'a'"),
             ("[[volume]]\nname = ", "2:"),
             ("[[volume]]\ncache = \"c\"", "missing field `name`"),
         ] {

@@ -103,18 +103,9 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Daemon {
     /// Starts the volumes; if one does not start, those before it are stopped.
     fn start(plan: Plan, sockets: &[PathBuf], reasons: Sender<StopReason>) -> Result<Self, Failure> {
-        let directory = sockets
-            .first()
-            .and_then(|s| s.parent())
-            .unwrap_or(Path::new(""))
-            .to_owned();
-        let daemon = Self {
-            volumes: Mutex::default(),
-            nbd: Mutex::default(),
-            tls: plan.tls,
-            directory,
-            reasons,
-        };
+        let directory = sockets.first().and_then(|s| s.parent()).unwrap_or(Path::new("")).to_owned();
+        let daemon =
+            Self { volumes: Mutex::default(), nbd: Mutex::default(), tls: plan.tls, directory, reasons };
         for volume in plan.volumes {
             match Served::start(volume) {
                 Ok(served) => {
@@ -142,20 +133,15 @@ impl Daemon {
         let mut exports: BTreeMap<String, (Address, Vec<Arc<Served>>)> = BTreeMap::new();
         for served in hold(&self.volumes).values() {
             for address in &served.plan().nbd {
-                let entry = exports
-                    .entry(address.to_string())
-                    .or_insert_with(|| (address.clone(), Vec::new()));
+                let entry =
+                    exports.entry(address.to_string()).or_insert_with(|| (address.clone(), Vec::new()));
                 entry.1.push(Arc::clone(served));
             }
         }
         let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (address, volumes) in exports.into_values() {
             // A unix socket is guarded by its permissions.
-            let tls = if matches!(address, Address::Tcp { .. }) {
-                self.tls.clone()
-            } else {
-                None
-            };
+            let tls = if matches!(address, Address::Tcp { .. }) { self.tls.clone() } else { None };
             let server = NbdServer::start(ServerConfig {
                 listen: vec![address],
                 exports: volumes.iter().map(|v| Export::new(v.service())).collect(),
@@ -164,15 +150,8 @@ impl Daemon {
             })
             .map_err(|e| from_nbd(&e))?;
             for volume in &volumes {
-                let addresses = server
-                    .addresses()
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>();
-                places
-                    .entry(volume.name().to_owned())
-                    .or_default()
-                    .extend(addresses);
+                let addresses = server.addresses().iter().map(ToString::to_string).collect::<Vec<_>>();
+                places.entry(volume.name().to_owned()).or_default().extend(addresses);
             }
             hold(&self.nbd).push(server);
         }
@@ -266,14 +245,10 @@ impl Controller for Daemon {
                 let device = self.volume(&volume)?.attach(&self.directory)?;
                 Ok(Answer::Device(device.display().to_string()))
             }
-            Request::Detach {
-                volume,
-                release: true,
-            } => self.release(&volume, progress).map(|()| Answer::Done),
-            Request::Detach {
-                volume,
-                release: false,
-            } => match self.volume(&volume)?.detach()? {
+            Request::Detach { volume, release: true } => {
+                self.release(&volume, progress).map(|()| Answer::Done)
+            }
+            Request::Detach { volume, release: false } => match self.volume(&volume)?.detach()? {
                 true => Ok(Answer::Done),
                 false => Err(ControlError::new(
                     FailureKind::Failed,

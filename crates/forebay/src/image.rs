@@ -19,10 +19,9 @@ pub fn open(cache: &DeviceSpec) -> Result<File, Failure> {
             let message = format!("{cache} is in use by a running daemon; stop it first, or look at a copy");
             Err(Failure::new(FailureKind::Refused, message))
         }
-        Err(TryLockError::Error(e)) => Err(Failure::new(
-            FailureKind::Failed,
-            format!("cannot lock {cache}: {e}"),
-        )),
+        Err(TryLockError::Error(e)) => {
+            Err(Failure::new(FailureKind::Failed, format!("cannot lock {cache}: {e}")))
+        }
     }
 }
 

@@ -9,9 +9,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Starts logging what `targets` lets through.
 pub fn start(targets: &Targets) {
-    let layer = fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
+    let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     // The journal stamps lines itself.
     let journal = std::env::var_os("JOURNAL_STREAM").is_some();
     let registry = tracing_subscriber::registry().with(targets.clone());
@@ -32,9 +30,7 @@ pub fn targets(text: &str) -> Result<Targets, String> {
     };
     match text.parse() {
         Ok(targets) if text.split(',').all(is_known) => Ok(targets),
-        _ => Err(format!(
-            "'{text}' is not off, error, warn, info, debug, trace, or TARGET=LEVEL,..."
-        )),
+        _ => Err(format!("'{text}' is not off, error, warn, info, debug, trace, or TARGET=LEVEL,...")),
     }
 }
 
@@ -44,13 +40,7 @@ mod tests {
 
     #[test]
     fn a_word_that_is_no_level_is_refused() {
-        for good in [
-            "info",
-            "off",
-            "WARN",
-            "forebay_host=debug",
-            "warn,forebay_nbd=trace",
-        ] {
+        for good in ["info", "off", "WARN", "forebay_host=debug", "warn,forebay_nbd=trace"] {
             assert!(targets(good).is_ok(), "{good}");
         }
         for bad in ["", "verbose", "info,loud", "forebay_host=loud"] {

@@ -28,10 +28,7 @@ impl Meter {
     /// A meter for this process's standard error; `verb` says what is done to the bytes.
     pub fn new(verb: &'static str) -> Self {
         if !std::io::stderr().is_terminal() {
-            return Self::Lines {
-                verb,
-                last: Instant::now(),
-            };
+            return Self::Lines { verb, last: Instant::now() };
         }
         let bar = ProgressBar::new(0);
         if let Ok(style) =

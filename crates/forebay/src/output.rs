@@ -10,10 +10,9 @@ use crate::cli::{Failure, Outcome};
 pub fn print(text: &str) -> Outcome {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::new(
-            FailureKind::Failed,
-            format!("cannot write to standard output: {e}"),
-        )),
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::new(FailureKind::Failed, format!("cannot write to standard output: {e}")))
+        }
         _ => Ok(()),
     }
 }
@@ -22,9 +21,6 @@ pub fn print(text: &str) -> Outcome {
 pub fn print_json(value: &impl serde::Serialize) -> Outcome {
     match serde_json::to_string_pretty(value) {
         Ok(text) => print(&format!("{text}\n")),
-        Err(e) => Err(Failure::new(
-            FailureKind::Failed,
-            format!("cannot put the result into JSON: {e}"),
-        )),
+        Err(e) => Err(Failure::new(FailureKind::Failed, format!("cannot put the result into JSON: {e}"))),
     }
 }

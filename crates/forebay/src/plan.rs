@@ -32,10 +32,7 @@ impl FromStr for DeviceDecoration {
             "backing" => false,
             _ => return Err(format!("'{text}' begins neither with cache: nor with backing:")),
         };
-        Ok(Self {
-            of_cache,
-            decoration: decoration.parse().map_err(|e: BadDecoration| e.to_string())?,
-        })
+        Ok(Self { of_cache, decoration: decoration.parse().map_err(|e: BadDecoration| e.to_string())? })
     }
 }
 
@@ -91,10 +88,7 @@ impl Plan {
                 volume: args
                     .name
                     .iter()
-                    .map(|n| VolumeConfig {
-                        name: n.clone(),
-                        ..VolumeConfig::default()
-                    })
+                    .map(|n| VolumeConfig { name: n.clone(), ..VolumeConfig::default() })
                     .collect(),
                 ..Config::default()
             },
@@ -128,14 +122,10 @@ impl Plan {
 
 fn tls(directory: Option<PathBuf>, verify_clients: bool) -> Result<Option<TlsSettings>, Failure> {
     match directory {
-        Some(directory) => Ok(Some(TlsSettings {
-            directory,
-            required: true,
-            verify_clients,
-        })),
-        None if verify_clients => Err(usage(
-            "tls-verify-clients needs tls, the directory with the certificates".into(),
-        )),
+        Some(directory) => Ok(Some(TlsSettings { directory, required: true, verify_clients })),
+        None if verify_clients => {
+            Err(usage("tls-verify-clients needs tls, the directory with the certificates".into()))
+        }
         None => Ok(None),
     }
 }
@@ -188,15 +178,11 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
 
 fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan, Failure> {
     let name = v.name;
-    let device = |text: String| {
-        text.parse::<DeviceSpec>()
-            .map_err(|e| usage(format!("volume '{name}': {e}")))
-    };
+    let device =
+        |text: String| text.parse::<DeviceSpec>().map_err(|e| usage(format!("volume '{name}': {e}")));
     let cache = match (v.cache, v.no_cache.unwrap_or(false)) {
         (Some(_), true) => {
-            return Err(usage(format!(
-                "volume '{name}' has a cache and no-cache; drop one of them"
-            )));
+            return Err(usage(format!("volume '{name}' has a cache and no-cache; drop one of them")));
         }
         (None, false) => {
             return Err(usage(format!(
@@ -206,9 +192,7 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
         (cache, _) => cache.map(device).transpose()?,
     };
     let Some(backing) = v.backing else {
-        return Err(usage(format!(
-            "volume '{name}' has no backing; name one with --backing"
-        )));
+        return Err(usage(format!("volume '{name}' has no backing; name one with --backing")));
     };
     let defaults = Settings::default();
     Ok(VolumePlan {
@@ -278,10 +262,7 @@ mod tests {
         ]);
         let plan = plan.unwrap();
         let v = &plan.volumes[0];
-        assert_eq!(
-            (v.name.as_str(), v.cache.as_ref().unwrap().to_string()),
-            ("db", "pmem:/c".into())
-        );
+        assert_eq!((v.name.as_str(), v.cache.as_ref().unwrap().to_string()), ("db", "pmem:/c".into()));
         assert_eq!(v.settings.durability.as_str(), "flush");
         assert_eq!(v.settings.write_policy, Settings::default().write_policy);
         assert!(!plan.destage_on_stop);
@@ -291,44 +272,15 @@ mod tests {
     fn flags_win_over_the_file() {
         let f = file(TWO);
         let path = f.path().to_str().unwrap();
-        let all = plan(&[
-            "--config",
-            path,
-            "--write-policy",
-            "write-through",
-            "--destage-on-stop",
-        ])
-        .unwrap();
+        let all = plan(&["--config", path, "--write-policy", "write-through", "--destage-on-stop"]).unwrap();
         assert!(all.destage_on_stop);
-        assert!(
-            all.volumes
-                .iter()
-                .all(|v| v.settings.write_policy == WritePolicy::WriteThrough)
-        );
+        assert!(all.volumes.iter().all(|v| v.settings.write_policy == WritePolicy::WriteThrough));
         assert_eq!(all.volumes[0].settings.on_full, OnFull::Bypass);
         assert!(all.volumes[1].cache.is_none());
-        let one = plan(&[
-            "--config",
-            path,
-            "--name",
-            "b",
-            "--cache",
-            "c",
-            "--on-full",
-            "wait",
-        ])
-        .unwrap();
+        let one = plan(&["--config", path, "--name", "b", "--cache", "c", "--on-full", "wait"]).unwrap();
         assert_eq!(one.volumes.len(), 1);
         assert_eq!(one.volumes[0].cache.as_ref().unwrap().to_string(), "c");
-        let one = plan(&[
-            "--config",
-            path,
-            "--name",
-            "a",
-            "--no-cache",
-            "--destage-on-stop=no",
-        ])
-        .unwrap();
+        let one = plan(&["--config", path, "--name", "a", "--no-cache", "--destage-on-stop=no"]).unwrap();
         assert!(one.volumes[0].cache.is_none() && !one.destage_on_stop);
     }
 
@@ -343,10 +295,7 @@ mod tests {
             (&["--config", path, "--cache", "c"], "choose one with --name"),
             (&["--config", path, "--name", "c"], "has no volume 'c'"),
             (&["--config", empty.path().to_str().unwrap()], "has no [[volume]]"),
-            (
-                &["--name", "db", "--cache", "floppy:c", "--backing", "b"],
-                "pmem:PATH",
-            ),
+            (&["--name", "db", "--cache", "floppy:c", "--backing", "b"], "pmem:PATH"),
         ] {
             let e = plan(args).unwrap_err();
             assert_eq!(e.kind, FailureKind::Usage);

@@ -14,9 +14,7 @@ const END: &str = "<!-- generated: end -->\n";
 
 /// Compares the part of `file` between the markers with `expected`, or writes it if asked to.
 fn hold(file: &str, expected: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../docs/reference")
-        .join(file);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(file);
     let text = std::fs::read_to_string(&path).unwrap();
     let (head, rest) = text.split_once(BEGIN).expect("begin marker");
     let (found, tail) = rest.split_once(END).expect("end marker");
@@ -31,16 +29,11 @@ fn hold(file: &str, expected: &str) {
 }
 
 fn one_line(text: &str) -> String {
-    text.split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
-        .replace('|', "\\|")
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
 fn spelling(arg: &Arg) -> String {
-    let value = arg
-        .get_value_names()
-        .map(|n| n.iter().map(|v| v.as_str()).collect::<Vec<_>>().join(" "));
+    let value = arg.get_value_names().map(|n| n.iter().map(|v| v.as_str()).collect::<Vec<_>>().join(" "));
     let takes_value = arg.get_action().takes_values();
     match (arg.get_long(), value) {
         (Some(long), Some(value)) if takes_value && arg.is_require_equals_set() => {
@@ -53,23 +46,14 @@ fn spelling(arg: &Arg) -> String {
 }
 
 fn meaning(arg: &Arg) -> String {
-    let mut text = arg
-        .get_help()
-        .map(|h| one_line(&h.to_string()))
-        .unwrap_or_default();
-    let values: Vec<String> = arg
-        .get_possible_values()
-        .iter()
-        .map(|v| format!("`{}`", v.get_name()))
-        .collect();
+    let mut text = arg.get_help().map(|h| one_line(&h.to_string())).unwrap_or_default();
+    let values: Vec<String> =
+        arg.get_possible_values().iter().map(|v| format!("`{}`", v.get_name())).collect();
     if arg.get_action().takes_values() && !values.is_empty() && !values.contains(&"`true`".to_owned()) {
         let _ = write!(text, ". One of {}", values.join(", "));
     }
-    let defaults: Vec<String> = arg
-        .get_default_values()
-        .iter()
-        .map(|v| format!("`{}`", v.to_string_lossy()))
-        .collect();
+    let defaults: Vec<String> =
+        arg.get_default_values().iter().map(|v| format!("`{}`", v.to_string_lossy())).collect();
     if arg.get_action().takes_values() && !defaults.is_empty() {
         let _ = write!(text, ". Default: {}", defaults.join(", "));
     }
@@ -78,11 +62,7 @@ fn meaning(arg: &Arg) -> String {
 
 fn section(command: &Command, text: &mut String) {
     let name = command.get_name();
-    let _ = writeln!(
-        text,
-        "## forebay {name}\n\n{}.\n",
-        command.get_about().expect("an about text")
-    );
+    let _ = writeln!(text, "## forebay {name}\n\n{}.\n", command.get_about().expect("an about text"));
     let args: Vec<&Arg> = command
         .get_arguments()
         .filter(|a| !a.is_hide_set() && a.get_id() != "help" && a.get_id() != "log")
@@ -97,14 +77,8 @@ fn section(command: &Command, text: &mut String) {
     let after = command.get_after_help().expect("an example").to_string();
     let mut paragraphs = after.split("\n\n");
     let examples = paragraphs.next().unwrap_or_default();
-    let examples = examples
-        .trim_start_matches("Examples:")
-        .trim_start_matches("Example:");
-    let examples: Vec<&str> = examples
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty())
-        .collect();
+    let examples = examples.trim_start_matches("Examples:").trim_start_matches("Example:");
+    let examples: Vec<&str> = examples.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let _ = writeln!(text, "```\n{}\n```\n", examples.join("\n"));
     for paragraph in paragraphs {
         let _ = writeln!(text, "{}\n", one_line(paragraph));
@@ -137,11 +111,7 @@ fn metrics_md_lists_every_metric() {
     let mut text = String::from("\n| metric | kind | meaning |\n|---|---|---|\n");
     for field in VolumeStatus::FIELDS {
         if let Measure::Gauge(metric) | Measure::Counter(metric) = field.measure {
-            let kind = if matches!(field.measure, Measure::Gauge(_)) {
-                "gauge"
-            } else {
-                "counter"
-            };
+            let kind = if matches!(field.measure, Measure::Gauge(_)) { "gauge" } else { "counter" };
             let _ = writeln!(text, "| `{metric}` | {kind} | {} |", one_line(field.help));
         }
     }

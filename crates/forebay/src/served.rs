@@ -125,11 +125,7 @@ impl Served {
             kernel.fuse = Some(self.mount(&directory.join(format!("{}.volume", self.plan.name)))?);
             kernel.fuse_is_for_attach = true;
         }
-        let file = kernel
-            .fuse
-            .as_ref()
-            .map(|f| f.path().to_owned())
-            .unwrap_or_default();
+        let file = kernel.fuse.as_ref().map(|f| f.path().to_owned()).unwrap_or_default();
         match Attachment::attach(&file, AttachOptions::default()) {
             Ok(attachment) => {
                 let device = attachment.device_path().to_owned();
@@ -168,8 +164,7 @@ impl Served {
     pub fn set(&self, settings: &[(String, String)]) -> Outcome {
         let mut new = self.handle.settings();
         for (key, value) in settings {
-            new.set(key, value)
-                .map_err(|e| Failure::new(FailureKind::Usage, format!("{key}: {e}")))?;
+            new.set(key, value).map_err(|e| Failure::new(FailureKind::Usage, format!("{key}: {e}")))?;
         }
         self.handle.set(new).map_err(|e| from_host(&e))?;
         tracing::info!(volume = self.plan.name, settings = ?new, "settings changed");
@@ -187,16 +182,11 @@ impl Served {
                     Ok(result) => return result.map_err(|e| from_host(&e)),
                     Err(RecvTimeoutError::Timeout) => {
                         let remaining_bytes = self.handle.status().dirty_bytes;
-                        progress(Progress {
-                            remaining_bytes,
-                            total_bytes,
-                        });
+                        progress(Progress { remaining_bytes, total_bytes });
                     }
                     Err(RecvTimeoutError::Disconnected) => {
-                        let message = format!(
-                            "the volume '{}' broke off its flush; the log says why",
-                            self.plan.name
-                        );
+                        let message =
+                            format!("the volume '{}' broke off its flush; the log says why", self.plan.name);
                         return Err(Failure::new(FailureKind::Failed, message));
                     }
                 }
@@ -212,10 +202,7 @@ impl Served {
         // With the volume still at work, so that its users are not locked out for long.
         self.flush(progress)?;
         self.end(Ending::Release)?;
-        tracing::info!(
-            volume = self.plan.name,
-            "released: the backing is complete and needs no cache"
-        );
+        tracing::info!(volume = self.plan.name, "released: the backing is complete and needs no cache");
         Ok(())
     }
 
@@ -237,10 +224,7 @@ impl Served {
             );
         }
         if let Err(e) = self.unmount() {
-            tracing::warn!(
-                volume = self.plan.name,
-                "stopping although the file is in use: {e}"
-            );
+            tracing::warn!(volume = self.plan.name, "stopping although the file is in use: {e}");
         }
         let kernel = std::mem::take(&mut *hold(&self.kernel));
         drop(kernel);
@@ -261,9 +245,7 @@ impl Served {
     pub fn status(&self) -> VolumeStatus {
         let figures = self.handle.status();
         let settings = self.handle.settings();
-        let wall_ns = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |d| d.as_nanos() as u64);
+        let wall_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
         let device = hold(&self.device).as_ref().map(|d| d.display().to_string());
         let around = Surroundings {
             size_bytes: self.handle.info().size_bytes,
@@ -295,12 +277,9 @@ fn warn_of_weak_devices(plan: &VolumePlan, handle: &VolumeHandle) {
     for device in handle.cache().into_iter().chain([handle.backing()]) {
         let volume = &plan.name;
         match device.survives {
-            Survives::PowerCut => tracing::info!(
-                volume,
-                device = device.name,
-                durability = device.durability,
-                "opened"
-            ),
+            Survives::PowerCut => {
+                tracing::info!(volume, device = device.name, durability = device.durability, "opened")
+            }
             Survives::ProcessDeath => {
                 tracing::warn!(
                     volume,
@@ -349,9 +328,7 @@ fn volume_status(
         Some(State::Stopping | State::Stopped) => VolumeState::Stopping,
     };
     let complete = s.dirty_bytes == 0 && state != VolumeState::Starting;
-    let age_ns = s
-        .oldest_dirty_ns
-        .map_or(0, |oldest| wall_ns.saturating_sub(oldest));
+    let age_ns = s.oldest_dirty_ns.map_or(0, |oldest| wall_ns.saturating_sub(oldest));
     VolumeStatus {
         name: plan.name.clone(),
         state,
@@ -409,6 +386,5 @@ fn volume_status(
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-    line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok())
-        .map_or(0, |kib| kib << 10)
+    line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }

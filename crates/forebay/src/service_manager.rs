@@ -33,10 +33,7 @@ impl Watchdog {
                 }
             })
             .ok()?;
-        Some(Self {
-            stop,
-            thread: Some(thread),
-        })
+        Some(Self { stop, thread: Some(thread) })
     }
 }
 

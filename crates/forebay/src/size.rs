@@ -4,15 +4,9 @@ const UNITS: [(char, u64); 4] = [('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20),
 
 /// Reads a size in bytes: a whole number, then nothing or one of K, M, G, T (of either case).
 pub fn parse(text: &str) -> Result<u64, String> {
-    let unit = text
-        .chars()
-        .last()
-        .and_then(|last| UNITS.iter().find(|(c, _)| last.eq_ignore_ascii_case(c)));
+    let unit = text.chars().last().and_then(|last| UNITS.iter().find(|(c, _)| last.eq_ignore_ascii_case(c)));
     let (digits, factor) = match unit {
-        Some((c, factor)) => (
-            text.trim_end_matches(|l: char| l.eq_ignore_ascii_case(c)),
-            *factor,
-        ),
+        Some((c, factor)) => (text.trim_end_matches(|l: char| l.eq_ignore_ascii_case(c)), *factor),
         None => (text, 1),
     };
     if unit.is_some() && digits.len() + 1 != text.len() {
@@ -53,14 +47,9 @@ mod tests {
 
     #[test]
     fn sizes_are_powers_of_1024() {
-        for (text, bytes) in [
-            ("0", 0),
-            ("512", 512),
-            ("4K", 4096),
-            ("1m", 1 << 20),
-            ("8G", 8 << 30),
-            ("2T", 2 << 40),
-        ] {
+        for (text, bytes) in
+            [("0", 0), ("512", 512), ("4K", 4096), ("1m", 1 << 20), ("8G", 8 << 30), ("2T", 2 << 40)]
+        {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
     }

@@ -10,34 +10,19 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-block", &[]),
     ("forebay-format", &["forebay-block"]),
     ("forebay-policy", &["forebay-block"]),
-    (
-        "forebay-engine",
-        &["forebay-block", "forebay-format", "forebay-policy"],
-    ),
+    ("forebay-engine", &["forebay-block", "forebay-format", "forebay-policy"]),
     ("forebay-device", &["forebay-block"]),
     ("forebay-control", &["forebay-block", "forebay-policy"]),
     (
         "forebay-host",
-        &[
-            "forebay-block",
-            "forebay-format",
-            "forebay-policy",
-            "forebay-engine",
-            "forebay-device",
-        ],
+        &["forebay-block", "forebay-format", "forebay-policy", "forebay-engine", "forebay-device"],
     ),
     ("forebay-nbd", &["forebay-block"]),
     ("forebay-fuse", &["forebay-block"]),
     ("forebay-verify", &["forebay-block", "forebay-format"]),
     (
         "forebay-sim",
-        &[
-            "forebay-block",
-            "forebay-format",
-            "forebay-policy",
-            "forebay-engine",
-            "forebay-verify",
-        ],
+        &["forebay-block", "forebay-format", "forebay-policy", "forebay-engine", "forebay-verify"],
     ),
 ];
 
@@ -63,12 +48,7 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
         .packages
         .iter()
         .map(|p| {
-            let used = p
-                .dependencies
-                .iter()
-                .filter(|d| normal(d.kind))
-                .map(|d| d.name.clone())
-                .collect();
+            let used = p.dependencies.iter().filter(|d| normal(d.kind)).map(|d| d.name.clone()).collect();
             (p.name.to_string(), used)
         })
         .collect()
@@ -140,12 +120,7 @@ fn crates_forbid_unsafe_code_but_for_those_that_need_it() {
 /// The Rust files of `crates/KRATE/src`.
 fn sources(krate: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    let mut directories = vec![
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("..")
-            .join(krate)
-            .join("src"),
-    ];
+    let mut directories = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(krate).join("src")];
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(&directory).unwrap() {
             let path = entry.unwrap().path();

@@ -28,19 +28,12 @@ fn what_was_acknowledged_survives_a_kill_and_reaches_the_backing() {
     assert!(status["dirty_bytes"].as_u64().unwrap() > 0);
     assert_eq!(status["recovery_point"], serde_json::Value::Null);
 
-    assert!(
-        place
-            .ask(&["flush", "db"])
-            .contains("everything is on the backing")
-    );
+    assert!(place.ask(&["flush", "db"]).contains("everything is on the backing"));
     let status = place.status();
     assert_eq!(status["dirty_bytes"], 0);
     assert_eq!(status["staleness_seconds"], 0.0);
     assert!(status["recovery_point"].as_str().unwrap().ends_with('Z'));
-    assert_eq!(
-        file_bytes(&place.path("backing"), 1 << 20, 8192),
-        pattern(1 << 20, 1, 8192)
-    );
+    assert_eq!(file_bytes(&place.path("backing"), 1 << 20, 8192), pattern(1 << 20, 1, 8192));
     assert_eq!(daemon.stop().code(), Some(0));
 }
 
@@ -53,17 +46,10 @@ fn status_has_figures_for_people_programs_and_scrapers() {
     client.read(0, 4096);
     client.flush();
     let status = place.status();
-    assert_eq!(
-        (&status["name"], &status["state"]),
-        (&"db".into(), &"healthy".into())
-    );
-    for (key, value) in [
-        ("reads", 1),
-        ("writes", 1),
-        ("flushes", 1),
-        ("writes_admitted", 1),
-        ("bytes_acknowledged", 4096),
-    ] {
+    assert_eq!((&status["name"], &status["state"]), (&"db".into(), &"healthy".into()));
+    for (key, value) in
+        [("reads", 1), ("writes", 1), ("flushes", 1), ("writes_admitted", 1), ("bytes_acknowledged", 4096)]
+    {
         assert_eq!(status[key], value, "{key}");
     }
     assert_eq!(status["size_bytes"], BACKING_BYTES);
@@ -74,16 +60,9 @@ fn status_has_figures_for_people_programs_and_scrapers() {
 
     let all: serde_json::Value = serde_json::from_str(&place.ask(&["status", "--json"])).unwrap();
     assert_eq!(all["volumes"].as_array().unwrap().len(), 1);
-    assert!(
-        place
-            .ask(&["status", "db", "--prometheus"])
-            .contains("forebay_writes_total{volume=\"db\"} 1\n")
-    );
+    assert!(place.ask(&["status", "db", "--prometheus"]).contains("forebay_writes_total{volume=\"db\"} 1\n"));
     let text = place.ask(&["status"]);
-    assert!(
-        text.starts_with("db: healthy\n") && text.contains("offered at"),
-        "{text}"
-    );
+    assert!(text.starts_with("db: healthy\n") && text.contains("offered at"), "{text}");
     let (code, error) = place.fails(&["status", "other", "--control", "control"]);
     assert_eq!(code, 2, "{error}");
     assert!(error.contains("no volume 'other'; it serves db"), "{error}");
@@ -94,26 +73,14 @@ fn settings_change_live() {
     let place = Place::new();
     let _daemon = place.serve(&["--on-full", "bypass"]);
     assert_eq!(place.status()["on_full"], "bypass");
-    place.ask(&[
-        "set",
-        "db",
-        "write-policy=write-through",
-        "admit=sync",
-        "on-full=wait",
-    ]);
+    place.ask(&["set", "db", "write-policy=write-through", "admit=sync", "on-full=wait"]);
     let status = place.status();
     assert_eq!(status["write_policy"], "write-through");
-    assert_eq!(
-        (&status["admission"], &status["on_full"]),
-        (&"sync".into(), &"wait".into())
-    );
+    assert_eq!((&status["admission"], &status["on_full"]), (&"sync".into(), &"wait".into()));
     let mut client = NbdClient::connect(&place.path("nbd"), "db");
     client.write(4096, &pattern(4096, 1, 4096));
     client.flush();
-    assert_eq!(
-        file_bytes(&place.path("backing"), 4096, 4096),
-        pattern(4096, 1, 4096)
-    );
+    assert_eq!(file_bytes(&place.path("backing"), 4096, 4096), pattern(4096, 1, 4096));
 }
 
 #[test]
@@ -137,17 +104,8 @@ fn a_released_cache_leaves_a_backing_that_needs_no_forebay() {
     place.ask(&["detach", "db", "--release"]);
     assert_eq!(daemon.wait().code(), Some(0), "{}", place.log());
     assert_eq!(file_bytes(&place.path("backing"), 0, 65536), pattern(0, 1, 65536));
-    let (code, error) = place.fails(&[
-        "serve",
-        "--name",
-        "db",
-        "--cache",
-        "cache",
-        "--backing",
-        "backing",
-        "--control",
-        "c",
-    ]);
+    let (code, error) =
+        place.fails(&["serve", "--name", "db", "--cache", "cache", "--backing", "backing", "--control", "c"]);
     assert_eq!(code, 3, "{error}");
     place.serve_plain(&["--name", "db", "--backing", "backing", "--no-cache"]);
 }
@@ -176,12 +134,8 @@ fn several_volumes_share_a_daemon_and_an_address() {
     scratch.write(0, &pattern(0, 7, 4096));
     assert_eq!(file_bytes(&place.path("other"), 0, 4096), pattern(0, 7, 4096));
     let all: serde_json::Value = serde_json::from_str(&place.ask(&["status", "--json"])).unwrap();
-    let names: Vec<&str> = all["volumes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|v| v["name"].as_str().unwrap())
-        .collect();
+    let names: Vec<&str> =
+        all["volumes"].as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["db", "scratch"]);
     assert_eq!(all["volumes"][0]["write_policy"], "write-through");
     assert_eq!(all["volumes"][1]["cache"], "");
@@ -207,10 +161,7 @@ fn errors_of_the_backing_are_counted_and_do_not_reach_cached_writes() {
 fn attach_prints_the_device_alone() {
     let place = Place::new();
     let daemon = place.serve(&[]);
-    let attach = place
-        .command(&["attach", "db", "--control", "control"])
-        .output()
-        .unwrap();
+    let attach = place.command(&["attach", "db", "--control", "control"]).output().unwrap();
     if !attach.status.success() {
         let why = String::from_utf8_lossy(&attach.stderr);
         assert!(std::env::var_os("CI").is_none(), "{why}");
@@ -218,15 +169,8 @@ fn attach_prints_the_device_alone() {
         return;
     }
     let device = String::from_utf8(attach.stdout).unwrap();
-    assert!(
-        device.starts_with("/dev/loop") && device.trim_end().lines().count() == 1,
-        "{device:?}"
-    );
-    assert_eq!(
-        place.ask(&["attach", "db"]),
-        device,
-        "a second attach keeps the device"
-    );
+    assert!(device.starts_with("/dev/loop") && device.trim_end().lines().count() == 1, "{device:?}");
+    assert_eq!(place.ask(&["attach", "db"]), device, "a second attach keeps the device");
     let device = device.trim_end();
     assert_eq!(place.status()["device"], device);
     fs::write(device, pattern(0, 3, 4096)).unwrap();
@@ -234,10 +178,7 @@ fn attach_prints_the_device_alone() {
     assert_eq!(code, 2, "{error}");
     place.ask(&["detach", "db"]);
     assert_eq!(place.status()["device"], serde_json::Value::Null);
-    assert_eq!(
-        NbdClient::connect(&place.path("nbd"), "db").read(0, 4096),
-        pattern(0, 3, 4096)
-    );
+    assert_eq!(NbdClient::connect(&place.path("nbd"), "db").read(0, 4096), pattern(0, 3, 4096));
     assert_eq!(place.fails(&["detach", "db", "--control", "control"]).0, 1);
     assert_eq!(daemon.stop().code(), Some(0), "{}", place.log());
 }

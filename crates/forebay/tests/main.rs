@@ -1,8 +1,5 @@
 //! The binary as a user meets it, and the shape of the workspace.
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test that cannot go on has failed, and the panic says where"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed, and the panic says where")]
 
 mod architecture;
 mod daemon;

@@ -33,11 +33,7 @@ impl NbdClient {
         let mut description = [0; 10];
         stream.read_exact(&mut description).unwrap();
         let size = u64::from_be_bytes(description[..8].try_into().unwrap());
-        Self {
-            stream,
-            size,
-            handle: 0,
-        }
+        Self { stream, size, handle: 0 }
     }
 
     /// Sends a request and returns the server's error number; 0 is success.

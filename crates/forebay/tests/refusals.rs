@@ -5,17 +5,8 @@ use std::fs;
 use crate::nbd_client::NbdClient;
 use crate::volume::{BACKING_BYTES, Place, pattern};
 
-const SERVE: [&str; 9] = [
-    "serve",
-    "--name",
-    "db",
-    "--cache",
-    "cache",
-    "--backing",
-    "backing",
-    "--control",
-    "second",
-];
+const SERVE: [&str; 9] =
+    ["serve", "--name", "db", "--cache", "cache", "--backing", "backing", "--control", "second"];
 
 #[test]
 fn format_overwrites_nothing_that_it_is_not_told_to() {
@@ -46,16 +37,7 @@ fn format_says_what_is_missing() {
         assert_eq!(code, 1, "{args:?}: {error}");
     }
     assert!(!place.path("nowhere").exists());
-    place.ok(&[
-        "format",
-        "cache",
-        "--size",
-        "32M",
-        "--backing",
-        "new",
-        "--backing-size",
-        "1M",
-    ]);
+    place.ok(&["format", "cache", "--size", "32M", "--backing", "new", "--backing-size", "1M"]);
     assert_eq!(fs::metadata(place.path("new")).unwrap().len(), 1 << 20);
 }
 
@@ -68,17 +50,8 @@ fn a_pair_in_use_is_refused() {
     assert!(error.contains("in use"), "{error}");
     place.make_file("backing2", BACKING_BYTES);
     place.ok(&["format", "cache2", "--size", "32M", "--backing", "backing2"]);
-    let same_socket = [
-        "serve",
-        "--name",
-        "db2",
-        "--cache",
-        "cache2",
-        "--backing",
-        "backing2",
-        "--control",
-        "control",
-    ];
+    let same_socket =
+        ["serve", "--name", "db2", "--cache", "cache2", "--backing", "backing2", "--control", "control"];
     let (code, error) = place.fails(&same_socket);
     assert_eq!(code, 3, "{error}");
     let (code, error) = place.fails(&["grow", "cache", "--size", "64M"]);
@@ -91,24 +64,11 @@ fn foreign_stale_and_truncated_ones_are_refused() {
     place.make_file("backing2", BACKING_BYTES);
     place.ok(&["format", "cache2", "--size", "32M", "--backing", "backing2"]);
     let serve = |cache, backing| {
-        place.fails(&[
-            "serve",
-            "--name",
-            "db",
-            "--cache",
-            cache,
-            "--backing",
-            backing,
-            "--control",
-            "second",
-        ])
+        place.fails(&["serve", "--name", "db", "--cache", cache, "--backing", backing, "--control", "second"])
     };
-    for (cache, backing) in [
-        ("cache", "backing2"),
-        ("cache2", "backing"),
-        ("backing", "cache"),
-        ("backing", "backing"),
-    ] {
+    for (cache, backing) in
+        [("cache", "backing2"), ("cache2", "backing"), ("backing", "cache"), ("backing", "backing")]
+    {
         let (code, error) = serve(cache, backing);
         assert_eq!(code, 3, "{cache} with {backing}: {error}");
     }
@@ -123,12 +83,7 @@ fn foreign_stale_and_truncated_ones_are_refused() {
     assert_eq!(code, 3, "{error}");
     assert!(error.contains("older copy"), "{error}");
 
-    fs::File::options()
-        .write(true)
-        .open(place.path("cache"))
-        .unwrap()
-        .set_len(16 << 20)
-        .unwrap();
+    fs::File::options().write(true).open(place.path("cache")).unwrap().set_len(16 << 20).unwrap();
     let (code, error) = serve("cache", "backing");
     assert_eq!(code, 3, "{error}");
     assert!(error.contains("truncated"), "{error}");
@@ -140,29 +95,11 @@ fn a_backing_without_its_cache_needs_consent() {
     let daemon = place.serve(&[]);
     NbdClient::connect(&place.path("nbd"), "db").write(0, &pattern(0, 1, 4096));
     daemon.kill();
-    let alone = [
-        "serve",
-        "--name",
-        "db",
-        "--backing",
-        "backing",
-        "--no-cache",
-        "--control",
-        "second",
-    ];
+    let alone = ["serve", "--name", "db", "--backing", "backing", "--no-cache", "--control", "second"];
     let (code, error) = place.fails(&alone);
     assert_eq!(code, 3, "{error}");
     assert!(error.contains("--accept-stale"), "{error}");
-    place
-        .serve_plain(&[
-            "--name",
-            "db",
-            "--backing",
-            "backing",
-            "--no-cache",
-            "--accept-stale",
-        ])
-        .stop();
+    place.serve_plain(&["--name", "db", "--backing", "backing", "--no-cache", "--accept-stale"]).stop();
     let (code, error) = place.fails(&SERVE);
     assert_eq!(code, 3, "the two went separate ways: {error}");
 }
@@ -182,34 +119,21 @@ fn a_cache_grows_with_its_data_and_shrinks_only_without() {
 
     let daemon = place.serve(&["--destage-on-stop"]);
     assert!(place.status()["cache_bytes"].as_u64().unwrap() > before);
-    assert_eq!(
-        NbdClient::connect(&place.path("nbd"), "db").read(4096, 4096),
-        pattern(4096, 1, 4096)
-    );
+    assert_eq!(NbdClient::connect(&place.path("nbd"), "db").read(4096, 4096), pattern(4096, 1, 4096));
     daemon.stop();
     place.ok(&shrink);
     let _daemon = place.serve(&[]);
     assert!(place.status()["cache_bytes"].as_u64().unwrap() < before);
-    assert_eq!(
-        NbdClient::connect(&place.path("nbd"), "db").read(4096, 4096),
-        pattern(4096, 1, 4096)
-    );
+    assert_eq!(NbdClient::connect(&place.path("nbd"), "db").read(4096, 4096), pattern(4096, 1, 4096));
 }
 
 #[test]
 fn a_mistake_in_the_configuration_is_shown_where_it_is() {
     let place = Place::with_backing();
-    fs::write(
-        place.path("db.toml"),
-        "[[volume]]\nname = \"db\"\nbakcing = \"backing\"\n",
-    )
-    .unwrap();
+    fs::write(place.path("db.toml"), "[[volume]]\nname = \"db\"\nbakcing = \"backing\"\n").unwrap();
     let (code, error) = place.fails(&["serve", "--config", "db.toml"]);
     assert_eq!(code, 2, "{error}");
-    assert!(
-        error.contains("db.toml:3:1: ") && error.contains("did you mean `backing`?"),
-        "{error}"
-    );
+    assert!(error.contains("db.toml:3:1: ") && error.contains("did you mean `backing`?"), "{error}");
 }
 
 #[test]
@@ -228,10 +152,7 @@ fn check_finds_a_flipped_bit_and_inspect_tells_a_block_apart() {
     assert!(place.ok(&["check", "cache"]).contains("no damage was found"));
     let history: serde_json::Value =
         serde_json::from_str(&place.ok(&["inspect", "cache", "--block", "2", "--json"])).unwrap();
-    assert_eq!(
-        (&history["block"], &history["state"]),
-        (&2.into(), &"dirty".into())
-    );
+    assert_eq!((&history["block"], &history["state"]), (&2.into(), &"dirty".into()));
     let mentions = history["mentions"].as_array().unwrap();
     let current = mentions.iter().find(|m| m["current"] == true).unwrap();
     assert_eq!(current["checksum_ok"], true);

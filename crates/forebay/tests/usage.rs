@@ -13,14 +13,8 @@ pub fn forebay() -> Command {
 /// Exit code and standard error of `forebay ARGS`.
 pub fn fails(args: &[&str]) -> (i32, String) {
     let output = forebay().args(args).output().unwrap();
-    assert!(
-        output.stdout.is_empty(),
-        "{args:?} failed and printed to standard output"
-    );
-    (
-        output.status.code().unwrap(),
-        String::from_utf8(output.stderr).unwrap(),
-    )
+    assert!(output.stdout.is_empty(), "{args:?} failed and printed to standard output");
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
 #[test]
@@ -31,10 +25,7 @@ fn wrong_usage_is_2_and_names_what_is_allowed() {
         (&["flush"], "<NAME>"),
         (&["flush", "../db"], "'../db' cannot be the name of a volume"),
         (&["set", "db"], "KEY=VALUE"),
-        (
-            &["set", "db", "on-full=explode"],
-            "'explode' is not one of wait, bypass",
-        ),
+        (&["set", "db", "on-full=explode"], "'explode' is not one of wait, bypass"),
         (&["set", "db", "colour=red"], "write-policy"),
         (&["status", "--json", "--prometheus"], "cannot be used with"),
         (&["--log", "verbose!", "status"], "--log"),
@@ -62,13 +53,7 @@ fn a_daemon_that_is_not_there_is_1_and_one_sentence() {
 
 #[test]
 fn help_version_and_completions_are_0() {
-    for args in [
-        &["--help"][..],
-        &["--version"],
-        &["flush", "--help"],
-        &["completions", "bash"],
-        &["man"],
-    ] {
+    for args in [&["--help"][..], &["--version"], &["flush", "--help"], &["completions", "bash"], &["man"]] {
         let output = forebay().args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{args:?}");
         assert!(!output.stdout.is_empty(), "{args:?}");

@@ -25,9 +25,7 @@ impl Place {
 
     /// A blank backing alone.
     pub fn with_backing() -> Self {
-        let place = Self {
-            dir: TempDir::new().unwrap(),
-        };
+        let place = Self { dir: TempDir::new().unwrap() };
         place.make_file("backing", BACKING_BYTES);
         place
     }
@@ -45,11 +43,7 @@ impl Place {
     /// A command that runs in the directory.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        command
-            .args(args)
-            .current_dir(self.dir.path())
-            .env_remove("FOREBAY_LOG")
-            .stdin(Stdio::null());
+        command.args(args).current_dir(self.dir.path()).env_remove("FOREBAY_LOG").stdin(Stdio::null());
         command
     }
 
@@ -66,16 +60,9 @@ impl Place {
         let output = self.command(args).args(["--log", "off"]).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success(), "{args:?} succeeded");
-        assert_eq!(
-            error.lines().filter(|l| l.starts_with("error: ")).count(),
-            1,
-            "{args:?}: {error}"
-        );
+        assert_eq!(error.lines().filter(|l| l.starts_with("error: ")).count(), 1, "{args:?}: {error}");
         assert_eq!(error.lines().count(), 1, "{args:?}: {error}");
-        assert!(
-            output.stdout.is_empty(),
-            "{args:?} failed and printed to standard output"
-        );
+        assert!(output.stdout.is_empty(), "{args:?} failed and printed to standard output");
         (output.status.code().unwrap(), error)
     }
 
@@ -92,41 +79,18 @@ impl Place {
     /// Serves cache and backing as `db`, with more flags.
     pub fn serve(&self, flags: &[&str]) -> Daemon {
         self.serve_plain(
-            &[
-                &[
-                    "--name",
-                    "db",
-                    "--cache",
-                    "cache",
-                    "--backing",
-                    "backing",
-                    "--nbd",
-                    "unix:nbd",
-                ],
-                flags,
-            ]
-            .concat(),
+            &[&["--name", "db", "--cache", "cache", "--backing", "backing", "--nbd", "unix:nbd"], flags]
+                .concat(),
         )
     }
 
     /// Serves what the flags say; returns once the daemon is ready.
     pub fn serve_plain(&self, flags: &[&str]) -> Daemon {
         let args = [&["serve", "--control", "control"], flags].concat();
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.path("log"))
-            .unwrap();
-        let mut child = self
-            .command(&args)
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+        let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
+        let mut child = self.command(&args).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut ready = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut ready)
-            .unwrap();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
         assert!(ready.starts_with("ready"), "{ready:?}; log: {}", self.log());
         Daemon { child }
     }
@@ -189,9 +153,6 @@ pub fn pattern(offset: u64, round: u64, len: usize) -> Vec<u8> {
 pub fn file_bytes(path: &Path, offset: u64, len: usize) -> Vec<u8> {
     use std::os::unix::fs::FileExt;
     let mut data = vec![0; len];
-    File::open(path)
-        .unwrap()
-        .read_exact_at(&mut data, offset)
-        .unwrap();
+    File::open(path).unwrap().read_exact_at(&mut data, offset).unwrap();
     data
 }

@@ -25,14 +25,7 @@ pub struct Args {
 
 /// Prints the path of the block device alone.
 pub fn run(args: Args) -> Outcome {
-    match ask(
-        &args.name,
-        args.control,
-        &Request::Attach {
-            volume: args.name.clone(),
-        },
-        |_| {},
-    )? {
+    match ask(&args.name, args.control, &Request::Attach { volume: args.name.clone() }, |_| {})? {
         Answer::Device(path) => print(&format!("{path}\n")),
         other => Err(Failure::new(
             FailureKind::Failed,

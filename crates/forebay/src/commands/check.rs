@@ -40,8 +40,5 @@ fn verdict(cache: &DeviceSpec, report: &Report) -> Outcome {
         Severity::Recoverable => "is damaged, but no data is lost",
         Severity::Corruption => "is damaged, and acknowledged data is lost or in doubt",
     };
-    Err(Failure::new(
-        FailureKind::Corrupt,
-        format!("{cache} {damage}; the report says what and where"),
-    ))
+    Err(Failure::new(FailureKind::Corrupt, format!("{cache} {damage}; the report says what and where")))
 }

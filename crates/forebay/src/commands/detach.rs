@@ -30,19 +30,13 @@ pub struct Args {
 
 /// Refused while a file system on the device is mounted.
 pub fn run(args: Args) -> Outcome {
-    let request = Request::Detach {
-        volume: args.name.clone(),
-        release: args.release,
-    };
+    let request = Request::Detach { volume: args.name.clone(), release: args.release };
     let mut meter = Meter::new("destaged");
     let result = ask(&args.name, args.control, &request, |p| meter.show(p));
     meter.end();
     result?;
     if args.release {
-        return print(&format!(
-            "{}: the backing is complete; the cache is no longer needed\n",
-            args.name
-        ));
+        return print(&format!("{}: the backing is complete; the cache is no longer needed\n", args.name));
     }
     Ok(())
 }

@@ -26,14 +26,8 @@ pub struct Args {
 /// Everything that was acknowledged before the command is on the backing when it ends well.
 pub fn run(args: Args) -> Outcome {
     let mut meter = Meter::new("destaged");
-    let result = ask(
-        &args.name,
-        args.control,
-        &Request::Flush {
-            volume: args.name.clone(),
-        },
-        |p| meter.show(p),
-    );
+    let result =
+        ask(&args.name, args.control, &Request::Flush { volume: args.name.clone() }, |p| meter.show(p));
     meter.end();
     result?;
     print(&format!("{}: everything is on the backing\n", args.name))

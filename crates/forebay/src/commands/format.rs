@@ -54,10 +54,7 @@ pub fn run(args: Args) -> Outcome {
     };
     let mut meter = Meter::new("wrote");
     let formatted = forebay_host::format(&options, &mut |done, total_bytes| {
-        meter.show(Progress {
-            remaining_bytes: total_bytes.saturating_sub(done),
-            total_bytes,
-        });
+        meter.show(Progress { remaining_bytes: total_bytes.saturating_sub(done), total_bytes });
     });
     meter.end();
     let made = formatted.map_err(|e| from_host(&e))?;
@@ -66,10 +63,8 @@ pub fn run(args: Args) -> Outcome {
         LabelPlace::Behind(offset) => format!("the backing's label lies behind the volume, at byte {offset}"),
         LabelPlace::Nowhere => "the backing has no room for a label and is known by its fingerprint".into(),
     };
-    let overwritten = made
-        .overwritten
-        .map(|was| format!("overwritten: a used cache {was}\n"))
-        .unwrap_or_default();
+    let overwritten =
+        made.overwritten.map(|was| format!("overwritten: a used cache {was}\n")).unwrap_or_default();
     print(&format!(
         "{overwritten}made a cache of {} in {} ({} segments of {}; {})\npaired with {} for a volume of {}; {label}\n",
         size::show(made.layout.cache_bytes()),

@@ -26,10 +26,7 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let mut meter = Meter::new("wrote");
     let grown = forebay_host::grow(&args.cache, args.size, &mut |done, total_bytes| {
-        meter.show(Progress {
-            remaining_bytes: total_bytes.saturating_sub(done),
-            total_bytes,
-        });
+        meter.show(Progress { remaining_bytes: total_bytes.saturating_sub(done), total_bytes });
     });
     meter.end();
     let layout = grown.map_err(|e| from_host(&e))?;

@@ -33,10 +33,7 @@ pub struct Args {
 /// Prints layout and records, or a block's history.
 pub fn run(args: Args) -> Outcome {
     let file = image::open(&args.cache)?;
-    let options = InspectOptions {
-        block: args.block,
-        records_max: args.records,
-    };
+    let options = InspectOptions { block: args.block, records_max: args.records };
     let inspection = forebay_verify::inspect(&file, &options).map_err(|e| image::failure(&args.cache, &e))?;
     match (&inspection.history, args.json) {
         (_, false) => print(&inspection.to_string()),

@@ -28,9 +28,7 @@ pub fn run(args: Args) -> Outcome {
             .map_err(|e| failed(format!("write manual pages into {}", dir.display()), e));
     }
     let mut page = Vec::new();
-    Man::new(Cli::command())
-        .render(&mut page)
-        .map_err(|e| failed("make the manual page".into(), e))?;
+    Man::new(Cli::command()).render(&mut page).map_err(|e| failed("make the manual page".into(), e))?;
     print(&String::from_utf8_lossy(&page))
 }
 
@@ -41,17 +39,10 @@ mod tests {
     #[test]
     fn every_command_gets_a_page() {
         let dir = tempfile::tempdir().unwrap();
-        run(Args {
-            out: Some(dir.path().to_owned()),
-        })
-        .unwrap();
+        run(Args { out: Some(dir.path().to_owned()) }).unwrap();
         for command in Cli::command().get_subcommands() {
             let page = dir.path().join(format!("forebay-{}.1", command.get_name()));
-            assert!(
-                std::fs::read_to_string(&page).unwrap().contains("Example"),
-                "{}",
-                page.display()
-            );
+            assert!(std::fs::read_to_string(&page).unwrap().contains("Example"), "{}", page.display());
         }
     }
 }

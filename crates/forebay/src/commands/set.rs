@@ -29,18 +29,14 @@ pub struct Args {
 
 /// The volume uses the new settings for writes that arrive once this has ended well.
 pub fn run(args: Args) -> Outcome {
-    let request = Request::Set {
-        volume: args.name.clone(),
-        settings: args.settings,
-    };
+    let request = Request::Set { volume: args.name.clone(), settings: args.settings };
     ask(&args.name, args.control, &request, |_| {}).map(|_| ())
 }
 
 /// Reads KEY=VALUE, and refuses what no daemon of this version would understand.
 fn pair(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text
-        .split_once('=')
-        .ok_or_else(|| format!("'{text}' is not of the form KEY=VALUE"))?;
+    let (key, value) =
+        text.split_once('=').ok_or_else(|| format!("'{text}' is not of the form KEY=VALUE"))?;
     Settings::default().set(key, value).map_err(|e| e.to_string())?;
     Ok((key.to_owned(), value.to_owned()))
 }

@@ -11,11 +11,9 @@ use crate::size;
 
 /// Arguments of `forebay shrink`.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example: forebay shrink cache.fb --backing disk.img --size 4G\n\n\
+#[command(after_help = "Example: forebay shrink cache.fb --backing disk.img --size 4G\n\n\
 The cache must not be in use by a daemon and must hold nothing that the backing lacks: serve the volume, \
-`forebay flush` it and stop it cleanly first. What it held as read cache is lost."
-)]
+`forebay flush` it and stop it cleanly first. What it held as read cache is lost.")]
 pub struct Args {
     /// The cache
     cache: DeviceSpec,
@@ -33,10 +31,7 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let mut meter = Meter::new("wrote");
     let shrunk = forebay_host::shrink(&args.cache, &args.backing, args.size, &mut |done, total_bytes| {
-        meter.show(Progress {
-            remaining_bytes: total_bytes.saturating_sub(done),
-            total_bytes,
-        });
+        meter.show(Progress { remaining_bytes: total_bytes.saturating_sub(done), total_bytes });
     });
     meter.end();
     let made = shrunk.map_err(|e| from_host(&e))?;

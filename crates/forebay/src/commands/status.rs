@@ -61,11 +61,9 @@ fn collect(name: Option<String>, control: Option<PathBuf>) -> Result<Vec<VolumeS
     let request = Request::Status { volume: name.clone() };
     match (name, control) {
         (Some(name), control) => volumes_of(ask(&name, control, &request, |_| {})?),
-        (None, Some(path)) => volumes_of(
-            Client::connect(&path)
-                .map_err(ControlError::from)?
-                .call(&request, |_| {})?,
-        ),
+        (None, Some(path)) => {
+            volumes_of(Client::connect(&path).map_err(ControlError::from)?.call(&request, |_| {})?)
+        }
         (None, None) => everywhere(&runtime_directory()?),
     }
 }
@@ -88,10 +86,7 @@ fn everywhere(directory: &Path) -> Result<Vec<VolumeStatus>, Failure> {
     };
     let mut sockets: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
     sockets.sort();
-    for path in sockets
-        .iter()
-        .filter(|p| p.extension().is_some_and(|e| e == "sock"))
-    {
+    for path in sockets.iter().filter(|p| p.extension().is_some_and(|e| e == "sock")) {
         match Client::connect(path) {
             Ok(mut client) => {
                 for volume in volumes_of(client.call(&Request::Status { volume: None }, |_| {})?)? {
@@ -123,34 +118,20 @@ fn text(v: &VolumeStatus) -> String {
     row("backing lacks", backing_lacks(v));
     row(
         "requests",
-        format!(
-            "{} reads, {} writes, {} flushes; {} errors",
-            v.reads, v.writes, v.flushes, v.errors
-        ),
+        format!("{} reads, {} writes, {} flushes; {} errors", v.reads, v.writes, v.flushes, v.errors),
     );
     row(
         "reads from",
-        format!(
-            "cache {}, backing {}",
-            size::show(v.read_bytes_hit),
-            size::show(v.read_bytes_missed)
-        ),
+        format!("cache {}, backing {}", size::show(v.read_bytes_hit), size::show(v.read_bytes_missed)),
     );
     row("acknowledged", size::show(v.bytes_acknowledged));
     row(
         "written",
-        format!(
-            "to cache {}, to backing {}",
-            size::show(v.bytes_to_cache),
-            size::show(v.bytes_to_backing)
-        ),
+        format!("to cache {}, to backing {}", size::show(v.bytes_to_cache), size::show(v.bytes_to_backing)),
     );
     row(
         "writes",
-        format!(
-            "{} cached, {} bypassed, {} stalls",
-            v.writes_admitted, v.writes_bypassed, v.stalls
-        ),
+        format!("{} cached, {} bypassed, {} stalls", v.writes_admitted, v.writes_bypassed, v.stalls),
     );
     if v.checksum_failures + v.cache_errors + v.backing_errors > 0 {
         row(
@@ -163,11 +144,7 @@ fn text(v: &VolumeStatus) -> String {
     }
     row(
         "memory",
-        format!(
-            "{}; index {:.1} bytes/block",
-            size::show(v.memory_bytes),
-            v.index_bytes_per_block
-        ),
+        format!("{}; index {:.1} bytes/block", size::show(v.memory_bytes), v.index_bytes_per_block),
     );
     if !v.exports.is_empty() {
         row("offered at", v.exports.join(", "));
@@ -182,23 +159,14 @@ fn cache(v: &VolumeStatus) -> String {
     if v.cache.is_empty() {
         return "none".into();
     }
-    format!(
-        "{}, {} used of {}",
-        v.cache,
-        size::show(v.cache_used_bytes),
-        size::show(v.cache_bytes)
-    )
+    format!("{}, {} used of {}", v.cache, size::show(v.cache_used_bytes), size::show(v.cache_bytes))
 }
 
 fn backing_lacks(v: &VolumeStatus) -> String {
     if v.dirty_bytes == 0 {
         return "nothing".into();
     }
-    let age = format!(
-        "{}, oldest {:.1} s",
-        size::show(v.staleness_bytes),
-        v.staleness_seconds
-    );
+    let age = format!("{}, oldest {:.1} s", size::show(v.staleness_bytes), v.staleness_seconds);
     match &v.recovery_point {
         Some(point) => format!("{age}; alone it is as of {point}"),
         None => format!("{age}; alone it is not consistent"),
