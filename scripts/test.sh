@@ -9,7 +9,7 @@ scripts/lint.sh
 echo "== cargo test"
 cargo test --locked --workspace
 
-cargo build --locked --quiet -p forebay
+cargo build --locked --quiet --workspace --bins
 export FOREBAY="$PWD/target/debug/forebay"
 
 passed=0 failed=0 skipped=0

@@ -11,7 +11,9 @@ scripts/setup.sh run
 say "building (release)"
 cargo build --release --locked --quiet -p forebay
 
-mkdir -p "$DATA" "$RUN"
+mkdir -p "$DATA"
+# As the daemon would make it: sockets are for their owner alone.
+[[ -d $RUN ]] || mkdir -p -m 700 "$RUN"
 if [[ ! -e $BACKING ]]; then
     truncate -s "$BACKING_SIZE" "$BACKING"
     say "made a sparse backing of $BACKING_SIZE: $BACKING"

@@ -113,6 +113,10 @@ described! {
         Label => cache: String,
         #[doc = "The backing, as given to `serve`."]
         Label => backing: String,
+        #[doc = "What a durable write to the cache outlives, in words; empty with `--no-cache`."]
+        Detail => cache_durability: String,
+        #[doc = "What a durable write to the backing outlives, in words."]
+        Detail => backing_durability: String,
         #[doc = "Where the volume is offered: `unix:PATH` and `tcp:HOST:PORT` (NBD), `fuse:FILE`."]
         Detail => exports: Vec<String>,
         #[doc = "Path of the kernel block device made by `attach`; null if there is none."]
@@ -181,6 +185,7 @@ impl VolumeStatus {
                 Detail => match field.name {
                     "exports" => serde_json::json!(["unix:/tmp/s"]),
                     "pid" => serde_json::json!(77),
+                    "cache_durability" | "backing_durability" => serde_json::json!("much"),
                     _ => serde_json::Value::Null,
                 },
             };

@@ -249,6 +249,8 @@ impl Served {
         let device = hold(&self.device).as_ref().map(|d| d.display().to_string());
         let around = Surroundings {
             size_bytes: self.handle.info().size_bytes,
+            cache_durability: self.handle.cache().map(|c| c.durability.to_owned()).unwrap_or_default(),
+            backing_durability: self.handle.backing().durability.to_owned(),
             device,
             exports: self.exports(),
             uptime: self.started.elapsed(),
@@ -308,6 +310,8 @@ fn take_file(kernel: &mut Kernel) -> Outcome {
 /// What the engine does not know.
 struct Surroundings {
     size_bytes: u64,
+    cache_durability: String,
+    backing_durability: String,
     device: Option<String>,
     exports: Vec<String>,
     uptime: Duration,
@@ -349,6 +353,8 @@ fn volume_status(
         durability: settings.durability.to_string(),
         cache: plan.cache.as_ref().map(ToString::to_string).unwrap_or_default(),
         backing: plan.backing.to_string(),
+        cache_durability: around.cache_durability,
+        backing_durability: around.backing_durability,
         exports: around.exports,
         device: around.device,
         pid: std::process::id(),

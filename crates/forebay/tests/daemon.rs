@@ -1,6 +1,7 @@
 //! `forebay serve` and the commands that speak to it.
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 
 use crate::nbd_client::NbdClient;
 use crate::volume::{BACKING_BYTES, Place, file_bytes, pattern};
@@ -181,4 +182,57 @@ fn attach_prints_the_device_alone() {
     assert_eq!(NbdClient::connect(&place.path("nbd"), "db").read(0, 4096), pattern(0, 3, 4096));
     assert_eq!(place.fails(&["detach", "db", "--control", "control"]).0, 1);
     assert_eq!(daemon.stop().code(), Some(0), "{}", place.log());
+}
+
+#[test]
+fn the_service_manager_hears_of_start_life_and_end() {
+    let place = Place::new();
+    let notify = UnixDatagram::bind(place.path("notify")).unwrap();
+    let env = [("NOTIFY_SOCKET", place.path("notify")), ("WATCHDOG_USEC", "100000".into())];
+    let args = ["--name", "db", "--cache", "cache", "--backing", "backing"];
+    let daemon = place.serve_with(&args, &env);
+    let mut heard = String::new();
+    let mut listen_until = |word: &str| {
+        while !heard.contains(word) {
+            let mut message = [0; 1000];
+            let len = notify.recv(&mut message).unwrap();
+            heard.push_str(std::str::from_utf8(&message[..len]).unwrap());
+            heard.push('\n');
+        }
+        heard.clone()
+    };
+    assert!(!listen_until("READY=1").contains("WATCHDOG=1"));
+    listen_until("WATCHDOG=1");
+    daemon.terminate();
+    listen_until("STOPPING=1");
+    assert_eq!(daemon.wait().code(), Some(0), "{}", place.log());
+}
+
+#[test]
+fn a_second_signal_stops_at_once_and_loses_nothing() {
+    let place = Place::new();
+    let daemon = place.serve(&["--destage-on-stop", "--decorate", "backing:delay:write:fixed=1000s"]);
+    let data = pattern(4096, 1, 4096);
+    NbdClient::connect(&place.path("nbd"), "db").write(4096, &data);
+    daemon.terminate();
+    while !place.log().contains("stopping") {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(place.status()["state"], "stopping");
+    daemon.terminate();
+    assert_eq!(daemon.wait().code(), Some(1));
+    let _daemon = place.serve(&[]);
+    assert_eq!(NbdClient::connect(&place.path("nbd"), "db").read(4096, 4096), data);
+}
+
+#[test]
+fn a_backing_that_fails_leaves_the_data_in_the_cache_and_says_so() {
+    let place = Place::new();
+    let daemon = place.serve(&["--destage-on-stop", "--decorate", "backing:inject:write:eio"]);
+    let data = pattern(4096, 1, 4096);
+    NbdClient::connect(&place.path("nbd"), "db").write(4096, &data);
+    assert_eq!(daemon.stop().code(), Some(1));
+    assert!(place.log().contains("dirty data stays cached"), "{}", place.log());
+    let _daemon = place.serve(&[]);
+    assert_eq!(NbdClient::connect(&place.path("nbd"), "db").read(4096, 4096), data);
 }

@@ -86,9 +86,16 @@ impl Place {
 
     /// Serves what the flags say; returns once the daemon is ready.
     pub fn serve_plain(&self, flags: &[&str]) -> Daemon {
+        self.serve_with(flags, &[])
+    }
+
+    /// The same, with more in the environment.
+    pub fn serve_with(&self, flags: &[&str], env: &[(&str, PathBuf)]) -> Daemon {
         let args = [&["serve", "--control", "control"], flags].concat();
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
-        let mut child = self.command(&args).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut command = self.command(&args);
+        command.envs(env.iter().map(|(k, v)| (k, v))).stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().unwrap();
         let mut ready = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
         assert!(ready.starts_with("ready"), "{ready:?}; log: {}", self.log());

@@ -162,6 +162,13 @@ fn cache(v: &VolumeStatus) -> String {
     format!("{}, {} used of {}", v.cache, size::show(v.cache_used_bytes), size::show(v.cache_bytes))
 }
 
+fn durability(v: &VolumeStatus) -> String {
+    if v.cache.is_empty() {
+        return format!("backing {}", v.backing_durability);
+    }
+    format!("cache {}; backing {}", v.cache_durability, v.backing_durability)
+}
+
 fn backing_lacks(v: &VolumeStatus) -> String {
     if v.dirty_bytes == 0 {
         return "nothing".into();
