@@ -163,7 +163,8 @@ impl Engine {
         let path = self.choose_path(origin, fua);
         let edges = [(offset, first - offset), (last, end - last)];
         let count = edges.iter().filter(|(_, n)| *n > 0).count() + usize::from(last > first);
-        self.open_request(id, count as u32, len, path);
+        // A zero carries no data: counted, it would hide what the cache writes for each byte of a client.
+        self.open_request(id, count as u32, 0, path);
         for (at, n) in edges {
             if n > 0 {
                 self.add_data_part(id, at, Buf::zeroed(n as usize), fua, path);
