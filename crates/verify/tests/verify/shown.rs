@@ -164,3 +164,49 @@ fn constants_are_those_of_the_specification() {
         assert!(spec.contains(&format!("| `{}` | {} |", c.name, c.value)), "{}", c.name);
     }
 }
+
+/// Every key of a JSON value, at any depth.
+fn all_keys(v: &Value, into: &mut BTreeSet<String>) {
+    match v {
+        Value::Object(map) => map.iter().for_each(|(key, v)| {
+            into.insert(key.clone());
+            all_keys(v, into);
+        }),
+        Value::Array(list) => list.iter().for_each(|v| all_keys(v, into)),
+        _ => {}
+    }
+}
+
+/// `docs/reference/check.md` names every key and every kind of finding.
+#[test]
+fn everything_in_the_json_is_documented() {
+    let doc = include_str!("../../../../docs/reference/check.md");
+    let mut w = writer::stopped(512);
+    w.bytes[(1 << 20) + 1030] ^= 1;
+    w.bytes[524_288 + 20] ^= 1;
+    let mut keys = BTreeSet::new();
+    all_keys(&serde_json::to_value(check(&w.bytes).unwrap()).unwrap(), &mut keys);
+    let shown = inspect(&w.bytes, &InspectOptions { block: Some(7), ..InspectOptions::default() }).unwrap();
+    all_keys(&serde_json::to_value(&shown).unwrap(), &mut keys);
+    keys.remove("history");
+    assert!(keys.len() > 60);
+    for key in keys {
+        assert!(doc.contains(&format!("`{key}`")), "check.md does not name '{key}'");
+    }
+    let code = include_str!("../../src/finding.rs");
+    let kinds = code.split_once("pub enum FindingKind {").unwrap().1.split_once('}').unwrap().0;
+    let kinds = kinds.lines().filter_map(|l| l.trim().strip_suffix(',')).filter(|l| !l.starts_with("///"));
+    let mut count = 0;
+    for kind in kinds {
+        let mut snake = String::new();
+        for c in kind.chars() {
+            if c.is_uppercase() && !snake.is_empty() {
+                snake.push('_');
+            }
+            snake.push(c.to_ascii_lowercase());
+        }
+        assert!(doc.contains(&format!("| `{snake}` |")), "check.md does not tell of '{snake}'");
+        count += 1;
+    }
+    assert_eq!(count, 15);
+}
