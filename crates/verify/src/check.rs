@@ -172,7 +172,7 @@ fn judge_size(image: &Image<'_>, superblock: &Superblock, findings: &mut Finding
 }
 
 fn check_log(image: &mut Image<'_>, superblock: &Superblock, mut findings: Findings) -> io::Result<Report> {
-    let survey = Survey::take(image, &superblock.layout, &mut findings)?;
+    let survey = Survey::take(image, superblock, &mut findings)?;
     let mut checker = Checker {
         superblock,
         contents: Contents::new(survey.clean_upto),

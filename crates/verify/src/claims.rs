@@ -77,6 +77,12 @@ impl Claims {
         self.claims.iter().map(|c| c.tail).max().unwrap_or(0)
     }
 
+    /// The last run stopped cleanly: everything that it wrote was durable then.
+    pub(crate) fn all_durable(&mut self) {
+        let newest = self.claims.iter().filter(|c| !self.void(c)).map(|c| c.seq).max();
+        self.proven = self.proven.max(newest.unwrap_or_default());
+    }
+
     /// A later run wrote this record's number, or one before it: this one is a leftover.
     fn void(&self, c: &Claim) -> bool {
         let later = self.runs.range(c.generation.saturating_add(1)..);
@@ -135,6 +141,22 @@ mod tests {
         assert_eq!(c.settle().tail, 3, "torn data ends the log");
         c.learn_record(&record(106, 1, 5), true);
         assert_eq!(c.settle().tail, 5, "what is proven is no tear");
+    }
+
+    #[test]
+    fn a_clean_stop_proves_all_of_its_run() {
+        let mut c = Claims::default();
+        c.learn_record(&record(100, 1, 2), true);
+        c.learn_record(&record(109, 1, 2), true);
+        c.learn_record(&record(101, 2, 3), false);
+        c.learn_record(&record(103, 2, 3), true);
+        c.all_durable();
+        assert_eq!(c.proven, Seq(106), "run 1 proved this much; its own records are leftovers");
+        let mut c = Claims::default();
+        c.learn_record(&record(101, 2, 3), false);
+        c.learn_record(&record(103, 2, 4), true);
+        c.all_durable();
+        assert_eq!((c.proven, c.settle().tail), (Seq(103), 4));
     }
 
     #[test]

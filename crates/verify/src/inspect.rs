@@ -267,7 +267,7 @@ pub fn inspect(source: &dyn Source, options: &InspectOptions) -> Result<Inspecti
     let copies = Copies::read(&mut image)?;
     let superblock = copies.newest()?;
     let layout = &superblock.layout;
-    let survey = Survey::take(&mut image, layout, &mut Findings::default())?;
+    let survey = Survey::take(&mut image, &superblock, &mut Findings::default())?;
     let contents = Contents::new(survey.clean_upto);
     let mut inspector = Inspector {
         layout,

@@ -11,6 +11,7 @@ use forebay_format::Layout;
 use forebay_format::record::{HEADER_BYTES_MAX, RecordHeader};
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::Trailer;
+use forebay_format::superblock::Superblock;
 
 use crate::claims::Claims;
 use crate::finding::{Finding, FindingKind, Findings, Severity};
@@ -88,7 +89,12 @@ impl Lap {
 }
 
 impl Survey {
-    pub(crate) fn take(image: &mut Image<'_>, layout: &Layout, findings: &mut Findings) -> io::Result<Self> {
+    pub(crate) fn take(
+        image: &mut Image<'_>,
+        superblock: &Superblock,
+        findings: &mut Findings,
+    ) -> io::Result<Self> {
+        let layout = &superblock.layout;
         let mut claims = Claims::default();
         let mut found = Vec::new();
         let mut misplaced = Vec::new();
@@ -122,8 +128,11 @@ impl Survey {
         for s in found.iter_mut().filter(|s| s.trailer.is_some() && s.header.segment_seq < tail) {
             image.read_segment(layout, s.index, &mut bytes)?;
             if let Some(lap) = sweep(layout, s.header.segment_seq + 1, &bytes, &mut claims) {
-                *s = lap.segment(layout, s.index, false);
+                *s = lap.segment(layout, s.index, s.origin != HeaderOrigin::Medium);
             }
+        }
+        if superblock.clean_stop {
+            claims.all_durable();
         }
         let settled = claims.settle();
         let mut survey = Self {

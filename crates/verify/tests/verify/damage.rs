@@ -176,6 +176,34 @@ fn first_write_of_the_newest_segment_was_lost_over_an_earlier_lap() {
 }
 
 #[test]
+fn damaged_segment_header_is_made_good_by_the_first_record() {
+    let mut w = super::writer::wrapped(512);
+    w.record(&[]);
+    for s in w.live.clone() {
+        let mut image = w.bytes.clone();
+        image[w.at(&s, 44)] ^= 1;
+        let report = check(&image).unwrap();
+        assert_eq!(only(&report).kind, FindingKind::SegmentHeaderDamaged, "{report}");
+        assert_eq!(report.verdict, Severity::Recoverable);
+        assert_eq!(report.log.records, check(&w.bytes).unwrap().log.records);
+    }
+}
+
+#[test]
+fn damage_after_a_clean_stop_is_told_block_by_block() {
+    let mut w = log(5);
+    w.in_flight = 9;
+    w.record(&[(700, 2, DATA)]);
+    w.stop();
+    let at = place(&w, 6).1.start + 512 + 4096 + 3;
+    w.bytes[at] ^= 1;
+    let report = check(&w.bytes).unwrap();
+    assert_eq!(only(&report).kind, FindingKind::DataDamaged, "{report}");
+    assert_eq!((only(&report).block, report.verdict), (Some(701), Severity::Corruption));
+    assert_eq!(report.log.last_seq, 7);
+}
+
+#[test]
 fn torn_tail() {
     let w = log(24);
     let (_, r) = place(&w, 24);
