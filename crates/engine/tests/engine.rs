@@ -26,6 +26,18 @@ fn writes_are_read_back_and_reach_the_backing() {
 }
 
 #[test]
+fn damaged_clean_copies_are_read_from_the_backing() {
+    let mut w = World::new(2, settings(), 64, 8);
+    let id = w.write(0, 4096 * 20);
+    w.run_until_answered(id).unwrap();
+    w.command(Command::Destage).unwrap();
+    assert!(w.status().cached_bytes >= 20 * 4096);
+    w.damage_all_segments();
+    w.read_everything();
+    assert!(w.status().checksum_failures >= 20);
+}
+
+#[test]
 fn random_traffic_survives_kills_in_every_mode() {
     for seed in 0..60 {
         let settings = Settings {

@@ -101,7 +101,12 @@ impl World {
         self.read_everything();
     }
 
-    fn read_everything(&mut self) {
+    /// Flips a bit in every sector of every segment, under the running engine.
+    pub fn damage_all_segments(&mut self) {
+        self.cache[1 << 20..].iter_mut().step_by(512).for_each(|b| *b ^= 1);
+    }
+
+    pub fn read_everything(&mut self) {
         let mut offset = 0;
         while offset < self.params.volume_bytes {
             let len = (self.params.volume_bytes - offset).min(64 << 10) as usize;
