@@ -48,7 +48,7 @@ pub fn run(plan: Plan) -> Outcome {
         }
     };
     let watched = Arc::clone(&daemon);
-    let watchdog = Watchdog::start(move || drop(watched.statuses()));
+    let watchdog = Watchdog::start(move || watched.all().iter().all(|v| v.answers()));
     print(&daemon.ready_line(&sockets))?;
     tell(&[NotifyState::Ready, NotifyState::Status("serving")]);
     let reason = wait(&daemon, &told_to_stop);
@@ -191,7 +191,7 @@ impl Daemon {
         hold(&self.volumes).values().cloned().collect()
     }
 
-    /// The figures of all volumes; waits for each volume's answer.
+    /// The figures of all volumes.
     fn statuses(&self) -> Vec<VolumeStatus> {
         self.all().iter().map(|v| v.status()).collect()
     }

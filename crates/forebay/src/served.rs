@@ -241,6 +241,11 @@ impl Served {
         hold(&self.volume).as_ref().is_none_or(Volume::has_ended)
     }
 
+    /// Whether its thread is at work.
+    pub fn answers(&self) -> bool {
+        self.handle.answers()
+    }
+
     /// Its figures.
     pub fn status(&self) -> VolumeStatus {
         let figures = self.handle.status();

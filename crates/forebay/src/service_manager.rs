@@ -19,17 +19,22 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts if the service manager asked for it (`WatchdogSec=`). `alive` blocks until every part of the daemon that
-    /// must not hang has answered: a thread that merely runs says nothing.
-    pub fn start(alive: impl Fn() + Send + 'static) -> Option<Self> {
+    /// Starts if the service manager asked for it (`WatchdogSec=`). `alive` asks every part of the daemon that must not
+    /// hang: that a thread of the watchdog's own runs says nothing.
+    pub fn start(alive: impl Fn() -> bool + Send + 'static) -> Option<Self> {
         let interval = sd_notify::watchdog_enabled()? / 2;
         let (stop, stopped) = mpsc::channel();
         let thread = thread::Builder::new()
             .name("watchdog".into())
             .spawn(move || {
                 while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                    alive();
-                    tell(&[NotifyState::Watchdog]);
+                    if alive() {
+                        tell(&[NotifyState::Watchdog]);
+                    } else {
+                        tracing::warn!(
+                            "a volume does not answer; the service manager is not told that all is well"
+                        );
+                    }
                 }
             })
             .ok()?;

@@ -63,7 +63,10 @@ fn status_has_figures_for_people_programs_and_scrapers() {
     assert_eq!(all["volumes"].as_array().unwrap().len(), 1);
     assert!(place.ask(&["status", "db", "--prometheus"]).contains("forebay_writes_total{volume=\"db\"} 1\n"));
     let text = place.ask(&["status"]);
-    assert!(text.starts_with("db: healthy\n") && text.contains("offered at"), "{text}");
+    assert!(
+        text.starts_with("db: healthy\n") && text.contains("offered at") && text.contains("durability"),
+        "{text}"
+    );
     let (code, error) = place.fails(&["status", "other", "--control", "control"]);
     assert_eq!(code, 2, "{error}");
     assert!(error.contains("no volume 'other'; it serves db"), "{error}");

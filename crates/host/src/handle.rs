@@ -72,13 +72,24 @@ pub struct VolumeHandle(pub(crate) Arc<Shared>);
 impl VolumeHandle {
     /// Figures as of now (or, if the volume's thread is held up, of a moment ago).
     pub fn status(&self) -> Status {
+        self.ask_for_figures().0
+    }
+
+    /// Whether the volume's thread is at work: it answers within half a second. One that has ended does not.
+    pub fn answers(&self) -> bool {
+        self.ask_for_figures().1
+    }
+
+    /// The figures, and whether they are fresh.
+    fn ask_for_figures(&self) -> (Status, bool) {
         let before = self.0.published().version;
         if !self.0.queue.tell(Message::Status) {
-            return self.0.published().status;
+            return (self.0.published().status, false);
         }
         let stale = |published: &mut Published| published.version == before;
         let waited = self.0.fresh.wait_timeout_while(self.0.published(), STATUS_WAIT_MAX, stale);
-        waited.unwrap_or_else(PoisonError::into_inner).0.status
+        let (published, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        (published.status, !timeout.timed_out())
     }
 
     /// The settings in force.

@@ -8,7 +8,7 @@ use forebay_block::{Completion, ErrorKind, IoError, Op, Origin};
 use forebay_device::Waker;
 use forebay_engine::Command;
 
-/// Requests of a volume that are queued or under way at a time; further ones wait in [`RequestQueue::push`] (P7).
+/// Requests of a volume that are queued or under way at a time; further ones wait in `submit` (P7).
 pub const REQUESTS_MAX: usize = 1024;
 /// Bytes that these requests may carry in all.
 pub const REQUEST_BYTES_TOTAL_MAX: u64 = 256 << 20;

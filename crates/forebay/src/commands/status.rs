@@ -108,6 +108,7 @@ fn text(v: &VolumeStatus) -> String {
     };
     row("cache", cache(v));
     row("backing", format!("{}, {}", v.backing, size::show(v.size_bytes)));
+    row("durability", durability(v));
     row(
         "policy",
         format!(
