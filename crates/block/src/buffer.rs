@@ -37,7 +37,7 @@ impl BufMut {
         buf
     }
 
-    /// The whole pages behind the buffer, of which [`BufMut::len`] bytes count; direct I/O may read or write past the
+    /// The whole pages behind the buffer, of which `len` bytes count; direct I/O may read or write past the
     /// end of the data up to the page's end.
     pub fn padded_mut(&mut self) -> &mut [u8] {
         self.pages.as_mut_bytes()
