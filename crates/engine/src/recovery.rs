@@ -73,8 +73,16 @@ struct Scan {
     doubtful: VecDeque<Doubt>,
     /// A doubtful record has been accepted.
     accepted: bool,
-    /// Greatest `durable_upto` of any record of this segment, wherever it stands.
+    swept: Swept,
+}
+
+/// What all records of a segment say, wherever they stand.
+#[derive(Clone, Copy, Default)]
+struct Swept {
+    /// Greatest `durable_upto`.
     proof: Seq,
+    /// Run and number of the newest record.
+    newest: (u64, Seq),
 }
 
 /// A record at or behind one whose data does not match: torn, and so the log's end, or damaged later.
@@ -136,7 +144,26 @@ impl Recovery {
     }
 }
 
+impl Recovery {
+    /// Records up to this one were durable once. After a clean stop these are all that its run wrote, whose mark lies in
+    /// a segment without a summary: what does not match there is damaged, not torn.
+    fn proof(&self) -> Seq {
+        let proof = self.candidates.values().map(Candidate::proof).max().unwrap_or_default();
+        let last_run = self.candidates.values().map(Candidate::generation).max().unwrap_or_default();
+        let scans = self.candidates.values().filter_map(|c| c.scan.as_ref());
+        match scans.map(|s| s.swept.newest).max() {
+            Some((generation, seq)) if self.trust_clean && generation >= last_run => proof.max(seq),
+            _ => proof,
+        }
+    }
+}
+
 impl Candidate {
+    /// The last run that is known to have written here.
+    fn generation(&self) -> u64 {
+        self.trailer.map_or(self.header.generation, |t| t.generation)
+    }
+
     /// Sequence number that the record after this segment's last must have.
     fn next_seq(&self) -> Seq {
         match (&self.trailer, &self.scan) {
@@ -159,7 +186,7 @@ impl Candidate {
 
     /// Records up to this one were durable once, whatever can be read now.
     fn proof(&self) -> Seq {
-        let scanned = self.scan.as_ref().map_or(Seq(0), |s| s.proof);
+        let scanned = self.scan.as_ref().map_or(Seq(0), |s| s.swept.proof);
         self.trailer.map_or(scanned, |t| t.last_seq)
     }
 }
@@ -283,7 +310,7 @@ impl Engine {
     fn recovery_beyond(&mut self, index: u32, data: &[u8]) {
         let last = self.recovery.report.last_seq;
         let segment_seq = self.segments.live.back().map_or(1, |i| self.segments.get(*i).seq + 1);
-        if sweep(&self.layout, segment_seq, data) > last {
+        if sweep(&self.layout, segment_seq, data).proof > last {
             let error = RecoveryError::LostRecord { seq: last.0 + 1, segment: index };
             self.recovery.error.get_or_insert(error);
         }
@@ -355,7 +382,7 @@ impl Engine {
 
     /// Finds the segments that form the log. See the case table.
     fn recovery_judge(&mut self) -> Result<(), RecoveryError> {
-        let proof = self.recovery.candidates.values().map(Candidate::proof).max().unwrap_or_default();
+        let proof = self.recovery.proof();
         for c in self.recovery.candidates.values_mut() {
             if let Some(scan) = &mut c.scan {
                 scan.accept_proven(proof);
@@ -564,7 +591,7 @@ fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8]) -> Scan {
         torn: false,
         doubtful: VecDeque::new(),
         accepted: false,
-        proof: sweep(layout, segment.segment_seq, data),
+        swept: sweep(layout, segment.segment_seq, data),
     };
     let (mut at, mut seq, mut generation) = (layout.align, segment.first_seq, segment.generation);
     let mut in_doubt = false;
@@ -600,16 +627,17 @@ fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8]) -> Scan {
     scan
 }
 
-/// Greatest proof of durability that any record in the segment gives, whether or not the log reaches it.
-fn sweep(layout: &Layout, segment_seq: u64, data: &[u8]) -> Seq {
-    let mut proof = Seq(0);
+/// What the records of the segment say, whether or not the log reaches them.
+fn sweep(layout: &Layout, segment_seq: u64, data: &[u8]) -> Swept {
+    let mut swept = Swept::default();
     let align = layout.align as usize;
     for at in (align..data.len()).step_by(align) {
         if let Ok(h) = RecordHeader::decode(layout, segment_seq, at as u32, &data[at..]) {
-            proof = proof.max(h.durable_upto);
+            swept.proof = swept.proof.max(h.durable_upto);
+            swept.newest = swept.newest.max((h.generation, h.seq));
         }
     }
-    proof
+    swept
 }
 
 fn data_matches(header: &RecordHeader, data: &[u8]) -> bool {

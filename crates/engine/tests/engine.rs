@@ -38,6 +38,26 @@ fn damaged_clean_copies_are_read_from_the_backing() {
 }
 
 #[test]
+fn damage_after_a_clean_stop_is_an_error_and_no_older_version() {
+    for seed in 0..16 {
+        let durability = if seed % 2 == 0 { Durability::Write } else { Durability::Flush };
+        let mut w = World::new(seed / 2, Settings { durability, ..settings() }, 64, 8);
+        for _ in 0..2 {
+            let id = w.write(4096, 8192);
+            w.run_until_answered(id).unwrap();
+        }
+        w.command(Command::Stop { destage: false }).unwrap();
+        w.damage_newest(8192);
+        w.restart_unread(true);
+        let id = w.submit(Op::Read { offset: 4096, len: 4096 });
+        assert!(w.run_until_answered(id).is_ok());
+        w.errors_expected = true;
+        let id = w.submit(Op::Read { offset: 8192, len: 4096 });
+        assert_eq!(w.run_until_answered(id).unwrap_err().kind, ErrorKind::Corrupt);
+    }
+}
+
+#[test]
 fn random_traffic_survives_kills_in_every_mode() {
     for seed in 0..60 {
         let settings = Settings {

@@ -36,6 +36,8 @@ pub struct World {
     pub check_reads: bool,
     /// The backing answers writes with an error.
     pub backing_fails: bool,
+    /// Reads of damaged blocks may fail.
+    pub errors_expected: bool,
 }
 
 impl World {
@@ -67,6 +69,7 @@ impl World {
             recovered: false,
             check_reads: true,
             backing_fails: false,
+            errors_expected: false,
         };
         world.recover();
         world
@@ -88,6 +91,12 @@ impl World {
 
     /// Kills the process (what is in flight happens or not, at random) or starts after a clean stop.
     pub fn restart(&mut self, clean: bool) {
+        self.restart_unread(clean);
+        self.read_everything();
+    }
+
+    /// As `restart`, without reading everything back.
+    pub fn restart_unread(&mut self, clean: bool) {
         for (_, role, op) in std::mem::take(&mut self.ios) {
             if self.random(2) == 0 {
                 self.perform(role, &op);
@@ -98,12 +107,19 @@ impl World {
         self.params.clean_stop = clean;
         self.engine = Engine::new(self.params.clone());
         self.recover();
-        self.read_everything();
     }
 
     /// Flips a bit in every sector of every segment, under the running engine.
     pub fn damage_all_segments(&mut self) {
         self.cache[1 << 20..].iter_mut().step_by(512).for_each(|b| *b ^= 1);
+    }
+
+    /// Flips a bit in the cache's copy of a sector as the newest write left it.
+    pub fn damage_newest(&mut self, offset: u64) {
+        let mut sector = [0; 512];
+        stamp(&mut sector, offset / 512, self.next_stamp);
+        let at = self.cache.chunks_exact(512).position(|s| s == sector).unwrap();
+        self.cache[at * 512 + 100] ^= 1;
     }
 
     pub fn read_everything(&mut self) {
@@ -283,7 +299,7 @@ impl World {
             (Op::Read { .. }, Ok(Reply::Data(data))) => self.checked(offset, data),
             _ => {}
         }
-        assert!(result.is_ok() || self.backing_fails, "{result:?}");
+        assert!(result.is_ok() || self.backing_fails || self.errors_expected, "{result:?}");
         self.answers.insert(id, result);
     }
 
