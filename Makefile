@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PREFIX ?= /usr/local
 
-.PHONY: help setup build up down test lint fmt install clean
+.PHONY: help setup build up down test bench lint fmt install clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -22,6 +22,9 @@ down: ## Unmount it and stop the daemon; the data stays
 
 test: ## All that CI runs: lint, unit and integration tests, the scripts in tests/
 	@scripts/test.sh
+
+bench: build ## Run the benchmarks at full length; reports in ./forebay-bench
+	target/release/forebay bench volume --out forebay-bench
 
 lint: ## Formatting, clippy, documentation; warnings are errors
 	@scripts/lint.sh

@@ -35,6 +35,11 @@ pub(crate) const SEGMENTS_RESERVED: usize = 2;
 const SEGMENT_RECORDS_MAX: u64 = 1 << 20;
 /// A data piece is split to fill a segment only if at least this many blocks go into each part.
 const SPLIT_BLOCKS_MIN: u32 = 16;
+/// Where a header takes a whole block (an alignment of 4096), records of fewer blocks than this wait a moment for
+/// company: four blocks share a header at a cost of 1.25 bytes for each byte.
+const SHARED_BLOCKS_WANTED: u32 = 4;
+/// How long such a record waits for the writers that were just answered.
+const COMPANY_WAIT_NS: u64 = 25_000;
 /// Idle time after which a record without data proves that everything before it was durable, so that damage to the
 /// last acknowledged records cannot be mistaken for a torn write.
 const PROOF_AFTER_MS: u64 = 50;
@@ -129,6 +134,9 @@ pub(crate) struct Log {
     last_data: Seq,
     proven: Seq,
     prove_at: Option<Nanos>,
+    /// Writers that were answered last and have not come again, and until when they are waited for.
+    expected: u32,
+    expected_until: Nanos,
 }
 
 impl Log {
@@ -157,6 +165,8 @@ impl Log {
             last_data: Seq(0),
             proven: Seq(0),
             prove_at: None,
+            expected: 0,
+            expected_until: Nanos(0),
         }
     }
 
@@ -275,6 +285,7 @@ impl Engine {
 
     /// Puts data or marks of a write into the log, behind everything queued before.
     pub(crate) fn log_append(&mut self, append: Append) {
+        self.log.expected = self.log.expected.saturating_sub(1);
         self.log.queue.push_back(append);
     }
 
@@ -323,7 +334,7 @@ impl Engine {
         let stalled_before = std::mem::take(&mut self.log.stalled);
         while self.log.batches.len() < BATCHES_IN_FLIGHT_MAX {
             let urgent = !self.log.queue_urgent.is_empty();
-            if !urgent && self.log.queue.is_empty() {
+            if !urgent && (self.log.queue.is_empty() || self.log_waits_for_company()) {
                 break;
             }
             let reserved = !urgent && self.segments.free_count() < SEGMENTS_RESERVED;
@@ -339,6 +350,23 @@ impl Engine {
             self.start_batch(taken);
         }
         self.figures.stalls += u64::from(self.log.stalled && !stalled_before);
+    }
+
+    /// Whether a small record would rather wait for others to share its header with: until the record in flight is
+    /// done, or until the writers that it answered have come again. A lone writer never waits: when it comes, nobody
+    /// else is expected.
+    fn log_waits_for_company(&self) -> bool {
+        if self.layout.align == 512 {
+            return false;
+        }
+        let company =
+            !self.log.batches.is_empty() || (self.log.expected > 0 && self.now < self.log.expected_until);
+        let mut blocks = 0u32;
+        let small = |a: &Append| {
+            blocks = blocks.saturating_add(a.extent.map_or(0, |e| e.count));
+            blocks < SHARED_BLOCKS_WANTED
+        };
+        company && self.log.queue.iter().take(SHARED_BLOCKS_WANTED as usize).all(small)
     }
 
     /// Opens a segment if one may be opened for such a record. Writes leave the reserve alone, and of the reserve the
@@ -563,6 +591,7 @@ impl Engine {
 
     /// Acknowledges, in order, what is written; and what waited for durability.
     pub(crate) fn log_acknowledge(&mut self) {
+        let mut answered = 0;
         while self.log.batches.front().is_some_and(|b| b.done) {
             let Some(batch) = self.log.batches.pop_front() else {
                 break;
@@ -571,6 +600,7 @@ impl Engine {
             self.log.written_upto = batch.seq;
             self.log_work_out_durable();
             for piece in batch.pieces {
+                answered += u32::from(matches!(piece.owner, AppendOwner::Part(_)));
                 self.piece_written(&piece);
                 if piece.durable && batch.seq > self.log.durable_upto {
                     self.log_want_durable(batch.seq);
@@ -582,6 +612,10 @@ impl Engine {
             if self.log.last_data >= batch.seq {
                 self.log.prove_at = Some(self.now.plus_ms(PROOF_AFTER_MS));
             }
+        }
+        if answered > 0 {
+            self.log.expected = answered;
+            self.log.expected_until = Nanos(self.now.0 + COMPANY_WAIT_NS);
         }
         self.log_after_durable();
         self.log_prove();
@@ -750,7 +784,9 @@ impl Engine {
     }
 
     pub(crate) fn log_next_wake(&self) -> Option<Nanos> {
-        self.log.prove_at
+        let company = !self.log.queue.is_empty() && self.log.batches.is_empty() && self.log.expected > 0;
+        let company = company.then_some(self.log.expected_until).filter(|at| *at > self.now);
+        [self.log.prove_at, company].into_iter().flatten().min()
     }
 
     /// The error for writes that the log cannot take any more.

@@ -37,6 +37,21 @@ fn damaged_clean_copies_are_read_from_the_backing() {
     assert!(w.status().checksum_failures >= 20);
 }
 
+/// With a unit of 4096 bytes a record of one block costs twice its data. Four writers that come one after the other, each
+/// when it has been answered, share headers all the same.
+#[test]
+fn writers_that_come_one_by_one_share_headers() {
+    let mut w = World::new(1, settings(), 64, 64);
+    let before = w.status();
+    w.closed_loop(4, 400);
+    let after = w.status();
+    let written = after.bytes_to_cache - before.bytes_to_cache;
+    let ratio = written as f64 / (after.bytes_acknowledged - before.bytes_acknowledged) as f64;
+    println!("{ratio:.3} bytes written for each byte");
+    // 1.25 for the headers of the records; the rest are those of segments as small as these. Alone each would cost 2.
+    assert!(ratio <= 1.45, "{ratio} bytes written for each byte");
+}
+
 #[test]
 fn damage_after_a_clean_stop_is_an_error_and_no_older_version() {
     for seed in 0..16 {

@@ -74,6 +74,8 @@ commands! {
     Grow => grow,
     /// Make a cache smaller
     Shrink => shrink,
+    /// Measure volumes side by side with what they stand on
+    Bench => bench,
     /// Print a completion script for a shell
     Completions => completions,
     /// Write the manual pages

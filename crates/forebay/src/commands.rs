@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub mod attach;
+pub mod bench;
 pub mod check;
 pub mod completions;
 pub mod detach;

@@ -23,6 +23,12 @@ mod reference;
 use std::process::ExitCode;
 
 use clap::Parser;
+use mimalloc::MiMalloc;
+
+/// Large buffers come and go with every large request; the C library's allocator gives each back to the kernel and pays
+/// for it with page faults.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();

@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-nbd", &["forebay-block"]),
     ("forebay-fuse", &["forebay-block"]),
     ("forebay-verify", &["forebay-block", "forebay-format"]),
+    ("forebay-bench", &["forebay-block", "forebay-device", "forebay-host", "forebay-nbd"]),
     (
         "forebay-sim",
         &["forebay-block", "forebay-format", "forebay-policy", "forebay-engine", "forebay-verify"],

@@ -106,6 +106,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         cache_bytes: Some(CACHE_BYTES),
         backing_bytes: Some(BACKING_BYTES),
         volume_bytes: None,
+        align: None,
         force: true,
     };
     let made = format(&options, &mut |_, _| {})?;

@@ -35,6 +35,9 @@ pub struct FormatOptions {
     /// Size in bytes of the volume; the whole backing by default. On a block device, 12 KiB less leave room for a
     /// label at its end.
     pub volume_bytes: Option<u64>,
+    /// Unit of the log in bytes, 512 or 4096; by default the device's physical block, because a power cut during a
+    /// smaller write could tear an acknowledged neighbour. With 512 a single 4 KiB write costs 4.5 KiB instead of 8.
+    pub align: Option<u32>,
     /// Overwrite a used cache or other data, and take a backing away from its cache.
     pub force: bool,
 }
@@ -76,7 +79,7 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
     let mut cache = open(&options.cache, &ring)?;
     let mut backing = open(&options.backing, &ring)?;
     let cache_bytes = cache_bytes(cache.info(), options)?;
-    let layout = new_layout(cache_bytes, cache.info().physical_block).map_err(|error| match error {
+    let layout = new_layout(cache_bytes, align(cache.info(), options)?).map_err(|error| match error {
         LayoutError::TooSmall { least_bytes } => HostError::CacheTooSmall { bytes: cache_bytes, least_bytes },
         LayoutError::Random(e) => failed(e),
     })?;
@@ -277,13 +280,26 @@ fn cache_bytes(cache: &DeviceInfo, options: &FormatOptions) -> Result<u64, HostE
     }
 }
 
+/// The unit of the log that was asked for, or that suits the device.
+fn align(cache: &DeviceInfo, options: &FormatOptions) -> Result<u32, HostError> {
+    let refuse = |why| Err(HostError::Size { path: options.cache.to_string(), why });
+    let unit = |block: u32| if block > 512 { 4096 } else { 512 };
+    match options.align.unwrap_or(unit(cache.physical_block)) {
+        512 if cache.logical_block > 512 => {
+            refuse("has logical blocks of 4096 bytes: the log cannot be aligned to 512")
+        }
+        align @ (512 | 4096) => Ok(align),
+        _ => refuse("takes a log aligned to 512 or 4096 bytes"),
+    }
+}
+
 pub(crate) enum LayoutError {
     TooSmall { least_bytes: u64 },
     Random(io::Error),
 }
 
 /// The log of a new cache of so many bytes.
-pub(crate) fn new_layout(cache_bytes: u64, physical_block: u32) -> Result<Layout, LayoutError> {
+pub(crate) fn new_layout(cache_bytes: u64, align: u32) -> Result<Layout, LayoutError> {
     let least_bytes =
         Layout::SEGMENTS_OFFSET + u64::from(Layout::SEGMENT_COUNT_MIN) * u64::from(Layout::SEGMENT_BYTES_MIN);
     let geometry = Layout::geometry_for(cache_bytes).ok_or(LayoutError::TooSmall { least_bytes });
@@ -291,8 +307,7 @@ pub(crate) fn new_layout(cache_bytes: u64, physical_block: u32) -> Result<Layout
     Ok(Layout {
         cache_id: random_id().map_err(LayoutError::Random)?,
         generation: 0,
-        // Smaller units would make the device read before it writes.
-        align: if physical_block > 512 { 4096 } else { 512 },
+        align,
         segment_bytes,
         segment_count,
     })

@@ -76,6 +76,7 @@ pub fn shrink(
         cache_bytes: Some(cache_bytes),
         backing_bytes: None,
         volume_bytes: Some(superblock.volume_bytes),
+        align: Some(superblock.layout.align),
         force: false,
     };
     format(&options, progress)

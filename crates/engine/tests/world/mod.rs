@@ -192,6 +192,18 @@ impl World {
         }
     }
 
+    /// `depth` writers of one block each, every one of which writes again a moment after it has been answered.
+    pub fn closed_loop(&mut self, depth: u64, count: u64) {
+        let mut writers: Vec<u64> = Vec::new();
+        for n in 0..count {
+            while writers.len() as u64 >= depth {
+                self.step();
+                writers.retain(|id| self.answers.remove(id).is_none());
+            }
+            writers.push(self.write((n % 61) * 4096, 4096));
+        }
+    }
+
     pub fn run_until_answered(&mut self, id: u64) -> Result<Reply, IoError> {
         for _ in 0..1_000_000 {
             if let Some(answer) = self.answers.remove(&id) {

@@ -37,6 +37,11 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     volume_size: Option<u64>,
 
+    /// Unit of the log, 512 or 4096 bytes; by default the physical block of the cache's device. 512 writes less, but needs a
+    /// device that does not tear what lies beside a write when power is cut
+    #[arg(long, value_name = "BYTES", value_parser = ["512", "4096"])]
+    align: Option<String>,
+
     /// Overwrite a used cache or other data, and take the backing away from the cache that it has
     #[arg(long, action = ArgAction::SetTrue)]
     force: bool,
@@ -50,6 +55,7 @@ pub fn run(args: Args) -> Outcome {
         cache_bytes: args.size,
         backing_bytes: args.backing_size,
         volume_bytes: args.volume_size,
+        align: args.align.and_then(|a| a.parse().ok()),
         force: args.force,
     };
     let mut meter = Meter::new("wrote");

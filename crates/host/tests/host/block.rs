@@ -64,6 +64,7 @@ fn make(
         cache_bytes: None,
         backing_bytes: None,
         volume_bytes,
+        align: None,
         force,
     };
     format(&options, &mut |_, _| {})

@@ -55,6 +55,7 @@ impl Place {
             cache_bytes: Some(cache_bytes),
             backing_bytes: Some(backing_bytes),
             volume_bytes: None,
+            align: None,
             force: false,
         }
     }

@@ -1,0 +1,90 @@
+//! A daemon of its own process, as users run it, for what is measured from outside.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::BenchError;
+
+/// A running `forebay serve`. Dropping it stops it.
+pub(crate) struct Daemon {
+    child: Child,
+    forebay: PathBuf,
+    control: PathBuf,
+    /// Where it serves NBD.
+    pub(crate) nbd: PathBuf,
+    attached: bool,
+}
+
+const NAME: &str = "bench";
+
+impl Daemon {
+    /// Serves `cache` and `backing` by NBD and, if the system lets it, through FUSE.
+    pub(crate) fn start(
+        forebay: &Path,
+        scratch: &Path,
+        cache: &Path,
+        backing: &Path,
+        fuse: bool,
+    ) -> Result<Self, BenchError> {
+        let (nbd, control) = (scratch.join("nbd.sock"), scratch.join("control.sock"));
+        let mut command = Command::new(forebay);
+        command.args(["--log", "error", "serve", "--name", NAME]);
+        command.arg("--cache").arg(cache).arg("--backing").arg(backing).arg("--control").arg(&control);
+        command.arg("--nbd").arg(format!("unix:{}", nbd.display()));
+        if fuse {
+            command.arg("--fuse").arg(scratch.join("volume"));
+        }
+        let doing = || format!("start {}", forebay.display());
+        let mut child = command.stdout(Stdio::piped()).spawn().map_err(|e| BenchError::system(doing(), e))?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line).map_err(|e| BenchError::system(doing(), e))?;
+        }
+        let daemon = Self { child, forebay: forebay.to_owned(), control, nbd, attached: false };
+        match line.starts_with("ready") {
+            true => Ok(daemon),
+            false => {
+                Err(BenchError::Forebay("the daemon did not become ready; see its message above".into()))
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn tell(&self, command: &str) -> Result<String, BenchError> {
+        let output = Command::new(&self.forebay)
+            .args([command, NAME, "--control"])
+            .arg(&self.control)
+            .stderr(Stdio::inherit())
+            .output()
+            .map_err(|e| BenchError::system(format!("run `forebay {command}`"), e))?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+            false => Err(BenchError::Forebay(format!("`forebay {command}` failed"))),
+        }
+    }
+
+    /// Makes a block device of the volume.
+    pub(crate) fn attach(&mut self) -> Result<PathBuf, BenchError> {
+        let path = self.tell("attach")?;
+        self.attached = true;
+        Ok(path.into())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.attached {
+            // What is left of the device goes with the daemon.
+            let _ = self.tell("detach");
+        }
+        // The child has not been waited for, so that its pid is still its own. If it has ended already, so much the better.
+        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), Signal::TERM);
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,51 @@
+//! Benchmarks of Forebay. Each runs the things that it compares in turn, round by round, in one run, and reports
+//! ratios: the machines that it runs on are shared and noisy, and an absolute figure says little.
+
+#![forbid(unsafe_code)]
+
+mod cpu;
+mod daemon;
+mod load;
+mod nbd_client;
+mod report;
+mod volume;
+
+pub use report::{Figures, Report};
+pub use volume::volume;
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// How a benchmark is to be run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Under a minute, for a first impression and for the tests.
+    pub quick: bool,
+    /// An empty directory on the file system that is to be measured; 2 GiB are used.
+    pub scratch: PathBuf,
+    /// The `forebay` binary that is started as the daemon.
+    pub forebay: PathBuf,
+}
+
+/// Why a benchmark gave no figures.
+#[derive(Debug, Error)]
+pub enum BenchError {
+    /// The system refused something.
+    #[error("cannot {doing}: {source}")]
+    System {
+        /// What was being done.
+        doing: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Forebay refused something.
+    #[error("{0}")]
+    Forebay(String),
+}
+
+impl BenchError {
+    fn system(doing: impl Into<String>, source: std::io::Error) -> Self {
+        Self::System { doing: doing.into(), source }
+    }
+}

@@ -1,0 +1,101 @@
+//! What a benchmark reports: named ratios, and a page for people.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use crate::BenchError;
+
+/// Named figures; each name is explained in `docs/reference/benchmarks.md`.
+pub type Figures = BTreeMap<String, f64>;
+
+/// A benchmark's result.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Name of the benchmark.
+    pub name: &'static str,
+    /// One line for a person: what was compared, on what.
+    pub title: String,
+    /// The figures.
+    pub figures: Figures,
+    /// Groups of bars: a heading, and labelled values in one unit.
+    pub charts: Vec<(String, Vec<(String, f64)>)>,
+}
+
+impl Report {
+    /// Writes `DIR/NAME.json` and `DIR/NAME.html`.
+    ///
+    /// # Errors
+    /// [`BenchError::System`] if the directory or a file cannot be written.
+    pub fn write(&self, dir: &Path) -> Result<(), BenchError> {
+        let write = |ending: &str, text: &str| {
+            let path = dir.join(format!("{}.{ending}", self.name));
+            fs::write(&path, text).map_err(|e| BenchError::system(format!("write {}", path.display()), e))
+        };
+        fs::create_dir_all(dir).map_err(|e| BenchError::system(format!("make {}", dir.display()), e))?;
+        let json =
+            serde_json::json!({ "benchmark": self.name, "title": self.title, "figures": self.figures });
+        write("json", &format!("{json:#}\n"))?;
+        write("html", &self.page())
+    }
+
+    /// The figures as text, one a line.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n", self.title);
+        for (name, value) in &self.figures {
+            let _ = writeln!(text, "  {name:<44} {value:.3}");
+        }
+        text
+    }
+
+    fn page(&self) -> String {
+        let mut page = format!(
+            "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{0}</title><style>\
+             body{{font:15px/1.5 system-ui,sans-serif;max-width:52em;margin:2em auto;padding:0 1em}}\
+             .bar{{display:grid;grid-template-columns:12em 1fr 7em;gap:.6em;align-items:center}}\
+             .bar i{{background:#2a6f97;height:1em;display:block;border-radius:2px}}\
+             td{{padding:.1em 1em .1em 0}}</style><h1>{0}</h1><p>{1}</p>",
+            self.name, self.title
+        );
+        for (heading, bars) in &self.charts {
+            let most = bars.iter().map(|(_, v)| *v).fold(f64::MIN_POSITIVE, f64::max);
+            let _ = write!(page, "<h2>{heading}</h2>");
+            for (label, value) in bars {
+                let width = value / most * 100.0;
+                let _ = write!(
+                    page,
+                    "<div class=\"bar\"><span>{label}</span><i style=\"width:{width:.1}%\"></i><span>{value:.1}</span></div>"
+                );
+            }
+        }
+        page.push_str("<h2>Figures</h2><table>");
+        for (name, value) in &self.figures {
+            let _ = write!(page, "<tr><td>{name}</td><td>{value:.3}</td></tr>");
+        }
+        page.push_str("</table></html>\n");
+        page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_json_with_figures_and_a_page() {
+        let dir = std::env::temp_dir().join(format!("forebay-report-{}", std::process::id()));
+        let report = Report {
+            name: "volume",
+            title: "a < b".into(),
+            figures: Figures::from([("x_ratio".into(), 0.5)]),
+            charts: vec![("IOPS".into(), vec![("raw".into(), 2.0), ("nbd".into(), 1.0)])],
+        };
+        report.write(&dir).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(dir.join("volume.json")).unwrap()).unwrap();
+        assert_eq!(json["figures"]["x_ratio"], 0.5);
+        assert!(fs::read_to_string(dir.join("volume.html")).unwrap().contains("width:50.0%"));
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,192 @@
+//! `forebay bench volume`: durable writes to the raw cache device against the engine in this process, a volume over
+//! NBD, and an attached volume.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
+use forebay_host::{FormatOptions, Volume, VolumeConfig, format};
+
+use crate::cpu::cpu_time;
+use crate::daemon::Daemon;
+use crate::load::{self, Sample, Shape};
+use crate::nbd_client::NbdClient;
+use crate::report::{Figures, Report};
+use crate::{BenchError, Options};
+
+const SHAPES: [Shape; 5] = [
+    Shape { name: "4k_depth1", bytes: 4096, depth: 1 },
+    Shape { name: "4k_depth4", bytes: 4096, depth: 4 },
+    Shape { name: "4k_depth16", bytes: 4096, depth: 16 },
+    Shape { name: "4k_depth64", bytes: 4096, depth: 64 },
+    Shape { name: "1m_depth4", bytes: 1 << 20, depth: 4 },
+];
+
+/// Sizes in bytes and times of a run.
+struct Scale {
+    cache: u64,
+    backing: u64,
+    working_set: u64,
+    rounds: u32,
+    time: Duration,
+}
+
+impl Scale {
+    fn new(quick: bool) -> Self {
+        let (cache, rounds, millis) = if quick { (256 << 20, 1, 60) } else { (1 << 30, 5, 1000) };
+        Self { cache, backing: 1 << 30, working_set: 32 << 20, rounds, time: Duration::from_millis(millis) }
+    }
+}
+
+/// What has been measured of one thing under one shape.
+#[derive(Clone, Debug, Default)]
+struct Measured {
+    per_second: Vec<f64>,
+    writes: u64,
+    cpu: Duration,
+}
+
+impl Measured {
+    fn add(&mut self, sample: Sample, cpu: Duration) {
+        self.per_second.push(sample.per_second());
+        self.writes += sample.writes;
+        self.cpu += cpu;
+    }
+
+    fn median(&self) -> f64 {
+        let mut sorted = self.per_second.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+    }
+
+    fn cpu_us(&self) -> f64 {
+        self.cpu.as_secs_f64() * 1e6 / self.writes.max(1) as f64
+    }
+}
+
+/// Runs it and returns the figures.
+///
+/// # Errors
+/// [`BenchError`]. What cannot be measured here (attaching needs root and FUSE) is left out and said on stderr.
+pub fn volume(options: &Options) -> Result<Report, BenchError> {
+    let scale = Scale::new(options.quick);
+    let dir = &options.scratch;
+    let raw_path = dir.join("raw");
+    let ring = Ring::new().map_err(|e| BenchError::system("set up io_uring", e))?;
+    let clock = Clock::start();
+    make_file(&raw_path, scale.working_set.max(64 << 20))?;
+    let mut raw = open_device(&raw_path, &ring)?;
+    let (cache_a, backing_a) = make_volume(dir, "engine", &scale)?;
+    let (cache_b, backing_b) = make_volume(dir, "daemon", &scale)?;
+    let config = VolumeConfig::new("engine", Some(DeviceSpec::Path(cache_a)), DeviceSpec::Path(backing_a));
+    let volume = Volume::open(config).map_err(|e| BenchError::Forebay(e.to_string()))?;
+    let fuse = Path::new("/dev/fuse").exists() && Path::new("/dev/loop-control").exists();
+    let mut daemon = Daemon::start(&options.forebay, dir, &cache_b, &backing_b, fuse)?;
+    let mut nbd =
+        NbdClient::connect(&daemon.nbd).map_err(|e| BenchError::system("connect to the daemon by NBD", e))?;
+    let mut attached = match fuse {
+        true => {
+            let path = daemon.attach()?;
+            Some(open_device(&path, &ring)?)
+        }
+        false => {
+            eprintln!("attached volume: not measured, for lack of FUSE or loop devices");
+            None
+        }
+    };
+
+    let mut measured: BTreeMap<(&str, &str), Measured> = BTreeMap::new();
+    let mut bytes: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    let own = std::process::id();
+    let (time, set) = (scale.time, scale.working_set);
+    for _ in 0..scale.rounds {
+        for shape in SHAPES {
+            let mut measure = |what: &'static str, run: &mut dyn FnMut() -> Result<Sample, BenchError>| {
+                let before = cpu_time(own) + cpu_time(daemon.pid());
+                let sample = run()?;
+                let cpu = (cpu_time(own) + cpu_time(daemon.pid())).saturating_sub(before);
+                measured.entry((shape.name, what)).or_default().add(sample, cpu);
+                Ok::<(), BenchError>(())
+            };
+            measure("raw", &mut || load::raw(&ring, &clock, &mut *raw, shape, true, set, time))?;
+            let before = volume.handle().status();
+            measure("engine", &mut || load::engine(&volume.handle(), shape, set, time))?;
+            let after = volume.handle().status();
+            let sums = bytes.entry(shape.name).or_default();
+            sums.0 += after.bytes_to_cache - before.bytes_to_cache;
+            sums.1 += after.bytes_acknowledged - before.bytes_acknowledged;
+            measure("nbd", &mut || load::nbd(&mut nbd, shape, set, time))?;
+            if let Some(device) = &mut attached {
+                measure("attached", &mut || {
+                    load::raw(&ring, &clock, &mut **device, shape, false, set, time)
+                })?;
+            }
+        }
+    }
+    drop(attached);
+    Ok(report(&measured, &bytes, options.quick))
+}
+
+fn report(
+    measured: &BTreeMap<(&str, &str), Measured>,
+    bytes: &BTreeMap<&str, (u64, u64)>,
+    quick: bool,
+) -> Report {
+    let mut figures = Figures::new();
+    let mut charts = Vec::new();
+    for shape in SHAPES {
+        let raw = measured.get(&(shape.name, "raw")).map_or(0.0, Measured::median);
+        let mut bars = Vec::new();
+        for what in ["raw", "engine", "nbd", "attached"] {
+            let Some(m) = measured.get(&(shape.name, what)) else { continue };
+            bars.push((what.to_owned(), m.median()));
+            figures.insert(format!("{what}_{}_cpu_us", shape.name), m.cpu_us());
+            if what != "raw" {
+                figures.insert(format!("{what}_{}_of_raw", shape.name), m.median() / raw.max(1e-9));
+            }
+        }
+        let (to_cache, acknowledged) = bytes.get(shape.name).copied().unwrap_or_default();
+        figures.insert(
+            format!("engine_{}_bytes_ratio", shape.name),
+            to_cache as f64 / (acknowledged as f64).max(1.0),
+        );
+        charts.push((format!("{}: durable writes per second", shape.name), bars));
+    }
+    let how = if quick { "one short round" } else { "medians of the rounds" };
+    let title = format!(
+        "Durable writes: raw cache device, engine in process, NBD, attached block device, in turn in one run ({how})"
+    );
+    Report { name: "volume", title, figures, charts }
+}
+
+fn make_file(path: &Path, bytes: u64) -> Result<(), BenchError> {
+    let doing = || format!("write {}", path.display());
+    let chunk = vec![0u8; 1 << 20];
+    let mut file = File::create(path).map_err(|e| BenchError::system(doing(), e))?;
+    for _ in 0..bytes / chunk.len() as u64 {
+        std::io::Write::write_all(&mut file, &chunk).map_err(|e| BenchError::system(doing(), e))?;
+    }
+    file.sync_all().map_err(|e| BenchError::system(doing(), e))
+}
+
+fn open_device(path: &Path, ring: &Ring) -> Result<Box<dyn Device>, BenchError> {
+    open(&DeviceSpec::Path(path.to_owned()), ring).map_err(|e| BenchError::Forebay(e.to_string()))
+}
+
+fn make_volume(dir: &Path, name: &str, scale: &Scale) -> Result<(PathBuf, PathBuf), BenchError> {
+    let (cache, backing) = (dir.join(format!("{name}.cache")), dir.join(format!("{name}.img")));
+    fs::create_dir_all(dir).map_err(|e| BenchError::system(format!("make {}", dir.display()), e))?;
+    let options = FormatOptions {
+        cache: DeviceSpec::Path(cache.clone()),
+        backing: DeviceSpec::Path(backing.clone()),
+        cache_bytes: Some(scale.cache),
+        backing_bytes: Some(scale.backing),
+        volume_bytes: None,
+        align: None,
+        force: false,
+    };
+    format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
+    Ok((cache, backing))
+}

@@ -1,0 +1,58 @@
+//! `forebay bench`: measure volumes side by side with what they stand on.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use forebay_bench::{BenchError, Options};
+use forebay_control::FailureKind;
+
+use crate::cli::{Failure, Outcome};
+use crate::output::print;
+
+/// The benchmarks.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum What {
+    /// Durable writes to the raw cache device, the engine, NBD and an attached volume
+    Volume,
+}
+
+/// Arguments of `forebay bench`.
+#[derive(clap::Args)]
+#[command(after_help = "Example: forebay bench volume --out /mnt/fast/bench\n\n\
+Uses 3 GiB in a directory of its own below DIR, which it removes: DIR must lie on the device that is to be measured. Writes \
+DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this machine's at this moment.")]
+pub struct Args {
+    /// What to measure
+    what: What,
+
+    /// A first impression, in under a minute
+    #[arg(long)]
+    quick: bool,
+
+    /// Where to work and to leave the report
+    #[arg(long, value_name = "DIR", default_value = "forebay-bench")]
+    out: PathBuf,
+}
+
+fn failed(e: &BenchError) -> Failure {
+    Failure::new(FailureKind::Failed, e.to_string())
+}
+
+/// Measures, writes the report and prints the figures.
+pub fn run(args: Args) -> Outcome {
+    let system =
+        |doing: &str, e: std::io::Error| Failure::new(FailureKind::Failed, format!("cannot {doing}: {e}"));
+    let scratch = args.out.join("scratch");
+    std::fs::create_dir_all(&scratch).map_err(|e| system(&format!("make {}", scratch.display()), e))?;
+    let scratch = scratch.canonicalize().map_err(|e| system("find the scratch directory", e))?;
+    let forebay = std::env::current_exe().map_err(|e| system("find this program", e))?;
+    let options = Options { quick: args.quick, scratch: scratch.clone(), forebay };
+    let result = match args.what {
+        What::Volume => forebay_bench::volume(&options),
+    };
+    // Files of a gibibyte are not left behind, whatever came out.
+    std::fs::remove_dir_all(&scratch).map_err(|e| system(&format!("remove {}", scratch.display()), e))?;
+    let report = result.map_err(|e| failed(&e))?;
+    report.write(&args.out).map_err(|e| failed(&e))?;
+    print(&report.text())
+}
