@@ -175,13 +175,13 @@ impl Engine {
             self.bypass_acknowledge(key);
             return;
         }
+        if self.failure.latched() {
+            self.bypass_await_retirement(key);
+            return;
+        }
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
         };
-        if self.failure.latched() {
-            part.state = PartState::AwaitingRetirement;
-            return;
-        }
         assert!(part.durable, "superseded only by what is durable on the backing");
         part.state = PartState::Superseding;
         let count = range.count.min(u64::from(u32::MAX)) as u32;
@@ -195,6 +195,16 @@ impl Engine {
             self.forget(part.range, false);
         }
         self.bypass_acknowledge(key);
+    }
+
+    /// The supersede record cannot be written any more: the bypass is acknowledged when the log is void. Its blocks,
+    /// durable on the backing, are no longer to be destaged: their locks would keep the log from being retired.
+    pub(crate) fn bypass_await_retirement(&mut self, key: PartKey) {
+        if let Some(part) = self.requests.parts.get_mut(&key) {
+            part.state = PartState::AwaitingRetirement;
+            let range = part.range;
+            self.forget(range, false);
+        }
     }
 
     /// The log can never come back: what waited for a supersede record needs none.

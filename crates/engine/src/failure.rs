@@ -78,11 +78,7 @@ impl Engine {
             }
             match owner {
                 AppendOwner::Part(key) => restart.push(key),
-                AppendOwner::Supersede(key) => {
-                    if let Some(part) = self.requests.parts.get_mut(&key) {
-                        part.state = PartState::AwaitingRetirement;
-                    }
-                }
+                AppendOwner::Supersede(key) => self.bypass_await_retirement(key),
                 AppendOwner::CleanCopy(key) => {
                     if let Some(part) = self.requests.parts.remove(&key) {
                         self.release(part.range, part.hold);
