@@ -17,10 +17,7 @@ const SECTOR_BYTES: u64 = SECTOR as u64;
 impl<S: Subject> Life<'_, S> {
     pub(crate) fn reply(&mut self, id: RequestId, result: Result<Reply, IoError>) -> Result<(), Interrupt> {
         let Some(at) = self.pending.iter().position(|p| p.id == id) else {
-            return Err(broken(
-                "wall",
-                format!("request {} is answered twice or was never made", id.0),
-            ));
+            return Err(broken("wall", format!("request {} is answered twice or was never made", id.0)));
         };
         let p = self.pending.swap_remove(at);
         self.progress = self.now;
@@ -32,11 +29,7 @@ impl<S: Subject> Life<'_, S> {
             };
             (
                 format!("answer {:>4} {outcome}", id.0),
-                if p.count > 0 {
-                    vec![(p.first, p.count)]
-                } else {
-                    Vec::new()
-                },
+                if p.count > 0 { vec![(p.first, p.count)] } else { Vec::new() },
             )
         });
         match (result, &p.asked) {
@@ -50,10 +43,7 @@ impl<S: Subject> Life<'_, S> {
             (Ok(Reply::Status(extents)), Asked::Status(ticket)) => {
                 let total: u64 = extents.iter().map(|e| e.len).sum();
                 if total != p.count * SECTOR_BYTES {
-                    return Err(broken(
-                        "wall",
-                        format!("request {}: the extents cover {total} bytes", id.0),
-                    ));
+                    return Err(broken("wall", format!("request {}: the extents cover {total} bytes", id.0)));
                 }
                 let holes: Vec<bool> = extents
                     .iter()
@@ -61,19 +51,13 @@ impl<S: Subject> Life<'_, S> {
                     .collect();
                 self.check_holes(&p, *ticket, &holes)
             }
-            (Ok(other), _) => Err(broken(
-                "wall",
-                format!("request {} is answered with {other:?}", id.0),
-            )),
+            (Ok(other), _) => Err(broken("wall", format!("request {} is answered with {other:?}", id.0))),
         }
     }
 
     fn check_read(&mut self, p: &Pending, ticket: Ticket, data: &Buf) -> Result<(), Interrupt> {
         if data.len() as u64 != p.count * SECTOR_BYTES {
-            return Err(broken(
-                "wall",
-                format!("request {}: {} bytes were read", p.id.0, data.len()),
-            ));
+            return Err(broken("wall", format!("request {}: {} bytes were read", p.id.0, data.len())));
         }
         self.world.trace.data(data);
         self.world.stats.sectors_checked += p.count;
@@ -108,10 +92,7 @@ impl<S: Subject> Life<'_, S> {
         result: Result<(), IoError>,
     ) -> Result<(), Interrupt> {
         let Some(at) = self.commands.iter().position(|(c, _)| *c == id) else {
-            return Err(broken(
-                "wall",
-                format!("command {} is answered twice or was never given", id.0),
-            ));
+            return Err(broken("wall", format!("command {} is answered twice or was never given", id.0)));
         };
         let (_, ordered) = self.commands.swap_remove(at);
         self.progress = self.now;
@@ -125,10 +106,7 @@ impl<S: Subject> Life<'_, S> {
                 _ => self.has_failed() || self.world.oracle.may_fail(0, u64::MAX) || self.stopping,
             };
             if !excused {
-                return Err(broken(
-                    "P9",
-                    format!("command {} failed without a fault: {e}", id.0),
-                ));
+                return Err(broken("P9", format!("command {} failed without a fault: {e}", id.0)));
             }
         }
         match ordered {
@@ -152,10 +130,7 @@ impl<S: Subject> Life<'_, S> {
         let ticket = self.world.oracle.issue_flush();
         self.world.oracle.acknowledge_flush(ticket);
         if destage {
-            let floors = self
-                .world
-                .oracle
-                .floors(0, self.world.shape.volume_bytes / SECTOR_BYTES);
+            let floors = self.world.oracle.floors(0, self.world.shape.volume_bytes / SECTOR_BYTES);
             self.world.check_alone("P1", &floors, 0, true)?;
         }
         Ok(())
@@ -183,10 +158,8 @@ impl<S: Subject> Life<'_, S> {
         if excused {
             return Ok(());
         }
-        let mut interrupt = broken(
-            "P9",
-            format!("request {} failed, and no fault excuses it: {error}", p.id.0),
-        );
+        let mut interrupt =
+            broken("P9", format!("request {} failed, and no fault excuses it: {error}", p.id.0));
         if let Interrupt::Violation(v) = &mut interrupt {
             v.sectors = (p.first..p.first + p.count).take(1).collect();
         }

@@ -71,11 +71,7 @@ impl Campaign {
         }
         let lines = self.simulator.run(&plan, Detail::Lines).lines;
         let timeline = trace::timeline(&lines, &violation.sectors);
-        Some(Finding {
-            violation,
-            plan,
-            timeline,
-        })
+        Some(Finding { violation, plan, timeline })
     }
 
     /// One line on how far it has come.

@@ -83,11 +83,7 @@ impl Device {
             in_flight: Vec::new(),
             faults: Vec::new(),
             counts: [0; OpKind::ALL.len()],
-            latency: Latency {
-                base_ns: 10_000,
-                spread_ns: 1,
-                tail_one_in: 0,
-            },
+            latency: Latency { base_ns: 10_000, spread_ns: 1, tail_one_in: 0 },
             random: Random::new(0),
             unreadable: Vec::new(),
             effects: EffectCounts::default(),
@@ -149,14 +145,7 @@ impl Device {
             }
             _ => None,
         };
-        self.in_flight.push(InFlight {
-            id,
-            op,
-            effect,
-            flush_mark: self.media.flush_mark(),
-            early,
-            step,
-        });
+        self.in_flight.push(InFlight { id, op, effect, flush_mark: self.media.flush_mark(), early, step });
         Nanos(ns)
     }
 
@@ -166,17 +155,8 @@ impl Device {
             *count += u64::from(counted.covers(kind));
         }
         let counts = &self.counts;
-        let nth = |on: OpKind| {
-            OpKind::ALL
-                .iter()
-                .position(|(k, _)| *k == on)
-                .map_or(0, |i| counts[i])
-        };
-        let effect = self
-            .faults
-            .iter()
-            .find(|f| f.on.covers(kind) && f.hits(nth(f.on)))
-            .map(|f| f.effect)?;
+        let nth = |on: OpKind| OpKind::ALL.iter().position(|(k, _)| *k == on).map_or(0, |i| counts[i]);
+        let effect = self.faults.iter().find(|f| f.on.covers(kind) && f.hits(nth(f.on))).map(|f| f.effect)?;
         if effect.is_silent() && kind != OpKind::Write {
             return None;
         }
@@ -192,9 +172,7 @@ impl Device {
     /// If it is not in flight.
     pub fn complete(&mut self, id: IoId) -> (DeviceResult, Harm) {
         let at = self.in_flight.iter().position(|i| i.id == id);
-        let io = self
-            .in_flight
-            .swap_remove(at.unwrap_or_else(|| panic!("{id:?} is not in flight")));
+        let io = self.in_flight.swap_remove(at.unwrap_or_else(|| panic!("{id:?} is not in flight")));
         let kind = OpKind::of(&io.op);
         let mut harm = Harm::default();
         let result = self.carry_out(io, &mut harm);
@@ -214,30 +192,16 @@ impl Device {
                 if self.unreadable.iter().any(|s| sectors.contains(s)) {
                     return Err(IoError::new(ErrorKind::Io, "simulated latent sector error"));
                 }
-                outcome = io
-                    .early
-                    .or_else(|| Some(Buf::copy_of(self.media.read(offset, len))));
+                outcome = io.early.or_else(|| Some(Buf::copy_of(self.media.read(offset, len))));
             }
-            DeviceOp::Write {
-                offset,
-                bufs,
-                durable,
-            } => {
-                self.write(
-                    offset,
-                    Data::Bufs(bufs),
-                    durable && error.is_none(),
-                    io.effect,
-                    harm,
-                );
+            DeviceOp::Write { offset, bufs, durable } => {
+                self.write(offset, Data::Bufs(bufs), durable && error.is_none(), io.effect, harm);
             }
             DeviceOp::Zero { offset, len, .. } => {
                 self.write(offset, Data::Zeroes(len as usize), false, io.effect, harm);
             }
             DeviceOp::Flush if done => self.media.flush(io.flush_mark),
-            DeviceOp::Flush => self
-                .media
-                .fail_flush(io.flush_mark, io.effect == Some(Effect::Reset)),
+            DeviceOp::Flush => self.media.fail_flush(io.flush_mark, io.effect == Some(Effect::Reset)),
         }
         match error {
             Some(kind) => Err(IoError::new(kind, "simulated fault")),
@@ -252,8 +216,7 @@ impl Device {
                 for (i, sector) in data.flat().chunks_exact(SECTOR).enumerate() {
                     if self.random.percent(50) {
                         let at = offset + (i * SECTOR) as u64;
-                        self.media
-                            .write(at, Data::Bufs(vec![Buf::copy_of(sector)]), false);
+                        self.media.write(at, Data::Bufs(vec![Buf::copy_of(sector)]), false);
                     }
                 }
             }
@@ -328,34 +291,14 @@ mod tests {
     use super::*;
 
     fn write(value: u8) -> DeviceOp {
-        DeviceOp::Write {
-            offset: 4096,
-            bufs: vec![Buf::copy_of(&[value; 1024])],
-            durable: true,
-        }
+        DeviceOp::Write { offset: 4096, bufs: vec![Buf::copy_of(&[value; 1024])], durable: true }
     }
 
     #[test]
     fn the_nth_operation_fails_as_planned() {
         let mut d = Device::new(Role::Backing, 0, 64 << 10);
-        let fault = Fault {
-            role: Role::Backing,
-            on: OpKind::Write,
-            effect: Effect::Eio,
-            first: 2,
-            count: 2,
-        };
-        d.start_round(
-            &[
-                fault,
-                Fault {
-                    role: Role::Cache,
-                    first: 1,
-                    ..fault
-                },
-            ],
-            7,
-        );
+        let fault = Fault { role: Role::Backing, on: OpKind::Write, effect: Effect::Eio, first: 2, count: 2 };
+        d.start_round(&[fault, Fault { role: Role::Cache, first: 1, ..fault }], 7);
         let outcomes: Vec<bool> = (0..5)
             .map(|n| {
                 d.submit(IoId(n), write(n as u8 + 1), 0);
@@ -375,19 +318,9 @@ mod tests {
         stamp::fill(&mut stamped, 40, crate::stamp::WriteNo(3));
         for effect in [Effect::Lost, Effect::Misdirected] {
             let mut d = Device::new(Role::Cache, 1 << 20, 64 << 10);
-            let fault = Fault {
-                role: Role::Cache,
-                on: OpKind::Write,
-                effect,
-                first: 1,
-                count: 1,
-            };
+            let fault = Fault { role: Role::Cache, on: OpKind::Write, effect, first: 1, count: 1 };
             d.start_round(&[fault], 7);
-            let op = DeviceOp::Write {
-                offset: 1 << 20,
-                bufs: vec![Buf::copy_of(&stamped)],
-                durable: true,
-            };
+            let op = DeviceOp::Write { offset: 1 << 20, bufs: vec![Buf::copy_of(&stamped)], durable: true };
             d.submit(IoId(1), op, 0);
             let (result, harm) = d.complete(IoId(1));
             assert!(result.unwrap().is_none());
@@ -401,10 +334,7 @@ mod tests {
         let mut d = Device::new(Role::Backing, 0, 64 << 10);
         d.start_round(&[], 7);
         d.unreadable.push(9);
-        let read = DeviceOp::Read {
-            offset: 4096,
-            len: 1024,
-        };
+        let read = DeviceOp::Read { offset: 4096, len: 1024 };
         d.submit(IoId(1), read.clone(), 0);
         assert_eq!(d.complete(IoId(1)).0.unwrap_err().kind, ErrorKind::Io);
         d.submit(IoId(2), write(1), 0);

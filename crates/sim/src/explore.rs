@@ -102,21 +102,9 @@ pub struct Seen {
 /// Power cuts of either device and of both, and the death of the process.
 pub const EVERY_CRASH: [CrashKind; 4] = [
     CrashKind::Kill,
-    CrashKind::Cut {
-        cache: true,
-        backing: false,
-        survival: Survival::Sectors,
-    },
-    CrashKind::Cut {
-        cache: false,
-        backing: true,
-        survival: Survival::Sectors,
-    },
-    CrashKind::Cut {
-        cache: true,
-        backing: true,
-        survival: Survival::Sectors,
-    },
+    CrashKind::Cut { cache: true, backing: false, survival: Survival::Sectors },
+    CrashKind::Cut { cache: false, backing: true, survival: Survival::Sectors },
+    CrashKind::Cut { cache: true, backing: true, survival: Survival::Sectors },
 ];
 
 /// How a path through the first life ended.
@@ -139,18 +127,9 @@ pub struct Explorer<'a, F> {
 
 /// Sees the whole of `small`, run against what `make` makes.
 pub fn explore<S: Subject>(small: &SmallWorld, make: impl FnMut(Params) -> S) -> Seen {
-    let seen = Seen {
-        complete: true,
-        ..Seen::default()
-    };
-    let mut explorer = Explorer {
-        small,
-        make,
-        world: World::new(),
-        seen,
-        states: HashSet::new(),
-        detail: Detail::Hash,
-    };
+    let seen = Seen { complete: true, ..Seen::default() };
+    let mut explorer =
+        Explorer { small, make, world: World::new(), seen, states: HashSet::new(), detail: Detail::Hash };
     explorer.schedules();
     explorer.seen.states = explorer.states.len() as u64;
     explorer.seen
@@ -164,9 +143,7 @@ impl<S: Subject, F: FnMut(Params) -> S> Explorer<'_, F> {
             let walked = self.walk(&mut schedule, u64::MAX);
             self.seen.schedules += 1;
             if let Some(Interrupt::Violation(_)) = &walked.interrupt {
-                self.report(&mut schedule, |me, schedule| {
-                    me.walk(schedule, u64::MAX).interrupt
-                });
+                self.report(&mut schedule, |me, schedule| me.walk(schedule, u64::MAX).interrupt);
                 return;
             }
             // What lies before the first choice that is new was crashed in on an earlier path.
@@ -213,30 +190,16 @@ impl<S: Subject, F: FnMut(Params) -> S> Explorer<'_, F> {
         let params = match self.world.start(&round) {
             Ok(params) => params,
             Err(i) => {
-                return Walked {
-                    steps: 0,
-                    choices_at: Vec::new(),
-                    interrupt: Some(i),
-                };
+                return Walked { steps: 0, choices_at: Vec::new(), interrupt: Some(i) };
             }
         };
         let engine = (self.make)(params);
-        let mut life = Life::new(
-            &mut self.world,
-            engine,
-            self.small.settings,
-            Random::new(1),
-            crash_at,
-        );
+        let mut life = Life::new(&mut self.world, engine, self.small.settings, Random::new(1), crash_at);
         life.shuffles = false;
         let mut choices_at = Vec::new();
         let outcome = script(&mut life, self.small, schedule, &mut choices_at);
         let interrupt = outcome.err().map(|i| at(i, 0, life.step));
-        Walked {
-            steps: life.step,
-            choices_at,
-            interrupt,
-        }
+        Walked { steps: life.step, choices_at, interrupt }
     }
 
     fn round(&self) -> Round {
@@ -314,11 +277,7 @@ impl<S: Subject, F: FnMut(Params) -> S> Explorer<'_, F> {
         if !matches!(recovered, Err(Interrupt::Crash)) {
             return recovered;
         }
-        let all = CrashKind::Cut {
-            cache: true,
-            backing: true,
-            survival: Survival::Nothing,
-        };
+        let all = CrashKind::Cut { cache: true, backing: true, survival: Survival::Nothing };
         self.world.crash_by_choice(all, &mut |_| 0);
         self.recover_once(2, u64::MAX)
     }
@@ -329,13 +288,7 @@ impl<S: Subject, F: FnMut(Params) -> S> Explorer<'_, F> {
         let params = self.world.start(&template).map_err(|i| at(i, round, 0))?;
         let volume = self.world.shape.volume_bytes;
         let engine = (self.make)(params);
-        let mut life = Life::new(
-            &mut self.world,
-            engine,
-            self.small.settings,
-            Random::new(1),
-            crash_at,
-        );
+        let mut life = Life::new(&mut self.world, engine, self.small.settings, Random::new(1), crash_at);
         life.shuffles = false;
         let mut run = || -> Result<u64, Interrupt> {
             life.pump()?;
@@ -348,10 +301,7 @@ impl<S: Subject, F: FnMut(Params) -> S> Explorer<'_, F> {
             if let Some(Err(e)) = &life.recovered {
                 return Err(broken("P1", format!("recovery refuses without a reason: {e}")));
             }
-            life.issue(Action::Read {
-                offset: 0,
-                len: volume,
-            })?;
+            life.issue(Action::Read { offset: 0, len: volume })?;
             life.pump()?;
             while life.outstanding() > 0 {
                 if !life.advance()? {
@@ -412,10 +362,7 @@ fn script<S: Subject>(
                 return Ok(());
             }
             if !life.advance()? {
-                return Err(broken(
-                    "P7",
-                    format!("stuck with {} requests outstanding", life.outstanding()),
-                ));
+                return Err(broken("P7", format!("stuck with {} requests outstanding", life.outstanding())));
             }
             continue;
         }

@@ -26,12 +26,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            actions_max: 100,
-            rounds_max: 5,
-            faults: true,
-            decay: true,
-        }
+        Self { actions_max: 100, rounds_max: 5, faults: true, decay: true }
     }
 }
 
@@ -103,11 +98,7 @@ pub fn plan(seed: u64, options: Options) -> Plan {
 
 fn shape(random: &mut Random) -> Shape {
     let blocks = *random.pick(&[1, 3, 16, 32, 64, 128, 200]);
-    let odd = if random.percent(25) {
-        random.between(1, 7) * SECTOR
-    } else {
-        0
-    };
+    let odd = if random.percent(25) { random.between(1, 7) * SECTOR } else { 0 };
     Shape {
         volume_bytes: blocks * BLOCK + odd,
         segment_bytes: *random.pick(&[64 << 10, 64 << 10, 96 << 10, 128 << 10]),
@@ -119,37 +110,18 @@ fn shape(random: &mut Random) -> Shape {
 
 fn settings(random: &mut Random) -> Settings {
     Settings {
-        write_policy: if random.percent(70) {
-            WritePolicy::WriteBack
-        } else {
-            WritePolicy::WriteThrough
-        },
-        admission: if random.percent(75) {
-            Admission::All
-        } else {
-            Admission::Sync
-        },
-        on_full: if random.percent(65) {
-            OnFull::Wait
-        } else {
-            OnFull::Bypass
-        },
-        durability: if random.percent(60) {
-            Durability::Write
-        } else {
-            Durability::Flush
-        },
+        write_policy: if random.percent(70) { WritePolicy::WriteBack } else { WritePolicy::WriteThrough },
+        admission: if random.percent(75) { Admission::All } else { Admission::Sync },
+        on_full: if random.percent(65) { OnFull::Wait } else { OnFull::Bypass },
+        durability: if random.percent(60) { Durability::Write } else { Durability::Flush },
     }
 }
 
 impl Manner {
     fn round(&mut self) -> Round {
         let most = self.options.actions_max.max(1);
-        let actions = if self.random.percent(30) {
-            self.random.between(1, 8)
-        } else {
-            self.random.between(1, most)
-        };
+        let actions =
+            if self.random.percent(30) { self.random.between(1, 8) } else { self.random.between(1, most) };
         if self.changes_settings {
             self.settings = settings(&mut self.random);
         }
@@ -184,39 +156,17 @@ impl Manner {
     fn recovery(&mut self) -> Round {
         let after = self.random.between(1, 40);
         let crash = self.crash();
-        let faults = if self.random.percent(20) {
-            self.faults(3)
-        } else {
-            Vec::new()
-        };
-        self.assemble(
-            self.settings,
-            faults,
-            Vec::new(),
-            Vec::new(),
-            End::CrashAfter(after, crash),
-        )
+        let faults = if self.random.percent(20) { self.faults(3) } else { Vec::new() };
+        self.assemble(self.settings, faults, Vec::new(), Vec::new(), End::CrashAfter(after, crash))
     }
 
     fn crash(&mut self) -> CrashKind {
         let survival = *self.random.pick(&Survival::ALL);
         match self.random.below(10) {
             0..3 => CrashKind::Kill,
-            3..5 => CrashKind::Cut {
-                cache: true,
-                backing: false,
-                survival,
-            },
-            5..7 => CrashKind::Cut {
-                cache: false,
-                backing: true,
-                survival,
-            },
-            _ => CrashKind::Cut {
-                cache: true,
-                backing: true,
-                survival,
-            },
+            3..5 => CrashKind::Cut { cache: true, backing: false, survival },
+            5..7 => CrashKind::Cut { cache: false, backing: true, survival },
+            _ => CrashKind::Cut { cache: true, backing: true, survival },
         }
     }
 
@@ -228,21 +178,13 @@ impl Manner {
             6 => End::CrashIdle(crash),
             7 => End::CrashSettled(crash),
             8 => End::Stop { destage },
-            _ => End::CrashInStop {
-                destage,
-                after: self.random.between(1, 60),
-                crash,
-            },
+            _ => End::CrashInStop { destage, after: self.random.between(1, 60), crash },
         }
     }
 
     fn range(&mut self) -> (u64, u64) {
         let sectors = self.shape.volume_bytes / SECTOR;
-        let (first, len) = if self.random.percent(85) {
-            self.hot
-        } else {
-            (0, sectors)
-        };
+        let (first, len) = if self.random.percent(85) { self.hot } else { (0, sectors) };
         let mut start = first + self.random.below(len);
         let mut count = 1 + self.random.below(self.sectors_max);
         if self.random.percent(self.aligned_percent) {
@@ -259,10 +201,7 @@ impl Manner {
             8 => self.random.below(5_000),
             _ => self.random.below(200_000),
         };
-        Step {
-            delay_us,
-            action: self.action(),
-        }
+        Step { delay_us, action: self.action() }
     }
 
     fn action(&mut self) -> Action {
@@ -289,24 +228,10 @@ impl Manner {
         let fua = self.random.percent(self.fua_percent);
         if self.random.percent(self.zero_percent) {
             let whole = self.random.percent(5);
-            let (offset, len) = if whole {
-                (0, self.shape.volume_bytes)
-            } else {
-                (offset, len)
-            };
-            return Action::Zero {
-                offset,
-                len,
-                fua,
-                unmap: self.random.percent(50),
-            };
+            let (offset, len) = if whole { (0, self.shape.volume_bytes) } else { (offset, len) };
+            return Action::Zero { offset, len, fua, unmap: self.random.percent(50) };
         }
-        Action::Write {
-            offset,
-            len,
-            fua,
-            sync: self.random.percent(50),
-        }
+        Action::Write { offset, len, fua, sync: self.random.percent(50) }
     }
 
     fn faults(&mut self, actions: u64) -> Vec<Fault> {
@@ -317,20 +242,10 @@ impl Manner {
         for _ in 0..self.random.between(1, 3) {
             let first = self.random.between(1, actions + 3);
             let count = *self.random.pick(&[1, 1, 1, 2, 5, 40, u64::MAX]);
-            let role = if self.random.percent(40) {
-                Role::Cache
-            } else {
-                Role::Backing
-            };
+            let role = if self.random.percent(40) { Role::Cache } else { Role::Backing };
             let fault = if self.decaying {
                 let effect = *self.random.pick(&[Effect::Lost, Effect::Misdirected]);
-                Fault {
-                    role: Role::Cache,
-                    on: OpKind::Write,
-                    effect,
-                    first,
-                    count: 1,
-                }
+                Fault { role: Role::Cache, on: OpKind::Write, effect, first, count: 1 }
             } else {
                 let (on, _) = *self.random.pick(&OpKind::ALL);
                 let effect = *self.random.pick(&[
@@ -342,13 +257,7 @@ impl Manner {
                     Effect::Slow,
                     Effect::Stuck,
                 ]);
-                Fault {
-                    role,
-                    on,
-                    effect,
-                    first,
-                    count,
-                }
+                Fault { role, on, effect, first, count }
             };
             faults.push(fault);
         }
@@ -361,11 +270,7 @@ impl Manner {
         }
         (0..self.random.below(4))
             .map(|_| {
-                let role = if self.random.percent(85) {
-                    Role::Cache
-                } else {
-                    Role::Backing
-                };
+                let role = if self.random.percent(85) { Role::Cache } else { Role::Backing };
                 Damage {
                     role,
                     rot: self.random.pick(&Rot::ALL).0,

@@ -181,18 +181,11 @@ impl<'w, S: Subject> Life<'w, S> {
 
     fn carry_out(&mut self, effect: Effect) -> Result<(), Interrupt> {
         match effect {
-            Effect::Io {
-                id,
-                role,
-                op,
-                class: _,
-            } => self.start_io(id, role, op),
+            Effect::Io { id, role, op, class: _ } => self.start_io(id, role, op),
             Effect::Reply { id, result } => self.reply(id, result),
             Effect::CommandDone { id, result } => self.command_done(id, result),
             Effect::Recovered(result) => {
-                self.note(&[1, u64::from(result.is_ok())], || {
-                    (format!("recovered: {result:?}"), Vec::new())
-                });
+                self.note(&[1, u64::from(result.is_ok())], || (format!("recovered: {result:?}"), Vec::new()));
                 if self.recovered.is_some() {
                     return Err(broken("wall", "recovery ended twice"));
                 }
@@ -210,17 +203,14 @@ impl<'w, S: Subject> Life<'w, S> {
     }
 
     fn schedule(&mut self, ns: u64, due: Due) {
-        self.due
-            .push(Reverse((Nanos(self.now.0 + ns), self.world.steps, due)));
+        self.due.push(Reverse((Nanos(self.now.0 + ns), self.world.steps, due)));
     }
 
     fn start_io(&mut self, id: IoId, role: Role, op: DeviceOp) -> Result<(), Interrupt> {
-        self.world
-            .trace
-            .note((self.now, self.step), &[3, id.0, op.write_bytes()], || {
-                let (text, sectors) = trace::describe_op(role, &op);
-                (format!("start  {:>4} {text}", id.0), sectors)
-            });
+        self.world.trace.note((self.now, self.step), &[3, id.0, op.write_bytes()], || {
+            let (text, sectors) = trace::describe_op(role, &op);
+            (format!("start  {:>4} {text}", id.0), sectors)
+        });
         if let DeviceOp::Write { bufs, .. } = &op {
             bufs.iter().for_each(|b| self.world.trace.data(b));
         }
@@ -325,16 +315,10 @@ impl<'w, S: Subject> Life<'w, S> {
     }
 
     fn complete_cache(&mut self, id: IoId) -> forebay_block::DeviceResult {
-        let write = self
-            .world
-            .cache
-            .in_flight
-            .iter()
-            .find(|io| io.id == id)
-            .and_then(|io| match &io.op {
-                DeviceOp::Write { offset, .. } => Some((io.step, *offset, io.op.write_bytes())),
-                _ => None,
-            });
+        let write = self.world.cache.in_flight.iter().find(|io| io.id == id).and_then(|io| match &io.op {
+            DeviceOp::Write { offset, .. } => Some((io.step, *offset, io.op.write_bytes())),
+            _ => None,
+        });
         let (result, harm) = self.world.cache.complete(id);
         if let (Some((submitted, offset, len)), Ok(_)) = (write, &result) {
             self.world.cache_written(submitted, offset, len, harm);
@@ -343,10 +327,7 @@ impl<'w, S: Subject> Life<'w, S> {
     }
 
     pub(crate) fn errors(&self) -> Errors {
-        Errors {
-            cache: self.world.cache.errors,
-            backing: self.world.backing.errors,
-        }
+        Errors { cache: self.world.cache.errors, backing: self.world.backing.errors }
     }
 
     fn new_id(&mut self) -> RequestId {
@@ -361,9 +342,7 @@ impl<'w, S: Subject> Life<'w, S> {
     pub fn issue(&mut self, action: Action) -> Result<(), Interrupt> {
         self.count_step()?;
         let id = self.new_id();
-        self.note(&[5, id.0], || {
-            (format!("issue  {:>4} {action}", id.0), sectors_of(&action))
-        });
+        self.note(&[5, id.0], || (format!("issue  {:>4} {action}", id.0), sectors_of(&action)));
         match action {
             Action::Drain => Ok(()),
             Action::Set(settings) => {
@@ -372,10 +351,7 @@ impl<'w, S: Subject> Life<'w, S> {
                 Ok(())
             }
             Action::Destage => {
-                let floors = self
-                    .world
-                    .oracle
-                    .floors(0, self.world.shape.volume_bytes / SECTOR_BYTES);
+                let floors = self.world.oracle.floors(0, self.world.shape.volume_bytes / SECTOR_BYTES);
                 let ticket = self.world.oracle.issue_flush();
                 self.order(id, Ordered::Destage { floors, ticket }, Command::Destage);
                 Ok(())
@@ -394,9 +370,7 @@ impl<'w, S: Subject> Life<'w, S> {
     pub fn stop(&mut self, destage: bool) -> Result<(), Interrupt> {
         self.count_step()?;
         let id = self.new_id();
-        self.note(&[6, id.0], || {
-            (format!("stop   {:>4} destage={destage}", id.0), Vec::new())
-        });
+        self.note(&[6, id.0], || (format!("stop   {:>4} destage={destage}", id.0), Vec::new()));
         self.stopping = true;
         self.order(id, Ordered::Stop { destage }, Command::Stop { destage });
         Ok(())
@@ -412,63 +386,25 @@ impl<'w, S: Subject> Life<'w, S> {
         let oracle = &mut self.world.oracle;
         let durable_mode = self.settings.durability == forebay_policy::Durability::Write;
         let (op, asked, offset, len) = match action {
-            Action::Read { offset, len } => (
-                Op::Read {
-                    offset,
-                    len: len as usize,
-                },
-                Asked::Read(oracle.issue_read()),
-                offset,
-                len,
-            ),
-            Action::Status { offset, len } => (
-                Op::Status { offset, len },
-                Asked::Status(oracle.issue_read()),
-                offset,
-                len,
-            ),
-            Action::Write {
-                offset,
-                len,
-                fua,
-                sync,
-            } => {
+            Action::Read { offset, len } => {
+                (Op::Read { offset, len: len as usize }, Asked::Read(oracle.issue_read()), offset, len)
+            }
+            Action::Status { offset, len } => {
+                (Op::Status { offset, len }, Asked::Status(oracle.issue_read()), offset, len)
+            }
+            Action::Write { offset, len, fua, sync } => {
                 origin.sync = sync;
                 let first = offset / SECTOR_BYTES;
                 let no = oracle.issue_write(first, len / SECTOR_BYTES, false, fua || durable_mode);
                 let mut data = BufMut::zeroed(len as usize);
                 stamp::fill(&mut data, first, no);
                 self.world.stats.bytes_written += len;
-                (
-                    Op::Write {
-                        offset,
-                        data: data.freeze(),
-                        fua,
-                    },
-                    Asked::Write(no),
-                    offset,
-                    len,
-                )
+                (Op::Write { offset, data: data.freeze(), fua }, Asked::Write(no), offset, len)
             }
-            Action::Zero {
-                offset,
-                len,
-                fua,
-                unmap,
-            } => {
+            Action::Zero { offset, len, fua, unmap } => {
                 let (first, count) = (offset / SECTOR_BYTES, len / SECTOR_BYTES);
                 let no = oracle.issue_write(first, count, true, fua || durable_mode);
-                (
-                    Op::Zero {
-                        offset,
-                        len,
-                        unmap,
-                        fua,
-                    },
-                    Asked::Write(no),
-                    offset,
-                    len,
-                )
+                (Op::Zero { offset, len, unmap, fua }, Asked::Write(no), offset, len)
             }
             _ => (Op::Flush, Asked::Flush(oracle.issue_flush()), 0, 0),
         };

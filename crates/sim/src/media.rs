@@ -87,13 +87,7 @@ pub enum Survival {
 
 impl Survival {
     /// Every way.
-    pub const ALL: [Self; 5] = [
-        Self::Nothing,
-        Self::Everything,
-        Self::Sectors,
-        Self::Writes,
-        Self::Prefix,
-    ];
+    pub const ALL: [Self; 5] = [Self::Nothing, Self::Everything, Self::Sectors, Self::Writes, Self::Prefix];
 }
 
 /// A device's sectors. Offsets are bytes from the device's start; the first `start` bytes are not simulated.
@@ -128,13 +122,7 @@ impl Media {
 
     /// Makes this a medium of `len` zero bytes again, reusing its memory.
     pub fn wipe(&mut self, start: u64, len: usize) {
-        for chunk in self
-            .touched
-            .iter()
-            .enumerate()
-            .filter(|(_, t)| **t)
-            .map(|(i, _)| i * CHUNK)
-        {
+        for chunk in self.touched.iter().enumerate().filter(|(_, t)| **t).map(|(i, _)| i * CHUNK) {
             let end = (chunk + CHUNK).min(self.now.len());
             self.now[chunk..end].fill(0);
             self.durable[chunk..end].fill(0);
@@ -192,13 +180,7 @@ impl Media {
                 return;
             }
         }
-        self.unflushed.push(Entry {
-            order: self.order,
-            offset: at,
-            data,
-            durable,
-            abandoned: false,
-        });
+        self.unflushed.push(Entry { order: self.order, offset: at, data, durable, abandoned: false });
     }
 
     /// What a flush that is submitted now will cover when it completes.
@@ -215,11 +197,7 @@ impl Media {
             }
         }
         self.unflushed.retain(|e| e.order > mark || e.abandoned);
-        let volatile = self
-            .unflushed
-            .iter()
-            .position(|e| !e.durable)
-            .unwrap_or(self.unflushed.len());
+        let volatile = self.unflushed.iter().position(|e| !e.durable).unwrap_or(self.unflushed.len());
         self.unflushed.drain(..volatile);
     }
 
@@ -258,10 +236,7 @@ impl Media {
             }
             Survival::Prefix => {
                 let kept = random.below(self.unflushed.len() as u64 + 1) as usize;
-                let torn = self
-                    .unflushed
-                    .get(kept)
-                    .map(|e| (e.offset, e.offset + e.data.len()));
+                let torn = self.unflushed.get(kept).map(|e| (e.offset, e.offset + e.data.len()));
                 let mut index = 0;
                 self.unflushed.retain(|e| {
                     index += 1;
@@ -409,10 +384,7 @@ mod tests {
             usize::from(s == 1)
         });
         assert_eq!(asked, [(0, 1), (1, 1), (8, 1)]);
-        assert_eq!(
-            [sector(&m, 0), sector(&m, 1), sector(&m, 8), sector(&m, 9)],
-            [1, 9, 3, 3]
-        );
+        assert_eq!([sector(&m, 0), sector(&m, 1), sector(&m, 8), sector(&m, 9)], [1, 9, 3, 3]);
     }
 
     #[test]
@@ -462,11 +434,7 @@ mod tests {
                         4..8 => &[1, 2, 3],
                         _ => &[0, 3],
                     };
-                    assert!(
-                        allowed.contains(&sector(&m, n)),
-                        "{survival:?} {n} {}",
-                        sector(&m, n)
-                    );
+                    assert!(allowed.contains(&sector(&m, n)), "{survival:?} {n} {}", sector(&m, n));
                     assert_eq!(m.read(n * 512, SECTOR), m.read_durable(n * 512, SECTOR));
                 }
             }

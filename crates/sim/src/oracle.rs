@@ -156,13 +156,7 @@ impl Oracle {
         self.sectors.resize_with(sectors as usize, Sector::default);
         for s in &mut self.sectors {
             s.versions.clear();
-            s.versions.push(Version {
-                write: 0,
-                seen: NEVER,
-                kept: Kept::Cut,
-                hidden: NEVER,
-                dead: NEVER,
-            });
+            s.versions.push(Version { write: 0, seen: NEVER, kept: Kept::Cut, hidden: NEVER, dead: NEVER });
             s.floor = 0;
             s.excuse = Excuse::default();
         }
@@ -188,25 +182,9 @@ impl Oracle {
         let issue = self.tick();
         let no = self.writes.len() as u32;
         let (end, certain, kept) = (NEVER, NEVER, Kept::No);
-        self.writes.push(Write {
-            first,
-            count,
-            zero,
-            durable,
-            issue,
-            end,
-            certain,
-            kept,
-            run: self.run,
-        });
+        self.writes.push(Write { first, count, zero, durable, issue, end, certain, kept, run: self.run });
         for s in &mut self.sectors[first as usize..(first + count) as usize] {
-            s.versions.push(Version {
-                write: no,
-                seen: NEVER,
-                kept: Kept::No,
-                hidden: NEVER,
-                dead: NEVER,
-            });
+            s.versions.push(Version { write: no, seen: NEVER, kept: Kept::No, hidden: NEVER, dead: NEVER });
         }
         self.open.push(no);
         WriteNo(no)
@@ -278,10 +256,7 @@ impl Oracle {
         for (sector, no, seen) in std::mem::take(&mut self.recovered) {
             if seen >= ticket.0 {
                 self.recovered.push((sector, no, seen));
-            } else if let Some(v) = self.sectors[sector as usize]
-                .versions
-                .iter_mut()
-                .find(|v| v.write == no)
+            } else if let Some(v) = self.sectors[sector as usize].versions.iter_mut().find(|v| v.write == no)
             {
                 v.kept = Kept::Cut;
             }
@@ -377,18 +352,11 @@ impl Oracle {
         let message = match content {
             Content::Foreign => "data that nobody wrote, or half a sector".to_owned(),
             Content::Stamp { sector: from, write } if from != sector => {
-                format!(
-                    "data of sector {from} (write {}) in the place of sector {sector}",
-                    write.0
-                )
+                format!("data of sector {from} (write {}) in the place of sector {sector}", write.0)
             }
             _ => return Ok(()),
         };
-        Err(Wrong {
-            promise: "P5",
-            sector,
-            message,
-        })
+        Err(Wrong { promise: "P5", sector, message })
     }
 
     fn is_overwritten(&self, state: &Sector, version: &Version, before: u64) -> bool {
@@ -416,11 +384,7 @@ impl Oracle {
         };
         // A version that was overwritten before a crash and is back is a resurrection; else the read was stale.
         let promise = if run < self.run { "P3" } else { "P2" };
-        Wrong {
-            promise,
-            sector,
-            message: format!("got {got}, allowed: {}", expected.join(", ")),
-        }
+        Wrong { promise, sector, message: format!("got {got}, allowed: {}", expected.join(", ")) }
     }
 
     /// A write, for a person.
@@ -450,11 +414,7 @@ impl Oracle {
             if let [only] = matching {
                 v.seen = v.seen.min(now);
                 if w.run < self.run && w.kept.max(v.kept) < Kept::Cut {
-                    v.kept = if self.settled_since_crash {
-                        Kept::Cut
-                    } else {
-                        Kept::Kill
-                    };
+                    v.kept = if self.settled_since_crash { Kept::Cut } else { Kept::Kill };
                     self.recovered.push((sector, *only, now));
                 }
             }
@@ -511,10 +471,7 @@ impl Oracle {
 
     /// The acknowledged state now, for [`Oracle::check_alone`].
     pub fn floors(&self, first: u64, count: u64) -> Vec<u64> {
-        self.sectors[first as usize..(first + count) as usize]
-            .iter()
-            .map(|s| s.floor)
-            .collect()
+        self.sectors[first as usize..(first + count) as usize].iter().map(|s| s.floor).collect()
     }
 
     /// The issue of a write, as a floor for the sectors that it wrote.
@@ -564,9 +521,7 @@ impl Oracle {
     /// Whether reading any sector of the range may fail.
     pub fn may_fail(&self, first: u64, count: u64) -> bool {
         let end = (first + count).min(self.sectors.len() as u64);
-        self.sectors[(first.min(end)) as usize..end as usize]
-            .iter()
-            .any(|s| s.excuse.error)
+        self.sectors[(first.min(end)) as usize..end as usize].iter().any(|s| s.excuse.error)
     }
 
     /// Every sector may have gone back: the newest writes were lost without a trace.
@@ -586,12 +541,7 @@ impl Oracle {
     /// A hash of what may be read from now on.
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        for (i, s) in self
-            .sectors
-            .iter()
-            .enumerate()
-            .filter(|(_, s)| s.versions.len() > 1 || s.floor > 0)
-        {
+        for (i, s) in self.sectors.iter().enumerate().filter(|(_, s)| s.versions.len() > 1 || s.floor > 0) {
             for v in s.versions.iter().filter(|v| v.dead == NEVER) {
                 let w = &self.writes[v.write as usize];
                 let certain = u64::from(w.certain != NEVER) << 1 | u64::from(v.seen != NEVER);
@@ -617,14 +567,8 @@ const fn stamp_sectors_per_block() -> u64 {
 mod tests {
     use super::*;
 
-    const KILL: Crash = Crash {
-        survives: Kept::Kill,
-        all_settled: false,
-    };
-    const CUT: Crash = Crash {
-        survives: Kept::Cut,
-        all_settled: true,
-    };
+    const KILL: Crash = Crash { survives: Kept::Kill, all_settled: false };
+    const CUT: Crash = Crash { survives: Kept::Cut, all_settled: true };
 
     fn content(value: Option<WriteNo>) -> Vec<u8> {
         let mut data = vec![0; SECTOR];
@@ -664,10 +608,7 @@ mod tests {
         assert_eq!(read(&mut o, Some(a)), Ok(()));
         assert_eq!(read(&mut o, None), Err("P2"), "it went back");
         o.acknowledge(a);
-        assert!(
-            o.finish_read(long, 0, &content(None)).is_ok(),
-            "a read that began earlier may be slow"
-        );
+        assert!(o.finish_read(long, 0, &content(None)).is_ok(), "a read that began earlier may be slow");
         assert_eq!(read(&mut o, Some(a)), Ok(()));
     }
 
@@ -701,11 +642,7 @@ mod tests {
         o.crash(CUT);
         assert_eq!(read(&mut o, None), Err("P3"));
         assert_eq!(read(&mut o, Some(a)), Ok(()));
-        assert_eq!(
-            read(&mut o, Some(b)),
-            Err("P3"),
-            "what was read after the crash stays"
-        );
+        assert_eq!(read(&mut o, Some(b)), Err("P3"), "what was read after the crash stays");
         let (mut o, a, b) = start();
         let flush = o.issue_flush();
         o.acknowledge_flush(flush);
@@ -730,11 +667,7 @@ mod tests {
         o.fail_flush(failed);
         o.acknowledge_flush(again);
         o.crash(CUT);
-        assert_eq!(
-            read(&mut o, None),
-            Ok(()),
-            "a failed flush is not mended by a later one"
-        );
+        assert_eq!(read(&mut o, None), Ok(()), "a failed flush is not mended by a later one");
     }
 
     #[test]
@@ -781,9 +714,6 @@ mod tests {
         assert!(o.check_alone("P1", &floors, 0, &content(None)).is_err());
         assert!(o.check_alone("P1", &floors, 0, &content(Some(a))).is_ok());
         assert!(o.check_alone("P1", &floors, 0, &content(Some(b))).is_ok());
-        assert!(
-            o.check_alone("P1", &o.floors(0, 1), 0, &content(Some(a)))
-                .is_err()
-        );
+        assert!(o.check_alone("P1", &o.floors(0, 1), 0, &content(Some(a))).is_err());
     }
 }

@@ -25,10 +25,7 @@ pub struct PlanError {
 }
 
 fn name_of<T: PartialEq + Copy>(table: &[(T, &'static str)], value: T) -> &'static str {
-    table
-        .iter()
-        .find(|(v, _)| *v == value)
-        .map_or("?", |(_, name)| name)
+    table.iter().find(|(v, _)| *v == value).map_or("?", |(_, name)| name)
 }
 
 const ROLES: [(Role, &str); 2] = [(Role::Cache, "cache"), (Role::Backing, "backing")];
@@ -51,10 +48,7 @@ struct Flags<'a>(&'a [(bool, &'static str)]);
 
 impl fmt::Display for Flags<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .iter()
-            .filter(|(set, _)| *set)
-            .try_for_each(|(_, name)| write!(f, " {name}"))
+        self.0.iter().filter(|(set, _)| *set).try_for_each(|(_, name)| write!(f, " {name}"))
     }
 }
 
@@ -62,29 +56,11 @@ impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Read { offset, len } => write!(f, "read {offset} {len}"),
-            Self::Write {
-                offset,
-                len,
-                fua,
-                sync,
-            } => {
-                write!(
-                    f,
-                    "write {offset} {len}{}",
-                    Flags(&[(*fua, "fua"), (*sync, "sync")])
-                )
+            Self::Write { offset, len, fua, sync } => {
+                write!(f, "write {offset} {len}{}", Flags(&[(*fua, "fua"), (*sync, "sync")]))
             }
-            Self::Zero {
-                offset,
-                len,
-                fua,
-                unmap,
-            } => {
-                write!(
-                    f,
-                    "zero {offset} {len}{}",
-                    Flags(&[(*fua, "fua"), (*unmap, "unmap")])
-                )
+            Self::Zero { offset, len, fua, unmap } => {
+                write!(f, "zero {offset} {len}{}", Flags(&[(*fua, "fua"), (*unmap, "unmap")]))
             }
             Self::Flush => f.write_str("flush"),
             Self::Status { offset, len } => write!(f, "status {offset} {len}"),
@@ -99,11 +75,7 @@ impl fmt::Display for CrashKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kill => f.write_str("kill"),
-            Self::Cut {
-                cache,
-                backing,
-                survival,
-            } => {
+            Self::Cut { cache, backing, survival } => {
                 let which = match (cache, backing) {
                     (true, false) => "cache",
                     (false, true) => "backing",
@@ -123,11 +95,7 @@ impl fmt::Display for End {
             Self::CrashIdle(crash) => write!(f, "idle {crash}"),
             Self::CrashSettled(crash) => write!(f, "settled {crash}"),
             Self::Stop { destage } => write!(f, "stop {}", how(*destage)),
-            Self::CrashInStop {
-                destage,
-                after,
-                crash,
-            } => {
+            Self::CrashInStop { destage, after, crash } => {
                 write!(f, "in-stop {} {after} {crash}", how(*destage))
             }
         }
@@ -186,8 +154,7 @@ impl<'a> Words<'a> {
 
     fn number<T: FromStr>(&mut self) -> Result<T, String> {
         let word = self.word()?;
-        word.parse()
-            .map_err(|_| format!("'{word}' is not a number that fits"))
+        word.parse().map_err(|_| format!("'{word}' is not a number that fits"))
     }
 
     fn one_of<T: Copy>(&mut self, table: &[(T, &'static str)]) -> Result<T, String> {
@@ -202,21 +169,14 @@ impl<'a> Words<'a> {
 
     fn keyword(&mut self, name: &str) -> Result<(), String> {
         let word = self.word()?;
-        if word == name {
-            Ok(())
-        } else {
-            Err(format!("'{word}' where '{name}' belongs"))
-        }
+        if word == name { Ok(()) } else { Err(format!("'{word}' where '{name}' belongs")) }
     }
 
     /// The rest of the line: flags, each at most once.
     fn flags<const N: usize>(&mut self, names: [&'static str; N]) -> Result<[bool; N], String> {
         let mut set = [false; N];
         for word in self.0.by_ref() {
-            let i = names
-                .iter()
-                .position(|n| *n == word)
-                .ok_or_else(|| format!("'{word}' is unknown"))?;
+            let i = names.iter().position(|n| *n == word).ok_or_else(|| format!("'{word}' is unknown"))?;
             set[i] = true;
         }
         Ok(set)
@@ -225,9 +185,7 @@ impl<'a> Words<'a> {
     fn settings(&mut self) -> Result<Settings, String> {
         let mut settings = Settings::default();
         for word in self.0.by_ref() {
-            let (key, value) = word
-                .split_once('=')
-                .ok_or_else(|| format!("'{word}' is not KEY=VALUE"))?;
+            let (key, value) = word.split_once('=').ok_or_else(|| format!("'{word}' is not KEY=VALUE"))?;
             settings.set(key, value).map_err(|e| e.to_string())?;
         }
         Ok(settings)
@@ -242,11 +200,7 @@ impl<'a> Words<'a> {
                     ((false, true), "backing"),
                     ((true, true), "both"),
                 ])?;
-                Ok(CrashKind::Cut {
-                    cache,
-                    backing,
-                    survival: self.one_of(&SURVIVALS)?,
-                })
+                Ok(CrashKind::Cut { cache, backing, survival: self.one_of(&SURVIVALS)? })
             }
             other => Err(format!("'{other}' is not a crash")),
         }
@@ -258,9 +212,7 @@ impl<'a> Words<'a> {
             "after" => End::CrashAfter(self.number()?, self.crash()?),
             "idle" => End::CrashIdle(self.crash()?),
             "settled" => End::CrashSettled(self.crash()?),
-            "stop" => End::Stop {
-                destage: self.one_of(&stops)?,
-            },
+            "stop" => End::Stop { destage: self.one_of(&stops)? },
             "in-stop" => End::CrashInStop {
                 destage: self.one_of(&stops)?,
                 after: self.number()?,
@@ -272,35 +224,19 @@ impl<'a> Words<'a> {
 
     fn action(&mut self, name: &str) -> Result<Action, String> {
         Ok(match name {
-            "read" => Action::Read {
-                offset: self.number()?,
-                len: self.number()?,
-            },
+            "read" => Action::Read { offset: self.number()?, len: self.number()? },
             "write" => {
                 let (offset, len) = (self.number()?, self.number()?);
                 let [fua, sync] = self.flags(["fua", "sync"])?;
-                Action::Write {
-                    offset,
-                    len,
-                    fua,
-                    sync,
-                }
+                Action::Write { offset, len, fua, sync }
             }
             "zero" => {
                 let (offset, len) = (self.number()?, self.number()?);
                 let [fua, unmap] = self.flags(["fua", "unmap"])?;
-                Action::Zero {
-                    offset,
-                    len,
-                    fua,
-                    unmap,
-                }
+                Action::Zero { offset, len, fua, unmap }
             }
             "flush" => Action::Flush,
-            "status" => Action::Status {
-                offset: self.number()?,
-                len: self.number()?,
-            },
+            "status" => Action::Status { offset: self.number()?, len: self.number()? },
             "set" => Action::Set(self.settings()?),
             "destage" => Action::Destage,
             "drain" => Action::Drain,
@@ -366,10 +302,7 @@ impl Reader {
                         round.end = words.end()?;
                         self.ended = true;
                     }
-                    other => round.steps.push(Step {
-                        delay_us,
-                        action: words.action(other)?,
-                    }),
+                    other => round.steps.push(Step { delay_us, action: words.action(other)? }),
                 }
             }
         }
@@ -388,13 +321,7 @@ impl Reader {
         words.keyword("align")?;
         let align = words.number()?;
         let [stamped] = words.flags(["stamped"])?;
-        let shape = Shape {
-            volume_bytes,
-            segment_bytes,
-            segment_count,
-            align,
-            stamped,
-        };
+        let shape = Shape { volume_bytes, segment_bytes, segment_count, align, stamped };
         // Stamps have room for 2^24 sectors; the cache is kept in memory.
         let fits = (512..=1 << 32).contains(&volume_bytes)
             && u64::from(segment_bytes) * u64::from(segment_count) <= 1 << 32;
@@ -410,18 +337,10 @@ impl Reader {
         let effect = words.one_of(&Effect::ALL)?;
         let first = words.number()?;
         let count = match words.0.next() {
-            Some(word) => word
-                .parse()
-                .map_err(|_| format!("'{word}' is not a number that fits"))?,
+            Some(word) => word.parse().map_err(|_| format!("'{word}' is not a number that fits"))?,
             None => u64::MAX,
         };
-        Ok(Fault {
-            role,
-            on,
-            effect,
-            first,
-            count,
-        })
+        Ok(Fault { role, on, effect, first, count })
     }
 }
 
@@ -429,12 +348,7 @@ impl FromStr for Plan {
     type Err = PlanError;
 
     fn from_str(text: &str) -> Result<Self, PlanError> {
-        let mut reader = Reader {
-            seed: 0,
-            shape: None,
-            rounds: Vec::new(),
-            ended: true,
-        };
+        let mut reader = Reader { seed: 0, shape: None, rounds: Vec::new(), ended: true };
         let mut titled = false;
         let mut last = 0;
         for (i, line) in text.lines().enumerate() {
@@ -448,27 +362,15 @@ impl FromStr for Plan {
                 if titled {
                     continue;
                 }
-                return Err(PlanError {
-                    line: last,
-                    message: format!("a plan begins with '{TITLE}'"),
-                });
+                return Err(PlanError { line: last, message: format!("a plan begins with '{TITLE}'") });
             }
-            reader
-                .line(line)
-                .map_err(|message| PlanError { line: last, message })?;
+            reader.line(line).map_err(|message| PlanError { line: last, message })?;
         }
-        let error = |message: &str| PlanError {
-            line: last,
-            message: message.to_owned(),
-        };
+        let error = |message: &str| PlanError { line: last, message: message.to_owned() };
         let shape = reader.shape.ok_or_else(|| error("there is no 'volume' line"))?;
         if !reader.ended {
             return Err(error("the last round has no end"));
         }
-        Ok(Self {
-            seed: reader.seed,
-            shape,
-            rounds: reader.rounds,
-        })
+        Ok(Self { seed: reader.seed, shape, rounds: reader.rounds })
     }
 }

@@ -20,9 +20,7 @@ impl Random {
     /// The stream of `seed`.
     pub fn new(seed: u64) -> Self {
         let mut s = seed;
-        Self {
-            state: std::array::from_fn(|_| split_mix(&mut s)),
-        }
+        Self { state: std::array::from_fn(|_| split_mix(&mut s)) }
     }
 
     /// An independent stream for the purpose `label`, so that one consumer's draws do not shift another's.
@@ -87,10 +85,7 @@ mod tests {
         assert_eq!(split_mix(&mut s), 6_457_827_717_110_365_317);
         assert_eq!(split_mix(&mut s), 3_203_168_211_198_807_973);
         let mut r = Random { state: [1, 2, 3, 4] };
-        assert_eq!(
-            [r.bits(), r.bits(), r.bits()],
-            [41_943_041, 58_720_359, 3_588_806_011_781_223]
-        );
+        assert_eq!([r.bits(), r.bits(), r.bits()], [41_943_041, 58_720_359, 3_588_806_011_781_223]);
     }
 
     #[test]

@@ -67,21 +67,13 @@ impl Simulator {
             }
         }
         let world = &mut self.world;
-        for (sum, (a, b)) in world
-            .stats
-            .faults
-            .iter_mut()
-            .zip(world.cache.effects.iter().zip(world.backing.effects))
+        for (sum, (a, b)) in
+            world.stats.faults.iter_mut().zip(world.cache.effects.iter().zip(world.backing.effects))
         {
             *sum = a + b;
         }
         let lines = std::mem::take(&mut world.trace.lines);
-        Outcome {
-            violation,
-            stats: world.stats,
-            hash: world.trace.hash(),
-            lines,
-        }
+        Outcome { violation, stats: world.stats, hash: world.trace.hash(), lines }
     }
 
     fn round<S: Subject>(
@@ -99,10 +91,8 @@ impl Simulator {
             _ => u64::MAX,
         };
         let random = Random::derived(round.schedule, 3);
-        let mut script = Script {
-            life: Life::new(world, make(params), round.settings, random, crash_at),
-            healed: false,
-        };
+        let mut script =
+            Script { life: Life::new(world, make(params), round.settings, random, crash_at), healed: false };
         let outcome = script.live(round);
         let (step, recovered) = (script.life.step, script.life.recovered.is_some());
         let now = script.life.now;
@@ -114,9 +104,7 @@ impl Simulator {
             (Err(other), _) => return Err((other, step)),
         };
         world.stats.crashes_in_recovery += u64::from(!recovered);
-        world.trace.note((now, step), &[9], || {
-            (format!("end of the round: {}", round.end), Vec::new())
-        });
+        world.trace.note((now, step), &[9], || (format!("end of the round: {}", round.end), Vec::new()));
         match crash {
             Some(kind) => world.crash(kind, &mut random),
             None => {
@@ -181,16 +169,10 @@ impl<S: Subject> Script<'_, S> {
             return Ok(());
         }
         if self.healed {
-            let why = if waited < PATIENCE.0 {
-                "nothing is in flight"
-            } else {
-                "nothing is answered for long"
-            };
+            let why =
+                if waited < PATIENCE.0 { "nothing is in flight" } else { "nothing is answered for long" };
             let n = self.life.outstanding();
-            return Err(broken(
-                "P7",
-                format!("stuck: {why}, with {n} requests and commands outstanding"),
-            ));
+            return Err(broken("P7", format!("stuck: {why}, with {n} requests and commands outstanding")));
         }
         self.healed = true;
         self.life.progress = self.life.now;
@@ -270,10 +252,7 @@ impl<S: Subject> Script<'_, S> {
         let until = Nanos(self.life.now.0 + PATIENCE.0);
         while self.life.now < until && self.life.advance()? {
             if !self.life.is_busy()
-                && self
-                    .life
-                    .next_event()
-                    .is_none_or(|at| at > self.life.now.plus_ms(5000))
+                && self.life.next_event().is_none_or(|at| at > self.life.now.plus_ms(5000))
             {
                 break;
             }
@@ -287,10 +266,7 @@ impl<S: Subject> Script<'_, S> {
                 return Err(broken("wall", "stopped, but operations are in flight"));
             }
             if self.life.state() != Some(State::Stopped) {
-                return Err(broken(
-                    "wall",
-                    "a completed stop does not leave the state 'stopped'",
-                ));
+                return Err(broken("wall", "a completed stop does not leave the state 'stopped'"));
             }
         }
         Ok(())

@@ -29,12 +29,7 @@ pub fn shrink(
     violation: Violation,
     judge: impl FnMut(&Plan) -> Option<Violation>,
 ) -> (Plan, Violation) {
-    let mut shrinker = Shrinker {
-        best: plan.clone(),
-        violation,
-        judge,
-        runs: 0,
-    };
+    let mut shrinker = Shrinker { best: plan.clone(), violation, judge, runs: 0 };
     loop {
         let before = shrinker.best.clone();
         shrinker.rounds();
@@ -200,16 +195,8 @@ impl<F: FnMut(&Plan) -> Option<Violation>> Shrinker<F> {
     fn crash(&mut self, i: usize) {
         let kinds = [
             CrashKind::Kill,
-            CrashKind::Cut {
-                cache: true,
-                backing: true,
-                survival: Survival::Nothing,
-            },
-            CrashKind::Cut {
-                cache: true,
-                backing: true,
-                survival: Survival::Everything,
-            },
+            CrashKind::Cut { cache: true, backing: true, survival: Survival::Nothing },
+            CrashKind::Cut { cache: true, backing: true, survival: Survival::Everything },
         ];
         let end = self.best.rounds[i].end;
         for kind in kinds {
@@ -244,18 +231,13 @@ impl<F: FnMut(&Plan) -> Option<Violation>> Shrinker<F> {
             change(&mut plan);
             plan
         };
-        let end = self
-            .best
-            .rounds
-            .iter()
-            .flat_map(|r| &r.steps)
-            .map(|s| match s.action {
-                Action::Read { offset, len }
-                | Action::Write { offset, len, .. }
-                | Action::Status { offset, len }
-                | Action::Zero { offset, len, .. } => offset + len,
-                _ => 0,
-            });
+        let end = self.best.rounds.iter().flat_map(|r| &r.steps).map(|s| match s.action {
+            Action::Read { offset, len }
+            | Action::Write { offset, len, .. }
+            | Action::Status { offset, len }
+            | Action::Zero { offset, len, .. } => offset + len,
+            _ => 0,
+        });
         let end = end.max().unwrap_or(0).max(4096).next_multiple_of(4096);
         let changes: [&dyn Fn(&mut Plan); 5] = [
             &|p| p.shape.volume_bytes = end.min(p.shape.volume_bytes),

@@ -52,11 +52,7 @@ pub fn read(sector: &[u8]) -> Content {
         return Content::Foreign;
     };
     if first == 0 {
-        return if words.iter().all(|w| *w == [0; 8]) {
-            Content::Zero
-        } else {
-            Content::Foreign
-        };
+        return if words.iter().all(|w| *w == [0; 8]) { Content::Zero } else { Content::Foreign };
     }
     let mut expected = first;
     let mut difference = 0;
@@ -67,10 +63,7 @@ pub fn read(sector: &[u8]) -> Content {
     if difference != 0 || first >> 56 != MARK {
         return Content::Foreign;
     }
-    Content::Stamp {
-        sector: (first >> 32) & 0xff_ffff,
-        write: WriteNo(first as u32),
-    }
+    Content::Stamp { sector: (first >> 32) & 0xff_ffff, write: WriteNo(first as u32) }
 }
 
 #[cfg(test)]
@@ -81,13 +74,7 @@ mod tests {
     fn a_stamp_reads_back_and_any_damage_shows() {
         let mut data = vec![0; 2 * SECTOR];
         fill(&mut data, 77, WriteNo(5));
-        assert_eq!(
-            read(&data[SECTOR..]),
-            Content::Stamp {
-                sector: 78,
-                write: WriteNo(5)
-            }
-        );
+        assert_eq!(read(&data[SECTOR..]), Content::Stamp { sector: 78, write: WriteNo(5) });
         let other = {
             let mut d = vec![0; SECTOR];
             fill(&mut d, 77, WriteNo(6));

@@ -46,12 +46,7 @@ pub struct Trace {
 impl Trace {
     /// An empty history.
     pub fn new(detail: Detail) -> Self {
-        Self {
-            hash: 0xcbf2_9ce4_8422_2325,
-            detail,
-            lines: Vec::new(),
-            round: 0,
-        }
+        Self { hash: 0xcbf2_9ce4_8422_2325, detail, lines: Vec::new(), round: 0 }
     }
 
     /// The hash so far.
@@ -60,9 +55,7 @@ impl Trace {
     }
 
     fn mix(&mut self, word: u64) {
-        self.hash = (self.hash ^ word)
-            .wrapping_mul(0x2545_f491_4f6c_dd1d)
-            .rotate_left(29);
+        self.hash = (self.hash ^ word).wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(29);
     }
 
     /// An event: its numbers for the hash, its words for the lines.
@@ -78,13 +71,7 @@ impl Trace {
         }
         if self.detail == Detail::Lines {
             let (text, sectors) = words();
-            self.lines.push(Line {
-                round: self.round,
-                step,
-                now,
-                text,
-                sectors,
-            });
+            self.lines.push(Line { round: self.round, step, now, text, sectors });
         }
     }
 
@@ -119,11 +106,7 @@ pub fn describe_op(role: Role, op: &DeviceOp) -> (String, Vec<(u64, u64)>) {
             let how = if *unmap { "discard" } else { "zero" };
             (format!("{name} {how} {offset}+{len}"), own(*offset, *len))
         }
-        DeviceOp::Write {
-            offset,
-            bufs,
-            durable,
-        } => {
+        DeviceOp::Write { offset, bufs, durable } => {
             let len = op.write_bytes();
             let durable = if *durable { " durable" } else { "" };
             let flat: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
@@ -176,10 +159,7 @@ pub fn timeline(lines: &[Line], sectors: &[u64]) -> String {
     let mut text = String::new();
     for l in lines.iter().filter(|l| sectors.is_empty() || concerned(l)) {
         let us = l.now.0 / 1000;
-        text.push_str(&format!(
-            "round {} step {:>5} {us:>9} us  {}\n",
-            l.round, l.step, l.text
-        ));
+        text.push_str(&format!("round {} step {:>5} {us:>9} us  {}\n", l.round, l.step, l.text));
     }
     text
 }

@@ -21,11 +21,7 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} broken in round {} at step {}: {}",
-            self.promise, self.round, self.step, self.message
-        )?;
+        write!(f, "{} broken in round {} at step {}: {}", self.promise, self.round, self.step, self.message)?;
         match self.sectors[..] {
             [] => Ok(()),
             [first, ..] => write!(f, " (sector {first}, block {})", first / 8),

@@ -39,10 +39,7 @@ pub fn check(
         return Err(broken("wall", format!("{id:?} is used twice")));
     }
     if device.in_flight.len() >= IO_OUTSTANDING_MAX {
-        return Err(broken(
-            "P7",
-            format!("more than {IO_OUTSTANDING_MAX} operations outstanding"),
-        ));
+        return Err(broken("P7", format!("more than {IO_OUTSTANDING_MAX} operations outstanding")));
     }
     let Some((offset, len)) = range_of(op) else {
         return Ok(());
@@ -54,30 +51,18 @@ pub fn check(
         Role::Cache => {
             let align = u64::from(layout.align);
             if offset % align != 0 || len % align != 0 {
-                return Err(broken(
-                    "wall",
-                    format!("cache I/O {offset}+{len} is not aligned to {align}"),
-                ));
+                return Err(broken("wall", format!("cache I/O {offset}+{len} is not aligned to {align}")));
             }
             if offset < Layout::SEGMENTS_OFFSET || end > layout.cache_bytes() {
-                return Err(broken(
-                    "wall",
-                    format!("cache I/O {offset}+{len} lies outside the segments"),
-                ));
+                return Err(broken("wall", format!("cache I/O {offset}+{len} lies outside the segments")));
             }
         }
         Role::Backing => {
             if offset % BLOCK_BYTES != 0 || (end % BLOCK_BYTES != 0 && end != volume_bytes) {
-                return Err(broken(
-                    "wall",
-                    format!("backing I/O {offset}+{len} is not made of blocks"),
-                ));
+                return Err(broken("wall", format!("backing I/O {offset}+{len} is not made of blocks")));
             }
             if end > volume_bytes {
-                return Err(broken(
-                    "wall",
-                    format!("backing I/O {offset}+{len} lies outside the volume"),
-                ));
+                return Err(broken("wall", format!("backing I/O {offset}+{len} lies outside the volume")));
             }
         }
     }
@@ -96,10 +81,7 @@ fn check_hazards(device: &Device, op: &DeviceOp, offset: u64, end: u64) -> Resul
         }
         let (mine, theirs) = (changes(op), changes(&other.op));
         if mine && theirs {
-            let message = format!(
-                "{:?}: two changes of {offset}..{end} in flight at once",
-                device.role
-            );
+            let message = format!("{:?}: two changes of {offset}..{end} in flight at once", device.role);
             return Err(broken("wall", message));
         }
         if device.role == Role::Cache && mine != theirs {

@@ -163,12 +163,9 @@ impl World {
         if shape.stamped {
             let mut data = forebay_block::BufMut::zeroed(shape.volume_bytes as usize);
             stamp::fill(&mut data, 0, WriteNo(0));
-            self.backing
-                .media
-                .write(0, crate::media::Data::Bufs(vec![data.freeze()]), true);
+            self.backing.media.write(0, crate::media::Data::Bufs(vec![data.freeze()]), true);
         }
-        self.oracle
-            .reset(shape.volume_bytes / SECTOR_BYTES, shape.stamped);
+        self.oracle.reset(shape.volume_bytes / SECTOR_BYTES, shape.stamped);
         self.stats = Stats::default();
         self.trace = trace;
         self.steps = 1;
@@ -242,27 +239,16 @@ impl World {
                 self.cache.lose_client(random);
                 self.backing.lose_client(random);
             }
-            CrashKind::Cut {
-                cache,
-                backing,
-                survival,
-            } => {
+            CrashKind::Cut { cache, backing, survival } => {
                 self.stats.cuts_cache += u64::from(cache);
                 self.stats.cuts_backing += u64::from(backing);
                 for (cut, device) in [(cache, &mut self.cache), (backing, &mut self.backing)] {
-                    if cut {
-                        device.cut(survival, random)
-                    } else {
-                        device.lose_client(random)
-                    }
+                    if cut { device.cut(survival, random) } else { device.lose_client(random) }
                 }
                 (all_settled, survives) = (cache && backing, Kept::Cut);
             }
         }
-        self.oracle.crash(Crash {
-            survives,
-            all_settled,
-        });
+        self.oracle.crash(Crash { survives, all_settled });
     }
 
     /// As [`World::crash`], with every outcome to be seen: `choose(n)` picks one of `0..n` at each fork.
@@ -275,19 +261,12 @@ impl World {
             }
             CrashKind::Cut { cache, backing, .. } => {
                 for (cut, device) in [(cache, &mut self.cache), (backing, &mut self.backing)] {
-                    if cut {
-                        device.cut_by_choice(choose)
-                    } else {
-                        device.lose_client_by_choice(choose)
-                    }
+                    if cut { device.cut_by_choice(choose) } else { device.lose_client_by_choice(choose) }
                 }
                 (all_settled, survives) = (cache && backing, Kept::Cut);
             }
         }
-        self.oracle.crash(Crash {
-            survives,
-            all_settled,
-        });
+        self.oracle.crash(Crash { survives, all_settled });
     }
 
     /// A hash of everything that the next start depends on and is judged by.
@@ -299,9 +278,9 @@ impl World {
             self.oracle.fingerprint(),
             rest,
         ];
-        parts.iter().fold(0, |hash: u64, part| {
-            (hash ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)
-        })
+        parts
+            .iter()
+            .fold(0, |hash: u64, part| (hash ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31))
     }
 
     /// A power cut after a clean stop: nothing may depend on what was not flushed.
@@ -310,10 +289,7 @@ impl World {
         let mut random = Random::new(0);
         self.cache.cut(Survival::Nothing, &mut random);
         self.backing.cut(Survival::Nothing, &mut random);
-        self.oracle.crash(Crash {
-            survives: Kept::Cut,
-            all_settled: true,
-        });
+        self.oracle.crash(Crash { survives: Kept::Cut, all_settled: true });
     }
 
     /// A write to the cache completed that was submitted at `submitted`.
@@ -372,10 +348,7 @@ impl World {
         if role == Role::Backing {
             let sector = random.below(self.shape.volume_bytes / SECTOR_BYTES);
             self.backing.unreadable.push(sector);
-            self.excuse_errors(&Harm {
-                sectors: vec![sector],
-                structure: false,
-            });
+            self.excuse_errors(&Harm { sectors: vec![sector], structure: false });
             self.stats.damages += 1;
             return;
         }
@@ -398,11 +371,7 @@ impl World {
             }
             Rot::Zeroed => self.cache.media.damage(victim, |s| s.fill(0)),
             Rot::Copied => {
-                let other = self
-                    .cache
-                    .media
-                    .read(place(*random.pick(&eligible)), SECTOR)
-                    .to_vec();
+                let other = self.cache.media.read(place(*random.pick(&eligible)), SECTOR).to_vec();
                 self.cache.media.damage(victim, |s| s.copy_from_slice(&other));
             }
             Rot::Unreadable => self.cache.unreadable.push(victim / SECTOR_BYTES),
@@ -424,11 +393,7 @@ impl World {
     ) -> Result<(), Interrupt> {
         let (offset, len) = (first * SECTOR_BYTES, floors.len() * SECTOR);
         let media = &self.backing.media;
-        let data = if durable {
-            media.read_durable(offset, len)
-        } else {
-            media.read(offset, len)
-        };
+        let data = if durable { media.read_durable(offset, len) } else { media.read(offset, len) };
         self.stats.sectors_checked += floors.len() as u64;
         Ok(self.oracle.check_alone(promise, floors, first, data)?)
     }

@@ -7,12 +7,7 @@ use forebay_sim::plan::{Action, Shape};
 use super::toy::{Bug, Toy};
 
 const fn write(block: u64, sectors: u64) -> Action {
-    Action::Write {
-        offset: block * 4096,
-        len: sectors * 512,
-        fua: false,
-        sync: false,
-    }
+    Action::Write { offset: block * 4096, len: sectors * 512, fua: false, sync: false }
 }
 
 fn small(durability: Durability) -> SmallWorld {
@@ -24,10 +19,7 @@ fn small(durability: Durability) -> SmallWorld {
             align: 512,
             stamped: true,
         },
-        settings: Settings {
-            durability,
-            ..Settings::default()
-        },
+        settings: Settings { durability, ..Settings::default() },
         script: vec![write(0, 2), write(1, 1), Action::Flush, write(0, 1)],
         depth: 2,
         crashes: EVERY_CRASH.to_vec(),

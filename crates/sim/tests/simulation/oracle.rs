@@ -7,12 +7,7 @@ use forebay_sim::violation::Violation;
 
 use super::toy::{Bug, Toy};
 
-const OPTIONS: Options = Options {
-    actions_max: 60,
-    rounds_max: 3,
-    faults: true,
-    decay: false,
-};
+const OPTIONS: Options = Options { actions_max: 60, rounds_max: 3, faults: true, decay: false };
 
 fn first_violation(bug: Bug, seeds: u64) -> Option<(u64, Violation)> {
     let mut simulator = Simulator::default();
@@ -52,10 +47,7 @@ fn every_wrong_volume_is_caught() {
     for (bug, promises) in expected {
         let (seed, v) = first_violation(bug, 300).unwrap_or_else(|| panic!("{bug:?} is not caught"));
         println!("{bug:?}: seed {seed}: {v}");
-        assert!(
-            promises.contains(&v.promise),
-            "{bug:?} is taken for something else: {v}"
-        );
+        assert!(promises.contains(&v.promise), "{bug:?} is taken for something else: {v}");
     }
 }
 
@@ -65,11 +57,7 @@ fn equal_plans_give_equal_histories() {
     for seed in 0..50 {
         let plan = plan(seed, OPTIONS);
         let text = plan.to_string();
-        assert_eq!(
-            text.parse(),
-            Ok(plan.clone()),
-            "the text of a plan says everything:\n{text}"
-        );
+        assert_eq!(text.parse(), Ok(plan.clone()), "the text of a plan says everything:\n{text}");
         let once = simulator.run_with(&plan, Detail::HashData, |p| Toy::new(p, Bug::None));
         let again = Simulator::default().run_with(&plan, Detail::HashData, |p| Toy::new(p, Bug::None));
         assert_eq!(once, again);

@@ -40,25 +40,10 @@ pub enum Bug {
 }
 
 enum Work {
-    Read {
-        id: RequestId,
-        offset: u64,
-        len: usize,
-    },
-    Write {
-        id: RequestId,
-        offset: u64,
-        data: Buf,
-        durable: bool,
-        read: bool,
-    },
-    Flush {
-        id: RequestId,
-    },
-    Command {
-        id: RequestId,
-        stop: bool,
-    },
+    Read { id: RequestId, offset: u64, len: usize },
+    Write { id: RequestId, offset: u64, data: Buf, durable: bool, read: bool },
+    Flush { id: RequestId },
+    Command { id: RequestId, stop: bool },
 }
 
 pub struct Toy {
@@ -110,12 +95,7 @@ impl Toy {
 
     fn blocks(&self, offset: u64, len: usize) -> (u64, u64) {
         let start = offset / 4096 * 4096;
-        (
-            start,
-            (offset + len as u64)
-                .next_multiple_of(4096)
-                .min(self.volume_bytes),
-        )
+        (start, (offset + len as u64).next_multiple_of(4096).min(self.volume_bytes))
     }
 
     fn rarely(&mut self) -> bool {
@@ -129,22 +109,13 @@ impl Toy {
         }
         if self.bug == Bug::InventsErrors && self.rarely() {
             let error = forebay_block::IoError::new(forebay_block::ErrorKind::Io, "toy");
-            self.effects.push(Effect::Reply {
-                id,
-                result: Err(error),
-            });
+            self.effects.push(Effect::Reply { id, result: Err(error) });
             return;
         }
         if self.bug == Bug::AnswersTwice && self.rarely() {
-            self.effects.push(Effect::Reply {
-                id,
-                result: Ok(reply.clone()),
-            });
+            self.effects.push(Effect::Reply { id, result: Ok(reply.clone()) });
         }
-        self.effects.push(Effect::Reply {
-            id,
-            result: Ok(reply),
-        });
+        self.effects.push(Effect::Reply { id, result: Ok(reply) });
     }
 
     fn next(&mut self) {
@@ -165,22 +136,13 @@ impl Toy {
                 }
                 DeviceOp::Read { offset: start, len }
             }
-            Some(Work::Write {
-                id,
-                offset,
-                data,
-                read,
-                ..
-            }) => {
+            Some(Work::Write { id, offset, data, read, .. }) => {
                 let (start, end) = self.blocks(*offset, data.len());
                 if self.bug == Bug::AcknowledgesEarly && *read {
                     early = Some(*id);
                 }
                 if *read {
-                    DeviceOp::Read {
-                        offset: start,
-                        len: (end - start) as usize,
-                    }
+                    DeviceOp::Read { offset: start, len: (end - start) as usize }
                 } else {
                     return;
                 }
@@ -213,23 +175,8 @@ impl Toy {
         match (work, result) {
             (Work::Write { id, .. }, Err(_)) if self.bug == Bug::HidesErrors => self.reply(id, Reply::Done),
             // A write is tried until it succeeds: P9 hides the backing's errors.
-            (
-                Work::Write {
-                    id,
-                    offset,
-                    data,
-                    durable,
-                    ..
-                },
-                Err(_),
-            ) => {
-                self.queue.push_front(Work::Write {
-                    id,
-                    offset,
-                    data,
-                    durable,
-                    read: true,
-                });
+            (Work::Write { id, offset, data, durable, .. }, Err(_)) => {
+                self.queue.push_front(Work::Write { id, offset, data, durable, read: true });
             }
             (Work::Read { id, .. } | Work::Flush { id }, Err(e)) => {
                 self.effects.push(Effect::Reply { id, result: Err(e) });
@@ -238,16 +185,7 @@ impl Toy {
                 self.effects.push(Effect::CommandDone { id, result: Err(e) })
             }
             (Work::Read { id, offset, len }, Ok(Some(data))) => self.finish_read(id, offset, len, &data),
-            (
-                Work::Write {
-                    id,
-                    offset,
-                    data,
-                    durable,
-                    read: true,
-                },
-                Ok(Some(old)),
-            ) => {
+            (Work::Write { id, offset, data, durable, read: true }, Ok(Some(old))) => {
                 let mut whole = BufMut::copy_of(&old);
                 if self.bug == Bug::ForgetsRest {
                     whole.fill(0);
@@ -255,21 +193,11 @@ impl Toy {
                 let at = (offset % 4096) as usize;
                 whole[at..at + data.len()].copy_from_slice(&data);
                 let start = offset / 4096 * 4096;
-                self.queue.push_front(Work::Write {
-                    id,
-                    offset,
-                    data,
-                    durable,
-                    read: false,
-                });
+                self.queue.push_front(Work::Write { id, offset, data, durable, read: false });
                 if self.bug == Bug::DropsWrite && self.rarely() {
                     return self.done(Ok(None));
                 }
-                self.io(DeviceOp::Write {
-                    offset: start,
-                    bufs: vec![whole.freeze()],
-                    durable,
-                });
+                self.io(DeviceOp::Write { offset: start, bufs: vec![whole.freeze()], durable });
             }
             (Work::Write { id, .. }, Ok(_)) if self.bug != Bug::AcknowledgesEarly => {
                 self.reply(id, Reply::Done)
@@ -289,32 +217,17 @@ impl Toy {
             Op::Read { offset, len } => self.queue.push_back(Work::Read { id, offset, len }),
             Op::Write { offset, data, fua } => {
                 let durable = fua || forced;
-                self.queue.push_back(Work::Write {
-                    id,
-                    offset,
-                    data,
-                    durable,
-                    read: true,
-                });
+                self.queue.push_back(Work::Write { id, offset, data, durable, read: true });
             }
             Op::Zero { offset, len, fua, .. } => {
                 let data = Buf::zeroed(len as usize);
                 let durable = fua || forced;
-                self.queue.push_back(Work::Write {
-                    id,
-                    offset,
-                    data,
-                    durable,
-                    read: true,
-                });
+                self.queue.push_back(Work::Write { id, offset, data, durable, read: true });
             }
             Op::Flush if self.bug == Bug::ForgetsFlush => self.reply(id, Reply::Done),
             Op::Flush => self.queue.push_back(Work::Flush { id }),
             Op::Status { len, .. } => {
-                let extent = StatusExtent {
-                    len,
-                    allocation: forebay_block::Allocation::Data,
-                };
+                let extent = StatusExtent { len, allocation: forebay_block::Allocation::Data };
                 self.reply(id, Reply::Status(vec![extent]));
             }
         }
@@ -327,18 +240,12 @@ impl Subject for Toy {
         match event {
             Event::Request { id, op, .. } => self.request(id, op),
             Event::Io { result, .. } => self.done(result),
-            Event::Command {
-                id,
-                command: Command::Set(settings),
-            } => {
+            Event::Command { id, command: Command::Set(settings) } => {
                 self.settings = settings;
                 self.effects.push(Effect::CommandDone { id, result: Ok(()) });
             }
             Event::Command { id, command } => {
-                self.queue.push_back(Work::Command {
-                    id,
-                    stop: matches!(command, Command::Stop { .. }),
-                });
+                self.queue.push_back(Work::Command { id, stop: matches!(command, Command::Stop { .. }) });
             }
         }
     }
@@ -361,10 +268,6 @@ impl Subject for Toy {
     }
 
     fn state(&self, _now: Nanos) -> Option<State> {
-        Some(if self.stopped {
-            State::Stopped
-        } else {
-            State::Healthy
-        })
+        Some(if self.stopped { State::Stopped } else { State::Healthy })
     }
 }
