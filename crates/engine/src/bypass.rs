@@ -22,6 +22,7 @@ use crate::interface::{Class, Role};
 use crate::locks::BlockRange;
 use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
 use crate::requests::{PartKey, PartState, Payload, pieces};
+use crate::segments::DIRTY;
 
 /// Most ranges of untrue clean copies that are remembered for a clean stop; past that none is trusted afterwards.
 const DROPS_MAX: usize = 16 << 10;
@@ -137,8 +138,7 @@ impl Engine {
 
     pub(crate) fn bypass_write_done(&mut self, key: PartKey, result: DeviceResult) {
         if let Err(error) = result {
-            self.figures.backing_errors += 1;
-            self.part_finish(key, Some(error));
+            self.bypass_failed(key, error);
             return;
         }
         let Some(part) = self.requests.parts.get_mut(&key) else {
@@ -158,10 +158,32 @@ impl Engine {
     pub(crate) fn bypass_flush_done(&mut self, key: PartKey, result: DeviceResult) {
         match result {
             Ok(_) => self.bypass_on_backing(key),
-            Err(error) => {
-                self.figures.backing_errors += 1;
-                self.part_finish(key, Some(error));
-            }
+            Err(error) => self.bypass_failed(key, error),
+        }
+    }
+
+    /// What the backing holds now is unknown, and a clean copy may not be what it holds. Dirty data stays: it is what
+    /// the blocks are, and is destaged over whatever the bypass has left.
+    fn bypass_failed(&mut self, key: PartKey, error: IoError) {
+        self.figures.backing_errors += 1;
+        if let Some(part) = self.requests.parts.get(&key) {
+            let range = part.range;
+            self.forget_clean(range);
+        }
+        self.part_finish(key, Some(error));
+    }
+
+    /// The index forgets the clean copies of a range, which are not true any more.
+    fn forget_clean(&mut self, range: BlockRange) {
+        let mut clean: Vec<BlockNo> = self
+            .current_in(range)
+            .map(|slot| self.segments.slot(slot))
+            .filter(|s| !s.has(DIRTY))
+            .map(|s| s.block())
+            .collect();
+        clean.sort_unstable();
+        for block in clean {
+            self.forget(BlockRange::new(block, 1), true);
         }
     }
 

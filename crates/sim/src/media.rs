@@ -190,15 +190,21 @@ impl Media {
 
     /// A completed flush that was submitted when [`Media::flush_mark`] was `mark`.
     pub fn flush(&mut self, mark: u64) {
-        for e in &self.unflushed {
-            if e.durable || (e.order <= mark && !e.abandoned) {
-                let target = &mut self.durable[e.offset..e.offset + e.data.len()];
-                e.data.copy_to(target);
+        for e in &mut self.unflushed {
+            e.durable |= e.order <= mark && !e.abandoned;
+            if e.durable {
+                e.data.copy_to(&mut self.durable[e.offset..e.offset + e.data.len()]);
             }
         }
-        self.unflushed.retain(|e| e.order > mark || e.abandoned);
-        let volatile = self.unflushed.iter().position(|e| !e.durable).unwrap_or(self.unflushed.len());
-        self.unflushed.drain(..volatile);
+        // A durable entry is kept only as long as it ends the chances of a volatile one before it.
+        let mut volatile: Vec<(usize, usize)> = Vec::new();
+        self.unflushed.retain(|e| {
+            let (start, end) = (e.offset, e.offset + e.data.len());
+            if !e.durable {
+                volatile.push((start, end));
+            }
+            volatile.iter().any(|(s, t)| *s < end && start < *t)
+        });
     }
 
     /// A failed flush: no later one covers what it should have. With `lose`, what was not durable is gone at once.
@@ -413,6 +419,17 @@ mod tests {
         assert_eq!(sector(&m, 0), 1);
         m.cut(Vec::new(), &mut |_, _| 0);
         assert_eq!([sector(&m, 0), sector(&m, 1)], [0, 2]);
+        m.write(0, data(2, 4), false);
+        m.fail_flush(m.flush_mark(), false);
+        m.write(0, data(1, 5), false);
+        m.flush(m.flush_mark());
+        m.cut(Vec::new(), &mut |_, n| n);
+        assert_eq!(
+            [sector(&m, 0), sector(&m, 1)],
+            [5, 4],
+            "what was written again is durable, the rest may be there"
+        );
+        m.write(0, data(1, 0), true);
         m.write(0, data(1, 3), false);
         m.fail_flush(m.flush_mark(), true);
         assert_eq!(sector(&m, 0), 0);
