@@ -1,0 +1,30 @@
+//! A client for tests of a volume: it stamps every sector that it writes with address, round and sequence number, and
+//! keeps for each sector what it may hold.
+//!
+//! A checksum of the data alone, as fio's `crc32c` is, does not notice a *stale* block, whose data was right once. Here
+//! every write of a sector differs from all others, and the newest acknowledged one is known, so that whatever is
+//! read is either right or wrong (promises P1, P2, P3 and P5). What is known outlives the daemon under test, and this
+//! program, in a state file.
+//!
+//! The crate uses none of the others, so that no mistake of theirs can hide one of theirs.
+#![forbid(unsafe_code)]
+
+mod direct;
+mod expectation;
+mod nbd;
+mod random;
+mod report;
+mod stamp;
+mod state;
+mod target;
+mod verify;
+mod worker;
+mod write;
+
+pub use expectation::{Expectation, Wrong};
+pub use report::{Allowed, Report};
+pub use stamp::{Found, SECTOR_BYTES, Stamp, Version};
+pub use state::State;
+pub use target::{Failure, Target, TargetSpec};
+pub use verify::{VerifyOptions, verify};
+pub use write::{Mix, WriteOptions, write};
