@@ -91,9 +91,15 @@ fn main() -> ExitCode {
         Ok(report) => tell(&report),
         Err(e) => {
             eprintln!("error: {e}");
-            ExitCode::from(1)
+            ExitCode::from(if is_gone(&e) { 3 } else { 1 })
         }
     }
+}
+
+/// There was a volume a moment ago, or there will be one.
+fn is_gone(e: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, UnexpectedEof};
+    matches!(e.kind(), BrokenPipe | ConnectionAborted | ConnectionRefused | ConnectionReset | UnexpectedEof)
 }
 
 fn tell(report: &Report) -> ExitCode {

@@ -1,0 +1,246 @@
+# Sourced by the scripts of this directory: a place of their own, a volume in it, daemons that are killed, and the
+# verdict. Everything that a script starts, mounts and makes is gone when it ends, however it ends.
+#
+# A script prints lines that begin with PASS, FAIL or SKIP and ends with 0 (passed), 77 (skipped) or 1 (failed); with
+# CI=true a skip is a failure. FOREBAY and FOREBAY_STAMP name the binaries; FOREBAY_SEED repeats a run's choices.
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+FOREBAY=${FOREBAY:-$ROOT/target/debug/forebay}
+FOREBAY_STAMP=${FOREBAY_STAMP:-$ROOT/target/debug/forebay-stamp}
+if [[ ! -x $FOREBAY || ! -x $FOREBAY_STAMP ]]; then
+    (cd "$ROOT" && cargo build --locked --quiet -p forebay -p forebay-stamp)
+    FOREBAY=$ROOT/target/debug/forebay FOREBAY_STAMP=$ROOT/target/debug/forebay-stamp
+fi
+unset FOREBAY_LOG
+
+SCRIPT=$(basename "$0" .sh)
+SEED=${FOREBAY_SEED:-$((RANDOM * 32768 + RANDOM))}
+RANDOM=$SEED
+# The longest that anything here takes which does not hang, in seconds.
+PATIENCE=60
+
+DAEMON=
+DEVICE=
+KILLS=0
+# Processes that are ended with the script.
+OWN=()
+
+DIR=$(mktemp -d "${TMPDIR:-/tmp}/forebay-$SCRIPT.XXXXXX")
+chmod 755 "$DIR"
+NBD=$DIR/nbd
+LOG=$DIR/daemon.log
+MOUNT=$DIR/mnt
+CONTROL=(--control "$DIR/control")
+cd "$DIR"
+
+pass() { echo "PASS $SCRIPT: $*"; }
+note() { echo "     $*"; }
+
+fail() {
+    echo "FAIL $SCRIPT (seed $SEED): $*"
+    [[ -s $LOG ]] && { echo "the daemon's last words:"; tail -n "${LOG_LINES:-15}" "$LOG"; }
+    exit 1
+}
+
+skip() {
+    if [[ ${CI:-} == true ]]; then
+        fail "cannot run here: $*"
+    fi
+    echo "SKIP $SCRIPT: $*"
+    exit 77
+}
+
+need() {
+    local program
+    for program; do
+        command -v "$program" >/dev/null || skip "$program is not installed"
+    done
+}
+
+need_block_devices() {
+    [[ $(id -u) == 0 ]] || skip "only root can attach and mount"
+    [[ -e /dev/fuse && -e /dev/loop-control ]] || skip "this kernel has no FUSE or no loop devices"
+}
+
+# Whether a process has ended; a zombie has.
+ended() {
+    local stat
+    stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
+    [[ ${stat##*) } == [ZX]* ]]
+}
+
+# await SECONDS COMMAND...: polls until the command succeeds.
+await() {
+    local deadline=$((SECONDS + $1))
+    shift
+    until "$@" 2>/dev/null; do
+        ((SECONDS < deadline)) || return 1
+        sleep 0.02
+    done
+}
+
+# What the threads of a process sleep on.
+sleepers() {
+    local task
+    for task in "/proc/$1"/task/*; do
+        echo "$(cat "$task/comm"): $(grep State "$task/status"; cat "$task/stack" 2>/dev/null)"
+    done
+}
+
+# kill_process PID: it must be gone at once, whatever it was doing. (The shell's own notice of its death is of no use.)
+kill_process() {
+    {
+        kill -KILL "$1"
+        await 20 ended "$1" || fail "process $1 was killed and does not die: $(sleepers "$1")"
+        wait "$1" || true
+    } 2>/dev/null
+}
+
+cleanup() {
+    local code=$? point loop
+    trap - EXIT
+    set +e
+    for pid in "${OWN[@]}" $DAEMON; do
+        { kill -KILL "$pid"; await 20 ended "$pid"; wait "$pid"; } 2>/dev/null
+    done
+    cd /
+    # Deepest mounts first. Those of dead daemons answer nothing, so that they are not looked at.
+    while read -r point; do
+        umount "$point" 2>/dev/null || umount -l "$point"
+    done < <(awk -v dir="$DIR/" 'index($5, dir) == 1 { print $5 }' /proc/self/mountinfo | tac)
+    for loop in /sys/block/loop*/loop/backing_file; do
+        [[ $(cat "$loop" 2>/dev/null) == "$DIR"/* ]] && losetup -d "/dev/$(cut -d/ -f4 <<<"$loop")"
+    done
+    if [[ $code != 0 && -n ${FOREBAY_KEEP:-} ]]; then
+        echo "     kept: $DIR"
+    else
+        rm -rf "$DIR"
+    fi
+    exit "$code"
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM
+
+# A number from $1 to $2.
+between() { echo $(($1 + (RANDOM * 32768 + RANDOM) % ($2 - $1 + 1))); }
+
+# One of the arguments.
+any_of() { shift $((RANDOM % $#)); echo "$1"; }
+
+# Sleeps between $1 and $2 milliseconds.
+doze() { sleep "$(printf '%d.%03d' $(($(between "$1" "$2") / 1000)) $(($(between "$1" "$2") % 1000)))"; }
+
+# make_pair CACHE_SIZE BACKING_SIZE [CACHE BACKING]: a fresh cache on a blank, sparse backing.
+make_pair() {
+    local cache=${3:-cache} backing=${4:-backing}
+    rm -f "$cache" "$backing" "$backing".*
+    truncate -s "$2" "$backing"
+    "$FOREBAY" format "$cache" --size "$1" --backing "$backing" >/dev/null || fail "format failed"
+}
+
+# start_daemon FLAGS...: starts one and does not wait for it.
+start_daemon() {
+    rm -f ready
+    "$FOREBAY" serve --name db "${CONTROL[@]}" "$@" >ready 2>>"$LOG" </dev/null &
+    DAEMON=$!
+}
+
+is_ready() { grep -q '^ready' ready || ended "$DAEMON"; }
+
+# serve FLAGS...: serves cache and backing as the volume db on $NBD.
+serve() { serve_plain --cache cache --backing backing --nbd "unix:$NBD" "$@"; }
+
+serve_plain() {
+    start_daemon "$@"
+    await "$PATIENCE" is_ready || fail "the daemon is not ready after $PATIENCE s"
+    grep -q '^ready' ready || fail "the daemon did not start with $*"
+}
+
+kill_daemon() {
+    kill_process "$DAEMON"
+    DAEMON=
+    KILLS=$((KILLS + 1))
+}
+
+# Asks the daemon to stop, and wants it to do so well.
+stop_daemon() {
+    kill -TERM "$DAEMON"
+    await "$PATIENCE" ended "$DAEMON" || fail "the daemon does not stop: $(sleepers "$DAEMON")"
+    local code=0
+    wait "$DAEMON" || code=$?
+    DAEMON=
+    [[ $code == "${1:-0}" ]] || fail "the daemon stopped with exit code $code"
+}
+
+fb() { "$FOREBAY" "$@" "${CONTROL[@]}"; }
+
+# status KEY: one figure of the volume.
+status() { fb status db --json | python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
+
+# refused CODE WORDS COMMAND...: it must fail with this code and one sentence with these words.
+refused() {
+    local wanted=$1 words=$2 code=0
+    shift 2
+    "$@" --log off >refused.out 2>refused.err </dev/null || code=$?
+    [[ $code == "$wanted" ]] || fail "exit code $code instead of $wanted from: $*: $(cat refused.err)"
+    [[ $(wc -l <refused.err) == 1 && $(cat refused.err) == "error: "* ]] ||
+        fail "not one sentence from: $*: $(cat refused.err)"
+    grep -qi -- "$words" refused.err || fail "'$words' is not said by: $*: $(cat refused.err)"
+}
+
+# stamp CODES COMMAND...: the stamping client, which must end with one of these codes. Its figures are in $STAMPED.
+stamp() {
+    local wanted=$1 code=0
+    shift
+    STAMPED=$("$FOREBAY_STAMP" "$@" 2>stamp.err) || code=$?
+    [[ " $wanted " == *" $code "* ]] || fail "forebay-stamp $* ended with $code: $(cat stamp.err) $STAMPED"
+}
+
+figure() { python3 -c 'import json, sys; print(json.loads(sys.argv[1])[sys.argv[2]])' "$STAMPED" "$1"; }
+
+# --- the volume as a block device with a file system
+
+attach_device() { DEVICE=$(fb attach db) || fail "attach failed"; }
+
+unused_device() { ! grep -q "$DIR" "/sys/block/${1#/dev/}/loop/backing_file"; }
+
+# What is left of a killed daemon's block device must go with its last user.
+unmount_dead() {
+    timeout -k 1 "$PATIENCE" umount "$MOUNT" || fail "a file system whose daemon was killed cannot be unmounted"
+    await 20 unused_device "$DEVICE" || fail "$DEVICE stays after its daemon was killed"
+    DEVICE=
+}
+
+# Tasks that sleep uninterruptibly in FUSE, a loop device or on their way to one.
+stuck_tasks() {
+    local task
+    for task in /proc/[0-9]*/task/*; do
+        [[ $(sed -n 's/^State:\t//p' "$task/status" 2>/dev/null) == D* ]] || continue
+        grep -qE 'fuse|loop|ext4|blk' "$task/stack" 2>/dev/null && echo "${task##*/} $(cat "$task/comm")"
+    done
+    return 0
+}
+
+# No task may hang for long because of a killed daemon.
+no_stuck_tasks() {
+    local before now
+    before=$(stuck_tasks)
+    [[ -z $before ]] && return
+    for _ in {1..100}; do
+        sleep 0.1
+        now=$(stuck_tasks)
+        before=$(comm -12 <(sort <<<"$before") <(sort <<<"$now"))
+        [[ -z $before ]] && return
+    done
+    fail "tasks hang: $before"
+}
+
+# check_file_system: replays the journal as a mount does, then wants a file system without any fault.
+check_file_system() {
+    mkdir -p "$MOUNT"
+    mount "$DEVICE" "$MOUNT" || fail "the volume cannot be mounted"
+    umount "$MOUNT" || fail "the volume cannot be unmounted"
+    e2fsck -fn "$DEVICE" >fsck.out 2>&1 || fail "e2fsck finds faults: $(cat fsck.out)"
+    mount "$DEVICE" "$MOUNT" || fail "the volume cannot be mounted"
+}

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# The daemon is killed again and again while a client writes over NBD, also while it recovers, under all policies:
+# every sector holds its newest acknowledged version afterwards, or one that was under way.
+source "$(dirname "$0")/harness.sh"
+
+ROUNDS=${FOREBAY_ROUNDS:-12}
+
+make_pair 40M 160M
+
+choose_flags() {
+    FLAGS=(--write-policy "$(any_of write-back write-back write-through)"
+        --durability "$(any_of write flush)" --on-full "$(any_of wait bypass)")
+    case $((RANDOM % 4)) in
+        # A backing that is slow, so that the cache fills up.
+        0) FLAGS+=(--decorate backing:delay:write:fixed=2ms) ;;
+        # One that lets writes fail now and then, which is tried again.
+        1)
+            if [[ ${FLAGS[*]} == *write-back*wait* ]]; then
+                FLAGS+=(--decorate backing:inject:write:eio:every=50)
+            fi
+            ;;
+    esac
+}
+
+verify() { stamp 0 verify --target "nbd:unix:$NBD" --state state --quiet; }
+
+for ((round = 1; round <= ROUNDS; round++)); do
+    if ((round % 3 == 0)); then
+        for _ in 1 2; do
+            start_daemon --cache cache --backing backing --nbd "unix:$NBD"
+            doze 0 60
+            kill_daemon
+        done
+    fi
+    if ((round % 4 == 0)); then
+        "$FOREBAY" check cache >check.out || fail "check finds damage after a kill: $(cat check.out)"
+    fi
+    choose_flags
+    serve "${FLAGS[@]}"
+    # A writer that was too late for its first daemon knows nothing yet.
+    [[ ! -e state ]] || verify
+    "$FOREBAY_STAMP" write --target "nbd:unix:$NBD" --state state --threads "$(any_of 1 8 40)" \
+        --largest "$(any_of 8 64 1024)" --seed $RANDOM >stamp.out 2>stamp.err &
+    writer=$!
+    OWN=("$writer")
+    doze 100 1500
+    kill_daemon
+    code=0
+    wait "$writer" || code=$?
+    OWN=()
+    [[ $code == 3 ]] || fail "round $round with ${FLAGS[*]}: the writer ended with $code: $(cat stamp.err stamp.out)"
+done
+
+serve
+verify
+fb flush db >/dev/null
+fb detach db --release >/dev/null
+await "$PATIENCE" ended "$DAEMON" || fail "the daemon stays after its only volume was released"
+DAEMON=
+stamp 0 verify --target "file:backing" --state state --quiet
+pass "$KILLS kills, $(figure sectors_compared) sectors right, in the end without Forebay too ($SECONDS s)"

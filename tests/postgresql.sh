@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# PostgreSQL on ext4 on an attached volume; the daemon below it is killed at random times under load. Afterwards the
+# file system is sound, every acknowledged commit is there, no transaction is there by half, and pg_amcheck finds nothing.
+source "$(dirname "$0")/harness.sh"
+
+CYCLES=${FOREBAY_CYCLES:-8}
+CLIENT=$ROOT/tests/clients/postgresql_commits.py
+
+need python3 mkfs.ext4 e2fsck losetup setpriv
+need_block_devices
+BIN=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)
+[[ -x $BIN/postgres && -x $BIN/pgbench && -x $BIN/pg_amcheck ]] || skip "PostgreSQL is not installed"
+id postgres >/dev/null 2>&1 || skip "there is no user postgres"
+
+DATA=$MOUNT/data
+SOCKETS=$DIR/sockets
+install -d -o postgres "$SOCKETS"
+POSTGRES=
+
+as_postgres() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }
+psql() { as_postgres "$BIN/psql" -h "$SOCKETS" -qAtX -v ON_ERROR_STOP=1 "$@"; }
+
+# A session of its own, so that every process of it can be found.
+start_postgres() {
+    setsid setpriv --reuid postgres --regid postgres --init-groups "$BIN/postgres" -D "$DATA" \
+        -k "$SOCKETS" -c listen_addresses= >>"$DIR/postgres.log" 2>&1 </dev/null &
+    POSTGRES=$!
+    OWN+=("$POSTGRES")
+    await "$PATIENCE" postgres_answers && ! ended "$POSTGRES" || fail "PostgreSQL does not start: $(tail "$DIR/postgres.log" | cut -c 1-200)"
+}
+
+postgres_answers() { ended "$POSTGRES" || "$BIN/pg_isready" -q -h "$SOCKETS"; }
+
+no_session() { ! pgrep -s "$POSTGRES" >/dev/null; }
+
+# Ends it in the way that its state allows; its disk may be gone.
+end_postgres() {
+    kill "-$1" "$POSTGRES" 2>/dev/null || true
+    if ! await 20 no_session; then
+        pkill -KILL -s "$POSTGRES" || true
+        await 20 no_session || fail "processes of PostgreSQL cannot be killed: $(pgrep -a -s "$POSTGRES")"
+    fi
+    wait "$POSTGRES" 2>/dev/null || true
+    OWN=()
+}
+
+check_postgres() {
+    local there
+    there=$(python3 "$CLIENT" check "$SOCKETS" acknowledged 2>&1) || fail "after kill $KILLS: $there"
+    [[ $(psql -c "SELECT sum(abalance) = (SELECT sum(delta) FROM pgbench_history)
+        AND sum(abalance) = (SELECT sum(bbalance) FROM pgbench_branches) FROM pgbench_accounts") != f ]] ||
+        fail "after kill $KILLS: pgbench's sums differ"
+    as_postgres "$BIN/pg_amcheck" -h "$SOCKETS" --heapallindexed postgres >amcheck.out 2>&1 ||
+        fail "after kill $KILLS: pg_amcheck: $(cat amcheck.out)"
+    COMMITS=$there
+}
+
+choose_flags() {
+    FLAGS=(--write-policy "$(any_of write-back write-back write-back write-through)"
+        --durability "$(any_of write write flush)" --on-full "$(any_of wait bypass)")
+    if ((RANDOM % 4 == 0)); then
+        FLAGS+=(--decorate backing:delay:write:fixed=1ms)
+    fi
+}
+
+start_volume() {
+    serve --fuse "$DIR/volume" "$@"
+    attach_device
+}
+
+make_pair 64M 768M
+start_volume
+mkfs.ext4 -q "$DEVICE"
+mkdir "$MOUNT"
+mount "$DEVICE" "$MOUNT"
+install -d -o postgres "$DATA"
+as_postgres "$BIN/initdb" -D "$DATA" --data-checksums -A trust -U postgres >initdb.out 2>&1 || fail "initdb: $(cat initdb.out)"
+cat >>"$DATA/postgresql.conf" <<'CONF'
+shared_buffers = 32MB
+max_wal_size = 48MB
+min_wal_size = 32MB
+checkpoint_timeout = 30s
+restart_after_crash = off
+CONF
+# PostgreSQL does not make its configuration durable, and the kill will take what the kernel has not written.
+sync -f "$MOUNT"
+start_postgres
+as_postgres "$BIN/pgbench" -h "$SOCKETS" -i -q -s 1 postgres >pgbench.out 2>&1 || fail "pgbench: $(cat pgbench.out)"
+psql -c "CREATE EXTENSION amcheck"
+
+for ((cycle = 1; cycle <= CYCLES; cycle++)); do
+    python3 "$CLIENT" write "$SOCKETS" acknowledged --clients 6 >"client.out" 2>client.err &
+    client=$!
+    as_postgres "$BIN/pgbench" -h "$SOCKETS" -n -c 2 -T 60 postgres >>"$DIR/pgbench.out" 2>&1 &
+    load=$!
+    OWN+=("$client" "$load")
+    await "$PATIENCE" grep -q writing client.out || fail "the client does not write: $(cat client.err)"
+    doze 200 2500
+    kill_daemon
+    end_postgres QUIT
+    wait "$client" || fail "the client ended with an error: $(cat client.err)"
+    wait "$load" || true
+    unmount_dead
+    no_stuck_tasks
+    if ((cycle % 3 == 0)); then
+        start_daemon --cache cache --backing backing --fuse "$DIR/volume"
+        doze 0 100
+        kill_daemon
+    fi
+    choose_flags
+    start_volume "${FLAGS[@]}"
+    check_file_system
+    start_postgres
+    check_postgres
+done
+
+# What is on the backing in the end needs no Forebay.
+end_postgres TERM
+umount "$MOUNT"
+fb flush db >/dev/null
+fb detach db --release >/dev/null
+await "$PATIENCE" ended "$DAEMON" || fail "the daemon stays after its only volume was released"
+DAEMON=
+DEVICE=$(losetup -f --show backing)
+check_file_system
+start_postgres
+check_postgres
+end_postgres TERM
+umount "$MOUNT"
+losetup -d "$DEVICE"
+pass "$KILLS kills, $COMMITS commits of $(sort -u acknowledged | wc -l) acknowledged are there ($SECONDS s)"

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Redis with `appendfsync always` on ext4 on an attached volume; the daemon below it is killed at random times under
+# load. Afterwards the file system is sound and every acknowledged write is there.
+source "$(dirname "$0")/harness.sh"
+
+CYCLES=${FOREBAY_CYCLES:-12}
+CLIENT=$ROOT/tests/clients/redis_writes.py
+
+need python3 mkfs.ext4 e2fsck redis-server redis-check-aof
+need_block_devices
+
+SOCKET=$DIR/redis.sock
+REDIS=
+
+start_redis() {
+    redis-server --port 0 --unixsocket "$SOCKET" --dir "$MOUNT" --appendonly yes --appendfsync always \
+        --auto-aof-rewrite-min-size 1mb --auto-aof-rewrite-percentage 100 --save "" --daemonize no \
+        >>"$DIR/redis.log" 2>&1 </dev/null &
+    REDIS=$!
+    OWN+=("$REDIS")
+    await "$PATIENCE" redis_answers && ! ended "$REDIS" || fail "Redis does not start: $(tail "$DIR/redis.log")"
+}
+
+redis_answers() { ended "$REDIS" || [[ $(redis-cli -s "$SOCKET" ping) == PONG ]]; }
+
+end_redis() {
+    ended "$REDIS" || kill_process "$REDIS"
+    OWN=()
+}
+
+choose_flags() {
+    FLAGS=(--write-policy "$(any_of write-back write-back write-back write-through)"
+        --durability "$(any_of write write flush)" --on-full "$(any_of wait bypass)")
+    if ((RANDOM % 4 == 0)); then
+        FLAGS+=(--decorate backing:delay:write:fixed=1ms)
+    fi
+}
+
+start_volume() {
+    serve "$@"
+    attach_device
+}
+
+make_pair 32M 256M
+start_volume
+mkfs.ext4 -q "$DEVICE"
+mkdir "$MOUNT"
+mount "$DEVICE" "$MOUNT"
+start_redis
+
+for ((cycle = 1; cycle <= CYCLES; cycle++)); do
+    python3 "$CLIENT" write "$SOCKET" acknowledged --clients 5 >client.out 2>client.err &
+    client=$!
+    OWN+=("$client")
+    await "$PATIENCE" grep -q writing client.out || fail "the client does not write: $(cat client.err)"
+    doze 200 1800
+    kill_daemon
+    end_redis
+    wait "$client" || fail "the client ended with an error: $(cat client.err)"
+    unmount_dead
+    no_stuck_tasks
+    choose_flags
+    start_volume "${FLAGS[@]}"
+    check_file_system
+    start_redis
+    there=$(python3 "$CLIENT" check "$SOCKET" acknowledged 2>&1) || fail "after kill $KILLS: $there"
+done
+
+end_redis
+for part in "$MOUNT"/appendonlydir/*.manifest; do
+    redis-check-aof "$part" >aof.out 2>&1 || fail "redis-check-aof: $(cat aof.out)"
+done
+umount "$MOUNT"
+fb detach db
+stop_daemon
+pass "$KILLS kills, $there writes of $(sort -u acknowledged | wc -l) acknowledged are there ($SECONDS s)"
