@@ -3,11 +3,11 @@
 #
 # A script prints lines that begin with PASS, FAIL or SKIP and ends with 0 (passed), 77 (skipped) or 1 (failed); with
 # CI=true a skip is a failure. FOREBAY and FOREBAY_STAMP name the binaries; FOREBAY_SEED repeats a run's choices.
-set -euo pipefail
+set -eEuo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 FOREBAY=${FOREBAY:-$ROOT/target/debug/forebay}
-FOREBAY_STAMP=${FOREBAY_STAMP:-$ROOT/target/debug/forebay-stamp}
+FOREBAY_STAMP=${FOREBAY_STAMP:-$(dirname "$FOREBAY")/forebay-stamp}
 if [[ ! -x $FOREBAY || ! -x $FOREBAY_STAMP ]]; then
     (cd "$ROOT" && cargo build --locked --quiet -p forebay -p forebay-stamp)
     FOREBAY=$ROOT/target/debug/forebay FOREBAY_STAMP=$ROOT/target/debug/forebay-stamp
@@ -121,6 +121,7 @@ cleanup() {
 }
 trap cleanup EXIT
 trap 'exit 1' INT TERM
+trap 'echo "FAIL $SCRIPT (seed $SEED): ${BASH_SOURCE[0]##*/}:$LINENO: $BASH_COMMAND"' ERR
 
 # A number from $1 to $2.
 between() { echo $(($1 + (RANDOM * 32768 + RANDOM) % ($2 - $1 + 1))); }

@@ -51,7 +51,7 @@ cache_fails_a_write() {
 
 cache_fails_a_write --decorate cache:inject:durable:eio:after=200:once
 cache_fails_a_write --decorate cache:inject:durable:eio:after=200:once:done
-cache_fails_a_write --durability flush --decorate cache:inject:write:eio:after=300:once
+cache_fails_a_write --durability flush --decorate cache:inject:write:eio:after=300:times=20
 cache_fails_a_write --durability flush --decorate cache:inject:flush:eio:after=10:once
 cache_fails_a_write --decorate cache:inject:durable:enospc:after=100
 

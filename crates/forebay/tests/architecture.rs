@@ -21,6 +21,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-fuse", &["forebay-block"]),
     ("forebay-verify", &["forebay-block", "forebay-format"]),
     ("forebay-bench", &["forebay-block", "forebay-device", "forebay-host", "forebay-nbd"]),
+    // It judges the others, so that it may share no mistake with them.
+    ("forebay-stamp", &[]),
     (
         "forebay-sim",
         &["forebay-block", "forebay-format", "forebay-policy", "forebay-engine", "forebay-verify"],
