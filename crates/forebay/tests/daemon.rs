@@ -239,3 +239,23 @@ fn a_backing_that_fails_leaves_the_data_in_the_cache_and_says_so() {
     let _daemon = place.serve(&[]);
     assert_eq!(NbdClient::connect(&place.path("nbd"), "db").read(4096, 4096), data);
 }
+
+#[test]
+fn the_volume_appears_as_a_file() {
+    let place = Place::new();
+    if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/fuse").exists() {
+        assert!(std::env::var_os("CI").is_none(), "needs root and /dev/fuse");
+        eprintln!("SKIP: needs root and /dev/fuse");
+        return;
+    }
+    let daemon = place.serve(&["--fuse", "volume"]);
+    assert_eq!(fs::metadata(place.path("volume")).unwrap().len(), BACKING_BYTES);
+    let mut client = NbdClient::connect(&place.path("nbd"), "db");
+    client.write(1 << 20, &pattern(1 << 20, 4, 8192));
+    assert_eq!(file_bytes(&place.path("volume"), 1 << 20, 8192), pattern(1 << 20, 4, 8192));
+    let exports = place.status()["exports"].clone();
+    assert_eq!(exports, serde_json::json!(["unix:nbd", "fuse:volume"]));
+    drop(client);
+    assert_eq!(daemon.stop().code(), Some(0), "{}", place.log());
+    assert!(!place.path("volume").exists());
+}
