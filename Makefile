@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PREFIX ?= /usr/local
 
-.PHONY: help setup build up down test bench lint fmt install clean
+.PHONY: help setup build up down test bench soak lint fmt install clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -25,6 +25,9 @@ test: ## All that CI runs: lint, unit and integration tests, the scripts in test
 
 bench: build ## Run the benchmarks at full length; reports in ./forebay-bench
 	target/release/forebay bench volume --out forebay-bench
+
+soak: build ## The long forms of the tests: a full cache of 8 GiB
+	FOREBAY=$(CURDIR)/target/release/forebay FOREBAY_CACHE_MB=8192 tests/restart-8g.sh
 
 lint: ## Formatting, clippy, documentation; warnings are errors
 	@scripts/lint.sh

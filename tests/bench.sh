@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Each benchmark once, at toy size: it ends well and names its figures. The figures themselves are not judged here.
+source "$(dirname "$0")/harness.sh"
+
+need jq
+
+"$FOREBAY" bench volume --quick --out "$DIR/report" >figures || fail "bench volume: $(tail -n 3 figures)"
+for figure in engine_4k_depth1_of_raw nbd_4k_depth1_of_raw engine_4k_depth4_bytes_ratio engine_1m_depth4_bytes_ratio; do
+    jq -e ".figures.$figure > 0" report/volume.json >/dev/null || fail "no figure $figure in volume.json"
+done
+grep -q '<div class="bar">' report/volume.html || fail "the page has no bars"
+[[ ! -e report/scratch ]] || fail "the scratch directory is left behind"
+pass "bench volume reports its figures ($SECONDS s)"
