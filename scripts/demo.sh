@@ -1,12 +1,13 @@
 # shellcheck shell=bash disable=SC2034
 # What up.sh and down.sh know of the default volume. Sourced, not run.
-# FOREBAY_DATA: where everything lies; FOREBAY_NAME: the volume's name.
+# FOREBAY_DATA: where everything lies; FOREBAY_NAME: the volume's name; FOREBAY: a binary to use instead of building one.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 PATH="$PATH:/usr/sbin:/sbin"
 DATA=$(realpath -m "${FOREBAY_DATA:-forebay-data}")
 NAME=${FOREBAY_NAME:-demo}
-FOREBAY="$PWD/target/release/forebay"
+BUILT="$PWD/target/release/forebay"
+FOREBAY=$(realpath -m "${FOREBAY:-$BUILT}")
 CACHE="$DATA/cache"
 BACKING="$DATA/backing"
 MOUNT="$DATA/mnt"

@@ -8,12 +8,14 @@ CACHE_SIZE=${FOREBAY_CACHE_SIZE:-1G}
 BACKING_SIZE=${FOREBAY_BACKING_SIZE:-16G}
 
 scripts/setup.sh run
-say "building (release)"
-cargo build --release --locked --quiet -p forebay
+if [[ $FOREBAY == "$BUILT" ]]; then
+    say "building (release)"
+    cargo build --release --locked --quiet -p forebay
+fi
 
 mkdir -p "$DATA"
 # As the daemon would make it: sockets are for their owner alone.
-[[ -d $RUN ]] || mkdir -p -m 700 "$RUN"
+[[ -d $RUN ]] || (umask 077 && mkdir -p "$RUN")
 if [[ ! -e $BACKING ]]; then
     truncate -s "$BACKING_SIZE" "$BACKING"
     say "made a sparse backing of $BACKING_SIZE: $BACKING"
