@@ -6,6 +6,7 @@ use forebay_format::Layout;
 use forebay_format::summary::{SummaryBuilder, Trailer};
 
 use crate::finding::{Finding, FindingKind, Severity};
+use crate::identity::trailer_of_any_lap;
 use crate::records::{SegmentRecords, SummaryView};
 use crate::survey::SegmentInfo;
 
@@ -13,7 +14,7 @@ use crate::survey::SegmentInfo;
 const SECTOR: usize = 512;
 /// Bits by which a sector may differ from what was written there to be called damaged. With more it holds something else: the
 /// write of the summary, which nobody waits for, did not reach it before a power cut.
-const DAMAGED_BITS_MAX: u32 = 16;
+const DAMAGED_BITS_MAX: u32 = 8;
 /// Parts of a trailer that do not follow from the records: checksum, run, times.
 const TRAILER_UNKNOWN: [Range<usize>; 3] = [8..12, 32..40, 80..96];
 
@@ -44,7 +45,11 @@ pub(crate) fn judge(
         });
     }
     let trailer_valid = matches!(view.summary, SummaryView::BodyDamaged);
-    if damaged(&expected, bytes.get(at..)?, layout.align as usize, trailer_valid) {
+    let actual = bytes.get(at..)?;
+    // A whole trailer of an earlier lap is what was there before: the summary was not written, however similar it is.
+    let trailer = actual.get(actual.len().checked_sub(layout.align as usize)?..)?;
+    let earlier_lap = !trailer_valid && trailer_of_any_lap(layout, trailer).is_some();
+    if !earlier_lap && damaged(&expected, actual, layout.align as usize, trailer_valid) {
         return Some(
             Finding::new(
                 Severity::Recoverable,

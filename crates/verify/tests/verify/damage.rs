@@ -2,6 +2,7 @@
 
 use std::io;
 
+use forebay_format::checksum::crc32c;
 use forebay_format::record::ExtentKind;
 use forebay_format::superblock::{CacheState, SUPERBLOCK_OFFSETS};
 use forebay_verify::{CheckError, FINDINGS_MAX, Finding, FindingKind, Report, Severity, Source, check};
@@ -326,6 +327,22 @@ fn summaries() {
     assert_eq!(with(&|b| b[20] ^= 8), (FindingKind::SummaryDamaged, 4));
     assert_eq!(with(&|b| b[n - 1] ^= 8), (FindingKind::SummaryDamaged, 4));
     assert_eq!(with(&|b| b[n - 500] ^= 8), (FindingKind::SummaryDamaged, 4));
+}
+
+/// The summary of the lap before differs in a few bits only: it is taken for what was there before, not for damage.
+#[test]
+fn summary_of_an_earlier_lap_that_is_much_like_the_missing_one() {
+    let mut w = log(25);
+    let s = w.live[0].clone();
+    let end = w.at(&s, SEGMENT_BYTES);
+    let trailer = &mut w.bytes[end - 512..end];
+    // Its number in the order of the log is 3 instead of 1, and its checksum fits.
+    trailer[40] = 3;
+    trailer[8..12].fill(0);
+    let crc = crc32c(trailer);
+    trailer[8..12].copy_from_slice(&crc.to_le_bytes());
+    let report = check(&w.bytes).unwrap();
+    assert_eq!(only(&report).kind, FindingKind::SummaryMissing, "{report}");
 }
 
 #[test]
