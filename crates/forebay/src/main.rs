@@ -7,6 +7,7 @@ mod config;
 mod control_path;
 mod daemon;
 mod failure;
+mod figures;
 mod image;
 mod logging;
 mod meter;

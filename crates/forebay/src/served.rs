@@ -7,15 +7,15 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_block::BlockService;
-use forebay_control::{FailureKind, Progress, VolumeState, VolumeStatus, rfc3339};
+use forebay_control::{FailureKind, Progress, VolumeStatus};
 use forebay_device::{Device, Survives};
-use forebay_engine::{Role, State, Status};
+use forebay_engine::Role;
 use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
 use forebay_host::{Ending, Volume, VolumeConfig, VolumeHandle};
-use forebay_policy::{Settings, WritePolicy};
 
 use crate::cli::{Failure, Outcome};
 use crate::failure::{from_fuse, from_host};
+use crate::figures::{Surroundings, volume_status};
 use crate::plan::VolumePlan;
 
 /// How often a client that waits for a flush hears how far it is.
@@ -310,92 +310,4 @@ fn take_file(kernel: &mut Kernel) -> Outcome {
     kernel.fuse = None;
     kernel.fuse_is_for_attach = false;
     Ok(())
-}
-
-/// What the engine does not know.
-struct Surroundings {
-    size_bytes: u64,
-    cache_durability: String,
-    backing_durability: String,
-    device: Option<String>,
-    exports: Vec<String>,
-    uptime: Duration,
-}
-
-fn volume_status(
-    plan: &VolumePlan,
-    s: &Status,
-    settings: &Settings,
-    wall_ns: u64,
-    around: Surroundings,
-) -> VolumeStatus {
-    let state = match s.state {
-        None | Some(State::Starting) => VolumeState::Starting,
-        Some(State::Healthy) => VolumeState::Healthy,
-        Some(State::Degraded) => VolumeState::Degraded,
-        Some(State::Full) => VolumeState::Full,
-        Some(State::Stopping | State::Stopped) => VolumeState::Stopping,
-    };
-    let complete = s.dirty_bytes == 0 && state != VolumeState::Starting;
-    let age_ns = s.oldest_dirty_ns.map_or(0, |oldest| wall_ns.saturating_sub(oldest));
-    VolumeStatus {
-        name: plan.name.clone(),
-        state,
-        size_bytes: around.size_bytes,
-        cache_bytes: s.cache_bytes,
-        cache_used_bytes: s.cache_used_bytes,
-        cached_bytes: s.cached_bytes,
-        dirty_bytes: s.dirty_bytes,
-        staleness_bytes: s.dirty_bytes,
-        staleness_seconds: age_ns as f64 / 1e9,
-        recovery_point: match settings.write_policy {
-            _ if complete => Some(rfc3339(wall_ns)),
-            WritePolicy::WriteBack | WritePolicy::WriteThrough => None,
-        },
-        write_policy: settings.write_policy.to_string(),
-        admission: settings.admission.to_string(),
-        on_full: settings.on_full.to_string(),
-        durability: settings.durability.to_string(),
-        cache: plan.cache.as_ref().map(ToString::to_string).unwrap_or_default(),
-        backing: plan.backing.to_string(),
-        cache_durability: around.cache_durability,
-        backing_durability: around.backing_durability,
-        exports: around.exports,
-        device: around.device,
-        pid: std::process::id(),
-        uptime_seconds: around.uptime.as_secs_f64(),
-        reads: s.reads,
-        read_bytes_hit: s.read_bytes_hit,
-        read_bytes_missed: s.read_bytes_missed,
-        writes: s.writes,
-        flushes: s.flushes,
-        bytes_acknowledged: s.bytes_acknowledged,
-        bytes_to_cache: s.bytes_to_cache,
-        bytes_to_backing: s.bytes_to_backing,
-        writes_admitted: s.writes_admitted,
-        writes_bypassed: s.writes_bypassed,
-        writes_reissued: 0,
-        stalls: s.stalls,
-        errors: s.errors,
-        checksum_failures: s.checksum_failures,
-        cache_errors: s.cache_errors,
-        backing_errors: s.backing_errors,
-        records: s.records,
-        requests: s.requests,
-        memory_bytes: resident_bytes(),
-        index_bytes: s.index_bytes,
-        index_blocks: s.index_blocks,
-        index_bytes_per_block: if s.index_blocks == 0 {
-            0.0
-        } else {
-            s.index_bytes as f64 / s.index_blocks as f64
-        },
-    }
-}
-
-/// Resident memory of this process in bytes; 0 if the system does not tell.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-    line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }

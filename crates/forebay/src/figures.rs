@@ -1,0 +1,157 @@
+//! What the engine says of a volume, in the words of the status contract.
+
+use std::time::Duration;
+
+use forebay_control::{VolumeState, VolumeStatus, rfc3339};
+use forebay_engine::{State, Status};
+use forebay_policy::{Settings, WritePolicy};
+
+use crate::plan::VolumePlan;
+
+/// What the engine does not know.
+pub struct Surroundings {
+    /// Size of the volume, in bytes.
+    pub size_bytes: u64,
+    /// What a durable write to the cache outlives; empty without a cache.
+    pub cache_durability: String,
+    /// What a durable write to the backing outlives.
+    pub backing_durability: String,
+    /// The kernel block device.
+    pub device: Option<String>,
+    /// Where the volume is offered.
+    pub exports: Vec<String>,
+    /// Since the volume began to start.
+    pub uptime: Duration,
+}
+
+/// The status of a volume, from the engine's figures and what is around it.
+pub fn volume_status(
+    plan: &VolumePlan,
+    s: &Status,
+    settings: &Settings,
+    wall_ns: u64,
+    around: Surroundings,
+) -> VolumeStatus {
+    let state = match s.state {
+        None | Some(State::Starting) => VolumeState::Starting,
+        Some(State::Healthy) => VolumeState::Healthy,
+        Some(State::Degraded) => VolumeState::Degraded,
+        Some(State::Full) => VolumeState::Full,
+        Some(State::Stopping | State::Stopped) => VolumeState::Stopping,
+    };
+    let complete = s.dirty_bytes == 0 && state != VolumeState::Starting;
+    let age_ns = s.oldest_dirty_ns.map_or(0, |oldest| wall_ns.saturating_sub(oldest));
+    VolumeStatus {
+        name: plan.name.clone(),
+        state,
+        size_bytes: around.size_bytes,
+        cache_bytes: s.cache_bytes,
+        cache_used_bytes: s.cache_used_bytes,
+        cached_bytes: s.cached_bytes,
+        dirty_bytes: s.dirty_bytes,
+        staleness_bytes: s.dirty_bytes,
+        staleness_seconds: age_ns as f64 / 1e9,
+        recovery_point: match settings.write_policy {
+            _ if complete => Some(rfc3339(wall_ns)),
+            WritePolicy::WriteBack | WritePolicy::WriteThrough => None,
+        },
+        write_policy: settings.write_policy.to_string(),
+        admission: settings.admission.to_string(),
+        on_full: settings.on_full.to_string(),
+        durability: settings.durability.to_string(),
+        cache: plan.cache.as_ref().map(ToString::to_string).unwrap_or_default(),
+        backing: plan.backing.to_string(),
+        cache_durability: around.cache_durability,
+        backing_durability: around.backing_durability,
+        exports: around.exports,
+        device: around.device,
+        pid: std::process::id(),
+        uptime_seconds: around.uptime.as_secs_f64(),
+        reads: s.reads,
+        read_bytes_hit: s.read_bytes_hit,
+        read_bytes_missed: s.read_bytes_missed,
+        writes: s.writes,
+        flushes: s.flushes,
+        bytes_acknowledged: s.bytes_acknowledged,
+        bytes_to_cache: s.bytes_to_cache,
+        bytes_to_backing: s.bytes_to_backing,
+        writes_admitted: s.writes_admitted,
+        writes_bypassed: s.writes_bypassed,
+        writes_reissued: 0,
+        stalls: s.stalls,
+        errors: s.errors,
+        checksum_failures: s.checksum_failures,
+        cache_errors: s.cache_errors,
+        backing_errors: s.backing_errors,
+        records: s.records,
+        requests: s.requests,
+        memory_bytes: resident_bytes(),
+        index_bytes: s.index_bytes,
+        index_blocks: s.index_blocks,
+        index_bytes_per_block: if s.index_blocks == 0 {
+            0.0
+        } else {
+            s.index_bytes as f64 / s.index_blocks as f64
+        },
+    }
+}
+
+/// Resident memory of this process in bytes; 0 if the system does not tell.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_NS: u64 = 1_800_000_000_000_000_000;
+
+    fn status(figures: &Status) -> VolumeStatus {
+        let plan = VolumePlan {
+            name: "db".into(),
+            cache: "cache".parse().ok(),
+            backing: "backing".parse().unwrap(),
+            nbd: Vec::new(),
+            fuse: None,
+            accept_stale: false,
+            takeover: false,
+            decorate: Vec::new(),
+            settings: Settings::default(),
+        };
+        let around = Surroundings {
+            size_bytes: 1 << 30,
+            cache_durability: String::new(),
+            backing_durability: String::new(),
+            device: None,
+            exports: Vec::new(),
+            uptime: Duration::from_secs(5),
+        };
+        volume_status(&plan, figures, &plan.settings, NOW_NS, around)
+    }
+
+    #[test]
+    fn a_recovery_point_is_told_only_where_there_is_one() {
+        let clean = Status { state: Some(State::Healthy), ..Status::default() };
+        assert_eq!(status(&clean).recovery_point, Some(rfc3339(NOW_NS)));
+        let starting = Status { state: Some(State::Starting), ..clean };
+        assert_eq!(status(&starting).recovery_point, None, "what is dirty is not known yet");
+        let dirty = Status { dirty_bytes: 4096, oldest_dirty_ns: Some(NOW_NS - 1_500_000_000), ..clean };
+        let dirty = status(&dirty);
+        assert_eq!((dirty.recovery_point, dirty.staleness_bytes), (None, 4096));
+        assert!((dirty.staleness_seconds - 1.5).abs() < 1e-6);
+        let ahead = Status { oldest_dirty_ns: Some(NOW_NS + 1), ..clean };
+        assert_eq!(status(&ahead).staleness_seconds, 0.0, "the clock was set back");
+    }
+
+    #[test]
+    fn an_empty_index_has_no_cost_for_each_block() {
+        let figures = Status { index_bytes: 4096, ..Status::default() };
+        assert_eq!(status(&figures).index_bytes_per_block, 0.0);
+        let figures = Status { index_bytes: 4096, index_blocks: 256, ..Status::default() };
+        assert_eq!(status(&figures).index_bytes_per_block, 16.0);
+        assert!(resident_bytes() > 1 << 16);
+    }
+}
