@@ -13,7 +13,9 @@
 //! lies below the mark therefore needs no supersede record; that its clean copy is not true any more is remembered in
 //! memory and written down by a clean stop.
 
-use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, IoError, Seq};
+use std::collections::BTreeMap;
+
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Seq};
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::WritePolicy;
 
@@ -36,12 +38,26 @@ pub(crate) struct Drops {
     /// for them either, for the index does not know which of them bypasses made untrue.
     distrusted_upto: Seq,
     ranges: Vec<BlockRange>,
+    /// There were too many ranges, or a flush has failed that bypasses needed whose clean copies are in the log.
     overflowed: bool,
+    /// Blocks that the index has forgotten but a restart would not; fewer than the log has slots.
+    recalled: BTreeMap<BlockNo, Seq>,
     /// Number of the flush that makes every bypass acknowledged so far durable.
     epoch_wanted: u64,
     epoch_done: u64,
-    flush_under_way: Option<u64>,
-    flush_error: Option<(u64, IoError)>,
+    flush_under_way: Option<UnderWay>,
+    /// A flush failed that should have covered bypasses; the next client to flush is told.
+    flush_error: Option<IoError>,
+    /// Flushes of the backing that failed, whoever had asked for them. What was written before such a flush is not
+    /// made durable by any later one: only writing it again does that.
+    losses: u64,
+}
+
+/// A flush for clients.
+#[derive(Clone, Copy)]
+struct UnderWay {
+    epoch: u64,
+    losses: u64,
 }
 
 impl Drops {
@@ -59,7 +75,7 @@ impl Drops {
         self.epoch_done
     }
 
-    pub(crate) fn take_flush_error(&mut self) -> Option<(u64, IoError)> {
+    pub(crate) fn take_flush_error(&mut self) -> Option<IoError> {
         self.flush_error.take()
     }
 
@@ -82,6 +98,19 @@ impl Drops {
     /// begins with record `first`.
     pub(crate) fn untrue(&self, first: Seq) -> Option<&[BlockRange]> {
         (!self.overflowed && self.distrusted_upto < first).then_some(&self.ranges)
+    }
+
+    /// The index forgets `block`, although a restart could take its record `seq` for newer than the backing as long as
+    /// the durable clean mark, now at `clean`, lies below it.
+    fn recall(&mut self, block: BlockNo, seq: Seq, clean: Seq) {
+        self.recalled.retain(|_, seq| *seq > clean);
+        if seq > clean {
+            self.recalled.insert(block, seq);
+        }
+    }
+
+    fn recalls(&self, range: BlockRange, clean: Seq) -> bool {
+        self.recalled.range(range.first..BlockNo(range.end())).any(|(_, seq)| *seq > clean)
     }
 
     fn remember(&mut self, block: BlockNo) {
@@ -123,7 +152,7 @@ impl Engine {
     /// Whether recovery could take a record of one of the blocks for newer than the backing.
     pub(crate) fn needs_supersede(&self, range: BlockRange) -> bool {
         let clean = self.log.durable_clean_upto();
-        self.current_in(range).any(|slot| self.segments.seq(slot) > clean)
+        self.current_in(range).any(|slot| self.segments.seq(slot) > clean) || self.drops.recalls(range, clean)
     }
 
     /// The current slots of a range, found by whichever is shorter, the range or the index.
@@ -145,20 +174,27 @@ impl Engine {
             return;
         };
         if matches!(part.payload, Payload::Zero { .. }) && part.durable {
-            part.state = PartState::BypassFlushing;
+            part.state = PartState::BypassFlushing { losses: self.drops.losses };
             self.io(Role::Backing, DeviceOp::Flush, Class::Foreground, IoOwner::BypassFlush(key));
             return;
         }
         if !part.durable {
-            self.drops.epoch_wanted = self.drops.flush_under_way.unwrap_or(self.drops.epoch_done) + 1;
+            let begun = self.drops.flush_under_way.map_or(self.drops.epoch_done, |f| f.epoch);
+            self.drops.epoch_wanted = begun + 1;
         }
         self.bypass_on_backing(key);
     }
 
     pub(crate) fn bypass_flush_done(&mut self, key: PartKey, result: DeviceResult) {
+        let state = self.requests.parts.get(&key).map(|p| p.state);
+        let lost = state != Some(PartState::BypassFlushing { losses: self.drops.losses });
         match result {
-            Ok(_) => self.bypass_on_backing(key),
-            Err(error) => self.bypass_failed(key, error),
+            Ok(_) if !lost => self.bypass_on_backing(key),
+            Ok(_) => self.bypass_failed(key, Self::flush_failed_error()),
+            Err(error) => {
+                self.backing_flush_failed(&error);
+                self.bypass_failed(key, error);
+            }
         }
     }
 
@@ -175,14 +211,15 @@ impl Engine {
 
     /// The index forgets the clean copies of a range, which are not true any more.
     fn forget_clean(&mut self, range: BlockRange) {
-        let mut clean: Vec<BlockNo> = self
+        let upto = self.log.durable_clean_upto();
+        let mut clean: Vec<(BlockNo, Seq)> = self
             .current_in(range)
-            .map(|slot| self.segments.slot(slot))
-            .filter(|s| !s.has(DIRTY))
-            .map(|s| s.block())
+            .filter(|slot| !self.segments.slot(*slot).has(DIRTY))
+            .map(|slot| (self.segments.slot(slot).block(), self.segments.seq(slot)))
             .collect();
         clean.sort_unstable();
-        for block in clean {
+        for (block, seq) in clean {
+            self.drops.recall(block, seq, upto);
             self.forget(BlockRange::new(block, 1), true);
         }
     }
@@ -225,6 +262,7 @@ impl Engine {
         if let Some(part) = self.requests.parts.get_mut(&key) {
             part.state = PartState::AwaitingRetirement;
             let range = part.range;
+            self.failure_taint(range);
             self.forget(range, false);
         }
     }
@@ -295,6 +333,8 @@ impl Engine {
             self.current_in(range).map(|slot| self.segments.slot(slot).block()).collect();
         blocks.sort_unstable();
         for block in blocks {
+            // What made a dirty block void is durable on the backing.
+            self.command_paid(block, Seq(u64::MAX));
             if let Some(slot) = self.index.remove(block, &self.segments) {
                 self.untrack(slot);
                 self.segments.ceased_current(slot);
@@ -326,19 +366,43 @@ impl Engine {
     pub(crate) fn backing_flush_if_wanted(&mut self) {
         let drops = &mut self.drops;
         if drops.flush_under_way.is_none() && drops.epoch_wanted > drops.epoch_done {
-            drops.flush_under_way = Some(drops.epoch_wanted);
+            drops.flush_under_way = Some(UnderWay { epoch: drops.epoch_wanted, losses: drops.losses });
             self.io(Role::Backing, DeviceOp::Flush, Class::Foreground, IoOwner::BackingFlush);
         }
     }
 
-    pub(crate) fn backing_flush_done(&mut self, result: DeviceResult) {
-        let epoch = self.drops.flush_under_way.take().unwrap_or_default();
-        match result {
-            Ok(_) => self.drops.epoch_done = self.drops.epoch_done.max(epoch),
-            Err(error) => {
-                self.figures.backing_errors += 1;
-                self.drops.flush_error = Some((epoch, error));
+    /// A flush of the backing failed: nothing that was written before and not yet flushed is taken for durable.
+    pub(crate) fn backing_flush_failed(&mut self, error: &IoError) {
+        self.figures.backing_errors += 1;
+        self.drops.losses += 1;
+        self.destage_write_again();
+        if self.drops.epoch_wanted > self.drops.epoch_done {
+            self.drops.overflowed = true;
+            let told = self.destages_fail(error);
+            if !told || self.requests.flush_waits_for_backing(self.drops.epoch_done) {
+                self.drops.flush_error = Some(error.clone());
             }
+        }
+    }
+
+    /// The error of an operation whose data a failed flush may have lost.
+    pub(crate) fn flush_failed_error() -> IoError {
+        IoError::new(ErrorKind::Io, "a flush of the backing failed")
+    }
+
+    pub(crate) fn backing_losses(&self) -> u64 {
+        self.drops.losses
+    }
+
+    pub(crate) fn backing_flush_done(&mut self, result: DeviceResult) {
+        let Some(flush) = self.drops.flush_under_way.take() else { return };
+        match result {
+            Ok(_) if flush.losses == self.drops.losses => {
+                self.drops.epoch_done = self.drops.epoch_done.max(flush.epoch);
+            }
+            // What failed meanwhile has told the clients already.
+            Ok(_) => {}
+            Err(error) => self.backing_flush_failed(&error),
         }
         self.flushes_answer();
         // A flush that came meanwhile may need one of its own.

@@ -49,6 +49,9 @@ struct Member {
     place: u64,
 }
 
+/// A run on the backing.
+type WrittenRun = (BlockRange, Vec<Member>);
+
 /// One device read of a run: members `first .. first + count`.
 struct RunRead {
     first: usize,
@@ -73,9 +76,10 @@ pub(crate) struct Destage {
     runs: BTreeMap<RunKey, Run>,
     next_run: u64,
     /// Runs on the backing that await its flush.
-    written: Vec<(BlockRange, Vec<Member>)>,
+    written: Vec<WrittenRun>,
     written_blocks: usize,
-    flushing: Option<Vec<(BlockRange, Vec<Member>)>>,
+    /// Runs that the flush under way covers, and [`Engine::backing_losses`] when it began.
+    flushing: Option<(u64, Vec<WrittenRun>)>,
     paused_until: Option<Nanos>,
     failures: u32,
     /// Blocks whose log copy cannot be read: when to try again, and whether its checksum is wrong for good.
@@ -357,6 +361,14 @@ impl Engine {
         }
     }
 
+    /// A flush of the backing failed: what is written there and not flushed has to be written again.
+    pub(crate) fn destage_write_again(&mut self) {
+        for (range, members) in std::mem::take(&mut self.destage.written) {
+            self.destage_undo(range, members);
+        }
+        self.destage.written_blocks = 0;
+    }
+
     fn destage_unlock(&mut self, range: BlockRange) {
         for block in range.iter() {
             self.release(BlockRange::new(block, 1), Hold::Backing);
@@ -400,15 +412,18 @@ impl Engine {
         let enough = if self.log.waits_for_room() { FLUSH_AFTER_BLOCKS_HURRIED } else { FLUSH_AFTER_BLOCKS };
         let due = !d.written.is_empty() && (d.written_blocks >= enough || quiet);
         if due && d.flushing.is_none() {
-            self.destage.flushing = Some(std::mem::take(&mut self.destage.written));
+            self.destage.flushing = Some((self.backing_losses(), std::mem::take(&mut self.destage.written)));
             self.destage.written_blocks = 0;
             self.io(Role::Backing, DeviceOp::Flush, Class::Background, IoOwner::DestageFlush);
         }
     }
 
     pub(crate) fn destage_flush_done(&mut self, result: DeviceResult) {
-        let covered = self.destage.flushing.take().unwrap_or_default();
-        if result.is_err() {
+        let Some((losses, covered)) = self.destage.flushing.take() else { return };
+        if let Err(error) = &result {
+            self.backing_flush_failed(error);
+        }
+        if losses != self.backing_losses() {
             // What the backing kept of the writes is unknown: all of them go again.
             for (range, members) in covered {
                 self.destage_undo(range, members);

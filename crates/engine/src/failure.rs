@@ -97,6 +97,11 @@ impl Engine {
         }
     }
 
+    /// Records speak of `range` that a restart could replay, though the index does not know them any more.
+    pub(crate) fn failure_taint(&mut self, range: BlockRange) {
+        self.failure.tainted.push(range);
+    }
+
     /// Whether a write to `range` may start.
     pub(crate) fn failure_gate(&self, range: BlockRange) -> Gate {
         if matches!(self.failure.phase, Phase::Healthy | Phase::Retired) {

@@ -52,7 +52,7 @@ pub(crate) enum PartState {
     ReadingBase { outstanding: u32 },
     Appending { pieces: u32 },
     BypassWriting,
-    BypassFlushing,
+    BypassFlushing { losses: u64 },
     Superseding,
     AwaitingRetirement,
     CopyingClean { pieces: u32 },
@@ -494,9 +494,7 @@ impl Engine {
         for flush in waiting {
             let in_log = flush.log_upto <= durable || retired;
             let result = match &backing_error {
-                Some((failed, error)) if flush.backing_epoch > epoch && flush.backing_epoch <= *failed => {
-                    Err(error.clone())
-                }
+                Some(error) if flush.backing_epoch > epoch => Err(error.clone()),
                 _ if !in_log && lost => Err(Self::log_failed_error()),
                 _ if in_log && flush.backing_epoch <= epoch => Ok(Reply::Done),
                 _ => {

@@ -162,15 +162,21 @@ impl Engine {
         if self.commands.destages.is_empty() {
             self.commands.owed.clear();
         }
-        self.backing_flush_if_wanted_by_command();
-    }
-
-    /// Tries the backing's flush again for a destage command, if it failed for a client.
-    fn backing_flush_if_wanted_by_command(&mut self) {
-        let epoch = self.drops.flush_epoch_done();
         if self.commands.destages.iter().any(|c| c.backing_epoch > epoch) {
             self.backing_flush_if_wanted();
         }
+    }
+
+    /// Bypasses that destage commands wait for could not be made durable; true if there was such a command.
+    pub(crate) fn destages_fail(&mut self, error: &IoError) -> bool {
+        let epoch = self.drops.flush_epoch_done();
+        let (failed, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.commands.destages).into_iter().partition(|c| c.backing_epoch > epoch);
+        self.commands.destages = waiting;
+        for command in &failed {
+            self.effects.push(Effect::CommandDone { id: command.id, result: Err(error.clone()) });
+        }
+        !failed.is_empty()
     }
 
     fn stop_drained(&mut self) -> Option<Phase> {
@@ -235,18 +241,20 @@ impl Engine {
             return None;
         }
         assert!(self.locks.is_empty(), "nothing in flight holds a lock");
-        if self.drops.flush_epoch_wanted() > self.drops.flush_epoch_done()
-            && self.drops.flush_is_worth_trying()
-        {
+        let unflushed = self.drops.flush_epoch_wanted() > self.drops.flush_epoch_done();
+        if unflushed && self.drops.flush_is_worth_trying() {
             self.backing_flush_if_wanted();
             return None;
+        }
+        if let (true, Some(stop)) = (unflushed, self.commands.stop.as_mut()) {
+            stop.error.get_or_insert(Self::flush_failed_error());
         }
         if !self.may_stop_cleanly() {
             self.stop_record_over(!self.failure.retired());
             return Some(Phase::Closing);
         }
         // Copies that bypasses made untrue are named, else a restart after this stop would believe them (hazard 1).
-        let untrue = self.untrue_blocks();
+        let untrue = self.untrue_blocks().filter(|_| !unflushed);
         let owner = if untrue.is_some() { AppendOwner::Stop } else { AppendOwner::StopDistrusted };
         for range in untrue.unwrap_or_default() {
             let count = range.count.min(u64::from(u32::MAX)) as u32;

@@ -117,8 +117,12 @@ impl<S: Subject> Life<'_, S> {
             }
             Ordered::Destage { ticket, .. } => self.world.oracle.fail_flush(ticket),
             Ordered::Stop { destage } => {
-                if result.is_ok() {
-                    self.check_stopped(destage)?;
+                match result.is_ok() {
+                    true => self.check_stopped(destage)?,
+                    false => {
+                        let ticket = self.world.oracle.issue_flush();
+                        self.world.oracle.fail_flush(ticket);
+                    }
                 }
                 self.stopped = Some(result);
             }

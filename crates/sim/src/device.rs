@@ -261,6 +261,7 @@ impl Device {
                 self.media.write(offset, data, false);
             }
         }
+        self.media.forgive();
     }
 
     /// As [`Device::lose_client`], with every outcome to be seen.
@@ -270,6 +271,7 @@ impl Device {
                 self.media.write(offset, data, false);
             }
         }
+        self.media.forgive();
     }
 
     /// As [`Device::cut`], with every outcome to be seen.

@@ -7,7 +7,7 @@
 //!   others and of the order of the writes; of several unflushed writes of one sector any one may be what is left;
 //! - a durable write of a sector ends the chances of earlier unflushed ones of that sector;
 //! - after a failed flush, what it should have covered is never made durable by a later flush, only by being written
-//!   again (the behaviour of several kernels);
+//!   again (the behaviour of several kernels), as long as the same process has the device open;
 //! - the death of the process loses nothing that was submitted and completed.
 
 use forebay_block::Buf;
@@ -196,14 +196,15 @@ impl Media {
                 e.data.copy_to(&mut self.durable[e.offset..e.offset + e.data.len()]);
             }
         }
-        // A durable entry is kept only as long as it ends the chances of a volatile one before it.
-        let mut volatile: Vec<(usize, usize)> = Vec::new();
+        // A durable entry is kept only as long as it lies above a volatile one, or above a durable one that does.
+        let mut kept: Vec<(usize, usize)> = Vec::new();
         self.unflushed.retain(|e| {
             let (start, end) = (e.offset, e.offset + e.data.len());
-            if !e.durable {
-                volatile.push((start, end));
+            let keep = !e.durable || kept.iter().any(|(s, t)| *s < end && start < *t);
+            if keep {
+                kept.push((start, end));
             }
-            volatile.iter().any(|(s, t)| *s < end && start < *t)
+            keep
         });
     }
 
@@ -215,6 +216,11 @@ impl Media {
         if lose {
             self.cut(Vec::new(), &mut |_, _| 0);
         }
+    }
+
+    /// The device is opened anew: its next flush covers all that it holds, whatever an earlier one failed to cover.
+    pub fn forgive(&mut self) {
+        self.unflushed.iter_mut().for_each(|e| e.abandoned = false);
     }
 
     /// Whether a power cut now could lose anything.
@@ -429,6 +435,16 @@ mod tests {
             [5, 4],
             "what was written again is durable, the rest may be there"
         );
+        m.write(0, data(3, 6), false);
+        m.fail_flush(m.flush_mark(), false);
+        for value in [7, 8] {
+            m.write(512, data(2, value), false);
+            m.flush(m.flush_mark());
+            m.write(1024, data(1, value + 10), false);
+            m.flush(m.flush_mark());
+        }
+        m.cut(Vec::new(), &mut |_, _| 0);
+        assert_eq!([sector(&m, 0), sector(&m, 1), sector(&m, 2)], [5, 8, 18], "the newest that was flushed");
         m.write(0, data(1, 0), true);
         m.write(0, data(1, 3), false);
         m.fail_flush(m.flush_mark(), true);

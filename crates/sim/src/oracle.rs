@@ -49,6 +49,7 @@ pub struct Write {
     certain: u64,
     kept: Kept,
     run: u32,
+    failed: bool,
 }
 
 /// A version that a sector may have.
@@ -100,6 +101,8 @@ pub struct Oracle {
     writes: Vec<Write>,
     sectors: Vec<Sector>,
     open: Vec<u32>,
+    /// Writes of this run that failed.
+    failed: Vec<u32>,
     unflushed: Vec<u32>,
     /// Acknowledged, not durable, and never going to be: the flush that should have covered them failed.
     doubtful: Vec<u32>,
@@ -122,6 +125,7 @@ impl Oracle {
             writes: Vec::new(),
             sectors: Vec::new(),
             open: Vec::new(),
+            failed: Vec::new(),
             unflushed: Vec::new(),
             doubtful: Vec::new(),
             recovered: Vec::new(),
@@ -137,6 +141,7 @@ impl Oracle {
         self.run = 0;
         self.settled_since_crash = true;
         self.open.clear();
+        self.failed.clear();
         self.unflushed.clear();
         self.doubtful.clear();
         self.recovered.clear();
@@ -152,6 +157,7 @@ impl Oracle {
             certain: 0,
             kept: Kept::Cut,
             run: 0,
+            failed: false,
         });
         self.sectors.resize_with(sectors as usize, Sector::default);
         for s in &mut self.sectors {
@@ -182,7 +188,18 @@ impl Oracle {
         let issue = self.tick();
         let no = self.writes.len() as u32;
         let (end, certain, kept) = (NEVER, NEVER, Kept::No);
-        self.writes.push(Write { first, count, zero, durable, issue, end, certain, kept, run: self.run });
+        self.writes.push(Write {
+            first,
+            count,
+            zero,
+            durable,
+            issue,
+            end,
+            certain,
+            kept,
+            run: self.run,
+            failed: false,
+        });
         for s in &mut self.sectors[first as usize..(first + count) as usize] {
             s.versions.push(Version { write: no, seen: NEVER, kept: Kept::No, hidden: NEVER, dead: NEVER });
         }
@@ -214,11 +231,14 @@ impl Oracle {
         }
     }
 
-    /// The volume reports that a write failed: it may have taken effect until now, or not at all.
+    /// The volume reports that a write failed: it may have taken effect until now, or not at all. As with any disk, a
+    /// crash may reveal that it did after all, unless something was written over it.
     pub fn fail(&mut self, no: WriteNo) {
         let now = self.tick();
         self.open.retain(|o| *o != no.0);
-        self.writes[no.0 as usize].end = now;
+        self.failed.push(no.0);
+        let w = &mut self.writes[no.0 as usize];
+        (w.end, w.failed) = (now, true);
     }
 
     /// A durable write puts an end to everything that ended before it was issued.
@@ -266,15 +286,21 @@ impl Oracle {
     /// The volume reports that a flush failed: as with any disk, what it should have covered may be lost by a power
     /// cut, even if a later flush succeeds.
     pub fn fail_flush(&mut self, ticket: Ticket) {
-        let writes = &self.writes;
-        let doubtful = &mut self.doubtful;
-        self.unflushed.retain(|no| {
-            let uncovered = writes[*no as usize].end >= ticket.0;
-            if !uncovered {
-                doubtful.push(*no);
+        let (failed, unflushed): (Vec<u32>, Vec<u32>) = std::mem::take(&mut self.unflushed)
+            .into_iter()
+            .partition(|no| self.writes[*no as usize].end < ticket.0);
+        self.unflushed = unflushed;
+        self.doubtful.extend(&failed);
+        for no in failed {
+            let w = &self.writes[no as usize];
+            for s in &mut self.sectors[w.first as usize..(w.first + w.count) as usize] {
+                let sure = |v: &&Version| {
+                    self.writes[v.write as usize].certain != NEVER && !self.doubtful.contains(&v.write)
+                };
+                let issue = |v: &Version| self.writes[v.write as usize].issue;
+                s.floor = s.versions.iter().filter(sure).map(issue).max().unwrap_or(0);
             }
-            uncovered
-        });
+        }
         self.recovered.retain(|(_, _, seen)| *seen >= ticket.0);
     }
 
@@ -423,7 +449,8 @@ impl Oracle {
         for v in state.versions.iter_mut().filter(|v| !matching.contains(&v.write)) {
             let w = &self.writes[v.write as usize];
             if w.end.min(v.seen) < start {
-                if kept == Kept::Cut || w.issue > ended {
+                let may_return = w.failed && w.run == self.run;
+                if !may_return && (kept == Kept::Cut || w.issue > ended) {
                     v.dead = v.dead.min(now);
                 } else {
                     v.hidden = v.hidden.min(now);
@@ -438,7 +465,8 @@ impl Oracle {
         let now = self.tick();
         self.run += 1;
         self.open_reads.clear();
-        for no in std::mem::take(&mut self.open) {
+        let failed = std::mem::take(&mut self.failed);
+        for no in std::mem::take(&mut self.open).into_iter().chain(failed) {
             self.writes[no as usize].end = now;
         }
         if crash.survives == Kept::Cut {
@@ -691,6 +719,16 @@ mod tests {
         o.fail(a);
         assert_eq!(read(&mut o, None), Ok(()));
         assert_eq!(read(&mut o, Some(a)), Err("P2"), "but it cannot happen later");
+        o.crash(KILL);
+        assert_eq!(read(&mut o, Some(a)), Ok(()), "unless a crash reveals it");
+        assert_eq!(read(&mut o, None), Err("P3"));
+        let mut o = Oracle::new(8, false);
+        let a = o.issue_write(0, 1, false, true);
+        o.fail(a);
+        let b = write(&mut o, true);
+        o.crash(KILL);
+        assert_eq!(read(&mut o, Some(a)), Err("P3"), "never over what was acknowledged later");
+        assert_eq!(read(&mut o, Some(b)), Ok(()));
     }
 
     #[test]
