@@ -292,7 +292,7 @@ fn warn_of_weak_devices(plan: &VolumePlan, handle: &VolumeHandle) {
                     volume,
                     device = device.name,
                     durability = device.durability,
-                    "no power cut is survived"
+                    "what is on this device does not survive a power cut"
                 );
             }
         }
