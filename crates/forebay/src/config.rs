@@ -195,4 +195,17 @@ mod tests {
         }
         assert!(!Config::parse("colour = 1").unwrap_err().contains("did you mean"));
     }
+
+    #[test]
+    fn every_key_stands_in_the_reference() {
+        let reference = include_str!("../../../docs/reference/config.md");
+        for unknown in ["zzzz = 1", "[[volume]]\nzzzz = 1"] {
+            let message = Config::parse(unknown).unwrap_err();
+            let keys: Vec<&str> = message.split('`').skip(3).step_by(2).collect();
+            assert!(keys.len() >= 5, "{message}");
+            for key in keys {
+                assert!(reference.contains(key), "docs/reference/config.md lacks {key}");
+            }
+        }
+    }
 }
