@@ -91,7 +91,8 @@ sleepers() {
 # kill_process PID: it must be gone at once, whatever it was doing. (The shell's own notice of its death is of no use.)
 kill_process() {
     {
-        kill -KILL "$1"
+        # It may have ended by itself a moment ago.
+        kill -KILL "$1" || ended "$1"
         await 20 ended "$1" || fail "process $1 was killed and does not die: $(sleepers "$1")"
         wait "$1" || true
     } 2>/dev/null
@@ -159,6 +160,9 @@ serve_plain() {
 }
 
 kill_daemon() {
+    if ended "$DAEMON"; then
+        fail "the daemon has ended by itself"
+    fi
     kill_process "$DAEMON"
     DAEMON=
     KILLS=$((KILLS + 1))
