@@ -14,7 +14,7 @@ SLOW=(--decorate backing:delay:write:fixed=5ms)
 
 # run_fio TARGET_ARGS...: writes everything at random places and verifies it.
 run_fio() {
-    fio --name=verify "$@" --rw=randwrite --size="${DATA_MB}M" --iodepth="$DEPTH" --bsrange="$SIZES" \
+    timeout -k 5 300 fio --name=verify "$@" --rw=randwrite --size="${DATA_MB}M" --iodepth="$DEPTH" --bsrange="$SIZES" \
         --verify=crc32c --do_verify=1 --verify_fatal=1 --randrepeat=0 --randseed="$(between 1 1000000)" \
         --output=fio.out --minimal || fail "$WHAT: $(grep -v '^[0-9];' fio.out | tail -n 5)"
 }

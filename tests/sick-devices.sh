@@ -126,7 +126,10 @@ done_with "hidden, and it resumes by itself"
 
 scene "the backing fails every write" --decorate backing:inject:write:eio --decorate backing:inject:zero:eio
 writes --operations 200 --largest 64 --mix 70,20,5,5
-refused 1 "error" "$FOREBAY" flush db "${CONTROL[@]}"
+code=0
+fb flush db >/dev/null 2>flush.err || code=$?
+[[ $code == 1 && $(tail -n 1 flush.err) == "error: "*"backing that fails"* ]] ||
+    fail "$WHAT: flush ends with $code: $(cat flush.err)"
 wants_errors backing_errors
 stop_daemon
 serve
@@ -135,6 +138,25 @@ fb flush db >/dev/null
 verify --quiet
 stop_daemon
 done_with "hidden while the cache has room, kept over a stop"
+
+scene "the backing fails every write, and the cache is full" --decorate backing:inject:write:eio \
+    --decorate backing:inject:zero:eio
+"$FOREBAY_STAMP" write "${TARGET[@]}" --seed $RANDOM --mix 95,0,5,0 >stamp.out 2>stamp.err &
+writer=$!
+OWN=("$writer")
+is_full() { [[ $(status state) == full ]]; }
+await "$PATIENCE" is_full || fail "$WHAT: the volume is $(status state)"
+sleep 1
+ended "$writer" && fail "$WHAT: the writer does not wait: $(cat stamp.err stamp.out)"
+stop_daemon
+code=0
+wait "$writer" || code=$?
+OWN=()
+[[ $code == 3 ]] || fail "$WHAT: the writer ended with $code: $(cat stamp.err stamp.out)"
+serve
+verify --quiet
+stop_daemon
+done_with "writers wait, a stop does not, nothing is lost"
 
 scene "the backing fails reads now and then" --decorate backing:inject:read:eio:probability=0.05
 writes --seconds 3 --allow any:eio
