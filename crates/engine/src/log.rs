@@ -313,6 +313,12 @@ impl Engine {
                 || self.log.head.as_ref().is_some_and(|h| h.offset < self.layout.segment_bytes / 2))
     }
 
+    /// Whether a record in flight speaks of `block`.
+    pub(crate) fn log_has_in_flight(&self, block: BlockNo) -> bool {
+        let speaks = |e: &Extent| e.block <= block && block.0 < e.block.0 + u64::from(e.count);
+        self.log.batches.iter().flat_map(|b| &b.pieces).any(|p| p.extent.as_ref().is_some_and(speaks))
+    }
+
     /// Makes records up to `seq` survive a power cut, by a flush if need be.
     pub(crate) fn log_want_durable(&mut self, seq: Seq) {
         self.log.flush_wanted = self.log.flush_wanted.max(seq);

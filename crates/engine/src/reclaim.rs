@@ -202,7 +202,8 @@ impl Engine {
     }
 
     /// Moves the marks that blocks are lost from the tail to the head; a block whose data is damaged for good
-    /// becomes such a mark. It stays an error until it is written again (P5), and the tail can move on.
+    /// becomes such a mark. It stays an error until it is written again (P5), and the tail can move on. A write of the
+    /// block that waits for this room comes after the mark in the log, but one in flight would come before it.
     fn move_poison(&mut self, tail: u32) {
         if self.reclaim.poisons > 0 {
             return;
@@ -212,7 +213,8 @@ impl Engine {
             let block = s.block();
             if !s.has(DIRTY)
                 || !(s.kind() == SlotKind::Poison || self.destage.is_corrupt(block, slot))
-                || !self.locks.try_take(BlockRange::new(block, 1), Hold::Exclusive)
+                || self.log_has_in_flight(block)
+                || !self.locks.try_take(BlockRange::new(block, 1), Hold::LogWrite)
             {
                 continue;
             }
@@ -229,7 +231,7 @@ impl Engine {
 
     pub(crate) fn poison_done(&mut self, block: BlockNo) {
         self.reclaim.poisons -= 1;
-        self.release(BlockRange::new(block, 1), Hold::Exclusive);
+        self.release(BlockRange::new(block, 1), Hold::LogWrite);
     }
 
     /// A record that carries `tail` is durable: what lies before is out of the log.

@@ -371,6 +371,14 @@ impl Engine {
         let kind = if part.blocks.is_some() { ExtentKind::Data } else { ExtentKind::Zero };
         let appends = pieces(part.range, kind, part.blocks.as_ref(), max, AppendOwner::Part(key), durable);
         part.state = PartState::Appending { pieces: appends.len() as u32 };
+        if part.hold == Hold::Exclusive {
+            // From here on the log keeps the order. While the part waits for room, the mark that one of its blocks is
+            // lost may have to be moved out of its way.
+            part.hold = Hold::LogWrite;
+            let range = part.range;
+            self.release(range, Hold::Exclusive);
+            assert!(self.locks.try_take(range, Hold::LogWrite), "what was held alone can be shared");
+        }
         for append in appends {
             self.log_append(append);
         }

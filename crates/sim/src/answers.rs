@@ -103,7 +103,7 @@ impl<S: Subject> Life<'_, S> {
             self.world.stats.errors += 1;
             let excused = match ordered {
                 Ordered::Set => false,
-                _ => self.has_failed() || self.world.oracle.may_fail(0, u64::MAX) || self.stopping,
+                _ => self.has_failed() || self.world.oracle.may_fail(0, u64::MAX, 0) || self.stopping,
             };
             if !excused {
                 return Err(broken("P9", format!("command {} failed without a fault: {e}", id.0)));
@@ -155,7 +155,8 @@ impl<S: Subject> Life<'_, S> {
             Asked::Flush(t) => self.world.oracle.fail_flush(t),
         }
         let excused = match error.kind {
-            ErrorKind::Shutdown => p.after_stop,
+            // A stop gives up writes that wait for room which only destaging would make.
+            ErrorKind::Shutdown => p.after_stop || (self.stopping && matches!(p.asked, Asked::Write(_))),
             ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupt => self.is_excused(p),
             ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::ReadOnly => false,
         };
@@ -174,7 +175,7 @@ impl<S: Subject> Life<'_, S> {
         const BLOCK: u64 = forebay_block::BLOCK_BYTES / SECTOR_BYTES;
         let first = p.first / BLOCK * BLOCK;
         let end = (p.first + p.count).next_multiple_of(BLOCK);
-        if self.world.oracle.may_fail(first, end - first) {
+        if self.world.oracle.may_fail(first, end - first, p.issued) {
             return true;
         }
         let errors = self.errors();

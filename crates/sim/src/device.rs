@@ -66,6 +66,8 @@ pub struct Device {
     counts: [u64; OpKind::ALL.len()],
     latency: Latency,
     random: Random,
+    /// A misdirected write lands within one such stretch of the device.
+    pub segment_bytes: u64,
     /// Sectors that cannot be read until they are written again.
     pub unreadable: Vec<u64>,
     /// Faults that came to pass since the world began.
@@ -85,6 +87,7 @@ impl Device {
             counts: [0; OpKind::ALL.len()],
             latency: Latency { base_ns: 10_000, spread_ns: 1, tail_one_in: 0 },
             random: Random::new(0),
+            segment_bytes: 64 << 10,
             unreadable: Vec::new(),
             effects: EffectCounts::default(),
             errors: Default::default(),
@@ -225,8 +228,11 @@ impl Device {
             }
             Some(Effect::Misdirected) => {
                 harm.add(&data.flat());
-                let room = self.media.end() - self.media.start() - data.len() as u64;
-                let elsewhere = self.media.start() + self.random.below(room / 4096 + 1) * 4096;
+                // Within one segment: a single fault does not damage two of them.
+                let segments = (self.media.end() - self.media.start()) / self.segment_bytes;
+                let segment = self.media.start() + self.random.below(segments) * self.segment_bytes;
+                let room = self.segment_bytes - (data.len() as u64).min(self.segment_bytes);
+                let elsewhere = segment + self.random.below(room / 4096 + 1) * 4096;
                 harm.add(self.media.read(elsewhere, data.len()));
                 self.media.write(elsewhere, data, durable);
             }

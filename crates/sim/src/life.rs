@@ -41,6 +41,8 @@ pub(crate) struct Pending {
     pub(crate) settings: Settings,
     pub(crate) errors: Errors,
     pub(crate) after_stop: bool,
+    /// When, on the oracle's clock.
+    pub(crate) issued: u64,
 }
 
 /// What a control command under way promises.
@@ -315,13 +317,18 @@ impl<'w, S: Subject> Life<'w, S> {
     }
 
     fn complete_cache(&mut self, id: IoId) -> forebay_block::DeviceResult {
-        let write = self.world.cache.in_flight.iter().find(|io| io.id == id).and_then(|io| match &io.op {
-            DeviceOp::Write { offset, .. } => Some((io.step, *offset, io.op.write_bytes())),
+        let change = self.world.cache.in_flight.iter().find(|io| io.id == id).and_then(|io| match &io.op {
+            DeviceOp::Write { offset, durable, .. } => {
+                Some((io.step, Some((*offset, io.op.write_bytes(), *durable))))
+            }
+            DeviceOp::Flush => Some((io.step, None)),
             _ => None,
         });
         let (result, harm) = self.world.cache.complete(id);
-        if let (Some((submitted, offset, len)), Ok(_)) = (write, &result) {
-            self.world.cache_written(submitted, offset, len, harm);
+        match (change, &result) {
+            (Some((submitted, Some(write))), Ok(_)) => self.world.cache_written(submitted, write, harm),
+            (Some((submitted, None)), Ok(_)) => self.world.cache_flushed(submitted),
+            _ => {}
         }
         result
     }
@@ -417,6 +424,7 @@ impl<'w, S: Subject> Life<'w, S> {
             settings: self.settings,
             errors: self.errors(),
             after_stop: self.stopping,
+            issued: self.world.oracle.now(),
         });
         self.engine.handle(Event::Request { id, op, origin }, self.now);
     }

@@ -68,10 +68,13 @@ struct Version {
 /// Departures from the promises that faults excuse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Excuse {
-    /// Reading the block may fail.
-    pub error: bool,
+    /// Reading the block may fail: a copy of it was harmed at this time; 0 if not.
+    harmed: u64,
     /// An older version may be read: the newest was lost without a trace.
-    pub stale: bool,
+    stale: bool,
+    /// Until when the one or the other was so before the block was written anew.
+    harmed_until: u64,
+    stale_until: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -227,7 +230,13 @@ impl Oracle {
         let block = stamp_sectors_per_block();
         let whole = range.start.next_multiple_of(block)..(range.end / block * block);
         for s in whole {
-            self.sectors[s as usize].excuse = Excuse::default();
+            let excuse = &mut self.sectors[s as usize].excuse;
+            // What came to harm since then may be the new copy.
+            if excuse.harmed < issue {
+                excuse.harmed_until = if excuse.harmed > 0 { now } else { excuse.harmed_until };
+                excuse.stale_until = if excuse.stale { now } else { excuse.stale_until };
+                (excuse.harmed, excuse.stale) = (0, false);
+            }
         }
     }
 
@@ -364,7 +373,7 @@ impl Oracle {
         if matching.is_empty() {
             let history =
                 !matches!(content, Content::Stamp { write, .. } if write.0 >= self.writes.len() as u32);
-            if state.excuse.stale && history {
+            if (state.excuse.stale || state.excuse.stale_until > start) && history {
                 return Ok(());
             }
             return Err(self.stale(sector, content));
@@ -541,15 +550,27 @@ impl Oracle {
         Ok(())
     }
 
-    /// What faults excuse in the sector.
-    pub fn excuse(&mut self, sector: u64) -> Option<&mut Excuse> {
-        self.sectors.get_mut(sector as usize).map(|s| &mut s.excuse)
+    /// A copy of the sector was harmed: reading it may fail from now on.
+    pub fn excuse_error(&mut self, sector: u64) {
+        let now = self.clock;
+        if let Some(s) = self.sectors.get_mut(sector as usize) {
+            s.excuse.harmed = now;
+        }
     }
 
-    /// Whether reading any sector of the range may fail.
-    pub fn may_fail(&self, first: u64, count: u64) -> bool {
+    /// The newest version of the sector was lost without a trace: an older one may be read.
+    pub fn excuse_stale(&mut self, sector: u64) {
+        if let Some(s) = self.sectors.get_mut(sector as usize) {
+            s.excuse.stale = true;
+        }
+    }
+
+    /// Whether reading any sector of the range may fail, or might have since the time `since`.
+    pub fn may_fail(&self, first: u64, count: u64, since: u64) -> bool {
         let end = (first + count).min(self.sectors.len() as u64);
-        self.sectors[(first.min(end)) as usize..end as usize].iter().any(|s| s.excuse.error)
+        self.sectors[(first.min(end)) as usize..end as usize]
+            .iter()
+            .any(|s| s.excuse.harmed > 0 || s.excuse.harmed_until > since)
     }
 
     /// Every sector may have gone back: the newest writes were lost without a trace.

@@ -82,6 +82,8 @@ impl Stats {
 
 /// A write to the cache that did not do what was reported, until a later one proves that it should be there.
 struct Breach {
+    /// When it was durable as far as the engine could know; never, if no flush has come since.
+    durable: Option<u64>,
     completed: u64,
     oracle_time: u64,
     sectors: Vec<u64>,
@@ -116,8 +118,12 @@ pub struct World {
     breaches: Vec<Breach>,
     /// When each sector of the cache was last written, in steps of the world; 0 if never.
     written: Vec<u64>,
-    /// When the latest submitted cache write that has completed was submitted.
+    /// Whether it was durable then, as far as the engine could know.
+    durable: Vec<bool>,
+    /// When the latest submitted cache write that is durable was submitted: what was durable before is proven by it.
     proof: u64,
+    /// Completed writes (submission, completion) that no flush has covered yet.
+    unproven: Vec<(u64, u64)>,
 }
 
 impl World {
@@ -150,7 +156,9 @@ impl World {
             decays: false,
             breaches: Vec::new(),
             written: Vec::new(),
+            durable: Vec::new(),
             proof: 0,
+            unproven: Vec::new(),
         }
     }
 
@@ -159,6 +167,7 @@ impl World {
         let cache_bytes = shape.segment_bytes as usize * shape.segment_count as usize;
         self.shape = shape;
         self.cache.wipe(Layout::SEGMENTS_OFFSET, cache_bytes);
+        self.cache.segment_bytes = u64::from(shape.segment_bytes);
         self.backing.wipe(0, shape.volume_bytes as usize);
         if shape.stamped {
             let mut data = forebay_block::BufMut::zeroed(shape.volume_bytes as usize);
@@ -181,6 +190,8 @@ impl World {
         if decays {
             self.written.clear();
             self.written.resize(cache_bytes / SECTOR, 0);
+            self.durable.clear();
+            self.durable.resize(cache_bytes / SECTOR, false);
         }
     }
 
@@ -190,6 +201,7 @@ impl World {
         self.structure_harmed = false;
         self.breaches.clear();
         self.proof = 0;
+        self.unproven.clear();
         self.written.fill(0);
     }
 
@@ -293,37 +305,60 @@ impl World {
     }
 
     /// A write to the cache completed that was submitted at `submitted`.
-    pub fn cache_written(&mut self, submitted: u64, offset: u64, len: u64, harm: Harm) {
+    pub fn cache_written(&mut self, submitted: u64, (offset, len, durable): (u64, u64, bool), harm: Harm) {
         if !self.decays {
             return;
         }
         if harm == Harm::default() {
-            self.proof = self.proof.max(submitted);
+            match durable {
+                true => self.proof = self.proof.max(submitted),
+                false => self.unproven.push((submitted, self.steps)),
+            }
             let first = ((offset - Layout::SEGMENTS_OFFSET) / SECTOR_BYTES) as usize;
-            self.written[first..first + (len / SECTOR_BYTES) as usize].fill(self.steps);
+            let range = first..first + (len / SECTOR_BYTES) as usize;
+            self.written[range.clone()].fill(self.steps);
+            self.durable[range].fill(durable);
             return;
         }
         self.excuse_errors(&harm);
         self.breaches.push(Breach {
+            durable: durable.then_some(self.steps),
             completed: self.steps,
             oracle_time: self.oracle.now(),
             sectors: harm.sectors,
         });
     }
 
+    /// A flush of the cache completed that was submitted at `submitted`.
+    pub fn cache_flushed(&mut self, submitted: u64) {
+        if !self.decays {
+            return;
+        }
+        for (written, durable) in self.written.iter_mut().zip(&mut self.durable) {
+            if !*durable && *written < submitted {
+                (*written, *durable) = (self.steps, true);
+            }
+        }
+        let covered = |(_, completed): &(u64, u64)| *completed < submitted;
+        let latest = self.unproven.iter().filter(|w| covered(w)).map(|w| w.0).max();
+        self.proof = self.proof.max(latest.unwrap_or(0));
+        self.unproven.retain(|w| !covered(w));
+        for b in self.breaches.iter_mut().filter(|b| b.completed < submitted) {
+            b.durable.get_or_insert(self.steps);
+        }
+    }
+
     /// What was lost without a trace at the log's end cannot be missed: nothing that came later proves it.
     fn excuse_lost_tail(&mut self) {
         for breach in std::mem::take(&mut self.breaches) {
-            if self.proof > breach.completed {
+            if breach.durable.is_some_and(|at| self.proof > at) {
                 continue;
             }
             if breach.sectors.is_empty() {
                 self.oracle.excuse_all_stale();
             }
             for s in &breach.sectors {
-                if let Some(e) = self.oracle.excuse(*s) {
-                    e.stale = true;
-                }
+                self.oracle.excuse_stale(*s);
             }
             self.oracle.excuse_stale_since(breach.oracle_time);
         }
@@ -335,9 +370,7 @@ impl World {
         for s in &harm.sectors {
             let first = s / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
             for sector in first..first + SECTORS_PER_BLOCK {
-                if let Some(e) = self.oracle.excuse(sector) {
-                    e.error = true;
-                }
+                self.oracle.excuse_error(sector);
             }
         }
     }
@@ -355,7 +388,7 @@ impl World {
         let base = Layout::SEGMENTS_OFFSET;
         let place = |i: usize| base + (i * SECTOR) as u64;
         let eligible: Vec<usize> = (0..self.written.len())
-            .filter(|i| (1..self.proof).contains(&self.written[*i]))
+            .filter(|i| self.durable[*i] && (1..self.proof).contains(&self.written[*i]))
             .filter(|i| stamp::read(self.cache.media.read(place(*i), SECTOR)) != Content::Zero)
             .collect();
         if eligible.is_empty() {
