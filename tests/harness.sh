@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the scripts of this directory: a place of their own, a volume in it, daemons that are killed, and the
 # verdict. Everything that a script starts, mounts and makes is gone when it ends, however it ends.
 #
@@ -7,11 +8,10 @@ set -eEuo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 FOREBAY=${FOREBAY:-$ROOT/target/debug/forebay}
-FOREBAY_STAMP=${FOREBAY_STAMP:-$(dirname "$FOREBAY")/forebay-stamp}
-if [[ ! -x $FOREBAY || ! -x $FOREBAY_STAMP ]]; then
-    (cd "$ROOT" && cargo build --locked --quiet -p forebay -p forebay-stamp)
-    FOREBAY=$ROOT/target/debug/forebay FOREBAY_STAMP=$ROOT/target/debug/forebay-stamp
-fi
+FOREBAY_STAMP=${FOREBAY_STAMP:-$ROOT/target/debug/forebay-stamp}
+for binary in "$FOREBAY" "$FOREBAY_STAMP"; do
+    [[ -x $binary ]] || (cd "$ROOT" && cargo build --locked --quiet -p "$(basename "$binary")")
+done
 unset FOREBAY_LOG
 
 SCRIPT=$(basename "$0" .sh)
