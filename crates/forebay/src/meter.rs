@@ -1,4 +1,5 @@
-//! How far a long command has come.
+//! How far a long command has come: a bar on standard error if that is a terminal, else lines on standard output, so that
+//! standard error has nothing but the one sentence of a failure.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -6,12 +7,13 @@ use std::time::{Duration, Instant};
 use forebay_control::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::output::print;
 use crate::size;
 
 /// Where no terminal shows a bar, a line is printed this often.
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// A bar on a terminal, plain lines elsewhere; on standard error in both cases.
+/// A bar on a terminal, plain lines elsewhere.
 pub enum Meter {
     /// On a terminal.
     Bar(ProgressBar),
@@ -50,7 +52,13 @@ impl Meter {
             }
             Self::Lines { verb, last } => {
                 if last.elapsed() >= LINE_EVERY {
-                    eprintln!("{verb} {} of {}", size::show(done), size::show(total));
+                    // A reader that has gone is not worth ending a long command for.
+                    let _ = print(&format!(
+                        "{verb} {} of {}
+",
+                        size::show(done),
+                        size::show(total)
+                    ));
                     *last = Instant::now();
                 }
             }
