@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::{Buf, DeviceOp, DeviceResult, IoError, Seq};
-use forebay_format::Layout;
+use forebay_format::{FormatError, Layout};
 use forebay_format::checksum::block_checksum;
 use forebay_format::record::{Extent, ExtentKind, HEADER_BYTES_MAX, RecordHeader};
 use forebay_format::segment::SegmentHeader;
@@ -571,10 +571,13 @@ impl Scan {
     }
 }
 
-/// The header of a segment. If it is damaged, what it says follows from the segment's first record.
+/// The header of a segment. If it is damaged, what it says follows from the segment's first record. A whole header of
+/// another place came here with its records by a misdirected write: they are of no use.
 fn segment_header(layout: &Layout, index: u32, data: &[u8]) -> Option<SegmentHeader> {
-    if let Ok(header) = SegmentHeader::decode(layout, index, data) {
-        return Some(header);
+    match SegmentHeader::decode(layout, index, data) {
+        Ok(header) => return Some(header),
+        Err(FormatError::Foreign) => return None,
+        Err(_) => {}
     }
     let rest = data.get(layout.align as usize..)?;
     let segment_seq = RecordHeader::segment_seq_of(rest)?;

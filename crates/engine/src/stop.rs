@@ -148,6 +148,8 @@ impl Engine {
             let log_done = (command.upto <= clean || all) && self.commands.owed.is_empty() || retired;
             let recorded = command.upto <= self.log.durable_upto() || retired;
             let result = match log_done && recorded && command.backing_epoch <= epoch {
+                // The mark of a lost block may have moved on in the log, away from what the command waits for.
+                true if !retired && self.destage_has_lost() => Err(Self::unreadable_error()),
                 true => Ok(()),
                 false if !log_done && exhausted => Err(Self::unreadable_error()),
                 false if !log_done && backing_fails => Err(Self::backing_fails_error()),

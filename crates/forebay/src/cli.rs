@@ -76,6 +76,8 @@ commands! {
     Shrink => shrink,
     /// Measure volumes side by side with what they stand on
     Bench => bench,
+    /// Run the engine in a simulated world that crashes it
+    Sim => sim,
     /// Print a completion script for a shell
     Completions => completions,
     /// Write the manual pages

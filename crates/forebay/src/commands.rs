@@ -13,6 +13,7 @@ pub mod man;
 pub mod serve;
 pub mod set;
 pub mod shrink;
+pub mod sim;
 pub mod status;
 
 use std::path::PathBuf;

@@ -53,12 +53,7 @@ impl Meter {
             Self::Lines { verb, last } => {
                 if last.elapsed() >= LINE_EVERY {
                     // A reader that has gone is not worth ending a long command for.
-                    let _ = print(&format!(
-                        "{verb} {} of {}
-",
-                        size::show(done),
-                        size::show(total)
-                    ));
+                    let _ = print(&format!("{verb} {} of {}\n", size::show(done), size::show(total)));
                     *last = Instant::now();
                 }
             }
@@ -69,6 +64,46 @@ impl Meter {
     pub fn end(self) {
         if let Self::Bar(bar) = self {
             bar.finish_and_clear();
+        }
+    }
+}
+
+/// A line on how far something has come that has no known end: kept up to date on a terminal, printed now and then
+/// elsewhere.
+pub struct Ticker {
+    spinner: Option<ProgressBar>,
+    last: Instant,
+}
+
+impl Ticker {
+    /// Where no terminal shows it, the line is printed this often.
+    const LINE_EVERY: Duration = Duration::from_secs(10);
+
+    /// A ticker for this process's standard error.
+    pub fn new() -> Self {
+        let spinner = std::io::stderr().is_terminal().then(ProgressBar::new_spinner);
+        Self { spinner, last: Instant::now() }
+    }
+
+    /// Shows the line, if it is time.
+    pub fn show(&mut self, line: impl FnOnce() -> String) {
+        match &self.spinner {
+            Some(spinner) => {
+                spinner.set_message(line());
+                spinner.tick();
+            }
+            None if self.last.elapsed() >= Self::LINE_EVERY => {
+                let _ = print(&format!("{}\n", line()));
+                self.last = Instant::now();
+            }
+            None => {}
+        }
+    }
+
+    /// Leaves the terminal as it was.
+    pub fn end(self) {
+        if let Some(spinner) = self.spinner {
+            spinner.finish_and_clear();
         }
     }
 }

@@ -49,13 +49,49 @@ pub struct Campaign {
     pub stats: Stats,
     /// Seeds run.
     pub seeds: u64,
+    /// Plans that were run twice and compared.
+    pub twice: u64,
 }
 
+/// One seed in so many is run twice.
+const TWICE_EVERY: u64 = 64;
+
 impl Campaign {
-    /// Runs one seed; on a violation, shrinks its plan.
+    /// One whose plans are as `options` want them.
+    pub fn new(options: Options) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// Runs one seed; on a violation, shrinks its plan. Now and then a seed is run twice.
     pub fn seed(&mut self, seed: u64) -> Option<Finding> {
         self.seeds += 1;
-        self.plan(&generate::plan(seed, self.options), true)
+        let plan = generate::plan(seed, self.options);
+        let finding = self.plan(&plan, true);
+        if finding.is_none() && seed.is_multiple_of(TWICE_EVERY) { self.differs(&plan) } else { finding }
+    }
+
+    /// Runs a plan twice and compares every byte that went to and fro.
+    pub fn differs(&mut self, plan: &Plan) -> Option<Finding> {
+        let [first, second] = [(); 2].map(|()| self.simulator.run(plan, Detail::HashData));
+        self.twice += 1;
+        (first != second).then(|| Finding {
+            violation: Violation {
+                promise: "wall",
+                message: "the same plan has two different histories".to_owned(),
+                sectors: Vec::new(),
+                round: 0,
+                step: 0,
+            },
+            plan: plan.clone(),
+            timeline: String::new(),
+        })
+    }
+
+    /// Adds what another campaign has counted, which begins to count anew.
+    pub fn take(&mut self, other: &mut Self) {
+        self.stats.add(&std::mem::take(&mut other.stats));
+        self.seeds += std::mem::take(&mut other.seeds);
+        self.twice += std::mem::take(&mut other.twice);
     }
 
     /// Runs a plan; on a violation shrinks it, if that is wished.
@@ -89,6 +125,7 @@ impl Campaign {
         let mut text = String::new();
         let figures = [
             ("seeds", self.seeds),
+            ("of them run twice", self.twice),
             ("events", s.events),
             ("requests", s.requests),
             ("bytes written by clients", s.bytes_written),

@@ -125,9 +125,10 @@ impl Device {
         self.errors = Default::default();
     }
 
-    /// Ends all faults of the round.
+    /// Ends all faults of the round; what was unreadable can be read again.
     pub fn heal(&mut self) {
         self.faults.clear();
+        self.unreadable.clear();
     }
 
     /// Takes an operation; returns after how long it completes.

@@ -558,13 +558,6 @@ impl Oracle {
         }
     }
 
-    /// The newest version of the sector was lost without a trace: an older one may be read.
-    pub fn excuse_stale(&mut self, sector: u64) {
-        if let Some(s) = self.sectors.get_mut(sector as usize) {
-            s.excuse.stale = true;
-        }
-    }
-
     /// Whether reading any sector of the range may fail, or might have since the time `since`.
     pub fn may_fail(&self, first: u64, count: u64, since: u64) -> bool {
         let end = (first + count).min(self.sectors.len() as u64);
@@ -576,15 +569,6 @@ impl Oracle {
     /// Every sector may have gone back: the newest writes were lost without a trace.
     pub fn excuse_all_stale(&mut self) {
         self.sectors.iter_mut().for_each(|s| s.excuse.stale = true);
-    }
-
-    /// Sectors of all writes acknowledged since the write counter stood at `since`, or still open.
-    pub fn excuse_stale_since(&mut self, since: u64) {
-        for w in self.writes.iter().filter(|w| w.end >= since) {
-            for s in &mut self.sectors[w.first as usize..(w.first + w.count) as usize] {
-                s.excuse.stale = true;
-            }
-        }
     }
 
     /// A hash of what may be read from now on.

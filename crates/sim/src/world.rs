@@ -85,8 +85,6 @@ struct Breach {
     /// When it was durable as far as the engine could know; never, if no flush has come since.
     durable: Option<u64>,
     completed: u64,
-    oracle_time: u64,
-    sectors: Vec<u64>,
 }
 
 /// Devices, oracle and what the host remembers of them.
@@ -298,6 +296,7 @@ impl World {
     /// A power cut after a clean stop: nothing may depend on what was not flushed.
     pub fn power_off(&mut self) {
         self.stats.stops += 1;
+        self.excuse_lost_tail();
         let mut random = Random::new(0);
         self.cache.cut(Survival::Nothing, &mut random);
         self.backing.cut(Survival::Nothing, &mut random);
@@ -324,8 +323,6 @@ impl World {
         self.breaches.push(Breach {
             durable: durable.then_some(self.steps),
             completed: self.steps,
-            oracle_time: self.oracle.now(),
-            sectors: harm.sectors,
         });
     }
 
@@ -349,18 +346,12 @@ impl World {
     }
 
     /// What was lost without a trace at the log's end cannot be missed: nothing that came later proves it.
+    /// The end takes with it whatever stood there: the log goes back to an earlier moment, as a whole.
     fn excuse_lost_tail(&mut self) {
-        for breach in std::mem::take(&mut self.breaches) {
-            if breach.durable.is_some_and(|at| self.proof > at) {
-                continue;
-            }
-            if breach.sectors.is_empty() {
-                self.oracle.excuse_all_stale();
-            }
-            for s in &breach.sectors {
-                self.oracle.excuse_stale(*s);
-            }
-            self.oracle.excuse_stale_since(breach.oracle_time);
+        let proof = self.proof;
+        let unproven = |b: Breach| b.durable.is_none_or(|at| proof <= at);
+        if std::mem::take(&mut self.breaches).into_iter().any(unproven) {
+            self.oracle.excuse_all_stale();
         }
     }
 

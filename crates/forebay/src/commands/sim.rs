@@ -1,0 +1,187 @@
+//! `forebay sim`: run the engine in a simulated world, where it is killed, cut from power and given sick devices.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use forebay_control::FailureKind;
+use forebay_sim::campaign::{Campaign, Finding};
+use forebay_sim::generate::Options;
+use forebay_sim::plan::Plan;
+
+use crate::cli::{Failure, Outcome};
+use crate::meter::Ticker;
+use crate::output::print;
+
+/// Seeds that one thread runs before it looks whether the end has come.
+const SEEDS_AT_A_TIME: u64 = 32;
+
+/// What devices may do to the engine.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Faults {
+    /// Nothing; the process dies and power fails all the same
+    None,
+    /// Errors, slowness
+    Reported,
+    /// Rot, lost and misdirected writes, too
+    All,
+}
+
+/// Arguments of `forebay sim`.
+#[derive(clap::Args)]
+#[command(after_help = "Example: forebay sim --seed 1 --minutes 10\n\n\
+Each seed decides a workload, a schedule, latencies, faults and crashes; equal seeds of equal builds give equal histories, \
+byte for byte. With --seed alone that one seed is run. When a promise is broken, the plan is shortened as far as it still \
+breaks it, and written to a file that --plan replays; the exit code is 4.")]
+pub struct Args {
+    /// First seed
+    #[arg(long, value_name = "N", required_unless_present = "plan", conflicts_with = "plan")]
+    seed: Option<u64>,
+
+    /// Go on with the next seeds, until so many events have happened
+    #[arg(long, value_name = "N", conflicts_with = "plan")]
+    events: Option<u64>,
+
+    /// Go on with the next seeds, for so long
+    #[arg(long, value_name = "M", conflicts_with = "plan")]
+    minutes: Option<f64>,
+
+    /// Go on with the next seeds, until so many have been run
+    #[arg(long, value_name = "N", conflicts_with = "plan")]
+    seeds: Option<u64>,
+
+    /// Replay this plan in place of one made from a seed
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+
+    /// What devices may do to the engine
+    #[arg(long, value_enum, default_value = "all")]
+    faults: Faults,
+
+    /// Do not stop at the first broken promise
+    #[arg(long)]
+    keep_going: bool,
+
+    /// Threads; all processors if it is not given
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+
+    /// Where files of broken promises are left
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    out: PathBuf,
+}
+
+/// Runs what is asked for, and prints what was counted.
+pub fn run(args: Args) -> Outcome {
+    match &args.plan {
+        Some(file) => replay(file),
+        None => campaign(&args),
+    }
+}
+
+fn failed(doing: &str, path: &Path, e: &std::io::Error) -> Failure {
+    Failure::new(FailureKind::Failed, format!("cannot {doing} {}: {e}", path.display()))
+}
+
+fn replay(file: &Path) -> Outcome {
+    let text = std::fs::read_to_string(file).map_err(|e| failed("read", file, &e))?;
+    let plan: Plan = text
+        .parse()
+        .map_err(|e| Failure::new(FailureKind::Usage, format!("{} cannot be replayed: {e}", file.display())))?;
+    let mut campaign = Campaign::default();
+    let finding = campaign.plan(&plan, false).or_else(|| campaign.differs(&plan));
+    let Some(finding) = finding else {
+        return print(&format!("{}no promise is broken\n", campaign.summary()));
+    };
+    print(&finding.timeline)?;
+    Err(Failure::new(FailureKind::Corrupt, format!("{}: {}", file.display(), finding.violation)))
+}
+
+/// How far the threads have come together.
+struct Shared {
+    next: AtomicU64,
+    end: AtomicBool,
+    total: Mutex<(Campaign, Vec<(u64, Finding)>)>,
+}
+
+impl Shared {
+    fn total(&self) -> std::sync::MutexGuard<'_, (Campaign, Vec<(u64, Finding)>)> {
+        self.total.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn campaign(args: &Args) -> Outcome {
+    let first = args.seed.unwrap_or_default();
+    let only_one = args.events.is_none() && args.minutes.is_none() && args.seeds.is_none();
+    let seeds = args.seeds.or(only_one.then_some(1)).unwrap_or(u64::MAX - first);
+    let shared = Shared {
+        next: AtomicU64::new(first),
+        end: AtomicBool::new(false),
+        total: Mutex::new((Campaign::default(), Vec::new())),
+    };
+    let began = Instant::now();
+    let deadline = args.minutes.map(|m| began + Duration::from_secs_f64(m.clamp(0.0, 1e6) * 60.0));
+    let jobs = args.jobs.or_else(|| std::thread::available_parallelism().map(usize::from).ok()).unwrap_or(1);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..jobs.max(1)).map(|_| scope.spawn(|| work(args, first.saturating_add(seeds), &shared))).collect();
+        let mut ticker = Ticker::new();
+        while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            std::thread::park_timeout(Duration::from_millis(20));
+            let total = shared.total();
+            let enough = args.events.is_some_and(|n| total.0.stats.events >= n)
+                || deadline.is_some_and(|at| Instant::now() >= at)
+                || (!args.keep_going && !total.1.is_empty());
+            shared.end.fetch_or(enough, Ordering::Relaxed);
+            ticker.show(|| total.0.progress());
+        }
+        ticker.end();
+    });
+    let (campaign, findings) = &*shared.total();
+    print(&campaign.summary())?;
+    let s = began.elapsed().as_secs_f64();
+    let cpu_ms = s * 1e3 * jobs as f64 / campaign.seeds.max(1) as f64;
+    print(&format!("{s:.1} s on {jobs} threads, {cpu_ms:.2} ms of a thread for a seed\n"))?;
+    report(findings, &args.out)
+}
+
+fn work(args: &Args, end: u64, shared: &Shared) {
+    let options = Options {
+        faults: !matches!(args.faults, Faults::None),
+        decay: matches!(args.faults, Faults::All),
+        ..Options::default()
+    };
+    let mut campaign = Campaign::new(options);
+    while !shared.end.load(Ordering::Relaxed) {
+        let first = shared.next.fetch_add(SEEDS_AT_A_TIME, Ordering::Relaxed);
+        if first >= end {
+            break;
+        }
+        let findings: Vec<_> = (first..end.min(first.saturating_add(SEEDS_AT_A_TIME)))
+            .filter_map(|seed| Some((seed, campaign.seed(seed)?)))
+            .collect();
+        let mut total = shared.total();
+        total.0.take(&mut campaign);
+        total.1.extend(findings);
+    }
+}
+
+/// Writes a file for each finding; fails if there is one.
+fn report(findings: &[(u64, Finding)], out: &Path) -> Outcome {
+    for (seed, finding) in findings {
+        let file = out.join(format!("forebay-sim-{seed}.plan"));
+        std::fs::create_dir_all(out)
+            .and_then(|()| std::fs::write(&file, finding.to_file()))
+            .map_err(|e| failed("write", &file, &e))?;
+        print(&format!("seed {seed}: {}\n  replay: forebay sim --plan {}\n", finding.violation, file.display()))?;
+    }
+    match findings {
+        [] => print("no promise is broken\n"),
+        [(seed, first), ..] => Err(Failure::new(
+            FailureKind::Corrupt,
+            format!("{} seeds break a promise, seed {seed} this one: {}", findings.len(), first.violation),
+        )),
+    }
+}
