@@ -12,6 +12,7 @@ scene() {
     WHAT=$1
     shift
     SECONDS=0
+    LOG_FROM=$(($(wc -l 2>/dev/null <"$LOG" || echo 0) + 1))
     rm -f state
     make_pair 24M 96M
     serve "$@"
@@ -27,6 +28,12 @@ wants_state() {
     [[ " $* " == *" $state "* ]] || fail "$WHAT: the volume is $state: $(fb status db)"
 }
 
+# The daemon must have logged these words in this scene.
+wants_line() {
+    logged() { tail -n "+$LOG_FROM" "$LOG" | grep -q -- "$1"; }
+    await "$PATIENCE" logged "$1" || fail "$WHAT: the daemon does not log '$1'"
+}
+
 wants_errors() { (($(status "$1") > 0)) || fail "$WHAT: no error was injected: $(fb status db)"; }
 
 done_with() { pass "$WHAT: $* ($SECONDS s)"; }
@@ -38,6 +45,7 @@ cache_fails_a_write() {
     writes --seconds 2
     wants_state degraded
     wants_errors cache_errors
+    wants_line "the cache failed a durable write"
     verify
     writes --seconds 1
     verify
@@ -104,6 +112,7 @@ scene "the cache fails reads now and then" --decorate cache:inject:read:eio:prob
     --decorate backing:delay:write:fixed=2ms
 writes --seconds 3 --allow any:eio
 wants_errors cache_errors
+wants_line "of the cache failed"
 kill_daemon
 serve
 verify --quiet
@@ -146,7 +155,8 @@ writer=$!
 OWN=("$writer")
 is_full() { [[ $(status state) == full ]]; }
 await "$PATIENCE" is_full || fail "$WHAT: the volume is $(status state)"
-sleep 1
+wants_line "the cache is full"
+wants_line "of the backing failed"
 ended "$writer" && fail "$WHAT: the writer does not wait: $(cat stamp.err stamp.out)"
 stop_daemon
 code=0

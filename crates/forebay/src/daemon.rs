@@ -25,7 +25,7 @@ use crate::stop::{self, StopReason};
 /// How long NBD clients have to take their last answers when the daemon stops.
 const NBD_GRACE: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether all volumes still live.
+/// How often it is looked whether all volumes still live, and what fails below them.
 const LOOK_AFTER_EVERY: Duration = Duration::from_secs(1);
 
 /// Serves what is planned until told to stop.
@@ -64,8 +64,13 @@ pub fn run(plan: Plan) -> Outcome {
 fn wait(daemon: &Daemon, told_to_stop: &Receiver<StopReason>) -> StopReason {
     loop {
         match told_to_stop.recv_timeout(LOOK_AFTER_EVERY) {
-            Ok(reason) => return reason,
+            Ok(reason) => {
+                // The last second's.
+                daemon.look_for_trouble();
+                return reason;
+            }
             Err(RecvTimeoutError::Timeout) => {
+                daemon.look_for_trouble();
                 if let Some(dead) = daemon.all().iter().find(|v| v.has_ended()) {
                     tracing::error!(volume = dead.name(), "the volume has ended by itself");
                     return StopReason::VolumeEnded;
@@ -189,6 +194,10 @@ impl Daemon {
 
     fn all(&self) -> Vec<Arc<Served>> {
         hold(&self.volumes).values().cloned().collect()
+    }
+
+    fn look_for_trouble(&self) {
+        self.all().iter().for_each(|v| v.look_for_trouble());
     }
 
     /// The figures of all volumes.

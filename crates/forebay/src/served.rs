@@ -17,6 +17,7 @@ use crate::cli::{Failure, Outcome};
 use crate::failure::{from_fuse, from_host};
 use crate::figures::{Surroundings, volume_status};
 use crate::plan::VolumePlan;
+use crate::trouble::Trouble;
 
 /// How often a client that waits for a flush hears how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
@@ -43,6 +44,8 @@ pub struct Served {
     device: Mutex<Option<PathBuf>>,
     /// Where NBD clients are served.
     nbd: Mutex<Vec<String>>,
+    /// What was told of its devices.
+    trouble: Mutex<Trouble>,
     started: Instant,
 }
 
@@ -74,6 +77,7 @@ impl Served {
             kernel: Mutex::default(),
             device: Mutex::default(),
             nbd: Mutex::default(),
+            trouble: Mutex::default(),
             started,
             plan,
         };
@@ -244,6 +248,12 @@ impl Served {
     /// Whether its thread is at work.
     pub fn answers(&self) -> bool {
         self.handle.answers()
+    }
+
+    /// Logs what its devices have failed since the last time.
+    pub fn look_for_trouble(&self) {
+        let figures = self.handle.status();
+        hold(&self.trouble).look(self.name(), &figures);
     }
 
     /// Its figures.

@@ -158,6 +158,21 @@ fn errors_of_the_backing_are_counted_and_do_not_reach_cached_writes() {
     place.ask(&["flush", "db"]);
     let status = place.status();
     assert!(status["backing_errors"].as_u64().unwrap() >= 1, "{status}");
+    place.await_log("of the backing failed");
+    assert_eq!(file_bytes(&place.path("backing"), 0, 4096), pattern(0, 1, 4096));
+}
+
+#[test]
+fn a_failed_cache_is_told_in_the_log() {
+    let place = Place::new();
+    let _daemon = place.serve(&["--decorate", "cache:inject:durable:eio:after=2:once"]);
+    let mut client = NbdClient::connect(&place.path("nbd"), "db");
+    for i in 0..16 {
+        client.write(i * 4096, &pattern(i * 4096, 1, 4096));
+    }
+    place.await_log("the cache failed a durable write");
+    place.await_log("the failed cache is retired");
+    assert_eq!(place.log().matches("the cache failed a durable write").count(), 1, "{}", place.log());
     assert_eq!(file_bytes(&place.path("backing"), 0, 4096), pattern(0, 1, 4096));
 }
 

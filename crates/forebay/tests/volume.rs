@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -100,6 +101,15 @@ impl Place {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
         assert!(ready.starts_with("ready"), "{ready:?}; log: {}", self.log());
         Daemon { child }
+    }
+
+    /// Waits until a daemon has logged these words. The limit is there for one that never does.
+    pub fn await_log(&self, words: &str) {
+        let limit = Instant::now() + Duration::from_secs(60);
+        while !self.log().contains(words) {
+            assert!(Instant::now() < limit, "'{words}' is not in the log: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// What daemons have logged.

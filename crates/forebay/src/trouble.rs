@@ -1,0 +1,384 @@
+//! Devices that fail, in the log: looks at a volume's figures about once a second and says what has changed.
+//!
+//! Figures alone would tell only those who ask for them. Lines are written when something begins, once a minute while it
+//! goes on with how often it happened meanwhile, and when it ends, so that a device that fails every operation fills no
+//! disk with lines.
+
+use std::time::{Duration, Instant};
+
+use forebay_engine::{State, Status};
+
+/// What goes on is told again after this time, with what has come together.
+const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// A backing that has not failed for so long has recovered; longer than the longest pause between two tries.
+const RECOVERED_AFTER: Duration = Duration::from_secs(10);
+
+/// A full cache from which nothing has gone to the backing for so long is stalled.
+const STALLED_AFTER: Duration = Duration::from_secs(10);
+
+/// A line of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Line {
+    Info(String),
+    Warn(String),
+    Error(String),
+}
+
+/// A counter of failures whose rises are told.
+#[derive(Default)]
+struct Counter {
+    seen: u64,
+    told: u64,
+    told_at: Option<Instant>,
+}
+
+impl Counter {
+    /// How many failures there are to tell of, if it is time to.
+    fn rise(&mut self, count: u64, now: Instant) -> Option<u64> {
+        self.seen = count;
+        let recently = self.told_at.is_some_and(|at| now.duration_since(at) < TELL_AGAIN_AFTER);
+        if count == self.told || recently {
+            return None;
+        }
+        self.told_at = Some(now);
+        Some(count - std::mem::replace(&mut self.told, count))
+    }
+
+    /// What comes next is told at once.
+    fn settle(&mut self) {
+        self.told = self.seen;
+        self.told_at = None;
+    }
+}
+
+/// The backing, since it has failed.
+struct BackingFailing {
+    /// Errors before.
+    errors_before: u64,
+    last_failed: Instant,
+    /// Bytes written and read when it failed last.
+    moved_bytes: u64,
+}
+
+/// The cache, since it failed a durable write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Latched {
+    Evacuating,
+    Retired,
+}
+
+/// Writers wait for room.
+struct Full {
+    /// When bytes reached the backing last, and how many had then.
+    moved: (Instant, u64),
+    stalled: bool,
+    last_full: Instant,
+}
+
+/// What was told of a volume. One for each volume.
+#[derive(Default)]
+pub struct Trouble {
+    backing: Counter,
+    backing_failing: Option<BackingFailing>,
+    cache: Counter,
+    checksums: Counter,
+    answers: Counter,
+    latched: Option<Latched>,
+    full: Option<Full>,
+}
+
+impl Trouble {
+    /// Logs what is new in the figures of a volume.
+    pub fn look(&mut self, volume: &str, figures: &Status) {
+        for line in self.lines(figures, Instant::now()) {
+            match line {
+                Line::Info(text) => tracing::info!(volume, "{text}"),
+                Line::Warn(text) => tracing::warn!(volume, "{text}"),
+                Line::Error(text) => tracing::error!(volume, "{text}"),
+            }
+        }
+    }
+
+    fn lines(&mut self, f: &Status, now: Instant) -> Vec<Line> {
+        let mut lines = Vec::new();
+        self.latch(f, &mut lines);
+        self.counters(f, now, &mut lines);
+        self.backing(f, now, &mut lines);
+        self.room(f, now, &mut lines);
+        lines
+    }
+
+    /// The failure of the cache that latches (P9).
+    fn latch(&mut self, f: &Status, lines: &mut Vec<Line>) {
+        if f.state != Some(State::Degraded) {
+            return;
+        }
+        if self.latched.is_none() {
+            self.latched = Some(Latched::Evacuating);
+            lines.push(Line::Error(format!(
+                "the cache failed a durable write: nothing more is written to it, writes go to the backing; {} dirty \
+                 bytes are being moved there. Once the cache is retired, stop the daemon, replace the device and \
+                 `forebay format` a new cache",
+                f.dirty_bytes
+            )));
+        }
+        // A retired log has no index any more; before that its dirty blocks are in it.
+        if self.latched == Some(Latched::Evacuating) && f.dirty_bytes == 0 && f.cached_bytes == 0 {
+            self.latched = Some(Latched::Retired);
+            lines.push(Line::Warn(
+                "the failed cache is retired: the backing holds everything. Stop the daemon, replace the device and \
+                 `forebay format` a new cache, or serve with --no-cache"
+                    .into(),
+            ));
+        }
+    }
+
+    fn counters(&mut self, f: &Status, now: Instant, lines: &mut Vec<Line>) {
+        if let Some(n) = self.cache.rise(f.cache_errors, now) {
+            lines.push(Line::Warn(format!(
+                "{} of the cache failed, {} since start: check the device; clean data is read from the backing \
+                 instead, dirty data that cannot be read is an I/O error for its reader",
+                counted(n, "operation"),
+                f.cache_errors
+            )));
+        }
+        if let Some(n) = self.checksums.rise(f.checksum_failures, now) {
+            lines.push(Line::Error(format!(
+                "{} of the cache failed the checksum, {} since start: the device returns something else than was \
+                 written to it; run `forebay check` on the cache and replace the device",
+                counted(n, "block"),
+                f.checksum_failures
+            )));
+        }
+        if let Some(n) = self.answers.rise(f.errors, now) {
+            lines.push(Line::Warn(format!(
+                "{} ended with an error for the client, {} since start",
+                counted(n, "request"),
+                f.errors
+            )));
+        }
+    }
+
+    fn backing(&mut self, f: &Status, now: Instant, lines: &mut Vec<Line>) {
+        let moved_bytes = f.bytes_to_backing + f.read_bytes_missed;
+        if f.backing_errors > self.backing.seen {
+            let errors_before =
+                self.backing_failing.as_ref().map_or(self.backing.seen, |failing| failing.errors_before);
+            self.backing_failing = Some(BackingFailing { errors_before, last_failed: now, moved_bytes });
+        }
+        if let Some(n) = self.backing.rise(f.backing_errors, now) {
+            let waiting = match f.dirty_bytes {
+                0 => String::new(),
+                dirty => format!(
+                    "; {dirty} dirty bytes are safe in the cache, and are tried again until it takes them"
+                ),
+            };
+            lines.push(Line::Warn(format!(
+                "{} of the backing failed, {} since start: check the device{waiting}",
+                counted(n, "operation"),
+                f.backing_errors
+            )));
+        }
+        let recovered = self.backing_failing.as_ref().filter(|failing| {
+            let used = moved_bytes > failing.moved_bytes || f.dirty_bytes == 0;
+            used && now.duration_since(failing.last_failed) >= RECOVERED_AFTER
+        });
+        if let Some(failing) = recovered {
+            lines.push(Line::Info(format!(
+                "the backing has recovered, after {} that failed",
+                counted(f.backing_errors - failing.errors_before, "operation")
+            )));
+            self.backing_failing = None;
+            self.backing.settle();
+        }
+    }
+
+    fn room(&mut self, f: &Status, now: Instant, lines: &mut Vec<Line>) {
+        let is_full = f.state == Some(State::Full);
+        let Some(full) = &mut self.full else {
+            if is_full {
+                let moved = (now, f.bytes_to_backing);
+                self.full = Some(Full { moved, stalled: false, last_full: now });
+                lines.push(Line::Warn(format!(
+                    "the cache is full: writers wait for the backing to take {} dirty bytes; give it a larger \
+                     cache or a faster backing if this happens often",
+                    f.dirty_bytes
+                )));
+            }
+            return;
+        };
+        if !is_full {
+            // A cache that is filled as fast as it is emptied is full in one look and not in the next.
+            if now.duration_since(full.last_full) >= TELL_AGAIN_AFTER {
+                lines.push(Line::Info(format!(
+                    "the cache has had room again for a minute, {} stalls",
+                    f.stalls
+                )));
+                self.full = None;
+            } else if std::mem::take(&mut full.stalled) {
+                lines.push(Line::Info("writers go on: the backing takes data again".into()));
+            }
+            return;
+        }
+        full.last_full = now;
+        // Retries of a failing backing count as bytes on their way, so that errors count as standing still.
+        if f.bytes_to_backing > full.moved.1 && self.backing_failing.is_none() {
+            full.moved = (now, f.bytes_to_backing);
+            if std::mem::take(&mut full.stalled) {
+                lines.push(Line::Info("writers go on: the backing takes data again".into()));
+            }
+        } else if !full.stalled && now.duration_since(full.moved.0) >= STALLED_AFTER {
+            full.stalled = true;
+            lines.push(Line::Error(format!(
+                "the cache is full and the backing takes nothing: writers hang until it does. Repair the backing; \
+                 {} dirty bytes are safe in the cache",
+                f.dirty_bytes
+            )));
+        }
+    }
+}
+
+fn counted(n: u64, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A volume whose figures are looked at once a second.
+    struct Watched {
+        trouble: Trouble,
+        figures: Status,
+        now: Instant,
+    }
+
+    impl Watched {
+        fn healthy() -> Self {
+            let figures = Status { state: Some(State::Healthy), ..Status::default() };
+            Self { trouble: Trouble::default(), figures, now: Instant::now() }
+        }
+
+        /// The lines of so many seconds in which `change` happens again and again.
+        fn seconds(&mut self, seconds: u64, mut change: impl FnMut(&mut Status)) -> Vec<Line> {
+            let mut lines = Vec::new();
+            for _ in 0..seconds {
+                self.now += Duration::from_secs(1);
+                change(&mut self.figures);
+                lines.extend(self.trouble.lines(&self.figures, self.now));
+            }
+            lines
+        }
+    }
+
+    fn starts(line: &Line) -> (char, &str) {
+        match line {
+            Line::Info(t) => ('i', t),
+            Line::Warn(t) => ('w', t),
+            Line::Error(t) => ('e', t),
+        }
+    }
+
+    #[track_caller]
+    fn told(lines: &[Line], wanted: &[(char, &str)]) {
+        let fits = |(line, (level, words)): (&Line, &(char, &str))| {
+            let (l, text) = starts(line);
+            l == *level && text.contains(words)
+        };
+        assert!(lines.len() == wanted.len() && lines.iter().zip(wanted).all(fits), "{lines:?}");
+    }
+
+    #[test]
+    fn nothing_is_told_of_a_healthy_volume() {
+        let mut v = Watched::healthy();
+        let busy = |f: &mut Status| {
+            f.writes += 100;
+            f.bytes_to_backing += 1 << 20;
+            f.dirty_bytes = 1 << 20;
+        };
+        told(&v.seconds(1000, busy), &[]);
+    }
+
+    #[test]
+    fn a_failing_backing_is_told_once_a_minute_and_its_recovery_once() {
+        let mut v = Watched::healthy();
+        v.figures.dirty_bytes = 4096;
+        let lines = v.seconds(130, |f| f.backing_errors += 7);
+        told(
+            &lines,
+            &[
+                ('w', "7 operations of the backing failed, 7 since"),
+                ('w', "420 operations of the backing failed, 427 since"),
+                ('w', "420 operations"),
+            ],
+        );
+        told(&v.seconds(300, |_| ()), &[('w', "63 operations")]);
+        told(&v.seconds(5, |f| f.bytes_to_backing += 1), &[('i', "recovered, after 910 operations")]);
+        told(
+            &v.seconds(1, |f| f.backing_errors += 1),
+            &[('w', "1 operation of the backing failed, 911 since")],
+        );
+    }
+
+    #[test]
+    fn a_backing_between_two_tries_has_not_recovered() {
+        let mut v = Watched::healthy();
+        v.figures.dirty_bytes = 4096;
+        let mut second = 0;
+        let lines = v.seconds(50, |f| {
+            second += 1;
+            f.bytes_to_backing += 4096;
+            f.backing_errors += u64::from(second % 6 == 1);
+        });
+        told(&lines, &[('w', "1 operation")]);
+    }
+
+    #[test]
+    fn a_cache_that_latches_is_told_in_both_its_stages() {
+        let mut v = Watched::healthy();
+        let lines = v.seconds(3, |f| {
+            f.state = Some(State::Degraded);
+            (f.dirty_bytes, f.cached_bytes, f.cache_errors) = (8192, 12288, 1);
+        });
+        told(&lines, &[('e', "8192 dirty bytes"), ('w', "1 operation of the cache")]);
+        told(&v.seconds(3, |f| f.dirty_bytes = 0), &[]);
+        told(&v.seconds(3, |f| f.cached_bytes = 0), &[('w', "retired")]);
+    }
+
+    #[test]
+    fn bad_blocks_and_errors_for_clients_are_told_with_their_number() {
+        let mut v = Watched::healthy();
+        let lines =
+            v.seconds(10, |f| (f.checksum_failures, f.errors) = (f.checksum_failures + 2, f.errors + 1));
+        told(&lines, &[('e', "2 blocks"), ('w', "1 request ended")]);
+        told(&v.seconds(60, |_| ()), &[('e', "18 blocks"), ('w', "9 requests ended")]);
+        told(&v.seconds(600, |_| ()), &[]);
+    }
+
+    #[test]
+    fn a_full_cache_that_empties_is_told_once() {
+        let mut v = Watched::healthy();
+        let mut second = 0;
+        let lines = v.seconds(100, |f| {
+            second += 1;
+            f.state = Some(if second % 3 == 0 { State::Healthy } else { State::Full });
+            f.bytes_to_backing += 1;
+        });
+        told(&lines, &[('w', "full: writers wait")]);
+        told(&v.seconds(70, |f| f.state = Some(State::Healthy)), &[('i', "has had room")]);
+    }
+
+    #[test]
+    fn a_full_cache_whose_backing_takes_nothing_is_stalled() {
+        let mut v = Watched::healthy();
+        v.figures.state = Some(State::Full);
+        told(&v.seconds(100, |_| ()), &[('w', "full: writers wait"), ('e', "takes nothing")]);
+        told(&v.seconds(1, |f| f.bytes_to_backing += 1), &[('i', "writers go on")]);
+        let failing = |f: &mut Status| {
+            f.backing_errors += 1;
+            f.bytes_to_backing += 4096;
+        };
+        told(&v.seconds(15, failing), &[('w', "of the backing failed"), ('e', "takes nothing")]);
+    }
+}
