@@ -46,8 +46,12 @@ pub(crate) struct Drops {
     epoch_wanted: u64,
     epoch_done: u64,
     flush_under_way: Option<UnderWay>,
-    /// A flush failed that should have covered bypasses; the next client to flush is told.
+    /// A flush failed that should have covered bypasses; the next client to flush is told, whatever is flushed until
+    /// then, and so is the next command that promises a complete backing.
     flush_error: Option<IoError>,
+    command_error: Option<IoError>,
+    /// The last flush for clients failed.
+    flush_fails: bool,
     /// Flushes of the backing that failed, whoever had asked for them. What was written before such a flush is not
     /// made durable by any later one: only writing it again does that.
     losses: u64,
@@ -79,9 +83,14 @@ impl Drops {
         self.flush_error.take()
     }
 
+    /// The error of the next command that promises a complete backing.
+    pub(crate) fn take_command_error(&mut self) -> Option<IoError> {
+        self.command_error.take()
+    }
+
     /// Whether the backing has not just refused to flush.
     pub(crate) fn flush_is_worth_trying(&self) -> bool {
-        self.flush_error.is_none()
+        !self.flush_fails
     }
 
     /// Whether nothing of the backing is on its way.
@@ -378,10 +387,10 @@ impl Engine {
         self.destage_write_again();
         if self.drops.epoch_wanted > self.drops.epoch_done {
             self.drops.overflowed = true;
+            self.drops.flush_error = Some(error.clone());
+            self.drops.flush_fails = true;
             let told = self.destages_fail(error);
-            if !told || self.requests.flush_waits_for_backing(self.drops.epoch_done) {
-                self.drops.flush_error = Some(error.clone());
-            }
+            self.drops.command_error = (!told).then(|| error.clone());
         }
     }
 
@@ -399,6 +408,7 @@ impl Engine {
         match result {
             Ok(_) if flush.losses == self.drops.losses => {
                 self.drops.epoch_done = self.drops.epoch_done.max(flush.epoch);
+                self.drops.flush_fails = false;
             }
             // What failed meanwhile has told the clients already.
             Ok(_) => {}

@@ -102,9 +102,7 @@ impl Engine {
             self.judge(tail);
         }
         if self.log.waits_for_room() {
-            for block in self.log.cancel_relocations() {
-                self.relocation_dropped(block);
-            }
+            self.relocations_cancel();
         }
         self.reclaim.reads.is_empty() && self.reclaim.copying.is_empty()
     }
@@ -192,6 +190,13 @@ impl Engine {
             self.segments.mark(slot, TRACKED, true);
         }
         self.release(BlockRange::new(block, 1), Hold::Exclusive);
+    }
+
+    /// Gives up the copies that are not in the log yet.
+    pub(crate) fn relocations_cancel(&mut self) {
+        for block in self.log.cancel_relocations() {
+            self.relocation_dropped(block);
+        }
     }
 
     /// The block is not copied after all.

@@ -383,8 +383,13 @@ impl Engine {
     /// Finds the segments that form the log. See the case table.
     fn recovery_judge(&mut self) -> Result<(), RecoveryError> {
         let proof = self.recovery.proof();
+        let starts: BTreeMap<u64, SegmentHeader> =
+            self.recovery.candidates.values().map(|c| (c.header.segment_seq, c.header)).collect();
         for c in self.recovery.candidates.values_mut() {
             if let Some(scan) = &mut c.scan {
+                if let Some(next) = starts.get(&(c.header.segment_seq + 1)) {
+                    scan.end_before(next);
+                }
                 scan.accept_proven(proof);
             }
         }
@@ -556,6 +561,15 @@ impl Engine {
 }
 
 impl Scan {
+    /// A later run has found the log's end before these doubtful records, opened the next segment and used their
+    /// numbers again: they were torn, whatever is proven of the numbers.
+    fn end_before(&mut self, next: &SegmentHeader) {
+        let over = |d: &Doubt| d.header.seq >= next.first_seq && d.header.generation < next.generation;
+        if let Some(n) = self.doubtful.iter().position(over) {
+            self.doubtful.truncate(n);
+        }
+    }
+
     /// Takes doubtful records after all, as far as they were durable according to `proof`: a data block that does not
     /// match is damage then, which reads will find, and not the end of the log. What follows such a record whole
     /// counts too, as it would behind a good one.

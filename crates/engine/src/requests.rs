@@ -502,7 +502,7 @@ impl Engine {
         for flush in waiting {
             let in_log = flush.log_upto <= durable || retired;
             let result = match &backing_error {
-                Some(error) if flush.backing_epoch > epoch => Err(error.clone()),
+                Some(error) => Err(error.clone()),
                 _ if !in_log && lost => Err(Self::log_failed_error()),
                 _ if in_log && flush.backing_epoch <= epoch => Ok(Reply::Done),
                 _ => {

@@ -150,7 +150,7 @@ impl Engine {
             let result = match log_done && recorded && command.backing_epoch <= epoch {
                 // The mark of a lost block may have moved on in the log, away from what the command waits for.
                 true if !retired && self.destage_has_lost() => Err(Self::unreadable_error()),
-                true => Ok(()),
+                true => self.drops.take_command_error().map_or(Ok(()), Err),
                 false if !log_done && exhausted => Err(Self::unreadable_error()),
                 false if !log_done && backing_fails => Err(Self::backing_fails_error()),
                 false if !recorded && self.failure.stuck() => Err(Self::log_failed_error()),
@@ -234,6 +234,10 @@ impl Engine {
 
     /// Nothing is in flight any more: leaves the clean-stop mark.
     fn stop_settled(&mut self) -> Option<Phase> {
+        if self.log.waits_for_room() {
+            // Nobody makes room any more.
+            self.relocations_cancel();
+        }
         let quiet = self.log.is_idle()
             && self.destage.is_idle()
             && self.reclaim.is_idle()
@@ -248,8 +252,10 @@ impl Engine {
             self.backing_flush_if_wanted();
             return None;
         }
-        if let (true, Some(stop)) = (unflushed, self.commands.stop.as_mut()) {
-            stop.error.get_or_insert(Self::flush_failed_error());
+        // A client may have no time to hear of what a failed flush has lost.
+        let lost = self.drops.take_flush_error().or(unflushed.then(Self::flush_failed_error));
+        if let (Some(error), Some(stop)) = (lost, self.commands.stop.as_mut()) {
+            stop.error.get_or_insert(error);
         }
         if !self.may_stop_cleanly() {
             self.stop_record_over(!self.failure.retired());

@@ -1,7 +1,9 @@
 //! A simulated device: a medium, a queue whose operations complete out of order, and faults.
 
-use forebay_block::{Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
+use forebay_block::{BLOCK_BYTES, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 use forebay_engine::{IoId, Role};
+use forebay_format::Layout;
+use forebay_format::record::RecordHeader;
 
 use crate::fault::{Effect, Fault, OpKind};
 use crate::media::{Data, Media, Survival};
@@ -24,6 +26,23 @@ impl Harm {
             match stamp::read(s) {
                 Content::Stamp { sector, .. } => self.sectors.push(sector),
                 Content::Zero | Content::Foreign => self.structure = true,
+            }
+        }
+    }
+}
+
+impl Harm {
+    /// Adds the blocks that the records in `data`, which lies at `offset` of the device, speak of: one that is lost may
+    /// uncover what an earlier fault has left of them.
+    fn add_records(&mut self, layout: &Layout, offset: u64, data: &[u8]) {
+        let place = (offset - Layout::SEGMENTS_OFFSET) % u64::from(layout.segment_bytes);
+        for at in (0..data.len()).step_by(layout.align as usize) {
+            let rest = &data[at..];
+            let header = RecordHeader::segment_seq_of(rest)
+                .and_then(|seq| RecordHeader::decode(layout, seq, place as u32 + at as u32, rest).ok());
+            for e in header.iter().flat_map(|h| &h.extents) {
+                let blocks = e.block.0..e.block.0 + u64::from(e.count);
+                self.sectors.extend(blocks.map(|b| b * (BLOCK_BYTES / SECTOR as u64)));
             }
         }
     }
@@ -66,8 +85,8 @@ pub struct Device {
     counts: [u64; OpKind::ALL.len()],
     latency: Latency,
     random: Random,
-    /// A misdirected write lands within one such stretch of the device.
-    pub segment_bytes: u64,
+    /// The log that lies on the device, if it is a cache: a misdirected write lands within one of its segments.
+    pub layout: Option<Layout>,
     /// Sectors that cannot be read until they are written again.
     pub unreadable: Vec<u64>,
     /// Faults that came to pass since the world began.
@@ -87,7 +106,7 @@ impl Device {
             counts: [0; OpKind::ALL.len()],
             latency: Latency { base_ns: 10_000, spread_ns: 1, tail_one_in: 0 },
             random: Random::new(0),
-            segment_bytes: 64 << 10,
+            layout: None,
             unreadable: Vec::new(),
             effects: EffectCounts::default(),
             errors: Default::default(),
@@ -224,17 +243,16 @@ impl Device {
                     }
                 }
             }
-            Some(Effect::Lost) => {
-                harm.add(&data.flat());
-            }
+            Some(Effect::Lost) => self.harm(offset, &data.flat(), harm),
             Some(Effect::Misdirected) => {
-                harm.add(&data.flat());
+                self.harm(offset, &data.flat(), harm);
                 // Within one segment: a single fault does not damage two of them.
-                let segments = (self.media.end() - self.media.start()) / self.segment_bytes;
-                let segment = self.media.start() + self.random.below(segments) * self.segment_bytes;
-                let room = self.segment_bytes - (data.len() as u64).min(self.segment_bytes);
+                let segment_bytes = self.layout.map_or(64 << 10, |l| u64::from(l.segment_bytes));
+                let segments = (self.media.end() - self.media.start()) / segment_bytes;
+                let segment = self.media.start() + self.random.below(segments) * segment_bytes;
+                let room = segment_bytes - (data.len() as u64).min(segment_bytes);
                 let elsewhere = segment + self.random.below(room / 4096 + 1) * 4096;
-                harm.add(self.media.read(elsewhere, data.len()));
+                self.harm(elsewhere, self.media.read(elsewhere, data.len()), harm);
                 self.media.write(elsewhere, data, durable);
             }
             None | Some(Effect::EioDone | Effect::Slow | Effect::Stuck) => {
@@ -242,6 +260,14 @@ impl Device {
                 self.unreadable.retain(|s| !sectors.contains(s));
                 self.media.write(offset, data, durable);
             }
+        }
+    }
+
+    /// Notes that `data`, which was to lie or lay at `offset`, does not lie there.
+    fn harm(&self, offset: u64, data: &[u8], harm: &mut Harm) {
+        harm.add(data);
+        if let Some(layout) = &self.layout {
+            harm.add_records(layout, offset, data);
         }
     }
 

@@ -70,8 +70,8 @@ struct Version {
 pub struct Excuse {
     /// Reading the block may fail: a copy of it was harmed at this time; 0 if not.
     harmed: u64,
-    /// An older version may be read: the newest was lost without a trace.
-    stale: bool,
+    /// An older version may be read: the newest was lost without a trace, which was known at this time; 0 if not.
+    stale: u64,
     /// Until when the one or the other was so before the block was written anew.
     harmed_until: u64,
     stale_until: u64,
@@ -226,16 +226,24 @@ impl Oracle {
         } else {
             self.unflushed.push(no.0);
         }
-        // A block that was written anew as a whole no longer suffers from what happened to its old copy.
+        if self.writes[no.0 as usize].durable {
+            self.forgive(no.0, now);
+        }
+    }
+
+    /// A block that was written anew as a whole, durably, no longer suffers from what happened to its old copy.
+    fn forgive(&mut self, no: u32, now: u64) {
+        let w = &self.writes[no as usize];
         let block = stamp_sectors_per_block();
-        let whole = range.start.next_multiple_of(block)..(range.end / block * block);
+        let whole = w.first.next_multiple_of(block)..((w.first + w.count) / block * block);
         for s in whole {
             let excuse = &mut self.sectors[s as usize].excuse;
             // What came to harm since then may be the new copy.
-            if excuse.harmed < issue {
-                excuse.harmed_until = if excuse.harmed > 0 { now } else { excuse.harmed_until };
-                excuse.stale_until = if excuse.stale { now } else { excuse.stale_until };
-                (excuse.harmed, excuse.stale) = (0, false);
+            if (1..w.issue).contains(&excuse.harmed) {
+                (excuse.harmed, excuse.harmed_until) = (0, now);
+            }
+            if (1..w.issue).contains(&excuse.stale) {
+                (excuse.stale, excuse.stale_until) = (0, now);
             }
         }
     }
@@ -278,6 +286,7 @@ impl Oracle {
             if covered(&self.writes[no as usize]) {
                 self.writes[no as usize].kept = Kept::Cut;
                 self.bury_older(no, now);
+                self.forgive(no, now);
             } else {
                 self.unflushed.push(no);
             }
@@ -373,7 +382,7 @@ impl Oracle {
         if matching.is_empty() {
             let history =
                 !matches!(content, Content::Stamp { write, .. } if write.0 >= self.writes.len() as u32);
-            if (state.excuse.stale || state.excuse.stale_until > start) && history {
+            if (state.excuse.stale > 0 || state.excuse.stale_until > start) && history {
                 return Ok(());
             }
             return Err(self.stale(sector, content));
@@ -540,7 +549,7 @@ impl Oracle {
                     .any(|w| w.zero && w.end >= *floor && (w.first..w.first + w.count).contains(&sector)),
                 Content::Foreign => false,
             };
-            if !fresh && !self.sectors[sector as usize].excuse.stale {
+            if !fresh && self.sectors[sector as usize].excuse.stale == 0 {
                 let mut wrong = self.stale(sector, content);
                 wrong.promise = promise;
                 wrong.message = format!("the backing alone is too old: {}", wrong.message);
@@ -568,7 +577,8 @@ impl Oracle {
 
     /// Every sector may have gone back: the newest writes were lost without a trace.
     pub fn excuse_all_stale(&mut self) {
-        self.sectors.iter_mut().for_each(|s| s.excuse.stale = true);
+        let now = self.clock;
+        self.sectors.iter_mut().for_each(|s| s.excuse.stale = now);
     }
 
     /// A hash of what may be read from now on.

@@ -165,7 +165,6 @@ impl World {
         let cache_bytes = shape.segment_bytes as usize * shape.segment_count as usize;
         self.shape = shape;
         self.cache.wipe(Layout::SEGMENTS_OFFSET, cache_bytes);
-        self.cache.segment_bytes = u64::from(shape.segment_bytes);
         self.backing.wipe(0, shape.volume_bytes as usize);
         if shape.stamped {
             let mut data = forebay_block::BufMut::zeroed(shape.volume_bytes as usize);
@@ -216,6 +215,7 @@ impl World {
             self.layout.generation = 0;
         }
         self.layout.generation += 1;
+        self.cache.layout = Some(self.layout);
         self.cache.start_round(&round.faults, round.schedule);
         self.backing.start_round(&round.faults, round.schedule);
         self.stats.starts += 1;
@@ -254,6 +254,9 @@ impl World {
                 self.stats.cuts_backing += u64::from(backing);
                 for (cut, device) in [(cache, &mut self.cache), (backing, &mut self.backing)] {
                     if cut { device.cut(survival, random) } else { device.lose_client(random) }
+                }
+                if cache {
+                    self.forget_volatile();
                 }
                 (all_settled, survives) = (cache && backing, Kept::Cut);
             }
@@ -299,6 +302,7 @@ impl World {
         self.excuse_lost_tail();
         let mut random = Random::new(0);
         self.cache.cut(Survival::Nothing, &mut random);
+        self.forget_volatile();
         self.backing.cut(Survival::Nothing, &mut random);
         self.oracle.crash(Crash { survives: Kept::Cut, all_settled: true });
     }
@@ -345,14 +349,24 @@ impl World {
         }
     }
 
+    /// What the cache may have lost in a power cut proves nothing any more, and cannot be missed.
+    fn forget_volatile(&mut self) {
+        self.unproven.clear();
+        for (written, _) in self.written.iter_mut().zip(&self.durable).filter(|(_, durable)| !**durable) {
+            *written = 0;
+        }
+    }
+
     /// What was lost without a trace at the log's end cannot be missed: nothing that came later proves it.
     /// The end takes with it whatever stood there: the log goes back to an earlier moment, as a whole.
     fn excuse_lost_tail(&mut self) {
         let proof = self.proof;
-        let unproven = |b: Breach| b.durable.is_none_or(|at| proof <= at);
-        if std::mem::take(&mut self.breaches).into_iter().any(unproven) {
+        let unproven = |b: &Breach| b.durable.is_none_or(|at| proof <= at);
+        // Of two such faults each may hide the other's traces.
+        if self.breaches.len() > 1 || self.breaches.iter().any(unproven) {
             self.oracle.excuse_all_stale();
         }
+        self.breaches.retain(|b| !unproven(b));
     }
 
     /// Blocks whose copy on the cache was harmed may fail to be read, but never read wrong.
