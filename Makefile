@@ -3,6 +3,8 @@
 CARGO ?= cargo
 PREFIX ?= /usr/local
 
+SOAK_MINUTES ?= 10
+
 .PHONY: help setup build up down test bench soak lint fmt install clean
 
 help: ## List the targets
@@ -26,7 +28,8 @@ test: ## All that CI runs: lint, unit and integration tests, the scripts in test
 bench: build ## Run the benchmarks at full length; reports in ./forebay-bench
 	target/release/forebay bench volume --out forebay-bench
 
-soak: build ## The long forms of the tests: a full cache of 8 GiB
+soak: build ## The long forms of the tests: SOAK_MINUTES of simulation, a full cache of 8 GiB
+	FOREBAY=$(CURDIR)/target/release/forebay FOREBAY_SIM_MINUTES=$(SOAK_MINUTES) tests/simulation.sh
 	FOREBAY=$(CURDIR)/target/release/forebay FOREBAY_CACHE_MB=8192 tests/restart-8g.sh
 
 lint: ## Formatting, clippy, documentation; warnings are errors

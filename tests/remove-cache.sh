@@ -10,7 +10,12 @@ TARGET=(--target "nbd:unix:$NBD" --state state)
 make_pair 24M 64M
 serve
 stamp 0 write "${TARGET[@]}" --operations 2000 --seed $RANDOM
-(($(status dirty_bytes) > 0)) || fail "nothing is dirty, so that there is nothing to see"
+# Destaging may just have caught up.
+for _ in {1..20}; do
+    (($(status dirty_bytes) == 0)) || break
+    stamp 0 write "${TARGET[@]}" --operations 100 --seed $RANDOM
+done
+(($(status dirty_bytes) > 0)) || fail "nothing is ever dirty, so that there is nothing to see"
 qemu-img convert -f raw -O raw "nbd+unix:///db?socket=$NBD" seen
 fb flush db >/dev/null
 [[ $(status dirty_bytes) == 0 ]] || fail "a flush leaves $(status dirty_bytes) dirty bytes"

@@ -126,6 +126,7 @@ impl Engine {
             blocks_per_segment: u64::from(self.layout.segment_bytes) / BLOCK_BYTES,
             blocks_dirty: self.segments.dirty(),
             oldest_dirty_s: age_ns / 1_000_000_000,
+            tail_dirty: self.reclaim_wants_clean_tail(),
             urgent: self.log.waits_for_room() || self.commands.destaging() || self.failure.latched(),
             draining: self.settings.write_policy == WritePolicy::WriteThrough,
         }

@@ -61,6 +61,18 @@ impl Engine {
         SEGMENTS_RESERVED + 2 + self.segments.count() / 32
     }
 
+    /// Whether a free segment is wanted and the segment that would become one is dirty.
+    pub(crate) fn reclaim_wants_clean_tail(&self) -> bool {
+        let mut live = self.segments.live.iter().map(|i| self.segments.get(*i));
+        let mut stock = self.segments.free_count();
+        let tail = live.find(|s| {
+            stock += usize::from(s.state == SegmentState::Retiring);
+            s.state != SegmentState::Retiring
+        });
+        stock < self.segments_free_wanted()
+            && tail.is_some_and(|s| s.state == SegmentState::Sealed && s.dirty > 0)
+    }
+
     /// Moves the tail as far as it can and is wanted.
     pub(crate) fn reclaim_step(&mut self) {
         if self.failure.latched() || self.commands.settling() {

@@ -21,11 +21,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::{Buf, DeviceOp, DeviceResult, IoError, Seq};
-use forebay_format::{FormatError, Layout};
 use forebay_format::checksum::block_checksum;
 use forebay_format::record::{Extent, ExtentKind, HEADER_BYTES_MAX, RecordHeader};
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::{SummaryBuilder, SummaryEntry, Trailer};
+use forebay_format::{FormatError, Layout};
 
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Effect, RecoveryError, RecoveryReport, Role};

@@ -13,6 +13,8 @@ pub struct Pressure {
     pub blocks_dirty: u64,
     /// Age in seconds of the oldest write that the backing lacks.
     pub oldest_dirty_s: u64,
+    /// The stock of free segments is low, and what would be freed next is dirty.
+    pub tail_dirty: bool,
     /// A writer waits for room, a command waits for everything to be destaged, or the cache is failing.
     pub urgent: bool,
     /// Nothing new enters the log as dirty (write-through), so that waiting for overwrites gains nothing.
@@ -21,6 +23,8 @@ pub struct Pressure {
 
 /// Most runs (of at most 1 MiB) on their way to the backing at once.
 pub const DESTAGE_RUNS_MAX: usize = 32;
+/// Runs on their way at once where destaging begins.
+const DESTAGE_RUNS_LEAST: usize = 4;
 /// Writes stay in the log at most about this long before they are destaged even if there is room.
 pub const DIRTY_AGE_S_MAX: u64 = 30;
 
@@ -28,7 +32,8 @@ impl Pressure {
     /// How many runs may be on their way to the backing at once; 0 for none.
     ///
     /// Half full is where destaging starts: the lower half of the log coalesces overwrites, the upper half takes
-    /// bursts. From there to full the number grows, so that a full log is reached gently and not as a cliff (P7).
+    /// bursts. From there to full the number grows, so that a full log is reached gently and not as a cliff (P7). Below,
+    /// only what stands where the log goes on next is destaged.
     pub fn runs(&self) -> usize {
         if self.blocks_dirty == 0 {
             return 0;
@@ -39,13 +44,17 @@ impl Pressure {
         let used = self.segments - self.segments_free.min(self.segments);
         let dirty_segments = self.blocks_dirty / self.blocks_per_segment.max(1);
         let clean_segments = used.saturating_sub(dirty_segments);
-        // Clean segments can be dropped at once: they count as room, but for what cleaning keeps of them.
-        let room = self.segments_free + clean_segments / 2;
+        // Clean segments can be dropped at once: they count as room, but for the quarter that cleaning may keep.
+        let room = self.segments_free + clean_segments - clean_segments.div_ceil(4);
         let fill_percent = 100 - (room.min(self.segments) * 100 / self.segments.max(1));
         match fill_percent {
+            0..50 if self.tail_dirty => DESTAGE_RUNS_LEAST,
             0..50 if self.draining || self.oldest_dirty_s >= DIRTY_AGE_S_MAX => 2,
             0..50 => 0,
-            50..100 => 4 + (fill_percent as usize - 50) * (DESTAGE_RUNS_MAX - 4) / 50,
+            50..100 => {
+                DESTAGE_RUNS_LEAST
+                    + (fill_percent as usize - 50) * (DESTAGE_RUNS_MAX - DESTAGE_RUNS_LEAST) / 50
+            }
             _ => DESTAGE_RUNS_MAX,
         }
     }
@@ -65,6 +74,17 @@ mod tests {
             ..Pressure::default()
         };
         assert_eq!(at(90).runs(), 0);
+        let clean_but_for = |blocks_dirty| Pressure { blocks_dirty, ..at(0) };
+        assert_eq!(
+            clean_but_for(2000).runs(),
+            0,
+            "a log that is full of clean copies has room for dirty blocks"
+        );
+        assert!(clean_but_for(5000).runs() > 0);
+        assert!(
+            Pressure { tail_dirty: true, ..clean_but_for(10) }.runs() > 0,
+            "but not where it is needed next"
+        );
         assert_eq!(Pressure { oldest_dirty_s: 31, ..at(90) }.runs(), 2);
         assert_eq!(Pressure { urgent: true, ..at(90) }.runs(), DESTAGE_RUNS_MAX);
         let runs: Vec<usize> = (0..=50).rev().map(|free| at(free).runs()).collect();

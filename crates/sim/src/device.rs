@@ -252,7 +252,11 @@ impl Device {
                 let segment = self.media.start() + self.random.below(segments) * segment_bytes;
                 let room = segment_bytes - (data.len() as u64).min(segment_bytes);
                 let elsewhere = segment + self.random.below(room / 4096 + 1) * 4096;
-                self.harm(elsewhere, self.media.read(elsewhere, data.len()), harm);
+                harm.add(self.media.read(elsewhere, data.len()));
+                if let Some(layout) = &self.layout {
+                    // It may hit data without a stamp: then any block of the segment may be the one.
+                    harm.add_records(layout, segment, self.media.read(segment, segment_bytes as usize));
+                }
                 self.media.write(elsewhere, data, durable);
             }
             None | Some(Effect::EioDone | Effect::Slow | Effect::Stuck) => {
@@ -263,7 +267,7 @@ impl Device {
         }
     }
 
-    /// Notes that `data`, which was to lie or lay at `offset`, does not lie there.
+    /// Notes that `data`, which was to lie at `offset`, does not lie there.
     fn harm(&self, offset: u64, data: &[u8], harm: &mut Harm) {
         harm.add(data);
         if let Some(layout) = &self.layout {

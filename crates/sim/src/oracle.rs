@@ -515,9 +515,10 @@ impl Oracle {
         }
     }
 
-    /// The acknowledged state now, for [`Oracle::check_alone`].
+    /// The acknowledged state now, for [`Oracle::check_alone`]; 0 where an older version is excused.
     pub fn floors(&self, first: u64, count: u64) -> Vec<u64> {
-        self.sectors[first as usize..(first + count) as usize].iter().map(|s| s.floor).collect()
+        let floor = |s: &Sector| if s.excuse.stale > 0 { 0 } else { s.floor };
+        self.sectors[first as usize..(first + count) as usize].iter().map(floor).collect()
     }
 
     /// The issue of a write, as a floor for the sectors that it wrote.

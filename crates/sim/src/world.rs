@@ -114,6 +114,8 @@ pub struct World {
     /// Damage or silent faults are part of the plan, so that the order of cache writes is worth knowing.
     pub decays: bool,
     breaches: Vec<Breach>,
+    /// The log has been damaged at rest.
+    damaged: bool,
     /// When each sector of the cache was last written, in steps of the world; 0 if never.
     written: Vec<u64>,
     /// Whether it was durable then, as far as the engine could know.
@@ -153,6 +155,7 @@ impl World {
             structure_harmed: false,
             decays: false,
             breaches: Vec::new(),
+            damaged: false,
             written: Vec::new(),
             durable: Vec::new(),
             proof: 0,
@@ -197,6 +200,7 @@ impl World {
         self.void_log = false;
         self.structure_harmed = false;
         self.breaches.clear();
+        self.damaged = false;
         self.proof = 0;
         self.unproven.clear();
         self.written.fill(0);
@@ -324,10 +328,7 @@ impl World {
             return;
         }
         self.excuse_errors(&harm);
-        self.breaches.push(Breach {
-            durable: durable.then_some(self.steps),
-            completed: self.steps,
-        });
+        self.breaches.push(Breach { durable: durable.then_some(self.steps), completed: self.steps });
     }
 
     /// A flush of the cache completed that was submitted at `submitted`.
@@ -362,11 +363,15 @@ impl World {
     fn excuse_lost_tail(&mut self) {
         let proof = self.proof;
         let unproven = |b: &Breach| b.durable.is_none_or(|at| proof <= at);
-        // Of two such faults each may hide the other's traces.
-        if self.breaches.len() > 1 || self.breaches.iter().any(unproven) {
+        if self.breaches.iter().any(unproven) || self.traces_may_be_hidden() {
             self.oracle.excuse_all_stale();
         }
         self.breaches.retain(|b| !unproven(b));
+    }
+
+    /// Of two faults one may have destroyed what would prove the other.
+    fn traces_may_be_hidden(&self) -> bool {
+        self.breaches.len() > 1 || (self.damaged && !self.breaches.is_empty())
     }
 
     /// Blocks whose copy on the cache was harmed may fail to be read, but never read wrong.
@@ -416,6 +421,10 @@ impl World {
         }
         self.stats.damages += 1;
         self.excuse_errors(&harm);
+        self.damaged = true;
+        if self.traces_may_be_hidden() {
+            self.oracle.excuse_all_stale();
+        }
     }
 
     /// Checks the backing's durable content (or, if not `durable`, what a read of it sees) against floors.

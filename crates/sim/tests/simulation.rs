@@ -11,3 +11,6 @@ mod shrinking;
 
 #[path = "simulation/exploring.rs"]
 mod exploring;
+
+#[path = "simulation/engine.rs"]
+mod engine;

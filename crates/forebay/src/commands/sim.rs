@@ -87,9 +87,9 @@ fn failed(doing: &str, path: &Path, e: &std::io::Error) -> Failure {
 
 fn replay(file: &Path) -> Outcome {
     let text = std::fs::read_to_string(file).map_err(|e| failed("read", file, &e))?;
-    let plan: Plan = text
-        .parse()
-        .map_err(|e| Failure::new(FailureKind::Usage, format!("{} cannot be replayed: {e}", file.display())))?;
+    let plan: Plan = text.parse().map_err(|e| {
+        Failure::new(FailureKind::Usage, format!("{} cannot be replayed: {e}", file.display()))
+    })?;
     let mut campaign = Campaign::default();
     let finding = campaign.plan(&plan, false).or_else(|| campaign.differs(&plan));
     let Some(finding) = finding else {
@@ -125,8 +125,9 @@ fn campaign(args: &Args) -> Outcome {
     let deadline = args.minutes.map(|m| began + Duration::from_secs_f64(m.clamp(0.0, 1e6) * 60.0));
     let jobs = args.jobs.or_else(|| std::thread::available_parallelism().map(usize::from).ok()).unwrap_or(1);
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..jobs.max(1)).map(|_| scope.spawn(|| work(args, first.saturating_add(seeds), &shared))).collect();
+        let threads: Vec<_> = (0..jobs.max(1))
+            .map(|_| scope.spawn(|| work(args, first.saturating_add(seeds), &shared)))
+            .collect();
         let mut ticker = Ticker::new();
         while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
             std::thread::park_timeout(Duration::from_millis(20));
@@ -175,7 +176,11 @@ fn report(findings: &[(u64, Finding)], out: &Path) -> Outcome {
         std::fs::create_dir_all(out)
             .and_then(|()| std::fs::write(&file, finding.to_file()))
             .map_err(|e| failed("write", &file, &e))?;
-        print(&format!("seed {seed}: {}\n  replay: forebay sim --plan {}\n", finding.violation, file.display()))?;
+        print(&format!(
+            "seed {seed}: {}\n  replay: forebay sim --plan {}\n",
+            finding.violation,
+            file.display()
+        ))?;
     }
     match findings {
         [] => print("no promise is broken\n"),
