@@ -17,6 +17,7 @@ pub mod plan;
 mod plan_text;
 pub mod random;
 pub mod run;
+mod second_opinion;
 pub mod shrink;
 pub mod stamp;
 pub mod subject;

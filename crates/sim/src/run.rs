@@ -6,6 +6,7 @@ use forebay_engine::{Engine, Params, RecoveryError, State};
 use crate::life::Life;
 use crate::plan::{Action, CrashKind, End, Plan, Round};
 use crate::random::Random;
+use crate::second_opinion;
 use crate::subject::Subject;
 use crate::trace::{Detail, Line, Trace};
 use crate::violation::{Interrupt, Violation, broken};
@@ -33,6 +34,8 @@ pub struct Outcome {
 #[derive(Default)]
 pub struct Simulator {
     world: World,
+    /// The independent verifier looks at the cache before each start, and must see what recovery sees.
+    pub second_opinion: bool,
 }
 
 impl Simulator {
@@ -85,6 +88,7 @@ impl Simulator {
         for d in round.damages.iter().filter(|d| d.after == 0) {
             world.damage(d.role, d.rot, d.pick);
         }
+        let opinion = if self.second_opinion { second_opinion::of(world) } else { None };
         let params = world.start(round).map_err(|i| (i, 0))?;
         let crash_at = match round.end {
             End::CrashAfter(steps, _) => steps,
@@ -94,6 +98,10 @@ impl Simulator {
         let mut script =
             Script { life: Life::new(world, make(params), round.settings, random, crash_at), healed: false };
         let outcome = script.live(round);
+        let outcome = match (&opinion, &script.life.recovered) {
+            (Some(verifier), Some(Ok(recovery))) => second_opinion::compare(verifier, recovery).and(outcome),
+            _ => outcome,
+        };
         let (step, recovered) = (script.life.step, script.life.recovered.is_some());
         let now = script.life.now;
         let stopped = matches!(script.life.stopped, Some(Ok(())));

@@ -14,6 +14,7 @@ use std::io;
 
 use forebay_block::{BLOCK_BYTES, Seq};
 use forebay_format::Layout;
+use forebay_format::segment::SegmentHeader;
 use forebay_format::superblock::Superblock;
 
 use crate::finding::{Finding, FindingKind, Severity};
@@ -99,11 +100,13 @@ pub(crate) fn follow(
         end: ChainEnd::default(),
     };
     let mut bytes = Vec::new();
-    for segment in &survey.log {
+    for (i, segment) in survey.log.iter().enumerate() {
         if !follower.torn && follower.enters(segment, survey.tail) {
             image.read_segment(layout, segment.index, &mut bytes)?;
             let records = SegmentRecords::read(layout, segment, &bytes);
-            follower.segment(segment, &records, &bytes);
+            let follows = |s: &&SegmentInfo| s.header.segment_seq == segment.header.segment_seq + 1;
+            let next = survey.log[i + 1..].iter().find(follows).map(|s| s.header);
+            follower.segment(segment, &records, &bytes, next);
         }
     }
     follower.finish();
@@ -228,7 +231,13 @@ impl<V: Visitor> Follower<'_, V> {
         self.visitor.finding(finding.in_segment(index).of_record(first.0));
     }
 
-    fn segment(&mut self, segment: &SegmentInfo, view: &SegmentRecords, bytes: &[u8]) {
+    fn segment(
+        &mut self,
+        segment: &SegmentInfo,
+        view: &SegmentRecords,
+        bytes: &[u8],
+        next: Option<SegmentHeader>,
+    ) {
         self.visitor.segment(segment, view);
         let sealed = matches!(view.summary, SummaryView::Valid(_));
         let mut whole = true;
@@ -237,6 +246,12 @@ impl<V: Visitor> Follower<'_, V> {
             let expected = self.expected.unwrap_or(record.header.seq);
             if record.header.seq < expected {
                 continue;
+            }
+            let h = &record.header;
+            if !sealed && next.is_some_and(|n| h.seq >= n.first_seq && h.generation < n.generation) {
+                // Torn: a later run went on in the next segment, with the same numbers.
+                self.end.records_torn += (view.records.len() - i) as u64;
+                return;
             }
             if record.header.seq > expected {
                 if self.proven < expected {
@@ -333,6 +348,11 @@ impl<V: Visitor> Follower<'_, V> {
             return;
         }
         let last = self.end.last;
+        let complete = |l: &LastRecord| l.clean_stop && l.generation == self.superblock.layout.generation;
+        if last.as_ref().is_some_and(complete) {
+            // What lies behind the last record of the last run is left over from an earlier one.
+            return;
+        }
         if self.torn || self.place.torn_header {
             self.report_torn(expected);
         } else if self.superblock.clean_stop && !last.is_some_and(|l| l.clean_stop || l.empty) {
@@ -354,12 +374,7 @@ impl<V: Visitor> Follower<'_, V> {
     fn report_torn(&mut self, expected: Seq) {
         let Place { index, offset, .. } = self.place;
         let at = self.layout.segment_offset(index) + u64::from(offset);
-        let stopped = self.superblock.clean_stop
-            || self
-                .end
-                .last
-                .is_some_and(|l| l.clean_stop && l.generation == self.superblock.layout.generation);
-        let finding = if stopped {
+        let finding = if self.superblock.clean_stop {
             Finding::new(
                 Severity::Corruption,
                 FindingKind::CleanStopBroken,
