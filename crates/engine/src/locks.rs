@@ -164,6 +164,8 @@ impl Locks {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const ALL: [Hold; 4] = [Hold::LogWrite, Hold::Exclusive, Hold::ExclusiveBacking, Hold::Backing];
@@ -192,6 +194,30 @@ mod tests {
                     locks.release(range_a, a);
                     locks.release(BlockRange::new(BlockNo(9000), count_b), b);
                     assert!(locks.is_empty());
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// The locks allow what a plain list of everything held allows, for short ranges and long ones.
+        #[test]
+        fn behaves_like_a_list(ops in proptest::collection::vec((0u64..60, 0usize..5, 0usize..4, any::<bool>()), 1..300)) {
+            let mut locks = Locks::default();
+            let mut held: Vec<(BlockRange, Hold)> = Vec::new();
+            for (first, len, hold, take) in ops {
+                if !take && !held.is_empty() {
+                    let (range, hold) = held.swap_remove(first as usize % held.len());
+                    locks.release(range, hold);
+                    prop_assert_eq!(locks.is_empty(), held.is_empty());
+                    continue;
+                }
+                let hold = ALL[hold];
+                let range = BlockRange::new(BlockNo(first), [1, 2, 8, 1024, 1025][len]);
+                let free = !held.iter().any(|(r, h)| r.overlaps(range) && h.conflicts(hold));
+                prop_assert_eq!(locks.try_take(range, hold), free, "{:?} {:?} beside {:?}", range, hold, &held);
+                if free {
+                    held.push((range, hold));
                 }
             }
         }

@@ -374,6 +374,10 @@ impl SegmentTable {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -397,5 +401,81 @@ mod tests {
         assert_eq!(s.kind(), SlotKind::Zero);
         assert_eq!(s.delta(), 0xF_FFFF);
         assert!(s.has(FREQUENT) && !s.has(DIRTY));
+    }
+
+    /// What the table must know of a segment, kept plainly.
+    #[derive(Default)]
+    struct Plain {
+        slots: Vec<(SlotRef, Option<bool>)>,
+        pins: u32,
+    }
+
+    proptest! {
+        /// Segments go round: taken when free, in the order in which they were freed; freed when nothing reads them.
+        /// The counts are those of the slots.
+        #[test]
+        fn behaves_like_a_ring(ops in proptest::collection::vec((0u8..7, any::<u16>()), 1..600)) {
+            const COUNT: u32 = 5;
+            let mut table = SegmentTable::new(COUNT);
+            let mut plain: BTreeMap<u32, Plain> = BTreeMap::new();
+            let (mut live, mut draining): (VecDeque<u32>, VecDeque<u32>) = Default::default();
+            let mut free: VecDeque<u32> = (0..COUNT).collect();
+            let mut opened = 0;
+            for (op, pick) in ops {
+                let segment = |l: &VecDeque<u32>| l.get(usize::from(pick) % l.len().max(1)).copied();
+                match op {
+                    0 => {
+                        prop_assert_eq!(table.take_free(), free.front().copied());
+                        if let Some(index) = free.pop_front() {
+                            opened += 1;
+                            table.open(index, opened, Seq(1), 0, 1);
+                            live.push_back(index);
+                            plain.insert(index, Plain::default());
+                        }
+                    }
+                    1 | 2 => if let Some(index) = segment(&live) {
+                        let slot = Slot::new(BlockNo(pick.into()), 0, 0, SlotKind::Zero, Seq(1), Seq(1));
+                        let r = table.push(index, slot);
+                        table.became_current(r, op == 1);
+                        plain.entry(index).or_default().slots.push((r, Some(op == 1)));
+                    },
+                    3 | 4 => if let Some(p) = segment(&live).and_then(|i| plain.get_mut(&i)) {
+                        let Some(n) = p.slots.iter().position(|s| s.1.is_some()) else { continue };
+                        let r = p.slots[n].0;
+                        if op == 3 { table.became_clean(r) } else { table.ceased_current(r) }
+                        p.slots[n].1 = (op == 3).then_some(false);
+                    },
+                    5 => if let Some(index) = segment(&live) {
+                        table.pin(index);
+                        plain.entry(index).or_default().pins += 1;
+                    },
+                    _ => {
+                        let all: VecDeque<u32> = draining.iter().chain(&live).copied().collect();
+                        if let Some(p) = segment(&all).and_then(|i| plain.get_mut(&i)).filter(|p| p.pins > 0) {
+                            p.pins -= 1;
+                            table.unpin(segment(&all).unwrap());
+                        } else if let Some(index) = live.front().copied().filter(|i| plain[i].slots.iter().all(|s| s.1.is_none())) {
+                            table.retire(index);
+                            live.pop_front();
+                            draining.push_back(index);
+                        }
+                    }
+                }
+                while let Some(index) = draining.front().copied().filter(|i| plain[i].pins == 0) {
+                    draining.pop_front();
+                    free.push_back(index);
+                    plain.remove(&index);
+                }
+                prop_assert_eq!(&table.live, &live);
+                prop_assert_eq!(&table.free, &free);
+                prop_assert_eq!(&table.draining, &draining);
+                let count = |i: &u32, what: fn(&bool) -> bool| plain[i].slots.iter().filter(|s| s.1.as_ref().is_some_and(what)).count();
+                for index in &live {
+                    prop_assert_eq!(table.get(*index).dirty as usize, count(index, |dirty| *dirty));
+                    prop_assert_eq!(table.get(*index).current as usize, count(index, |_| true));
+                }
+                prop_assert_eq!(table.dirty() as usize, live.iter().map(|i| count(i, |dirty| *dirty)).sum::<usize>());
+            }
+        }
     }
 }
