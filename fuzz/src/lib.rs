@@ -18,3 +18,22 @@ pub fn control_request(data: &[u8]) {
 pub fn control_line(data: &[u8]) {
     let _ = forebay_control::parse_line(data);
 }
+
+/// What a person writes on the command line: names of devices, decorations, addresses, settings.
+pub fn texts(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(spec) = text.parse::<forebay_device::DeviceSpec>() {
+        assert_eq!(spec.to_string().parse::<forebay_device::DeviceSpec>().as_ref(), Ok(&spec));
+    }
+    let _ = text.parse::<forebay_device::decorate::Decoration>();
+    let _ = text.parse::<forebay_nbd::Address>();
+    let _ = text.parse::<forebay_policy::WritePolicy>();
+}
+
+/// A plan of the simulator; what is read is written as it was read.
+pub fn plan(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(plan) = text.parse::<forebay_sim::plan::Plan>() {
+        assert_eq!(plan.to_string().parse::<forebay_sim::plan::Plan>().ok().as_ref(), Some(&plan));
+    }
+}
