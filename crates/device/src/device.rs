@@ -62,6 +62,23 @@ pub struct DeviceInfo {
     pub durability: &'static str,
 }
 
+/// A durable write of a file beside a device, see [`Device::beside`].
+#[derive(Clone, Copy, Debug)]
+pub enum Beside<'a> {
+    /// It is about to be carried out.
+    Begins {
+        /// First byte in the file.
+        offset: u64,
+        /// What is written.
+        bytes: &'a [u8],
+    },
+    /// It has ended.
+    Ended {
+        /// It is durable; else its outcome is not known.
+        well: bool,
+    },
+}
+
 /// A device as a volume's thread drives it: operations go in, their ends come out of [`Device::poll`].
 ///
 /// Operations that are under way at the same time may be carried out in any order; who needs an order waits for the
@@ -88,6 +105,12 @@ pub trait Device {
     fn allocation(&mut self, offset: u64, len: u64, extents_max: usize) -> Vec<StatusExtent> {
         let _ = (offset, extents_max);
         vec![StatusExtent { len, allocation: Allocation::Data }]
+    }
+
+    /// Is told of a durable write of what belongs to the device but lies in a file beside it: the label of a backing
+    /// file. For decorators that record; a device itself has nothing to do.
+    fn beside(&mut self, what: Beside<'_>) {
+        let _ = what;
     }
 
     /// Changes the size of a device with no operation under way; what is added reads as zeroes.

@@ -18,7 +18,7 @@ mod stores;
 mod transfer;
 
 pub use clock::Clock;
-pub use device::{Device, DeviceInfo, DeviceKind, Survives, run_alone};
+pub use device::{Beside, Device, DeviceInfo, DeviceKind, Survives, run_alone};
 pub use file::FileDevice;
 pub use mapped::MappedDevice;
 pub use open::{DeviceSpec, OpenError, UnknownDevice, open};

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_block::BlockService;
 use forebay_control::{FailureKind, Progress, VolumeStatus};
+use forebay_device::decorate::{self, Recorders};
 use forebay_device::{Device, Survives};
 use forebay_engine::Role;
 use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
@@ -46,6 +47,7 @@ pub struct Served {
     nbd: Mutex<Vec<String>>,
     /// What was told of its devices.
     trouble: Mutex<Trouble>,
+    recorders: Recorders,
     started: Instant,
 }
 
@@ -58,7 +60,12 @@ impl Served {
     /// Starts the volume and, if the plan says so, its file.
     pub fn start(plan: VolumePlan) -> Result<Self, Failure> {
         let started = Instant::now();
-        let volume = Volume::open(volume_config(&plan)).map_err(|e| from_host(&e))?;
+        let recorders =
+            Recorders::start(plan.decorate.iter().map(|d| &d.decoration)).map_err(|(path, e)| {
+                let message = format!("cannot make the record {}: {e}", path.display());
+                Failure::new(FailureKind::Failed, message)
+            })?;
+        let volume = Volume::open(volume_config(&plan, &recorders)).map_err(|e| from_host(&e))?;
         let recovery = volume.recovery();
         tracing::info!(
             volume = plan.name,
@@ -78,6 +85,7 @@ impl Served {
             device: Mutex::default(),
             nbd: Mutex::default(),
             trouble: Mutex::default(),
+            recorders,
             started,
             plan,
         };
@@ -253,7 +261,7 @@ impl Served {
     /// Logs what its devices have failed since the last time.
     pub fn look_for_trouble(&self) {
         let figures = self.handle.status();
-        hold(&self.trouble).look(self.name(), &figures);
+        hold(&self.trouble).look(self.name(), &figures, &self.recorders.failures());
     }
 
     /// Its figures.
@@ -274,16 +282,20 @@ impl Served {
     }
 }
 
-fn volume_config(plan: &VolumePlan) -> VolumeConfig {
+fn volume_config(plan: &VolumePlan, recorders: &Recorders) -> VolumeConfig {
     let mut config = VolumeConfig::new(&plan.name, plan.cache.clone(), plan.backing.clone());
     config.settings = plan.settings;
     config.takeover = plan.takeover;
     config.accept_stale = plan.accept_stale;
     if !plan.decorate.is_empty() {
-        let decorate = plan.decorate.clone();
+        let (decorate, recorders) = (plan.decorate.clone(), recorders.clone());
         config.decorate = Some(Box::new(move |role, device: Box<dyn Device>| {
             let of_role = decorate.iter().filter(|d| d.of_cache == (role == Role::Cache));
-            of_role.fold(device, |inner, d| d.decoration.clone().around(inner))
+            let place = match role {
+                Role::Cache => decorate::Role::Cache,
+                Role::Backing => decorate::Role::Backing,
+            };
+            of_role.fold(device, |inner, d| d.decoration.clone().around(inner, place, &recorders))
         }));
     }
     config

@@ -86,11 +86,17 @@ pub struct Trouble {
     answers: Counter,
     latched: Option<Latched>,
     full: Option<Full>,
+    /// Records that have ended before their time.
+    records_ended: usize,
 }
 
 impl Trouble {
-    /// Logs what is new in the figures of a volume.
-    pub fn look(&mut self, volume: &str, figures: &Status) {
+    /// Logs what is new in the figures of a volume, and of the records of its devices that have failed.
+    pub fn look(&mut self, volume: &str, figures: &Status, records_failed: &[String]) {
+        if records_failed.len() > self.records_ended {
+            self.records_ended = records_failed.len();
+            tracing::error!(volume, "{}; the volume goes on", records_failed.join("; "));
+        }
         for line in self.lines(figures, Instant::now()) {
             match line {
                 Line::Info(text) => tracing::info!(volume, "{text}"),

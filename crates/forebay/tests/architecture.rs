@@ -11,7 +11,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-format", &["forebay-block"]),
     ("forebay-policy", &["forebay-block"]),
     ("forebay-engine", &["forebay-block", "forebay-format", "forebay-policy"]),
-    ("forebay-device", &["forebay-block"]),
+    // It is used by who makes a record and by who judges by it.
+    ("forebay-record", &[]),
+    ("forebay-device", &["forebay-block", "forebay-record"]),
     ("forebay-control", &["forebay-block", "forebay-policy"]),
     (
         "forebay-host",
@@ -22,7 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-verify", &["forebay-block", "forebay-format"]),
     ("forebay-bench", &["forebay-block", "forebay-device", "forebay-host", "forebay-nbd"]),
     // It judges the others, so that it may share no mistake with them.
-    ("forebay-stamp", &[]),
+    ("forebay-stamp", &["forebay-record"]),
     (
         "forebay-sim",
         &["forebay-block", "forebay-format", "forebay-policy", "forebay-engine", "forebay-verify"],

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Buf, DeviceOp};
-use forebay_device::{Device, DeviceKind};
+use forebay_device::{Beside, Device, DeviceKind};
 use forebay_format::FormatError;
 use forebay_format::label::{LABEL_BYTES, Label};
 
@@ -102,7 +102,8 @@ impl LabelPlace {
         label.update += 1;
         match self {
             Self::SideFile(path) => {
-                write_side_file(path, label).map_err(|e| HostError::system("write the label", path, e))
+                let written = write_side_file(backing, path, label);
+                written.map_err(|e| HostError::system("write the label", path, e))
             }
             Self::Behind(offset) => {
                 bench.write(backing, offset + Label::copy_offset(label.update), &label.encode())
@@ -113,10 +114,14 @@ impl LabelPlace {
 
     /// The same as [`LabelPlace::write`] while the backing is busy: what lies in a file is written at once, what lies
     /// on the device is returned as an operation.
-    pub(crate) fn write_while_busy(&self, label: &mut Label) -> io::Result<Option<DeviceOp>> {
+    pub(crate) fn write_while_busy(
+        &self,
+        backing: &mut dyn Device,
+        label: &mut Label,
+    ) -> io::Result<Option<DeviceOp>> {
         label.update += 1;
         match self {
-            Self::SideFile(path) => write_side_file(path, label).map(|()| None),
+            Self::SideFile(path) => write_side_file(backing, path, label).map(|()| None),
             Self::Behind(offset) => Ok(Some(DeviceOp::Write {
                 offset: offset + Label::copy_offset(label.update),
                 bufs: vec![Buf::copy_of(&label.encode())],
@@ -130,7 +135,10 @@ impl LabelPlace {
     pub(crate) fn erase(&self, bench: &Bench<'_>, backing: &mut dyn Device) -> Result<(), HostError> {
         match self {
             Self::SideFile(path) => {
+                // No label is as good as an empty one.
+                backing.beside(Beside::Begins { offset: 0, bytes: &[0; LABEL_BYTES] });
                 let removed = fs::remove_file(path).and_then(|()| sync_directory(path));
+                backing.beside(Beside::Ended { well: removed.is_ok() });
                 removed.map_err(|e| HostError::system("remove", path, e))
             }
             Self::Behind(offset) => bench.write(backing, *offset, &[0; LABEL_BYTES]),
@@ -152,10 +160,18 @@ fn read_side_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(region))
 }
 
-fn write_side_file(path: &Path, label: &Label) -> io::Result<()> {
+fn write_side_file(backing: &mut dyn Device, path: &Path, label: &Label) -> io::Result<()> {
+    let (offset, bytes) = (Label::copy_offset(label.update), label.encode());
+    backing.beside(Beside::Begins { offset, bytes: &bytes });
+    let written = write_durably(path, offset, &bytes);
+    backing.beside(Beside::Ended { well: written.is_ok() });
+    written
+}
+
+fn write_durably(path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
     let new = !path.exists();
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-    file.write_all_at(&label.encode(), Label::copy_offset(label.update))?;
+    file.write_all_at(bytes, offset)?;
     file.sync_all()?;
     if new { sync_directory(path) } else { Ok(()) }
 }

@@ -169,7 +169,7 @@ impl Pair {
         if let Some(label) = &mut self.label {
             label.state = LabelState::Retired;
             label.time_ns = wall_ns();
-            match self.place.write_while_busy(label) {
+            match self.place.write_while_busy(&mut *self.backing, label) {
                 Ok(Some(op)) => steps.push((Role::Backing, op)),
                 Ok(None) => written = true,
                 // The superblock may still work; if not, the engine is told that nothing did.

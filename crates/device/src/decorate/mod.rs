@@ -1,22 +1,26 @@
-//! Devices around devices, kept for good as tools of the tests: delay, throttle, error injection, statistics.
+//! Devices around devices, kept for good as tools of the tests: delay, throttle, error injection, recording,
+//! statistics.
 //!
-//! The first three can be given as text, innermost first ([`Decoration`]):
+//! Most can be given as text, innermost first ([`Decoration`]):
 //!
 //! ```text
 //! delay:KIND:fixed=TIME[:per-mib=TIME]              every operation of the kind ends that much later
 //! throttle[:bytes=SIZE][:iops=N]                    at most that much a second
 //! inject:KIND:ERRNO[:every=N][:probability=P[:seed=S]][:after=N][:times=N][:once][:from=SIZE][:to=SIZE][:done]
+//! record:file=PATH[:max=SIZE]                       all changes are recorded in a new file, see `forebay_record`
 //! ```
 //!
 //! KIND is `read`, `write` (durable or not), `durable` (durable writes), `flush`, `zero` or `any`; ERRNO is `eio`,
 //! `enospc`, `einval`, `eopnotsupp`, `erofs`; TIME takes `us`, `ms`, `s`; SIZE takes K, M, G, T. Of a rule's
 //! conditions all must hold; `every=100` fails each hundredth matching operation, `after=10` spares the first ten,
 //! `times=3` fails three and then no more, `once` is `times=1`, `done` carries the operation out before it fails it.
+//! A record is shared by all devices of a volume that name its file; its path has no colon.
 //!
 //! A device given with its role in front (`cache:inject:write:eio:every=100`) is the business of who knows roles.
 
 mod delay;
 mod inject;
+mod record;
 mod spec;
 mod statistics;
 mod throttle;
@@ -24,7 +28,9 @@ mod throttle;
 use forebay_block::DeviceOp;
 
 pub use delay::{Delay, Delayed};
+pub use forebay_record::Role;
 pub use inject::{ErrorInjected, InjectHandle, Rule};
+pub use record::{RecordFile, Recorded, Recorders};
 pub use spec::{BadDecoration, Decoration};
 pub use statistics::{KindFigures, Measured, StatisticsHandle};
 pub use throttle::{Rate, Throttled};
@@ -105,6 +111,13 @@ pub(crate) fn range_of(op: &DeviceOp) -> (u64, u64) {
 /// Hands the parts of [`crate::Device`] that a decorator does not change through to the device within.
 macro_rules! pass_through {
     () => {
+        pass_through!(but beside);
+
+        fn beside(&mut self, what: $crate::Beside<'_>) {
+            self.inner.beside(what);
+        }
+    };
+    (but beside) => {
         fn info(&self) -> &$crate::DeviceInfo {
             self.inner.info()
         }

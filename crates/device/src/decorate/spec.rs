@@ -6,7 +6,10 @@ use std::time::Duration;
 use forebay_block::ErrorKind;
 use thiserror::Error;
 
-use super::{Delay, Delayed, ErrorInjected, InjectHandle, Kinds, OpKind, Rate, Rule, Throttled};
+use super::{
+    Delay, Delayed, ErrorInjected, InjectHandle, Kinds, OpKind, Rate, RecordFile, Recorded, Recorders, Role,
+    Rule, Throttled,
+};
 use crate::device::Device;
 
 /// A decorator that cannot be understood.
@@ -26,15 +29,22 @@ pub enum Decoration {
     Throttle(Rate),
     /// See [`ErrorInjected`].
     Inject(Rule),
+    /// See [`Recorded`].
+    Record(RecordFile),
 }
 
 impl Decoration {
-    /// Puts the decorator around a device.
-    pub fn around(self, inner: Box<dyn Device>) -> Box<dyn Device> {
+    /// Puts the decorator around a device, which is the volume's `role`. Records are those that have been started; one
+    /// that has not is not written.
+    pub fn around(self, inner: Box<dyn Device>, role: Role, recorders: &Recorders) -> Box<dyn Device> {
         match self {
             Self::Delay(delay) => Box::new(Delayed::new(inner, delay)),
             Self::Throttle(rate) => Box::new(Throttled::new(inner, rate)),
             Self::Inject(rule) => Box::new(ErrorInjected::new(inner, InjectHandle::new([rule]))),
+            Self::Record(file) => match recorders.get(&file) {
+                Some(recorder) => Box::new(Recorded::new(inner, recorder.clone(), role)),
+                None => inner,
+            },
         }
     }
 }
@@ -48,7 +58,8 @@ impl FromStr for Decoration {
             Some("delay") => delay(words).map(Self::Delay),
             Some("throttle") => throttle(words).map(Self::Throttle),
             Some("inject") => rule(words).map(Self::Inject),
-            _ => Err("known are delay, throttle and inject"),
+            Some("record") => record(words).map(Self::Record),
+            _ => Err("known are delay, throttle, inject and record"),
         };
         parsed.map_err(|why| BadDecoration { given: given.to_owned(), why })
     }
@@ -125,6 +136,21 @@ fn rule<'a>(mut words: impl Iterator<Item = &'a str>) -> Parsed<Rule> {
     Ok(rule)
 }
 
+fn record<'a>(words: impl Iterator<Item = &'a str>) -> Parsed<RecordFile> {
+    let (mut path, mut bytes_max) = ("", u64::MAX);
+    for word in words {
+        match word.split_once('=') {
+            Some(("file", file)) => path = file,
+            Some(("max", n)) => bytes_max = size(n)?,
+            _ => return Err("record takes file=PATH and max=SIZE"),
+        }
+    }
+    if path.is_empty() {
+        return Err("record takes file=PATH");
+    }
+    Ok(RecordFile { path: path.into(), bytes_max })
+}
+
 fn kinds(word: Option<&str>) -> Parsed<Kinds> {
     Ok(match word {
         Some("read") => Kinds::only(OpKind::Read),
@@ -195,7 +221,12 @@ mod tests {
             per_mib: Duration::from_millis(1),
         };
         assert_eq!(parse("delay:read:fixed=200us:per-mib=1ms"), Ok(Decoration::Delay(delay)));
+        let file = RecordFile { path: "/tmp/r".into(), bytes_max: 1 << 30 };
+        assert_eq!(parse("record:file=/tmp/r:max=1G"), Ok(Decoration::Record(file)));
         let bad = [
+            "record",
+            "record:file=",
+            "record:file=r:max=much",
             "",
             "jam:read",
             "inject:jump:eio",

@@ -4,17 +4,21 @@ use std::time::Instant;
 
 use forebay_block::{Buf, DeviceOp, ErrorKind, Nanos};
 use forebay_device::Device;
-use forebay_device::decorate::{Decoration, ErrorInjected, InjectHandle, Kinds, Measured, OpKind, Rule};
+use forebay_device::decorate::{
+    Decoration, ErrorInjected, InjectHandle, Kinds, Measured, OpKind, Recorders, Role, Rule,
+};
+use forebay_record::{Bases, Cause, Crash, Fate, Replay};
 use tempfile::TempDir;
 
-use crate::harness::{Driver, disk_directory, file};
+use crate::harness::{Driver, Random, disk_directory, file, file_content};
 
 fn base(driver: &Driver, directory: &TempDir) -> Box<dyn Device> {
     driver.open_path(&file(directory, "base", 1 << 20))
 }
 
 fn decorated(driver: &Driver, directory: &TempDir, text: &str) -> Box<dyn Device> {
-    text.parse::<Decoration>().unwrap().around(base(driver, directory))
+    let decoration = text.parse::<Decoration>().unwrap();
+    decoration.around(base(driver, directory), Role::Cache, &Recorders::default())
 }
 
 fn write(i: u64) -> DeviceOp {
@@ -123,4 +127,44 @@ fn delays_follow_the_clock_that_is_given() {
     assert_eq!(done.len(), 0);
     device.poll(Nanos(5_000_000), &mut done);
     assert_eq!((done.len(), device.deadline()), (1, None));
+}
+
+#[test]
+fn a_recorded_device_can_be_rebuilt_from_its_record() {
+    let directory = disk_directory();
+    let driver = Driver::new();
+    let (record, image) = (directory.path().join("record"), directory.path().join("image"));
+    let path = file(&directory, "device", 1 << 20);
+    file(&directory, "blank", 1 << 20);
+    let decoration: Decoration = format!("record:file={}", record.display()).parse().unwrap();
+    let recorders = Recorders::start([&decoration]).unwrap();
+    assert!(Recorders::start([&decoration]).is_err(), "a record was overwritten");
+    let mut device = decoration.around(driver.open_path(&path), Role::Cache, &recorders);
+    let mut random = Random(7);
+    let ops = (0..200u64).map(|i| {
+        let offset = random.below(240) * 4096;
+        match random.below(8) {
+            0 => DeviceOp::Flush,
+            1 => DeviceOp::Zero { offset, len: 8192, unmap: i % 2 == 0 },
+            2 => DeviceOp::Read { offset, len: 4096 },
+            _ => {
+                let bufs = vec![Buf::copy_of(&random.bytes(4096)), Buf::copy_of(&[i as u8; 4096])];
+                DeviceOp::Write { offset, bufs, durable: i % 3 == 0 }
+            }
+        }
+    });
+    for op in ops {
+        driver.run(&mut *device, op).unwrap();
+    }
+    drop(device);
+    let blank = directory.path().join("blank");
+    let bases = Bases { cache: Some(blank.clone()), backing: blank.clone(), label: blank };
+    let mut replay = Replay::open(&record, &bases).unwrap();
+    replay.go_to(u64::MAX).unwrap();
+    assert!(replay.instant() > 300 && recorders.failures().is_empty());
+    let survivor = |fate| replay.disk(Role::Cache).survivor(Crash { cause: Cause::PowerCut, fate, seed: 1 });
+    survivor(Fate::Kept).write_to(&image).unwrap();
+    assert!(file_content(&image) == file_content(&path), "the image is not what the device holds");
+    survivor(Fate::Dropped).write_to(&image).unwrap();
+    assert!(file_content(&image) != file_content(&path), "everything was flushed");
 }

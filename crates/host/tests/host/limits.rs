@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use forebay_block::{BlockService, Buf, Op, Origin};
-use forebay_device::decorate::{Decoration, ErrorInjected, InjectHandle};
+use forebay_device::decorate::{Decoration, ErrorInjected, InjectHandle, Recorders, Role};
 use forebay_host::{Ending, REQUESTS_MAX, Volume};
 
 use crate::place::{MIB, Place, sparse};
@@ -16,7 +16,8 @@ fn slow(text: &'static str) -> (Place, Volume) {
     sparse(&place.path("backing"), 64 * MIB);
     let mut config = place.plain_config();
     let decoration = move || text.parse::<Decoration>().unwrap();
-    config.decorate = Some(Box::new(move |_, device| decoration().around(device)));
+    config.decorate =
+        Some(Box::new(move |_, device| decoration().around(device, Role::Backing, &Recorders::default())));
     let volume = Volume::open(config).unwrap();
     (place, volume)
 }

@@ -1,0 +1,101 @@
+//! Walks a record from instant to instant.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::disk::Disk;
+use crate::entry::{Entry, Role};
+use crate::reader::Reader;
+
+/// The images that the devices began with.
+#[derive(Clone, Debug)]
+pub struct Bases {
+    /// The cache; `None` if there was none, or it was blank.
+    pub cache: Option<PathBuf>,
+    /// The backing.
+    pub backing: PathBuf,
+    /// The file beside the backing with its label; may not exist.
+    pub label: PathBuf,
+}
+
+/// A volume's devices at an instant of a record. Instant N lies after entry N and before the next one; instant 0 is the
+/// beginning.
+#[derive(Debug)]
+pub struct Replay {
+    reader: Reader,
+    disks: [Disk; Role::ALL.len()],
+    next: Option<Entry>,
+    instant: u64,
+    time_ns: u64,
+}
+
+impl Replay {
+    /// Starts at instant 0.
+    ///
+    /// # Errors
+    /// As the system gives them; [`io::ErrorKind::InvalidData`] if the record is none, or damaged.
+    pub fn open(record: &Path, bases: &Bases) -> io::Result<Self> {
+        let mut reader = Reader::open(record)?;
+        let blank_if_missing = |path: &Path| match File::open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
+        };
+        let disks = [
+            Disk::new(bases.cache.as_ref().map(File::open).transpose()?)?,
+            Disk::new(Some(File::open(&bases.backing)?))?,
+            Disk::new(blank_if_missing(&bases.label)?)?,
+        ];
+        let next = reader.next_entry()?;
+        Ok(Self { reader, disks, next, instant: 0, time_ns: 0 })
+    }
+
+    /// Goes to the next instant; false at the end.
+    ///
+    /// # Errors
+    /// As [`Replay::open`].
+    pub fn step(&mut self) -> io::Result<bool> {
+        let Some(entry) = self.next.take() else {
+            return Ok(false);
+        };
+        (self.instant, self.time_ns) = (entry.number, entry.time_ns);
+        self.disks[entry.role as usize].apply(entry)?;
+        self.next = self.reader.next_entry()?;
+        Ok(true)
+    }
+
+    /// Goes on to an instant that lies ahead, or to the end.
+    ///
+    /// # Errors
+    /// As [`Replay::open`].
+    pub fn go_to(&mut self, instant: u64) -> io::Result<()> {
+        while self.instant < instant && self.step()? {}
+        Ok(())
+    }
+
+    /// Where the replay is.
+    pub fn instant(&self) -> u64 {
+        self.instant
+    }
+
+    /// Everything of which somebody knew before this time, in nanoseconds of the monotonic clock, has its reason in
+    /// the entries up to this instant: whatever was acknowledged earlier must survive a crash now.
+    pub fn known_before_ns(&self) -> u64 {
+        self.next.as_ref().map_or(self.time_ns, |next| next.time_ns)
+    }
+
+    /// The entry that leads to the next instant.
+    pub fn next_entry(&self) -> Option<&Entry> {
+        self.next.as_ref()
+    }
+
+    /// One of the devices.
+    pub fn disk(&self, role: Role) -> &Disk {
+        &self.disks[role as usize]
+    }
+
+    /// The same, for tests that break it.
+    pub fn disk_mut(&mut self, role: Role) -> &mut Disk {
+        &mut self.disks[role as usize]
+    }
+}
