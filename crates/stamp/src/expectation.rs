@@ -95,6 +95,23 @@ impl Expectation {
         }
     }
 
+    /// These sectors hold this version or one that was issued later, whatever they may have held.
+    pub fn no_older(&mut self, first: u64, sectors: u64, version: Version) {
+        for sector in first..first + sectors {
+            let slot = self.slot(sector);
+            if *slot >= version {
+                continue;
+            }
+            *slot = version;
+            if let Some(open) = self.open.get_mut(&sector) {
+                open.retain(|v| *v > version);
+                if open.is_empty() {
+                    self.open.remove(&sector);
+                }
+            }
+        }
+    }
+
     /// These sectors may have this version, now or later.
     pub fn unknown(&mut self, first: u64, sectors: u64, version: Version) {
         for sector in first..first + sectors {

@@ -6,11 +6,18 @@
 //! read is either right or wrong (promises P1, P2, P3 and P5). What is known outlives the daemon under test, and this
 //! program, in a state file.
 //!
-//! The crate uses none of the others, so that no mistake of theirs can hide one of theirs.
+//! With a record of the devices below the volume it also judges what a crash at any instant of a run would have left
+//! ([`crashes`]).
+//!
+//! The crate uses none of the others but the record's format, so that no mistake of theirs can hide one of theirs.
 #![forbid(unsafe_code)]
 
+mod acks;
+mod crashes;
+mod daemon;
 mod direct;
 mod expectation;
+mod history;
 mod nbd;
 mod random;
 mod report;
@@ -21,7 +28,9 @@ mod verify;
 mod worker;
 mod write;
 
+pub use crashes::{CrashOptions, CrashReport, bases, crashes, rebuild};
 pub use expectation::{Expectation, Wrong};
+pub use history::Promise;
 pub use report::{Allowed, Report};
 pub use stamp::{Found, SECTOR_BYTES, Stamp, Version};
 pub use state::State;

@@ -7,9 +7,12 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Parser, Subcommand};
+use forebay_record::{Cause, Crash, Fate, Replay, Role};
 use forebay_stamp::{
-    Allowed, Mix, Report, SECTOR_BYTES, State, TargetSpec, VerifyOptions, WriteOptions, verify, write,
+    Allowed, CrashOptions, Mix, Promise, Report, SECTOR_BYTES, State, TargetSpec, VerifyOptions,
+    WriteOptions, bases, crashes, rebuild, verify, write,
 };
+use serde::Serialize;
 
 /// Stamps the sectors of a volume, and finds whatever it should not hold.
 ///
@@ -28,6 +31,10 @@ enum Command {
     Write(WriteArgs),
     /// Read the whole volume and compare it
     Verify(VerifyArgs),
+    /// Crash a recorded run at random instants, start forebay on what is left, and compare the whole volume
+    Crashes(CrashArgs),
+    /// Make the images that one crash of a recorded run leaves
+    Rebuild(RebuildArgs),
 }
 
 #[derive(Args)]
@@ -71,6 +78,9 @@ struct WriteArgs {
     /// End each worker's run at its first error
     #[arg(long)]
     stop_on_error: bool,
+    /// Note all acknowledgements with their times in this file
+    #[arg(long)]
+    acks: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -82,13 +92,88 @@ struct VerifyArgs {
     quiet: bool,
 }
 
+#[derive(Args)]
+struct Recorded {
+    /// The record of the run (forebay serve --decorate cache:record:file=RECORD --decorate backing:record:file=RECORD)
+    #[arg(long)]
+    record: PathBuf,
+    /// A copy of the cache from before the run
+    #[arg(long)]
+    cache: PathBuf,
+    /// The same of the backing, with its label beside it
+    #[arg(long)]
+    backing: PathBuf,
+}
+
+#[derive(Args)]
+struct CrashArgs {
+    #[command(flatten)]
+    recorded: Recorded,
+    /// The forebay binary
+    #[arg(long)]
+    forebay: PathBuf,
+    /// A copy of the state from before the run [default: the volume was blank]
+    #[arg(long)]
+    before: Option<PathBuf>,
+    /// Acknowledgements of the run
+    #[arg(long, required = true)]
+    acks: Vec<PathBuf>,
+    /// The volume's durability: write, or flush
+    #[arg(long, default_value = "write")]
+    durability: Promise,
+    /// How many crashes
+    #[arg(long, default_value_t = 100)]
+    crashes: u64,
+    /// Crash one recovery in so many again; 0 for none
+    #[arg(long, default_value_t = 4)]
+    again_one_in: u64,
+    /// Start of the pseudo-random sequence
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// A directory for images
+    #[arg(long)]
+    scratch: PathBuf,
+    /// Break the promises of this device (cache or backing): what was durable is lost now and then, which must be found
+    #[arg(long)]
+    liar: Option<Role>,
+    /// Seconds without an answer that are an error
+    #[arg(long, default_value_t = 60.0)]
+    patience: f64,
+    /// More flags for forebay serve
+    #[arg(last = true)]
+    flags: Vec<String>,
+}
+
+#[derive(Args)]
+struct RebuildArgs {
+    #[command(flatten)]
+    recorded: Recorded,
+    /// Number of the last entry before the crash
+    #[arg(long)]
+    instant: u64,
+    /// kill or power-cut
+    #[arg(long, default_value = "power-cut")]
+    cause: Cause,
+    /// What becomes of what was not durable: kept, dropped, halved or torn
+    #[arg(long, default_value = "torn")]
+    fate: Fate,
+    /// Chance, for halved and torn
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// A directory for the images
+    #[arg(long)]
+    into: PathBuf,
+}
+
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Write(args) => run_write(args),
-        Command::Verify(args) => run_verify(args),
+        Command::Write(args) => run_write(args).map(|report| tell(&report)),
+        Command::Verify(args) => run_verify(args).map(|report| tell(&report)),
+        Command::Crashes(args) => run_crashes(args),
+        Command::Rebuild(args) => run_rebuild(args),
     };
     match outcome {
-        Ok(report) => tell(&report),
+        Ok(code) => code,
         Err(e) => {
             eprintln!("error: {e}");
             ExitCode::from(if is_gone(&e) { 3 } else { 1 })
@@ -102,14 +187,18 @@ fn is_gone(e: &io::Error) -> bool {
     matches!(e.kind(), BrokenPipe | ConnectionAborted | ConnectionRefused | ConnectionReset | UnexpectedEof)
 }
 
-fn tell(report: &Report) -> ExitCode {
-    for line in &report.told {
+fn print(report: &impl Serialize, told: &[String]) {
+    for line in told {
         eprintln!("WRONG: {line}");
     }
     match serde_json::to_string(report) {
         Ok(json) => println!("{json}"),
         Err(e) => eprintln!("error: {e}"),
     }
+}
+
+fn tell(report: &Report) -> ExitCode {
+    print(report, &report.told);
     match (report.is_right(), report.lost) {
         (false, _) => ExitCode::from(1),
         (true, true) => ExitCode::from(3),
@@ -130,6 +219,7 @@ fn run_write(args: WriteArgs) -> io::Result<Report> {
         allowed: args.common.allowed,
         stop_on_error: args.stop_on_error,
         patience: Duration::from_secs_f64(args.common.patience),
+        acks: args.acks,
     };
     let mut state = match State::load(&args.common.state)? {
         Some(state) => state,
@@ -157,4 +247,38 @@ fn run_verify(args: VerifyArgs) -> io::Result<Report> {
     let report = verify(&options, &mut state)?;
     state.save(&path)?;
     Ok(report)
+}
+
+fn run_crashes(args: CrashArgs) -> io::Result<ExitCode> {
+    let report = crashes(&CrashOptions {
+        forebay: args.forebay,
+        flags: args.flags,
+        record: args.recorded.record,
+        cache: args.recorded.cache,
+        backing: args.recorded.backing,
+        before: args.before,
+        acks: args.acks,
+        promise: args.durability,
+        crashes: args.crashes,
+        again_one_in: args.again_one_in,
+        seed: args.seed,
+        scratch: args.scratch,
+        liar: args.liar,
+        patience: Duration::from_secs_f64(args.patience),
+    })?;
+    print(&report, &report.told);
+    Ok(if report.violations == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn run_rebuild(args: RebuildArgs) -> io::Result<ExitCode> {
+    let Recorded { record, cache, backing } = args.recorded;
+    let mut replay = Replay::open(&record, &bases(&cache, &backing))?;
+    replay.go_to(args.instant)?;
+    if replay.instant() < args.instant {
+        let what = format!("the record ends with entry {}", replay.instant());
+        return Err(io::Error::other(what));
+    }
+    std::fs::create_dir_all(&args.into)?;
+    rebuild(&replay, Crash { cause: args.cause, fate: args.fate, seed: args.seed }, &args.into)?;
+    Ok(ExitCode::SUCCESS)
 }

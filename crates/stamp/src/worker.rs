@@ -3,6 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use forebay_record::monotonic_ns;
+
+use crate::acks::{AckLog, Asked};
 use crate::expectation::Expectation;
 use crate::random::Random;
 use crate::report::Report;
@@ -27,6 +30,8 @@ pub(crate) struct Shared<'a> {
     /// The last sequence number that was used.
     pub(crate) seq: AtomicU64,
     pub(crate) end: Instant,
+    /// Where acknowledgements are noted.
+    pub(crate) acks: Option<AckLog>,
 }
 
 /// See the module's documentation.
@@ -82,10 +87,7 @@ impl<'a> Worker<'a> {
             Step::Write => self.write(first, sectors),
             Step::Read => self.read(first, sectors),
             Step::Zero => self.zero(first, sectors),
-            Step::Flush => match self.target.flush() {
-                Ok(()) => self.report.flushes += 1,
-                Err(e) => self.failed("flush", first, &e),
-            },
+            Step::Flush => self.flush(first),
         }
     }
 
@@ -116,6 +118,23 @@ impl<'a> Worker<'a> {
         (first, sectors)
     }
 
+    /// `at` is for reports.
+    fn flush(&mut self, at: u64) {
+        let issued_ns = monotonic_ns();
+        let result = self.target.flush();
+        self.answered(issued_ns, Asked::Flush, result.is_ok());
+        match result {
+            Ok(()) => self.report.flushes += 1,
+            Err(e) => self.failed("flush", at, &e),
+        }
+    }
+
+    fn answered(&self, issued_ns: u64, asked: Asked, acknowledged: bool) {
+        if let Some(acks) = &self.shared.acks {
+            acks.answered(issued_ns, asked, acknowledged);
+        }
+    }
+
     fn next_seq(&self) -> u64 {
         self.shared.seq.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -128,21 +147,25 @@ impl<'a> Worker<'a> {
             stamp.put(bytes);
         }
         let fua = self.random.one_in(8);
+        let (issued_ns, version) = (monotonic_ns(), Version::stamped(seq));
         let result = self.target.write(first * SECTOR_BYTES as u64, &self.buffer, fua);
+        self.answered(issued_ns, Asked::Change { first, sectors, version, fua }, result.is_ok());
         if result.is_ok() {
             self.report.writes += 1;
             self.report.bytes_written += self.buffer.len() as u64;
         }
-        self.settle("write", first, sectors, Version::stamped(seq), result);
+        self.settle("write", first, sectors, version, result);
     }
 
     fn zero(&mut self, first: u64, sectors: u64) {
         let seq = self.next_seq();
         let unmap = self.random.one_in(2);
         let (offset, len) = (first * SECTOR_BYTES as u64, sectors * SECTOR_BYTES as u64);
+        let (issued_ns, version) = (monotonic_ns(), Version::zeroed(seq));
         let result = self.target.zero(offset, len, unmap);
+        self.answered(issued_ns, Asked::Change { first, sectors, version, fua: false }, result.is_ok());
         self.report.zeroes += u64::from(result.is_ok());
-        self.settle("zero", first, sectors, Version::zeroed(seq), result);
+        self.settle("zero", first, sectors, version, result);
     }
 
     fn settle(

@@ -1,11 +1,13 @@
 //! A run of the writer: several workers at the same time, each on a part of its own.
 
 use std::io;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::acks::AckLog;
 use crate::expectation::Expectation;
 use crate::random::{Random, mix};
 use crate::report::{Allowed, Report};
@@ -66,6 +68,8 @@ pub struct WriteOptions {
     pub stop_on_error: bool,
     /// No answer within this time is an error.
     pub patience: Duration,
+    /// A file in which all acknowledgements are noted with their times.
+    pub acks: Option<PathBuf>,
 }
 
 /// Writes, and keeps `state` true.
@@ -88,6 +92,10 @@ pub fn write(options: &WriteOptions, state: &mut State) -> io::Result<Report> {
         round: state.round,
         seq: AtomicU64::new(state.seq),
         end: Instant::now() + options.time,
+        acks: match &options.acks {
+            Some(path) => Some(AckLog::create(path, state.volume, sectors)?),
+            None => None,
+        },
     };
     let parts = cut(&mut state.expectation, options.threads, options.seed);
     let mut report = Report { round: state.round, ..Report::default() };
@@ -112,6 +120,7 @@ pub fn write(options: &WriteOptions, state: &mut State) -> io::Result<Report> {
         }
     });
     state.seq = shared.seq.into_inner();
+    shared.acks.map_or(Ok(()), AckLog::finish)?;
     Ok(report)
 }
 

@@ -40,6 +40,7 @@ impl Volume {
             allowed: Vec::new(),
             stop_on_error: false,
             patience: Duration::from_secs(60),
+            acks: None,
         };
         write(&options, &mut self.state).unwrap()
     }
