@@ -13,7 +13,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-engine", &["forebay-block", "forebay-format", "forebay-policy"]),
     // It is used by who makes a record and by who judges by it.
     ("forebay-record", &[]),
-    ("forebay-device", &["forebay-block", "forebay-record"]),
+    ("forebay-emulate", &["forebay-block"]),
+    ("forebay-device", &["forebay-block", "forebay-emulate", "forebay-record"]),
     ("forebay-control", &["forebay-block", "forebay-policy"]),
     (
         "forebay-host",
@@ -75,7 +76,7 @@ fn arrows_between_crates_point_downwards() {
 #[test]
 fn the_core_uses_no_crate_that_does_io_keeps_time_or_is_random() {
     let all = dependencies();
-    for krate in ["forebay-format", "forebay-policy", "forebay-engine"] {
+    for krate in ["forebay-format", "forebay-policy", "forebay-engine", "forebay-emulate"] {
         for other in all[krate].iter().filter(|d| !d.starts_with("forebay")) {
             assert!(
                 PURE.contains(&other.as_str()),
