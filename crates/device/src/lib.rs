@@ -2,13 +2,16 @@
 //!
 //! A [`Device`] belongs to one thread. Operations are submitted with a tag and their ends are polled; nothing blocks but
 //! [`Ring::submit_and_wait`], the one place where a volume's thread sleeps. Files and block devices go through
-//! io_uring ([`FileDevice`]), persistent memory and tmpfs can be mapped ([`MappedDevice`]), and the decorators in
-//! [`decorate`] wrap any of them to delay, throttle, fail or measure it.
+//! io_uring ([`FileDevice`]), persistent memory and tmpfs can be mapped ([`MappedDevice`]), a file can take the time of
+//! another device ([`EmulatedDevice`]), and the decorators in [`decorate`] wrap any of them to delay, throttle, fail or
+//! measure it.
 
 mod claim;
 mod clock;
 pub mod decorate;
 mod device;
+mod emulated;
+mod emulation;
 mod file;
 mod mapped;
 mod medium;
@@ -19,6 +22,8 @@ mod transfer;
 
 pub use clock::Clock;
 pub use device::{Beside, Device, DeviceInfo, DeviceKind, Survives, run_alone};
+pub use emulated::{EmulatedDevice, Lateness};
+pub use emulation::EmulateSpec;
 pub use file::FileDevice;
 pub use mapped::MappedDevice;
 pub use open::{DeviceSpec, OpenError, UnknownDevice, open};

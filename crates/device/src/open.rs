@@ -1,6 +1,7 @@
 //! Naming and opening devices.
 //!
-//! A device is given as a path (regular file or block device) or as `pmem:PATH` (memory-mapped file; for caches).
+//! A device is given as a path (regular file or block device), as `pmem:PATH` (memory-mapped file; for caches) or as
+//! `emulate:KIND:file=PATH[,key=value...]` (a file that takes the time of another device).
 
 use std::fmt;
 use std::io;
@@ -10,6 +11,8 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::device::Device;
+use crate::emulated::EmulatedDevice;
+use crate::emulation::EmulateSpec;
 use crate::file::FileDevice;
 use crate::mapped::MappedDevice;
 use crate::ring::Ring;
@@ -21,6 +24,8 @@ pub enum DeviceSpec {
     Path(PathBuf),
     /// A file that is mapped into memory: persistent memory with DAX, or tmpfs.
     Pmem(PathBuf),
+    /// A file that takes the time of another device.
+    Emulate(Box<EmulateSpec>),
 }
 
 impl DeviceSpec {
@@ -28,6 +33,7 @@ impl DeviceSpec {
     pub fn path(&self) -> &Path {
         match self {
             Self::Path(path) | Self::Pmem(path) => path,
+            Self::Emulate(spec) => &spec.file,
         }
     }
 }
@@ -37,30 +43,36 @@ impl fmt::Display for DeviceSpec {
         match self {
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Pmem(path) => write!(f, "pmem:{}", path.display()),
+            Self::Emulate(spec) => spec.fmt(f),
         }
     }
 }
 
 /// A device's name that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(
-    "'{given}' does not name a device; known are PATH (a file or block device; ./PATH if it has a colon) and pmem:PATH"
-)]
+#[error("'{given}' does not name a device; {why}")]
 pub struct UnknownDevice {
     given: String,
+    why: String,
 }
 
 impl FromStr for DeviceSpec {
     type Err = UnknownDevice;
 
     fn from_str(given: &str) -> Result<Self, UnknownDevice> {
-        let unknown = || UnknownDevice { given: given.to_owned() };
+        let unknown = |why| UnknownDevice { given: given.to_owned(), why };
         let scheme = given.split_once(':').filter(|(scheme, _)| !scheme.contains('/'));
         match scheme {
             Some(("pmem", path)) if !path.is_empty() => Ok(Self::Pmem(path.into())),
-            Some(_) => Err(unknown()),
-            None if given.is_empty() => Err(unknown()),
-            None => Ok(Self::Path(given.into())),
+            Some(("emulate", rest)) => {
+                EmulateSpec::read(rest).map(|spec| Self::Emulate(Box::new(spec))).map_err(unknown)
+            }
+            None if !given.is_empty() => Ok(Self::Path(given.into())),
+            _ => Err(unknown(format!(
+                "known are PATH (a file or block device; ./PATH if it has a colon), pmem:PATH and \
+                 emulate:KIND:file=PATH (KIND is one of {})",
+                EmulateSpec::kinds()
+            ))),
         }
     }
 }
@@ -120,6 +132,7 @@ pub fn open(spec: &DeviceSpec, ring: &Ring) -> Result<Box<dyn Device>, OpenError
     Ok(match spec {
         DeviceSpec::Path(path) => Box::new(FileDevice::open(path, ring)?),
         DeviceSpec::Pmem(path) => Box::new(MappedDevice::open(path)?),
+        DeviceSpec::Emulate(spec) => Box::new(EmulatedDevice::open(spec, ring)?),
     })
 }
 
@@ -138,5 +151,41 @@ mod tests {
             assert!(told.contains("pmem:PATH"), "{told}");
         }
         assert_eq!(parse("pmem:/x").unwrap().to_string(), "pmem:/x");
+    }
+    #[test]
+    fn names_of_emulated_devices() {
+        let parse = |s: &str| s.parse::<DeviceSpec>();
+        for text in [
+            "emulate:hdd-10k:file=/srv/a",
+            "emulate:hdd-7k2:file=./with:colon,rpm=5400,queue=1",
+            "emulate:ssd-nvme:file=a,sync=no,buffer=1G,plp=no",
+            "emulate:remote:file=a,latency=2ms,window=8",
+        ] {
+            assert_eq!(parse(text).unwrap().to_string(), text);
+        }
+        let spec = parse("emulate:hdd-10k:seed=7,sync=yes,file=/srv/a").unwrap();
+        assert_eq!(
+            (spec.path(), spec.to_string()),
+            (Path::new("/srv/a"), "emulate:hdd-10k:file=/srv/a,seed=7".into())
+        );
+        for (bad, words) in [
+            ("emulate:", "known are hdd-10k, hdd-7k2, ssd-sata, ssd-nvme, remote, nvdram"),
+            ("emulate:hdd-10", "'hdd-10' is not a kind of device"),
+            ("emulate:hdd-10k", "file=PATH is missing"),
+            ("emulate:hdd-10k:", "file=PATH is missing"),
+            ("emulate:hdd-10k:file=", "file=PATH is missing"),
+            (
+                "emulate:hdd-10k:/srv/a",
+                "'/srv/a' is not KEY=VALUE; an emulated device is emulate:KIND:file=PATH",
+            ),
+            ("emulate:hdd-10k:file=a,file=b", "given twice"),
+            ("emulate:hdd-10k:file=a,rmp=5400", "hdd-10k has no parameter 'rmp'; it has size, rpm, heads"),
+            ("emulate:hdd-10k:file=a,rpm=0", "rpm lies between 60 and"),
+            ("emulate:hdd-10k:file=a,seek-full=1ms", "no arm seeks like that"),
+            ("emulate:ssd-sata:file=a,sync=maybe", "sync is yes or no"),
+        ] {
+            let told = parse(bad).unwrap_err().to_string();
+            assert!(told.contains(words), "{bad}: {told}");
+        }
     }
 }

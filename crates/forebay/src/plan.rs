@@ -296,6 +296,7 @@ mod tests {
             (&["--config", path, "--name", "c"], "has no volume 'c'"),
             (&["--config", empty.path().to_str().unwrap()], "has no [[volume]]"),
             (&["--name", "db", "--cache", "floppy:c", "--backing", "b"], "pmem:PATH"),
+            (&["--name", "db", "--cache", "c", "--backing", "emulate:remote"], "file=PATH is missing"),
         ] {
             let e = plan(args).unwrap_err();
             assert_eq!(e.kind, FailureKind::Usage);

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use clap::{Arg, Command, CommandFactory};
 use forebay_control::{Measure, VolumeStatus};
+use forebay_emulate::{Kind, Settings, Unit};
 
 use crate::cli::Cli;
 
@@ -117,4 +118,27 @@ fn metrics_md_lists_every_metric() {
     }
     text.push('\n');
     hold("metrics.md", &text);
+}
+
+#[test]
+fn emulate_md_lists_every_parameter() {
+    let mut text = String::new();
+    for kind in Kind::ALL {
+        let _ = writeln!(text, "\n## {}\n\n{}.\n", kind.as_str(), capitalised(kind.describe()));
+        let _ = writeln!(text, "| key | default | meaning |\n|---|---|---|");
+        for (parameter, value) in Settings::of(kind).parameters() {
+            let default = match parameter.unit {
+                Unit::BytesPerSecond => format!("{} ({} MB/s)", parameter.show(value), value / 1_000_000),
+                _ => parameter.show(value),
+            };
+            let _ = writeln!(text, "| `{}` | {default} | {} |", parameter.key, one_line(parameter.about));
+        }
+    }
+    text.push('\n');
+    hold("emulate.md", &text);
+}
+
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }

@@ -3,6 +3,7 @@
 
 mod architecture;
 mod daemon;
+mod emulated;
 mod nbd_client;
 mod refusals;
 mod usage;

@@ -27,6 +27,11 @@ fn wrong_usage_is_2_and_names_what_is_allowed() {
         (&["set", "db"], "KEY=VALUE"),
         (&["set", "db", "on-full=explode"], "'explode' is not one of wait, bypass"),
         (&["set", "db", "colour=red"], "write-policy"),
+        (
+            &["serve", "--name", "db", "--no-cache", "--backing", "emulate:hdd-10"],
+            "'hdd-10' is not a kind of device",
+        ),
+        (&["format", "emulate:hdd-10k:file=c,rmp=5400", "--backing", "b"], "hdd-10k has no parameter 'rmp'"),
         (&["status", "--json", "--prometheus"], "cannot be used with"),
         (&["--log", "verbose!", "status"], "--log"),
     ] {

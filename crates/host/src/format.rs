@@ -363,17 +363,17 @@ pub(crate) fn write_zeroes(
         while next < to && under_way < CHUNKS_UNDER_WAY_MAX {
             let len = CHUNK_BYTES.min(to - next);
             let bufs = vec![zeroes.slice(0, len as usize)];
-            device.submit(len, DeviceOp::Write { offset: next, bufs, durable: false }, bench.clock.now());
+            device.submit(next, DeviceOp::Write { offset: next, bufs, durable: false }, bench.clock.now());
             next += len;
             under_way += 1;
         }
         device.poll(bench.clock.now(), &mut done);
         let waits = done.is_empty();
-        for (len, result) in done.drain(..) {
+        for (offset, result) in done.drain(..) {
             let name = device.info().name.clone();
             result.map_err(|error| HostError::Device { doing: "writing zeroes", device: name, error })?;
             under_way -= 1;
-            written += len;
+            written += CHUNK_BYTES.min(to - offset);
             progress(written, to - from);
         }
         if waits {

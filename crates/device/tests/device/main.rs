@@ -3,6 +3,7 @@
 
 mod claim;
 mod decorate;
+mod emulated;
 mod harness;
 mod round_trip;
 mod zero;

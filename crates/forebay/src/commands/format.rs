@@ -17,7 +17,7 @@ use crate::size;
     forebay format /dev/nvme0n1p4 --backing /dev/sdb\n  \
     forebay format cache.fb --size 8G --backing disk.img --backing-size 100G")]
 pub struct Args {
-    /// The cache to make: a file or block device, or pmem:PATH
+    /// The cache to make: a file or block device, pmem:PATH or emulate:KIND:file=PATH
     cache: DeviceSpec,
 
     /// The store behind it: a file or block device; what is on it stays as it is

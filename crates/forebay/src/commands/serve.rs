@@ -31,11 +31,12 @@ pub struct Args {
     #[arg(long, value_parser = volume_name)]
     pub name: Option<String>,
 
-    /// The cache, made by `forebay format`: a file or block device, or pmem:PATH to map it into memory
+    /// The cache, made by `forebay format`: a file or block device, pmem:PATH to map it into memory, or
+    /// emulate:KIND:file=PATH to take the time of another device (docs/reference/emulate.md)
     #[arg(long, value_name = "CACHE")]
     pub cache: Option<String>,
 
-    /// The store behind it: a file or block device
+    /// The store behind it: a file or block device, or emulate:KIND:file=PATH
     #[arg(long, value_name = "BACKING")]
     pub backing: Option<String>,
 
