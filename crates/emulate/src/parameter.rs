@@ -83,7 +83,7 @@ impl Parameter {
         }
     }
 
-    /// Writes a value as [`Parameter::read`] takes it.
+    /// Writes a value as [`crate::Settings::set`] takes it.
     pub fn show(&self, value: u64) -> String {
         let units: &[(&str, u64)] = match self.unit {
             Unit::Bytes | Unit::BytesPerSecond => {
