@@ -23,6 +23,7 @@ use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Role};
 use crate::locks::BlockRange;
 use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
+use crate::mutation::Mutation;
 use crate::requests::{PartKey, PartState, Payload, pieces};
 use crate::segments::DIRTY;
 
@@ -141,6 +142,7 @@ impl Engine {
         };
         let (range, asked) = (part.range, part.durable);
         let durable = asked || self.needs_supersede(range);
+        let volatile = self.mutant(Mutation::BypassesVolatile);
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
         };
@@ -150,9 +152,11 @@ impl Engine {
         let len = (range.count * BLOCK_BYTES).min(self.volume_bytes - offset);
         let op = match (&part.payload, &part.blocks) {
             (Payload::Zero { unmap }, _) => DeviceOp::Zero { offset, len, unmap: *unmap },
-            (Payload::Data { .. }, Some(blocks)) => {
-                DeviceOp::Write { offset, bufs: vec![blocks.slice(0, len as usize)], durable }
-            }
+            (Payload::Data { .. }, Some(blocks)) => DeviceOp::Write {
+                offset,
+                bufs: vec![blocks.slice(0, len as usize)],
+                durable: durable && (asked || !volatile),
+            },
             (Payload::Data { .. }, None) => return,
         };
         self.io(Role::Backing, op, Class::Foreground, IoOwner::BypassWrite(key));
@@ -182,12 +186,13 @@ impl Engine {
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
         };
-        if matches!(part.payload, Payload::Zero { .. }) && part.durable {
+        let flush = !self.planted.is(Mutation::ZeroesVolatile);
+        if matches!(part.payload, Payload::Zero { .. }) && part.durable && flush {
             part.state = PartState::BypassFlushing { losses: self.drops.losses };
             self.io(Role::Backing, DeviceOp::Flush, Class::Foreground, IoOwner::BypassFlush(key));
             return;
         }
-        if !part.durable {
+        if !part.durable && !self.planted.is(Mutation::ForgetsUnflushedBypass) {
             let begun = self.drops.flush_under_way.map_or(self.drops.epoch_done, |f| f.epoch);
             self.drops.epoch_wanted = begun + 1;
         }
@@ -211,7 +216,9 @@ impl Engine {
     /// the blocks are, and is destaged over whatever the bypass has left.
     fn bypass_failed(&mut self, key: PartKey, error: IoError) {
         self.figures.backing_errors += 1;
-        if let Some(part) = self.requests.parts.get(&key) {
+        if let Some(part) = self.requests.parts.get(&key)
+            && !self.mutant(Mutation::FailedBypassKeepsCopy)
+        {
             let range = part.range;
             self.forget_clean(range);
         }
@@ -239,7 +246,8 @@ impl Engine {
             return;
         };
         let range = part.range;
-        if self.failure.retired() || !self.needs_supersede(range) {
+        let needed = self.needs_supersede(range) && !self.mutant(Mutation::DropsSupersede);
+        if self.failure.retired() || !needed {
             self.bypass_acknowledge(key);
             return;
         }
@@ -255,7 +263,8 @@ impl Engine {
         let count = range.count.min(u64::from(u32::MAX)) as u32;
         let extent = Some(Extent { block: range.first, count, kind: ExtentKind::Supersede });
         let owner = AppendOwner::Supersede(key);
-        self.log_append_urgent(Append { extent, data: None, owner, durable: true });
+        let durable = !self.mutant(Mutation::SupersedesVolatile);
+        self.log_append_urgent(Append { extent, data: None, owner, durable });
     }
 
     pub(crate) fn supersede_done(&mut self, key: PartKey) {
@@ -291,7 +300,9 @@ impl Engine {
             return;
         };
         let (range, request, blocks) = (part.range, part.request, part.blocks.clone());
-        self.forget(range, true);
+        if !self.mutant(Mutation::BypassKeepsIndex) {
+            self.forget(range, true);
+        }
         let copy = blocks.filter(|_| {
             self.settings.write_policy == WritePolicy::WriteThrough
                 && range.count <= CLEAN_COPY_BLOCKS_MAX
@@ -348,7 +359,7 @@ impl Engine {
                 self.untrack(slot);
                 self.segments.ceased_current(slot);
             }
-            if untrue {
+            if untrue && !self.mutant(Mutation::ForgetsUntrueCopies) {
                 self.drops.remember(block);
             }
         }

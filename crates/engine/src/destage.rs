@@ -18,6 +18,7 @@ use forebay_policy::{List, Pressure, WritePolicy};
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Role};
 use crate::locks::{BlockRange, Hold};
+use crate::mutation::Mutation;
 use crate::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE};
 use crate::tables::Table;
 
@@ -172,7 +173,7 @@ impl Engine {
                 break;
             };
             let same_kind = (self.segments.slot(slot).kind() == SlotKind::Zero) == zero;
-            if !same_kind
+            if !(same_kind || zero && self.mutant(Mutation::MergesIntoZeroes))
                 || !wants_destage(self.segments.slot(slot))
                 || !self.locks.try_take(BlockRange::new(next, 1), Hold::Backing)
             {
@@ -218,6 +219,9 @@ impl Engine {
         let range = BlockRange::new(first, members.len() as u64);
         let run = Run { range, zero, members, reads: Vec::new(), outstanding: 0, bad: Vec::new() };
         self.destage.runs.insert(key, run);
+        if self.mutant(Mutation::UnlocksEarly) {
+            range.iter().for_each(|b| self.release(BlockRange::new(b, 1), Hold::Backing));
+        }
         if zero {
             self.destage_write(key);
         } else {
@@ -268,6 +272,7 @@ impl Engine {
             let m = &run.members[first + k];
             let block = run.range.first.plus((first + k) as u64);
             block_checksum(block, m.seq, &data[k * 4096..][..4096]) == m.checksum
+                || self.planted.is(Mutation::DestagesUnchecked)
         };
         match result {
             Ok(Some(data)) if (0..count).all(|k| good(k, &data)) => {
@@ -334,6 +339,9 @@ impl Engine {
             reads.retain(|r| r.count > 0);
             reads.sort_unstable_by_key(|r| r.first);
             let mut bufs: Vec<Buf> = reads.into_iter().filter_map(|r| r.data).collect();
+            if self.planted.is(Mutation::DestagesSwapped) && bufs.len() > 1 {
+                bufs.swap(0, 1);
+            }
             // Cut what lies beyond the end of a volume whose last block is not a whole one.
             let cut = (run.range.count * BLOCK_BYTES - len) as usize;
             if let Some(last) = bufs.last_mut().filter(|_| cut > 0) {
@@ -355,6 +363,9 @@ impl Engine {
                 self.destage.written_blocks += run.members.len();
                 self.destage.written.push((run.range, run.members));
             }
+            Err(_) if self.mutant(Mutation::IgnoresFailedDestage) => {
+                self.destage.written.push((run.range, run.members));
+            }
             Err(_) => {
                 self.destage_undo(run.range, run.members);
                 self.backing_failed();
@@ -371,6 +382,9 @@ impl Engine {
     }
 
     fn destage_unlock(&mut self, range: BlockRange) {
+        if self.mutant(Mutation::UnlocksEarly) {
+            return;
+        }
         for block in range.iter() {
             self.release(BlockRange::new(block, 1), Hold::Backing);
         }
@@ -415,13 +429,19 @@ impl Engine {
         if due && d.flushing.is_none() {
             self.destage.flushing = Some((self.backing_losses(), std::mem::take(&mut self.destage.written)));
             self.destage.written_blocks = 0;
+            if self.mutant(Mutation::CleanBeforeFlush) {
+                self.destage_flush_done(Ok(None));
+                return;
+            }
             self.io(Role::Backing, DeviceOp::Flush, Class::Background, IoOwner::DestageFlush);
         }
     }
 
     pub(crate) fn destage_flush_done(&mut self, result: DeviceResult) {
         let Some((losses, covered)) = self.destage.flushing.take() else { return };
-        if let Err(error) = &result {
+        if let Err(error) = &result
+            && !self.mutant(Mutation::IgnoresFailedFlush)
+        {
             self.backing_flush_failed(error);
         }
         if losses != self.backing_losses() {
@@ -436,9 +456,11 @@ impl Engine {
         for (range, members) in covered {
             for (block, Member { slot, seq, .. }) in range.iter().zip(members) {
                 self.command_paid(block, seq);
-                if self.index.get(block, &self.segments) == Some(slot) {
-                    self.segments.became_clean(slot);
-                    self.track(slot);
+                let current = self.index.get(block, &self.segments);
+                let newer = current.filter(|_| self.mutant(Mutation::CleansNewerVersion));
+                if let Some(clean) = newer.or(current.filter(|c| *c == slot)) {
+                    self.segments.became_clean(clean);
+                    self.track(clean);
                 }
                 self.segments.unpin(slot.segment());
             }

@@ -21,6 +21,7 @@ use crate::index::Index;
 use crate::interface::{Class, Command, Effect, Event, IoId, Params, RequestId, Role, State, Status};
 use crate::locks::Locks;
 use crate::log::Log;
+use crate::mutation::Planted;
 use crate::read::{PieceKey, Reads};
 use crate::reclaim::Reclaim;
 use crate::recovery::{Recovery, Step};
@@ -80,6 +81,7 @@ pub struct Engine {
     pub(crate) commands: Commands,
     pub(crate) recovery: Recovery,
     pub(crate) figures: Status,
+    pub(crate) planted: Planted,
     pub(crate) effects: Vec<Effect>,
     ios: Table<IoId, IoOwner>,
     next_io: u64,
@@ -116,6 +118,7 @@ impl Engine {
             commands: Commands::default(),
             recovery: Recovery::new(params.clean_stop),
             figures: Status::default(),
+            planted: Planted::default(),
             effects: Vec::new(),
             ios: Table::default(),
             next_io: 0,

@@ -18,6 +18,7 @@ use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::Effect;
 use crate::locks::BlockRange;
 use crate::log::AppendOwner;
+use crate::mutation::Mutation;
 use crate::requests::{PartKey, PartState};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,7 +109,7 @@ impl Engine {
             return Gate::Pass;
         }
         let tainted = self.failure.tainted.iter().any(|t| t.overlaps(range));
-        if !tainted && !self.needs_supersede(range) {
+        if !tainted && !self.needs_supersede(range) || self.mutant(Mutation::IgnoresTaint) {
             return Gate::Pass;
         }
         if self.failure.stuck() { Gate::Refuse } else { Gate::Wait }
@@ -118,7 +119,8 @@ impl Engine {
         if !matches!(self.failure.phase, Phase::Evacuating | Phase::Stuck) {
             return;
         }
-        if self.segments.dirty() == 0 && self.destage.is_idle() {
+        let evacuated = self.segments.dirty() == 0 && self.destage.is_idle();
+        if evacuated || self.mutant(Mutation::RetiresEarly) {
             self.failure.phase = Phase::Retiring;
             let id = self.new_io(IoOwner::RetireLog);
             self.effects.push(Effect::RetireLog { id });

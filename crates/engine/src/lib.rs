@@ -11,6 +11,7 @@ mod index;
 mod interface;
 mod locks;
 mod log;
+mod mutation;
 mod read;
 mod reclaim;
 mod recovery;
@@ -24,3 +25,5 @@ pub use interface::{
     Class, Command, Effect, Event, IoId, Params, RecoveryError, RecoveryReport, RequestId, Role, State,
     Status,
 };
+#[cfg(feature = "mutations")]
+pub use mutation::Mutation;

@@ -24,6 +24,7 @@ use forebay_policy::Durability;
 
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Role};
+use crate::mutation::Mutation;
 use crate::requests::PartKey;
 use crate::segments::{REFERENCED, SEGMENT_SLOTS_MAX, SegmentState, Slot, SlotKind, SlotRef};
 
@@ -344,6 +345,7 @@ impl Engine {
                 break;
             }
             let reserved = !urgent && self.segments.free_count() < SEGMENTS_RESERVED;
+            let reserved = reserved && !self.mutant(Mutation::ForgetsReserve);
             if reserved || self.log.head.is_none() && !self.open_head(urgent) {
                 self.log.stalled = !self.log.queue.is_empty();
                 break;
@@ -380,8 +382,11 @@ impl Engine {
     /// become free.
     fn open_head(&mut self, urgent: bool) -> bool {
         let reserve = match urgent {
+            // The last records of a stop: nothing comes after them, and a restart finds room behind them.
+            true if self.commands.settling() => 0,
             true if self.log.tail > self.log.claimed_tail => 0,
             true => 1,
+            false if self.mutant(Mutation::ForgetsReserve) => 0,
             false => SEGMENTS_RESERVED,
         };
         if self.segments.free_count() <= reserve {
@@ -433,14 +438,15 @@ impl Engine {
                 && extents <= RECORD_EXTENTS_MAX as usize
                 && slots_used + slots < SEGMENT_SLOTS_MAX
         };
+        let reserved =
+            self.segments.free_count() < SEGMENTS_RESERVED && !self.mutant(Mutation::ForgetsReserve);
         loop {
             // A segment that was opened from the reserve takes no writes, else they would use the reserve up.
-            let queue =
-                match (self.log.queue_urgent.is_empty(), self.segments.free_count() < SEGMENTS_RESERVED) {
-                    (false, _) => &mut self.log.queue_urgent,
-                    (true, false) => &mut self.log.queue,
-                    (true, true) => break,
-                };
+            let queue = match (self.log.queue_urgent.is_empty(), reserved) {
+                (false, _) => &mut self.log.queue_urgent,
+                (true, false) => &mut self.log.queue,
+                (true, true) => break,
+            };
             let Some(front) = queue.front_mut() else { break };
             let (b, s) = front.extent.map_or((0, 0), |e| {
                 let b = if e.kind.has_data() { e.count } else { 0 };
@@ -474,7 +480,7 @@ impl Engine {
         let (index, first_seq) = (head.index, self.segments.get(head.index).first_seq);
         self.log_work_out_clean();
         let mut record = RecordHeader {
-            generation: self.layout.generation,
+            generation: if self.mutant(Mutation::ForgetsGeneration) { 1 } else { self.layout.generation },
             segment_seq: self.segments.get(index).seq,
             seq,
             offset: head.offset,
@@ -486,11 +492,12 @@ impl Engine {
             extents: taken.iter().filter_map(|a| a.extent).collect(),
             checksums: Vec::new(),
         };
+        let covered = if self.mutant(Mutation::StaleSequenceInChecksum) { Seq(seq.0 - 1) } else { seq };
         for a in &taken {
             if let (Some(e), Some(data)) = (a.extent, &a.data) {
                 for n in 0..u64::from(e.count) {
                     let at = (n * BLOCK_BYTES) as usize;
-                    record.checksums.push(block_checksum(e.block.plus(n), seq, &data[at..at + 4096]));
+                    record.checksums.push(block_checksum(e.block.plus(n), covered, &data[at..at + 4096]));
                 }
             }
         }
@@ -514,8 +521,13 @@ impl Engine {
         if !durable {
             self.log.undurable = seq;
         }
-        self.log.batches.push_back(Batch { seq, pieces, done: false });
+        if self.mutant(Mutation::IndexesAtSubmission) {
+            pieces.iter().for_each(|p| self.piece_written(p));
+        }
+        let done = self.mutant(Mutation::AcknowledgesBeforeWrite);
+        self.log.batches.push_back(Batch { seq, pieces, done });
         let offset = self.layout.segment_offset(index) + u64::from(write_at);
+        let durable = durable && !self.mutant(Mutation::WritesVolatile);
         let op = DeviceOp::Write { offset, bufs, durable };
         self.io(Role::Cache, op, Class::Foreground, IoOwner::Batch(seq));
     }
@@ -585,13 +597,22 @@ impl Engine {
     }
 
     pub(crate) fn batch_done(&mut self, seq: Seq, result: DeviceResult) {
-        if let Err(error) = result {
+        if let Err(error) = result
+            && !self.mutant(Mutation::IgnoresFailedWrite)
+        {
             self.figures.cache_errors += 1;
             self.failure_latch(error);
         }
         // After a failure the log acknowledges nothing any more, whatever still completes.
         if let Some(batch) = self.log.batches.iter_mut().find(|b| b.seq == seq) {
             batch.done = true;
+            if self.planted.is(Mutation::AcknowledgesOutOfOrder) {
+                let owners: Vec<AppendOwner> = batch.pieces.iter().map(|p| p.owner).collect();
+                owners
+                    .into_iter()
+                    .filter(|o| matches!(o, AppendOwner::Part(_)))
+                    .for_each(|o| self.append_done(o));
+            }
         }
     }
 
@@ -607,7 +628,9 @@ impl Engine {
             self.log_work_out_durable();
             for piece in batch.pieces {
                 answered += u32::from(matches!(piece.owner, AppendOwner::Part(_)));
-                self.piece_written(&piece);
+                if !self.mutant(Mutation::IndexesAtSubmission) {
+                    self.piece_written(&piece);
+                }
                 if piece.durable && batch.seq > self.log.durable_upto {
                     self.log_want_durable(batch.seq);
                     self.log.waiting_durable.push_back((batch.seq, piece.owner));
@@ -669,7 +692,7 @@ impl Engine {
     }
 
     fn log_work_out_durable(&mut self) {
-        if self.log.undurable <= self.log.durable_upto {
+        if self.log.undurable <= self.log.durable_upto || self.mutant(Mutation::SkipsCacheFlush) {
             self.log.durable_upto = self.log.written_upto;
         }
     }
@@ -745,10 +768,13 @@ impl Engine {
         self.log.flush_under_way = false;
         match result {
             Ok(_) if !self.failure.latched() => {
+                let late = self.mutant(Mutation::FlushCoversTooMuch);
+                let covers = if late { self.log.written_upto } else { covers };
                 self.log.durable_upto = self.log.durable_upto.max(covers);
                 self.log_work_out_durable();
             }
             Ok(_) => {}
+            Err(_) if self.mutant(Mutation::RetriesFailedFlush) => {}
             Err(error) => {
                 self.figures.cache_errors += 1;
                 self.failure_latch(error);
@@ -762,7 +788,7 @@ impl Engine {
         let skip = self.log.clean_segment.saturating_sub(front) as usize;
         for index in self.segments.live.iter().skip(skip) {
             let s = self.segments.get(*index);
-            if s.dirty > 0 {
+            if s.dirty > 0 && !self.planted.is(Mutation::CleanMarkTooEarly) {
                 break;
             }
             if s.state == SegmentState::Open || s.last_seq > self.log.written_upto {

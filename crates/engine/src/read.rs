@@ -10,6 +10,7 @@ use forebay_format::checksum::block_checksum;
 
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Effect, RequestId, Role};
+use crate::mutation::Mutation;
 use crate::requests::PartKey;
 use crate::segments::{DIRTY, REFERENCED, SlotKind, SlotRef};
 use crate::tables::Table;
@@ -120,6 +121,7 @@ impl Engine {
         let s = self.segments.slot(slot);
         match s.kind() {
             SlotKind::Zero => Lookup::Zero,
+            SlotKind::Poison if self.mutant(Mutation::ReadsLostAsZeroes) => Lookup::Zero,
             SlotKind::Poison => Lookup::Lost,
             SlotKind::Data => {
                 let place = self.layout.segment_offset(slot.segment()) + u64::from(s.offset());
@@ -228,7 +230,7 @@ impl Engine {
             let slot = e.index.get(piece.first.plus(n), &e.segments);
             slot.is_some() && slot != piece.instead_of
         };
-        if !(0..piece.count).any(|n| cached(self, n)) {
+        if !(0..piece.count).any(|n| cached(self, n)) || self.mutant(Mutation::IgnoresRacingFill) {
             self.job_fill(piece.job, piece.first, buf, piece.count);
             return;
         }
@@ -245,9 +247,11 @@ impl Engine {
 
     /// Checks each block against the checksum over its data, address and sequence number (P5).
     fn verify_piece(&mut self, piece: &Piece, sources: &[Source], buf: &Buf) {
+        let planted = self.planted;
         let good = |n: usize, s: &Source| {
             let data = &buf[n * 4096..][..4096];
             block_checksum(piece.first.plus(n as u64), s.seq, data) == s.checksum
+                || planted.is(Mutation::ReadsUnchecked)
         };
         if sources.iter().enumerate().all(|(n, s)| good(n, s)) {
             self.job_fill(piece.job, piece.first, buf, piece.count);
@@ -272,11 +276,12 @@ impl Engine {
         let From::Log { sources, .. } = &piece.from else {
             return;
         };
+        let stale = self.mutant(Mutation::ReadsStaleInsteadOfDamaged);
         let current = self.index.get(block, &self.segments);
         let unmoved = current == sources.get(n as usize).map(|s| s.slot);
         if piece.attempt < 2 || (!unmoved && piece.attempt < ATTEMPTS_MAX) {
             self.read_blocks(piece.job, block, 1, piece.attempt + 1);
-        } else if unmoved && current.is_some_and(|s| !self.segments.slot(s).has(DIRTY)) {
+        } else if unmoved && current.is_some_and(|s| !self.segments.slot(s).has(DIRTY) || stale) {
             self.start_piece(piece.job, Some((block, 1, Vec::new(), 0)), piece.attempt);
             if let Some(stand_in) = self.reads.pieces.get_mut(&PieceKey(self.reads.next)) {
                 stand_in.instead_of = current;

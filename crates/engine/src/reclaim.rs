@@ -23,6 +23,7 @@ use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Role};
 use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
+use crate::mutation::Mutation;
 use crate::segments::{DIRTY, FREQUENT, REFERENCED, SegmentState, SlotKind, SlotRef, TRACKED};
 use crate::tables::Table;
 
@@ -94,6 +95,9 @@ impl Engine {
             self.log.tail = segment.seq + 1;
             on_their_way += 1;
         }
+        if self.mutant(Mutation::ReusesTooEarly) {
+            self.reclaim_retire_below(self.log.tail);
+        }
         if self.log.tail > self.log_claimed_tail() {
             self.log_tick(true);
         }
@@ -106,6 +110,9 @@ impl Engine {
             return false;
         }
         if segment.dirty > 0 {
+            if self.mutant(Mutation::CleaningLosesDirty) {
+                self.segments.slot_refs(tail).for_each(|slot| self.segments.became_clean(slot));
+            }
             self.move_poison(tail);
             return false;
         }
@@ -179,7 +186,8 @@ impl Engine {
         };
         for (n, (block, _, seq, checksum)) in read.blocks.iter().enumerate() {
             let data = data.as_ref().map(|d| d.slice(n * 4096, 4096));
-            match data.filter(|d| block_checksum(*block, *seq, d) == *checksum) {
+            let unchecked = self.mutant(Mutation::CopiesUnchecked);
+            match data.filter(|d| unchecked || block_checksum(*block, *seq, d) == *checksum) {
                 Some(data) if !self.failure.latched() && !self.log.waits_for_room() => {
                     let extent = Some(Extent { block: *block, count: 1, kind: ExtentKind::Clean });
                     let owner = AppendOwner::Relocation(*block);
@@ -233,6 +241,11 @@ impl Engine {
                 || self.log_has_in_flight(block)
                 || !self.locks.try_take(BlockRange::new(block, 1), Hold::LogWrite)
             {
+                continue;
+            }
+            if self.mutant(Mutation::DropsPoison) {
+                self.segments.became_clean(slot);
+                self.release(BlockRange::new(block, 1), Hold::LogWrite);
                 continue;
             }
             self.reclaim.poisons += 1;

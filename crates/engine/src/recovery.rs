@@ -9,7 +9,7 @@
 //!     ▼
 //!  judge (no I/O): which segments form the log, where does it end, is something missing that was durable?
 //!     ▼
-//!  Beyond: read through the segment that would have been opened next, for proof that more was durable
+//!  Beyond: read through the segments that would have been opened next, for proof that more was durable
 //!     ▼
 //!  Bodies: read the summaries of the log's segments in order, and apply what their records say
 //!     ▼
@@ -30,6 +30,7 @@ use forebay_format::{FormatError, Layout};
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Effect, RecoveryError, RecoveryReport, Role};
 use crate::locks::BlockRange;
+use crate::mutation::{Mutation, Planted};
 use crate::segments::{SegmentState, Slot, SlotKind};
 
 /// Reads under way at once.
@@ -38,6 +39,8 @@ const READS_MAX: usize = 32;
 const BODIES_AHEAD_MAX: usize = 8;
 /// Bytes read of a segment's beginning: its header, and that of its first record.
 const HEAD_BYTES: usize = HEADER_BYTES_MAX + 4096;
+/// Segments behind the log's end that are read through: a single write that went astray can hide two.
+const BEYOND_SEGMENTS: usize = 2;
 /// Bytes read of a segment's end: its trailer, in either alignment.
 const TRAILER_BYTES: usize = 4096;
 
@@ -276,7 +279,7 @@ impl Engine {
             }
             Step::Scan(index) => {
                 if let Some(c) = self.recovery.candidates.get_mut(&index) {
-                    let mut scan = scan_segment(&self.layout, &c.header, &data);
+                    let mut scan = scan_segment(&self.layout, &c.header, &data, self.planted);
                     // Read through in place of a damaged summary, whose trailer proves all of the records.
                     scan.accept_proven(c.trailer.map_or(Seq(0), |t| t.last_seq));
                     c.scan = Some(scan);
@@ -305,11 +308,12 @@ impl Engine {
         }
     }
 
-    /// The write that opened the next segment may be lost although records behind it are there. The log would seem to
-    /// end before that segment; its records say better.
+    /// The write that opened the next segment may be lost although records behind it are there, or have gone to the
+    /// segment before it and have destroyed that one, too. The log would seem to end before; its records say better.
     fn recovery_beyond(&mut self, index: u32, data: &[u8]) {
         let last = self.recovery.report.last_seq;
-        let segment_seq = self.segments.live.back().map_or(1, |i| self.segments.get(*i).seq + 1);
+        let ahead = self.segments.next_free().take_while(|i| *i != index).count() as u64;
+        let segment_seq = self.segments.live.back().map_or(1, |i| self.segments.get(*i).seq + 1) + ahead;
         if sweep(&self.layout, segment_seq, data).proof > last {
             let error = RecoveryError::LostRecord { seq: last.0 + 1, segment: index };
             self.recovery.error.get_or_insert(error);
@@ -347,7 +351,8 @@ impl Engine {
                 Ok(()) => {
                     self.recovery.phase = Phase::Beyond;
                     self.segments.order_free();
-                    self.recovery.todo = self.segments.next_free().map(Step::Beyond).into_iter().collect();
+                    self.recovery.todo =
+                        self.segments.next_free().take(BEYOND_SEGMENTS).map(Step::Beyond).collect();
                 }
                 Err(error) => self.recovery_end(Err(error)),
             },
@@ -360,7 +365,9 @@ impl Engine {
             }
             Phase::Bodies => {
                 self.recovery.phase = Phase::Flush;
-                self.recovery.todo = VecDeque::from([Step::Flush]);
+                if !self.mutant(Mutation::RecoversVolatile) {
+                    self.recovery.todo = VecDeque::from([Step::Flush]);
+                }
             }
             Phase::Flush => {
                 let report = self.recovery.report;
@@ -382,7 +389,7 @@ impl Engine {
 
     /// Finds the segments that form the log. See the case table.
     fn recovery_judge(&mut self) -> Result<(), RecoveryError> {
-        let proof = self.recovery.proof();
+        let proof = if self.mutant(Mutation::IgnoresProof) { Seq(0) } else { self.recovery.proof() };
         let starts: BTreeMap<u64, SegmentHeader> =
             self.recovery.candidates.values().map(|c| (c.header.segment_seq, c.header)).collect();
         for c in self.recovery.candidates.values_mut() {
@@ -421,7 +428,8 @@ impl Engine {
                         return Err(missing.unwrap_or(lost));
                     }
                     let with_records = |c: &&&Candidate| c.reach().is_some();
-                    let live = |c: &&&Candidate| c.header.segment_seq >= reach.tail;
+                    let any = self.mutant(Mutation::IgnoresTail);
+                    let live = |c: &&&Candidate| c.header.segment_seq >= reach.tail || any;
                     let chain: VecDeque<u32> =
                         run.iter().filter(live).filter(with_records).map(|c| c.index).collect();
                     self.recovery.chain = chain;
@@ -515,6 +523,8 @@ impl Engine {
         let mut checksums = entry.checksums.iter();
         for extent in &entry.extents {
             let kind = match extent.kind {
+                ExtentKind::Supersede if self.mutant(Mutation::IgnoresSupersede) => continue,
+                ExtentKind::Zero if self.mutant(Mutation::IgnoresZeroes) => continue,
                 ExtentKind::Supersede => {
                     self.forget(BlockRange::new(extent.block, u64::from(extent.count)), false);
                     continue;
@@ -523,7 +533,8 @@ impl Engine {
                 ExtentKind::Zero => SlotKind::Zero,
                 ExtentKind::Poison => SlotKind::Poison,
             };
-            let dirty = extent.kind != ExtentKind::Clean && seq > self.recovery.clean_upto;
+            let clean = seq <= self.recovery.clean_upto && !self.mutant(Mutation::IgnoresCleanMark);
+            let dirty = extent.kind != ExtentKind::Clean && !clean;
             for n in 0..u64::from(extent.count) {
                 let data = extent.kind.has_data();
                 let checksum = if data { checksums.next().copied().unwrap_or_default() } else { 0 };
@@ -532,7 +543,7 @@ impl Engine {
                     at += forebay_block::BLOCK_BYTES as u32;
                 }
                 // Hazard 1: after anything but a clean stop the backing may be newer than a clean copy.
-                if dirty || self.recovery.trust_clean {
+                if dirty || self.recovery.trust_clean || self.mutant(Mutation::TrustsCleanAfterCrash) {
                     let block = extent.block.plus(n);
                     let slot = Slot::new(block, offset, checksum, kind, seq, first_seq);
                     let slot = self.segments.push(index, slot);
@@ -601,7 +612,7 @@ fn segment_header(layout: &Layout, index: u32, data: &[u8]) -> Option<SegmentHea
 
 /// Reads a segment through. The records that count are those that follow each other without a gap, in place,
 /// number and run, and whose data is as it was written.
-fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8]) -> Scan {
+fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8], planted: Planted) -> Scan {
     let mut scan = Scan {
         entries: Vec::new(),
         end: layout.align,
@@ -613,16 +624,20 @@ fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8]) -> Scan {
     let (mut at, mut seq, mut generation) = (layout.align, segment.first_seq, segment.generation);
     let mut in_doubt = false;
     while let Some(rest) = data.get(at as usize..) {
-        let Ok(header) = RecordHeader::decode(layout, segment.segment_seq, at, rest) else {
+        let any_lap = planted.is(Mutation::AcceptsEarlierLap);
+        let lap = RecordHeader::segment_seq_of(rest).filter(|_| any_lap).unwrap_or(segment.segment_seq);
+        let Ok(header) = RecordHeader::decode(layout, lap, at, rest) else {
             scan.torn |= RecordHeader::may_start(rest);
             break;
         };
         let end = at as usize + header.record_bytes(layout.align);
-        if header.seq != seq || header.generation < generation || end > data.len() {
+        let earlier_run = header.generation < generation && !planted.is(Mutation::AcceptsEarlierRun);
+        if (header.seq != seq || earlier_run) && !any_lap || end > data.len() {
             break;
         }
         let header_bytes = header.header_bytes(layout.align) as u32;
         let matches = data_matches(&header, &data[(at + header_bytes) as usize..end]);
+        let matches = matches || planted.is(Mutation::AcceptsTorn);
         in_doubt |= !matches;
         let entry = SummaryEntry {
             offset: at,
@@ -640,6 +655,11 @@ fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8]) -> Scan {
             scan.end = at;
             scan.entries.push((header, entry));
         }
+    }
+    if planted.is(Mutation::IgnoresLastRecord)
+        && let Some((_, last)) = scan.entries.pop()
+    {
+        scan.end = last.offset;
     }
     scan
 }

@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::interface::{Effect, RequestId};
 use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner};
+use crate::mutation::Mutation;
 use crate::tables::Table;
 
 /// Names a part; grows with arrival, so that the order of keys is the order of arrival.
@@ -205,7 +206,8 @@ impl Engine {
             payload,
             path,
             hold: Hold::LogWrite,
-            durable: fua || self.settings.durability == Durability::Write,
+            durable: fua && !self.mutant(Mutation::ForgetsFua)
+                || self.settings.durability == Durability::Write,
             state: PartState::Waiting,
             blocks: None,
             base_first: None,
@@ -248,6 +250,7 @@ impl Engine {
     fn try_start(&mut self, key: PartKey) -> bool {
         let volume_bytes = self.volume_bytes;
         let latched = self.failure.latched();
+        let planted = self.planted;
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return true;
         };
@@ -257,7 +260,9 @@ impl Engine {
         let whole = part.covers_whole_blocks(volume_bytes);
         part.hold = match part.path {
             Path::Log if whole => Hold::LogWrite,
+            Path::Log if planted.is(Mutation::StaleBase) => Hold::LogWrite,
             Path::Log => Hold::Exclusive,
+            Path::Bypass if planted.is(Mutation::BypassIgnoresDestage) => Hold::Exclusive,
             Path::Bypass => Hold::ExclusiveBacking,
         };
         let (range, hold) = (part.range, part.hold);
@@ -341,6 +346,9 @@ impl Engine {
                 data.clone()
             } else {
                 let mut whole = BufMut::zeroed(bytes);
+                if self.planted.is(Mutation::ForgetsRestOfBlock) {
+                    part.base_last = None;
+                }
                 if let Some(base) = part.base_first.take() {
                     whole[..base.len()].copy_from_slice(&base);
                 }
@@ -459,7 +467,7 @@ impl Engine {
 
     pub(crate) fn release(&mut self, range: BlockRange, hold: Hold) {
         self.locks.release(range, hold);
-        self.requests.retry = true;
+        self.requests.retry |= !self.mutant(Mutation::ForgetsWaiters);
     }
 
     /// Sends a part that the log will not take (any more) back to the start; it goes to the backing then.
@@ -481,9 +489,15 @@ impl Engine {
     }
 
     pub(crate) fn flush_request(&mut self, id: RequestId) {
-        let log_upto = self.log.written_upto();
+        let mut log_upto = self.log.written_upto();
         self.log_want_durable(log_upto);
-        let backing_epoch = self.drops.flush_epoch_wanted();
+        let mut backing_epoch = self.drops.flush_epoch_wanted();
+        if self.mutant(Mutation::FlushForgetsLog) {
+            log_upto = Seq(0);
+        }
+        if self.mutant(Mutation::FlushForgetsBacking) {
+            backing_epoch = 0;
+        }
         self.requests.flushes.push(Flush { id, log_upto, backing_epoch });
         self.backing_flush_if_wanted();
         self.flushes_answer();

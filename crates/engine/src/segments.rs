@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use forebay_block::{BlockNo, Seq};
 
+use crate::mutation::{Mutation, Planted};
+
 /// Names a slot: physical segment number (upper 16 bits) and place in the segment's slots (lower 16 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SlotRef(pub(crate) u32);
@@ -182,6 +184,7 @@ pub(crate) struct SegmentTable {
     /// Sum of `dirty` over all segments.
     dirty: u64,
     slots_capacity: usize,
+    pub(crate) planted: Planted,
 }
 
 impl SegmentTable {
@@ -205,6 +208,7 @@ impl SegmentTable {
             draining: VecDeque::new(),
             dirty: 0,
             slots_capacity: 0,
+            planted: Planted::default(),
         }
     }
 
@@ -230,9 +234,9 @@ impl SegmentTable {
         self.free.pop_front()
     }
 
-    /// The segment that will be opened next.
-    pub(crate) fn next_free(&self) -> Option<u32> {
-        self.free.front().copied()
+    /// The segments that will be opened next, in that order.
+    pub(crate) fn next_free(&self) -> impl Iterator<Item = u32> + '_ {
+        self.free.iter().copied()
     }
 
     /// Puts the free segments in the order in which they follow the newest one of the log, after recovery.
@@ -248,8 +252,10 @@ impl SegmentTable {
         if let Some(last) = self.live.back() {
             assert_eq!(self.get(*last).seq + 1, seq, "the log's segments are numbered without a gap");
         }
+        let planted = self.planted;
         let s = self.get_mut(index);
-        assert!(s.slots.is_empty() && s.pins == 0 && s.dirty == 0);
+        assert!(s.slots.is_empty() && s.dirty == 0);
+        assert!(s.pins == 0 || planted.is(Mutation::ReusesUnderReader));
         s.state = SegmentState::Open;
         s.seq = seq;
         s.generation = generation;
@@ -342,7 +348,8 @@ impl SegmentTable {
     }
 
     fn free_drained(&mut self) {
-        while let Some(index) = self.draining.front().copied().filter(|i| self.get(*i).pins == 0) {
+        let unread = |e: &Self, i: u32| e.get(i).pins == 0 || e.planted.is(Mutation::ReusesUnderReader);
+        while let Some(index) = self.draining.front().copied().filter(|i| unread(self, *i)) {
             self.draining.pop_front();
             self.get_mut(index).state = SegmentState::Free;
             self.free.push_back(index);

@@ -12,7 +12,8 @@ use forebay_format::record::{Extent, ExtentKind};
 use crate::engine::{Engine, Life};
 use crate::interface::{Effect, RequestId};
 use crate::log::{Append, AppendOwner};
-use crate::segments::{DIRTY, SlotKind, SlotRef};
+use crate::mutation::Mutation;
+use crate::segments::{DIRTY, SlotRef};
 
 /// Attempts that the backing must fail in a row, which takes it about six seconds, before a command that waits for it
 /// gives up.
@@ -90,7 +91,7 @@ impl Engine {
     pub(crate) fn command_owes(&mut self, block: BlockNo, old: SlotRef) {
         let Some(last) = self.commands.destages.last() else { return };
         let (slot, seq) = (self.segments.slot(old), self.segments.seq(old));
-        if slot.has(DIRTY) && slot.kind() != SlotKind::Poison && seq <= last.upto {
+        if slot.has(DIRTY) && seq <= last.upto {
             self.commands.owed.insert(block, seq);
         }
     }
@@ -143,9 +144,11 @@ impl Engine {
         let exhausted = self.destage_is_exhausted();
         let backing_fails = self.backing_is_given_up();
         let (epoch, retired) = (self.drops.flush_epoch_done(), self.failure.retired());
+        let forgets = self.mutant(Mutation::DestageForgetsOwed);
         let waiting = std::mem::take(&mut self.commands.destages);
         for command in waiting {
-            let log_done = (command.upto <= clean || all) && self.commands.owed.is_empty() || retired;
+            let log_done =
+                (command.upto <= clean || all) && (self.commands.owed.is_empty() || forgets) || retired;
             let recorded = command.upto <= self.log.durable_upto() || retired;
             let result = match log_done && recorded && command.backing_epoch <= epoch {
                 // The mark of a lost block may have moved on in the log, away from what the command waits for.
@@ -247,7 +250,8 @@ impl Engine {
             return None;
         }
         assert!(self.locks.is_empty(), "nothing in flight holds a lock");
-        let unflushed = self.drops.flush_epoch_wanted() > self.drops.flush_epoch_done();
+        let unflushed = self.drops.flush_epoch_wanted() > self.drops.flush_epoch_done()
+            && !self.mutant(Mutation::StopsUnflushed);
         if unflushed && self.drops.flush_is_worth_trying() {
             self.backing_flush_if_wanted();
             return None;
@@ -269,7 +273,8 @@ impl Engine {
             let extent = Some(Extent { block: range.first, count, kind: ExtentKind::Supersede });
             self.log_append_urgent(Append { extent, data: None, owner: AppendOwner::Tick, durable: false });
         }
-        self.log_append_urgent(Append { extent: None, data: None, owner, durable: true });
+        let durable = !self.mutant(Mutation::StopsVolatile);
+        self.log_append_urgent(Append { extent: None, data: None, owner, durable });
         Some(Phase::Recording)
     }
 

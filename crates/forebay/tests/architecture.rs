@@ -123,6 +123,27 @@ fn crates_forbid_unsafe_code_but_for_those_that_need_it() {
     }
 }
 
+/// The simulator's planted bugs are for tests: no crate asks for them outside of its tests, and no feature switches them on.
+#[test]
+fn planted_bugs_are_in_no_program() {
+    let metadata = metadata();
+    let engine = metadata.packages.iter().find(|p| p.name.as_str() == "forebay-engine").unwrap();
+    assert_eq!(
+        engine.features.get("mutations"),
+        Some(&Vec::new()),
+        "the feature exists, and is all that it says"
+    );
+    for package in &metadata.packages {
+        let enables = |f: &String| f.contains("mutations");
+        for (name, features) in package.features.iter().filter(|(name, _)| *name != "mutations") {
+            assert!(!features.iter().any(enables), "{}: the feature {name} switches them on", package.name);
+        }
+        for d in package.dependencies.iter().filter(|d| d.kind != DependencyKind::Development) {
+            assert!(!d.features.iter().any(enables), "{} asks {} for them", package.name, d.name);
+        }
+    }
+}
+
 /// The Rust files of `crates/KRATE/src`.
 fn sources(krate: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();

@@ -17,6 +17,9 @@ pub struct Harm {
     pub sectors: Vec<u64>,
     /// Something else than the volume's data was harmed: headers, summaries.
     pub structure: bool,
+    /// Where a record is missing lies one of the same number that a crash had torn: nothing tells it from the missing
+    /// one with damaged data.
+    pub hidden: bool,
 }
 
 impl Harm {
@@ -35,17 +38,24 @@ impl Harm {
     /// Adds the blocks that the records in `data`, which lies at `offset` of the device, speak of: one that is lost may
     /// uncover what an earlier fault has left of them.
     fn add_records(&mut self, layout: &Layout, offset: u64, data: &[u8]) {
-        let place = (offset - Layout::SEGMENTS_OFFSET) % u64::from(layout.segment_bytes);
-        for at in (0..data.len()).step_by(layout.align as usize) {
-            let rest = &data[at..];
-            let header = RecordHeader::segment_seq_of(rest)
-                .and_then(|seq| RecordHeader::decode(layout, seq, place as u32 + at as u32, rest).ok());
-            for e in header.iter().flat_map(|h| &h.extents) {
-                let blocks = e.block.0..e.block.0 + u64::from(e.count);
-                self.sectors.extend(blocks.map(|b| b * (BLOCK_BYTES / SECTOR as u64)));
-            }
+        for e in records(layout, offset, data).iter().flat_map(|h| &h.extents) {
+            let blocks = e.block.0..e.block.0 + u64::from(e.count);
+            self.sectors.extend(blocks.map(|b| b * (BLOCK_BYTES / SECTOR as u64)));
         }
     }
+}
+
+/// The headers of records in `data`, which lies at `offset` of the device.
+fn records(layout: &Layout, offset: u64, data: &[u8]) -> Vec<RecordHeader> {
+    let place = (offset - Layout::SEGMENTS_OFFSET) % u64::from(layout.segment_bytes);
+    (0..data.len())
+        .step_by(layout.align as usize)
+        .filter_map(|at| {
+            let rest = &data[at..];
+            let segment_seq = RecordHeader::segment_seq_of(rest)?;
+            RecordHeader::decode(layout, segment_seq, place as u32 + at as u32, rest).ok()
+        })
+        .collect()
 }
 
 /// An operation that has not completed.
@@ -272,6 +282,12 @@ impl Device {
         harm.add(data);
         if let Some(layout) = &self.layout {
             harm.add_records(layout, offset, data);
+            let there = self.media.read(offset, data.len());
+            let (missing, torn) = (records(layout, offset, data), records(layout, offset, there));
+            if torn.iter().any(|t| missing.iter().any(|m| m.seq == t.seq && m.segment_seq == t.segment_seq)) {
+                harm.add_records(layout, offset, there);
+                harm.hidden = true;
+            }
         }
     }
 

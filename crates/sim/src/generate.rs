@@ -22,13 +22,52 @@ pub struct Options {
     pub faults: bool,
     /// Damage that devices do not report: rot, lost and misdirected writes.
     pub decay: bool,
+    /// What every plan is about; if empty, some are about one theme and most about none.
+    pub themes: &'static [Theme],
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { actions_max: 100, rounds_max: 5, faults: true, decay: true }
+        Self { actions_max: 100, rounds_max: 5, faults: true, decay: true, themes: &[] }
     }
 }
+
+/// Corners that plans made of chance alone seldom reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Theme {
+    /// A few blocks that everybody wants at once, in the log and past it.
+    Contended,
+    /// More data than the log can take: segments are used again and again, and what is read often stays.
+    Crowded,
+    /// Many short runs of small writes, each ended by a power cut of the cache.
+    Cuts,
+    /// Writes that are durable only when a flush says so, and power cuts.
+    Flushes,
+    /// Writes that go past the log and leave a clean copy there; many clean stops.
+    Copies,
+    /// Devices that fail in every run.
+    Failing,
+    /// Media that decay in every run.
+    Decaying,
+}
+
+impl Theme {
+    /// Every theme.
+    pub const ALL: [Self; 7] = [
+        Self::Contended,
+        Self::Crowded,
+        Self::Cuts,
+        Self::Flushes,
+        Self::Copies,
+        Self::Failing,
+        Self::Decaying,
+    ];
+}
+
+/// Of so many plans without a theme of their own, one gets one.
+const THEMED_ONE_IN: u64 = 4;
+/// Label of the random stream that chooses it, apart from all others: the other plans are as if there were no themes.
+const THEME_STREAM: u64 = 0x7468_656d;
 
 /// The manner of a world, drawn once, so that seeds differ from each other more than rounds do.
 struct Manner {
@@ -48,6 +87,10 @@ struct Manner {
     changes_settings: bool,
     faulty: bool,
     decaying: bool,
+    /// Every run ends in a power cut of the cache.
+    cuts: bool,
+    /// Every other run ends in a clean stop.
+    stops: bool,
 }
 
 /// The plan of `seed`.
@@ -74,9 +117,15 @@ pub fn plan(seed: u64, options: Options) -> Plan {
         changes_settings: random.percent(30),
         faulty: options.faults && kind < 4,
         decaying: options.decay && kind == 9,
+        cuts: false,
+        stops: false,
         random,
     };
-    let count = manner.random.between(1, options.rounds_max.max(1));
+    for theme in themes(seed, options) {
+        manner.adopt(theme);
+    }
+    let shape = manner.shape;
+    let count = manner.random.between(1, manner.options.rounds_max.max(1));
     let mut rounds: Vec<Round> = Vec::new();
     for _ in 0..count {
         rounds.push(manner.round());
@@ -94,6 +143,20 @@ pub fn plan(seed: u64, options: Options) -> Plan {
         ..manner.recovery()
     });
     Plan { seed, shape, rounds }
+}
+
+fn themes(seed: u64, options: Options) -> Vec<Theme> {
+    let mut random = Random::derived(seed, THEME_STREAM);
+    if !options.themes.is_empty() {
+        return options.themes.to_vec();
+    }
+    let theme = *random.pick(&Theme::ALL);
+    let fair = match theme {
+        Theme::Failing => options.faults,
+        Theme::Decaying => options.decay,
+        _ => true,
+    };
+    if fair && random.below(THEMED_ONE_IN) == 0 { vec![theme] } else { Vec::new() }
 }
 
 fn shape(random: &mut Random) -> Shape {
@@ -118,6 +181,68 @@ fn settings(random: &mut Random) -> Settings {
 }
 
 impl Manner {
+    /// Bends the manner towards a theme.
+    fn adopt(&mut self, theme: Theme) {
+        match theme {
+            Theme::Contended => {
+                let blocks = self.random.between(1, 2).min(self.shape.volume_bytes / BLOCK);
+                self.hot = (0, blocks * BLOCK / SECTOR);
+                self.sectors_max = 8;
+                self.reads_percent = 50;
+                self.busy = true;
+                self.settings.write_policy = WritePolicy::WriteBack;
+                self.settings.admission = Admission::Sync;
+            }
+            Theme::Crowded => {
+                self.shape.volume_bytes = 200 * BLOCK;
+                self.shape.segment_bytes = 64 << 10;
+                self.shape.segment_count = 6;
+                self.hot = (0, self.random.between(100, 200) * BLOCK / SECTOR);
+                self.aligned_percent = 100;
+                self.sectors_max = 128;
+                self.flush_percent = 2;
+                self.busy = true;
+                self.settings.write_policy = WritePolicy::WriteBack;
+                self.settings.admission = Admission::All;
+                self.settings.on_full = OnFull::Wait;
+                self.changes_settings = false;
+            }
+            Theme::Cuts => {
+                self.hot.1 = self.hot.1.min(64);
+                self.aligned_percent = 100;
+                self.sectors_max = 8;
+                self.reads_percent = 5;
+                self.zero_percent = 0;
+                self.flush_percent = 2;
+                self.busy = true;
+                self.cuts = true;
+                self.settings.write_policy = WritePolicy::WriteBack;
+                self.settings.admission = Admission::All;
+                self.changes_settings = false;
+                self.options.actions_max = self.options.actions_max.min(12);
+                self.options.rounds_max *= 3;
+            }
+            Theme::Flushes => {
+                self.hot.1 = self.hot.1.min(32);
+                self.flush_percent = 20;
+                self.fua_percent = 10;
+                self.reads_percent = self.reads_percent.min(20);
+                self.cuts = true;
+                self.settings.durability = Durability::Flush;
+                self.changes_settings = false;
+            }
+            Theme::Copies => {
+                self.hot.1 = self.hot.1.min(64);
+                self.reads_percent = 50;
+                self.stops = true;
+                self.settings.write_policy = WritePolicy::WriteThrough;
+                self.changes_settings = false;
+            }
+            Theme::Failing => (self.faulty, self.decaying) = (true, false),
+            Theme::Decaying => (self.faulty, self.decaying) = (false, true),
+        }
+    }
+
     fn round(&mut self) -> Round {
         let most = self.options.actions_max.max(1);
         let actions =
@@ -172,7 +297,16 @@ impl Manner {
 
     fn end(&mut self, steps: u64) -> End {
         let crash = self.crash();
+        if self.cuts {
+            let survival = *self.random.pick(&[Survival::Sectors, Survival::Writes, Survival::Nothing]);
+            let backing = self.random.percent(50);
+            let crash = CrashKind::Cut { cache: true, backing, survival };
+            return End::CrashAfter(self.random.between(1, steps + 20), crash);
+        }
         let destage = self.random.percent(50);
+        if self.stops && self.random.percent(50) {
+            return End::Stop { destage };
+        }
         match self.random.below(10) {
             0..6 => End::CrashAfter(self.random.between(1, steps + 20), crash),
             6 => End::CrashIdle(crash),

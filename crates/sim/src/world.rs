@@ -85,6 +85,8 @@ struct Breach {
     /// When it was durable as far as the engine could know; never, if no flush has come since.
     durable: Option<u64>,
     completed: u64,
+    /// See [`Harm::hidden`].
+    hidden: bool,
 }
 
 /// Devices, oracle and what the host remembers of them.
@@ -319,6 +321,10 @@ impl World {
         if harm == Harm::default() {
             match durable {
                 true => self.proof = self.proof.max(submitted),
+                // A summary speaks only of its own segment.
+                false
+                    if (offset + len - Layout::SEGMENTS_OFFSET)
+                        .is_multiple_of(u64::from(self.shape.segment_bytes)) => {}
                 false => self.unproven.push((submitted, self.steps)),
             }
             let first = ((offset - Layout::SEGMENTS_OFFSET) / SECTOR_BYTES) as usize;
@@ -328,7 +334,8 @@ impl World {
             return;
         }
         self.excuse_errors(&harm);
-        self.breaches.push(Breach { durable: durable.then_some(self.steps), completed: self.steps });
+        let (durable, completed) = (durable.then_some(self.steps), self.steps);
+        self.breaches.push(Breach { durable, completed, hidden: harm.hidden });
     }
 
     /// A flush of the cache completed that was submitted at `submitted`.
@@ -362,7 +369,7 @@ impl World {
     /// The end takes with it whatever stood there: the log goes back to an earlier moment, as a whole.
     fn excuse_lost_tail(&mut self) {
         let proof = self.proof;
-        let unproven = |b: &Breach| b.durable.is_none_or(|at| proof <= at);
+        let unproven = |b: &Breach| b.hidden || b.durable.is_none_or(|at| proof <= at);
         if self.breaches.iter().any(unproven) || self.traces_may_be_hidden() {
             self.oracle.excuse_all_stale();
         }
@@ -391,7 +398,7 @@ impl World {
         if role == Role::Backing {
             let sector = random.below(self.shape.volume_bytes / SECTOR_BYTES);
             self.backing.unreadable.push(sector);
-            self.excuse_errors(&Harm { sectors: vec![sector], structure: false });
+            self.excuse_errors(&Harm { sectors: vec![sector], ..Harm::default() });
             self.stats.damages += 1;
             return;
         }

@@ -14,3 +14,6 @@ mod exploring;
 
 #[path = "simulation/engine.rs"]
 mod engine;
+
+#[path = "simulation/mutations.rs"]
+mod mutations;

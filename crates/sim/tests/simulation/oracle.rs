@@ -7,7 +7,7 @@ use forebay_sim::violation::Violation;
 
 use super::toy::{Bug, Toy};
 
-const OPTIONS: Options = Options { actions_max: 60, rounds_max: 3, faults: true, decay: false };
+const OPTIONS: Options = Options { actions_max: 60, rounds_max: 3, faults: true, decay: false, themes: &[] };
 
 fn first_violation(bug: Bug, seeds: u64) -> Option<(u64, Violation)> {
     let mut simulator = Simulator::default();
@@ -33,7 +33,7 @@ fn every_wrong_volume_is_caught() {
         (Bug::AcknowledgesEarly, &["P1", "P2", "P3"][..]),
         (Bug::ForgetsDurability, &["P1", "P3"]),
         (Bug::ForgetsFlush, &["P3"]),
-        (Bug::DropsWrite, &["P1", "P2"]),
+        (Bug::DropsWrite, &["P1", "P2", "P9"]),
         (Bug::LosesRequest, &["P7"]),
         (Bug::AnswersTwice, &["wall"]),
         (Bug::ReadsElsewhere, &["P5", "P2"]),

@@ -11,7 +11,7 @@ use super::toy::{Bug, Toy};
 fn a_long_plan_becomes_a_short_one() {
     let mut simulator = Simulator::default();
     let mut run = |plan: &_, detail| simulator.run_with(plan, detail, |p| Toy::new(p, Bug::ForgetsFlush));
-    let options = Options { actions_max: 80, rounds_max: 4, faults: false, decay: false };
+    let options = Options { actions_max: 80, rounds_max: 4, faults: false, decay: false, themes: &[] };
     let (long, violation) = (0..500)
         .map(|seed| plan(seed, options))
         .find_map(|p| Some((p.clone(), run(&p, Detail::Hash).violation?)))

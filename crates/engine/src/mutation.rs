@@ -1,0 +1,213 @@
+//! Planted bugs, with which the simulator is tested: each must break a promise that it notices.
+//!
+//! A mutation is asked for at the place where it does wrong: `if self.mutant(Mutation::X) { .. }`. Without the feature
+//! `mutations` the question is a constant `false` and nothing of it is left in the program; the released binary is
+//! built without it. With the feature an engine has a mutation only if it was made by [`Engine::with_mutation`].
+
+use crate::engine::Engine;
+
+macro_rules! mutations {
+    ($($(#[doc = $text:literal])+ $name:ident,)+) => {
+        /// A planted bug.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Mutation {
+            $($(#[doc = $text])+ $name,)+
+        }
+
+        #[cfg(feature = "mutations")]
+        impl Mutation {
+            /// Every mutation, with what it does wrong.
+            pub const ALL: &[(Self, &'static str)] = &[$((Self::$name, concat!($($text),+)),)+];
+        }
+    };
+}
+
+mutations! {
+    // The log's head.
+
+    /// A write to the log is acknowledged when it is submitted.
+    AcknowledgesBeforeWrite,
+    /// A write to the log is acknowledged although an earlier record is not written yet.
+    AcknowledgesOutOfOrder,
+    /// The index speaks of a record as soon as it is submitted.
+    IndexesAtSubmission,
+    /// What is written to the cache is taken for durable without a flush.
+    SkipsCacheFlush,
+    /// A flush of the cache is taken to cover what was written after it was submitted.
+    FlushCoversTooMuch,
+    /// Durable writes to the cache are submitted as if a flush would follow.
+    WritesVolatile,
+    /// Forced unit access is forgotten.
+    ForgetsFua,
+    /// A flush is answered without waiting for the log.
+    FlushForgetsLog,
+    /// A flush is answered without waiting for the backing.
+    FlushForgetsBacking,
+    /// A record says that everything before it is clean although dirty blocks are left.
+    CleanMarkTooEarly,
+    /// Writes may use up the segments that are kept for what makes room.
+    ForgetsReserve,
+    /// The generation in records is never raised.
+    ForgetsGeneration,
+    /// The checksums in a record are those of the record before.
+    StaleSequenceInChecksum,
+
+    // Requests.
+
+    /// A block that is written in part is put together without keeping other writers out.
+    StaleBase,
+    /// Parts that wait for a block are not woken when it becomes free.
+    ForgetsWaiters,
+    /// The tail of a partly written block comes from nowhere.
+    ForgetsRestOfBlock,
+
+    // Reads.
+
+    /// What a read of the cache brings is not checked.
+    ReadsUnchecked,
+    /// A read of the backing does not notice that the block was cached meanwhile.
+    IgnoresRacingFill,
+    /// A block that is marked as lost reads as zeroes.
+    ReadsLostAsZeroes,
+    /// Of a damaged dirty block the backing's older version is returned.
+    ReadsStaleInsteadOfDamaged,
+
+    // Bypasses.
+
+    /// A bypass leaves no supersede record.
+    DropsSupersede,
+    /// A bypass is acknowledged before its supersede record is durable.
+    SupersedesVolatile,
+    /// A bypass over a dirty block does not make sure that the backing has it durably.
+    BypassesVolatile,
+    /// Zeroes that go to the backing are acknowledged as durable without a flush.
+    ZeroesVolatile,
+    /// The index keeps what a bypass has made void.
+    BypassKeepsIndex,
+    /// A bypass does not wait for a write of the block to the backing that is in flight.
+    BypassIgnoresDestage,
+    /// The clean stop does not learn which clean copies bypasses made untrue.
+    ForgetsUntrueCopies,
+    /// A bypass that no flush has covered is not remembered for the next flush.
+    ForgetsUnflushedBypass,
+    /// A failed bypass leaves the clean copy in the index.
+    FailedBypassKeepsCopy,
+
+    // Destaging.
+
+    /// A block is clean as soon as it is written to the backing.
+    CleanBeforeFlush,
+    /// A block is clean although the backing's flush failed.
+    IgnoresFailedFlush,
+    /// A block is clean although its write to the backing failed.
+    IgnoresFailedDestage,
+    /// The flush after a destage cleans the block's newest version, whichever was destaged.
+    CleansNewerVersion,
+    /// A block's lock is given back when its write to the backing is submitted.
+    UnlocksEarly,
+    /// A run of zeroes takes neighbours along that are not zero.
+    MergesIntoZeroes,
+    /// What destaging reads from the cache is not checked.
+    DestagesUnchecked,
+    /// The first block of a run is written in the place of the second.
+    DestagesSwapped,
+    /// A destage command is answered although blocks overwritten meanwhile are not destaged.
+    DestageForgetsOwed,
+
+    // Reclaiming.
+
+    /// A segment is used anew before the record that takes it out of the log is durable.
+    ReusesTooEarly,
+    /// Cleaning a segment loses the dirty flags of its blocks.
+    CleaningLosesDirty,
+    /// A segment is used anew while it is read.
+    ReusesUnderReader,
+    /// Clean blocks are copied to the head unchecked.
+    CopiesUnchecked,
+    /// The mark that a block is lost is dropped with its segment.
+    DropsPoison,
+
+    // Recovery.
+
+    /// Clean copies are believed after a crash.
+    TrustsCleanAfterCrash,
+    /// A torn record is accepted.
+    AcceptsTorn,
+    /// A record of an earlier lap of the segment is accepted.
+    AcceptsEarlierLap,
+    /// A record of an earlier run, left behind the log's end, is accepted.
+    AcceptsEarlierRun,
+    /// The last record is not accepted.
+    IgnoresLastRecord,
+    /// Supersede records are not applied.
+    IgnoresSupersede,
+    /// Zeroes are not applied.
+    IgnoresZeroes,
+    /// What was read from the log is not made durable by a flush.
+    RecoversVolatile,
+    /// What the log says is clean is destaged again.
+    IgnoresCleanMark,
+    /// The log ends before a damaged record although later ones prove that it was durable.
+    IgnoresProof,
+    /// Of segments that are not part of the log any more the records are applied.
+    IgnoresTail,
+
+    // Stopping and failing.
+
+    /// A stop does not flush the bypasses that no flush has covered.
+    StopsUnflushed,
+    /// The mark of a clean stop is not durable.
+    StopsVolatile,
+    /// A failed write to the cache is acknowledged.
+    IgnoresFailedWrite,
+    /// A failed flush of the cache is tried again as if it had been the first.
+    RetriesFailedFlush,
+    /// The log is retired before everything in it is on the backing.
+    RetiresEarly,
+    /// After the cache has failed, writes do not wait for the log to be retired.
+    IgnoresTaint,
+}
+
+/// Which mutation an engine, or a part of it, has.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Planted {
+    #[cfg(feature = "mutations")]
+    mutation: Option<Mutation>,
+}
+
+#[cfg(feature = "mutations")]
+impl Planted {
+    /// Whether it is this one.
+    pub(crate) fn is(self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+}
+
+#[cfg(not(feature = "mutations"))]
+impl Planted {
+    /// Whether it is this one: there are none.
+    #[inline(always)]
+    pub(crate) const fn is(self, _: Mutation) -> bool {
+        false
+    }
+}
+
+impl Engine {
+    /// Whether this engine has that planted bug.
+    #[inline(always)]
+    pub(crate) fn mutant(&self, mutation: Mutation) -> bool {
+        self.planted.is(mutation)
+    }
+
+    /// As [`Engine::new`], with a planted bug.
+    ///
+    /// # Panics
+    /// As [`Engine::new`]; and later wherever the engine notices by itself that something is wrong.
+    #[cfg(feature = "mutations")]
+    pub fn with_mutation(params: crate::Params, mutation: Mutation) -> Self {
+        let mut engine = Self::new(params);
+        engine.planted = Planted { mutation: Some(mutation) };
+        engine.segments.planted = engine.planted;
+        engine
+    }
+}
