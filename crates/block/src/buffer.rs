@@ -32,9 +32,16 @@ impl BufMut {
 
     /// A buffer that holds a copy of `bytes`.
     pub fn copy_of(bytes: &[u8]) -> Self {
-        let mut buf = Self::zeroed(bytes.len());
-        buf.copy_from_slice(bytes);
-        buf
+        let mut pages: Vec<Page> = Vec::with_capacity(bytes.len().div_ceil(4096));
+        let (whole, rest) = bytes.as_chunks::<4096>();
+        // Without zeroing first what is overwritten at once.
+        pages.extend(whole.iter().map(|page| Page(*page)));
+        if !rest.is_empty() {
+            let mut last = Page([0; 4096]);
+            last.0[..rest.len()].copy_from_slice(rest);
+            pages.push(last);
+        }
+        Self { pages: pages.into_boxed_slice(), len: bytes.len() }
     }
 
     /// The whole pages behind the buffer, of which `len` bytes count; direct I/O may read or write past the
@@ -126,5 +133,11 @@ mod tests {
         let s = b.slice(4096, 904);
         assert_eq!(s[0], 7);
         assert_eq!(s.as_ptr(), b[4096..].as_ptr());
+        for len in [0, 1, 4096, 5000, 8192] {
+            let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
+            let mut copy = BufMut::copy_of(&bytes);
+            assert_eq!(*copy, bytes[..]);
+            assert!(copy.padded_mut()[len..].iter().all(|b| *b == 0));
+        }
     }
 }
