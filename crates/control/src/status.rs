@@ -139,7 +139,7 @@ described! {
         Counter("forebay_acknowledged_bytes_total") => bytes_acknowledged: u64,
         #[doc = "Bytes written to the cache device, headers and summaries included."]
         Counter("forebay_cache_written_bytes_total") => bytes_to_cache: u64,
-        #[doc = "Bytes written to the backing."]
+        #[doc = "Bytes of writes given to the backing, those that failed included."]
         Counter("forebay_backing_written_bytes_total") => bytes_to_backing: u64,
         #[doc = "Writes that entered the cache."]
         Counter("forebay_writes_admitted_total") => writes_admitted: u64,

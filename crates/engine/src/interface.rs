@@ -213,9 +213,9 @@ pub struct Status {
     pub flushes: u64,
     /// Bytes of writes acknowledged.
     pub bytes_acknowledged: u64,
-    /// Bytes written to the cache, headers and summaries included.
+    /// Bytes of writes given to the cache, headers, summaries and those that failed included.
     pub bytes_to_cache: u64,
-    /// Bytes written to the backing.
+    /// Bytes of writes given to the backing, those that failed included.
     pub bytes_to_backing: u64,
     /// Writes that entered the log.
     pub writes_admitted: u64,

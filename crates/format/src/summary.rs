@@ -42,7 +42,7 @@ pub const fn entry_bytes(extents: usize, data_blocks: usize) -> usize {
 /// The trailer in the last `align` bytes of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// Run of the segment's last record.
+    /// Run that wrote the summary: that of the segment's last record or a later one.
     pub generation: u64,
     /// As in the segment's header.
     pub segment_seq: u64,
@@ -56,7 +56,7 @@ pub struct Trailer {
     pub tail: u64,
     /// Time of the segment's first record, nanoseconds since 1970.
     pub time_first_ns: u64,
-    /// Time of the segment's last record, nanoseconds since 1970.
+    /// Time of the segment's last record or later, nanoseconds since 1970.
     pub time_last_ns: u64,
     /// Bytes of the body before padding.
     pub body_bytes: u32,
