@@ -1,6 +1,6 @@
 //! The world between the lives of the process: devices, oracle, what the host remembers, and what a crash does.
 
-use forebay_block::BLOCK_BYTES;
+use forebay_block::{BLOCK_BYTES, DeviceOp};
 use forebay_engine::{Params, Role};
 use forebay_format::Layout;
 
@@ -247,6 +247,7 @@ impl World {
 
     /// The process dies, perhaps because power fails.
     pub fn crash(&mut self, kind: CrashKind, random: &mut Random) {
+        self.forget_in_flight();
         self.excuse_lost_tail();
         let (mut all_settled, mut survives) = (false, Kept::Kill);
         match kind {
@@ -344,7 +345,7 @@ impl World {
             return;
         }
         for (written, durable) in self.written.iter_mut().zip(&mut self.durable) {
-            if !*durable && *written < submitted {
+            if !*durable && (1..submitted).contains(written) {
                 (*written, *durable) = (self.steps, true);
             }
         }
@@ -354,6 +355,17 @@ impl World {
         self.unproven.retain(|w| !covered(w));
         for b in self.breaches.iter_mut().filter(|b| b.completed < submitted) {
             b.durable.get_or_insert(self.steps);
+        }
+    }
+
+    /// What is in flight may land: what lies there then is not what was written and proven before.
+    fn forget_in_flight(&mut self) {
+        for io in &self.cache.in_flight {
+            let DeviceOp::Write { offset, .. } = io.op else { continue };
+            let first = ((offset - Layout::SEGMENTS_OFFSET) / SECTOR_BYTES) as usize;
+            let sectors = first..first + (io.op.write_bytes() / SECTOR_BYTES) as usize;
+            // Kept only where damage is part of the plan.
+            self.written.get_mut(sectors).into_iter().flatten().for_each(|written| *written = 0);
         }
     }
 
