@@ -37,8 +37,10 @@ use crate::segments::{SegmentState, Slot, SlotKind};
 const READS_MAX: usize = 32;
 /// Summaries that may be read ahead of the one that is applied.
 const BODIES_AHEAD_MAX: usize = 8;
-/// Bytes read of a segment's beginning: its header, and that of its first record.
-const HEAD_BYTES: usize = HEADER_BYTES_MAX + 4096;
+/// Bytes read of a segment's beginning: its header, and that of its first record unless it is a long one.
+const HEAD_BYTES: usize = 8192;
+/// As much as it takes, for a segment whose header is damaged and whose first record has a long one.
+const HEAD_BYTES_MAX: usize = HEADER_BYTES_MAX + 4096;
 /// Segments behind the log's end that are read through: a single write that went astray can hide two.
 const BEYOND_SEGMENTS: usize = 2;
 /// Bytes read of a segment's end: its trailer, in either alignment.
@@ -48,6 +50,7 @@ const TRAILER_BYTES: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Header(u32),
+    LongHeader(u32),
     Trailer(u32),
     Scan(u32),
     Beyond(u32),
@@ -233,6 +236,7 @@ impl Engine {
             let bytes = self.layout.segment_bytes as usize;
             let (index, at, len) = match step {
                 Step::Header(i) => (i, 0, HEAD_BYTES),
+                Step::LongHeader(i) => (i, 0, HEAD_BYTES_MAX),
                 Step::Trailer(i) => (i, bytes - TRAILER_BYTES, TRAILER_BYTES),
                 Step::Scan(i) | Step::Beyond(i) => (i, 0, bytes),
                 Step::Body(i) => {
@@ -262,10 +266,16 @@ impl Engine {
             }
         };
         match step {
-            Step::Header(index) => {
-                if let Some(header) = segment_header(&self.layout, index, &data) {
-                    let c = Candidate { index, header, trailer: None, scan: None };
-                    self.recovery.candidates.insert(index, c);
+            Step::Header(index) | Step::LongHeader(index) => {
+                match segment_header(&self.layout, index, &data) {
+                    Ok(header) => {
+                        let c = Candidate { index, header, trailer: None, scan: None };
+                        self.recovery.candidates.insert(index, c);
+                    }
+                    Err(FormatError::Truncated) if step == Step::Header(index) => {
+                        self.recovery.todo.push_front(Step::LongHeader(index));
+                    }
+                    Err(_) => {}
                 }
             }
             Step::Trailer(index) => {
@@ -302,7 +312,7 @@ impl Engine {
         match step {
             Step::Trailer(_) => {}
             Step::Body(index) => self.recovery_body(index, &[]),
-            Step::Header(_) | Step::Scan(_) | Step::Beyond(_) | Step::Flush => {
+            Step::Header(_) | Step::LongHeader(_) | Step::Scan(_) | Step::Beyond(_) | Step::Flush => {
                 self.recovery.error.get_or_insert(RecoveryError::Io(error));
             }
         }
@@ -598,16 +608,19 @@ impl Scan {
 
 /// The header of a segment. If it is damaged, what it says follows from the segment's first record. A whole header of
 /// another place came here with its records by a misdirected write: they are of no use.
-fn segment_header(layout: &Layout, index: u32, data: &[u8]) -> Option<SegmentHeader> {
+///
+/// # Errors
+/// [`FormatError::Truncated`] if `data` has too little of the first record; others if the segment is of no use.
+fn segment_header(layout: &Layout, index: u32, data: &[u8]) -> Result<SegmentHeader, FormatError> {
     match SegmentHeader::decode(layout, index, data) {
-        Ok(header) => return Some(header),
-        Err(FormatError::Foreign) => return None,
+        Err(FormatError::Foreign) => return Err(FormatError::Foreign),
+        Ok(header) => return Ok(header),
         Err(_) => {}
     }
-    let rest = data.get(layout.align as usize..)?;
-    let segment_seq = RecordHeader::segment_seq_of(rest)?;
-    let first = RecordHeader::decode(layout, segment_seq, layout.align, rest).ok()?;
-    Some(SegmentHeader { generation: first.generation, segment_seq, first_seq: first.seq, index })
+    let rest = data.get(layout.align as usize..).ok_or(FormatError::Truncated)?;
+    let segment_seq = RecordHeader::segment_seq_of(rest).ok_or(FormatError::Magic)?;
+    let first = RecordHeader::decode(layout, segment_seq, layout.align, rest)?;
+    Ok(SegmentHeader { generation: first.generation, segment_seq, first_seq: first.seq, index })
 }
 
 /// Reads a segment through. The records that count are those that follow each other without a gap, in place,
@@ -687,4 +700,44 @@ fn data_matches(header: &RecordHeader, data: &[u8]) -> bool {
         .zip(data.chunks_exact(4096))
         .zip(&header.checksums)
         .all(|((block, data), sum)| block_checksum(block, header.seq, data) == *sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_block::BlockNo;
+
+    use super::*;
+
+    #[test]
+    fn a_damaged_segment_header_follows_from_a_first_record_however_long() {
+        let layout =
+            Layout { cache_id: [7; 16], generation: 3, align: 512, segment_bytes: 8 << 20, segment_count: 8 };
+        for blocks in [1u32, 500] {
+            let record = RecordHeader {
+                generation: 2,
+                segment_seq: 17,
+                seq: Seq(400),
+                offset: 512,
+                durable_upto: Seq(0),
+                clean_upto: Seq(0),
+                tail: 1,
+                time_ns: 0,
+                clean_stop: false,
+                extents: (0..blocks)
+                    .map(|n| Extent { block: BlockNo(u64::from(n) * 2), count: 1, kind: ExtentKind::Data })
+                    .collect(),
+                checksums: vec![0; blocks as usize],
+            };
+            let mut data = vec![0; HEAD_BYTES_MAX];
+            let len = record.header_bytes(512);
+            record.encode(&layout, &mut data[512..512 + len]);
+            let short = segment_header(&layout, 4, &data[..HEAD_BYTES]).map(|h| h.first_seq);
+            assert_eq!(short, if blocks == 1 { Ok(Seq(400)) } else { Err(FormatError::Truncated) });
+            let header = SegmentHeader { generation: 2, segment_seq: 17, first_seq: Seq(400), index: 4 };
+            assert_eq!(segment_header(&layout, 4, &data), Ok(header));
+            let elsewhere = SegmentHeader { index: 5, ..header };
+            elsewhere.encode(&layout, &mut data);
+            assert_eq!(segment_header(&layout, 4, &data), Err(FormatError::Foreign), "it went astray");
+        }
+    }
 }

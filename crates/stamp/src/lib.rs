@@ -7,7 +7,7 @@
 //! program, in a state file.
 //!
 //! With a record of the devices below the volume it also judges what a crash at any instant of a run would have left
-//! ([`crashes`]).
+//! ([`crashes()`]).
 //!
 //! The crate uses none of the others but the record's format, so that no mistake of theirs can hide one of theirs.
 #![forbid(unsafe_code)]
