@@ -76,6 +76,10 @@ pub struct SmallWorld {
     pub crashes: Vec<CrashKind>,
     /// Paths after which the exploration ends even if it is not complete.
     pub paths_max: u64,
+    /// Most contested sectors of a device of which every combination is tried; of more, the typical ones.
+    pub contested_max: usize,
+    /// Of the steps of a recovery every so manieth is crashed at.
+    pub recovery_stride: u64,
     /// Only schedules in which at most so many choices differ from "the oldest first" are walked; `usize::MAX`: all.
     pub detours_max: usize,
 }
@@ -186,6 +190,8 @@ impl<S: Subject, F: FnMut(Params) -> S> Explorer<'_, F> {
     fn walk(&mut self, schedule: &mut Choices, crash_at: u64) -> Walked {
         schedule.rewind();
         self.world.begin(self.small.shape, false, Trace::new(self.detail));
+        self.world.cache.media.contested_max = self.small.contested_max;
+        self.world.backing.media.contested_max = self.small.contested_max;
         let round = self.round();
         let params = match self.world.start(&round) {
             Ok(params) => params,
@@ -256,7 +262,8 @@ impl<S: Subject, F: FnMut(Params) -> S> Explorer<'_, F> {
             }
             // The first recovery is whole and says how many steps there are to crash at.
             let total = *steps.get_or_insert(outcome.unwrap_or(0));
-            crash_at = if crash_at == u64::MAX { 1 } else { crash_at + 1 };
+            let stride = self.small.recovery_stride.max(1);
+            crash_at = if crash_at == u64::MAX { stride } else { crash_at + stride };
             if crash_at > total {
                 return true;
             }

@@ -19,6 +19,7 @@ pub mod random;
 pub mod run;
 mod second_opinion;
 pub mod shrink;
+pub mod small_worlds;
 pub mod stamp;
 pub mod subject;
 pub mod trace;

@@ -101,10 +101,12 @@ pub struct Media {
     order: u64,
     /// Whether a chunk was ever written, so that a medium is wiped in time proportional to its use.
     touched: Vec<bool>,
+    /// Most contested sectors of which [`Media::cut_by_choice`] tries every combination.
+    pub contested_max: usize,
 }
 
 const CHUNK: usize = 16 << 10;
-/// Most contested sectors of which [`Media::cut_by_choice`] tries every combination.
+/// As many contested sectors are combined in every way unless another limit is set.
 pub const CONTESTED_MAX: usize = 10;
 
 impl Media {
@@ -117,6 +119,7 @@ impl Media {
             unflushed: Vec::new(),
             order: 0,
             touched: vec![false; len.div_ceil(CHUNK)],
+            contested_max: CONTESTED_MAX,
         }
     }
 
@@ -317,12 +320,12 @@ impl Media {
     }
 
     /// A power cut of which every outcome is to be seen: `choose(n)` picks one of `0..n` at each fork. Up to
-    /// [`CONTESTED_MAX`] contested sectors are combined freely. Of more, the outcomes are: all old, all new, one
+    /// [`Media::contested_max`] contested sectors are combined freely. Of more, the outcomes are: all old, all new, one
     /// sector new, one sector old, and the first few new.
     pub fn cut_by_choice(&mut self, in_flight: Vec<(u64, Data)>, choose: &mut dyn FnMut(usize) -> usize) {
         let ranges = self.expose(in_flight);
         let contested = self.contested().len();
-        if contested <= CONTESTED_MAX {
+        if contested <= self.contested_max {
             return self.settle(&ranges, &mut |_, n| choose(n + 1));
         }
         let pattern = choose(2 + 3 * contested);

@@ -19,3 +19,9 @@ mod engine;
 
 #[path = "simulation/mutations.rs"]
 mod mutations;
+
+#[path = "simulation/small_worlds.rs"]
+mod small_worlds;
+
+#[path = "simulation/threads.rs"]
+mod threads;

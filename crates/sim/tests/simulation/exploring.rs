@@ -2,6 +2,7 @@
 
 use forebay_policy::{Durability, Settings};
 use forebay_sim::explore::{EVERY_CRASH, SmallWorld, explore};
+use forebay_sim::media::CONTESTED_MAX;
 use forebay_sim::plan::{Action, Shape};
 
 use super::toy::{Bug, Toy};
@@ -24,6 +25,8 @@ fn small(durability: Durability) -> SmallWorld {
         depth: 2,
         crashes: EVERY_CRASH.to_vec(),
         paths_max: u64::MAX,
+        contested_max: CONTESTED_MAX,
+        recovery_stride: 1,
         detours_max: usize::MAX,
     }
 }

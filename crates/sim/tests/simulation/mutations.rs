@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_engine::{Engine, Mutation};
 use forebay_sim::campaign::Campaign;
 use forebay_sim::generate::{Options, Theme, plan};
 use forebay_sim::run::Simulator;
 use forebay_sim::trace::Detail;
+
+use super::threads::on_two_threads;
 
 const ANY: &[Theme] = &[];
 const CONTENDED: &[Theme] = &[Theme::Contended];
@@ -108,24 +109,6 @@ fn seeds_until_found(mutation: Mutation) -> Option<(u64, String)> {
         }
     }
     None
-}
-
-/// Calls `work` with each of `0..count`, on two threads.
-fn on_two_threads(count: usize, work: impl Fn(usize) + Sync) {
-    let next = AtomicUsize::new(0);
-    let run = || {
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            if i >= count {
-                return;
-            }
-            work(i);
-        }
-    };
-    std::thread::scope(|s| {
-        s.spawn(run);
-        s.spawn(run);
-    });
 }
 
 #[test]

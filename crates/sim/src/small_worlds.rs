@@ -1,0 +1,137 @@
+//! The small worlds in which the engine is explored: up to six writes over three blocks, on the smallest cache that
+//! there can be.
+
+use forebay_engine::{Engine, Params};
+use forebay_format::Layout;
+use forebay_policy::{Admission, Durability, Settings, WritePolicy};
+
+use crate::explore::{EVERY_CRASH, Seen, SmallWorld, explore};
+use crate::media::CONTESTED_MAX;
+use crate::plan::{Action, Shape};
+use crate::subject::Subject;
+
+const BLOCK: u64 = forebay_block::BLOCK_BYTES;
+
+/// How much of the worlds is to be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Images after which the exploration of a world ends at the next schedule.
+    pub paths_max: u64,
+    /// Choices in which a schedule may differ from "the oldest first".
+    pub detours_max: usize,
+    /// Sectors of a device of which every combination may survive; of more, the typical ones.
+    pub contested_max: usize,
+    /// Of the steps of a recovery every so manieth is crashed at.
+    pub recovery_stride: u64,
+}
+
+impl Bound {
+    /// What every run of the tests sees.
+    pub const SHARE: Self = Self { paths_max: 250, detours_max: 2, contested_max: 1, recovery_stride: 7 };
+    /// What a long run sees: whole worlds, but for the largest ones.
+    pub const SOAK: Self = Self {
+        paths_max: 200_000,
+        detours_max: usize::MAX,
+        contested_max: CONTESTED_MAX,
+        recovery_stride: 1,
+    };
+}
+
+/// A small world, and what it is called.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// For reports: script and settings.
+    pub name: String,
+    /// The world.
+    pub small: SmallWorld,
+}
+
+const fn part(block: u64, first: u64, sectors: u64, sync: bool) -> Action {
+    Action::Write { offset: block * BLOCK + first * 512, len: sectors * 512, fua: false, sync }
+}
+
+const fn write(block: u64) -> Action {
+    part(block, 0, 8, true)
+}
+
+const fn lazy(block: u64) -> Action {
+    part(block, 0, 8, false)
+}
+
+const fn zero(block: u64) -> Action {
+    Action::Zero { offset: block * BLOCK, len: BLOCK, fua: false, unmap: true }
+}
+
+/// Scripts whose steps can meet in every order that their depth allows.
+const SCRIPTS: [(&str, &[Action]); 8] = [
+    ("overwrite", &[write(0), write(0)]),
+    ("bypass-over-dirty", &[write(0), lazy(0)]),
+    ("dirty-over-bypass", &[lazy(0), write(0), lazy(1)]),
+    ("flush-between", &[write(0), lazy(1), Action::Flush, write(0)]),
+    ("destage-meets-write", &[write(0), Action::Destage, write(0)]),
+    ("destage-meets-bypass", &[write(0), Action::Destage, lazy(0)]),
+    ("zero-and-part", &[write(0), zero(0), part(0, 2, 2, true)]),
+    ("six-writes", &[write(0), lazy(1), write(2), write(1), lazy(0), write(2)]),
+];
+
+/// Every script under every kind of settings, the volume's alignment taking turns.
+pub fn worlds(bound: Bound) -> Vec<Named> {
+    let back = Settings::default();
+    let settings = [
+        ("write-back", back),
+        ("write-back, durable by flush", Settings { durability: Durability::Flush, ..back }),
+        ("sync only", Settings { admission: Admission::Sync, ..back }),
+        (
+            "sync only, durable by flush",
+            Settings { admission: Admission::Sync, durability: Durability::Flush, ..back },
+        ),
+        ("write-through", Settings { write_policy: WritePolicy::WriteThrough, ..back }),
+    ];
+    let mut worlds = Vec::new();
+    for (script, actions) in SCRIPTS {
+        for (how, settings) in settings {
+            let align = if worlds.len() % 2 == 0 { 512 } else { 4096 };
+            let shape = Shape {
+                volume_bytes: 3 * BLOCK,
+                segment_bytes: Layout::SEGMENT_BYTES_MIN,
+                segment_count: Layout::SEGMENT_COUNT_MIN,
+                align,
+                stamped: true,
+            };
+            let small = SmallWorld {
+                shape,
+                settings,
+                script: actions.to_vec(),
+                depth: 2,
+                crashes: EVERY_CRASH.to_vec(),
+                paths_max: bound.paths_max,
+                detours_max: bound.detours_max,
+                contested_max: bound.contested_max,
+                recovery_stride: bound.recovery_stride,
+            };
+            worlds.push(Named { name: format!("{script}, {how}, align {align}"), small });
+        }
+    }
+    worlds
+}
+
+/// Sees `world` as far as its bound allows, run against the production engine.
+pub fn see(world: &Named) -> Seen {
+    see_with(world, Engine::new)
+}
+
+/// As [`see`], run against what `make` makes.
+pub fn see_with<S: Subject>(world: &Named, make: impl FnMut(Params) -> S) -> Seen {
+    explore(&world.small, make)
+}
+
+/// One line on what was seen of a world.
+pub fn line(world: &Named, seen: &Seen) -> String {
+    let Seen { schedules, crashes, images, states, crashes_in_recovery, complete, .. } = seen;
+    let name = &world.name;
+    let whole = if *complete { "whole" } else { "in part" };
+    format!(
+        "{name:<60} {schedules:>7} schedules {crashes:>8} crashes {images:>9} images {states:>8} states \
+         {crashes_in_recovery:>9} crashes in recovery, seen {whole}"
+    )
+}
