@@ -319,6 +319,7 @@ impl World {
         if !self.decays {
             return;
         }
+        self.overtaken_until_now(submitted);
         if harm == Harm::default() {
             match durable {
                 true => self.proof = self.proof.max(submitted),
@@ -337,6 +338,15 @@ impl World {
         self.excuse_errors(&harm);
         let (durable, completed) = (durable.then_some(self.steps), self.steps);
         self.breaches.push(Breach { durable, completed, hidden: harm.hidden });
+    }
+
+    /// A write completes that was submitted at `submitted`. What overtook it was not known to be durable before: the log
+    /// proves only what is durable with everything before it.
+    fn overtaken_until_now(&mut self, submitted: u64) {
+        let now = self.steps;
+        self.written.iter_mut().filter(|w| **w > submitted).for_each(|w| *w = now);
+        let since = |b: &&mut Breach| b.durable.is_some_and(|at| at > submitted);
+        self.breaches.iter_mut().filter(since).for_each(|b| b.durable = Some(now));
     }
 
     /// A flush of the cache completed that was submitted at `submitted`.
