@@ -1,8 +1,6 @@
 //! Tests of the simulator: that it is deterministic, that a correct volume passes, and that wrong ones do not.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 #[path = "simulation/toy.rs"]
 mod toy;
 
