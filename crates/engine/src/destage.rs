@@ -40,6 +40,9 @@ const FLUSH_AFTER_BLOCKS_HURRIED: usize = 512;
 const BACKOFF_MS: (u64, u64) = (100, 5000);
 /// Pause before a block that could not be read from the cache is tried again.
 const UNREADABLE_RETRY_MS: u64 = 5000;
+/// After a minute of them the block counts as lost: where room is wanted its mark takes its place in the log, so that a
+/// single bad sector does not keep every writer waiting for good.
+const UNREADABLE_ATTEMPTS_MAX: u32 = 12;
 
 /// A block of a run, as it was when the run was formed.
 #[derive(Clone, Copy)]
@@ -70,6 +73,14 @@ struct Run {
     bad: Vec<(usize, bool)>,
 }
 
+/// A version that could not be read back from the log.
+struct Unreadable {
+    slot: SlotRef,
+    attempts: u32,
+    /// Its checksum is wrong, or the device has refused it for so long that nobody should wait for it any more.
+    for_good: bool,
+}
+
 /// State of destaging.
 #[derive(Default)]
 pub(crate) struct Destage {
@@ -83,8 +94,8 @@ pub(crate) struct Destage {
     flushing: Option<(u64, Vec<WrittenRun>)>,
     paused_until: Option<Nanos>,
     failures: u32,
-    /// Blocks whose log copy cannot be read: when to try again, and whether its checksum is wrong for good.
-    unreadable: Table<BlockNo, (SlotRef, bool)>,
+    /// Blocks whose log copy could not be read the last time.
+    unreadable: Table<BlockNo, Unreadable>,
     unreadable_retry: Option<Nanos>,
     /// Nothing could be collected although blocks are dirty; wait for something to change.
     barren: bool,
@@ -102,7 +113,7 @@ impl Destage {
 
     /// Whether the slot's data is known to be damaged for good.
     pub(crate) fn is_corrupt(&self, block: BlockNo, slot: SlotRef) -> bool {
-        self.unreadable.get(&block).is_some_and(|(s, corrupt)| *s == slot && *corrupt)
+        self.unreadable.get(&block).is_some_and(|u| u.slot == slot && u.for_good)
     }
 }
 
@@ -318,7 +329,11 @@ impl Engine {
             let block = run.range.first.plus(*at as u64);
             if self.index.get(block, &self.segments) == Some(member.slot) {
                 self.segments.mark(member.slot, UNREADABLE, true);
-                self.destage.unreadable.insert(block, (member.slot, *corrupt));
+                let before = self.destage.unreadable.get(&block).filter(|u| u.slot == member.slot);
+                let attempts = before.map_or(0, |u| u.attempts) + 1;
+                let for_good = *corrupt || attempts >= UNREADABLE_ATTEMPTS_MAX;
+                let unreadable = Unreadable { slot: member.slot, attempts, for_good };
+                self.destage.unreadable.insert(block, unreadable);
                 self.destage.unreadable_retry.get_or_insert(self.now.plus_ms(UNREADABLE_RETRY_MS));
             }
         }
@@ -460,6 +475,7 @@ impl Engine {
                 let newer = current.filter(|_| self.mutant(Mutation::CleansNewerVersion));
                 if let Some(clean) = newer.or(current.filter(|c| *c == slot)) {
                     self.segments.became_clean(clean);
+                    self.destage_readable(block);
                     self.track(clean);
                 }
                 self.segments.unpin(slot.segment());
@@ -491,10 +507,15 @@ impl Engine {
             self.replacement.left(list_of(&s));
             self.segments.mark(slot, TRACKED, false);
         }
-        if s.has(UNREADABLE) {
-            self.destage.unreadable.remove(&s.block());
-        }
+        self.destage_readable(s.block());
         self.destage.barren = false;
+    }
+
+    /// What is known of a block's unreadable version is of no use any more.
+    fn destage_readable(&mut self, block: BlockNo) {
+        if !self.destage.unreadable.is_empty() {
+            self.destage.unreadable.remove(&block);
+        }
     }
 
     /// Blocks that could not be read are tried again now and then: the error may have passed (P9).
@@ -503,11 +524,10 @@ impl Engine {
             return;
         }
         self.destage.unreadable_retry = None;
-        let mut again: Vec<(BlockNo, SlotRef)> =
-            self.destage.unreadable.iter().filter(|(_, v)| !v.1).map(|(b, v)| (*b, v.0)).collect();
+        let mut again: Vec<SlotRef> =
+            self.destage.unreadable.values().filter(|u| !u.for_good).map(|u| u.slot).collect();
         again.sort_unstable();
-        for (block, slot) in again {
-            self.destage.unreadable.remove(&block);
+        for slot in again {
             self.segments.mark(slot, UNREADABLE, false);
         }
         self.destage.barren = false;

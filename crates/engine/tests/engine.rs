@@ -110,6 +110,32 @@ fn a_flush_command_gives_up_on_a_backing_that_fails_and_works_when_it_is_back() 
     w.assert_backing_complete();
 }
 
+/// A sector of the log that stays unreadable costs its block, not the volume: writers get room when it has been tried
+/// for a minute.
+#[test]
+fn an_unreadable_block_does_not_keep_a_full_log_waiting_for_good() {
+    for seed in 0..4 {
+        let mut w = World::new(seed, settings(), 400, 8);
+        let id = w.write(4096 * 399 - 4096, 4096);
+        w.run_until_answered(id).unwrap();
+        let lost = 4096 * 398;
+        w.unreadable = Some(w.place_of_newest(lost));
+        for round in 0..60u64 {
+            let id = w.write(round % 30 * (32 << 10), 32 << 10);
+            w.run_until_answered(id).unwrap();
+        }
+        w.errors_expected = true;
+        let id = w.submit(Op::Read { offset: lost, len: 4096 });
+        assert!(w.run_until_answered(id).is_err(), "lost, and said so");
+        assert_eq!(w.command(Command::Destage).unwrap_err().kind, ErrorKind::Corrupt, "flush says so, too");
+        let id = w.write(lost, 4096);
+        w.run_until_answered(id).unwrap();
+        w.errors_expected = false;
+        w.command(Command::Destage).unwrap();
+        w.assert_backing_complete();
+    }
+}
+
 /// A full cache in front of a backing that fails: writers wait. A stop must not wait for what will not come.
 #[test]
 fn a_stop_does_not_wait_for_writers_that_a_failing_backing_keeps_waiting() {

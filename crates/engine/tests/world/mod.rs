@@ -38,6 +38,8 @@ pub struct World {
     pub backing_fails: bool,
     /// Reads of damaged blocks may fail.
     pub errors_expected: bool,
+    /// A byte of the cache that cannot be read until it is written again.
+    pub unreadable: Option<usize>,
 }
 
 impl World {
@@ -70,6 +72,7 @@ impl World {
             check_reads: true,
             backing_fails: false,
             errors_expected: false,
+            unreadable: None,
         };
         world.recover();
         world
@@ -116,10 +119,15 @@ impl World {
 
     /// Flips a bit in the cache's copy of a sector as the newest write left it.
     pub fn damage_newest(&mut self, offset: u64) {
+        let at = self.place_of_newest(offset);
+        self.cache[at + 100] ^= 1;
+    }
+
+    /// Where the cache has a sector as the newest write left it.
+    pub fn place_of_newest(&self, offset: u64) -> usize {
         let mut sector = [0; 512];
         stamp(&mut sector, offset / 512, self.next_stamp);
-        let at = self.cache.chunks_exact(512).position(|s| s == sector).unwrap();
-        self.cache[at * 512 + 100] ^= 1;
+        512 * self.cache.chunks_exact(512).position(|s| s == sector).unwrap()
     }
 
     pub fn read_everything(&mut self) {
@@ -269,6 +277,9 @@ impl World {
         let changes = matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. });
         let result = match role {
             Role::Backing if changes && self.backing_fails => Err(IoError::new(ErrorKind::Io, "backing")),
+            Role::Cache if matches!(op, DeviceOp::Read { offset, len } if self.unreadable.is_some_and(|at| (offset as usize..offset as usize + len).contains(&at))) => {
+                Err(IoError::new(ErrorKind::Io, "cache"))
+            }
             _ => Ok(self.perform(role, &op)),
         };
         self.engine.handle(Event::Io { id, result }, self.now);
@@ -283,6 +294,8 @@ impl World {
             DeviceOp::Read { offset, len } => Some(Buf::copy_of(&device[*offset as usize..][..*len])),
             DeviceOp::Write { offset, bufs, .. } => {
                 let mut at = *offset as usize;
+                let written = at..at + op.write_bytes() as usize;
+                self.unreadable = self.unreadable.filter(|bad| role != Role::Cache || !written.contains(bad));
                 for b in bufs {
                     device[at..at + b.len()].copy_from_slice(b);
                     at += b.len();
