@@ -12,8 +12,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use crate::entry::{Action, Entry};
+use crate::survivor::{Cause, Crash};
 
 /// The unit in which writes are torn, in bytes.
 pub const SECTOR_BYTES: usize = 512;
@@ -71,7 +73,7 @@ impl Pending {
 /// from the image that the device began with.
 #[derive(Debug)]
 pub struct Disk {
-    base: Option<File>,
+    base: Option<Arc<File>>,
     size_bytes: u64,
     settled: BTreeMap<u64, Box<[u8; PAGE_BYTES]>>,
     /// For each settled sector the beginning of the operation that it is from.
@@ -82,6 +84,10 @@ pub struct Disk {
     overlaps: u64,
     /// See [`Disk::lie`]: how often, and how many were settled since.
     lies: Option<(u64, u64)>,
+    /// Added to the numbers of entries and of operations, which begin anew with each record.
+    before: (u64, u64),
+    /// The greatest of either until now.
+    last: (u64, u64),
 }
 
 impl Disk {
@@ -92,7 +98,7 @@ impl Disk {
     pub fn new(base: Option<File>) -> io::Result<Self> {
         let size_bytes = base.as_ref().map_or(Ok(0), |file| file.metadata().map(|m| m.len()))?;
         Ok(Self {
-            base,
+            base: base.map(Arc::new),
             size_bytes,
             settled: BTreeMap::new(),
             since: HashMap::new(),
@@ -100,6 +106,8 @@ impl Disk {
             flushes: HashMap::new(),
             overlaps: 0,
             lies: None,
+            before: (0, 0),
+            last: (0, 0),
         })
     }
 
@@ -120,7 +128,7 @@ impl Disk {
     }
 
     pub(crate) fn base(&self) -> Option<&File> {
-        self.base.as_ref()
+        self.base.as_deref()
     }
 
     /// Reads a sector as far as it is settled.
@@ -167,23 +175,28 @@ impl Disk {
     /// # Errors
     /// [`io::ErrorKind::InvalidData`] if it cannot follow those before.
     pub fn apply(&mut self, entry: Entry) -> io::Result<()> {
-        let number = entry.number;
+        let (entries_before, ops_before) = self.before;
+        let number = entries_before + entry.number;
+        self.last.0 = number;
         match entry.action {
             Action::Open { size_bytes, .. } => self.size_bytes = self.size_bytes.max(size_bytes),
             Action::Write { op, offset, durable, data } => {
                 let len = data.len() as u64;
-                self.begin(number, (op, durable), offset, len, Content::Data(data))?;
+                self.begin(number, (ops_before + op, durable), offset, len, Content::Data(data))?;
             }
             Action::Zero { op, offset, len, .. } => {
-                self.begin(number, (op, false), offset, len, Content::Zeroes)?;
+                self.begin(number, (ops_before + op, false), offset, len, Content::Zeroes)?;
             }
             Action::Flush { op } => {
-                self.flushes.insert(op, number);
+                self.flushes.insert(ops_before + op, number);
             }
-            Action::End { op, errno } => match self.flushes.remove(&op) {
-                Some(begun) => self.flushed(begun, errno == 0)?,
-                None => self.end(number, op, errno == 0)?,
-            },
+            Action::End { op, errno } => {
+                let op = ops_before + op;
+                match self.flushes.remove(&op) {
+                    Some(begun) => self.flushed(begun, errno == 0)?,
+                    None => self.end(number, op, errno == 0)?,
+                }
+            }
         }
         Ok(())
     }
@@ -215,7 +228,60 @@ impl Disk {
         let mut under_way = self.pending.values().filter(|p| p.progress == Progress::UnderWay);
         self.overlaps += u64::from(under_way.any(|p| p.touches(&pending)));
         self.pending.insert(op, pending);
+        self.last.1 = self.last.1.max(op);
         Ok(())
+    }
+
+    /// The device as a crash has left it, for the run that comes next, in a record of its own. After a power cut what is
+    /// there is there; after a kill what no flush has covered still needs one.
+    ///
+    /// # Errors
+    /// As the system gives them.
+    pub fn crashed(&self, crash: Crash) -> io::Result<Self> {
+        let mut next = Self {
+            base: self.base.clone(),
+            size_bytes: self.size_bytes,
+            settled: self.settled.clone(),
+            since: self.since.clone(),
+            pending: BTreeMap::new(),
+            flushes: HashMap::new(),
+            overlaps: 0,
+            lies: self.lies,
+            before: (0, 0),
+            last: (self.last.0 + 1, self.last.1),
+        };
+        let ended = next.last.0;
+        for p in self.pending() {
+            if crash.cause == Cause::Kill && p.progress == Progress::Done {
+                next.pending.insert(p.op, p.clone());
+                continue;
+            }
+            for (sector, data) in self.open_sectors(p) {
+                if !crash.keeps_sector(p.progress, p.op, sector) {
+                    continue;
+                }
+                if crash.cause == Cause::PowerCut {
+                    next.since.insert(sector, ended);
+                    next.put(sector, data)?;
+                    continue;
+                }
+                next.last.1 += 1;
+                let (op, content) = (next.last.1, Content::Data(data.to_vec()));
+                let landed = Pending {
+                    op,
+                    progress: Progress::Done,
+                    begun: p.begun,
+                    ended: Some(ended),
+                    durable: false,
+                    first: sector,
+                    sectors: 1,
+                    content,
+                };
+                next.pending.insert(op, landed);
+            }
+        }
+        next.before = next.last;
+        Ok(next)
     }
 
     fn end(&mut self, number: u64, op: u64, well: bool) -> io::Result<()> {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::disk::Disk;
 use crate::entry::{Entry, Role};
 use crate::reader::Reader;
+use crate::survivor::Crash;
 
 /// The images that the devices began with.
 #[derive(Clone, Debug)]
@@ -36,7 +37,6 @@ impl Replay {
     /// # Errors
     /// As the system gives them; [`io::ErrorKind::InvalidData`] if the record is none, or damaged.
     pub fn open(record: &Path, bases: &Bases) -> io::Result<Self> {
-        let mut reader = Reader::open(record)?;
         let blank_if_missing = |path: &Path| match File::open(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             opened => opened.map(Some),
@@ -46,6 +46,20 @@ impl Replay {
             Disk::new(Some(File::open(&bases.backing)?))?,
             Disk::new(blank_if_missing(&bases.label)?)?,
         ];
+        Self::start(record, disks)
+    }
+
+    /// Starts at instant 0 of the record of the run that came after a crash at this instant.
+    ///
+    /// # Errors
+    /// As [`Replay::open`].
+    pub fn after(&self, crash: Crash, record: &Path) -> io::Result<Self> {
+        let [cache, backing, label] = &self.disks;
+        Self::start(record, [cache.crashed(crash)?, backing.crashed(crash)?, label.crashed(crash)?])
+    }
+
+    fn start(record: &Path, disks: [Disk; Role::ALL.len()]) -> io::Result<Self> {
+        let mut reader = Reader::open(record)?;
         let next = reader.next_entry()?;
         Ok(Self { reader, disks, next, instant: 0, time_ns: 0 })
     }

@@ -110,7 +110,7 @@ impl Crash {
         mix(self.seed ^ mix(op ^ mix(sector.wrapping_add(0x9e37_79b9_7f4a_7c15)))) & 1 == 1
     }
 
-    fn keeps_sector(&self, progress: Progress, op: u64, sector: u64) -> bool {
+    pub(crate) fn keeps_sector(&self, progress: Progress, op: u64, sector: u64) -> bool {
         if self.cause == Cause::Kill && progress == Progress::Done {
             return true;
         }

@@ -299,6 +299,40 @@ fn a_cut_off_record_ends_early_and_a_damaged_one_is_refused() {
     }
 }
 
+/// A second record, of the run after a crash at the end of the first one.
+#[test]
+fn a_crash_is_followed_by_a_run_on_what_it_left() {
+    let t = Taped::new();
+    t.written(3, 2, true);
+    t.written(4, 2, false);
+    t.write(5, 2, 1, false);
+    t.written(6, 2, false);
+    let second = Taped::new();
+    second.written(6, 3, false);
+    let crash = |cause, fate| Crash { cause, fate, seed: 0 };
+    // What a power cut in the second run leaves in sectors 3 to 6, after `first` and without or with a flush.
+    let left = |first, flushed: bool, fate| -> Vec<u8> {
+        let mut replay = t.replay().after(first, &second.path("record")).unwrap();
+        replay.go_to(if flushed { 4 } else { 2 }).unwrap();
+        let value = |sector| {
+            let mut bytes = [0; SECTOR_BYTES];
+            let survivor = replay.disk(CACHE).survivor(crash(Cause::PowerCut, fate));
+            survivor.read(sector, &mut bytes).unwrap();
+            bytes[0]
+        };
+        (3..7).map(value).collect()
+    };
+    second.flushed();
+    let kill = |fate| crash(Cause::Kill, fate);
+    assert_eq!(left(kill(Fate::Kept), false, Fate::Dropped), [2, 1, 1, 1], "the kill was no flush");
+    assert_eq!(left(kill(Fate::Kept), false, Fate::Kept), [2, 2, 2, 3]);
+    assert_eq!(left(kill(Fate::Kept), true, Fate::Dropped), [2, 2, 2, 3]);
+    assert_eq!(left(kill(Fate::Dropped), true, Fate::Dropped), [2, 2, 1, 3]);
+    let power_cut = |fate| crash(Cause::PowerCut, fate);
+    assert_eq!(left(power_cut(Fate::Kept), false, Fate::Dropped), [2, 2, 2, 2], "what is there is there");
+    assert_eq!(left(power_cut(Fate::Dropped), false, Fate::Kept), [2, 1, 1, 3]);
+}
+
 #[test]
 fn a_full_record_says_so_and_stays_readable() {
     let t = Taped::limited(64 + 3 * (64 + SECTOR_BYTES as u64));

@@ -30,7 +30,7 @@ use crate::verify::{VerifyOptions, verify};
 /// Violations that are described one by one; more are only counted.
 const TOLD_MAX: usize = 10;
 /// One crash in so many is a kill, the others are power cuts.
-const KILL_ONE_IN: u64 = 5;
+const KILL_ONE_IN: u64 = 3;
 /// After one recovery in so many everything is destaged, and the backing alone is judged.
 const DESTAGE_ONE_IN: u64 = 4;
 /// Crashes of a recovery that is recorded.
@@ -107,6 +107,29 @@ struct Planned {
     destage: bool,
 }
 
+/// What the sectors may hold after either crash.
+struct Allowed<'a> {
+    kill: &'a Expectation,
+    power_cut: &'a Expectation,
+}
+
+impl Allowed<'_> {
+    fn after(&self, cause: Cause) -> &Expectation {
+        match cause {
+            Cause::Kill => self.kill,
+            Cause::PowerCut => self.power_cut,
+        }
+    }
+}
+
+/// When things were asked of a volume that had come back from a crash, in nanoseconds of the monotonic clock.
+struct Served {
+    /// Everything had been read.
+    read_ns: u64,
+    /// A flush that was issued later had been acknowledged.
+    flushed_ns: u64,
+}
+
 /// A run of the volume that can be crashed anywhere.
 struct Run {
     replay: Replay,
@@ -132,11 +155,8 @@ pub fn crashes(options: &CrashOptions) -> io::Result<CrashReport> {
     for planned in judge.plan(instants) {
         run.replay.go_to(planned.instant)?;
         history.go_to(run.replay.known_before_ns());
-        let allowed = match planned.crash.cause {
-            Cause::Kill => history.after_kill(),
-            Cause::PowerCut => history.after_power_cut(),
-        };
-        judge.crash(&run, &planned, allowed)?;
+        let allowed = Allowed { kill: history.after_kill(), power_cut: history.after_power_cut() };
+        judge.crash(&run, &planned, &allowed)?;
     }
     run.replay.go_to(instants)?;
     judge.report.overlaps =
@@ -208,12 +228,12 @@ impl<'a> Judge<'a> {
     }
 
     /// One crash, and what follows from it.
-    fn crash(&mut self, run: &Run, planned: &Planned, allowed: &Expectation) -> io::Result<()> {
-        let base = self.build(run, planned, "base")?;
-        let work = if planned.again { self.build(run, planned, "work")? } else { base.clone() };
+    fn crash(&mut self, run: &Run, planned: &Planned, allowed: &Allowed<'_>) -> io::Result<()> {
+        let work = self.build(run, planned, "crashed")?;
         self.count(run, planned);
         let what = format!("{}: instant {}, {}", run.name, run.replay.instant(), planned.crash);
-        let mut state = State { expectation: allowed.clone(), ..self.before.clone() };
+        let first = planned.crash;
+        let mut state = State { expectation: allowed.after(first.cause).clone(), ..self.before.clone() };
         let record = work.join("record");
         let mut flags = self.options.flags.clone();
         if planned.again {
@@ -221,16 +241,16 @@ impl<'a> Judge<'a> {
                 flags.extend(["--decorate".to_owned(), format!("{role}:record:file=record")]);
             }
         }
-        let Some(read_ns) = self.serve(&what, &work, &flags, planned.destage, &mut state)? else {
+        let Some(served) = self.serve(&what, &work, &flags, planned.destage, &mut state)? else {
             return Ok(());
         };
         if !planned.again {
             return Ok(());
         }
+        let instants = Reader::open(&record)?.count()?;
         for _ in 0..CRASHES_OF_A_RECOVERY {
-            let replay = Replay::open(&record, &bases(&base.join("cache"), &base.join("backing")))?;
-            let mut run = Run { replay, name: format!("{what}; recovery") };
-            let instants = Reader::open(&record)?.count()?;
+            let mut run =
+                Run { replay: run.replay.after(first, &record)?, name: format!("{what}; recovery") };
             let planned = Planned {
                 instant: self.random.below(instants + 1),
                 crash: self.choose_crash(),
@@ -238,9 +258,18 @@ impl<'a> Judge<'a> {
                 destage: self.random.one_in(DESTAGE_ONE_IN),
             };
             run.replay.go_to(planned.instant)?;
-            // What was read as a whole stays; what was read in part, or not at all, is what it was before.
-            let has_been_read = run.replay.known_before_ns() > read_ns;
-            let allowed = if has_been_read { &state.expectation } else { allowed };
+            let known_ns = run.replay.known_before_ns();
+            // What a power cut has left is on the medium, and so is what a flush covers. What was read after a kill is
+            // there after another one. What was read only in part is what it was before.
+            let stays = match (first.cause, planned.crash.cause) {
+                (Cause::Kill, Cause::PowerCut) => known_ns > served.flushed_ns,
+                _ => known_ns > served.read_ns,
+            };
+            let allowed = match first.cause {
+                _ if stays => &state.expectation,
+                Cause::Kill => allowed.after(planned.crash.cause),
+                Cause::PowerCut => allowed.power_cut,
+            };
             self.report.crashes_again += 1;
             self.crash_again(&run, &planned, allowed)?;
         }
@@ -277,7 +306,7 @@ impl<'a> Judge<'a> {
         Ok(directory)
     }
 
-    /// Serves the images and compares everything. Returns when everything had been read; `None` after a violation.
+    /// Serves the images, compares everything and flushes. `None` after a violation.
     fn serve(
         &mut self,
         what: &str,
@@ -285,7 +314,7 @@ impl<'a> Judge<'a> {
         flags: &[String],
         destage: bool,
         state: &mut State,
-    ) -> io::Result<Option<u64>> {
+    ) -> io::Result<Option<Served>> {
         let patience = self.options.patience;
         let mut daemon = match Daemon::start(&self.options.forebay, directory, flags, patience) {
             Ok(daemon) => daemon,
@@ -299,6 +328,11 @@ impl<'a> Judge<'a> {
         if !self.is_right(what, &through_forebay) {
             return Ok(None);
         }
+        if let Err(e) = daemon.target().open(patience)?.flush() {
+            self.violated(format!("{what}: everything was read, but a flush failed: {e}"));
+            return Ok(None);
+        }
+        let flushed_ns = monotonic_ns();
         if destage {
             if let Err(e) = daemon.flush() {
                 self.violated(format!("{what}: everything was read, but not destaged: {e}"));
@@ -312,7 +346,7 @@ impl<'a> Judge<'a> {
             }
         }
         daemon.kill()?;
-        Ok(Some(read_ns))
+        Ok(Some(Served { read_ns, flushed_ns }))
     }
 
     fn read(&self, target: TargetSpec, state: &mut State) -> io::Result<Report> {
