@@ -66,7 +66,8 @@ for ((run = 1; run <= RUNS; run++)); do
     policy=$(any_of write-back write-back write-through)
     # The run on which the judge is tested must have plain writes that a power cut may lose.
     ((run != 3)) || policy=write-back
-    flags=(--durability "$durability" --write-policy "$policy" --on-full "$(any_of wait bypass)")
+    flags=(--durability "$durability" --write-policy "$policy" --admission "$(any_of all all sync)"
+        --on-full "$(any_of wait bypass)")
     case $((RANDOM % 3)) in
         # The decorator within is the recorder, so that a write is slow before the device has it.
         0) flags+=(--decorate backing:delay:write:fixed=1ms) ;;

@@ -177,6 +177,27 @@ fn a_failed_cache_is_told_in_the_log() {
 }
 
 #[test]
+fn a_record_that_fails_is_told_and_harms_nothing() {
+    let place = Place::new();
+    let record = ["--decorate", "cache:record:file=tape:max=64K", "--decorate", "backing:record:file=tape"];
+    let daemon = place.serve(&record);
+    let mut client = NbdClient::connect(&place.path("nbd"), "db");
+    for i in 0..64 {
+        client.write(i * 4096, &pattern(i * 4096, 1, 4096));
+    }
+    place.await_log("the record tape ends with entry");
+    assert_eq!(client.read(63 * 4096, 4096), pattern(63 * 4096, 1, 4096));
+    let bytes = fs::metadata(place.path("tape")).unwrap().len();
+    assert!((4096..=65536).contains(&bytes), "{bytes}");
+    assert_eq!(daemon.stop().code(), Some(0), "{}", place.log());
+
+    let serve = ["serve", "--name", "db", "--cache", "cache", "--backing", "backing", "--control", "c"];
+    let (code, error) = place.fails(&[&serve[..], &record].concat());
+    assert_eq!(code, 1, "{error}");
+    assert!(error.contains("cannot make the record tape"), "{error}");
+}
+
+#[test]
 fn attach_prints_the_device_alone() {
     let place = Place::new();
     let daemon = place.serve(&[]);

@@ -35,6 +35,8 @@ const KILL_ONE_IN: u64 = 3;
 const DESTAGE_ONE_IN: u64 = 4;
 /// Crashes of a recovery that is recorded.
 const CRASHES_OF_A_RECOVERY: u64 = 2;
+/// Entries at the end of the record of a recovery that are of special interest.
+const TAIL: u64 = 6;
 /// A device that lies loses one settled operation in so many.
 const LIE_EVERY: u64 = 16;
 
@@ -251,8 +253,10 @@ impl<'a> Judge<'a> {
         for _ in 0..CRASHES_OF_A_RECOVERY {
             let mut run =
                 Run { replay: run.replay.after(first, &record)?, name: format!("{what}; recovery") };
+            // Half of them near the end, where everything has been read and flushed.
+            let from = if self.random.one_in(2) { instants.saturating_sub(TAIL) } else { 0 };
             let planned = Planned {
-                instant: self.random.below(instants + 1),
+                instant: from + self.random.below(instants + 1 - from),
                 crash: self.choose_crash(),
                 again: false,
                 destage: self.random.one_in(DESTAGE_ONE_IN),
