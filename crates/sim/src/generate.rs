@@ -11,6 +11,9 @@ use crate::random::Random;
 const SECTOR: u64 = 512;
 const BLOCK: u64 = 4096;
 
+/// Steps that every recovery takes: a segment's header is read for each of at least six segments.
+const RECOVERY_STEPS_MIN: u64 = 12;
+
 /// What a campaign wants of its plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -133,6 +136,12 @@ pub fn plan(seed: u64, options: Options) -> Plan {
         while manner.random.percent(30) {
             rounds.push(manner.recovery());
         }
+    }
+    if rounds.len() == count as usize {
+        // Every seed crashes a recovery, and this one surely: it takes more steps than that.
+        let crash = manner.crash();
+        let end = End::CrashAfter(manner.random.between(1, RECOVERY_STEPS_MIN), crash);
+        rounds.insert(1, Round { end, ..manner.recovery() });
     }
     rounds.push(Round {
         verify: true,
