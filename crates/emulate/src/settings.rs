@@ -136,6 +136,15 @@ impl Settings {
         Ok(())
     }
 
+    /// The same with another start of the random numbers, where there are any.
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        if let Some((_, slot)) = self.slots().iter_mut().find(|(p, _)| p.key == "seed") {
+            **slot = seed;
+        }
+        self
+    }
+
     /// Whether the parameters go together.
     ///
     /// # Errors

@@ -1,10 +1,12 @@
 //! A simulated device: a medium, a queue whose operations complete out of order, and faults.
 
 use forebay_block::{BLOCK_BYTES, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
+use forebay_emulate::Operation;
 use forebay_engine::{IoId, Role};
 use forebay_format::Layout;
 use forebay_format::record::RecordHeader;
 
+use crate::emulated::Emulated;
 use crate::fault::{Effect, Fault, OpKind};
 use crate::media::{Data, Media, Survival};
 use crate::random::Random;
@@ -66,6 +68,8 @@ pub struct InFlight {
     pub op: DeviceOp,
     effect: Option<Effect>,
     flush_mark: u64,
+    /// How much later it completes than an emulated device says.
+    late_ns: u64,
     /// The outcome of a read that the device carried out as soon as it arrived.
     early: Option<Buf>,
     /// It arrived when the world's counter of steps stood here.
@@ -94,6 +98,8 @@ pub struct Device {
     faults: Vec<Fault>,
     counts: [u64; OpKind::ALL.len()],
     latency: Latency,
+    /// Decides in place of the latencies when operations complete.
+    pub emulated: Option<Emulated>,
     random: Random,
     /// The log that lies on the device, if it is a cache: a misdirected write lands within one of its segments.
     pub layout: Option<Layout>,
@@ -115,6 +121,7 @@ impl Device {
             faults: Vec::new(),
             counts: [0; OpKind::ALL.len()],
             latency: Latency { base_ns: 10_000, spread_ns: 1, tail_one_in: 0 },
+            emulated: None,
             random: Random::new(0),
             layout: None,
             unreadable: Vec::new(),
@@ -126,6 +133,7 @@ impl Device {
     /// Makes it a new device.
     pub fn wipe(&mut self, start: u64, len: usize) {
         self.media.wipe(start, len);
+        self.emulated = None;
         self.unreadable.clear();
         self.effects = EffectCounts::default();
         self.errors = Default::default();
@@ -148,6 +156,9 @@ impl Device {
             spread_ns: 10_000 * self.random.between(1, slowest_spread / 10),
             tail_one_in: self.random.between(5, 60),
         };
+        if let Some(emulated) = &mut self.emulated {
+            emulated.start_round(self.random.bits(), self.media.end());
+        }
         self.faults = faults.iter().filter(|f| f.role == self.role).copied().collect();
         self.counts = Default::default();
         self.in_flight.clear();
@@ -172,14 +183,38 @@ impl Device {
             Some(Effect::Stuck) => ns += 2_000_000_000,
             _ => {}
         }
+        let late_ns = if matches!(effect, Some(Effect::Slow | Effect::Stuck)) { ns } else { 0 };
         let early = match &op {
             DeviceOp::Read { offset, len } if self.random.percent(50) => {
                 Some(Buf::copy_of(self.media.read(*offset, *len)))
             }
             _ => None,
         };
-        self.in_flight.push(InFlight { id, op, effect, flush_mark: self.media.flush_mark(), early, step });
+        self.in_flight.push(InFlight {
+            id,
+            op,
+            effect,
+            flush_mark: self.media.flush_mark(),
+            late_ns,
+            early,
+            step,
+        });
         Nanos(ns)
+    }
+
+    /// Hands the operation that was submitted last to the model; false if the device has none.
+    pub fn emulate(&mut self, now: Nanos) -> bool {
+        if let (Some(emulated), Some(io)) = (&mut self.emulated, self.in_flight.last()) {
+            emulated.submit(io.id, Operation::from(&io.op), now);
+        }
+        self.emulated.is_some()
+    }
+
+    /// The operations that have ended by the model's account, and by how much later they complete.
+    pub fn emulated_ends(&mut self, now: Nanos) -> Vec<(IoId, u64)> {
+        let ended = self.emulated.as_mut().map(|e| e.look(now)).unwrap_or_default();
+        let late_ns = |id| self.in_flight.iter().find(|io| io.id == id).map_or(0, |io| io.late_ns);
+        ended.into_iter().map(|id| (id, late_ns(id))).collect()
     }
 
     fn effect_of(&mut self, op: &DeviceOp) -> Option<Effect> {

@@ -1,5 +1,6 @@
 //! Turns a seed into a plan.
 
+use forebay_emulate::{Kind, Settings as Emulation};
 use forebay_engine::Role;
 use forebay_policy::{Admission, Durability, OnFull, Settings, WritePolicy};
 
@@ -151,7 +152,18 @@ pub fn plan(seed: u64, options: Options) -> Plan {
         end: End::Stop { destage: true },
         ..manner.recovery()
     });
-    Plan { seed, shape, rounds }
+    let (cache_model, backing_model) = models(seed);
+    Plan { seed, shape, cache_model, backing_model, rounds }
+}
+
+/// One plan in 64 has devices whose operations take the time of real ones, and complete in their order. A stream of
+/// its own, so that the rest of a plan is that of the same seed with random latencies.
+fn models(seed: u64) -> (Option<Emulation>, Option<Emulation>) {
+    let mut random = Random::derived(seed, 6);
+    let wanted = random.below(64) == 0;
+    let mut model = |kinds: &[Kind]| wanted.then(|| Emulation::of(*random.pick(kinds)));
+    let cache = model(&[Kind::SsdSata, Kind::SsdNvme, Kind::Nvdram, Kind::Hdd10k]);
+    (cache, model(&Kind::ALL))
 }
 
 fn themes(seed: u64, options: Options) -> Vec<Theme> {

@@ -7,6 +7,7 @@
 mod answers;
 pub mod campaign;
 pub mod device;
+pub mod emulated;
 pub mod explore;
 pub mod fault;
 pub mod generate;

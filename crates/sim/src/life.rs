@@ -7,6 +7,8 @@ use forebay_block::{BufMut, DeviceOp, IoError, Nanos, Op, Origin};
 use forebay_engine::{Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role, State};
 use forebay_policy::Settings;
 
+use crate::device::Device;
+use crate::emulated::Emulated;
 use crate::fault::OpKind;
 use crate::oracle::Ticket;
 use crate::plan::Action;
@@ -65,6 +67,17 @@ enum Due {
     Cache(IoId),
     Backing(IoId),
     Retired(IoId),
+    /// A model may have something to say.
+    CacheModel,
+    BackingModel,
+}
+
+/// The end of a device's operation.
+const fn ended(role: Role, id: IoId) -> Due {
+    match role {
+        Role::Cache => Due::Cache(id),
+        Role::Backing => Due::Backing(id),
+    }
 }
 
 /// One life of the process.
@@ -223,12 +236,38 @@ impl<'w, S: Subject> Life<'w, S> {
         };
         wall::check(device, id, &op, &layout, volume_bytes)?;
         let ns = device.submit(id, op, self.world.steps).0;
-        let due = match role {
-            Role::Cache => Due::Cache(id),
-            Role::Backing => Due::Backing(id),
-        };
-        self.schedule(ns, due);
+        if device.emulate(self.now) {
+            self.arm(role);
+            return Ok(());
+        }
+        self.schedule(ns, ended(role, id));
         Ok(())
+    }
+
+    fn device(&mut self, role: Role) -> &mut Device {
+        match role {
+            Role::Cache => &mut self.world.cache,
+            Role::Backing => &mut self.world.backing,
+        }
+    }
+
+    /// Looks at a model again when it may have something to say.
+    fn arm(&mut self, role: Role) {
+        let due = match role {
+            Role::Cache => Due::CacheModel,
+            Role::Backing => Due::BackingModel,
+        };
+        if let Some(at) = self.device(role).emulated.as_mut().and_then(Emulated::arm) {
+            self.due.push(Reverse((at, self.world.steps, due)));
+        }
+    }
+
+    fn model_ends(&mut self, role: Role) {
+        let now = self.now;
+        for (id, late_ns) in self.device(role).emulated_ends(now) {
+            self.schedule(late_ns, ended(role, id));
+        }
+        self.arm(role);
     }
 
     /// When something happens next without a new request; `None` if never.
@@ -293,6 +332,8 @@ impl<'w, S: Subject> Life<'w, S> {
 
     fn deliver(&mut self, what: Due) {
         let (id, result) = match what {
+            Due::CacheModel => return self.model_ends(Role::Cache),
+            Due::BackingModel => return self.model_ends(Role::Backing),
             Due::Retired(id) => {
                 self.retiring.retain(|r| *r != id);
                 self.world.void_log = true;

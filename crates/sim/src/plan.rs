@@ -1,6 +1,7 @@
 //! A plan: everything that decides what happens in a world, spelled out. A seed is turned into a plan before anything
 //! runs; shrinking removes parts of a plan; a kept plan is a committed test.
 
+use forebay_emulate::Settings as Emulation;
 use forebay_policy::Settings;
 
 use crate::fault::{Damage, Fault};
@@ -148,6 +149,10 @@ pub struct Plan {
     pub seed: u64,
     /// The volume.
     pub shape: Shape,
+    /// What the cache device is, if its operations do not take random times.
+    pub cache_model: Option<Emulation>,
+    /// The same for the backing.
+    pub backing_model: Option<Emulation>,
     /// The lives of the process, one after the other on the same devices.
     pub rounds: Vec<Round>,
 }

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
+use forebay_emulate::{BadSetting, Settings as Emulation};
 use forebay_engine::Role;
 use forebay_policy::Settings;
 use thiserror::Error;
@@ -115,6 +116,11 @@ impl fmt::Display for Plan {
             s.align,
             Flags(&[(s.stamped, "stamped")])
         )?;
+        for (role, model) in [(Role::Cache, &self.cache_model), (Role::Backing, &self.backing_model)] {
+            if let Some(model) = model {
+                writeln!(f, "emulate {} {model}", name_of(&ROLES, role))?;
+            }
+        }
         for r in &self.rounds {
             let verify = Flags(&[(r.verify, "verify")]);
             writeln!(f, "\nround depth {} schedule {}{verify}", r.depth, r.schedule)?;
@@ -249,6 +255,7 @@ impl<'a> Words<'a> {
 struct Reader {
     seed: u64,
     shape: Option<Shape>,
+    models: [Option<Emulation>; ROLES.len()],
     rounds: Vec<Round>,
     ended: bool,
 }
@@ -259,6 +266,11 @@ impl Reader {
         let mut first = words.word()?;
         match first {
             "seed" => self.seed = words.number()?,
+            "emulate" => {
+                let (role, model) = (words.one_of(&ROLES)?, words.word()?);
+                let model: Emulation = model.parse().map_err(|e: BadSetting| e.to_string())?;
+                self.models[role as usize] = Some(model);
+            }
             "volume" => self.shape = Some(Self::shape(&mut words)?),
             "round" => {
                 if !self.ended {
@@ -348,7 +360,8 @@ impl FromStr for Plan {
     type Err = PlanError;
 
     fn from_str(text: &str) -> Result<Self, PlanError> {
-        let mut reader = Reader { seed: 0, shape: None, rounds: Vec::new(), ended: true };
+        let mut reader =
+            Reader { seed: 0, shape: None, models: Default::default(), rounds: Vec::new(), ended: true };
         let mut titled = false;
         let mut last = 0;
         for (i, line) in text.lines().enumerate() {
@@ -371,6 +384,7 @@ impl FromStr for Plan {
         if !reader.ended {
             return Err(error("the last round has no end"));
         }
-        Ok(Self { seed: reader.seed, shape, rounds: reader.rounds })
+        let [cache_model, backing_model] = reader.models;
+        Ok(Self { seed: reader.seed, shape, cache_model, backing_model, rounds: reader.rounds })
     }
 }

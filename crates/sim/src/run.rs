@@ -3,6 +3,7 @@
 use forebay_block::Nanos;
 use forebay_engine::{Engine, Params, RecoveryError, State};
 
+use crate::emulated::Emulated;
 use crate::life::Life;
 use crate::plan::{Action, CrashKind, End, Plan, Round};
 use crate::random::Random;
@@ -56,6 +57,8 @@ impl Simulator {
             .iter()
             .any(|r| !r.damages.is_empty() || r.faults.iter().any(|f| f.effect.is_silent()));
         self.world.begin(plan.shape, decays, Trace::new(detail));
+        self.world.cache.emulated = plan.cache_model.clone().map(Emulated::new);
+        self.world.backing.emulated = plan.backing_model.clone().map(Emulated::new);
         let mut violation = None;
         for (number, round) in plan.rounds.iter().enumerate() {
             self.world.trace.round = number;

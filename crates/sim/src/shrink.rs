@@ -39,6 +39,7 @@ pub fn shrink(
             shrinker.round(i);
             shrinker.crash(i);
         }
+        shrinker.models();
         shrinker.shape();
         if shrinker.best == before || shrinker.runs >= RUNS_MAX {
             return (shrinker.best, shrinker.violation);
@@ -81,6 +82,12 @@ impl<F: FnMut(&Plan) -> Option<Violation>> Shrinker<F> {
             change(r);
         }
         plan
+    }
+
+    /// Random latencies in place of models.
+    fn models(&mut self) {
+        self.keep(Plan { cache_model: None, ..self.best.clone() });
+        self.keep(Plan { backing_model: None, ..self.best.clone() });
     }
 
     fn rounds(&mut self) {

@@ -24,3 +24,5 @@ mod small_worlds;
 
 #[path = "simulation/threads.rs"]
 mod threads;
+#[path = "simulation/emulated.rs"]
+mod emulated;
