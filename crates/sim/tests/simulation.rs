@@ -24,5 +24,6 @@ mod small_worlds;
 
 #[path = "simulation/threads.rs"]
 mod threads;
+
 #[path = "simulation/emulated.rs"]
 mod emulated;
