@@ -55,6 +55,14 @@ impl Command {
     fn is_read(&self) -> bool {
         self.op.access == Access::Read
     }
+
+    /// Bytes that go over the link.
+    fn moved_bytes(&self) -> u64 {
+        match self.op.access {
+            Access::Read | Access::Write { .. } => self.op.len,
+            Access::Flush | Access::Zero { .. } => 0,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -200,13 +208,12 @@ impl Disk {
     /// Takes writes into the cache while there is room, in order.
     fn admit(&mut self, at: Nanos) {
         while let Some(command) = self.blocked.front().copied() {
-            let Operation { access, offset, len } = command.op;
+            let Operation { offset, len, .. } = command.op;
             if !self.cache.insert(offset, len) {
                 return;
             }
             self.blocked.pop_front();
-            let moved = if matches!(access, Access::Write { .. }) { len } else { 0 };
-            self.ends_at(command.tag, Nanos(at.0 + self.link_ns(moved)));
+            self.ends_at(command.tag, Nanos(at.0 + self.link_ns(command.moved_bytes())));
         }
     }
 
@@ -259,7 +266,10 @@ impl Disk {
         if let Some(head) = self.buffer.stop() {
             self.head = head;
         }
-        self.arm = Some((done.max(now), work));
+        // The link is faster than the head, but a read may have been overtaken by what the head read on.
+        let linked_ns =
+            if let Work::Command(command) = work { self.link_ns(command.moved_bytes()) } else { 0 };
+        self.arm = Some((done.max(Nanos(now.0 + linked_ns)), work));
     }
 
     /// Cached writes wait until the disk has read ahead: it then has to look again.
