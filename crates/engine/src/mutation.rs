@@ -2,7 +2,7 @@
 //!
 //! A mutation is asked for at the place where it does wrong: `if self.mutant(Mutation::X) { .. }`. Without the feature
 //! `mutations` the question is a constant `false` and nothing of it is left in the program; the released binary is
-//! built without it. With the feature an engine has a mutation only if it was made by [`Engine::with_mutation`].
+//! built without it. With the feature an engine has a mutation only if it was made by `Engine::with_mutation`.
 
 use crate::engine::Engine;
 

@@ -28,7 +28,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-stamp", &["forebay-record"]),
     (
         "forebay-sim",
-        &["forebay-block", "forebay-format", "forebay-policy", "forebay-emulate", "forebay-engine", "forebay-verify"],
+        &[
+            "forebay-block",
+            "forebay-format",
+            "forebay-policy",
+            "forebay-emulate",
+            "forebay-engine",
+            "forebay-verify",
+        ],
     ),
 ];
 
