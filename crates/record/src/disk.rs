@@ -210,8 +210,9 @@ impl Disk {
         content: Content,
     ) -> io::Result<()> {
         let unit = SECTOR_BYTES as u64;
-        if !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) {
-            let what = format!("entry {begun} is not of whole sectors");
+        let in_reach = offset.checked_add(len).is_some_and(|end| end <= i64::MAX as u64);
+        if !in_reach || !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) {
+            let what = format!("entry {begun} is not of whole sectors of a device");
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         let pending = Pending {

@@ -12,6 +12,30 @@
 //! each instant what of each device is settled and what is pending; a [`Survivor`] is one of the states in which a kill
 //! or a power cut at that instant could have left a device. The format is in `docs/design/recorder.md`.
 //!
+//! ```
+//! use forebay_record::{Bases, Cause, Crash, Fate, Recorder, Replay, Role, SECTOR_BYTES};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! # let dir = tempfile::tempdir()?;
+//! # let at = |name: &str| dir.path().join(name);
+//! # std::fs::write(at("backing"), [0; 4096])?;
+//! let recorder = Recorder::create(&at("record"), u64::MAX)?;
+//! let write = recorder.write(Role::Backing, 512, false, &[&[7; SECTOR_BYTES]]);
+//! recorder.end(Role::Backing, write, 0);
+//!
+//! // Every instant of the record in one walk: what would a power cut leave of the backing that drops what it can?
+//! let bases = Bases { cache: None, backing: at("backing"), label: at("backing.forebay") };
+//! let mut replay = Replay::open(&at("record"), &bases)?;
+//! let crash = Crash { cause: Cause::PowerCut, fate: Fate::Dropped, seed: 1 };
+//! while replay.step()? {
+//!     let mut sector = [1; SECTOR_BYTES];
+//!     replay.disk(Role::Backing).survivor(crash).read(1, &mut sector)?;
+//!     assert_eq!(sector, [0; SECTOR_BYTES], "instant {}", replay.instant());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The crate uses none of the others: who judges a volume by its record must not share the volume's mistakes.
 #![forbid(unsafe_code)]
 
