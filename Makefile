@@ -28,10 +28,10 @@ test: ## All that CI runs: lint, unit and integration tests, the scripts in test
 bench: build ## Run the benchmarks at full length; reports in ./forebay-bench
 	target/release/forebay bench volume --out forebay-bench
 
-soak: build ## The long forms of the tests: SOAK_MINUTES of simulation, a full cache of 8 GiB, 1,000 power cuts
+soak: build ## The long forms of the tests: SOAK_MINUTES of simulation, a full cache of 8 GiB, over 1,000 power cuts
 	FOREBAY=$(CURDIR)/target/release/forebay FOREBAY_SIM_MINUTES=$(SOAK_MINUTES) tests/simulation.sh
 	FOREBAY=$(CURDIR)/target/release/forebay FOREBAY_CACHE_MB=8192 tests/restart-8g.sh
-	FOREBAY=$(CURDIR)/target/release/forebay N=1000 tests/power-cuts.sh
+	FOREBAY=$(CURDIR)/target/release/forebay N=1200 RUNS=12 tests/power-cuts.sh
 
 lint: ## Formatting, clippy, documentation; warnings are errors
 	@scripts/lint.sh
