@@ -23,6 +23,7 @@ pub mod shrink;
 pub mod small_worlds;
 pub mod stamp;
 pub mod subject;
+pub mod sweep;
 pub mod trace;
 pub mod violation;
 mod wall;

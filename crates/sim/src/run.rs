@@ -50,7 +50,18 @@ impl Simulator {
         &mut self,
         plan: &Plan,
         detail: Detail,
+        make: impl FnMut(Params) -> S,
+    ) -> Outcome {
+        self.run_between(plan, detail, make, |_, _| {})
+    }
+
+    /// As [`Simulator::run_with`]; before each round, `between` sees its number and the world, and may change it.
+    pub fn run_between<S: Subject>(
+        &mut self,
+        plan: &Plan,
+        detail: Detail,
         mut make: impl FnMut(Params) -> S,
+        mut between: impl FnMut(usize, &mut World),
     ) -> Outcome {
         let decays = plan
             .rounds
@@ -62,6 +73,7 @@ impl Simulator {
         let mut violation = None;
         for (number, round) in plan.rounds.iter().enumerate() {
             self.world.trace.round = number;
+            between(number, &mut self.world);
             match self.round(round, &mut make) {
                 Ok(()) => {}
                 Err((Interrupt::Violation(mut v), step)) => {

@@ -456,6 +456,17 @@ impl World {
         }
     }
 
+    /// Makes a sector of the cache, counted from its first segment on, hold something else. Whatever cannot be read
+    /// afterwards is excused, and so is a refusal to start; what is read must still be right.
+    pub fn tamper(&mut self, sector: usize, content: &[u8]) {
+        let offset = Layout::SEGMENTS_OFFSET + (sector * SECTOR) as u64;
+        self.cache.media.damage(offset, |s| s.copy_from_slice(content));
+        self.stats.damages += 1;
+        let sectors =
+            (0..self.shape.volume_bytes / SECTOR_BYTES).step_by(SECTORS_PER_BLOCK as usize).collect();
+        self.excuse_errors(&Harm { sectors, structure: true, hidden: false });
+    }
+
     /// Checks the backing's durable content (or, if not `durable`, what a read of it sees) against floors.
     ///
     /// # Errors

@@ -27,3 +27,6 @@ mod threads;
 
 #[path = "simulation/emulated.rs"]
 mod emulated;
+
+#[path = "simulation/sweeps.rs"]
+mod sweeps;

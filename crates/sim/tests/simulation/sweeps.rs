@@ -1,0 +1,43 @@
+//! A share of each sweep; `FOREBAY_SIM_SHARE=1` runs all of it, `=100` one case in a hundred.
+
+use std::sync::Mutex;
+
+use forebay_sim::sweep::{Share, Swept, crashes, decays, failures};
+
+use super::threads::on_two_threads;
+
+fn sweep(usual: u64, sweep: fn(Share) -> Swept) -> Swept {
+    let of: u64 = std::env::var("FOREBAY_SIM_SHARE").map_or(usual, |of| of.parse().unwrap());
+    let total: Mutex<Swept> = Mutex::default();
+    on_two_threads(2, |first| {
+        let swept = sweep(Share { first: first as u64 * of, of: of * 2 });
+        total.lock().unwrap().add(swept);
+    });
+    let total = total.into_inner().unwrap();
+    println!("{}", total.line());
+    for broken in &total.found {
+        println!("{}: {}\n{}", broken.case, broken.violation, broken.plan);
+    }
+    let shown: Vec<String> = total.found.iter().map(|b| format!("{}: {}", b.case, b.violation)).collect();
+    assert!(shown.is_empty(), "{shown:#?}");
+    total
+}
+
+#[test]
+fn a_cut_at_every_write_flush_and_trim() {
+    let swept = sweep(389, crashes);
+    assert_eq!(swept.errors + swept.refused, 0, "nothing fails where nothing is sick");
+    assert!(swept.cases > 16 * 4 * 1000);
+}
+
+#[test]
+fn every_nth_operation_fails() {
+    let swept = sweep(97, failures);
+    assert!(swept.errors > 0 && swept.right > 0 && swept.cases > 16 * 4 * 100);
+}
+
+#[test]
+fn every_sector_of_the_log_decays() {
+    let swept = sweep(7, decays);
+    assert!(swept.errors > 0 && swept.right > 0 && swept.cases == 768 * 5);
+}
