@@ -44,10 +44,13 @@ impl Memory {
     }
 }
 
+/// Nothing takes longer, about 200 days, so that no sum of times overflows.
+pub(crate) const TRANSFER_NS_MAX: u64 = 1 << 54;
+
 /// Nanoseconds that `bytes` take at `rate` bytes a second, rounded up.
 pub(crate) fn transfer_ns(bytes: u64, rate: u64) -> u64 {
     let ns = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(rate.max(1)));
-    u64::try_from(ns).unwrap_or(u64::MAX)
+    u64::try_from(ns).unwrap_or(u64::MAX).min(TRANSFER_NS_MAX)
 }
 
 impl Machine for Memory {

@@ -1,6 +1,7 @@
 //! Where bytes lie on a disk: zones from the outer edge to the inner one, tracks, and the angle on a track.
 
 use super::settings::DiskSettings;
+use crate::memory::TRANSFER_NS_MAX;
 
 /// Zones with equally many cylinders, of which each has tracks of one size (a Deskstar 7K500 has as many).
 const ZONES: u64 = 30;
@@ -30,6 +31,7 @@ pub(crate) struct Place {
     pub(crate) angle_ns: u64,
     track_left_bytes: u64,
     track_bytes: u64,
+    zone_left_bytes: u64,
 }
 
 /// See the module's documentation.
@@ -79,6 +81,7 @@ impl Geometry {
                 angle_ns: 0,
                 track_left_bytes: 1,
                 track_bytes: 1,
+                zone_left_bytes: 1,
             };
         };
         let within = offset.min(zone.end - 1) - zone.start;
@@ -95,6 +98,7 @@ impl Geometry {
             angle_ns: ((skew_ns + turned_ns) % u128::from(self.turn_ns)) as u64,
             track_left_bytes: (zone.track_bytes - in_track).min(zone.end - zone.start - within),
             track_bytes: zone.track_bytes,
+            zone_left_bytes: zone.end - zone.start - within,
         }
     }
 
@@ -103,6 +107,13 @@ impl Geometry {
         let mut ns = 0u64;
         while len > 0 {
             let place = self.place(offset);
+            // Whole tracks of a zone at once, but for the last, behind which there may be no other.
+            let whole = (len.min(place.zone_left_bytes) / place.track_bytes).saturating_sub(1);
+            if place.track_left_bytes == place.track_bytes && whole > 0 {
+                ns = ns.saturating_add(whole.saturating_mul(self.turn_ns + self.switch_ns));
+                (offset, len) = (offset + whole * place.track_bytes, len - whole * place.track_bytes);
+                continue;
+            }
             let part = place.track_left_bytes.min(len);
             ns = ns.saturating_add(self.turning_ns(part, place.track_bytes));
             (offset, len) = (offset + part, len - part);
@@ -110,7 +121,7 @@ impl Geometry {
                 ns = ns.saturating_add(self.switch_ns);
             }
         }
-        ns
+        ns.min(TRANSFER_NS_MAX)
     }
 
     /// How far the head comes from `offset` in so many nanoseconds, at most to `limit`.
@@ -170,7 +181,13 @@ mod tests {
     #[test]
     fn a_transfer_reaches_where_it_ends() {
         let disk = Geometry::new(&DiskSettings::SAVVIO_10K4, TERA);
-        for (offset, len) in [(0, 512), (4096, 1 << 20), (TERA / 2, 100 << 20), (TERA - 8192, 8192)] {
+        for (offset, len) in [
+            (0, 512),
+            (4096, 1 << 20),
+            (TERA / 2, 100 << 20),
+            (TERA - 8192, 8192),
+            (512, TERA / 3 / 512 * 512),
+        ] {
             let ns = disk.transfer_ns(offset, len);
             assert_eq!(disk.reach(offset, ns, TERA), offset + len, "{offset} {len}");
             assert!(disk.reach(offset, ns - ns / 10, TERA) < offset + len);
