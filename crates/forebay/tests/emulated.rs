@@ -35,13 +35,13 @@ fn an_emulated_pair_is_the_pair_of_its_files() {
 fn a_cache_hides_the_disk_that_is_seen_without_it() {
     let place = Place::new();
     // The disk is slowed down until no machine that runs tests is as slow.
-    let backing = "emulate:hdd-7k2:file=backing,write-cache=no,rpm=1200";
+    let backing = "emulate:hdd-7k2:file=backing,write-cache=no,rpm=300";
     let writes = |cache: &[&str]| -> Duration {
         let flags = [&["--name", "db", "--backing", backing, "--nbd", "unix:nbd"], cache].concat();
         let daemon = place.serve_plain(&flags);
         let mut client = NbdClient::connect(&place.path("nbd"), "db");
         let begun = Instant::now();
-        for i in 0..30u64 {
+        for i in 0..20u64 {
             let offset = i * 7919 % 8192 * 4096;
             client.write(offset, &pattern(offset, 1, 4096));
         }
