@@ -188,6 +188,9 @@ fn check_log(image: &mut Image<'_>, superblock: &Superblock, mut findings: Findi
     let end = follow(image, superblock, &survey, &mut checker)?;
     checker.judge_bad_data();
     checker.figures.records_torn = end.records_torn;
+    if checker.figures.records == 0 {
+        checker.figures.tail = 0;
+    }
     Ok(assemble(
         image,
         superblock,

@@ -94,6 +94,10 @@ impl Claims {
         let mut claims: Vec<&Claim> = self.claims.iter().filter(|c| !self.void(c)).collect();
         claims.sort_unstable_by_key(|c| (c.seq, c.generation));
         let mut settled = Settled::default();
+        if self.proven == Seq(0) {
+            // Nothing was ever durable: a log of which nothing was freed, or what a torn beginning has left behind.
+            settled.tail = 1;
+        }
         let mut end = self.proven;
         for c in claims {
             if c.seq > end.next() || c.seq == end.next() && !c.whole {
