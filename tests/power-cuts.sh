@@ -84,8 +84,8 @@ done
 
 # The judge must notice writes that are lost, else the above says nothing: those that the volume never promised to keep,
 # and those that a device loses although they were flushed.
-crash 1 run3 write 12 --again-one-in 0
-note "plain writes that no flush covers are missed after $(figure violations) of 12 crashes"
+crash 1 run3 write 24 --again-one-in 0
+note "plain writes that no flush covers are missed after $(figure violations) of 24 crashes"
 for liar in cache backing; do
     found=0
     for name in run2 run3; do

@@ -51,7 +51,7 @@ pub use entry::{Action, Entry, Role};
 pub use reader::Reader;
 pub use recorder::Recorder;
 pub use replay::{Bases, Replay};
-pub use survivor::{Cause, Crash, Fate, Survivor};
+pub use survivor::{Cause, Crash, Fate, Survivor, VolumeCrash};
 
 /// Nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 pub fn monotonic_ns() -> u64 {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::disk::Disk;
 use crate::entry::{Entry, Role};
 use crate::reader::Reader;
-use crate::survivor::Crash;
+use crate::survivor::VolumeCrash;
 
 /// The images that the devices began with.
 #[derive(Clone, Debug)]
@@ -53,9 +53,9 @@ impl Replay {
     ///
     /// # Errors
     /// As [`Replay::open`].
-    pub fn after(&self, crash: Crash, record: &Path) -> io::Result<Self> {
-        let [cache, backing, label] = &self.disks;
-        Self::start(record, [cache.crashed(crash)?, backing.crashed(crash)?, label.crashed(crash)?])
+    pub fn after(&self, crash: VolumeCrash, record: &Path) -> io::Result<Self> {
+        let crashed = |role: Role| self.disk(role).crashed(crash.of(role));
+        Self::start(record, [crashed(Role::Cache)?, crashed(Role::Backing)?, crashed(Role::Label)?])
     }
 
     fn start(record: &Path, disks: [Disk; Role::ALL.len()]) -> io::Result<Self> {

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use rustix::fs::SeekFrom;
 
 use crate::disk::{Disk, Progress, SECTOR_BYTES};
+use crate::entry::Role;
 
 /// What ended the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +33,20 @@ pub enum Fate {
     Halved,
     /// Each of their sectors is there or not, by chance.
     Torn,
+}
+
+/// A crash of a volume, whose devices meet fates of their own: they have caches of their own, and a backing may be in
+/// another place, where the power stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VolumeCrash {
+    /// What ended the run.
+    pub cause: Cause,
+    /// What becomes of what is open on the cache.
+    pub cache: Fate,
+    /// The same of the backing and its label.
+    pub backing: Fate,
+    /// Chance.
+    pub seed: u64,
 }
 
 /// A crash: everything that decides what is left of a device.
@@ -91,9 +106,21 @@ impl FromStr for Cause {
     }
 }
 
-impl fmt::Display for Crash {
+impl VolumeCrash {
+    /// What it is to one of the devices.
+    pub fn of(&self, role: Role) -> Crash {
+        let fate = match role {
+            Role::Cache => self.cache,
+            Role::Backing | Role::Label => self.backing,
+        };
+        Crash { cause: self.cause, fate, seed: self.seed }
+    }
+}
+
+impl fmt::Display for VolumeCrash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}, seed {}", self.cause.as_str(), self.fate.as_str(), self.seed)
+        let (cause, cache, backing) = (self.cause.as_str(), self.cache.as_str(), self.backing.as_str());
+        write!(f, "{cause}, cache {cache}, backing {backing}, seed {}", self.seed)
     }
 }
 

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use forebay_record::{
-    Action, Bases, Cause, Crash, Fate, Reader, Recorder, Replay, Role, SECTOR_BYTES, monotonic_ns,
+    Action, Bases, Cause, Crash, Fate, Reader, Recorder, Replay, Role, SECTOR_BYTES, VolumeCrash,
+    monotonic_ns,
 };
 
 const CACHE: Role = Role::Cache;
@@ -311,7 +312,10 @@ fn a_crash_is_followed_by_a_run_on_what_it_left() {
     second.written(6, 3, false);
     let crash = |cause, fate| Crash { cause, fate, seed: 0 };
     // What a power cut in the second run leaves in sectors 3 to 6, after `first` and without or with a flush.
-    let left = |first, flushed: bool, fate| -> Vec<u8> {
+    let left = |first: Crash, flushed: bool, fate| -> Vec<u8> {
+        // That it is another fate for the backing is of no concern to the cache.
+        let first =
+            VolumeCrash { cause: first.cause, cache: first.fate, backing: Fate::Torn, seed: first.seed };
         let mut replay = t.replay().after(first, &second.path("record")).unwrap();
         replay.go_to(if flushed { 4 } else { 2 }).unwrap();
         let value = |sector| {

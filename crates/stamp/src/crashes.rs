@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_record::{Bases, Cause, Crash, Fate, Reader, Replay, Role, monotonic_ns};
+use forebay_record::{Bases, Cause, Fate, Reader, Replay, Role, VolumeCrash, monotonic_ns};
 use serde::Serialize;
 
 use crate::acks::Acks;
@@ -104,7 +104,7 @@ pub struct CrashReport {
 /// One crash of a run.
 struct Planned {
     instant: u64,
-    crash: Crash,
+    crash: VolumeCrash,
     again: bool,
     destage: bool,
 }
@@ -223,10 +223,10 @@ impl<'a> Judge<'a> {
         plan
     }
 
-    fn choose_crash(&mut self) -> Crash {
+    fn choose_crash(&mut self) -> VolumeCrash {
         let cause = if self.random.one_in(KILL_ONE_IN) { Cause::Kill } else { Cause::PowerCut };
-        let fate = Fate::ALL[self.random.below(Fate::ALL.len() as u64) as usize];
-        Crash { cause, fate, seed: self.random.next() }
+        let mut fate = || Fate::ALL[self.random.below(Fate::ALL.len() as u64) as usize];
+        VolumeCrash { cause, cache: fate(), backing: fate(), seed: self.random.next() }
     }
 
     /// One crash, and what follows from it.
@@ -384,12 +384,12 @@ impl<'a> Judge<'a> {
 ///
 /// # Errors
 /// As the system gives them.
-pub fn rebuild(replay: &Replay, crash: Crash, directory: &Path) -> io::Result<()> {
+pub fn rebuild(replay: &Replay, crash: VolumeCrash, directory: &Path) -> io::Result<()> {
     for (role, name) in [(Role::Cache, "cache"), (Role::Backing, "backing"), (Role::Label, "backing.forebay")]
     {
         let disk = replay.disk(role);
         if disk.size_bytes() > 0 {
-            disk.survivor(crash).write_to(&directory.join(name))?;
+            disk.survivor(crash.of(role)).write_to(&directory.join(name))?;
         }
     }
     Ok(())

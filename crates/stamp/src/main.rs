@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Parser, Subcommand};
-use forebay_record::{Cause, Crash, Fate, Replay, Role};
+use forebay_record::{Cause, Fate, Replay, Role, VolumeCrash};
 use forebay_stamp::{
     Allowed, CrashOptions, Mix, Promise, Report, SECTOR_BYTES, State, TargetSpec, VerifyOptions,
     WriteOptions, bases, crashes, rebuild, verify, write,
@@ -154,9 +154,12 @@ struct RebuildArgs {
     /// kill or power-cut
     #[arg(long, default_value = "power-cut")]
     cause: Cause,
-    /// What becomes of what was not durable: kept, dropped, halved or torn
+    /// What becomes of what was not durable on the cache: kept, dropped, halved or torn
     #[arg(long, default_value = "torn")]
-    fate: Fate,
+    cache_fate: Fate,
+    /// The same of the backing
+    #[arg(long, default_value = "torn")]
+    backing_fate: Fate,
     /// Chance, for halved and torn
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -279,6 +282,12 @@ fn run_rebuild(args: RebuildArgs) -> io::Result<ExitCode> {
         return Err(io::Error::other(what));
     }
     std::fs::create_dir_all(&args.into)?;
-    rebuild(&replay, Crash { cause: args.cause, fate: args.fate, seed: args.seed }, &args.into)?;
+    let crash = VolumeCrash {
+        cause: args.cause,
+        cache: args.cache_fate,
+        backing: args.backing_fate,
+        seed: args.seed,
+    };
+    rebuild(&replay, crash, &args.into)?;
     Ok(ExitCode::SUCCESS)
 }
