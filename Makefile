@@ -30,6 +30,7 @@ bench: build ## Run the benchmarks at full length; reports in ./forebay-bench
 
 soak: build ## The long forms of the tests: SOAK_MINUTES of simulation, a full cache of 8 GiB, over 1,000 power cuts
 	FOREBAY=$(CURDIR)/target/release/forebay FOREBAY_SIM_MINUTES=$(SOAK_MINUTES) tests/simulation.sh
+	FOREBAY_SIM_SHARE=1 FOREBAY_SIM_PATHS=20000 $(CARGO) test --locked -p forebay-sim --test simulation -- --nocapture sweeps small_worlds
 	FOREBAY=$(CURDIR)/target/release/forebay FOREBAY_CACHE_MB=8192 tests/restart-8g.sh
 	FOREBAY=$(CURDIR)/target/release/forebay N=1200 RUNS=12 tests/power-cuts.sh
 

@@ -1,6 +1,6 @@
 //! What a device holds, and what of it a power cut leaves.
 //!
-//! The model, which is also the list of assumptions about media in `docs/design/testing.md`:
+//! The model; `docs/design/media-assumptions.md` is the list of assumptions that it follows:
 //! - a sector of 512 bytes is written wholly or not at all; nothing larger is atomic;
 //! - a write is durable when it was submitted as durable and has completed, or when a flush that was submitted after
 //!   its completion has completed; until then each of its sectors survives a power cut or not, independently of all

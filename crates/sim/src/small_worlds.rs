@@ -6,7 +6,6 @@ use forebay_format::Layout;
 use forebay_policy::{Admission, Durability, Settings, WritePolicy};
 
 use crate::explore::{EVERY_CRASH, Seen, SmallWorld, explore};
-use crate::media::CONTESTED_MAX;
 use crate::plan::{Action, Shape};
 use crate::subject::Subject;
 
@@ -27,14 +26,10 @@ pub struct Bound {
 
 impl Bound {
     /// What every run of the tests sees.
-    pub const SHARE: Self = Self { paths_max: 250, detours_max: 2, contested_max: 1, recovery_stride: 7 };
+    pub const SHARE: Self = Self { paths_max: 1500, detours_max: 2, contested_max: 1, recovery_stride: 7 };
     /// What a long run sees: whole worlds, but for the largest ones.
-    pub const SOAK: Self = Self {
-        paths_max: 200_000,
-        detours_max: usize::MAX,
-        contested_max: CONTESTED_MAX,
-        recovery_stride: 1,
-    };
+    pub const SOAK: Self =
+        Self { paths_max: 200_000, detours_max: usize::MAX, contested_max: 4, recovery_stride: 1 };
 }
 
 /// A small world, and what it is called.

@@ -329,8 +329,9 @@ pub fn decays(share: Share) -> Swept {
 /// Damages a sector of the log; `before` is the log as it was a while ago, `now` as it is.
 fn harm(world: &mut World, damage: &str, sector: usize, before: &[u8], now: &[u8]) {
     let of = |image: &[u8], sector: usize| image[sector * SECTOR..][..SECTOR].to_vec();
-    // Far enough to be another record, near enough to be of the same segment, mostly.
-    let other = (sector + 19) % (now.len() / SECTOR);
+    // Of another segment: a swap of the last data with the record that proves it takes both away, which M10 of the list
+    // of assumptions excludes.
+    let other = (sector + SHAPE.segment_bytes as usize / SECTOR + 19) % (now.len() / SECTOR);
     let (mine, theirs) = (of(now, sector), of(now, other));
     match damage {
         "flip" => {

@@ -112,6 +112,15 @@ fn seeds_until_found(mutation: Mutation) -> Option<(u64, String)> {
 }
 
 #[test]
+fn the_documentation_has_every_mutation() {
+    let page = include_str!("../../../../docs/design/testing.md");
+    for (mutation, doc) in Mutation::ALL {
+        let row = format!("| `{mutation:?}` | {} |", doc.trim());
+        assert!(page.contains(&row), "docs/design/testing.md lacks: {row}");
+    }
+}
+
+#[test]
 fn every_mutation_is_found() {
     assert!(Mutation::ALL.len() >= 25, "the issue asks for so many");
     let found: Mutex<BTreeMap<usize, Option<(u64, String)>>> = Mutex::default();
