@@ -60,7 +60,8 @@ add_up() {
 # Each volume is run twice; the second run begins with what the first has left, in the cache too.
 for ((run = 1; run <= RUNS; run++)); do
     if ((run % 2)); then
-        durability=$(((run % 4 == 1)) && echo write || echo flush)
+        durability=flush
+        ((run % 4 != 1)) || durability=write
         rm -f state
         make_pair 8M 24M
     fi
@@ -79,8 +80,8 @@ for ((run = 1; run <= RUNS; run++)); do
     add_up
     note "run $run (${flags[*]}): $STAMPED"
 done
-((${total[crashes_with_open_operations]} * 2 > N)) || fail "hardly any crash left a choice: ${total[*]}"
-((${total[overlaps]} == 0)) || fail "${total[overlaps]} operations were started while others on the same sectors were under way"
+((total[crashes_with_open_operations] * 2 > N)) || fail "hardly any crash left a choice: ${total[*]}"
+((total[overlaps] == 0)) || fail "${total[overlaps]} operations were started while others on the same sectors were under way"
 
 # The judge must notice writes that are lost, else the above says nothing: those that the volume never promised to keep,
 # and those that a device loses although they were flushed.
