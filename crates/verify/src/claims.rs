@@ -29,6 +29,8 @@ pub(crate) struct Claims {
     runs: BTreeMap<u64, Seq>,
     /// All records up to this one were durable once.
     pub(crate) proven: Seq,
+    /// First records of segments whose own header is not there, so that recovery does not find them, and their runs.
+    headless: Vec<(Seq, u64)>,
 }
 
 /// What counts: as of the last record of the log.
@@ -67,6 +69,10 @@ impl Claims {
         });
     }
 
+    pub(crate) fn learn_headless(&mut self, h: &SegmentHeader) {
+        self.headless.push((h.first_seq, h.generation));
+    }
+
     fn run(&mut self, generation: u64, seq: Seq) {
         let first = self.runs.entry(generation).or_insert(seq);
         *first = seq.min(*first);
@@ -85,11 +91,16 @@ impl Claims {
 
     /// A later run wrote this record's number, or one before it: this one is a leftover.
     fn void(&self, c: &Claim) -> bool {
-        let later = self.runs.range(c.generation.saturating_add(1)..);
-        later.map(|(_, first)| *first).min().is_some_and(|first| first <= c.seq)
+        self.is_leftover(c.seq, c.generation)
     }
 
-    /// What is said by records up to the end of the log: all that are proven, and those that follow without a gap.
+    fn is_leftover(&self, seq: Seq, generation: u64) -> bool {
+        let later = self.runs.range(generation.saturating_add(1)..);
+        later.map(|(_, first)| *first).min().is_some_and(|first| first <= seq)
+    }
+
+    /// What is said by records up to the end of the log: all that are proven, and those that follow without a gap, up
+    /// to a segment of which recovery does not know.
     pub(crate) fn settle(&self) -> Settled {
         let mut claims: Vec<&Claim> = self.claims.iter().filter(|c| !self.void(c)).collect();
         claims.sort_unstable_by_key(|c| (c.seq, c.generation));
@@ -99,7 +110,12 @@ impl Claims {
             settled.tail = 1;
         }
         let mut end = self.proven;
+        let lost = |(seq, generation): &&(Seq, u64)| *seq > end && !self.is_leftover(*seq, *generation);
+        let limit = self.headless.iter().filter(lost).map(|(seq, _)| *seq).min();
         for c in claims {
+            if limit.is_some_and(|limit| c.seq >= limit) {
+                break;
+            }
             if c.seq > end.next() || c.seq == end.next() && !c.whole {
                 break;
             }

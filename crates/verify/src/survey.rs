@@ -134,6 +134,10 @@ impl Survey {
         if superblock.clean_stop {
             claims.all_durable();
         }
+        found
+            .iter()
+            .filter(|s| s.origin == HeaderOrigin::Lost)
+            .for_each(|s| claims.learn_headless(&s.header));
         let settled = claims.settle();
         let mut survey = Self {
             tail: settled.tail,
