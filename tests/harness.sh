@@ -25,6 +25,8 @@ DEVICE=
 KILLS=0
 # Processes that are ended with the script.
 OWN=()
+# Directories elsewhere that go with it.
+OWN_DIRS=()
 
 DIR=$(mktemp -d "${TMPDIR:-/tmp}/forebay-$SCRIPT.XXXXXX")
 chmod 755 "$DIR"
@@ -113,6 +115,7 @@ cleanup() {
     for loop in /sys/block/loop*/loop/backing_file; do
         [[ $(cat "$loop" 2>/dev/null) == "$DIR"/* ]] && losetup -d "/dev/$(cut -d/ -f4 <<<"$loop")"
     done
+    ((${#OWN_DIRS[@]} == 0)) || rm -rf "${OWN_DIRS[@]}"
     if [[ $code != 0 && -n ${FOREBAY_KEEP:-} ]]; then
         echo "     kept: $DIR"
     else

@@ -14,7 +14,7 @@ RUNS=${RUNS:-4}
 SCRATCH=$DIR/scratch
 if [[ -d /dev/shm && -w /dev/shm ]]; then
     SCRATCH=$(mktemp -d /dev/shm/forebay-power-cuts.XXXXXX)
-    trap 'rm -rf "$SCRATCH"; cleanup' EXIT
+    OWN_DIRS+=("$SCRATCH")
 fi
 
 # record_run NAME FLAGS...: a run of the volume, its devices as they were before, its record and its acknowledgements.
