@@ -319,7 +319,10 @@ impl Oracle {
                 s.floor = s.versions.iter().filter(sure).map(issue).max().unwrap_or(0);
             }
         }
-        self.recovered.retain(|(_, _, seen)| *seen >= ticket.0);
+        let (later, covered): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.recovered).into_iter().partition(|(_, _, seen)| *seen >= ticket.0);
+        self.recovered = later;
+        self.doubtful.extend(covered.iter().map(|(_, no, _)| *no));
     }
 
     /// A read is handed to the volume.
@@ -459,7 +462,10 @@ impl Oracle {
                 v.seen = v.seen.min(now);
                 if w.run < self.run && w.kept.max(v.kept) < Kept::Cut {
                     v.kept = if self.settled_since_crash { Kept::Cut } else { Kept::Kill };
-                    self.recovered.push((sector, *only, now));
+                    // What a failed flush should have covered is made durable by no later one.
+                    if !self.doubtful.contains(only) {
+                        self.recovered.push((sector, *only, now));
+                    }
                 }
             }
             kept = kept.min(w.kept.max(v.kept));
