@@ -325,10 +325,12 @@ impl Engine {
         self.log.flush_wanted = self.log.flush_wanted.max(seq);
     }
 
-    /// Ends the open segment, so that what is in it can become a clean whole (a command waits for that).
+    /// Ends the open segment, so that what is in it can become a clean whole (a command waits for that); but not one from
+    /// the reserve, which takes no writes: its room may be the last for marks that have to go before the tail can move.
     pub(crate) fn log_roll_head(&mut self) {
         let dirty = |e: &Self, h: &Head| e.segments.get(h.index).dirty > 0;
-        if self.log.head.as_ref().is_some_and(|h| dirty(self, h)) {
+        let spare = self.segments.free_count() >= SEGMENTS_RESERVED;
+        if spare && self.log.head.as_ref().is_some_and(|h| dirty(self, h)) {
             self.seal_head();
         }
     }
