@@ -221,6 +221,7 @@ impl Engine {
         {
             let range = part.range;
             self.forget_clean(range);
+            self.destage_void(range);
         }
         self.part_finish(key, Some(error));
     }

@@ -51,6 +51,8 @@ struct Member {
     seq: Seq,
     checksum: u32,
     place: u64,
+    /// Something else was written over it on the backing before the flush: it does not count.
+    void: bool,
 }
 
 /// A run on the backing.
@@ -173,7 +175,7 @@ impl Engine {
     fn member(&self, slot: SlotRef) -> Member {
         let s = self.segments.slot(slot);
         let place = self.layout.segment_offset(slot.segment()) + u64::from(s.offset());
-        Member { slot, seq: self.segments.seq(slot), checksum: s.checksum(), place }
+        Member { slot, seq: self.segments.seq(slot), checksum: s.checksum(), place, void: false }
     }
 
     /// Adds the dirty blocks that follow in the volume, from whichever segment.
@@ -396,6 +398,22 @@ impl Engine {
         self.destage.written_blocks = 0;
     }
 
+    /// A bypass of `range` failed, and may have changed the backing all the same: what had been destaged there and awaits
+    /// the flush has to go again.
+    pub(crate) fn destage_void(&mut self, range: BlockRange) {
+        let d = &mut self.destage;
+        let flushing = d.flushing.iter_mut().flat_map(|(_, runs)| runs);
+        for (run, members) in d.written.iter_mut().chain(flushing) {
+            for (block, member) in run.iter().zip(members).filter(|(b, m)| range.contains(*b) && !m.void) {
+                member.void = true;
+                if self.index.get(block, &self.segments) == Some(member.slot) {
+                    self.segments.mark(member.slot, DESTAGING, false);
+                }
+            }
+        }
+        self.destage.barren = false;
+    }
+
     fn destage_unlock(&mut self, range: BlockRange) {
         if self.mutant(Mutation::UnlocksEarly) {
             return;
@@ -408,8 +426,8 @@ impl Engine {
     /// The blocks are dirty as before; those overwritten meanwhile are nobody's concern any more. Until here the
     /// segments are pinned: a slot of a segment that was used anew could be taken for the one that was destaged.
     fn destage_undo(&mut self, range: BlockRange, members: Vec<Member>) {
-        for (block, Member { slot, .. }) in range.iter().zip(members) {
-            if self.index.get(block, &self.segments) == Some(slot) {
+        for (block, Member { slot, void, .. }) in range.iter().zip(members) {
+            if !void && self.index.get(block, &self.segments) == Some(slot) {
                 self.segments.mark(slot, DESTAGING, false);
             }
             self.segments.unpin(slot.segment());
@@ -469,7 +487,11 @@ impl Engine {
         }
         self.destage.failures = 0;
         for (range, members) in covered {
-            for (block, Member { slot, seq, .. }) in range.iter().zip(members) {
+            for (block, Member { slot, seq, void, .. }) in range.iter().zip(members) {
+                if void {
+                    self.segments.unpin(slot.segment());
+                    continue;
+                }
                 self.command_paid(block, seq);
                 let current = self.index.get(block, &self.segments);
                 let newer = current.filter(|_| self.mutant(Mutation::CleansNewerVersion));

@@ -40,7 +40,7 @@ impl BlockRange {
         self.first.0 < other.end() && other.first.0 < self.end()
     }
 
-    fn contains(self, block: BlockNo) -> bool {
+    pub(crate) fn contains(self, block: BlockNo) -> bool {
         self.first <= block && block.0 < self.end()
     }
 }
