@@ -72,12 +72,13 @@ impl Engine {
         }
         self.failure.phase = Phase::Evacuating;
         self.destage_look_again();
-        let mut restart: Vec<PartKey> = Vec::new();
+        let (mut restart, mut visible): (Vec<PartKey>, Vec<PartKey>) = Default::default();
         for (owner, extent) in self.log.abandon() {
             if let Some(e) = extent {
                 self.failure.tainted.push(BlockRange::new(e.block, u64::from(e.count)));
             }
             match owner {
+                AppendOwner::Part(key) if extent.is_none() => visible.push(key),
                 AppendOwner::Part(key) => restart.push(key),
                 AppendOwner::Supersede(key) => self.bypass_await_retirement(key),
                 AppendOwner::CleanCopy(key) => {
@@ -93,6 +94,14 @@ impl Engine {
         }
         restart.sort_unstable();
         restart.dedup();
+        // What is written and waited only to be durable is read already, and is evacuated with the rest: written anew, in
+        // its turn, it would show older versions again for a while (P2).
+        visible.retain(|key| restart.binary_search(key).is_err());
+        for key in visible {
+            if let Some(part) = self.requests.parts.get_mut(&key) {
+                part.state = PartState::AwaitingRetirement;
+            }
+        }
         for key in restart {
             self.part_restart(key);
         }
