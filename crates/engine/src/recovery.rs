@@ -105,6 +105,8 @@ struct Candidate {
     index: u32,
     header: SegmentHeader,
     trailer: Option<Trailer>,
+    /// The device has refused to read the place of the trailer: there may be one.
+    trailer_unreadable: bool,
     scan: Option<Scan>,
 }
 
@@ -269,7 +271,8 @@ impl Engine {
             Step::Header(index) | Step::LongHeader(index) => {
                 match segment_header(&self.layout, index, &data) {
                     Ok(header) => {
-                        let c = Candidate { index, header, trailer: None, scan: None };
+                        let c =
+                            Candidate { index, header, trailer: None, trailer_unreadable: false, scan: None };
                         self.recovery.candidates.insert(index, c);
                     }
                     Err(FormatError::Truncated) if step == Step::Header(index) => {
@@ -284,7 +287,8 @@ impl Engine {
                     let at = data.len().saturating_sub(align);
                     c.trailer = Trailer::decode(&self.layout, c.header.segment_seq, &data[at..])
                         .ok()
-                        .filter(|t| t.first_seq == c.header.first_seq);
+                        // Not that of an earlier run whose segment of this number was lost.
+                        .filter(|t| t.first_seq == c.header.first_seq && t.generation >= c.header.generation);
                 }
             }
             Step::Scan(index) => {
@@ -310,7 +314,11 @@ impl Engine {
     fn recovery_read_failed(&mut self, step: Step, error: IoError) {
         self.figures.cache_errors += 1;
         match step {
-            Step::Trailer(_) => {}
+            Step::Trailer(index) => {
+                if let Some(c) = self.recovery.candidates.get_mut(&index) {
+                    c.trailer_unreadable = true;
+                }
+            }
             Step::Body(index) => self.recovery_body(index, &[]),
             Step::Header(_) | Step::LongHeader(_) | Step::Scan(_) | Step::Beyond(_) | Step::Flush => {
                 self.recovery.error.get_or_insert(RecoveryError::Io(error));
@@ -484,7 +492,10 @@ impl Engine {
             segment.state = SegmentState::Sealed;
             segment.last_seq = Seq(c.next_seq().0 - 1);
             next_segment_seq = h.segment_seq + 1;
-            if let (true, None, Some(scan)) = (n + 1 == chain.len(), &c.trailer, &c.scan) {
+            // Behind a trailer that only cannot be read now no record may be written: it would not know of it.
+            if let (true, None, Some(scan)) = (n + 1 == chain.len(), &c.trailer, &c.scan)
+                && !c.trailer_unreadable
+            {
                 let mut summary = SummaryBuilder::default();
                 scan.entries.iter().for_each(|(h, _)| summary.push(h, self.layout.align));
                 head = Some((*index, scan.end, summary));

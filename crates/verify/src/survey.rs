@@ -108,7 +108,9 @@ impl Survey {
             header.iter().for_each(|h| claims.learn_header(h));
             let own_lap = header.map_or(0, |h| h.segment_seq);
             let trailer = read_trailer(image, layout, index)?;
-            if let Some(trailer) = trailer.filter(|t| own_lap == 0 || t.segment_seq == own_lap) {
+            let opened = header.map_or(0, |h| h.generation);
+            let own = |t: &Trailer| own_lap == 0 || t.segment_seq == own_lap && t.generation >= opened;
+            if let Some(trailer) = trailer.filter(own) {
                 claims.learn_trailer(&trailer);
                 found.push(with_trailer(image, layout, index, header, trailer)?);
                 continue;
