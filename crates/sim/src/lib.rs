@@ -14,6 +14,7 @@ pub mod generate;
 pub mod life;
 pub mod media;
 pub mod oracle;
+pub mod order;
 pub mod plan;
 mod plan_text;
 pub mod random;

@@ -1,0 +1,195 @@
+//! The checker for P4: whether a backing, as it is at some instant, is one that the promise allows.
+//!
+//! It is told what was written, and which write each sector holds now (the stamps say so), and nothing of how the
+//! volume works. The ordered and journaled policies are judged by it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A write, as far as its place in the order of all writes goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ordered {
+    /// Sectors that it wrote.
+    pub sectors: Range<u64>,
+    /// When it was issued.
+    pub issued: u64,
+    /// From when on every write that is issued comes after it: its acknowledgement, or under the order `barrier` that of
+    /// the first flush that covers it. `u64::MAX` if there was none.
+    pub before: u64,
+}
+
+/// Two writes of which the later is on the backing and the earlier is not, although it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disorder {
+    /// Number of the write that is missing.
+    pub missing: usize,
+    /// A sector of it that holds something older.
+    pub sector: u64,
+    /// Number of a write that came after it and is there.
+    pub present: usize,
+}
+
+/// Checks the order of completion (or of barriers): of every pair in which A came before B was issued, B is present only if
+/// A is. `image` has the number of the write that each sector holds; sectors that are not in it hold what was there before
+/// all writes.
+///
+/// Whatever is issued before the newest visible write was issued is decided by that one alone: what came before its
+/// issue must be there wholly, or be overwritten by what did not come before it. All else may be there, in part too.
+///
+/// # Errors
+/// The first pair found.
+pub fn check_order(writes: &[Ordered], image: &BTreeMap<u64, usize>) -> Result<(), Disorder> {
+    let newest = image.values().copied().max_by_key(|w| writes[*w].issued);
+    let Some(present) = newest else { return Ok(()) };
+    let horizon = writes[present].issued;
+    for (missing, a) in writes.iter().enumerate().filter(|(_, w)| w.before < horizon) {
+        for sector in a.sectors.clone() {
+            let older = match image.get(&sector) {
+                Some(held) if *held == missing => false,
+                Some(held) => writes[*held].before < a.issued,
+                None => true,
+            };
+            if older {
+                return Err(Disorder { missing, sector, present });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the image is exactly the state at one of `boundaries`, each the number of writes that it covers, in the
+/// order of the log (`writes` are in that order): the end of a group, or a consistency point. Returns which.
+///
+/// # Errors
+/// The range of states of which every sector of the image could be one; empty if there is none at all.
+pub fn check_boundary(
+    writes: &[Ordered],
+    image: &BTreeMap<u64, usize>,
+    boundaries: &[usize],
+) -> Result<usize, Range<usize>> {
+    let mut states = 0..writes.len() + 1;
+    let mut history: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (n, w) in writes.iter().enumerate() {
+        w.sectors.clone().for_each(|s| history.entry(s).or_default().push(n));
+    }
+    for (sector, written) in &history {
+        let held = image.get(sector).copied();
+        // The states in which the sector holds this: from its write on to before the next one.
+        let next = written.iter().find(|n| held.is_none_or(|held| **n > held));
+        states.start = states.start.max(held.map_or(0, |held| held + 1));
+        states.end = states.end.min(next.map_or(writes.len() + 1, |n| n + 1));
+    }
+    let fits = |b: &&usize| states.contains(b);
+    boundaries.iter().rev().find(fits).copied().ok_or(states.start..states.end.max(states.start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    /// Up to five writes over three sectors, some at the same time.
+    fn history(random: &mut Random) -> Vec<Ordered> {
+        let count = random.between(1, 5);
+        let mut writes: Vec<Ordered> = (0..count)
+            .map(|_| {
+                let first = random.below(3);
+                let issued = random.below(12);
+                let before = if random.percent(20) { u64::MAX } else { issued + random.between(1, 5) };
+                Ordered { sectors: first..random.between(first + 1, 3), issued, before }
+            })
+            .collect();
+        writes.sort_by_key(|w| w.issued);
+        writes
+    }
+
+    fn image(random: &mut Random, writes: &[Ordered]) -> BTreeMap<u64, usize> {
+        let of = |s: u64| (0..writes.len()).filter(|n| writes[*n].sectors.contains(&s)).collect::<Vec<_>>();
+        let mut image = BTreeMap::new();
+        for sector in 0..3 {
+            let candidates = of(sector);
+            if !candidates.is_empty() && random.percent(70) {
+                image.insert(sector, *random.pick(&candidates));
+            }
+        }
+        image
+    }
+
+    /// The promise, word by word: is there a set of writes that are wholly present, and one of writes that are present in
+    /// part, with everything that came before any of them among the whole ones, that gives this image?
+    fn allowed(writes: &[Ordered], image: &BTreeMap<u64, usize>) -> bool {
+        let n = writes.len();
+        (0..3usize.pow(n as u32)).any(|code| {
+            let state = |w: usize| code / 3usize.pow(w as u32) % 3;
+            let (whole, there) = (|w: usize| state(w) == 2, |w: usize| state(w) > 0);
+            let closed = (0..n)
+                .filter(|b| there(*b))
+                .all(|b| (0..n).filter(|a| writes[*a].before < writes[b].issued).all(whole));
+            let gives = (0..3u64).all(|sector| match image.get(&sector) {
+                Some(held) => {
+                    let wiped = |a: usize| {
+                        whole(a)
+                            && writes[a].sectors.contains(&sector)
+                            && writes[*held].before < writes[a].issued
+                    };
+                    there(*held) && !(0..n).any(wiped)
+                }
+                None => !(0..n).any(|a| whole(a) && writes[a].sectors.contains(&sector)),
+            });
+            closed && gives
+        })
+    }
+
+    #[test]
+    fn the_order_is_that_of_the_promise() {
+        let mut random = Random::new(4);
+        let mut seen = [0, 0];
+        for _ in 0..20_000 {
+            let writes = history(&mut random);
+            let image = image(&mut random, &writes);
+            let expected = allowed(&writes, &image);
+            assert_eq!(check_order(&writes, &image).is_ok(), expected, "{writes:?} {image:?}");
+            seen[usize::from(expected)] += 1;
+        }
+        assert!(seen.iter().all(|n| *n > 2000), "allowed and not: {seen:?}");
+    }
+
+    #[test]
+    fn a_missing_earlier_write_is_named() {
+        let write = |sector, issued, before| Ordered { sectors: sector..sector + 1, issued, before };
+        let writes = [write(0, 1, 2), write(1, 3, 4)];
+        let only_later = BTreeMap::from([(1, 1)]);
+        let disorder = Disorder { missing: 0, sector: 0, present: 1 };
+        assert_eq!(check_order(&writes, &only_later), Err(disorder));
+        assert_eq!(check_order(&writes, &BTreeMap::from([(0, 0)])), Ok(()));
+        // At the same time, or without a barrier between them, either may be there alone.
+        assert_eq!(check_order(&[write(0, 1, 9), write(1, 3, 4)], &only_later), Ok(()));
+    }
+
+    #[test]
+    fn an_image_is_a_boundary_or_it_is_not() {
+        let mut random = Random::new(5);
+        for _ in 0..5000 {
+            let writes = history(&mut random);
+            let state = |upto: usize| {
+                let mut image = BTreeMap::new();
+                for (n, w) in writes[..upto].iter().enumerate() {
+                    w.sectors.clone().for_each(|s| _ = image.insert(s, n));
+                }
+                image
+            };
+            let boundaries: Vec<usize> = (0..=writes.len()).filter(|_| random.percent(50)).collect();
+            let image = if random.percent(50) {
+                image(&mut random, &writes)
+            } else {
+                state(random.below(writes.len() as u64 + 1) as usize)
+            };
+            let expected = boundaries.iter().any(|b| state(*b) == image);
+            let found = check_boundary(&writes, &image, &boundaries);
+            assert_eq!(found.is_ok(), expected, "{writes:?} {image:?} {boundaries:?} {found:?}");
+            if let Ok(b) = found {
+                assert_eq!(state(b), image);
+            }
+        }
+    }
+}
