@@ -226,8 +226,8 @@ impl Engine {
         self.part_finish(key, Some(error));
     }
 
-    /// The index forgets the clean copies of a range, which are not true any more.
-    fn forget_clean(&mut self, range: BlockRange) {
+    /// The index forgets the clean copies of a range, which are not true any more, or of no use.
+    pub(crate) fn forget_clean(&mut self, range: BlockRange) {
         let upto = self.log.durable_clean_upto();
         let mut clean: Vec<(BlockNo, Seq)> = self
             .current_in(range)

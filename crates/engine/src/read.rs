@@ -10,6 +10,7 @@ use forebay_format::checksum::block_checksum;
 
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Effect, RequestId, Role};
+use crate::locks::BlockRange;
 use crate::mutation::Mutation;
 use crate::requests::PartKey;
 use crate::segments::{DIRTY, REFERENCED, SlotKind, SlotRef};
@@ -282,6 +283,9 @@ impl Engine {
         if piece.attempt < 2 || (!unmoved && piece.attempt < ATTEMPTS_MAX) {
             self.read_blocks(piece.job, block, 1, piece.attempt + 1);
         } else if unmoved && current.is_some_and(|s| !self.segments.slot(s).has(DIRTY) || stale) {
+            // Later reads go the same way: the backing may show a bypass that is still under way, and a copy that can
+            // be read again would take them back behind it.
+            self.forget_clean(BlockRange::new(block, 1));
             self.start_piece(piece.job, Some((block, 1, Vec::new(), 0)), piece.attempt);
             if let Some(stand_in) = self.reads.pieces.get_mut(&PieceKey(self.reads.next)) {
                 stand_in.instead_of = current;
