@@ -162,6 +162,15 @@ serve_plain() {
     grep -q '^ready' ready || fail "the daemon did not start with $*"
 }
 
+# $FLAGS: how the next daemon of a database serves its volume.
+choose_database_flags() {
+    FLAGS=(--write-policy "$(any_of write-back write-back write-back write-through)"
+        --durability "$(any_of write write flush)" --on-full "$(any_of wait bypass)")
+    if ((RANDOM % 4 == 0)); then
+        FLAGS+=(--decorate backing:delay:write:fixed=1ms)
+    fi
+}
+
 kill_daemon() {
     if ended "$DAEMON"; then
         fail "the daemon has ended by itself"

@@ -55,14 +55,6 @@ check_postgres() {
     COMMITS=$there
 }
 
-choose_flags() {
-    FLAGS=(--write-policy "$(any_of write-back write-back write-back write-through)"
-        --durability "$(any_of write write flush)" --on-full "$(any_of wait bypass)")
-    if ((RANDOM % 4 == 0)); then
-        FLAGS+=(--decorate backing:delay:write:fixed=1ms)
-    fi
-}
-
 start_volume() {
     serve --fuse "$DIR/volume" "$@"
     attach_device
@@ -107,7 +99,7 @@ for ((cycle = 1; cycle <= CYCLES; cycle++)); do
         doze 0 100
         kill_daemon
     fi
-    choose_flags
+    choose_database_flags
     start_volume "${FLAGS[@]}"
     check_file_system
     start_postgres

@@ -28,14 +28,6 @@ end_redis() {
     OWN=()
 }
 
-choose_flags() {
-    FLAGS=(--write-policy "$(any_of write-back write-back write-back write-through)"
-        --durability "$(any_of write write flush)" --on-full "$(any_of wait bypass)")
-    if ((RANDOM % 4 == 0)); then
-        FLAGS+=(--decorate backing:delay:write:fixed=1ms)
-    fi
-}
-
 start_volume() {
     serve "$@"
     attach_device
@@ -59,7 +51,7 @@ for ((cycle = 1; cycle <= CYCLES; cycle++)); do
     wait "$client" || fail "the client ended with an error: $(cat client.err)"
     unmount_dead
     no_stuck_tasks
-    choose_flags
+    choose_database_flags
     start_volume "${FLAGS[@]}"
     check_file_system
     start_redis
