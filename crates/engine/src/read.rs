@@ -61,8 +61,6 @@ struct Piece {
     first: BlockNo,
     count: u64,
     from: From,
-    /// The damaged clean copy that a read of the backing stands in for.
-    instead_of: Option<SlotRef>,
     attempt: u32,
 }
 
@@ -188,7 +186,7 @@ impl Engine {
                 (Role::Cache, place, From::Log { segment, sources })
             }
         };
-        self.reads.pieces.insert(key, Piece { job, first, count, from, instead_of: None, attempt });
+        self.reads.pieces.insert(key, Piece { job, first, count, from, attempt });
         let op = DeviceOp::Read { offset, len: len as usize };
         self.io(role, op, Class::Foreground, IoOwner::ReadPiece(key));
     }
@@ -227,11 +225,10 @@ impl Engine {
     /// there: the backing may have shown a bypass that is still under way, and later reads would go back to the
     /// version in the log.
     fn fill_from_backing(&mut self, piece: &Piece, buf: &Buf) {
-        let cached = |e: &Self, n: u64| {
-            let slot = e.index.get(piece.first.plus(n), &e.segments);
-            slot.is_some() && slot != piece.instead_of
-        };
-        if !(0..piece.count).any(|n| cached(self, n)) || self.mutant(Mutation::IgnoresRacingFill) {
+        let cached = |e: &Self, n: u64| e.index.get(piece.first.plus(n), &e.segments).is_some();
+        let trusting =
+            self.mutant(Mutation::IgnoresRacingFill) || self.mutant(Mutation::ReadsStaleInsteadOfDamaged);
+        if trusting || !(0..piece.count).any(|n| cached(self, n)) {
             self.job_fill(piece.job, piece.first, buf, piece.count);
             return;
         }
@@ -287,9 +284,6 @@ impl Engine {
             // be read again would take them back behind it.
             self.forget_clean(BlockRange::new(block, 1));
             self.start_piece(piece.job, Some((block, 1, Vec::new(), 0)), piece.attempt);
-            if let Some(stand_in) = self.reads.pieces.get_mut(&PieceKey(self.reads.next)) {
-                stand_in.instead_of = current;
-            }
         } else {
             self.job_fail(piece.job, error);
         }
