@@ -257,7 +257,11 @@ impl Engine {
             return None;
         }
         // A client may have no time to hear of what a failed flush has lost.
-        let lost = self.drops.take_flush_error().or(unflushed.then(Self::flush_failed_error));
+        let mut lost = self.drops.take_flush_error().or(unflushed.then(Self::flush_failed_error));
+        // One may have heard of it, but not whoever asks for a complete backing.
+        if self.commands.stop.as_ref().is_some_and(|s| s.destage) {
+            lost = lost.or(self.drops.take_command_error());
+        }
         if let (Some(error), Some(stop)) = (lost, self.commands.stop.as_mut()) {
             stop.error.get_or_insert(error);
         }

@@ -582,10 +582,15 @@ impl Oracle {
             .any(|s| s.excuse.harmed > 0 || s.excuse.harmed_until > since)
     }
 
-    /// Every sector may have gone back: the newest writes were lost without a trace.
+    /// Every sector may have gone back, to a copy that had come to harm, too: the newest writes were lost without a trace.
     pub fn excuse_all_stale(&mut self) {
         let now = self.clock;
-        self.sectors.iter_mut().for_each(|s| s.excuse.stale = now);
+        for excuse in self.sectors.iter_mut().map(|s| &mut s.excuse) {
+            excuse.stale = now;
+            if excuse.harmed_until > 0 {
+                excuse.harmed = now;
+            }
+        }
     }
 
     /// A hash of what may be read from now on.

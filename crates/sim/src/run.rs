@@ -243,6 +243,7 @@ impl<S: Subject> Script<'_, S> {
             }
             for d in round.damages.iter().filter(|d| d.after == i + 1) {
                 self.life.world.damage(d.role, d.rot, d.pick);
+                self.healed = false;
             }
         }
         self.life.pump()
