@@ -47,15 +47,35 @@ pub(crate) struct Drops {
     epoch_wanted: u64,
     epoch_done: u64,
     flush_under_way: Option<UnderWay>,
+    /// Requests acknowledged, with bypasses in them, that only a flush makes durable.
+    acknowledged: u64,
     /// A flush failed that should have covered bypasses; the next client to flush is told, whatever is flushed until
     /// then, and so is the next command that promises a complete backing.
-    flush_error: Option<IoError>,
-    command_error: Option<IoError>,
+    flush_error: Option<Untold>,
+    command_error: Option<Untold>,
     /// The last flush for clients failed.
     flush_fails: bool,
     /// Flushes of the backing that failed, whoever had asked for them. What was written before such a flush is not
     /// made durable by any later one: only writing it again does that.
     losses: u64,
+}
+
+/// A failed flush of which not everybody has heard.
+///
+/// Who asked before one of the bypasses was acknowledged that it may have lost is told, too, but takes it for that of the
+/// bypasses before: the next one to ask must still hear of it.
+struct Untold {
+    error: IoError,
+    /// [`Drops::acknowledged`] when it failed.
+    acknowledged: u64,
+}
+
+impl Untold {
+    /// The error for somebody who asked when so many requests had been acknowledged.
+    fn tell(untold: &mut Option<Self>, asked: u64) -> Option<IoError> {
+        let known = untold.take_if(|untold| asked >= untold.acknowledged);
+        known.as_ref().or(untold.as_ref()).map(|untold| untold.error.clone())
+    }
 }
 
 /// A flush for clients.
@@ -80,13 +100,24 @@ impl Drops {
         self.epoch_done
     }
 
-    pub(crate) fn take_flush_error(&mut self) -> Option<IoError> {
-        self.flush_error.take()
+    /// Requests with volatile bypasses acknowledged so far: whoever asks for durability now asks for theirs.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged
     }
 
-    /// The error of the next command that promises a complete backing.
-    pub(crate) fn take_command_error(&mut self) -> Option<IoError> {
-        self.command_error.take()
+    /// A request with volatile bypasses is acknowledged.
+    pub(crate) fn acknowledge(&mut self) {
+        self.acknowledged += 1;
+    }
+
+    /// The error of a client's flush that was asked for when so many requests had been acknowledged.
+    pub(crate) fn take_flush_error(&mut self, asked: u64) -> Option<IoError> {
+        Untold::tell(&mut self.flush_error, asked)
+    }
+
+    /// The same of a command that promises a complete backing.
+    pub(crate) fn take_command_error(&mut self, asked: u64) -> Option<IoError> {
+        Untold::tell(&mut self.command_error, asked)
     }
 
     /// Whether the backing has not just refused to flush.
@@ -195,6 +226,8 @@ impl Engine {
         if !part.durable && !self.planted.is(Mutation::ForgetsUnflushedBypass) {
             let begun = self.drops.flush_under_way.map_or(self.drops.epoch_done, |f| f.epoch);
             self.drops.epoch_wanted = begun + 1;
+            let request = part.request;
+            self.request_bypassed(request);
         }
         self.bypass_on_backing(key);
     }
@@ -399,10 +432,13 @@ impl Engine {
         self.destage_write_again();
         if self.drops.epoch_wanted > self.drops.epoch_done {
             self.drops.overflowed = true;
-            self.drops.flush_error = Some(error.clone());
             self.drops.flush_fails = true;
-            let told = self.destages_fail(error);
-            self.drops.command_error = (!told).then(|| error.clone());
+            self.requests_lose_bypasses();
+            let acknowledged = self.drops.acknowledged;
+            let untold = || Some(Untold { error: error.clone(), acknowledged });
+            self.drops.flush_error = untold();
+            let told = self.destages_fail(error).is_some_and(|asked| asked >= acknowledged);
+            self.drops.command_error = if told { None } else { untold() };
         }
     }
 

@@ -81,6 +81,8 @@ struct Request {
     parts: u32,
     bytes: u64,
     admitted: bool,
+    /// Parts of it are on the backing, and need a flush of it.
+    bypassed: bool,
     error: Option<IoError>,
 }
 
@@ -89,6 +91,8 @@ struct Flush {
     id: RequestId,
     log_upto: Seq,
     backing_epoch: u64,
+    /// Requests with volatile bypasses that had been acknowledged when it came.
+    bypasses: u64,
 }
 
 /// Requests under way.
@@ -188,7 +192,7 @@ impl Engine {
     }
 
     fn open_request(&mut self, id: RequestId, parts: u32, bytes: u64, path: Path) {
-        let request = Request { parts, bytes, admitted: path == Path::Log, error: None };
+        let request = Request { parts, bytes, admitted: path == Path::Log, bypassed: false, error: None };
         self.requests.requests.insert(id, request);
     }
 
@@ -449,6 +453,9 @@ impl Engine {
         };
         let result = match request.error {
             None => {
+                if request.bypassed {
+                    self.drops.acknowledge();
+                }
                 self.figures.writes += 1;
                 self.figures.bytes_acknowledged += request.bytes;
                 match request.admitted {
@@ -463,6 +470,21 @@ impl Engine {
             }
         };
         self.effects.push(Effect::Reply { id, result });
+    }
+
+    /// A part of the request is on the backing and needs a flush of it.
+    pub(crate) fn request_bypassed(&mut self, id: RequestId) {
+        if let Some(request) = self.requests.requests.get_mut(&id) {
+            request.bypassed = true;
+        }
+    }
+
+    /// A flush of the backing failed: requests under way, parts of which it may have lost, fail. A flush that comes
+    /// before their acknowledgement would not be told of them.
+    pub(crate) fn requests_lose_bypasses(&mut self) {
+        for request in self.requests.requests.values_mut().filter(|r| r.bypassed) {
+            request.error.get_or_insert_with(Self::flush_failed_error);
+        }
     }
 
     pub(crate) fn release(&mut self, range: BlockRange, hold: Hold) {
@@ -498,20 +520,22 @@ impl Engine {
         if self.mutant(Mutation::FlushForgetsBacking) {
             backing_epoch = 0;
         }
-        self.requests.flushes.push(Flush { id, log_upto, backing_epoch });
+        let bypasses = self.drops.acknowledged();
+        self.requests.flushes.push(Flush { id, log_upto, backing_epoch, bypasses });
         self.backing_flush_if_wanted();
         self.flushes_answer();
     }
 
     /// Answers flushes whose wait is over.
     pub(crate) fn flushes_answer(&mut self) {
-        if self.requests.flushes.is_empty() {
+        // They stand in the order in which they came.
+        let Some(bypasses) = self.requests.flushes.last().map(|f| f.bypasses) else {
             return;
-        }
+        };
         let (retired, latched) = (self.failure.retired(), self.failure.latched());
         let lost = latched && !retired && self.failure.stuck();
         let (durable, epoch) = (self.log.durable_upto(), self.drops.flush_epoch_done());
-        let backing_error = self.drops.take_flush_error();
+        let backing_error = self.drops.take_flush_error(bypasses);
         let waiting = std::mem::take(&mut self.requests.flushes);
         for flush in waiting {
             let in_log = flush.log_upto <= durable || retired;

@@ -42,6 +42,8 @@ struct DestageAll {
     upto: Seq,
     /// The flush of the backing that covers the bypasses acknowledged before.
     backing_epoch: u64,
+    /// Requests with volatile bypasses that had been acknowledged then.
+    bypasses: u64,
 }
 
 /// Commands under way.
@@ -81,7 +83,8 @@ impl Engine {
         let backing_epoch = self.drops.flush_epoch_wanted();
         self.destage_try_backing();
         self.log_roll_head();
-        self.commands.destages.push(DestageAll { id, upto, backing_epoch });
+        let bypasses = self.drops.acknowledged();
+        self.commands.destages.push(DestageAll { id, upto, backing_epoch, bypasses });
         self.backing_flush_if_wanted();
         self.destage_look_again();
     }
@@ -153,7 +156,7 @@ impl Engine {
             let result = match log_done && recorded && command.backing_epoch <= epoch {
                 // The mark of a lost block may have moved on in the log, away from what the command waits for.
                 true if !retired && self.destage_has_lost() => Err(Self::unreadable_error()),
-                true => self.drops.take_command_error().map_or(Ok(()), Err),
+                true => self.drops.take_command_error(command.bypasses).map_or(Ok(()), Err),
                 false if !log_done && exhausted => Err(Self::unreadable_error()),
                 false if !log_done && backing_fails => Err(Self::backing_fails_error()),
                 false if !recorded && self.failure.stuck() => Err(Self::log_failed_error()),
@@ -172,8 +175,9 @@ impl Engine {
         }
     }
 
-    /// Bypasses that destage commands wait for could not be made durable; true if there was such a command.
-    pub(crate) fn destages_fail(&mut self, error: &IoError) -> bool {
+    /// Bypasses that destage commands wait for could not be made durable. How many requests with bypasses had been
+    /// acknowledged when the last such command came, if there was one.
+    pub(crate) fn destages_fail(&mut self, error: &IoError) -> Option<u64> {
         let epoch = self.drops.flush_epoch_done();
         let (failed, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.commands.destages).into_iter().partition(|c| c.backing_epoch > epoch);
@@ -181,7 +185,7 @@ impl Engine {
         for command in &failed {
             self.effects.push(Effect::CommandDone { id: command.id, result: Err(error.clone()) });
         }
-        !failed.is_empty()
+        failed.last().map(|command| command.bypasses)
     }
 
     fn stop_drained(&mut self) -> Option<Phase> {
@@ -257,10 +261,10 @@ impl Engine {
             return None;
         }
         // A client may have no time to hear of what a failed flush has lost.
-        let mut lost = self.drops.take_flush_error().or(unflushed.then(Self::flush_failed_error));
+        let mut lost = self.drops.take_flush_error(u64::MAX).or(unflushed.then(Self::flush_failed_error));
         // One may have heard of it, but not whoever asks for a complete backing.
         if self.commands.stop.as_ref().is_some_and(|s| s.destage) {
-            lost = lost.or(self.drops.take_command_error());
+            lost = lost.or(self.drops.take_command_error(u64::MAX));
         }
         if let (Some(error), Some(stop)) = (lost, self.commands.stop.as_mut()) {
             stop.error.get_or_insert(error);
