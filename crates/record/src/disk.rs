@@ -185,10 +185,17 @@ impl Disk {
                 self.begin(number, (ops_before + op, durable), offset, len, Content::Data(data))?;
             }
             Action::Zero { op, offset, len, .. } => {
+                // A write says by its data how much it changes; this could say anything.
+                if offset.checked_add(len).is_none_or(|end| end > self.size_bytes) {
+                    return Err(impossible(number, "makes zero what is no part of the device"));
+                }
                 self.begin(number, (ops_before + op, false), offset, len, Content::Zeroes)?;
             }
             Action::Flush { op } => {
-                self.flushes.insert(ops_before + op, number);
+                let op = ops_before + op;
+                if self.pending.contains_key(&op) || self.flushes.insert(op, number).is_some() {
+                    return Err(impossible(number, "begins an operation again"));
+                }
             }
             Action::End { op, errno } => {
                 let op = ops_before + op;
@@ -212,8 +219,10 @@ impl Disk {
         let unit = SECTOR_BYTES as u64;
         let in_reach = offset.checked_add(len).is_some_and(|end| end <= i64::MAX as u64);
         if !in_reach || !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) {
-            let what = format!("entry {begun} is not of whole sectors of a device");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            return Err(impossible(begun, "is not of whole sectors of a device"));
+        }
+        if self.pending.contains_key(&op) || self.flushes.contains_key(&op) {
+            return Err(impossible(begun, "begins an operation again"));
         }
         let pending = Pending {
             op,
@@ -272,7 +281,8 @@ impl Disk {
                     op,
                     progress: Progress::Done,
                     begun: p.begun,
-                    ended: Some(ended),
+                    // What came later over what failed is still above it.
+                    ended: p.ended.or(Some(ended)),
                     durable: false,
                     first: sector,
                     sectors: 1,
@@ -286,9 +296,9 @@ impl Disk {
     }
 
     fn end(&mut self, number: u64, op: u64, well: bool) -> io::Result<()> {
-        let Some(p) = self.pending.get_mut(&op) else {
-            let what = format!("entry {number} ends an operation that has not begun");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        let under_way = |p: &&mut Pending| p.progress == Progress::UnderWay;
+        let Some(p) = self.pending.get_mut(&op).filter(under_way) else {
+            return Err(impossible(number, "ends an operation that is not under way"));
         };
         p.ended = Some(number);
         p.progress = if well { Progress::Done } else { Progress::Doubtful };
@@ -357,6 +367,11 @@ impl Disk {
         *count += 1;
         count.is_multiple_of(*every)
     }
+}
+
+/// An entry that no device can have had.
+fn impossible(number: u64, what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("entry {number} {what}"))
 }
 
 /// Reads as much as the file has.

@@ -221,12 +221,26 @@ impl Head {
         let role =
             Role::ALL.get(usize::from(self.role)).copied().ok_or_else(|| bad("is of no known device"))?;
         let (op, offset, len) = (self.op, self.offset, self.len);
+        if op > self.number {
+            return Err(bad("is of an operation that cannot have begun"));
+        }
+        let data_bytes = match self.kind {
+            2 => len,
+            1 => u64::from(self.payload_bytes),
+            _ => 0,
+        };
+        if u64::from(self.payload_bytes) != data_bytes {
+            return Err(bad("carries more or less than its data"));
+        }
         let action = match self.kind {
             1 => Action::Open { size_bytes: len, name: String::from_utf8_lossy(&payload).into_owned() },
             2 => Action::Write { op, offset, durable: self.flags & DURABLE != 0, data: payload },
             3 => Action::Zero { op, offset, len, unmap: self.flags & UNMAP != 0 },
             4 => Action::Flush { op },
-            5 => Action::End { op, errno: len as u32 },
+            5 => {
+                let errno = u32::try_from(len).map_err(|_| bad("ends with no known error"))?;
+                Action::End { op, errno }
+            }
             _ => return Err(bad("is of no known kind")),
         };
         Ok(Entry { number: self.number, time_ns: self.time_ns, role, action })

@@ -1,20 +1,21 @@
 //! Reads a record from its beginning.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Seek};
 use std::path::Path;
 
 use crate::entry::{Entry, HEAD_BYTES, Head, PAYLOAD_BYTES_MAX, check_file_head};
 
-/// The entries of a record, one after the other.
+/// The entries of a record, one after the other; the record is a file, or whatever `R` reads.
 ///
 /// The last entry of a process that was killed, or whose disk was full, may be incomplete: the record ends before it.
 /// Anything else that is not as it was written is an error.
 #[derive(Debug)]
-pub struct Reader {
-    file: BufReader<File>,
+pub struct Reader<R = BufReader<File>> {
+    file: R,
     bytes_left: u64,
     next_number: u64,
+    time_ns: u64,
 }
 
 impl Reader {
@@ -25,14 +26,23 @@ impl Reader {
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let bytes = file.metadata()?.len();
-        let mut file = BufReader::with_capacity(1 << 20, file);
+        Self::new(BufReader::with_capacity(1 << 20, file), bytes)
+    }
+}
+
+impl<R: Read + Seek> Reader<R> {
+    /// Reads a record of this length, from where `file` is.
+    ///
+    /// # Errors
+    /// As [`Reader::open`].
+    pub fn new(mut file: R, bytes: u64) -> io::Result<Self> {
         let mut head = [0; HEAD_BYTES];
         if bytes < HEAD_BYTES as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no record of devices"));
         }
         file.read_exact(&mut head)?;
         check_file_head(&head)?;
-        Ok(Self { file, bytes_left: bytes - HEAD_BYTES as u64, next_number: 1 })
+        Ok(Self { file, bytes_left: bytes - HEAD_BYTES as u64, next_number: 1, time_ns: 0 })
     }
 
     /// Number and time of every entry's beginning, without their data: how long the record is.
@@ -79,6 +89,10 @@ impl Reader {
             self.bytes_left = 0;
             return Ok(None);
         }
+        if head.time_ns < self.time_ns {
+            return Err(bad("is older than the one before"));
+        }
+        self.time_ns = head.time_ns;
         self.bytes_left -= whole;
         self.next_number += 1;
         Ok(Some(head))

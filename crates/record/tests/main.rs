@@ -1,6 +1,8 @@
 //! Records and what crashes leave of what they say.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod fuzz;
+
 use std::fs;
 use std::path::PathBuf;
 
@@ -347,4 +349,17 @@ fn a_full_record_says_so_and_stays_readable() {
     let entries = Reader::open(&t.path("record")).unwrap().count().unwrap();
     assert!((3..16).contains(&entries), "{entries}");
     assert!(Recorder::create(&t.path("record"), u64::MAX).is_err(), "a record was overwritten");
+}
+
+#[test]
+fn what_came_after_a_failed_write_is_above_it_in_the_next_run_too() {
+    let t = Taped::new();
+    let failed = t.write(3, 2, 1, false);
+    t.recorder.end(CACHE, failed, 5);
+    t.written(3, 3, false);
+    let crash = Crash { cause: Cause::Kill, fate: Fate::Kept, seed: 1 };
+    let next = t.replay().disk(CACHE).crashed(crash).unwrap();
+    let mut bytes = [0; SECTOR_BYTES];
+    next.survivor(crash).read(3, &mut bytes).unwrap();
+    assert_eq!(bytes[0], 3);
 }
