@@ -6,6 +6,22 @@ pub mod targets;
 #[path = "../../crates/verify/tests/verify/writer.rs"]
 pub mod writer;
 
+#[path = "../../crates/record/tests/fuzz/targets.rs"]
+pub mod recording;
+
+// What a person writes: the binary has no library.
+#[path = "../../crates/forebay/src/config.rs"]
+pub mod config;
+#[path = "../../crates/forebay/src/fuzzing.rs"]
+pub mod forebay;
+#[path = "../../crates/forebay/src/size.rs"]
+pub mod size;
+#[path = "../../crates/forebay/src/volume_name.rs"]
+pub mod volume_name;
+
+/// What the stamping client reads; its own tests run the same functions.
+pub use forebay_stamp::fuzzing as stamp;
+
 /// Both sides of the NBD protocol; the tests of `crates/nbd` run the same functions.
 pub use forebay_nbd::fuzzing as nbd;
 
@@ -17,17 +33,6 @@ pub fn control_request(data: &[u8]) {
 /// A line from a daemon to its client.
 pub fn control_line(data: &[u8]) {
     let _ = forebay_control::parse_line(data);
-}
-
-/// What a person writes on the command line: names of devices, decorations, addresses, settings.
-pub fn texts(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    if let Ok(spec) = text.parse::<forebay_device::DeviceSpec>() {
-        assert_eq!(spec.to_string().parse::<forebay_device::DeviceSpec>().as_ref(), Ok(&spec));
-    }
-    let _ = text.parse::<forebay_device::decorate::Decoration>();
-    let _ = text.parse::<forebay_nbd::Address>();
-    let _ = text.parse::<forebay_policy::WritePolicy>();
 }
 
 /// A plan of the simulator; what is read is written as it was read.

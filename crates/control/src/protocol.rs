@@ -182,6 +182,21 @@ mod tests {
         assert!(e.message.contains("force"), "{e}");
     }
 
+    /// The seeds of the fuzz targets are lines that the protocol has.
+    #[test]
+    fn fuzzing_starts_from_lines_of_the_protocol() {
+        let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+        let seeds = |target: &str| -> Vec<Vec<u8>> {
+            let files = std::fs::read_dir(corpus.join(target)).unwrap().map(|f| f.unwrap().path());
+            let seeds =
+                files.filter(|f| f.file_name().is_some_and(|n| n.to_string_lossy().starts_with("seed-")));
+            seeds.map(|f| std::fs::read(f).unwrap()).collect()
+        };
+        let (requests, lines) = (seeds("control_request"), seeds("control_line"));
+        assert!(!requests.is_empty() && requests.iter().all(|r| parse_request(r).is_ok()));
+        assert!(!lines.is_empty() && lines.iter().all(|l| parse_line(l).is_ok()));
+    }
+
     proptest! {
         #[test]
         fn hostile_lines_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {

@@ -1,19 +1,14 @@
 //! The configuration file of `forebay serve`: TOML, several volumes.
 
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
-use forebay_control::FailureKind;
 use forebay_nbd::Address;
 use forebay_policy::{Admission, Durability, OnFull, WritePolicy};
 use serde::{Deserialize, Deserializer};
 
-use crate::cli::Failure;
-use crate::control_path::volume_name;
-
-/// Longest configuration file that is read, in bytes.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+use crate::volume_name;
 
 /// A configuration file.
 #[derive(Debug, Default, Deserialize)]
@@ -69,7 +64,7 @@ pub struct VolumeConfig {
 }
 
 fn checked_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    volume_name(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    volume_name::parse(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
 }
 
 fn spelled<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
@@ -86,29 +81,11 @@ fn spelled_list<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
 }
 
 impl Config {
-    /// Reads the file at `path`.
+    /// Reads a file's text. An error begins with line and column.
     ///
     /// # Errors
-    /// One sentence: where in the file, what is wrong, and which name was probably meant.
-    pub fn read(path: &Path) -> Result<Self, Failure> {
-        let failed = |e: std::io::Error| {
-            Failure::new(
-                FailureKind::Failed,
-                format!("cannot read the configuration {}: {e}", path.display()),
-            )
-        };
-        if std::fs::metadata(path).map_err(failed)?.len() > FILE_BYTES_MAX {
-            return Err(Failure::new(
-                FailureKind::Usage,
-                format!("the configuration {} is longer than {FILE_BYTES_MAX} bytes", path.display()),
-            ));
-        }
-        let text = std::fs::read_to_string(path).map_err(failed)?;
-        Self::parse(&text).map_err(|e| Failure::new(FailureKind::Usage, format!("{}:{e}", path.display())))
-    }
-
-    /// Reads a file's text. An error begins with line and column.
-    fn parse(text: &str) -> Result<Self, String> {
+    /// One sentence.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let config: Self = toml::from_str(text).map_err(|e| {
             let (line, column) = position(text, e.span().map_or(0, |s| s.start));
             let message = e.message().replace('\n', " ");

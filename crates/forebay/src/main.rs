@@ -18,7 +18,10 @@ mod service_manager;
 mod size;
 mod stop;
 mod trouble;
+mod volume_name;
 
+#[cfg(test)]
+mod fuzzing;
 #[cfg(test)]
 mod reference;
 

@@ -1,6 +1,6 @@
 //! What `forebay serve` is to serve: the configuration file with the flags laid over it, checked.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use forebay_control::FailureKind;
@@ -12,6 +12,9 @@ use forebay_policy::Settings;
 use crate::cli::Failure;
 use crate::commands::serve::Args;
 use crate::config::{Config, VolumeConfig};
+
+/// Longest configuration file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A decorator for one of a volume's devices, such as `cache:inject:write:eio:every=100`.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,7 +86,7 @@ impl Plan {
     /// [`FailureKind::Usage`]: something is missing, or does not fit; or the file cannot be read.
     pub fn make(args: Args) -> Result<Self, Failure> {
         let mut config = match &args.config {
-            Some(path) => Config::read(path)?,
+            Some(path) => read_config(path)?,
             None => Config {
                 volume: args
                     .name
@@ -211,6 +214,24 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
         },
         name,
     })
+}
+
+/// Reads the configuration file at `path`.
+///
+/// # Errors
+/// One sentence: where in the file, what is wrong, and which name was probably meant.
+fn read_config(path: &Path) -> Result<Config, Failure> {
+    let failed = |e: std::io::Error| {
+        Failure::new(FailureKind::Failed, format!("cannot read the configuration {}: {e}", path.display()))
+    };
+    if std::fs::metadata(path).map_err(failed)?.len() > FILE_BYTES_MAX {
+        return Err(Failure::new(
+            FailureKind::Usage,
+            format!("the configuration {} is longer than {FILE_BYTES_MAX} bytes", path.display()),
+        ));
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    Config::parse(&text).map_err(|e| Failure::new(FailureKind::Usage, format!("{}:{e}", path.display())))
 }
 
 #[cfg(test)]

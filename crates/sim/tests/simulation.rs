@@ -6,6 +6,8 @@ mod toy;
 
 #[path = "simulation/oracle.rs"]
 mod oracle;
+#[path = "simulation/plan_text.rs"]
+mod plan_text;
 
 #[path = "simulation/shrinking.rs"]
 mod shrinking;

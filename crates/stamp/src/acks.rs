@@ -46,6 +46,16 @@ impl Request {
         }
     }
 
+    /// Whether it is one of a volume of so many sectors.
+    fn fits(&self, volume_sectors: u64) -> bool {
+        match self.asked {
+            Asked::Change { first, sectors, .. } => {
+                first.checked_add(sectors).is_some_and(|end| end <= volume_sectors)
+            }
+            Asked::Flush => true,
+        }
+    }
+
     fn of_words([kind, issued_ns, ended, first, sectors, bits]: [u64; WORDS]) -> Option<Self> {
         let asked = match kind {
             1 | 2 => Asked::Change { first, sectors, version: Version::from_bits(bits), fua: kind == 2 },
@@ -95,20 +105,28 @@ pub(crate) struct Acks {
 
 impl Acks {
     pub(crate) fn load(path: &Path) -> io::Result<Self> {
-        let bytes = fs::read(path)?;
-        let mut words = bytes.chunks_exact(8).filter_map(|c| c.try_into().ok()).map(u64::from_le_bytes);
-        let bad = || {
+        Self::parse(&fs::read(path)?).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("{} is no list of acknowledgements", path.display()),
             )
+        })
+    }
+
+    /// `None` if this is no such list, or not a whole one.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let (words, []) = bytes.as_chunks::<8>() else {
+            return None;
         };
-        let (Some(MAGIC), Some(volume), Some(sectors)) = (words.next(), words.next(), words.next()) else {
-            return Err(bad());
+        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let [MAGIC, volume, sectors, rest @ ..] = &words[..] else {
+            return None;
         };
-        let rest: Vec<u64> = words.collect();
-        let request = |w: &[u64]| w.try_into().ok().and_then(Request::of_words);
-        let requests: Option<Vec<Request>> = rest.chunks(WORDS).map(request).collect();
-        Ok(Self { volume, sectors, requests: requests.ok_or_else(bad)? })
+        let (requests, []) = rest.as_chunks::<WORDS>() else {
+            return None;
+        };
+        let requests: Option<Vec<Request>> =
+            requests.iter().map(|words| Request::of_words(*words).filter(|r| r.fits(*sectors))).collect();
+        Some(Self { volume: *volume, sectors: *sectors, requests: requests? })
     }
 }

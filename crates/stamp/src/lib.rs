@@ -17,6 +17,7 @@ mod crashes;
 mod daemon;
 mod direct;
 mod expectation;
+pub mod fuzzing;
 mod history;
 mod nbd;
 mod random;

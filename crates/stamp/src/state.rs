@@ -39,29 +39,35 @@ impl State {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read?,
         };
-        let mut words = bytes.chunks_exact(8).filter_map(|c| c.try_into().ok()).map(u64::from_le_bytes);
-        match Self::parse(&mut words) {
-            Some(state) if words.next().is_none() => Ok(Some(state)),
-            _ => Err(io::ErrorKind::InvalidData.into()),
-        }
+        Self::parse(&bytes).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    fn parse(words: &mut impl Iterator<Item = u64>) -> Option<Self> {
-        if words.next()? != MAGIC {
+    /// `None` if this is no state, or not a whole one.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let (words, []) = bytes.as_chunks::<8>() else {
             return None;
-        }
-        let (volume, round, seq, sectors, open_count) =
-            (words.next()?, words.next()?, words.next()?, words.next()?, words.next()?);
-        let settled: Vec<Version> = words.take(sectors as usize).map(Version::from_bits).collect();
-        if settled.len() as u64 != sectors {
+        };
+        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let [MAGIC, volume, round, seq, sectors, open_count, rest @ ..] = &words[..] else {
+            return None;
+        };
+        let (settled, rest) = rest.split_at_checked(usize::try_from(*sectors).ok()?)?;
+        let (pairs, []) = rest.as_chunks::<2>() else {
+            return None;
+        };
+        if pairs.len() as u64 != *open_count {
             return None;
         }
         let mut open = BTreeMap::<u64, Vec<Version>>::new();
-        for _ in 0..open_count {
-            let sector = words.next()?;
-            open.entry(sector).or_default().push(Version::from_bits(words.next()?));
+        for [sector, version] in pairs {
+            if sector >= sectors {
+                return None;
+            }
+            open.entry(*sector).or_default().push(Version::from_bits(*version));
         }
-        Some(Self { volume, round: round as u32, seq, expectation: Expectation::of(0, settled, open) })
+        let settled = settled.iter().map(|bits| Version::from_bits(*bits)).collect();
+        let expectation = Expectation::of(0, settled, open);
+        Some(Self { volume: *volume, round: u32::try_from(*round).ok()?, seq: *seq, expectation })
     }
 
     /// Writes the file, in one step.
@@ -69,6 +75,13 @@ impl State {
     /// # Errors
     /// As the system gives them.
     pub fn save(&self, path: &Path) -> io::Result<()> {
+        let new = path.with_extension("new");
+        fs::write(&new, self.to_bytes())?;
+        fs::rename(&new, path)
+    }
+
+    /// What [`State::parse`] reads.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let settled = self.expectation.settled();
         let open: Vec<u64> = self
             .expectation
@@ -85,10 +98,7 @@ impl State {
             open.len() as u64 / 2,
         ];
         let words = head.into_iter().chain(settled.iter().map(|v| v.to_bits())).chain(open);
-        let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-        let new = path.with_extension("new");
-        fs::write(&new, bytes)?;
-        fs::rename(&new, path)
+        words.flat_map(u64::to_le_bytes).collect()
     }
 }
 

@@ -35,7 +35,9 @@ impl FromStr for Mix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let shares: Result<Vec<u64>, _> = text.split(',').map(str::parse).collect();
+        // Their sum fits 64 bits.
+        let shares: Result<Vec<u64>, _> =
+            text.split(',').map(|share| share.parse::<u32>().map(u64::from)).collect();
         match shares.as_deref() {
             Ok([write, read, zero, flush]) if write + read + zero + flush > 0 => {
                 Ok(Self { write: *write, read: *read, zero: *zero, flush: *flush })

@@ -6,8 +6,8 @@ use forebay_control::{Answer, FailureKind, Request};
 
 use super::ask;
 use crate::cli::{Failure, Outcome};
-use crate::control_path::volume_name;
 use crate::output::print;
+use crate::volume_name;
 
 /// Arguments of `forebay attach`.
 #[derive(clap::Args)]
@@ -15,7 +15,7 @@ use crate::output::print;
 Needs a daemon that runs as root. A volume that is attached already keeps its device.")]
 pub struct Args {
     /// The volume
-    #[arg(value_parser = volume_name)]
+    #[arg(value_parser = volume_name::parse)]
     name: String,
 
     /// The daemon's control socket, if not the default one

@@ -6,16 +6,16 @@ use forebay_control::Request;
 
 use super::ask;
 use crate::cli::Outcome;
-use crate::control_path::volume_name;
 use crate::meter::Meter;
 use crate::output::print;
+use crate::volume_name;
 
 /// Arguments of `forebay detach`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  forebay detach db\n  forebay detach db --release")]
 pub struct Args {
     /// The volume
-    #[arg(value_parser = volume_name)]
+    #[arg(value_parser = volume_name::parse)]
     name: String,
 
     /// Also destage everything, stop serving the volume and part it from its cache for good; the backing alone is

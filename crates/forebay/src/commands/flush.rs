@@ -6,16 +6,16 @@ use forebay_control::Request;
 
 use super::ask;
 use crate::cli::Outcome;
-use crate::control_path::volume_name;
 use crate::meter::Meter;
 use crate::output::print;
+use crate::volume_name;
 
 /// Arguments of `forebay flush`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay flush db")]
 pub struct Args {
     /// The volume
-    #[arg(value_parser = volume_name)]
+    #[arg(value_parser = volume_name::parse)]
     name: String,
 
     /// The daemon's control socket, if not the default one

@@ -7,9 +7,9 @@ use forebay_nbd::Address;
 use forebay_policy::{Admission, Durability, OnFull, WritePolicy};
 
 use crate::cli::Outcome;
-use crate::control_path::volume_name;
 use crate::daemon;
 use crate::plan::{DeviceDecoration, Plan};
+use crate::volume_name;
 
 /// A parser for an enum of `forebay_policy`, which lists the spellings in help and completions.
 macro_rules! choice {
@@ -28,7 +28,7 @@ Runs in the foreground and prints a line that begins with `ready` when it accept
 stop it cleanly; a second one stops it at once, which loses nothing that was acknowledged.")]
 pub struct Args {
     /// Name of the volume; with --config, serve only this one of the file
-    #[arg(long, value_parser = volume_name)]
+    #[arg(long, value_parser = volume_name::parse)]
     pub name: Option<String>,
 
     /// The cache, made by `forebay format`: a file or block device, pmem:PATH to map it into memory, or

@@ -7,14 +7,14 @@ use forebay_policy::Settings;
 
 use super::ask;
 use crate::cli::Outcome;
-use crate::control_path::volume_name;
+use crate::volume_name;
 
 /// Arguments of `forebay set`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay set db write-policy=write-through on-full=bypass")]
 pub struct Args {
     /// The volume
-    #[arg(value_parser = volume_name)]
+    #[arg(value_parser = volume_name::parse)]
     name: String,
 
     /// Settings to change, all at once or, if one is not understood, none; names and values are those of the

@@ -11,16 +11,17 @@ use serde::Serialize;
 
 use super::ask;
 use crate::cli::{Failure, Outcome};
-use crate::control_path::{runtime_directory, volume_name};
+use crate::control_path::runtime_directory;
 use crate::output::{print, print_json};
 use crate::size;
+use crate::volume_name;
 
 /// Arguments of `forebay status`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  forebay status\n  forebay status db --json")]
 pub struct Args {
     /// The volume; without it, every volume of every daemon whose socket lies in the default directory
-    #[arg(value_parser = volume_name)]
+    #[arg(value_parser = volume_name::parse)]
     name: Option<String>,
 
     /// Print JSON: one object with a NAME, {"volumes": [...]} without
