@@ -3,22 +3,23 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use forebay_block::{BufMut, DeviceOp, IoError, Nanos, Op, Origin};
-use forebay_engine::{Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role, State};
+use forebay_block::{DeviceOp, IoError, Nanos};
+use forebay_engine::{Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role, State};
 use forebay_policy::Settings;
 
 use crate::device::Device;
 use crate::emulated::Emulated;
 use crate::fault::OpKind;
 use crate::oracle::Ticket;
-use crate::plan::Action;
 use crate::random::Random;
-use crate::stamp::{self, SECTOR, WriteNo};
+use crate::stamp::{SECTOR, WriteNo};
 use crate::subject::Subject;
 use crate::trace;
 use crate::violation::{Interrupt, broken};
 use crate::wall;
 use crate::world::World;
+
+mod requests;
 
 const SECTOR_BYTES: u64 = SECTOR as u64;
 /// Most steps of one life: far more than any plan needs (P7).
@@ -383,93 +384,6 @@ impl<'w, S: Subject> Life<'w, S> {
         RequestId(self.next_id)
     }
 
-    /// Hands a request or command of the script to the engine. [`Action::Drain`] is for the script's driver.
-    ///
-    /// # Errors
-    /// The crash.
-    pub fn issue(&mut self, action: Action) -> Result<(), Interrupt> {
-        self.count_step()?;
-        let id = self.new_id();
-        self.note(&[5, id.0], || (format!("issue  {:>4} {action}", id.0), sectors_of(&action)));
-        match action {
-            Action::Drain => Ok(()),
-            Action::Set(settings) => {
-                self.settings = settings;
-                self.order(id, Ordered::Set, Command::Set(settings));
-                Ok(())
-            }
-            Action::Destage => {
-                let floors = self.world.oracle.floors(0, self.world.shape.volume_bytes / SECTOR_BYTES);
-                let ticket = self.world.oracle.issue_flush();
-                self.order(id, Ordered::Destage { floors, ticket }, Command::Destage);
-                Ok(())
-            }
-            request => {
-                self.request(id, request);
-                Ok(())
-            }
-        }
-    }
-
-    /// Asks the engine to stop.
-    ///
-    /// # Errors
-    /// The crash.
-    pub fn stop(&mut self, destage: bool) -> Result<(), Interrupt> {
-        self.count_step()?;
-        let id = self.new_id();
-        self.note(&[6, id.0], || (format!("stop   {:>4} destage={destage}", id.0), Vec::new()));
-        self.stopping = true;
-        self.order(id, Ordered::Stop { destage }, Command::Stop { destage });
-        Ok(())
-    }
-
-    fn order(&mut self, id: RequestId, ordered: Ordered, command: Command) {
-        self.commands.push((id, ordered));
-        self.engine.handle(Event::Command { id, command }, self.now);
-    }
-
-    fn request(&mut self, id: RequestId, action: Action) {
-        let mut origin = Origin::default();
-        let oracle = &mut self.world.oracle;
-        let durable_mode = self.settings.durability == forebay_policy::Durability::Write;
-        let (op, asked, offset, len) = match action {
-            Action::Read { offset, len } => {
-                (Op::Read { offset, len: len as usize }, Asked::Read(oracle.issue_read()), offset, len)
-            }
-            Action::Status { offset, len } => {
-                (Op::Status { offset, len }, Asked::Status(oracle.issue_read()), offset, len)
-            }
-            Action::Write { offset, len, fua, sync } => {
-                origin.sync = sync;
-                let first = offset / SECTOR_BYTES;
-                let no = oracle.issue_write(first, len / SECTOR_BYTES, false, fua || durable_mode);
-                let mut data = BufMut::zeroed(len as usize);
-                stamp::fill(&mut data, first, no);
-                self.world.stats.bytes_written += len;
-                (Op::Write { offset, data: data.freeze(), fua }, Asked::Write(no), offset, len)
-            }
-            Action::Zero { offset, len, fua, unmap } => {
-                let (first, count) = (offset / SECTOR_BYTES, len / SECTOR_BYTES);
-                let no = oracle.issue_write(first, count, true, fua || durable_mode);
-                (Op::Zero { offset, len, unmap, fua }, Asked::Write(no), offset, len)
-            }
-            _ => (Op::Flush, Asked::Flush(oracle.issue_flush()), 0, 0),
-        };
-        self.world.stats.requests += 1;
-        self.pending.push(Pending {
-            id,
-            asked,
-            first: offset / SECTOR_BYTES,
-            count: len / SECTOR_BYTES,
-            settings: self.settings,
-            errors: self.errors(),
-            after_stop: self.stopping,
-            issued: self.world.oracle.now(),
-        });
-        self.engine.handle(Event::Request { id, op, origin }, self.now);
-    }
-
     /// The process is gone: what was being retired may have become durable or not.
     pub fn end(self) -> Random {
         let mut random = self.random;
@@ -477,15 +391,5 @@ impl<'w, S: Subject> Life<'w, S> {
             self.world.void_log = true;
         }
         random
-    }
-}
-
-fn sectors_of(action: &Action) -> Vec<(u64, u64)> {
-    match action {
-        Action::Read { offset, len }
-        | Action::Write { offset, len, .. }
-        | Action::Zero { offset, len, .. }
-        | Action::Status { offset, len } => vec![(offset / SECTOR_BYTES, len / SECTOR_BYTES)],
-        _ => Vec::new(),
     }
 }

@@ -1,0 +1,182 @@
+//! Damage that devices do not report: what it may cost, and what later writes prove.
+
+use forebay_block::{BLOCK_BYTES, DeviceOp};
+use forebay_engine::Role;
+use forebay_format::Layout;
+
+use super::{SECTOR_BYTES, World};
+use crate::device::Harm;
+use crate::fault::Rot;
+use crate::random::Random;
+use crate::stamp::{self, Content, SECTOR};
+
+const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES / SECTOR_BYTES;
+
+/// A write to the cache that did not do what was reported, until a later one proves that it should be there.
+pub(super) struct Breach {
+    /// When it was durable as far as the engine could know; never, if no flush has come since.
+    durable: Option<u64>,
+    completed: u64,
+    /// See [`Harm::hidden`].
+    hidden: bool,
+}
+
+impl World {
+    /// A write to the cache completed that was submitted at `submitted`.
+    pub fn cache_written(&mut self, submitted: u64, (offset, len, durable): (u64, u64, bool), harm: Harm) {
+        if !self.decays {
+            return;
+        }
+        self.overtaken_until_now(submitted);
+        if harm == Harm::default() {
+            match durable {
+                true => self.proof = self.proof.max(submitted),
+                // A summary speaks only of its own segment.
+                false
+                    if (offset + len - Layout::SEGMENTS_OFFSET)
+                        .is_multiple_of(u64::from(self.shape.segment_bytes)) => {}
+                false => self.unproven.push((submitted, self.steps)),
+            }
+            let first = ((offset - Layout::SEGMENTS_OFFSET) / SECTOR_BYTES) as usize;
+            let range = first..first + (len / SECTOR_BYTES) as usize;
+            self.written[range.clone()].fill(self.steps);
+            self.durable[range].fill(durable);
+            return;
+        }
+        self.excuse_errors(&harm);
+        let (durable, completed) = (durable.then_some(self.steps), self.steps);
+        self.breaches.push(Breach { durable, completed, hidden: harm.hidden });
+    }
+
+    /// A write completes that was submitted at `submitted`. What overtook it was not known to be durable before: the log
+    /// proves only what is durable with everything before it.
+    fn overtaken_until_now(&mut self, submitted: u64) {
+        let now = self.steps;
+        self.written.iter_mut().filter(|w| **w > submitted).for_each(|w| *w = now);
+        let since = |b: &&mut Breach| b.durable.is_some_and(|at| at > submitted);
+        self.breaches.iter_mut().filter(since).for_each(|b| b.durable = Some(now));
+    }
+
+    /// A flush of the cache completed that was submitted at `submitted`.
+    pub fn cache_flushed(&mut self, submitted: u64) {
+        if !self.decays {
+            return;
+        }
+        for (written, durable) in self.written.iter_mut().zip(&mut self.durable) {
+            if !*durable && (1..submitted).contains(written) {
+                (*written, *durable) = (self.steps, true);
+            }
+        }
+        let covered = |(_, completed): &(u64, u64)| *completed < submitted;
+        let latest = self.unproven.iter().filter(|w| covered(w)).map(|w| w.0).max();
+        self.proof = self.proof.max(latest.unwrap_or(0));
+        self.unproven.retain(|w| !covered(w));
+        for b in self.breaches.iter_mut().filter(|b| b.completed < submitted) {
+            b.durable.get_or_insert(self.steps);
+        }
+    }
+
+    /// What is in flight may land: what lies there then is not what was written and proven before.
+    pub(super) fn forget_in_flight(&mut self) {
+        for io in &self.cache.in_flight {
+            let DeviceOp::Write { offset, .. } = io.op else { continue };
+            let first = ((offset - Layout::SEGMENTS_OFFSET) / SECTOR_BYTES) as usize;
+            let sectors = first..first + (io.op.write_bytes() / SECTOR_BYTES) as usize;
+            // Kept only where damage is part of the plan.
+            self.written.get_mut(sectors).into_iter().flatten().for_each(|written| *written = 0);
+        }
+    }
+
+    /// What the cache may have lost in a power cut proves nothing any more, and cannot be missed.
+    pub(super) fn forget_volatile(&mut self) {
+        self.unproven.clear();
+        for (written, _) in self.written.iter_mut().zip(&self.durable).filter(|(_, durable)| !**durable) {
+            *written = 0;
+        }
+    }
+
+    /// What was lost without a trace at the log's end cannot be missed: nothing that came later proves it.
+    /// The end takes with it whatever stood there: the log goes back to an earlier moment, as a whole.
+    pub(super) fn excuse_lost_tail(&mut self) {
+        let proof = self.proof;
+        let unproven = |b: &Breach| b.hidden || b.durable.is_none_or(|at| proof <= at);
+        if self.breaches.iter().any(unproven) || self.traces_may_be_hidden() {
+            self.oracle.excuse_all_stale();
+        }
+        self.breaches.retain(|b| !unproven(b));
+    }
+
+    /// Of two faults one may have destroyed what would prove the other.
+    fn traces_may_be_hidden(&self) -> bool {
+        self.breaches.len() > 1 || (self.damaged && !self.breaches.is_empty())
+    }
+
+    /// Blocks whose copy on the cache was harmed may fail to be read, but never read wrong.
+    fn excuse_errors(&mut self, harm: &Harm) {
+        self.structure_harmed |= harm.structure;
+        for s in &harm.sectors {
+            let first = s / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
+            for sector in first..first + SECTORS_PER_BLOCK {
+                self.oracle.excuse_error(sector);
+            }
+        }
+    }
+
+    /// Damages a sector that was written a while ago: some later record must prove that it should be there.
+    pub fn damage(&mut self, role: Role, rot: Rot, pick: u64) {
+        let mut random = Random::new(pick);
+        if role == Role::Backing {
+            let sector = random.below(self.shape.volume_bytes / SECTOR_BYTES);
+            self.backing.unreadable.push(sector);
+            self.excuse_errors(&Harm { sectors: vec![sector], ..Harm::default() });
+            self.stats.damages += 1;
+            return;
+        }
+        let base = Layout::SEGMENTS_OFFSET;
+        let place = |i: usize| base + (i * SECTOR) as u64;
+        let eligible: Vec<usize> = (0..self.written.len())
+            .filter(|i| self.durable[*i] && (1..self.proof).contains(&self.written[*i]))
+            .filter(|i| stamp::read(self.cache.media.read(place(*i), SECTOR)) != Content::Zero)
+            .collect();
+        if eligible.is_empty() {
+            return;
+        }
+        let victim = place(*random.pick(&eligible));
+        let mut harm = Harm::default();
+        harm.add(self.cache.media.read(victim, SECTOR));
+        match rot {
+            Rot::Flip => {
+                let bit = random.below(SECTOR_BYTES * 8) as usize;
+                self.cache.media.damage(victim, |s| s[bit / 8] ^= 1 << (bit % 8));
+            }
+            Rot::Zeroed => self.cache.media.damage(victim, |s| s.fill(0)),
+            Rot::Copied => {
+                let other = self.cache.media.read(place(*random.pick(&eligible)), SECTOR).to_vec();
+                self.cache.media.damage(victim, |s| s.copy_from_slice(&other));
+            }
+            Rot::Unreadable => self.cache.unreadable.push(victim / SECTOR_BYTES),
+        }
+        self.stats.damages += 1;
+        self.excuse_errors(&harm);
+        self.damaged = true;
+        if self.traces_may_be_hidden() {
+            self.oracle.excuse_all_stale();
+        }
+    }
+
+    /// Makes a sector of the cache, counted from its first segment on, hold something else. Whatever cannot be read
+    /// afterwards is excused, and so is a refusal to start; what is read must still be right.
+    pub fn tamper(&mut self, sector: usize, content: &[u8]) {
+        let offset = Layout::SEGMENTS_OFFSET + (sector * SECTOR) as u64;
+        self.cache.media.damage(offset, |s| s.copy_from_slice(content));
+        self.stats.damages += 1;
+        let sectors =
+            (0..self.shape.volume_bytes / SECTOR_BYTES).step_by(SECTORS_PER_BLOCK as usize).collect();
+        self.excuse_errors(&Harm { sectors, structure: true, hidden: false });
+    }
+
+    /// Whether a refusal to start is excused.
+    pub fn may_refuse(&self) -> bool {
+        self.structure_harmed || !self.cache.unreadable.is_empty() || !self.breaches.is_empty()
+    }
+}
