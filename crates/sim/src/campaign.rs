@@ -2,11 +2,14 @@
 
 use std::fmt::Write as _;
 
+use forebay_engine::{Engine, Params};
+
 use crate::fault::Effect;
 use crate::generate::{self, Options};
 use crate::plan::Plan;
 use crate::run::{Outcome, Simulator};
 use crate::shrink;
+use crate::subject::Subject;
 use crate::trace::{self, Detail};
 use crate::violation::Violation;
 use crate::world::Stats;
@@ -53,6 +56,27 @@ pub struct Campaign {
     pub twice: u64,
 }
 
+/// Runs a plan without and with the verifier's second opinion: what the verifier or a difference breaks.
+fn run_twice<S: Subject>(
+    simulator: &mut Simulator,
+    plan: &Plan,
+    make: &mut impl FnMut(Params) -> S,
+) -> Option<Violation> {
+    let [first, second] = [false, true].map(|second_opinion| {
+        simulator.second_opinion = second_opinion;
+        simulator.run_with(plan, Detail::HashData, &mut *make)
+    });
+    simulator.second_opinion = false;
+    let differ = || Violation {
+        promise: "replay",
+        message: "the same plan has two different histories".to_owned(),
+        sectors: Vec::new(),
+        round: plan.rounds.len().saturating_sub(1),
+        step: 0,
+    };
+    second.violation.clone().or_else(|| (first != second).then(differ))
+}
+
 /// One seed in so many is run twice.
 const TWICE_EVERY: u64 = 64;
 
@@ -67,27 +91,38 @@ impl Campaign {
         self.seeds += 1;
         let plan = generate::plan(seed, self.options);
         let finding = self.plan(&plan, true);
-        if finding.is_none() && seed.is_multiple_of(TWICE_EVERY) { self.differs(&plan) } else { finding }
+        match finding {
+            None if seed.is_multiple_of(TWICE_EVERY) => self.differs(&plan, true),
+            finding => finding,
+        }
     }
 
     /// Runs a plan twice and compares every byte that went to and fro; the second time the verifier looks at each
-    /// cache that a crash leaves.
-    pub fn differs(&mut self, plan: &Plan) -> Option<Finding> {
+    /// cache that a crash leaves. What is found is shortened, if that is wished.
+    pub fn differs(&mut self, plan: &Plan, shrink: bool) -> Option<Finding> {
+        self.differs_with(plan, shrink, Engine::new)
+    }
+
+    /// As [`Campaign::differs`], run against whatever `make` makes.
+    pub fn differs_with<S: Subject>(
+        &mut self,
+        plan: &Plan,
+        shrink: bool,
+        mut make: impl FnMut(Params) -> S,
+    ) -> Option<Finding> {
         self.twice += 1;
-        let [first, second] = [false, true].map(|second_opinion| {
-            self.simulator.second_opinion = second_opinion;
-            self.simulator.run(plan, Detail::HashData)
-        });
-        self.simulator.second_opinion = false;
-        let differ = || Violation {
-            promise: "wall",
-            message: "the same plan has two different histories".to_owned(),
-            sectors: Vec::new(),
-            round: 0,
-            step: 0,
-        };
-        let violation = second.violation.clone().or_else(|| (first != second).then(differ))?;
-        Some(Finding { violation, plan: plan.clone(), timeline: String::new() })
+        let simulator = &mut self.simulator;
+        let violation = run_twice(simulator, plan, &mut make)?;
+        let mut found = (plan.clone(), violation);
+        if shrink {
+            found = shrink::shrink(plan, found.1, |p| run_twice(simulator, p, &mut make));
+        }
+        let (plan, violation) = found;
+        simulator.second_opinion = true;
+        let lines = simulator.run_with(&plan, Detail::Lines, &mut make).lines;
+        simulator.second_opinion = false;
+        let timeline = trace::timeline(&lines, &violation.sectors);
+        Some(Finding { violation, plan, timeline })
     }
 
     /// Adds what another campaign has counted, which begins to count anew.

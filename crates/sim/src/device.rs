@@ -22,6 +22,8 @@ pub struct Harm {
     /// Where a record is missing lies one of the same number that a crash had torn: nothing tells it from the missing
     /// one with damaged data.
     pub hidden: bool,
+    /// The device was reset: whatever no flush had covered is gone, `sectors` among it.
+    pub reset: bool,
 }
 
 impl Harm {
@@ -269,7 +271,13 @@ impl Device {
                 self.write(offset, Data::Zeroes(len as usize), false, io.effect, harm);
             }
             DeviceOp::Flush if done => self.media.flush(io.flush_mark),
-            DeviceOp::Flush => self.media.fail_flush(io.flush_mark, io.effect == Some(Effect::Reset)),
+            DeviceOp::Flush => {
+                harm.reset = io.effect == Some(Effect::Reset);
+                if harm.reset {
+                    self.media.volatile().for_each(|data| harm.add(&data));
+                }
+                self.media.fail_flush(io.flush_mark, harm.reset);
+            }
         }
         match error {
             Some(kind) => Err(IoError::new(kind, "simulated fault")),

@@ -411,7 +411,10 @@ impl Manner {
                     Effect::NoSpace,
                     Effect::Slow,
                     Effect::Stuck,
+                    Effect::Reset,
                 ]);
+                // Only a flush knows what a reset is; of other operations it would be any error.
+                let on = if effect == Effect::Reset { OpKind::Flush } else { on };
                 Fault { role, on, effect, first, count }
             };
             faults.push(fault);

@@ -342,7 +342,13 @@ impl<'w, S: Subject> Life<'w, S> {
                 (id, Ok(None))
             }
             Due::Cache(id) => (id, self.complete_cache(id)),
-            Due::Backing(id) => (id, self.world.backing.complete(id).0),
+            Due::Backing(id) => {
+                let (result, harm) = self.world.backing.complete(id);
+                if harm.reset {
+                    self.world.oracle.lose_unflushed();
+                }
+                (id, result)
+            }
         };
         self.note(&[4, id.0, u64::from(result.is_ok())], || {
             let outcome = match &result {
@@ -367,6 +373,9 @@ impl<'w, S: Subject> Life<'w, S> {
             _ => None,
         });
         let (result, harm) = self.world.cache.complete(id);
+        if harm.reset {
+            self.world.cache_reset(&harm);
+        }
         match (change, &result) {
             (Some((submitted, Some(write))), Ok(_)) => self.world.cache_written(submitted, write, harm),
             (Some((submitted, None)), Ok(_)) => self.world.cache_flushed(submitted),

@@ -226,6 +226,11 @@ impl Media {
         self.unflushed.iter_mut().for_each(|e| e.abandoned = false);
     }
 
+    /// What a power cut now could lose.
+    pub fn volatile(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.unflushed.iter().filter(|e| !e.durable).map(|e| e.data.flat())
+    }
+
     /// Whether a power cut now could lose anything.
     pub fn is_volatile(&self) -> bool {
         !self.unflushed.is_empty()

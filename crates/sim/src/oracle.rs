@@ -113,6 +113,8 @@ pub struct Oracle {
     unflushed: Vec<u32>,
     /// Acknowledged, not durable, and never going to be: the flush that should have covered them failed.
     doubtful: Vec<u32>,
+    /// Acknowledged, and gone for good at the next crash unless a flush covers them first: the cache was reset.
+    shaken: Vec<u32>,
     /// Versions of an earlier run that a read returned: sector, write, time.
     recovered: Vec<(u64, u32, u64)>,
     open_reads: Vec<u64>,
@@ -135,6 +137,7 @@ impl Oracle {
             failed: Vec::new(),
             unflushed: Vec::new(),
             doubtful: Vec::new(),
+            shaken: Vec::new(),
             recovered: Vec::new(),
             open_reads: Vec::new(),
         };
@@ -151,6 +154,7 @@ impl Oracle {
         self.failed.clear();
         self.unflushed.clear();
         self.doubtful.clear();
+        self.shaken.clear();
         self.recovered.clear();
         self.open_reads.clear();
         self.writes.clear();
@@ -271,7 +275,8 @@ impl Oracle {
         let unflushed = std::mem::take(&mut self.unflushed);
         for no in unflushed {
             if covered(&self.writes[no as usize]) {
-                self.writes[no as usize].kept = Kept::Cut;
+                let w = &mut self.writes[no as usize];
+                (w.kept, w.certain) = (Kept::Cut, w.certain.min(now));
                 self.bury_older(no, now);
                 self.forgive(no, now);
             } else {

@@ -1,9 +1,57 @@
 //! What a crash may take back, and what the backing alone must have.
 
-use super::{Crash, Kept, NEVER, Oracle, Sector, Wrong};
+use super::{Crash, Kept, NEVER, Oracle, Sector, Version, Wrong};
 use crate::stamp::{self, Content, SECTOR, WriteNo};
 
 impl Oracle {
+    /// Nothing is promised of a write any more, unless a flush covers it later.
+    fn lose(&mut self, no: u32) {
+        let w = &mut self.writes[no as usize];
+        if w.kept < Kept::Cut {
+            (w.certain, w.kept) = (NEVER, Kept::No);
+        }
+    }
+
+    /// The backing was reset: what no flush has covered may be gone, as with any disk, and an older version be back.
+    /// A flush that is acknowledged later promises it all the same.
+    pub fn lose_unflushed(&mut self) {
+        for no in self.unflushed.clone().into_iter().chain(self.doubtful.clone()) {
+            self.lose(no);
+            let w = &self.writes[no as usize];
+            for sector in w.first..w.first + w.count {
+                self.reopen(sector);
+            }
+        }
+        for (sector, _, _) in std::mem::take(&mut self.recovered) {
+            self.reopen(sector);
+        }
+    }
+
+    /// What the sector holds has to be read anew.
+    fn reopen(&mut self, sector: u64) {
+        let state = &mut self.sectors[sector as usize];
+        for v in &mut state.versions {
+            v.hidden = NEVER;
+            if v.kept < Kept::Cut {
+                (v.seen, v.kept) = (NEVER, Kept::No);
+            }
+        }
+        let issue = |v: &Version| {
+            Some(&self.writes[v.write as usize]).filter(|w| w.certain != NEVER).map(|w| w.issue)
+        };
+        state.floor = state.versions.iter().filter_map(issue).max().unwrap_or(0);
+    }
+
+    /// The cache was reset: what no flush has covered is gone, but not forgotten before the next crash.
+    pub fn lose_unflushed_at_next_crash(&mut self) {
+        self.shaken.extend(self.unflushed.iter().chain(&self.doubtful));
+        for (sector, no, _) in std::mem::take(&mut self.recovered) {
+            if let Some(v) = self.sectors[sector as usize].versions.iter_mut().find(|v| v.write == no) {
+                v.kept = Kept::No;
+            }
+        }
+    }
+
     /// The run ended.
     pub fn crash(&mut self, crash: Crash) {
         let now = self.tick();
@@ -13,11 +61,13 @@ impl Oracle {
         for no in std::mem::take(&mut self.open).into_iter().chain(failed) {
             self.writes[no as usize].end = now;
         }
+        for no in std::mem::take(&mut self.shaken) {
+            self.lose(no);
+        }
         if crash.survives == Kept::Cut {
             let doubtful = std::mem::take(&mut self.doubtful);
             for no in std::mem::take(&mut self.unflushed).into_iter().chain(doubtful) {
-                let w = &mut self.writes[no as usize];
-                (w.certain, w.kept) = (NEVER, Kept::No);
+                self.lose(no);
             }
             self.recovered.clear();
         }

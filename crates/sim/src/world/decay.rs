@@ -76,6 +76,13 @@ impl World {
         }
     }
 
+    /// The cache was reset, and has lost what no flush had covered: reading that fails, and the next start may not find it.
+    pub fn cache_reset(&mut self, harm: &Harm) {
+        self.forget_volatile();
+        self.excuse_blocks(&harm.sectors);
+        self.oracle.lose_unflushed_at_next_crash();
+    }
+
     /// What is in flight may land: what lies there then is not what was written and proven before.
     pub(super) fn forget_in_flight(&mut self) {
         for io in &self.cache.in_flight {
@@ -114,7 +121,11 @@ impl World {
     /// Blocks whose copy on the cache was harmed may fail to be read, but never read wrong.
     fn excuse_errors(&mut self, harm: &Harm) {
         self.structure_harmed |= harm.structure;
-        for s in &harm.sectors {
+        self.excuse_blocks(&harm.sectors);
+    }
+
+    fn excuse_blocks(&mut self, sectors: &[u64]) {
+        for s in sectors {
             let first = s / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
             for sector in first..first + SECTORS_PER_BLOCK {
                 self.oracle.excuse_error(sector);
@@ -172,7 +183,7 @@ impl World {
         self.stats.damages += 1;
         let sectors =
             (0..self.shape.volume_bytes / SECTOR_BYTES).step_by(SECTORS_PER_BLOCK as usize).collect();
-        self.excuse_errors(&Harm { sectors, structure: true, hidden: false });
+        self.excuse_errors(&Harm { sectors, structure: true, ..Harm::default() });
     }
 
     /// Whether a refusal to start is excused.
