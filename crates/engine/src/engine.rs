@@ -157,14 +157,15 @@ impl Engine {
     fn run(&mut self) {
         loop {
             self.log_acknowledge();
-            self.failure_step();
             self.requests_start_waiting();
             self.reclaim_step();
             self.log_form_batches();
             self.log_flush_if_wanted();
             self.destage_step();
-            // A command that moved on may have given the other parts something to do.
-            if !self.commands_step() || self.life == Life::Stopped {
+            // Only now is it known whether what is still dirty can be read at all.
+            let failure_moved = self.failure_step();
+            // A command that moved on may have given the other parts something to do, and so may a failure.
+            if !(self.commands_step() || failure_moved) || self.life == Life::Stopped {
                 break;
             }
         }

@@ -124,9 +124,11 @@ impl Engine {
         if self.failure.stuck() { Gate::Refuse } else { Gate::Wait }
     }
 
-    pub(crate) fn failure_step(&mut self) {
-        if !matches!(self.failure.phase, Phase::Evacuating | Phase::Stuck) {
-            return;
+    /// Goes on when everything has been evacuated, or nothing more can be; whether it did.
+    pub(crate) fn failure_step(&mut self) -> bool {
+        let phase = self.failure.phase;
+        if !matches!(phase, Phase::Evacuating | Phase::Stuck) {
+            return false;
         }
         let evacuated = self.segments.dirty() == 0 && self.destage.is_idle();
         if evacuated || self.mutant(Mutation::RetiresEarly) {
@@ -136,6 +138,7 @@ impl Engine {
         } else if self.failure.phase == Phase::Evacuating && self.destage_is_exhausted() {
             self.failure_stuck();
         }
+        self.failure.phase != phase
     }
 
     pub(crate) fn retire_done(&mut self, result: DeviceResult) {

@@ -44,7 +44,9 @@ impl Oracle {
 
     /// The cache was reset: what no flush has covered is gone, but not forgotten before the next crash.
     pub fn lose_unflushed_at_next_crash(&mut self) {
-        self.shaken.extend(self.unflushed.iter().chain(&self.doubtful));
+        // What is under way may have lost what has been written of it so far, and be acknowledged all the same.
+        let open = self.open.iter().filter(|no| !self.writes[**no as usize].durable);
+        self.shaken.extend(self.unflushed.iter().chain(&self.doubtful).chain(open));
         for (sector, no, _) in std::mem::take(&mut self.recovered) {
             if let Some(v) = self.sectors[sector as usize].versions.iter_mut().find(|v| v.write == no) {
                 v.kept = Kept::No;
