@@ -16,6 +16,7 @@
 pub mod checksum;
 mod cursor;
 mod error;
+pub mod identities;
 pub mod label;
 mod layout;
 pub mod pairing;

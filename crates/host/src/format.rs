@@ -8,6 +8,7 @@ use forebay_block::{Allocation, Buf, DeviceOp};
 use forebay_device::{Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Ring, open, run_alone};
 use forebay_engine::{Effect, Engine, Event, Params, Role};
 use forebay_format::Layout;
+use forebay_format::identities::Identities;
 use forebay_format::label::{Label, LabelState, Phase};
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_policy::Settings;
@@ -15,6 +16,7 @@ use forebay_policy::Settings;
 use crate::error::{CacheContent, HostError};
 use crate::identity::{fingerprint, host_id, host_name, random_id, wall_ns};
 use crate::label::{LabelPlace, sync_directory};
+use crate::pair::carry_out;
 use crate::superblocks::Bench;
 
 /// Bytes of zeroes that are written at a time.
@@ -92,7 +94,7 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
     }
     let place = LabelPlace::of(&*backing, options.backing.path(), volume_bytes);
     let has_label = place != LabelPlace::Nowhere;
-    let mut superblock = Superblock {
+    let superblock = Superblock {
         update: 0,
         layout,
         backing_id: random_id().map_err(failed)?,
@@ -108,10 +110,9 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
         },
     };
     prepare(&bench, &mut *cache, layout.cache_bytes(), progress)?;
-    if let Some(mut label) = new_label(&superblock, options.cache.path(), &place, &bench, &mut *backing)? {
-        place.write(&bench, &mut *backing, &mut label)?;
-    }
-    bench.write_superblock(&mut *cache, &mut superblock)?;
+    let label = new_label(&superblock, options.cache.path(), &place, &bench, &mut *backing)?;
+    let updates = Identities { superblock, label }.pair();
+    carry_out(&updates, &bench, &mut *cache, &mut *backing, &place)?;
     made.keep();
     Ok(Formatted {
         cache: cache.info().clone(),

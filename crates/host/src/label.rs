@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use forebay_block::{Buf, DeviceOp};
 use forebay_device::{Beside, Device, DeviceKind};
 use forebay_format::FormatError;
+use forebay_format::identities::Update;
 use forebay_format::label::{LABEL_BYTES, Label};
 
 use crate::error::HostError;
@@ -92,47 +93,46 @@ impl LabelPlace {
         }
     }
 
-    /// Counts the update and makes it durable.
-    pub(crate) fn write(
+    /// Makes an update of the label durable; others are none of its business.
+    pub(crate) fn carry_out(
         &self,
         bench: &Bench<'_>,
         backing: &mut dyn Device,
-        label: &mut Label,
+        update: &Update,
     ) -> Result<(), HostError> {
-        label.update += 1;
-        match self {
-            Self::SideFile(path) => {
-                let written = write_side_file(backing, path, label);
+        match (update, self) {
+            (Update::Label { offset, bytes }, Self::SideFile(path)) => {
+                let written = write_side_file(backing, path, *offset, &**bytes);
                 written.map_err(|e| HostError::system("write the label", path, e))
             }
-            Self::Behind(offset) => {
-                bench.write(backing, offset + Label::copy_offset(label.update), &label.encode())
+            (Update::Label { offset, bytes }, Self::Behind(start)) => {
+                bench.write(backing, start + offset, &**bytes)
             }
-            Self::Nowhere => Ok(()),
+            (Update::NoLabel, _) => self.erase(bench, backing),
+            (Update::Label { .. }, Self::Nowhere) | (Update::Superblock { .. }, _) => Ok(()),
         }
     }
 
-    /// The same as [`LabelPlace::write`] while the backing is busy: what lies in a file is written at once, what lies
-    /// on the device is returned as an operation.
+    /// Writes a copy of the label at this offset of its region while the backing is busy: what lies in a file is written at
+    /// once, what lies on the device is returned as an operation.
     pub(crate) fn write_while_busy(
         &self,
         backing: &mut dyn Device,
-        label: &mut Label,
+        offset: u64,
+        bytes: &[u8],
     ) -> io::Result<Option<DeviceOp>> {
-        label.update += 1;
         match self {
-            Self::SideFile(path) => write_side_file(backing, path, label).map(|()| None),
-            Self::Behind(offset) => Ok(Some(DeviceOp::Write {
-                offset: offset + Label::copy_offset(label.update),
-                bufs: vec![Buf::copy_of(&label.encode())],
-                durable: true,
-            })),
+            Self::SideFile(path) => write_side_file(backing, path, offset, bytes).map(|()| None),
+            Self::Behind(start) => {
+                let bufs = vec![Buf::copy_of(bytes)];
+                Ok(Some(DeviceOp::Write { offset: start + offset, bufs, durable: true }))
+            }
             Self::Nowhere => Ok(None),
         }
     }
 
     /// Removes every trace of the label.
-    pub(crate) fn erase(&self, bench: &Bench<'_>, backing: &mut dyn Device) -> Result<(), HostError> {
+    fn erase(&self, bench: &Bench<'_>, backing: &mut dyn Device) -> Result<(), HostError> {
         match self {
             Self::SideFile(path) => {
                 // No label is as good as an empty one.
@@ -160,10 +160,9 @@ fn read_side_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(region))
 }
 
-fn write_side_file(backing: &mut dyn Device, path: &Path, label: &Label) -> io::Result<()> {
-    let (offset, bytes) = (Label::copy_offset(label.update), label.encode());
-    backing.beside(Beside::Begins { offset, bytes: &bytes });
-    let written = write_durably(path, offset, &bytes);
+fn write_side_file(backing: &mut dyn Device, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    backing.beside(Beside::Begins { offset, bytes });
+    let written = write_durably(path, offset, bytes);
     backing.beside(Beside::Ended { well: written.is_ok() });
     written
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
 use forebay_format::Layout;
+use forebay_format::identities::Update;
 use forebay_format::superblock::{CacheState, Superblock};
 
 use crate::error::{CacheContent, HostError};
@@ -41,7 +42,11 @@ pub fn grow(
     superblock.layout.segment_count = count;
     // Zeroes first: nothing that happens to lie there can then be taken for a part of the log.
     write_zeroes(&bench, &mut *cache, before, superblock.layout.cache_bytes(), progress)?;
-    bench.write_superblock(&mut *cache, &mut superblock)?;
+    for update in superblock.updates() {
+        if let Update::Superblock { offset, bytes } = update {
+            bench.write(&mut *cache, offset, &*bytes)?;
+        }
+    }
     Ok(superblock.layout)
 }
 
@@ -59,14 +64,14 @@ pub fn shrink(
         let (ring, clock) = means(cache.path())?;
         let bench = Bench { ring: &ring, clock: &clock };
         let mut pair = claimed(&ring, &clock, cache, backing)?;
-        if cache_bytes >= pair.superblock.layout.cache_bytes() {
+        if cache_bytes >= pair.identities.superblock.layout.cache_bytes() {
             let why = "is not larger than that; `forebay grow` makes a cache larger";
             return Err(HostError::Size { path: cache.to_string(), why });
         }
         if let Err(LayoutError::TooSmall { least_bytes }) = new_layout(cache_bytes, 512) {
             return Err(HostError::CacheTooSmall { bytes: cache_bytes, least_bytes });
         }
-        let superblock = pair.superblock.clone();
+        let superblock = pair.identities.superblock.clone();
         pair.release(&bench)?;
         superblock
     };
@@ -104,7 +109,7 @@ fn claimed(ring: &Ring, clock: &Clock, cache: &DeviceSpec, backing: &DeviceSpec)
     let mut pair = Pair::open(ring, clock, &places, None)?;
     pair.decide(false)?;
     let bench = Bench { ring, clock };
-    match content(&bench, &mut *pair.cache, &pair.superblock) {
+    match content(&bench, &mut *pair.cache, &pair.identities.superblock) {
         CacheContent::Clean => Ok(pair),
         CacheContent::Dirty(dirty_bytes) => {
             Err(HostError::CacheDirty { cache: cache.to_string(), dirty_bytes })

@@ -1,4 +1,4 @@
-//! Reading and writing a cache's two superblock copies.
+//! Reading a cache's two superblock copies.
 
 use forebay_block::{Buf, DeviceOp};
 use forebay_device::{Clock, Device, Ring, run_alone};
@@ -76,19 +76,5 @@ impl Bench<'_> {
             return Err(HostError::CacheAlignment { cache, align, logical_block });
         }
         Ok(superblock)
-    }
-
-    /// Writes both copies, one after the other, so that a power cut leaves one whole.
-    pub(crate) fn write_superblock(
-        &self,
-        cache: &mut dyn Device,
-        superblock: &mut Superblock,
-    ) -> Result<(), HostError> {
-        superblock.update += 1;
-        let bytes = superblock.encode();
-        for offset in SUPERBLOCK_OFFSETS {
-            self.write(cache, offset, &bytes)?;
-        }
-        Ok(())
     }
 }

@@ -192,7 +192,7 @@ fn start_cached(
     };
     let mut pair = Pair::open(ring, clock, &places, decorate)?;
     let clean_stop = pair.begin_run(&bench, config.takeover)?;
-    let superblock = &pair.superblock;
+    let superblock = &pair.identities.superblock;
     let engine = Engine::new(Params {
         layout: superblock.layout,
         volume_bytes: superblock.volume_bytes,
@@ -225,9 +225,7 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
                 return Err(HostError::WithoutItsCache { backing, cache });
             }
             // From here on the two go separate ways, and the cache must never be used with this backing again.
-            label.state = LabelState::Released;
-            label.in_use = false;
-            place.write(&bench, &mut *backing, &mut label)?;
+            place.carry_out(&bench, &mut *backing, &label.leave_behind())?;
         }
     }
     let core = Core::Plain(Box::new(PassThrough::new(size_bytes)));
