@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!   a new pair:     label: paired ──► superblock
-//!   a run begins:   label: intent g+1 ──► superblock: g+1 ──► label: committed g+1 ──► recovery, service
+//!   a run begins:  (superblock: g, if the last start got no further than the label's intent) ──►
+//!                   label: intent g+1 ──► superblock: g+1 ──► label: committed g+1 ──► recovery, service
 //!   a run ends:     superblock: clean stop ──► label: not in use
 //!   removed:        label: released, both copies ──► superblock: released ──► no label
 //!   retired (P9):   label: retired ──► superblock: retired; either alone is enough
@@ -99,8 +100,16 @@ impl Identities {
     /// The [`Refusal`]; nothing has changed then, and nothing is to be written.
     pub fn begin_run(&mut self, starter: &Starter) -> Result<Vec<Update>, Refusal> {
         let next = decide(&self.superblock, self.label.as_ref(), &starter.host_id, starter.takeover)?;
-        let mut updates = Vec::with_capacity(4);
+        let mut updates = Vec::with_capacity(6);
         if let Some(label) = &mut self.label {
+            if self.superblock.layout.generation < label.generation {
+                // The run that the label speaks of never began. The superblock takes its number first: a second crash
+                // at the same place must not leave the label two ahead. The number itself is not used again, or
+                // today's backing would be taken for that of the run to come.
+                self.superblock.layout.generation = label.generation;
+                self.superblock.clean_stop = false;
+                updates.extend(self.superblock.updates());
+            }
             label.generation = next;
             label.phase = Phase::Intent;
             label.in_use = true;
@@ -234,16 +243,43 @@ mod tests {
     #[test]
     fn a_pair_starts_whatever_crashes_came_before() {
         let begun = Identities { superblock: superblock(), label: Some(label()) };
-        for path in 0..(4 * 4_usize).pow(3) {
+        for path in 0..(6 * 4_usize).pow(3) {
             let mut medium = Medium::new(&begun);
-            for crash in [path % 16, path / 16 % 16, path / 256] {
+            for crash in [path % 24, path / 24 % 24, path / 24 / 24] {
                 let updates = medium.read().begin_run(&starter());
                 let updates = updates.unwrap_or_else(|e| panic!("path {path}: {e} {:?}", medium.read()));
-                let (at, how) = (crash / 4, crash % 4);
+                let (at, how) = ((crash / 4).min(updates.len() - 1), crash % 4);
                 updates[..at].iter().for_each(|u| medium.write(u, &|_| true));
                 medium.write(&updates[at], &|sector| torn(how, sector));
             }
             assert!(medium.read().begin_run(&starter()).is_ok(), "path {path}");
+        }
+    }
+
+    /// Starts that crash at any write and starts that do not, in every order: a copy of one side from before a start that
+    /// came through never runs with the other side as it is after it.
+    #[test]
+    fn copies_from_before_a_run_are_refused_after_it() {
+        for path in 0..7_usize.pow(4) {
+            let mut medium = Medium::new(&Identities { superblock: superblock(), label: Some(label()) });
+            // What both sides were, and how many starts had come through.
+            let mut instants = vec![(medium.read(), 0)];
+            let mut runs = 0;
+            for start in 0..4 {
+                let updates = medium.read().begin_run(&starter()).unwrap();
+                let most = path / 7_usize.pow(start) % 7;
+                updates.iter().take(most).for_each(|u| medium.write(u, &|_| true));
+                runs += usize::from(most >= updates.len());
+                let now = medium.read();
+                for (then, before) in instants.iter().filter(|(_, before)| *before < runs) {
+                    let (superblock, label) = (then.superblock.clone(), then.label.clone());
+                    let older_cache = Identities { superblock, ..now.clone() }.begin_run(&starter());
+                    assert!(older_cache.is_err(), "path {path}, start {start}, cache of run {before}");
+                    let older_backing = Identities { label, ..now.clone() }.begin_run(&starter());
+                    assert!(older_backing.is_err(), "path {path}, start {start}, backing of run {before}");
+                }
+                instants.push((now, runs));
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 //! | committed | greater | the cache is an older copy: the backing has since run with a newer one |
 //! | committed | smaller | the backing is an older copy |
 //! | intent | equal | crash between superblock and confirmation |
-//! | intent | greater by one | crash between intent and superblock; nothing was written in that run, which begins anew |
+//! | intent | greater by one | crash between intent and superblock; nothing was written in that run |
 //! | intent | greater by more | the cache is an older copy |
 //! | intent | smaller | the backing is an older copy |
 
@@ -137,9 +137,7 @@ pub fn decide(
     if label.in_use && label.host_id != *host_id && !takeover {
         return Err(Refusal::OtherHost { host_name: label.host_name.clone() });
     }
-    // Not one above the label's: a run of which only the intent was written never began, and a second crash at the same
-    // place would leave the label two ahead of the cache.
-    Ok(cache + 1)
+    Ok(backing.max(cache) + 1)
 }
 
 #[cfg(test)]
