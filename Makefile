@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PREFIX ?= /usr/local
 
-SOAK_MINUTES ?= 10
+export SOAK_MINUTES ?= 10
 
 .PHONY: help setup build up down test bench soak lint fmt install clean
 
@@ -28,11 +28,8 @@ test: ## All that CI runs: lint, unit and integration tests, the scripts in test
 bench: build ## Run the benchmarks at full length; reports in ./forebay-bench
 	target/release/forebay bench volume --out forebay-bench
 
-soak: build ## The long forms of the tests: SOAK_MINUTES of simulation, a full cache of 8 GiB, over 1,000 power cuts
-	FOREBAY=$(CURDIR)/target/release/forebay FOREBAY_SIM_MINUTES=$(SOAK_MINUTES) tests/simulation.sh
-	FOREBAY_SIM_SHARE=1 FOREBAY_SIM_PATHS=20000 $(CARGO) test --locked -p forebay-sim --test simulation -- --nocapture sweeps small_worlds
-	FOREBAY=$(CURDIR)/target/release/forebay FOREBAY_CACHE_MB=8192 tests/restart-8g.sh
-	FOREBAY=$(CURDIR)/target/release/forebay N=1200 RUNS=12 tests/power-cuts.sh
+soak: ## The long forms of the tests: SOAK_MINUTES of simulation, all sweeps, a full cache of 8 GiB, over 1,000 power cuts
+	@scripts/soak.sh
 
 lint: ## Formatting, clippy, documentation; warnings are errors
 	@scripts/lint.sh

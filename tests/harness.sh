@@ -13,6 +13,7 @@ for binary in "$FOREBAY" "$FOREBAY_STAMP"; do
     [[ -x $binary ]] || (cd "$ROOT" && cargo build --locked --quiet -p "$(basename "$binary")")
 done
 unset FOREBAY_LOG
+export PYTHONDONTWRITEBYTECODE=1
 
 SCRIPT=$(basename "$0" .sh)
 SEED=${FOREBAY_SEED:-$((RANDOM * 32768 + RANDOM))}
@@ -22,6 +23,8 @@ PATIENCE=60
 
 DAEMON=
 DEVICE=
+# What is tried at the moment, for messages.
+WHAT=
 KILLS=0
 # Processes that are ended with the script.
 OWN=()
@@ -38,6 +41,8 @@ cd "$DIR"
 
 pass() { echo "PASS $SCRIPT: $*"; }
 note() { echo "     $*"; }
+# figure_line NAME COUNT: a line that the summary of `make soak` adds up.
+figure_line() { printf '%28s  %s\n' "$1" "$2"; }
 
 fail() {
     echo "FAIL $SCRIPT (seed $SEED): $*"
@@ -178,6 +183,21 @@ kill_daemon() {
     kill_process "$DAEMON"
     DAEMON=
     KILLS=$((KILLS + 1))
+}
+
+# kill_daemon_under_writer MS_MIN MS_MAX FLAGS...: kills the daemon at some time while `forebay-stamp write` runs with these
+# flags, which must have seen nothing wrong until then.
+kill_daemon_under_writer() {
+    local ms_min=$1 ms_max=$2 writer code=0
+    shift 2
+    "$FOREBAY_STAMP" write "$@" --seed $RANDOM >stamp.out 2>stamp.err &
+    writer=$!
+    OWN=("$writer")
+    doze "$ms_min" "$ms_max"
+    kill_daemon
+    wait "$writer" || code=$?
+    OWN=()
+    [[ $code == 3 ]] || fail "${WHAT:+$WHAT: }the writer ended with $code: $(cat stamp.err stamp.out)"
 }
 
 # Asks the daemon to stop, and wants it to do so well.

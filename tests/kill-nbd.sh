@@ -39,16 +39,9 @@ for ((round = 1; round <= ROUNDS; round++)); do
     serve "${FLAGS[@]}"
     # A writer that was too late for its first daemon knows nothing yet.
     [[ ! -e state ]] || verify
-    "$FOREBAY_STAMP" write --target "nbd:unix:$NBD" --state state --threads "$(any_of 1 8 40)" \
-        --largest "$(any_of 8 64 1024)" --seed $RANDOM >stamp.out 2>stamp.err &
-    writer=$!
-    OWN=("$writer")
-    doze 100 1500
-    kill_daemon
-    code=0
-    wait "$writer" || code=$?
-    OWN=()
-    [[ $code == 3 ]] || fail "round $round with ${FLAGS[*]}: the writer ended with $code: $(cat stamp.err stamp.out)"
+    WHAT="round $round with ${FLAGS[*]}"
+    kill_daemon_under_writer 100 1500 --target "nbd:unix:$NBD" --state state --threads "$(any_of 1 8 40)" \
+        --largest "$(any_of 8 64 1024)"
 done
 
 serve

@@ -17,11 +17,18 @@ if [[ -d /dev/shm && -w /dev/shm ]]; then
     OWN_DIRS+=("$SCRATCH")
 fi
 
+# The flags of each run: a volume that comes back is served as it was.
+declare -A flags_of
+
+# The run before each, if it went on from one.
+declare -A after
+
 # record_run NAME FLAGS...: a run of the volume, its devices as they were before, its record and its acknowledgements.
 record_run() {
     local name=$1
     shift
     mkdir "$name"
+    flags_of[$name]=$*
     for file in cache backing backing.forebay state; do
         [[ ! -e $file ]] || cp --sparse=always "$file" "$name/"
     done
@@ -37,15 +44,17 @@ record_run() {
     [[ $(figure writes) -gt 50 ]] || fail "$name: the client has written nothing: $STAMPED"
 }
 
-# crash CODES NAME DURABILITY CRASHES ARGS...: crashes the run; its figures are in $STAMPED.
+# crash CODES NAME DURABILITY CRASHES ARGS...: crashes the run, and judges as if it had this durability; its figures are in
+# $STAMPED.
 crash() {
     local codes=$1 name=$2 durability=$3 crashes=$4
     shift 4
-    local before=()
-    [[ ! -e $name/state ]] || before=(--before "$name/state")
+    local before=() flags
+    read -ra flags <<<"${flags_of[$name]}"
+    [[ ! -e $name/state ]] || before=(--before "$name/state" --after "${after[$name]}")
     stamp "$codes" crashes --forebay "$FOREBAY" --record "$name/record" --cache "$name/cache" \
         --backing "$name/backing" "${before[@]}" --acks "$name/acks" --durability "$durability" \
-        --crashes "$crashes" --seed $RANDOM --scratch "$SCRATCH" "$@" -- --durability "$durability"
+        --crashes "$crashes" --seed $RANDOM --scratch "$SCRATCH" "$@" -- "${flags[@]}"
 }
 
 declare -A total
@@ -75,6 +84,7 @@ for ((run = 1; run <= RUNS; run++)); do
         0) flags+=(--decorate backing:delay:write:fixed=1ms) ;;
         1) flags+=(--decorate cache:delay:flush:fixed=2ms --decorate backing:delay:flush:fixed=5ms) ;;
     esac
+    ((run % 2)) || after[run$run]=run$((run - 1))
     record_run "run$run" "${flags[@]}"
     crash 0 "run$run" "$durability" $((N / RUNS))
     add_up
@@ -98,6 +108,10 @@ for liar in cache backing; do
     note "a $liar that loses flushed writes is noticed after $found of 12 crashes"
 done
 
+figure_line "power cuts of the binary" "${total[power_cuts]}"
+figure_line "kills of the binary" "${total[kills]}"
+figure_line "of them in a recovery" "${total[crashes_again]}"
+figure_line "sectors read and judged" "${total[sectors_compared]}"
 pass "${total[power_cuts]} power cuts and ${total[kills]} kills at ${total[instants]} instants (${total[crashes_again]} of" \
     "them in or after a recovery; ${total[backings_alone]} backings judged alone), ${total[sectors_compared]} sectors right" \
     "($SECONDS s)"

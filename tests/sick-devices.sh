@@ -67,15 +67,7 @@ cache_fails_a_write --decorate cache:inject:durable:enospc:after=100
 for _ in 1 2 3; do
     scene "the cache fails a write, and the daemon is killed soon after" --decorate "cache:inject:durable:eio:after=$(between 50 300):once" \
         --decorate backing:delay:write:fixed=3ms
-    "$FOREBAY_STAMP" write "${TARGET[@]}" --seed $RANDOM >stamp.out 2>stamp.err &
-    writer=$!
-    OWN=("$writer")
-    doze 500 2500
-    kill_daemon
-    code=0
-    wait "$writer" || code=$?
-    OWN=()
-    [[ $code == 3 ]] || fail "$WHAT: the writer ended with $code: $(cat stamp.err stamp.out)"
+    kill_daemon_under_writer 500 2500 "${TARGET[@]}"
     start_daemon --cache cache --backing backing --nbd "unix:$NBD"
     await "$PATIENCE" is_ready || fail "$WHAT: the daemon is not ready after $PATIENCE s"
     how="the cache goes on"

@@ -17,7 +17,8 @@ import random
 import socket
 import struct
 import sys
-import threading
+
+from journal import acknowledged, write
 
 USER = "postgres"
 DATABASE = "postgres"
@@ -96,18 +97,7 @@ class Connection:
             raise Gone(str(e)) from e
 
 
-def acknowledged(journal):
-    """The newest acknowledged number of each client."""
-    newest = {}
-    if os.path.exists(journal):
-        with open(journal) as lines:
-            for line in lines:
-                client, seq = map(int, line.split())
-                newest[client] = max(seq, newest.get(client, 0))
-    return newest
-
-
-def work(directory, client, journal, commits):
+def work(directory, client, done):
     """Commits one transaction after the other until the server goes away."""
     try:
         connection = Connection(directory)
@@ -121,27 +111,17 @@ def work(directory, client, journal, commits):
                 f"INSERT INTO ledger VALUES ({client}, {seq}, '{filler}');"
                 f"UPDATE counter SET seq = {seq} WHERE client = {client}"
             )
-            os.write(journal, f"{client} {seq}\n".encode())
-            commits[client] += 1
+            done(seq)
     except (Gone, Refused):
         # The disk below is gone; what the server says of it while it goes down is its own affair.
         return
 
 
-def write(directory, journal, clients):
+def prepare(directory, clients):
     connection = Connection(directory)
     connection.query(SCHEMA)
     for client in range(clients):
         connection.query(f"INSERT INTO counter VALUES ({client}, 0) ON CONFLICT DO NOTHING")
-    file = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    commits = [0] * clients
-    threads = [threading.Thread(target=work, args=(directory, c, file, commits)) for c in range(clients)]
-    for thread in threads:
-        thread.start()
-    print("writing", flush=True)
-    for thread in threads:
-        thread.join()
-    print(sum(commits))
 
 
 def check(directory, journal):
@@ -175,7 +155,8 @@ def check(directory, journal):
 def main():
     match sys.argv[1:]:
         case ["write", directory, journal, "--clients", clients]:
-            write(directory, journal, int(clients))
+            prepare(directory, int(clients))
+            write(journal, int(clients), lambda client, done: work(directory, client, done))
         case ["check", directory, journal]:
             check(directory, journal)
         case _:

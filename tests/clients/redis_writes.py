@@ -10,10 +10,10 @@ acknowledged one. So after any crash a client's list is 1 to k without a gap, it
 k is at least what the journal says, at most one more than what was asked for.
 """
 
-import os
 import socket
 import sys
-import threading
+
+from journal import acknowledged, write
 
 KEYS = 100
 
@@ -65,18 +65,7 @@ class Connection:
             raise Gone(str(e)) from e
 
 
-def acknowledged(journal):
-    """The newest acknowledged number of each client."""
-    newest = {}
-    if os.path.exists(journal):
-        with open(journal) as lines:
-            for line in lines:
-                client, seq = map(int, line.split())
-                newest[client] = max(seq, newest.get(client, 0))
-    return newest
-
-
-def work(path, client, journal, writes):
+def work(path, client, done):
     """One write after the other until the server goes away."""
     try:
         connection = Connection(path)
@@ -89,22 +78,9 @@ def work(path, client, journal, writes):
                 ("RPUSH", f"l:{client}", seq),
                 ("EXEC",),
             )
-            os.write(journal, f"{client} {seq}\n".encode())
-            writes[client] += 1
+            done(seq)
     except Gone:
         return
-
-
-def write(path, journal, clients):
-    file = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    writes = [0] * clients
-    threads = [threading.Thread(target=work, args=(path, c, file, writes)) for c in range(clients)]
-    for thread in threads:
-        thread.start()
-    print("writing", flush=True)
-    for thread in threads:
-        thread.join()
-    print(sum(writes))
 
 
 def check(path, journal):
@@ -131,7 +107,7 @@ def check(path, journal):
 def main():
     match sys.argv[1:]:
         case ["write", path, journal, "--clients", clients]:
-            write(path, journal, int(clients))
+            write(journal, int(clients), lambda client, done: work(path, client, done))
         case ["check", path, journal]:
             check(path, journal)
         case _:

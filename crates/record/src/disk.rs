@@ -8,14 +8,14 @@
 //! - what has failed may be there, in part, for ever, and no later flush settles what a failed flush should have (M9);
 //! - a settled sector ends the chances of writes of it that had ended before its own was submitted.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use crate::entry::{Action, Entry};
-use crate::survivor::{Cause, Crash};
+use crate::survivor::{Cause, Crash, Fate};
 
 /// The unit in which writes are torn, in bytes.
 pub const SECTOR_BYTES: usize = 512;
@@ -248,18 +248,7 @@ impl Disk {
     /// # Errors
     /// As the system gives them.
     pub fn crashed(&self, crash: Crash) -> io::Result<Self> {
-        let mut next = Self {
-            base: self.base.clone(),
-            size_bytes: self.size_bytes,
-            settled: self.settled.clone(),
-            since: self.since.clone(),
-            pending: BTreeMap::new(),
-            flushes: HashMap::new(),
-            overlaps: 0,
-            lies: self.lies,
-            before: (0, 0),
-            last: (self.last.0 + 1, self.last.1),
-        };
+        let mut next = self.successor();
         let ended = next.last.0;
         for p in self.pending() {
             if crash.cause == Cause::Kill && p.progress == Progress::Done {
@@ -275,24 +264,72 @@ impl Disk {
                     next.put(sector, data)?;
                     continue;
                 }
-                next.last.1 += 1;
-                let (op, content) = (next.last.1, Content::Data(data.to_vec()));
-                let landed = Pending {
-                    op,
-                    progress: Progress::Done,
-                    begun: p.begun,
-                    // What came later over what failed is still above it.
-                    ended: p.ended.or(Some(ended)),
-                    durable: false,
-                    first: sector,
-                    sectors: 1,
-                    content,
-                };
-                next.pending.insert(op, landed);
+                // What came later over what failed is still above it.
+                next.landed(sector, data.to_vec(), p.begun, p.ended.unwrap_or(ended));
             }
         }
         next.before = next.last;
         Ok(next)
+    }
+
+    /// The device as the process that had it has left it at this instant, for the run that comes next, in a record of
+    /// its own, and that began with `now`: of what was under way when the process died, or has failed, it is there what
+    /// `now` shows. What no flush has covered still needs one.
+    ///
+    /// # Errors
+    /// As the system gives them.
+    pub fn left(&self, now: Option<&File>) -> io::Result<Self> {
+        let mut next = self.successor();
+        let begun = next.last.0;
+        let (done, open): (Vec<&Pending>, Vec<&Pending>) =
+            self.pending().into_iter().partition(|p| p.progress == Progress::Done);
+        next.pending = done.into_iter().map(|p| (p.op, p.clone())).collect();
+        let sectors: BTreeSet<u64> =
+            open.into_iter().flat_map(|p| self.open_sectors(p)).map(|(sector, _)| sector).collect();
+        let ended = self.survivor(Crash { cause: Cause::Kill, fate: Fate::Dropped, seed: 0 });
+        for sector in sectors {
+            let [mut known, mut found] = [[0; SECTOR_BYTES]; 2];
+            ended.read(sector, &mut known)?;
+            now.map_or(Ok(()), |now| read_up_to(now, &mut found, sector * SECTOR_BYTES as u64))?;
+            if known != found {
+                next.landed(sector, found.to_vec(), begun, begun);
+            }
+        }
+        next.before = next.last;
+        Ok(next)
+    }
+
+    /// The same device with nothing pending, before a record of its own begins.
+    fn successor(&self) -> Self {
+        Self {
+            base: self.base.clone(),
+            size_bytes: self.size_bytes,
+            settled: self.settled.clone(),
+            since: self.since.clone(),
+            pending: BTreeMap::new(),
+            flushes: HashMap::new(),
+            overlaps: 0,
+            lies: self.lies,
+            before: (0, 0),
+            last: (self.last.0 + 1, self.last.1),
+        }
+    }
+
+    /// This sector is there, and no flush has covered it.
+    fn landed(&mut self, sector: u64, data: Vec<u8>, begun: u64, ended: u64) {
+        self.last.1 += 1;
+        let op = self.last.1;
+        let landed = Pending {
+            op,
+            progress: Progress::Done,
+            begun,
+            ended: Some(ended),
+            durable: false,
+            first: sector,
+            sectors: 1,
+            content: Content::Data(data),
+        };
+        self.pending.insert(op, landed);
     }
 
     fn end(&mut self, number: u64, op: u64, well: bool) -> io::Result<()> {

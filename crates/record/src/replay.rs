@@ -20,6 +20,17 @@ pub struct Bases {
     pub label: PathBuf,
 }
 
+impl Bases {
+    /// The files of cache, backing and label; `None` of what was blank.
+    fn open(&self) -> io::Result<[Option<File>; Role::ALL.len()]> {
+        let label = match File::open(&self.label) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            opened => Some(opened?),
+        };
+        Ok([self.cache.as_ref().map(File::open).transpose()?, Some(File::open(&self.backing)?), label])
+    }
+}
+
 /// A volume's devices at an instant of a record. Instant N lies after entry N and before the next one; instant 0 is the
 /// beginning.
 #[derive(Debug)]
@@ -37,15 +48,19 @@ impl Replay {
     /// # Errors
     /// As the system gives them; [`io::ErrorKind::InvalidData`] if the record is none, or damaged.
     pub fn open(record: &Path, bases: &Bases) -> io::Result<Self> {
-        let blank_if_missing = |path: &Path| match File::open(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            opened => opened.map(Some),
-        };
-        let disks = [
-            Disk::new(bases.cache.as_ref().map(File::open).transpose()?)?,
-            Disk::new(Some(File::open(&bases.backing)?))?,
-            Disk::new(blank_if_missing(&bases.label)?)?,
-        ];
+        let [cache, backing, label] = bases.open()?;
+        Self::start(record, [Disk::new(cache)?, Disk::new(backing)?, Disk::new(label)?])
+    }
+
+    /// Starts at instant 0 of the record of the run that came next when this one's process had died, or stopped, at this
+    /// instant, and that began with these images.
+    ///
+    /// # Errors
+    /// As [`Replay::open`].
+    pub fn continued(&self, record: &Path, bases: &Bases) -> io::Result<Self> {
+        let [cache, backing, label] = bases.open()?;
+        let left = |role: Role, now: Option<File>| self.disk(role).left(now.as_ref());
+        let disks = [left(Role::Cache, cache)?, left(Role::Backing, backing)?, left(Role::Label, label)?];
         Self::start(record, disks)
     }
 

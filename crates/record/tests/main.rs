@@ -363,3 +363,38 @@ fn what_came_after_a_failed_write_is_above_it_in_the_next_run_too() {
     next.survivor(crash).read(3, &mut bytes).unwrap();
     assert_eq!(bytes[0], 3);
 }
+
+#[test]
+fn what_a_killed_process_left_without_a_flush_can_be_lost_in_the_next_run() {
+    let t = Taped::new();
+    t.written(3, 2, false);
+    t.written(4, 2, true);
+    t.write(5, 2, 2, false);
+    // Of the write that was under way one sector has landed.
+    let now = tempfile::tempdir().unwrap();
+    let mut image = sectors(1, 64);
+    for sector in [3, 4, 6] {
+        image[sector * SECTOR_BYTES..][..SECTOR_BYTES].fill(2);
+    }
+    fs::write(now.path().join("cache"), image).unwrap();
+    let second = Taped::new();
+    let bases = Bases {
+        cache: Some(now.path().join("cache")),
+        backing: second.path("backing"),
+        label: second.path("no-label"),
+    };
+    second.recorder.open(CACHE, "cache", 64 << 9);
+    second.flushed();
+    let mut replay = t.replay().continued(&second.path("record"), &bases).unwrap();
+    let value = |replay: &Replay, fate: Fate, sector: u64| {
+        let mut bytes = [0; SECTOR_BYTES];
+        let crash = Crash { cause: Cause::PowerCut, fate, seed: 1 };
+        replay.disk(CACHE).survivor(crash).read(sector, &mut bytes).unwrap();
+        bytes[0]
+    };
+    let values = |replay: &Replay, fate: Fate| [3, 4, 5, 6].map(|sector| value(replay, fate, sector));
+    assert_eq!(values(&replay, Fate::Kept), [2, 2, 1, 2]);
+    assert_eq!(values(&replay, Fate::Dropped), [1, 2, 1, 1], "no flush has covered it");
+    replay.go_to(u64::MAX).unwrap();
+    assert_eq!(values(&replay, Fate::Dropped), [2, 2, 1, 2], "now one has");
+}

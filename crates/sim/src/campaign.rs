@@ -159,32 +159,33 @@ impl Campaign {
 
     /// Everything that was counted, one figure a line.
     pub fn summary(&self) -> String {
-        let s = &self.stats;
-        let mut text = String::new();
-        let figures = [
-            ("seeds", self.seeds),
-            ("of them run twice", self.twice),
-            ("events", s.events),
-            ("requests", s.requests),
-            ("bytes written by clients", s.bytes_written),
-            ("sectors checked", s.sectors_checked),
-            ("starts (each a recovery)", s.starts),
-            ("process deaths", s.kills),
-            ("power cuts of the cache", s.cuts_cache),
-            ("power cuts of the backing", s.cuts_backing),
-            ("crashes in recovery", s.crashes_in_recovery),
-            ("clean stops", s.stops),
-            ("sectors damaged at rest", s.damages),
-            ("starts refused for damage", s.refusals),
-            ("logs retired", s.retired),
-            ("errors excused by faults", s.errors),
-        ];
-        for (name, figure) in figures {
-            let _ = writeln!(text, "{name:>28}  {figure}");
-        }
-        for ((_, name), count) in Effect::ALL.iter().zip(s.faults) {
-            let _ = writeln!(text, "{:>28}  {count}", format!("faults: {name}"));
-        }
-        text
+        figure("seeds", self.seeds) + &figure("of them run twice", self.twice) + &figures(&self.stats)
     }
+}
+
+/// A line of a summary. `make soak` adds up the lines of this form that its tests print.
+pub fn figure(name: &str, count: u64) -> String {
+    format!("{name:>28}  {count}\n")
+}
+
+/// What was counted in worlds, one figure a line.
+pub fn figures(s: &Stats) -> String {
+    let figures = [
+        ("events", s.events),
+        ("requests", s.requests),
+        ("bytes written by clients", s.bytes_written),
+        ("sectors checked", s.sectors_checked),
+        ("starts (each a recovery)", s.starts),
+        ("process deaths", s.kills),
+        ("power cuts of the cache", s.cuts_cache),
+        ("power cuts of the backing", s.cuts_backing),
+        ("crashes in recovery", s.crashes_in_recovery),
+        ("clean stops", s.stops),
+        ("sectors damaged at rest", s.damages),
+        ("starts refused for damage", s.refusals),
+        ("logs retired", s.retired),
+        ("errors excused by faults", s.errors),
+    ];
+    let faults = Effect::ALL.iter().zip(s.faults).map(|((_, name), n)| figure(&format!("faults: {name}"), n));
+    figures.into_iter().map(|(name, count)| figure(name, count)).chain(faults).collect()
 }

@@ -55,6 +55,10 @@ pub struct CrashOptions {
     pub backing: PathBuf,
     /// What was known of the volume before the run; `None` if it was blank.
     pub before: Option<PathBuf>,
+    /// The run before, from whose end this one has gone on: a directory with its `record`, its devices from before it
+    /// (`cache`, `backing` and the label beside it), its `acks`, and the `state` from before it unless the volume was
+    /// blank. What it left without a flush may still be lost in this run. `None`: nothing was.
+    pub after: Option<PathBuf>,
     /// Acknowledgements that were noted in the run.
     pub acks: Vec<PathBuf>,
     /// What they are worth.
@@ -147,10 +151,8 @@ pub fn crashes(options: &CrashOptions) -> io::Result<CrashReport> {
     let mut history = judge.history()?;
     let instants = Reader::open(&options.record)?.count()?;
     judge.report.instants = instants;
-    let mut run = Run {
-        replay: Replay::open(&options.record, &bases(&options.cache, &options.backing))?,
-        name: format!("record {}", options.record.display()),
-    };
+    let mut run =
+        Run { replay: first_replay(options)?, name: format!("record {}", options.record.display()) };
     if let Some(role) = options.liar {
         run.replay.disk_mut(role).lie(LIE_EVERY);
     }
@@ -166,6 +168,18 @@ pub fn crashes(options: &CrashOptions) -> io::Result<CrashReport> {
     Ok(judge.report)
 }
 
+/// The replay of the run at its beginning.
+fn first_replay(options: &CrashOptions) -> io::Result<Replay> {
+    let bases_now = bases(&options.cache, &options.backing);
+    let Some(before) = &options.after else {
+        return Replay::open(&options.record, &bases_now);
+    };
+    let earlier = bases(&before.join("cache"), &before.join("backing"));
+    let mut replay = Replay::open(&before.join("record"), &earlier)?;
+    replay.go_to(u64::MAX)?;
+    replay.continued(&options.record, &bases_now)
+}
+
 /// The images that a run began with; the label lies beside the backing.
 pub fn bases(cache: &Path, backing: &Path) -> Bases {
     let mut label = backing.as_os_str().to_owned();
@@ -178,6 +192,8 @@ struct Judge<'a> {
     options: &'a CrashOptions,
     /// The volume before the run.
     before: State,
+    /// The volume before the first run of which the acknowledgements are known.
+    earlier: State,
     random: Random,
     report: CrashReport,
 }
@@ -193,19 +209,29 @@ impl<'a> Judge<'a> {
                 .ok_or_else(|| io::Error::other(format!("there is no state {}", path.display())))?,
             None => State::blank(acks.volume, acks.sectors),
         };
+        let earlier = match &options.after {
+            Some(run) => {
+                State::load(&run.join("state"))?.unwrap_or_else(|| State::blank(acks.volume, acks.sectors))
+            }
+            None => before.clone(),
+        };
         if (before.volume, before.expectation.sectors()) != (acks.volume, acks.sectors) {
             return Err(io::Error::other("state and acknowledgements are of different volumes"));
         }
+        if (earlier.volume, earlier.expectation.sectors()) != (acks.volume, acks.sectors) {
+            return Err(io::Error::other("the run before is one of another volume"));
+        }
         let random = Random::new(mix(options.seed));
-        Ok(Self { options, before, random, report: CrashReport::default() })
+        Ok(Self { options, before, earlier, random, report: CrashReport::default() })
     }
 
     fn history(&self) -> io::Result<History> {
         let mut requests = Vec::new();
-        for path in &self.options.acks {
-            requests.extend(Acks::load(path)?.requests);
+        let earlier = self.options.after.iter().map(|run| run.join("acks"));
+        for path in earlier.chain(self.options.acks.iter().cloned()) {
+            requests.extend(Acks::load(&path)?.requests);
         }
-        Ok(History::new(self.options.promise, self.before.expectation.clone(), requests))
+        Ok(History::new(self.options.promise, self.earlier.expectation.clone(), requests))
     }
 
     /// Crashes in the order of their instants.

@@ -115,6 +115,10 @@ struct CrashArgs {
     /// A copy of the state from before the run [default: the volume was blank]
     #[arg(long)]
     before: Option<PathBuf>,
+    /// The run before, which this one went on from: a directory with record, cache, backing, backing.forebay, acks, and
+    /// state unless the volume was blank
+    #[arg(long)]
+    after: Option<PathBuf>,
     /// Acknowledgements of the run
     #[arg(long, required = true)]
     acks: Vec<PathBuf>,
@@ -260,6 +264,7 @@ fn run_crashes(args: CrashArgs) -> io::Result<ExitCode> {
         cache: args.recorded.cache,
         backing: args.recorded.backing,
         before: args.before,
+        after: args.after,
         acks: args.acks,
         promise: args.durability,
         crashes: args.crashes,

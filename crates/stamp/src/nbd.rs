@@ -24,6 +24,22 @@ const FLAG_NO_HOLE: u16 = 2;
 /// A server that shuts down says so with this error; to a client it is gone.
 const ESHUTDOWN: u32 = 108;
 
+/// What is asked of a server.
+struct Request<'a> {
+    command: u16,
+    flags: u16,
+    offset: u64,
+    len: u64,
+    /// What a write writes.
+    data: &'a [u8],
+}
+
+impl Request<'_> {
+    const fn of(command: u16, flags: u16) -> Self {
+        Self { command, flags, offset: 0, len: 0, data: &[] }
+    }
+}
+
 /// A connection to one export.
 pub(crate) struct NbdConnection {
     stream: UnixStream,
@@ -59,19 +75,12 @@ impl NbdConnection {
         Ok(Self { stream, size_bytes, cookie: 0, lost: None })
     }
 
-    /// Sends a request, with `data` if it is a write, and takes the answer, into `answer` if it is a read.
-    fn request(
-        &mut self,
-        (command, flags): (u16, u16),
-        offset: u64,
-        len: u64,
-        data: &[u8],
-        answer: &mut [u8],
-    ) -> Result<(), Failure> {
+    /// Makes a request and takes the answer, into `answer` if it is a read.
+    fn request(&mut self, request: &Request<'_>, answer: &mut [u8]) -> Result<(), Failure> {
         if let Some(kind) = self.lost {
             return Err(Failure::Lost(kind.into()));
         }
-        match self.exchange((command, flags), offset, len, data, answer) {
+        match self.exchange(request, answer) {
             Ok(0) => Ok(()),
             Ok(ESHUTDOWN) => Err(self.lose(io::ErrorKind::ConnectionAborted.into())),
             Ok(errno) => Err(Failure::Refused(errno as i32)),
@@ -84,24 +93,18 @@ impl NbdConnection {
         Failure::Lost(e)
     }
 
-    fn exchange(
-        &mut self,
-        (command, flags): (u16, u16),
-        offset: u64,
-        len: u64,
-        data: &[u8],
-        answer: &mut [u8],
-    ) -> io::Result<u32> {
+    /// The server's error number, 0 if there is none.
+    fn exchange(&mut self, request: &Request<'_>, answer: &mut [u8]) -> io::Result<u32> {
         self.cookie += 1;
-        let len = u32::try_from(len).map_err(io::Error::other)?;
-        let mut message = Vec::with_capacity(28 + data.len());
+        let len = u32::try_from(request.len).map_err(io::Error::other)?;
+        let mut message = Vec::with_capacity(28 + request.data.len());
         message.extend(REQUEST_MAGIC.to_be_bytes());
-        message.extend(flags.to_be_bytes());
-        message.extend(command.to_be_bytes());
+        message.extend(request.flags.to_be_bytes());
+        message.extend(request.command.to_be_bytes());
         message.extend(self.cookie.to_be_bytes());
-        message.extend(offset.to_be_bytes());
+        message.extend(request.offset.to_be_bytes());
         message.extend(len.to_be_bytes());
-        message.extend(data);
+        message.extend(request.data);
         self.stream.write_all(&message)?;
         let magic = u32::from_be_bytes(take(&mut self.stream)?);
         let errno = u32::from_be_bytes(take(&mut self.stream)?);
@@ -125,20 +128,22 @@ impl Target for NbdConnection {
     }
 
     fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), Failure> {
-        self.request((CMD_READ, 0), offset, bytes.len() as u64, &[], bytes)
+        let request = Request { offset, len: bytes.len() as u64, ..Request::of(CMD_READ, 0) };
+        self.request(&request, bytes)
     }
 
-    fn write(&mut self, offset: u64, bytes: &[u8], fua: bool) -> Result<(), Failure> {
+    fn write(&mut self, offset: u64, data: &[u8], fua: bool) -> Result<(), Failure> {
         let flags = if fua { FLAG_FUA } else { 0 };
-        self.request((CMD_WRITE, flags), offset, bytes.len() as u64, bytes, &mut [])
+        let len = data.len() as u64;
+        self.request(&Request { offset, len, data, ..Request::of(CMD_WRITE, flags) }, &mut [])
     }
 
     fn zero(&mut self, offset: u64, len: u64, unmap: bool) -> Result<(), Failure> {
-        let command = if unmap { (CMD_TRIM, 0) } else { (CMD_WRITE_ZEROES, FLAG_NO_HOLE) };
-        self.request(command, offset, len, &[], &mut [])
+        let (command, flags) = if unmap { (CMD_TRIM, 0) } else { (CMD_WRITE_ZEROES, FLAG_NO_HOLE) };
+        self.request(&Request { offset, len, ..Request::of(command, flags) }, &mut [])
     }
 
     fn flush(&mut self) -> Result<(), Failure> {
-        self.request((CMD_FLUSH, 0), 0, 0, &[], &mut [])
+        self.request(&Request::of(CMD_FLUSH, 0), &mut [])
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use forebay_control::FailureKind;
-use forebay_sim::campaign::{Campaign, Finding};
+use forebay_sim::campaign::{Campaign, Finding, figure};
 use forebay_sim::generate::Options;
 use forebay_sim::plan::Plan;
 
@@ -142,6 +142,7 @@ fn campaign(args: &Args) -> Outcome {
     });
     let (campaign, findings) = &*shared.total();
     print(&campaign.summary())?;
+    print(&figure("broken promises", findings.len() as u64))?;
     let s = began.elapsed().as_secs_f64();
     let cpu_ms = s * 1e3 * jobs as f64 / campaign.seeds.max(1) as f64;
     print(&format!("{s:.1} s on {jobs} threads, {cpu_ms:.2} ms of a thread for a seed\n"))?;

@@ -4,6 +4,7 @@
 use std::sync::Mutex;
 
 use forebay_engine::{Engine, Mutation};
+use forebay_sim::campaign::figure;
 use forebay_sim::explore::Seen;
 use forebay_sim::small_worlds::{Bound, line, see, see_with, worlds};
 
@@ -36,6 +37,13 @@ fn the_engine_is_right_in_every_small_world() {
     });
     let total = total.into_inner().unwrap();
     println!("{} worlds: {total:?}", worlds.len());
+    let counted = [
+        ("schedules of small worlds", total.schedules),
+        ("crashes of small worlds", total.crashes),
+        ("images of small worlds", total.images),
+        ("crashes in their recovery", total.crashes_in_recovery),
+    ];
+    counted.into_iter().for_each(|(name, count)| print!("{}", figure(name, count)));
     assert!(total.states > 1000 && total.images > total.crashes, "hardly anything was seen");
 }
 

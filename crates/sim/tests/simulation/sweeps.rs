@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use forebay_sim::campaign::Campaign;
+use forebay_sim::campaign::{Campaign, figure, figures};
 use forebay_sim::sweep::{Share, Swept, crashes, decays, failures};
 
 use super::threads::on_two_threads;
@@ -15,7 +15,8 @@ fn sweep(usual: u64, sweep: fn(Share) -> Swept) -> Swept {
         total.lock().unwrap().add(swept);
     });
     let total = total.into_inner().unwrap();
-    println!("{}", total.line());
+    println!("{}\n{}", total.line(), figures(&total.stats).trim_end());
+    print!("{}", figure("cases of sweeps", total.ran) + &figure("broken promises", total.found.len() as u64));
     for broken in &total.found {
         // A plan of a sweep of damages does not say what was damaged, and breaks nothing.
         let shortest = Campaign::default().plan(&broken.plan, true);
