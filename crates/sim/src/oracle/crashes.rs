@@ -63,9 +63,13 @@ impl Oracle {
         for no in std::mem::take(&mut self.open).into_iter().chain(failed) {
             self.writes[no as usize].end = now;
         }
-        for no in std::mem::take(&mut self.shaken) {
-            self.lose(no);
+        let shaken = std::mem::take(&mut self.shaken);
+        for no in &shaken {
+            self.lose(*no);
         }
+        // The next run cannot know of what is gone: its flushes cover what it has shown.
+        self.unflushed.retain(|no| !shaken.contains(no));
+        self.doubtful.retain(|no| !shaken.contains(no));
         if crash.survives == Kept::Cut {
             let doubtful = std::mem::take(&mut self.doubtful);
             for no in std::mem::take(&mut self.unflushed).into_iter().chain(doubtful) {
