@@ -131,6 +131,8 @@ pub(crate) struct Recovery {
     chain: VecDeque<u32>,
     bodies: BTreeMap<u32, Vec<SummaryEntry>>,
     clean_upto: Seq,
+    /// Records up to this one were durable once, say records behind the log's end.
+    beyond: Seq,
     error: Option<RecoveryError>,
     report: RecoveryReport,
 }
@@ -146,6 +148,7 @@ impl Recovery {
             chain: VecDeque::new(),
             bodies: BTreeMap::new(),
             clean_upto: Seq(0),
+            beyond: Seq(0),
             error: None,
             report: RecoveryReport::default(),
         }
@@ -158,6 +161,7 @@ impl Recovery {
     fn proof(&self) -> Seq {
         let proof = self.candidates.values().map(Candidate::proof).max().unwrap_or_default();
         let last_run = self.candidates.values().map(Candidate::generation).max().unwrap_or_default();
+        let proof = proof.max(self.beyond);
         let scans = self.candidates.values().filter_map(|c| c.scan.as_ref());
         match scans.map(|s| s.swept.newest).max() {
             Some((generation, seq)) if self.trust_clean && generation >= last_run => proof.max(seq),
@@ -329,12 +333,33 @@ impl Engine {
     /// The write that opened the next segment may be lost although records behind it are there, or have gone to the
     /// segment before it and have destroyed that one, too. The log would seem to end before; its records say better.
     fn recovery_beyond(&mut self, index: u32, data: &[u8]) {
-        let last = self.recovery.report.last_seq;
         let ahead = self.segments.next_free().take_while(|i| *i != index).count() as u64;
         let segment_seq = self.segments.live.back().map_or(1, |i| self.segments.get(*i).seq + 1) + ahead;
-        if sweep(&self.layout, segment_seq, data).proof > last {
-            let error = RecoveryError::LostRecord { seq: last.0 + 1, segment: index };
-            self.recovery.error.get_or_insert(error);
+        let proof = sweep(&self.layout, segment_seq, data).proof;
+        self.recovery.beyond = self.recovery.beyond.max(proof);
+    }
+
+    /// Puts the log together, or finds that it cannot be done.
+    fn recovery_find_log(&mut self) {
+        if let Err(error) = self.recovery_judge() {
+            self.recovery_end(Err(error));
+            return;
+        }
+        self.recovery.phase = Phase::Beyond;
+        self.segments.order_free();
+        self.recovery.todo = self.segments.next_free().take(BEYOND_SEGMENTS).map(Step::Beyond).collect();
+    }
+
+    /// There is proof behind the log's end of more than the log has. What was doubtful there is damage then, and the log
+    /// goes on behind it; if that is not enough, something is lost.
+    fn recovery_judge_again(&mut self) {
+        let last = self.recovery.report.last_seq;
+        self.segments.forget_all();
+        self.recovery.report.records_torn = 0;
+        self.recovery_find_log();
+        if self.life == Life::Recovering && self.recovery.report.last_seq <= last {
+            let segment = self.recovery.chain.back().copied().unwrap_or_default();
+            self.recovery_end(Err(RecoveryError::LostRecord { seq: last.0 + 1, segment }));
         }
     }
 
@@ -365,15 +390,10 @@ impl Engine {
                 let unsealed = self.recovery.candidates.values().filter(|c| c.trailer.is_none());
                 self.recovery.todo = unsealed.map(|c| Step::Scan(c.index)).collect();
             }
-            Phase::Scans => match self.recovery_judge() {
-                Ok(()) => {
-                    self.recovery.phase = Phase::Beyond;
-                    self.segments.order_free();
-                    self.recovery.todo =
-                        self.segments.next_free().take(BEYOND_SEGMENTS).map(Step::Beyond).collect();
-                }
-                Err(error) => self.recovery_end(Err(error)),
-            },
+            Phase::Scans => self.recovery_find_log(),
+            Phase::Beyond if self.recovery.beyond > self.recovery.report.last_seq => {
+                self.recovery_judge_again();
+            }
             Phase::Beyond => {
                 self.recovery.phase = Phase::Bodies;
                 let sealed = |i: &&u32| self.recovery.candidates.get(i).is_some_and(|c| c.trailer.is_some());
