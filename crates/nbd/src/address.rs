@@ -68,6 +68,9 @@ fn tcp(rest: &str) -> Result<Address, &'static str> {
     if host.is_empty() {
         return Err("the host is empty; 0.0.0.0 or [::] means every interface");
     }
+    if host.contains(['[', ']']) {
+        return Err("a bracket is where none belongs");
+    }
     Ok(Address::Tcp { host: host.to_owned(), port })
 }
 
@@ -106,6 +109,8 @@ mod tests {
             ("tcp::1", "host is empty"),
             ("tcp:::1:1", "brackets"),
             ("tcp:[::1:1", "not closed"),
+            ("tcp:[[]:1", "bracket"),
+            ("tcp:a]:1", "bracket"),
         ] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains(reason) && error.contains(text), "{error}");
