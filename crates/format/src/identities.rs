@@ -1,12 +1,15 @@
 //! What a cache and its backing say of each other, and every change of it, as durable writes in their order (P6).
 //!
+//! What is read may be there only for the moment: a process that was killed in a write has left it volatile. So it is made
+//! durable before anything is built on it.
+//!
 //! Nothing is written here: whoever owns the devices carries out one [`Update`] after the other, each durable before the
 //! next one begins. A crash between any two of them, or in the middle of one, leaves a pair that [`decide`] still
 //! takes for a pair, while copies from before are refused.
 //!
 //! ```text
-//!   a new pair:     label: paired ──► superblock
-//!   a run begins:  (superblock: g, if the last start got no further than the label's intent) ──►
+//!   a new pair:     flush ──► label: paired ──► superblock
+//!   a run begins:   flush ──► (superblock: g, if the last start got no further than the label's intent) ──►
 //!                   label: intent g+1 ──► superblock: g+1 ──► label: committed g+1 ──► recovery, service
 //!   a run ends:     superblock: clean stop ──► label: not in use
 //!   removed:        label: released, both copies ──► superblock: released ──► no label
@@ -18,9 +21,11 @@ use crate::label::{LABEL_COPY_BYTES, Label, LabelState, Phase};
 use crate::pairing::{Refusal, decide};
 use crate::superblock::{CacheState, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 
-/// One durable write.
+/// One step, durable when it is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
+    /// Whatever has been written to either device, and to the label wherever it lies, becomes durable.
+    Flush,
     /// One copy of the superblock, at this byte offset of the cache device.
     Superblock {
         /// Byte offset.
@@ -90,8 +95,11 @@ pub struct Identities {
 impl Identities {
     /// Makes the two a pair.
     pub fn pair(&mut self) -> Vec<Update> {
-        let label = self.label.as_mut().map(Label::count_update);
-        label.into_iter().chain(self.superblock.updates()).collect()
+        // A new cache counts as cleanly stopped: nothing that the backing has may be volatile.
+        let mut updates = vec![Update::Flush];
+        updates.extend(self.label.as_mut().map(Label::count_update));
+        updates.extend(self.superblock.updates());
+        updates
     }
 
     /// Begins the next run, if the two may run together.
@@ -100,7 +108,8 @@ impl Identities {
     /// The [`Refusal`]; nothing has changed then, and nothing is to be written.
     pub fn begin_run(&mut self, starter: &Starter) -> Result<Vec<Update>, Refusal> {
         let next = decide(&self.superblock, self.label.as_ref(), &starter.host_id, starter.takeover)?;
-        let mut updates = Vec::with_capacity(6);
+        let mut updates = Vec::with_capacity(7);
+        updates.push(Update::Flush);
         if let Some(label) = &mut self.label {
             if self.superblock.layout.generation < label.generation {
                 // The run that the label speaks of never began. The superblock takes its number first: a second crash
@@ -194,6 +203,7 @@ mod tests {
     }
 
     /// The bytes of both, as the devices have them.
+    #[derive(Clone)]
     struct Medium {
         superblocks: [Vec<u8>; 2],
         label: Vec<u8>,
@@ -217,6 +227,7 @@ mod tests {
                 }
                 Update::Label { offset, bytes } => (&mut self.label[*offset as usize..], &bytes[..]),
                 Update::NoLabel => (&mut self.label[..], &zeroes),
+                Update::Flush => return,
             };
             for (sector, data) in bytes.chunks(512).enumerate().filter(|(s, _)| lands(*s)) {
                 target[sector * 512..][..512].copy_from_slice(data);
@@ -243,9 +254,9 @@ mod tests {
     #[test]
     fn a_pair_starts_whatever_crashes_came_before() {
         let begun = Identities { superblock: superblock(), label: Some(label()) };
-        for path in 0..(6 * 4_usize).pow(3) {
+        for path in 0..(7 * 4_usize).pow(3) {
             let mut medium = Medium::new(&begun);
-            for crash in [path % 24, path / 24 % 24, path / 24 / 24] {
+            for crash in [path % 28, path / 28 % 28, path / 28 / 28] {
                 let updates = medium.read().begin_run(&starter());
                 let updates = updates.unwrap_or_else(|e| panic!("path {path}: {e} {:?}", medium.read()));
                 let (at, how) = ((crash / 4).min(updates.len() - 1), crash % 4);
@@ -256,18 +267,40 @@ mod tests {
         }
     }
 
+    /// The process is killed in a write, which is there, but not durably; the next start reads it, gets so far, and power
+    /// fails.
+    #[test]
+    fn what_a_killed_process_left_is_not_built_upon() {
+        let begun = Identities { superblock: superblock(), label: Some(label()) };
+        for path in 0..7 * 8_usize {
+            let (killed_at, got_to) = (path % 7, path / 7);
+            let mut durable = Medium::new(&begun);
+            let first = durable.read().begin_run(&starter()).unwrap();
+            first.iter().take(killed_at).for_each(|u| durable.write(u, &|_| true));
+            let mut seen = durable.clone();
+            first.iter().skip(killed_at).take(1).for_each(|u| seen.write(u, &|_| true));
+            for update in seen.read().begin_run(&starter()).unwrap().iter().take(got_to) {
+                match update {
+                    Update::Flush => durable = seen.clone(),
+                    write => durable.write(write, &|_| true),
+                }
+            }
+            assert!(durable.read().begin_run(&starter()).is_ok(), "killed at {killed_at}, got to {got_to}");
+        }
+    }
+
     /// Starts that crash at any write and starts that do not, in every order: a copy of one side from before a start that
     /// came through never runs with the other side as it is after it.
     #[test]
     fn copies_from_before_a_run_are_refused_after_it() {
-        for path in 0..7_usize.pow(4) {
+        for path in 0..8_usize.pow(4) {
             let mut medium = Medium::new(&Identities { superblock: superblock(), label: Some(label()) });
             // What both sides were, and how many starts had come through.
             let mut instants = vec![(medium.read(), 0)];
             let mut runs = 0;
             for start in 0..4 {
                 let updates = medium.read().begin_run(&starter()).unwrap();
-                let most = path / 7_usize.pow(start) % 7;
+                let most = path / 8_usize.pow(start) % 8;
                 updates.iter().take(most).for_each(|u| medium.write(u, &|_| true));
                 runs += usize::from(most >= updates.len());
                 let now = medium.read();

@@ -108,8 +108,15 @@ impl LabelPlace {
             (Update::Label { offset, bytes }, Self::Behind(start)) => {
                 bench.write(backing, start + offset, &**bytes)
             }
+            (Update::Flush, Self::SideFile(path)) => {
+                let synced = sync_side_file(path);
+                synced.map_err(|e| HostError::system("make durable", path, e))
+            }
             (Update::NoLabel, _) => self.erase(bench, backing),
-            (Update::Label { .. }, Self::Nowhere) | (Update::Superblock { .. }, _) => Ok(()),
+            // A label on the device became durable with the rest of it.
+            (Update::Flush, _) | (Update::Label { .. }, Self::Nowhere) | (Update::Superblock { .. }, _) => {
+                Ok(())
+            }
         }
     }
 
@@ -158,6 +165,15 @@ fn read_side_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
     // A crash while the file was made leaves it short; the missing copy was never written.
     region.resize(LABEL_BYTES, 0);
     Ok(Some(region))
+}
+
+/// A process that was killed may have written to the file and not come to make it durable.
+fn sync_side_file(path: &Path) -> io::Result<()> {
+    match File::open(path) {
+        Ok(file) => file.sync_all().and_then(|()| sync_directory(path)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    }
 }
 
 fn write_side_file(backing: &mut dyn Device, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {

@@ -151,7 +151,7 @@ impl Pair {
                         Err(_) => {}
                     }
                 }
-                Update::NoLabel => {}
+                Update::NoLabel | Update::Flush => {}
             }
         }
         (written, steps)
@@ -173,6 +173,11 @@ pub(crate) fn carry_out(
 ) -> Result<(), HostError> {
     updates.iter().try_for_each(|update| match update {
         Update::Superblock { offset, bytes } => bench.write(cache, *offset, &**bytes),
+        Update::Flush => {
+            bench.run(cache, "flushing", DeviceOp::Flush)?;
+            bench.run(backing, "flushing", DeviceOp::Flush)?;
+            place.carry_out(bench, backing, update)
+        }
         Update::Label { .. } | Update::NoLabel => place.carry_out(bench, backing, update),
     })
 }

@@ -82,6 +82,7 @@ impl<S: Subject> Life<'_, S> {
             let durable = self.world.oracle.write(no).is_some_and(|w| w.durable);
             let floors = vec![self.world.oracle.floor_of(no); p.count as usize];
             self.world.check_alone("P1", &floors, p.first, durable)?;
+            self.world.oracle.is_through(no);
         }
         Ok(())
     }

@@ -103,6 +103,8 @@ pub struct Device {
     /// Decides in place of the latencies when operations complete.
     pub emulated: Option<Emulated>,
     random: Random,
+    /// Of a backing, what is the volume's: the label lies behind it.
+    pub volume_bytes: u64,
     /// The log that lies on the device, if it is a cache: a misdirected write lands within one of its segments.
     pub layout: Option<Layout>,
     /// Sectors that cannot be read until they are written again.
@@ -125,6 +127,7 @@ impl Device {
             latency: Latency { base_ns: 10_000, spread_ns: 1, tail_one_in: 0 },
             emulated: None,
             random: Random::new(0),
+            volume_bytes: len as u64,
             layout: None,
             unreadable: Vec::new(),
             effects: EffectCounts::default(),
@@ -133,8 +136,8 @@ impl Device {
     }
 
     /// Makes it a new device.
-    pub fn wipe(&mut self, start: u64, len: usize) {
-        self.media.wipe(start, len);
+    pub fn wipe(&mut self, len: usize) {
+        self.media.wipe(0, len);
         self.emulated = None;
         self.unreadable.clear();
         self.effects = EffectCounts::default();
@@ -159,7 +162,8 @@ impl Device {
             tail_one_in: self.random.between(5, 60),
         };
         if let Some(emulated) = &mut self.emulated {
-            emulated.start_round(self.random.bits(), self.media.end());
+            let bytes = if self.role == Role::Backing { self.volume_bytes } else { self.media.end() };
+            emulated.start_round(self.random.bits(), bytes);
         }
         self.faults = faults.iter().filter(|f| f.role == self.role).copied().collect();
         self.counts = Default::default();
@@ -236,6 +240,39 @@ impl Device {
         Some(effect)
     }
 
+    /// A durable write of the host's that goes well, while nothing else is in flight.
+    pub fn write_alone(&mut self, offset: u64, bytes: &[u8]) {
+        self.media.write(offset, Data::Bufs(vec![Buf::copy_of(bytes)]), true);
+    }
+
+    /// A durable write of the host's during which a crash comes.
+    pub fn begin_alone(&mut self, offset: u64, bytes: &[u8], step: u64) {
+        let op = DeviceOp::Write { offset, bufs: vec![Buf::copy_of(bytes)], durable: true };
+        let flush_mark = self.media.flush_mark();
+        let (effect, late_ns, early) = (None, 0, None);
+        self.in_flight.push(InFlight { id: IoId(0), op, effect, flush_mark, late_ns, early, step });
+    }
+
+    /// A durable write of the host's while the engine runs, carried out at once: faults that the device reports hit it.
+    ///
+    /// # Errors
+    /// Those of the fault.
+    pub fn write_with_faults(&mut self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
+        let data = Data::Bufs(vec![Buf::copy_of(bytes)]);
+        let op = DeviceOp::Write { offset, bufs: Vec::new(), durable: true };
+        let effect = self.effect_of(&op).filter(|effect| !effect.is_silent());
+        let error = effect.and_then(Effect::error);
+        self.write(offset, data, error.is_none(), effect, &mut Harm::default());
+        self.count_error(OpKind::Write, error.is_some());
+        error.map_or(Ok(()), |kind| Err(IoError::new(kind, "simulated fault")))
+    }
+
+    fn count_error(&mut self, kind: OpKind, failed: bool) {
+        for (count, (counted, _)) in self.errors.iter_mut().zip(OpKind::ALL) {
+            *count += u64::from(failed && counted.covers(kind));
+        }
+    }
+
     /// Completes an operation: its outcome, and what a silent fault did.
     ///
     /// # Panics
@@ -246,9 +283,7 @@ impl Device {
         let kind = OpKind::of(&io.op);
         let mut harm = Harm::default();
         let result = self.carry_out(io, &mut harm);
-        for (count, (counted, _)) in self.errors.iter_mut().zip(OpKind::ALL) {
-            *count += u64::from(result.is_err() && counted.covers(kind));
-        }
+        self.count_error(kind, result.is_err());
         (result, harm)
     }
 
@@ -301,8 +336,8 @@ impl Device {
                 self.harm(offset, &data.flat(), harm);
                 // Within one segment: a single fault does not damage two of them.
                 let segment_bytes = self.layout.map_or(64 << 10, |l| u64::from(l.segment_bytes));
-                let segments = (self.media.end() - self.media.start()) / segment_bytes;
-                let segment = self.media.start() + self.random.below(segments) * segment_bytes;
+                let segments = (self.media.end() - Layout::SEGMENTS_OFFSET) / segment_bytes;
+                let segment = Layout::SEGMENTS_OFFSET + self.random.below(segments) * segment_bytes;
                 let room = segment_bytes - (data.len() as u64).min(segment_bytes);
                 let elsewhere = segment + self.random.below(room / 4096 + 1) * 4096;
                 harm.add(self.media.read(elsewhere, data.len()));

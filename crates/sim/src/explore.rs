@@ -210,6 +210,7 @@ impl<S: Subject, F: FnMut(Params) -> S> Explorer<'_, F> {
 
     fn round(&self) -> Round {
         Round {
+            between: Vec::new(),
             settings: self.small.settings,
             depth: self.small.depth,
             schedule: 1,

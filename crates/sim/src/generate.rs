@@ -9,6 +9,11 @@ use crate::media::Survival;
 use crate::plan::{Action, CrashKind, End, Plan, Round, Shape, Step};
 use crate::random::Random;
 
+mod exchange;
+mod theme;
+
+pub use theme::Theme;
+
 const SECTOR: u64 = 512;
 const BLOCK: u64 = 4096;
 
@@ -34,38 +39,6 @@ impl Default for Options {
     fn default() -> Self {
         Self { actions_max: 100, rounds_max: 5, faults: true, decay: true, themes: &[] }
     }
-}
-
-/// Corners that plans made of chance alone seldom reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Theme {
-    /// A few blocks that everybody wants at once, in the log and past it.
-    Contended,
-    /// More data than the log can take: segments are used again and again, and what is read often stays.
-    Crowded,
-    /// Many short runs of small writes, each ended by a power cut of the cache.
-    Cuts,
-    /// Writes that are durable only when a flush says so, and power cuts.
-    Flushes,
-    /// Writes that go past the log and leave a clean copy there; many clean stops.
-    Copies,
-    /// Devices that fail in every run.
-    Failing,
-    /// Media that decay in every run.
-    Decaying,
-}
-
-impl Theme {
-    /// Every theme.
-    pub const ALL: [Self; 7] = [
-        Self::Contended,
-        Self::Crowded,
-        Self::Cuts,
-        Self::Flushes,
-        Self::Copies,
-        Self::Failing,
-        Self::Decaying,
-    ];
 }
 
 /// Of so many plans without a theme of their own, one gets one.
@@ -152,6 +125,8 @@ pub fn plan(seed: u64, options: Options) -> Plan {
         end: End::Stop { destage: true },
         ..manner.recovery()
     });
+    let exchanged = themes(seed, options).contains(&Theme::Exchanged);
+    let rounds = exchange::exchange(seed, rounds, exchanged);
     let (cache_model, backing_model) = models(seed);
     Plan { seed, shape, cache_model, backing_model, rounds }
 }
@@ -202,68 +177,6 @@ fn settings(random: &mut Random) -> Settings {
 }
 
 impl Manner {
-    /// Bends the manner towards a theme.
-    fn adopt(&mut self, theme: Theme) {
-        match theme {
-            Theme::Contended => {
-                let blocks = self.random.between(1, 2).min(self.shape.volume_bytes / BLOCK);
-                self.hot = (0, blocks * BLOCK / SECTOR);
-                self.sectors_max = 8;
-                self.reads_percent = 50;
-                self.busy = true;
-                self.settings.write_policy = WritePolicy::WriteBack;
-                self.settings.admission = Admission::Sync;
-            }
-            Theme::Crowded => {
-                self.shape.volume_bytes = 200 * BLOCK;
-                self.shape.segment_bytes = 64 << 10;
-                self.shape.segment_count = 6;
-                self.hot = (0, self.random.between(100, 200) * BLOCK / SECTOR);
-                self.aligned_percent = 100;
-                self.sectors_max = 128;
-                self.flush_percent = 2;
-                self.busy = true;
-                self.settings.write_policy = WritePolicy::WriteBack;
-                self.settings.admission = Admission::All;
-                self.settings.on_full = OnFull::Wait;
-                self.changes_settings = false;
-            }
-            Theme::Cuts => {
-                self.hot.1 = self.hot.1.min(64);
-                self.aligned_percent = 100;
-                self.sectors_max = 8;
-                self.reads_percent = 5;
-                self.zero_percent = 0;
-                self.flush_percent = 2;
-                self.busy = true;
-                self.cuts = true;
-                self.settings.write_policy = WritePolicy::WriteBack;
-                self.settings.admission = Admission::All;
-                self.changes_settings = false;
-                self.options.actions_max = self.options.actions_max.min(12);
-                self.options.rounds_max *= 3;
-            }
-            Theme::Flushes => {
-                self.hot.1 = self.hot.1.min(32);
-                self.flush_percent = 20;
-                self.fua_percent = 10;
-                self.reads_percent = self.reads_percent.min(20);
-                self.cuts = true;
-                self.settings.durability = Durability::Flush;
-                self.changes_settings = false;
-            }
-            Theme::Copies => {
-                self.hot.1 = self.hot.1.min(64);
-                self.reads_percent = 50;
-                self.stops = true;
-                self.settings.write_policy = WritePolicy::WriteThrough;
-                self.changes_settings = false;
-            }
-            Theme::Failing => (self.faulty, self.decaying) = (true, false),
-            Theme::Decaying => (self.faulty, self.decaying) = (false, true),
-        }
-    }
-
     fn round(&mut self) -> Round {
         let most = self.options.actions_max.max(1);
         let actions =
@@ -287,6 +200,7 @@ impl Manner {
         end: End,
     ) -> Round {
         Round {
+            between: Vec::new(),
             settings,
             depth: *self.random.pick(&[1, 2, 4, 8, 16, 32]),
             schedule: self.random.below(1 << 32),

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use forebay_block::{DeviceOp, IoError, Nanos};
+use forebay_block::{DeviceOp, ErrorKind, IoError, Nanos};
 use forebay_engine::{Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role, State};
 use forebay_policy::Settings;
 
@@ -17,7 +17,7 @@ use crate::subject::Subject;
 use crate::trace;
 use crate::violation::{Interrupt, broken};
 use crate::wall;
-use crate::world::World;
+use crate::world::{Retirement, World};
 
 mod requests;
 
@@ -211,6 +211,7 @@ impl<'w, S: Subject> Life<'w, S> {
             }
             Effect::RetireLog { id } => {
                 self.note(&[2, id.0], || ("retire the log".to_owned(), Vec::new()));
+                self.world.retirement = Retirement::Asked;
                 self.retiring.push(id);
                 self.schedule(1_000_000, Due::Retired(id));
                 Ok(())
@@ -337,9 +338,8 @@ impl<'w, S: Subject> Life<'w, S> {
             Due::BackingModel => return self.model_ends(Role::Backing),
             Due::Retired(id) => {
                 self.retiring.retain(|r| *r != id);
-                self.world.void_log = true;
-                self.world.stats.retired += 1;
-                (id, Ok(None))
+                let failed = || IoError::new(ErrorKind::Io, "neither side takes the mark");
+                (id, if self.world.retire() { Ok(None) } else { Err(failed()) })
             }
             Due::Cache(id) => (id, self.complete_cache(id)),
             Due::Backing(id) => {
@@ -396,8 +396,8 @@ impl<'w, S: Subject> Life<'w, S> {
     /// The process is gone: what was being retired may have become durable or not.
     pub fn end(self) -> Random {
         let mut random = self.random;
-        if !self.retiring.is_empty() && random.percent(50) {
-            self.world.void_log = true;
+        if !self.retiring.is_empty() {
+            self.world.leave_retirement(random.below(4));
         }
         random
     }

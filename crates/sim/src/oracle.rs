@@ -54,6 +54,8 @@ pub struct Write {
     kept: Kept,
     run: u32,
     failed: bool,
+    /// The backing has it as soon as it is acknowledged.
+    through: bool,
 }
 
 /// A version that a sector may have.
@@ -169,6 +171,7 @@ impl Oracle {
             kept: Kept::Cut,
             run: 0,
             failed: false,
+            through: false,
         });
         self.sectors.resize_with(sectors as usize, Sector::default);
         for s in &mut self.sectors {
@@ -210,6 +213,7 @@ impl Oracle {
             kept,
             run: self.run,
             failed: false,
+            through: false,
         });
         for s in &mut self.sectors[first as usize..(first + count) as usize] {
             s.versions.push(Version { write: no, seen: NEVER, kept: Kept::No, hidden: NEVER, dead: NEVER });
@@ -237,6 +241,11 @@ impl Oracle {
         if self.writes[no.0 as usize].durable {
             self.forgive(no.0, now);
         }
+    }
+
+    /// An acknowledged write is on the backing, which keeps it as the volume would.
+    pub fn is_through(&mut self, no: WriteNo) {
+        self.writes[no.0 as usize].through = true;
     }
 
     /// The volume reports that a write failed: it may have taken effect until now, or not at all. As with any disk, a

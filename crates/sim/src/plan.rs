@@ -2,6 +2,7 @@
 //! runs; shrinking removes parts of a plan; a kept plan is a committed test.
 
 use forebay_emulate::Settings as Emulation;
+use forebay_engine::Role;
 use forebay_policy::Settings;
 
 use crate::fault::{Damage, Fault};
@@ -101,6 +102,23 @@ pub enum CrashKind {
 pub enum End {
     /// A crash when this many steps have passed since the round's start, or when the script is done.
     CrashAfter(u64, CrashKind),
+    /// A crash during so manieth of the host's writes at the start, counted from 1; before the log is read if there are
+    /// fewer.
+    CrashInStart {
+        /// Which one.
+        write: u64,
+        /// How.
+        crash: CrashKind,
+    },
+    /// A stop, and a crash during so manieth of the host's writes after it.
+    CrashInLastWords {
+        /// Destage first.
+        destage: bool,
+        /// Which one.
+        write: u64,
+        /// How.
+        crash: CrashKind,
+    },
     /// A crash when everything is answered.
     CrashIdle(CrashKind),
     /// A crash when nothing is in flight any more either.
@@ -121,9 +139,46 @@ pub enum End {
     },
 }
 
+/// A crash during a write of the host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostCrash {
+    /// During which one, counted from 1.
+    pub write: u64,
+    /// How.
+    pub kind: CrashKind,
+}
+
+/// What happens to the devices before a start (P6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// A device comes back as it was when so many rounds had ended, must be refused, and goes again.
+    Older {
+        /// Which device.
+        role: Role,
+        /// Rounds.
+        rounds: usize,
+    },
+    /// A device of another volume is tried, must be refused, and goes again.
+    Foreign(Role),
+    /// Power fails, and the cache is lost for good: a new one is put before the backing.
+    Lose {
+        /// Nothing of the old log lies on the new cache's device.
+        wiped: bool,
+        /// The backing is served without a cache first.
+        plain: bool,
+        /// A crash while the new cache is made.
+        crash: Option<HostCrash>,
+    },
+    /// After a stop that has destaged everything: the cache is removed for good, and a new one is made. A crash may come
+    /// in the removal.
+    Release(Option<HostCrash>),
+}
+
 /// One life of the process: start, recovery, script, end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
+    /// What happens to the devices before the start.
+    pub between: Vec<Between>,
     /// Settings at the start.
     pub settings: Settings,
     /// Most requests outstanding at once.

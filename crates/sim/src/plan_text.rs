@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::fault::{Effect, OpKind, Rot};
 use crate::media::Survival;
-use crate::plan::{Action, CrashKind, End, Plan};
+use crate::plan::{Action, Between, CrashKind, End, HostCrash, Plan};
 
 mod reader;
 
@@ -93,11 +93,37 @@ impl fmt::Display for End {
         let how = |destage: bool| if destage { "destage" } else { "keep" };
         match self {
             Self::CrashAfter(steps, crash) => write!(f, "after {steps} {crash}"),
+            Self::CrashInStart { write, crash } => write!(f, "in-start {write} {crash}"),
+            Self::CrashInLastWords { destage, write, crash } => {
+                write!(f, "last-words {} {write} {crash}", how(*destage))
+            }
             Self::CrashIdle(crash) => write!(f, "idle {crash}"),
             Self::CrashSettled(crash) => write!(f, "settled {crash}"),
             Self::Stop { destage } => write!(f, "stop {}", how(*destage)),
             Self::CrashInStop { destage, after, crash } => {
                 write!(f, "in-stop {} {after} {crash}", how(*destage))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Between {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let crash = |f: &mut fmt::Formatter<'_>, crash: &Option<HostCrash>| match crash {
+            Some(HostCrash { write, kind }) => write!(f, " crash {write} {kind}"),
+            None => Ok(()),
+        };
+        match self {
+            Self::Older { role, rounds } => write!(f, "older {} {rounds}", name_of(&ROLES, *role)),
+            Self::Foreign(role) => write!(f, "foreign {}", name_of(&ROLES, *role)),
+            Self::Lose { wiped, plain, crash: c } => {
+                let how = name_of(&[(true, "wiped"), (false, "left")], *wiped);
+                write!(f, "lose {how} {}", name_of(&[(true, "plain"), (false, "forced")], *plain))?;
+                crash(f, c)
+            }
+            Self::Release(c) => {
+                f.write_str("release")?;
+                crash(f, c)
             }
         }
     }
@@ -125,6 +151,9 @@ impl fmt::Display for Plan {
             let verify = Flags(&[(r.verify, "verify")]);
             writeln!(f, "\nround depth {} schedule {}{verify}", r.depth, r.schedule)?;
             writeln!(f, "settings {}", settings_text(&r.settings))?;
+            for event in &r.between {
+                writeln!(f, "between {event}")?;
+            }
             for fault in &r.faults {
                 let mut count = String::new();
                 if fault.count != u64::MAX {

@@ -5,13 +5,13 @@ use forebay_engine::{Engine, Params, RecoveryError, State};
 
 use crate::emulated::Emulated;
 use crate::life::Life;
-use crate::plan::{Action, CrashKind, End, Plan, Round};
+use crate::plan::{Action, Between, CrashKind, End, Plan, Round};
 use crate::random::Random;
 use crate::second_opinion;
 use crate::subject::Subject;
 use crate::trace::{Detail, Line, Trace};
 use crate::violation::{Interrupt, Violation, broken};
-use crate::world::{Stats, World};
+use crate::world::{Protocol, Stats, World};
 
 /// Virtual time without any answer after which the world heals; as much again, and the engine is stuck (P7).
 const PATIENCE: Nanos = Nanos(30_000_000_000);
@@ -37,6 +37,8 @@ pub struct Simulator {
     world: World,
     /// The independent verifier looks at the cache before each start, and must see what recovery sees.
     pub second_opinion: bool,
+    /// What decides who belongs to whom.
+    pub protocol: Protocol,
 }
 
 impl Simulator {
@@ -67,6 +69,9 @@ impl Simulator {
             .rounds
             .iter()
             .any(|r| !r.damages.is_empty() || r.faults.iter().any(|f| f.effect.is_silent()));
+        self.world.protocol = self.protocol;
+        let older = |b: &Between| matches!(b, Between::Older { .. });
+        self.world.keeps_images = plan.rounds.iter().flat_map(|r| &r.between).any(older);
         self.world.begin(plan.shape, decays, Trace::new(detail));
         self.world.cache.emulated = plan.cache_model.clone().map(Emulated::new);
         self.world.backing.emulated = plan.backing_model.clone().map(Emulated::new);
@@ -75,7 +80,7 @@ impl Simulator {
             self.world.trace.round = number;
             between(number, &mut self.world);
             match self.round(round, &mut make) {
-                Ok(()) => {}
+                Ok(()) => self.world.keep_image(),
                 Err((Interrupt::Violation(mut v), step)) => {
                     (v.round, v.step) = (number, step);
                     violation = Some(v);
@@ -100,11 +105,23 @@ impl Simulator {
         make: &mut impl FnMut(Params) -> S,
     ) -> Result<(), (Interrupt, u64)> {
         let world = &mut self.world;
+        let mut fate = Random::derived(round.schedule, 5);
+        for event in &round.between {
+            world.happens(event, &mut fate).map_err(|i| (i, 0))?;
+        }
         for d in round.damages.iter().filter(|d| d.after == 0) {
             world.damage(d.role, d.rot, d.pick);
         }
         let opinion = if self.second_opinion { second_opinion::of(world) } else { None };
-        let params = world.start(round).map_err(|i| (i, 0))?;
+        let params = match world.start(round) {
+            Ok(params) => params,
+            Err(Interrupt::Crash) => {
+                world.stats.crashes_in_start += 1;
+                world.crash(crash_of(round.end), &mut fate);
+                return Ok(());
+            }
+            Err(other) => return Err((other, 0)),
+        };
         let crash_at = match round.end {
             End::CrashAfter(steps, _) => steps,
             _ => u64::MAX,
@@ -122,7 +139,10 @@ impl Simulator {
         let stopped = matches!(script.life.stopped, Some(Ok(())));
         let mut random = script.life.end();
         let crash = match (outcome, round.end) {
-            (Ok(()), End::Stop { .. }) if stopped => None,
+            (Ok(()), End::Stop { .. }) if stopped => world.end_run(None).err().map(|_| CrashKind::Kill),
+            (Ok(()), End::CrashInLastWords { write, crash, .. }) if stopped => {
+                world.end_run(Some(write)).err().map(|_| crash)
+            }
             (Ok(()) | Err(Interrupt::Crash), end) => Some(crash_of(end)),
             (Err(other), _) => return Err((other, step)),
         };
@@ -132,7 +152,7 @@ impl Simulator {
             Some(kind) => world.crash(kind, &mut random),
             None => {
                 world.power_off();
-                world.clean_stop = true;
+                world.destaged = matches!(round.end, End::Stop { destage: true });
             }
         }
         Ok(())
@@ -143,7 +163,9 @@ impl Simulator {
 const fn crash_of(end: End) -> CrashKind {
     match end {
         End::CrashAfter(_, kind) | End::CrashIdle(kind) | End::CrashSettled(kind) => kind,
-        End::CrashInStop { crash, .. } => crash,
+        End::CrashInStop { crash, .. }
+        | End::CrashInStart { crash, .. }
+        | End::CrashInLastWords { crash, .. } => crash,
         End::Stop { .. } => CrashKind::Kill,
     }
 }
@@ -256,7 +278,9 @@ impl<S: Subject> Script<'_, S> {
                 self.drain(0)?;
                 self.settle()
             }
-            End::Stop { destage } => {
+            // A crash at the start comes before there is a life.
+            End::CrashInStart { .. } => Ok(()),
+            End::Stop { destage } | End::CrashInLastWords { destage, .. } => {
                 self.life.stop(destage)?;
                 self.life.pump()?;
                 self.drain(0)?;

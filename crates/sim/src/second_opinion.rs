@@ -1,40 +1,20 @@
 //! What the independent verifier makes of the cache that a crash has left, against what recovery makes of it.
 
-use forebay_block::BLOCK_BYTES;
 use forebay_engine::RecoveryReport;
-use forebay_format::Layout;
-use forebay_format::superblock::{CacheState, SUPERBLOCK_OFFSETS, Superblock};
 use forebay_verify::{Report, Severity, check};
 
 use crate::violation::{Interrupt, broken};
-use crate::world::World;
+use crate::world::{Retirement, World};
 
 /// The verifier's report on the cache as it is now, before the next start; `None` where there is nothing to compare:
 /// before the first run, and where damage was done on purpose.
 pub(crate) fn of(world: &World) -> Option<Report> {
-    if world.decays || world.void_log || world.layout.generation == 0 {
+    let superblock = world.superblock().ok()?;
+    if world.decays || world.retirement != Retirement::None || superblock.layout.generation == 0 {
         return None;
     }
-    let superblock = Superblock {
-        update: 1,
-        layout: world.layout,
-        backing_id: [1; 16],
-        volume_bytes: world.shape.volume_bytes.next_multiple_of(BLOCK_BYTES),
-        state: CacheState::Paired,
-        clean_stop: world.clean_stop,
-        has_label: true,
-        created_ns: 1,
-        backing_name: "simulated".to_owned(),
-        fingerprint: String::new(),
-    };
     let media = &world.cache.media;
-    let len = (media.end() - Layout::SEGMENTS_OFFSET) as usize;
-    let mut image = vec![0; Layout::SEGMENTS_OFFSET as usize];
-    for at in SUPERBLOCK_OFFSETS {
-        let bytes = superblock.encode();
-        image[at as usize..][..bytes.len()].copy_from_slice(&bytes);
-    }
-    image.extend_from_slice(media.read(Layout::SEGMENTS_OFFSET, len));
+    let image = media.read(0, media.end() as usize);
     check(&image).ok()
 }
 

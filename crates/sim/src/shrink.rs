@@ -4,7 +4,7 @@
 use forebay_policy::Settings;
 
 use crate::media::Survival;
-use crate::plan::{Action, CrashKind, End, Plan, Round};
+use crate::plan::{Action, Between, CrashKind, End, Plan, Round};
 use crate::violation::Violation;
 
 /// Most runs that shrinking a plan may take.
@@ -35,6 +35,7 @@ pub fn shrink(
         shrinker.rounds();
         for i in 0..shrinker.best.rounds.len() {
             shrinker.steps(i);
+            shrinker.between(i);
             shrinker.faults(i);
             shrinker.round(i);
             shrinker.crash(i);
@@ -98,6 +99,11 @@ impl<F: FnMut(&Plan) -> Option<Violation>> Shrinker<F> {
         while i < self.best.rounds.len() && self.best.rounds.len() > 1 {
             let mut shorter = self.best.clone();
             shorter.rounds.remove(i);
+            for event in shorter.rounds.iter_mut().flat_map(|r| &mut r.between) {
+                if let Between::Older { rounds, .. } = event {
+                    *rounds -= usize::from(*rounds > i);
+                }
+            }
             if !self.keep(shorter) {
                 i += 1;
             }
@@ -159,6 +165,22 @@ impl<F: FnMut(&Plan) -> Option<Violation>> Shrinker<F> {
         self.keep(plain);
     }
 
+    /// Fewer events before the start, without crashes of their own.
+    fn between(&mut self, i: usize) {
+        for at in (0..self.best.rounds[i].between.len()).rev() {
+            let fewer = self.with(i, |r| {
+                r.between.remove(at);
+            });
+            if !self.keep(fewer) {
+                let calm = self.with(i, |r| match &mut r.between[at] {
+                    Between::Lose { crash, .. } | Between::Release(crash) => *crash = None,
+                    Between::Older { .. } | Between::Foreign(_) => {}
+                });
+                self.keep(calm);
+            }
+        }
+    }
+
     fn faults(&mut self, i: usize) {
         for at in (0..self.best.rounds[i].faults.len()).rev() {
             let fewer = self.with(i, |r| {
@@ -211,6 +233,10 @@ impl<F: FnMut(&Plan) -> Option<Violation>> Shrinker<F> {
                 End::CrashAfter(n, _) => End::CrashAfter(n, kind),
                 End::CrashIdle(_) => End::CrashIdle(kind),
                 End::CrashSettled(_) => End::CrashSettled(kind),
+                End::CrashInStart { write, .. } => End::CrashInStart { write, crash: kind },
+                End::CrashInLastWords { destage, write, .. } => {
+                    End::CrashInLastWords { destage, write, crash: kind }
+                }
                 End::CrashInStop { .. } | End::Stop { .. } => End::CrashIdle(kind),
             };
             let plan = self.with(i, |r| r.end = simpler);

@@ -202,7 +202,8 @@ fn full_script() -> Vec<Step> {
 
 fn round(settings: Settings, steps: Vec<Step>, end: End) -> Round {
     let (faults, damages) = (Vec::new(), Vec::new());
-    Round { settings, depth: 8, schedule: 1, verify: true, faults, damages, steps, end }
+    let between = Vec::new();
+    Round { between, settings, depth: 8, schedule: 1, verify: true, faults, damages, steps, end }
 }
 
 /// A plan whose rounds are `first` and then two that find out what is left.

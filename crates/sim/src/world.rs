@@ -1,21 +1,26 @@
 //! The world between the lives of the process: devices, oracle, what the host remembers, and what a crash does.
 
-use forebay_engine::{Params, Role};
+use forebay_engine::Role;
 use forebay_format::Layout;
+use forebay_format::identities::Identities;
+use forebay_format::label::LABEL_BYTES;
 
 use crate::device::Device;
 use crate::media::Survival;
 use crate::oracle::{Crash, Kept, Oracle};
-use crate::plan::{CrashKind, Round, Shape};
+use crate::plan::{CrashKind, Shape};
 use crate::random::Random;
 use crate::stamp::{self, SECTOR, WriteNo};
 use crate::trace::Trace;
 use crate::violation::Interrupt;
 
+mod between;
 mod decay;
+mod owners;
 mod stats;
 
 use decay::Breach;
+pub use owners::{Image, Protocol, Retirement};
 pub use stats::Stats;
 
 const SECTOR_BYTES: u64 = SECTOR as u64;
@@ -38,10 +43,24 @@ pub struct World {
     pub trace: Trace,
     /// Steps since the world began.
     pub steps: u64,
-    /// The last run stopped cleanly.
-    pub clean_stop: bool,
-    /// The log was retired: the next start is without this cache.
-    pub void_log: bool,
+    /// What decides who belongs to whom.
+    pub protocol: Protocol,
+    /// What the running process knows of both devices.
+    identities: Option<Identities>,
+    /// Whether the log has been retired: the next start is without this cache then.
+    pub retirement: Retirement,
+    /// Starts that came through, and pairs that were made.
+    runs: u64,
+    /// Pairs that were made.
+    pairs: u64,
+    /// The last round ended with a stop that destaged everything.
+    pub destaged: bool,
+    /// Something in the plan goes back to what devices were after an earlier round.
+    pub keeps_images: bool,
+    /// What they were, by the number of rounds that had ended.
+    images: Vec<Image>,
+    /// For each sector, the issue of a write that the backing alone was seen to have durably, or of one before it.
+    on_backing: Vec<u64>,
     /// Headers or summaries of the log were damaged, so that a start may be refused.
     pub structure_harmed: bool,
     /// Damage or silent faults are part of the plan, so that the order of cache writes is worth knowing.
@@ -77,14 +96,21 @@ impl World {
                 segment_bytes: 4096,
                 segment_count: 0,
             },
-            cache: Device::new(Role::Cache, Layout::SEGMENTS_OFFSET, 0),
+            cache: Device::new(Role::Cache, 0, Layout::SEGMENTS_OFFSET as usize),
             backing: Device::new(Role::Backing, 0, 4096),
             oracle: Oracle::new(8, false),
             stats: Stats::default(),
             trace: Trace::default(),
             steps: 0,
-            clean_stop: false,
-            void_log: false,
+            protocol: Protocol::default(),
+            identities: None,
+            retirement: Retirement::None,
+            runs: 0,
+            pairs: 0,
+            destaged: false,
+            keeps_images: false,
+            images: Vec::new(),
+            on_backing: Vec::new(),
             structure_harmed: false,
             decays: false,
             breaches: Vec::new(),
@@ -100,8 +126,10 @@ impl World {
     pub fn begin(&mut self, shape: Shape, decays: bool, trace: Trace) {
         let cache_bytes = shape.segment_bytes as usize * shape.segment_count as usize;
         self.shape = shape;
-        self.cache.wipe(Layout::SEGMENTS_OFFSET, cache_bytes);
-        self.backing.wipe(0, shape.volume_bytes as usize);
+        let label_offset = self.label_offset() as usize;
+        self.cache.wipe(Layout::SEGMENTS_OFFSET as usize + cache_bytes);
+        self.backing.wipe(label_offset + LABEL_BYTES);
+        self.backing.volume_bytes = shape.volume_bytes;
         if shape.stamped {
             let mut data = forebay_block::BufMut::zeroed(shape.volume_bytes as usize);
             stamp::fill(&mut data, 0, WriteNo(0));
@@ -111,14 +139,6 @@ impl World {
         self.stats = Stats::default();
         self.trace = trace;
         self.steps = 1;
-        self.layout = Layout {
-            cache_id: [0x5a; 16],
-            generation: 0,
-            align: shape.align,
-            segment_bytes: shape.segment_bytes,
-            segment_count: shape.segment_count,
-        };
-        self.forget_log();
         self.decays = decays;
         if decays {
             self.written.clear();
@@ -126,11 +146,19 @@ impl World {
             self.durable.clear();
             self.durable.resize(cache_bytes / SECTOR, false);
         }
+        (self.runs, self.pairs) = (0, 0);
+        self.images.clear();
+        self.on_backing.clear();
+        self.on_backing.resize((shape.volume_bytes / SECTOR_BYTES) as usize, 0);
+        // Without a crash there is nothing that could go wrong.
+        let _ = self.form_pair(None);
+        self.keep_image();
     }
 
     fn forget_log(&mut self) {
-        self.clean_stop = false;
-        self.void_log = false;
+        self.identities = None;
+        self.retirement = Retirement::None;
+        self.destaged = false;
         self.structure_harmed = false;
         self.breaches.clear();
         self.damaged = false;
@@ -139,41 +167,22 @@ impl World {
         self.written.fill(0);
     }
 
-    /// What the host hands to the engine at the next start.
-    ///
-    /// # Errors
-    /// If the log was retired and the backing alone lacks something.
-    pub fn start(&mut self, round: &Round) -> Result<Params, Interrupt> {
-        if self.void_log {
-            self.check_backing()?;
-            // A new cache on the same device: what lies there is foreign to it.
-            self.forget_log();
-            self.layout.cache_id[0] = self.layout.cache_id[0].wrapping_add(1);
-            self.layout.generation = 0;
-        }
-        self.layout.generation += 1;
-        self.cache.layout = Some(self.layout);
-        self.cache.start_round(&round.faults, round.schedule);
-        self.backing.start_round(&round.faults, round.schedule);
-        self.stats.starts += 1;
-        Ok(Params {
-            layout: self.layout,
-            volume_bytes: self.shape.volume_bytes,
-            settings: round.settings,
-            wall_offset_ns: 1_700_000_000_000_000_000 + self.layout.generation * 1_000_000_000_000,
-            clean_stop: std::mem::take(&mut self.clean_stop),
-        })
-    }
-
     /// The backing is all that there is: reads the whole volume from it.
     fn check_backing(&mut self) -> Result<(), Interrupt> {
         let ticket = self.oracle.issue_read();
         let data = self.backing.media.read(0, self.shape.volume_bytes as usize);
         self.stats.sectors_checked += data.len() as u64 / SECTOR_BYTES;
         self.oracle.finish_read(ticket, 0, data).map_err(|mut wrong| {
-            wrong.message = format!("without the retired log: {}", wrong.message);
+            wrong.message = format!("without its cache: {}", wrong.message);
             Interrupt::from(wrong)
         })
+    }
+
+    fn device(&mut self, role: Role) -> &mut Device {
+        match role {
+            Role::Cache => &mut self.cache,
+            Role::Backing => &mut self.backing,
+        }
     }
 
     /// The process dies, perhaps because power fails.
@@ -222,7 +231,7 @@ impl World {
 
     /// A hash of everything that the next start depends on and is judged by.
     pub fn fingerprint(&self) -> u64 {
-        let rest = u64::from(self.void_log) << 1 | u64::from(self.clean_stop) | self.layout.generation << 8;
+        let rest = self.retirement as u64 | self.layout.generation << 8;
         let parts = [
             self.cache.media.fingerprint(),
             self.backing.media.fingerprint(),
@@ -260,7 +269,14 @@ impl World {
         let media = &self.backing.media;
         let data = if durable { media.read_durable(offset, len) } else { media.read(offset, len) };
         self.stats.sectors_checked += floors.len() as u64;
-        Ok(self.oracle.check_alone(promise, floors, first, data)?)
+        self.oracle.check_alone(promise, floors, first, data)?;
+        if durable {
+            for (sector, floor) in (first..).zip(floors).filter(|(s, _)| !self.oracle.may_be_stale(*s)) {
+                let known = &mut self.on_backing[sector as usize];
+                *known = (*known).max(*floor);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a crash may take back, and what the backing alone must have.
 
-use super::{Crash, Kept, NEVER, Oracle, Sector, Version, Wrong};
+use super::{Crash, Excuse, Kept, NEVER, Oracle, Sector, Version, Write, Wrong};
 use crate::stamp::{self, Content, SECTOR, WriteNo};
 
 impl Oracle {
@@ -101,6 +101,35 @@ impl Oracle {
     pub fn floors(&self, first: u64, count: u64) -> Vec<u64> {
         let floor = |s: &Sector| if s.excuse.stale > 0 { 0 } else { s.floor };
         self.sectors[first as usize..(first + count) as usize].iter().map(floor).collect()
+    }
+
+    /// What the backing alone must have after a power cut of it: what it was seen to have, and what went through to it.
+    pub fn floors_of_backing(&self, seen: &[u64]) -> Vec<u64> {
+        let mut floors = seen.to_vec();
+        for w in self.writes.iter().filter(|w| w.through && w.certain != NEVER) {
+            floors[w.first as usize..(w.first + w.count) as usize]
+                .iter_mut()
+                .for_each(|f| *f = (*f).max(w.issue));
+        }
+        let stale = floors.iter_mut().zip(&self.sectors).filter(|(_, s)| s.excuse.stale > 0);
+        stale.for_each(|(floor, _)| *floor = 0);
+        floors
+    }
+
+    /// The cache is lost for good: `data`, which the backing holds durably, is the volume from here on.
+    pub fn rebase(&mut self, data: &[u8]) {
+        let now = self.tick();
+        for (sector, bytes) in (0..).zip(data.chunks_exact(SECTOR)) {
+            let zeroed = |w: &Write| w.zero && (w.first..w.first + w.count).contains(&sector);
+            let no = match stamp::read(bytes) {
+                Content::Stamp { write, .. } => write.0,
+                _ => self.writes.iter().rposition(zeroed).unwrap_or(0) as u32,
+            };
+            let (kept, issue) = (Kept::Cut, self.writes[no as usize].issue);
+            let only = Version { write: no, seen: now, kept, hidden: NEVER, dead: NEVER };
+            self.sectors[sector as usize] =
+                Sector { versions: vec![only], floor: issue, excuse: Excuse::default() };
+        }
     }
 
     /// The issue of a write, as a floor for the sectors that it wrote.

@@ -42,6 +42,11 @@ impl Oracle {
             .any(|s| s.excuse.harmed > 0 || s.excuse.harmed_until > since)
     }
 
+    /// Whether an older version of the sector may be read.
+    pub fn may_be_stale(&self, sector: u64) -> bool {
+        self.sectors[sector as usize].excuse.stale > 0
+    }
+
     /// Every sector may have gone back, to a copy that had come to harm, too: the newest writes were lost without a trace.
     pub fn excuse_all_stale(&mut self) {
         let now = self.clock;

@@ -7,7 +7,7 @@ use forebay_policy::Settings;
 
 use super::{PlanError, ROLES, SURVIVALS, TITLE};
 use crate::fault::{Damage, Effect, Fault, OpKind, Rot};
-use crate::plan::{Action, CrashKind, End, Plan, Round, Shape, Step};
+use crate::plan::{Action, Between, CrashKind, End, HostCrash, Plan, Round, Shape, Step};
 
 /// The words of a line that are not yet consumed.
 struct Words<'a>(std::str::SplitWhitespace<'a>);
@@ -75,6 +75,12 @@ impl<'a> Words<'a> {
         let stops = [(true, "destage"), (false, "keep")];
         Ok(match self.word()? {
             "after" => End::CrashAfter(self.number()?, self.crash()?),
+            "in-start" => End::CrashInStart { write: self.number()?, crash: self.crash()? },
+            "last-words" => End::CrashInLastWords {
+                destage: self.one_of(&stops)?,
+                write: self.number()?,
+                crash: self.crash()?,
+            },
             "idle" => End::CrashIdle(self.crash()?),
             "settled" => End::CrashSettled(self.crash()?),
             "stop" => End::Stop { destage: self.one_of(&stops)? },
@@ -85,6 +91,29 @@ impl<'a> Words<'a> {
             },
             other => return Err(format!("'{other}' is not an end")),
         })
+    }
+
+    fn between(&mut self) -> Result<Between, String> {
+        Ok(match self.word()? {
+            "older" => Between::Older { role: self.one_of(&ROLES)?, rounds: self.number()? },
+            "foreign" => Between::Foreign(self.one_of(&ROLES)?),
+            "lose" => Between::Lose {
+                wiped: self.one_of(&[(true, "wiped"), (false, "left")])?,
+                plain: self.one_of(&[(true, "plain"), (false, "forced")])?,
+                crash: self.host_crash()?,
+            },
+            "release" => Between::Release(self.host_crash()?),
+            other => return Err(format!("'{other}' does not happen between lives")),
+        })
+    }
+
+    /// A crash during a write of the host's, if the line goes on.
+    fn host_crash(&mut self) -> Result<Option<HostCrash>, String> {
+        match self.0.next() {
+            None => Ok(None),
+            Some("crash") => Ok(Some(HostCrash { write: self.number()?, kind: self.crash()? })),
+            Some(other) => Err(format!("'{other}' where 'crash' belongs")),
+        }
     }
 
     fn action(&mut self, name: &str) -> Result<Action, String> {
@@ -142,6 +171,7 @@ impl Reader {
                 let [verify] = words.flags(["verify"])?;
                 self.ended = false;
                 self.rounds.push(Round {
+                    between: Vec::new(),
                     settings: Settings::default(),
                     depth,
                     schedule,
@@ -162,6 +192,7 @@ impl Reader {
                 }
                 match first {
                     "settings" => round.settings = words.settings()?,
+                    "between" => round.between.push(words.between()?),
                     "fault" => round.faults.push(Self::fault(&mut words)?),
                     "damage" => round.damages.push(Damage {
                         role: words.one_of(&ROLES)?,

@@ -87,7 +87,8 @@ impl World {
     pub(super) fn forget_in_flight(&mut self) {
         for io in &self.cache.in_flight {
             let DeviceOp::Write { offset, .. } = io.op else { continue };
-            let first = ((offset - Layout::SEGMENTS_OFFSET) / SECTOR_BYTES) as usize;
+            let Some(place) = offset.checked_sub(Layout::SEGMENTS_OFFSET) else { continue };
+            let first = (place / SECTOR_BYTES) as usize;
             let sectors = first..first + (io.op.write_bytes() / SECTOR_BYTES) as usize;
             // Kept only where damage is part of the plan.
             self.written.get_mut(sectors).into_iter().flatten().for_each(|written| *written = 0);
@@ -124,7 +125,7 @@ impl World {
         self.excuse_blocks(&harm.sectors);
     }
 
-    fn excuse_blocks(&mut self, sectors: &[u64]) {
+    pub(super) fn excuse_blocks(&mut self, sectors: &[u64]) {
         for s in sectors {
             let first = s / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
             for sector in first..first + SECTORS_PER_BLOCK {

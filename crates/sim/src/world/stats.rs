@@ -29,6 +29,14 @@ pub struct Stats {
     pub damages: u64,
     /// Refusals to start, all excused by damage.
     pub refusals: u64,
+    /// Crashes while the host writes who belongs to whom at a start.
+    pub crashes_in_start: u64,
+    /// Older, foreign and used devices that were refused.
+    pub pairs_refused: u64,
+    /// Caches that were lost for good.
+    pub caches_lost: u64,
+    /// Caches that were removed for good.
+    pub caches_released: u64,
     /// Logs that were retired after the cache failed.
     pub retired: u64,
     /// Requests answered with an error, all excused by faults.
@@ -54,6 +62,10 @@ impl Stats {
         }
         self.damages += other.damages;
         self.refusals += other.refusals;
+        self.crashes_in_start += other.crashes_in_start;
+        self.pairs_refused += other.pairs_refused;
+        self.caches_lost += other.caches_lost;
+        self.caches_released += other.caches_released;
         self.retired += other.retired;
         self.errors += other.errors;
         self.sectors_checked += other.sectors_checked;
