@@ -8,7 +8,7 @@
 //! takes for a pair, while copies from before are refused.
 //!
 //! ```text
-//!   a new pair:     flush ──► label: paired ──► superblock
+//!   a new pair:     label: paired ──► superblock
 //!   a run begins:   flush ──► (superblock: g, if the last start got no further than the label's intent) ──►
 //!                   label: intent g+1 ──► superblock: g+1 ──► label: committed g+1 ──► recovery, service
 //!   a run ends:     superblock: clean stop ──► label: not in use
@@ -17,12 +17,14 @@
 //!   left behind:    label: released
 //! ```
 
-use crate::label::{LABEL_COPY_BYTES, Label, LabelState, Phase};
+use forebay_block::Buf;
+
+use crate::label::{Label, LabelState, Phase};
 use crate::pairing::{Refusal, decide};
-use crate::superblock::{CacheState, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
+use crate::superblock::{CacheState, SUPERBLOCK_OFFSETS, Superblock};
 
 /// One step, durable when it is done.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Update {
     /// Whatever has been written to either device, and to the label wherever it lies, becomes durable.
     Flush,
@@ -31,14 +33,14 @@ pub enum Update {
         /// Byte offset.
         offset: u64,
         /// What is written.
-        bytes: Box<[u8; SUPERBLOCK_BYTES]>,
+        bytes: Buf,
     },
     /// One copy of the label, at this byte offset within the label's region.
     Label {
         /// Byte offset.
         offset: u64,
         /// What is written.
-        bytes: Box<[u8; LABEL_COPY_BYTES]>,
+        bytes: Buf,
     },
     /// The label's whole region becomes zero, or its file goes.
     NoLabel,
@@ -48,7 +50,7 @@ impl Superblock {
     /// Counts an update; both copies, one after the other, so that a power cut leaves one whole.
     pub fn updates(&mut self) -> [Update; 2] {
         self.update += 1;
-        let bytes = Box::new(self.encode());
+        let bytes = Buf::copy_of(&self.encode());
         SUPERBLOCK_OFFSETS.map(|offset| Update::Superblock { offset, bytes: bytes.clone() })
     }
 }
@@ -57,7 +59,7 @@ impl Label {
     /// Counts an update, which goes to the copy whose turn it is.
     pub fn count_update(&mut self) -> Update {
         self.update += 1;
-        Update::Label { offset: Self::copy_offset(self.update), bytes: Box::new(self.encode()) }
+        Update::Label { offset: Self::copy_offset(self.update), bytes: Buf::copy_of(&self.encode()) }
     }
 
     /// The backing goes on without its cache, which must never be used with it again.
@@ -95,11 +97,8 @@ pub struct Identities {
 impl Identities {
     /// Makes the two a pair.
     pub fn pair(&mut self) -> Vec<Update> {
-        // A new cache counts as cleanly stopped: nothing that the backing has may be volatile.
-        let mut updates = vec![Update::Flush];
-        updates.extend(self.label.as_mut().map(Label::count_update));
-        updates.extend(self.superblock.updates());
-        updates
+        let label = self.label.as_mut().map(Label::count_update);
+        label.into_iter().chain(self.superblock.updates()).collect()
     }
 
     /// Begins the next run, if the two may run together.
@@ -327,7 +326,7 @@ mod tests {
         for at in 0..updates.len() {
             for bits in 0..1_usize << 16 {
                 // Every way to tear the erasing, a few for the others.
-                if updates[at] != Update::NoLabel && bits > 3 {
+                if !matches!(updates[at], Update::NoLabel) && bits > 3 {
                     break;
                 }
                 let mut medium = Medium::new(&begun);
@@ -357,7 +356,7 @@ mod tests {
         for only in &updates {
             let mut medium = Medium::new(&begun);
             medium.write(only, &|_| true);
-            assert_eq!(medium.read().begin_run(&starter()), Err(Refusal::CacheRetired));
+            assert_eq!(medium.read().begin_run(&starter()).err(), Some(Refusal::CacheRetired));
         }
     }
 

@@ -102,11 +102,11 @@ impl LabelPlace {
     ) -> Result<(), HostError> {
         match (update, self) {
             (Update::Label { offset, bytes }, Self::SideFile(path)) => {
-                let written = write_side_file(backing, path, *offset, &**bytes);
+                let written = write_side_file(backing, path, *offset, bytes);
                 written.map_err(|e| HostError::system("write the label", path, e))
             }
             (Update::Label { offset, bytes }, Self::Behind(start)) => {
-                bench.write(backing, start + offset, &**bytes)
+                bench.write(backing, start + offset, bytes.clone())
             }
             (Update::Flush, Self::SideFile(path)) => {
                 let synced = sync_side_file(path);
@@ -126,12 +126,12 @@ impl LabelPlace {
         &self,
         backing: &mut dyn Device,
         offset: u64,
-        bytes: &[u8],
+        bytes: Buf,
     ) -> io::Result<Option<DeviceOp>> {
         match self {
-            Self::SideFile(path) => write_side_file(backing, path, offset, bytes).map(|()| None),
+            Self::SideFile(path) => write_side_file(backing, path, offset, &bytes).map(|()| None),
             Self::Behind(start) => {
-                let bufs = vec![Buf::copy_of(bytes)];
+                let bufs = vec![bytes];
                 Ok(Some(DeviceOp::Write { offset: start + offset, bufs, durable: true }))
             }
             Self::Nowhere => Ok(None),
@@ -148,7 +148,7 @@ impl LabelPlace {
                 backing.beside(Beside::Ended { well: removed.is_ok() });
                 removed.map_err(|e| HostError::system("remove", path, e))
             }
-            Self::Behind(offset) => bench.write(backing, *offset, &[0; LABEL_BYTES]),
+            Self::Behind(offset) => bench.write(backing, *offset, Buf::zeroed(LABEL_BYTES)),
             Self::Nowhere => Ok(()),
         }
     }

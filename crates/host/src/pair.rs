@@ -3,7 +3,7 @@
 //! What they say of each other and in which order that changes is decided in [`forebay_format::identities`]; here it is
 //! read from the devices and written to them.
 
-use forebay_block::{Buf, DeviceOp};
+use forebay_block::DeviceOp;
 use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
 use forebay_engine::Role;
 use forebay_format::checksum;
@@ -140,11 +140,11 @@ impl Pair {
         for update in self.identities.retire(wall_ns()) {
             match update {
                 Update::Superblock { offset, bytes } => {
-                    let bufs = vec![Buf::copy_of(&*bytes)];
+                    let bufs = vec![bytes];
                     steps.push((Role::Cache, DeviceOp::Write { offset, bufs, durable: true }));
                 }
                 Update::Label { offset, bytes } => {
-                    match self.place.write_while_busy(&mut *self.backing, offset, &*bytes) {
+                    match self.place.write_while_busy(&mut *self.backing, offset, bytes) {
                         Ok(Some(op)) => steps.push((Role::Backing, op)),
                         Ok(None) => written = true,
                         // The superblock may still work; if not, the engine is told that nothing did.
@@ -172,7 +172,7 @@ pub(crate) fn carry_out(
     place: &LabelPlace,
 ) -> Result<(), HostError> {
     updates.iter().try_for_each(|update| match update {
-        Update::Superblock { offset, bytes } => bench.write(cache, *offset, &**bytes),
+        Update::Superblock { offset, bytes } => bench.write(cache, *offset, bytes.clone()),
         Update::Flush => {
             bench.run(cache, "flushing", DeviceOp::Flush)?;
             bench.run(backing, "flushing", DeviceOp::Flush)?;

@@ -44,7 +44,7 @@ pub fn grow(
     write_zeroes(&bench, &mut *cache, before, superblock.layout.cache_bytes(), progress)?;
     for update in superblock.updates() {
         if let Update::Superblock { offset, bytes } = update {
-            bench.write(&mut *cache, offset, &*bytes)?;
+            bench.write(&mut *cache, offset, bytes)?;
         }
     }
     Ok(superblock.layout)

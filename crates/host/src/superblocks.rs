@@ -29,8 +29,8 @@ impl Bench<'_> {
         Ok(read.unwrap_or_else(|| Buf::zeroed(len)))
     }
 
-    pub(crate) fn write(&self, device: &mut dyn Device, offset: u64, data: &[u8]) -> Result<(), HostError> {
-        let op = DeviceOp::Write { offset, bufs: vec![Buf::copy_of(data)], durable: true };
+    pub(crate) fn write(&self, device: &mut dyn Device, offset: u64, data: Buf) -> Result<(), HostError> {
+        let op = DeviceOp::Write { offset, bufs: vec![data], durable: true };
         self.run(device, "writing", op).map(drop)
     }
 

@@ -241,13 +241,13 @@ impl Device {
     }
 
     /// A durable write of the host's that goes well, while nothing else is in flight.
-    pub fn write_alone(&mut self, offset: u64, bytes: &[u8]) {
-        self.media.write(offset, Data::Bufs(vec![Buf::copy_of(bytes)]), true);
+    pub fn write_alone(&mut self, offset: u64, bytes: Buf) {
+        self.media.write(offset, Data::Bufs(vec![bytes]), true);
     }
 
     /// A durable write of the host's during which a crash comes.
-    pub fn begin_alone(&mut self, offset: u64, bytes: &[u8], step: u64) {
-        let op = DeviceOp::Write { offset, bufs: vec![Buf::copy_of(bytes)], durable: true };
+    pub fn begin_alone(&mut self, offset: u64, bytes: Buf, step: u64) {
+        let op = DeviceOp::Write { offset, bufs: vec![bytes], durable: true };
         let flush_mark = self.media.flush_mark();
         let (effect, late_ns, early) = (None, 0, None);
         self.in_flight.push(InFlight { id: IoId(0), op, effect, flush_mark, late_ns, early, step });
@@ -257,8 +257,8 @@ impl Device {
     ///
     /// # Errors
     /// Those of the fault.
-    pub fn write_with_faults(&mut self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
-        let data = Data::Bufs(vec![Buf::copy_of(bytes)]);
+    pub fn write_with_faults(&mut self, offset: u64, bytes: Buf) -> Result<(), IoError> {
+        let data = Data::Bufs(vec![bytes]);
         let op = DeviceOp::Write { offset, bufs: Vec::new(), durable: true };
         let effect = self.effect_of(&op).filter(|effect| !effect.is_silent());
         let error = effect.and_then(Effect::error);

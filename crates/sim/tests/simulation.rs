@@ -32,3 +32,6 @@ mod emulated;
 
 #[path = "simulation/sweeps.rs"]
 mod sweeps;
+
+#[path = "simulation/owners.rs"]
+mod owners;

@@ -14,8 +14,8 @@ const START_WRITES: u64 = 7;
 const LAST_WORDS: u64 = 3;
 /// Writes that remove a cache.
 const RELEASE_WRITES: u64 = 5;
-/// Writes that make a pair, and a flush before them.
-const PAIR_WRITES: u64 = 4;
+/// Writes that make a pair.
+const PAIR_WRITES: u64 = 3;
 
 /// Adds it to the plan's rounds; `often` if that is what the plan is about.
 pub(super) fn exchange(seed: u64, rounds: Vec<Round>, often: bool) -> Vec<Round> {

@@ -2,6 +2,7 @@
 //! lives. What is decided and written, and in which order, is production code; the bytes lie on the simulated devices, and
 //! each write of them is a step at which a crash may come.
 
+use forebay_block::Buf;
 use forebay_engine::{Params, Role};
 use forebay_format::identities::{Identities, Starter, Update};
 use forebay_format::label::{LABEL_BYTES, Label, LabelState, Phase};
@@ -129,21 +130,21 @@ impl World {
             let steps = self.steps;
             let device = self.device(role);
             if crashes {
-                device.begin_alone(offset, &bytes, steps);
+                device.begin_alone(offset, bytes, steps);
                 return Err(Interrupt::Crash);
             }
-            device.write_alone(offset, &bytes);
+            device.write_alone(offset, bytes);
         }
         Ok(())
     }
 
     /// `None` for a flush.
-    fn place_of(&self, update: &Update) -> Option<(Role, u64, Vec<u8>)> {
+    fn place_of(&self, update: &Update) -> Option<(Role, u64, Buf)> {
         Some(match update {
             Update::Flush => return None,
-            Update::Superblock { offset, bytes } => (Role::Cache, *offset, bytes.to_vec()),
-            Update::Label { offset, bytes } => (Role::Backing, self.label_offset() + offset, bytes.to_vec()),
-            Update::NoLabel => (Role::Backing, self.label_offset(), vec![0; LABEL_BYTES]),
+            Update::Superblock { offset, bytes } => (Role::Cache, *offset, bytes.clone()),
+            Update::Label { offset, bytes } => (Role::Backing, self.label_offset() + offset, bytes.clone()),
+            Update::NoLabel => (Role::Backing, self.label_offset(), Buf::zeroed(LABEL_BYTES)),
         })
     }
 
@@ -152,8 +153,9 @@ impl World {
     pub(super) fn form_pair(&mut self, crash_at: Option<u64>) -> Result<(), Interrupt> {
         self.pairs += 1;
         self.forget_log();
-        for at in SUPERBLOCK_OFFSETS {
-            self.cache.write_alone(at, &[0; SUPERBLOCK_BYTES]);
+        if self.superblock() != Err(FormatError::Magic) {
+            let write = |at| self.cache.write_alone(at, Buf::zeroed(SUPERBLOCK_BYTES));
+            SUPERBLOCK_OFFSETS.into_iter().for_each(write);
         }
         let mut cache_id = [0x5a; 16];
         let mut backing_id = [0xb5; 16];
@@ -212,17 +214,18 @@ impl World {
             _ => None,
         };
         let mut identities = self.identities()?;
+        let mut clean_stop = identities.superblock.clean_stop;
         let mut begun = (self.protocol.begin_run)(&mut identities, &self.starter());
-        if begun == Err(Refusal::CacheRetired) && self.retirement != Retirement::None {
+        if matches!(begun, Err(Refusal::CacheRetired)) && self.retirement != Retirement::None {
             self.check_backing()?;
             // A new cache on the same device: what lies there is foreign to it.
             self.form_pair(None)?;
             identities = self.identities()?;
+            clean_stop = identities.superblock.clean_stop;
             begun = (self.protocol.begin_run)(&mut identities, &self.starter());
         } else if begun.is_ok() && self.retirement == Retirement::Done {
             return Err(broken("P6", "a cache starts that was retired"));
         }
-        let clean_stop = self.superblock().is_ok_and(|s| s.clean_stop);
         let updates = begun.map_err(|refusal| broken("P6", format!("a pair is refused: {refusal}")))?;
         self.carry_out(&updates, crash_at)?;
         if crash_at.is_some() {
@@ -230,6 +233,7 @@ impl World {
             return Err(Interrupt::Crash);
         }
         self.runs += 1;
+        self.destaged = false;
         self.layout = identities.superblock.layout;
         self.identities = Some(identities);
         self.cache.layout = Some(self.layout);
@@ -260,7 +264,7 @@ impl World {
     pub fn retire(&mut self) -> bool {
         let written = self.retirement_updates().iter().fold(false, |done, update| {
             let Some((role, offset, bytes)) = self.place_of(update) else { return done };
-            self.device(role).write_with_faults(offset, &bytes).is_ok() || done
+            self.device(role).write_with_faults(offset, bytes).is_ok() || done
         });
         if written {
             self.retirement = Retirement::Done;
