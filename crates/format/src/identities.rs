@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   a new pair:     label: paired ──► superblock
-//!   a run begins:   flush ──► (superblock: g, if the last start got no further than the label's intent) ──►
+//!   a run begins:   flush ──► (superblock: g, if the last start crashed) ──►
 //!                   label: intent g+1 ──► superblock: g+1 ──► label: committed g+1 ──► recovery, service
 //!   a run ends:     superblock: clean stop ──► label: not in use
 //!   removed:        label: released, both copies ──► superblock: released ──► no label
@@ -26,7 +26,7 @@ use crate::superblock::{CacheState, SUPERBLOCK_OFFSETS, Superblock};
 /// One step, durable when it is done.
 #[derive(Clone, Debug)]
 pub enum Update {
-    /// Whatever has been written to either device, and to the label wherever it lies, becomes durable.
+    /// Whatever has been written to the backing, and to the label wherever it lies, becomes durable.
     Flush,
     /// One copy of the superblock, at this byte offset of the cache device.
     Superblock {
@@ -110,10 +110,10 @@ impl Identities {
         let mut updates = Vec::with_capacity(7);
         updates.push(Update::Flush);
         if let Some(label) = &mut self.label {
-            if self.superblock.layout.generation < label.generation {
-                // The run that the label speaks of never began. The superblock takes its number first: a second crash
-                // at the same place must not leave the label two ahead. The number itself is not used again, or
-                // today's backing would be taken for that of the run to come.
+            if label.phase == Phase::Intent {
+                // The start of the run that the label speaks of crashed. The superblock takes its number first, durably: a
+                // second crash at the same place must not leave the label two ahead. The number itself is not used
+                // again, or today's backing would be taken for that of the run to come.
                 self.superblock.layout.generation = label.generation;
                 self.superblock.clean_stop = false;
                 updates.extend(self.superblock.updates());
@@ -280,7 +280,7 @@ mod tests {
             first.iter().skip(killed_at).take(1).for_each(|u| seen.write(u, &|_| true));
             for update in seen.read().begin_run(&starter()).unwrap().iter().take(got_to) {
                 match update {
-                    Update::Flush => durable = seen.clone(),
+                    Update::Flush => durable.label.clone_from(&seen.label),
                     write => durable.write(write, &|_| true),
                 }
             }

@@ -174,7 +174,6 @@ pub(crate) fn carry_out(
     updates.iter().try_for_each(|update| match update {
         Update::Superblock { offset, bytes } => bench.write(cache, *offset, bytes.clone()),
         Update::Flush => {
-            bench.run(cache, "flushing", DeviceOp::Flush)?;
             bench.run(backing, "flushing", DeviceOp::Flush)?;
             place.carry_out(bench, backing, update)
         }

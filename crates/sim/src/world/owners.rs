@@ -90,6 +90,13 @@ impl World {
         Superblock::newest(a, b)
     }
 
+    /// What the devices durably say of each other: a copy of what is only volatile is none of a device that was there.
+    fn durable_identities(&self) -> Result<Identities, FormatError> {
+        let [a, b] = SUPERBLOCK_OFFSETS.map(|at| self.cache.media.read_durable(at, SUPERBLOCK_BYTES));
+        let label = Label::newest(self.backing.media.read_durable(self.label_offset(), LABEL_BYTES));
+        Ok(Identities { superblock: Superblock::newest(a, b)?, label: label.ok() })
+    }
+
     /// The label that a reader of the backing believes.
     pub(super) fn label(&self) -> Result<Option<Label>, FormatError> {
         match Label::newest(self.backing.media.read(self.label_offset(), LABEL_BYTES)) {
@@ -116,9 +123,7 @@ impl World {
                 if crashes {
                     return Err(Interrupt::Crash);
                 }
-                for device in [&mut self.cache, &mut self.backing] {
-                    device.media.flush(device.media.flush_mark());
-                }
+                self.backing.media.flush(self.backing.media.flush_mark());
                 continue;
             };
             let moment = (forebay_block::Nanos(0), number);
@@ -288,7 +293,7 @@ impl World {
     /// Remembers what the devices say of each other, if anything of the plan comes back to it.
     pub fn keep_image(&mut self) {
         if self.keeps_images
-            && let Ok(identities) = self.identities()
+            && let Ok(identities) = self.durable_identities()
         {
             self.images.push(Image { identities, runs: self.runs });
         }

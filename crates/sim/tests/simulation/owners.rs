@@ -149,7 +149,7 @@ fn mutations() -> Vec<(&'static str, &'static str, Protocol, u64)> {
             "BeginsUnflushed",
             "A start builds on what a killed process left volatile.",
             begins(begins_unflushed),
-            4000,
+            8000,
         ),
         (
             "RetiresInWords",
