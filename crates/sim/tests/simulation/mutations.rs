@@ -66,8 +66,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::IgnoresSupersede
         | M::IgnoresCleanMark
         | M::StopsUnflushed => (ANY, 400),
-        M::StopsVolatile => (ANY, 800),
-        M::RecoversVolatile => (ANY, 2000),
+        M::StopsVolatile | M::RecoversVolatile => (ANY, 2000),
         M::FlushCoversTooMuch | M::FlushForgetsBacking => (FLUSHES, 200),
         M::FlushForgetsLog => (FLUSHES, 400),
         M::RetriesFailedFlush => (FAILING_FLUSHES, 800),
@@ -81,7 +80,8 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         M::FailedBypassKeepsCopy => (FAILING_COPIES, 1500),
         M::IgnoresFailedWrite => (CUTS_FAILING, 200),
         M::IgnoresFailedFlush => (FAILING, 1000),
-        M::IgnoresFailedDestage | M::RetiresEarly => (FAILING, 400),
+        M::IgnoresFailedDestage => (FAILING, 400),
+        M::RetiresEarly => (FAILING, 800),
         M::IgnoresTaint => (CONTENDED_FAILING, 8000),
         M::ReusesTooEarly => (CROWDED, 1000),
         M::ReusesUnderReader => (CROWDED_COPIES, 3000),
