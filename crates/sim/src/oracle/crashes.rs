@@ -13,8 +13,10 @@ impl Oracle {
     }
 
     /// The backing was reset: what no flush has covered may be gone, as with any disk, and an older version be back.
-    /// A flush that is acknowledged later promises it all the same.
+    /// A flush that is acknowledged later promises it all the same, unless the process dies before and with it the
+    /// knowledge of the reset.
     pub fn lose_unflushed(&mut self) {
+        self.shaken.extend(self.unflushed.iter().chain(&self.doubtful));
         for no in self.unflushed.clone().into_iter().chain(self.doubtful.clone()) {
             self.lose(no);
             let w = &self.writes[no as usize];
