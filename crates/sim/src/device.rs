@@ -309,7 +309,15 @@ impl Device {
             DeviceOp::Flush => {
                 harm.reset = io.effect == Some(Effect::Reset);
                 if harm.reset {
-                    self.media.volatile().for_each(|data| harm.add(&data));
+                    for (offset, data) in self.media.volatile() {
+                        harm.add(&data);
+                        // A block of zeroes carries no stamp; the record that it belongs to says whose it is.
+                        if let Some(layout) =
+                            self.layout.as_ref().filter(|_| offset >= Layout::SEGMENTS_OFFSET)
+                        {
+                            harm.add_records(layout, offset, &data);
+                        }
+                    }
                 }
                 self.media.fail_flush(io.flush_mark, harm.reset);
             }

@@ -226,9 +226,10 @@ impl Media {
         self.unflushed.iter_mut().for_each(|e| e.abandoned = false);
     }
 
-    /// What a power cut now could lose.
-    pub fn volatile(&self) -> impl Iterator<Item = Vec<u8>> {
-        self.unflushed.iter().filter(|e| !e.durable).map(|e| e.data.flat())
+    /// What a power cut now could lose, each with its offset.
+    pub fn volatile(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
+        let lost = self.unflushed.iter().filter(|e| !e.durable);
+        lost.map(|e| (self.start + e.offset as u64, e.data.flat()))
     }
 
     /// Whether a power cut now could lose anything.
