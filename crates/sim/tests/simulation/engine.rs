@@ -52,7 +52,11 @@ fn fresh_seeds_break_no_promise_and_replay_byte_for_byte() {
     assert!(campaign.twice >= SEEDS / 64);
     let s = &campaign.stats;
     assert!(
-        s.crashes_in_recovery > 0 && s.damages > 0 && s.faults.iter().sum::<u64>() > 0,
+        s.crashes_in_recovery > 0
+            && s.pairs_refused > 0
+            && s.caches_lost > 0
+            && s.damages > 0
+            && s.faults.iter().sum::<u64>() > 0,
         "nothing was tried"
     );
 }
