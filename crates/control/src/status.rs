@@ -101,8 +101,12 @@ described! {
         Gauge("forebay_staleness_seconds") => staleness_seconds: f64,
         #[doc = "The time (RFC 3339, UTC) as of which the backing alone is complete; null while it is not consistent as of any time, as under `write-back` with dirty data."]
         Detail => recovery_point: Option<String>,
+        #[doc = "The backing alone, without the cache, is consistent now: complete, or as of `recovery_point` under `ordered`."]
+        Detail => backing_consistent: bool,
         #[doc = "When and in which order writes reach the backing."]
         Label => write_policy: String,
+        #[doc = "What `ordered` keeps in order: `completion` (every acknowledgement) or `barrier` (flushes and FUA writes)."]
+        Label => order: String,
         #[doc = "Which writes enter the cache."]
         Label => admission: String,
         #[doc = "What a write does when the cache has no room: `wait` or `bypass`."]
@@ -185,6 +189,7 @@ impl VolumeStatus {
                 Detail => match field.name {
                     "exports" => serde_json::json!(["unix:/tmp/s"]),
                     "pid" => serde_json::json!(77),
+                    "backing_consistent" => serde_json::json!(true),
                     "cache_durability" | "backing_durability" => serde_json::json!("much"),
                     _ => serde_json::Value::Null,
                 },
@@ -204,7 +209,7 @@ mod tests {
     fn the_promised_keys_are_there() {
         let json = serde_json::to_value(VolumeStatus::sample("db")).unwrap();
         for key in "name state size_bytes cache_bytes cache_used_bytes dirty_bytes staleness_bytes staleness_seconds \
-                    recovery_point write_policy admission reads writes flushes bytes_acknowledged bytes_to_cache \
+                    recovery_point backing_consistent write_policy order admission reads writes flushes bytes_acknowledged bytes_to_cache \
                     bytes_to_backing writes_admitted writes_bypassed writes_reissued stalls errors memory_bytes \
                     index_bytes_per_block"
             .split_whitespace()

@@ -172,7 +172,8 @@ impl Engine {
             return;
         };
         let (range, asked) = (part.range, part.durable);
-        let durable = asked || self.needs_supersede(range);
+        // What comes after it in the order of writes must not outlive it.
+        let durable = asked || self.needs_supersede(range) || self.order.keeps_versions();
         let volatile = self.mutant(Mutation::BypassesVolatile);
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
@@ -200,7 +201,10 @@ impl Engine {
     }
 
     /// The current slots of a range, found by whichever is shorter, the range or the index.
-    fn current_in(&self, range: BlockRange) -> Box<dyn Iterator<Item = crate::segments::SlotRef> + '_> {
+    pub(crate) fn current_in(
+        &self,
+        range: BlockRange,
+    ) -> Box<dyn Iterator<Item = crate::segments::SlotRef> + '_> {
         if range.count <= self.index.len() as u64 {
             Box::new(range.iter().filter_map(|b| self.index.get(b, &self.segments)))
         } else {
@@ -217,6 +221,7 @@ impl Engine {
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
         };
+        part.losses = self.drops.losses;
         let flush = !self.planted.is(Mutation::ZeroesVolatile);
         if matches!(part.payload, Payload::Zero { .. }) && part.durable && flush {
             part.state = PartState::BypassFlushing { losses: self.drops.losses };
@@ -298,7 +303,7 @@ impl Engine {
         let extent = Some(Extent { block: range.first, count, kind: ExtentKind::Supersede });
         let owner = AppendOwner::Supersede(key);
         let durable = !self.mutant(Mutation::SupersedesVolatile);
-        self.log_append_urgent(Append { extent, data: None, owner, durable });
+        self.log_append_urgent(Append { extent, data: None, owner, durable, after: Seq(0) });
     }
 
     pub(crate) fn supersede_done(&mut self, key: PartKey) {
@@ -316,6 +321,10 @@ impl Engine {
             let range = part.range;
             self.failure_taint(range);
             self.forget(range, false);
+            if self.failure.stuck() {
+                // It never will be.
+                self.part_finish(key, Some(Self::log_failed_error()));
+            }
         }
     }
 
@@ -351,7 +360,7 @@ impl Engine {
         self.part_counted(request, None);
         let owner = AppendOwner::CleanCopy(key);
         let max = self.piece_blocks_max();
-        let appends = pieces(range, ExtentKind::Clean, Some(&blocks), max, owner, false);
+        let appends = pieces(range, ExtentKind::Clean, Some(&blocks), max, (owner, false, Seq(0)));
         if let Some(part) = self.requests.parts.get_mut(&key) {
             part.state = PartState::CopyingClean { pieces: appends.len() as u32 };
         }
@@ -372,6 +381,9 @@ impl Engine {
             return;
         }
         if let Some(part) = self.requests.parts.remove(&key) {
+            if !part.durable && part.losses != self.drops.losses {
+                self.forget_clean(part.range);
+            }
             for block in part.range.iter() {
                 if let Some(slot) = self.index.get(block, &self.segments) {
                     self.track(slot);
@@ -391,7 +403,7 @@ impl Engine {
             self.command_paid(block, Seq(u64::MAX));
             if let Some(slot) = self.index.remove(block, &self.segments) {
                 self.untrack(slot);
-                self.segments.ceased_current(slot);
+                self.segments.ceased_current(slot, false);
             }
             if untrue && !self.mutant(Mutation::ForgetsUntrueCopies) {
                 self.drops.remember(block);
@@ -434,6 +446,8 @@ impl Engine {
             self.drops.overflowed = true;
             self.drops.flush_fails = true;
             self.requests_lose_bypasses();
+            // Which of the clean copies the backing has lost is not known; none may be read and then be gone.
+            self.forget_clean(BlockRange::new(BlockNo(0), self.volume_bytes.div_ceil(BLOCK_BYTES)));
             let acknowledged = self.drops.acknowledged;
             let untold = || Some(Untold { error: error.clone(), acknowledged });
             self.drops.flush_error = untold();

@@ -29,9 +29,9 @@ pub(crate) struct RunKey(u64);
 /// Longest run, in blocks (1 MiB).
 const RUN_BLOCKS_MAX: usize = 256;
 /// Dirty blocks looked at to form runs; sorting them is what merges neighbours.
-const COLLECT_BLOCKS_MAX: usize = 8192;
+pub(crate) const COLLECT_BLOCKS_MAX: usize = 8192;
 /// The same while writers wait for room: the tail segment first, so that it becomes free soon.
-const COLLECT_BLOCKS_HURRIED: usize = 512;
+pub(crate) const COLLECT_BLOCKS_HURRIED: usize = 512;
 /// Written blocks after which the backing is flushed even if more are on their way.
 const FLUSH_AFTER_BLOCKS: usize = 4096;
 /// The same while writers wait for room.
@@ -141,7 +141,10 @@ impl Engine {
             blocks_dirty: self.segments.dirty(),
             oldest_dirty_s: age_ns / 1_000_000_000,
             tail_dirty: self.reclaim_wants_clean_tail(),
-            urgent: self.log.waits_for_room() || self.commands.destaging() || self.failure.latched(),
+            urgent: self.log.waits_for_room()
+                || self.commands.destaging()
+                || self.failure.latched()
+                || self.order.bypass_waits(),
             draining: self.settings.write_policy == WritePolicy::WriteThrough,
         }
     }
@@ -169,7 +172,8 @@ impl Engine {
 
     /// A dirty, current, readable version that is not on its way already.
     fn destageable(&self, block: BlockNo, slot: SlotRef) -> bool {
-        self.index.get(block, &self.segments) == Some(slot) && wants_destage(self.segments.slot(slot))
+        let current = || self.index.get(block, &self.segments) == Some(slot);
+        (self.order.keeps_versions() || current()) && wants_destage(self.segments.slot(slot))
     }
 
     fn member(&self, slot: SlotRef) -> Member {
@@ -182,7 +186,14 @@ impl Engine {
     fn extend_run(&mut self, first: BlockNo, zero: bool, members: &mut Vec<Member>) {
         while members.len() < RUN_BLOCKS_MAX {
             let next = first.plus(members.len() as u64);
-            let Some(slot) = self.index.get(next, &self.segments) else {
+            // In order, only what is in the same set may go along.
+            let planned =
+                self.destage.plan.front().filter(|(block, _)| *block == next).map(|(_, slot)| *slot);
+            let follows = match self.order.keeps_versions() {
+                true => planned,
+                false => self.index.get(next, &self.segments),
+            };
+            let Some(slot) = follows else {
                 break;
             };
             let same_kind = (self.segments.slot(slot).kind() == SlotKind::Zero) == zero;
@@ -192,6 +203,9 @@ impl Engine {
             {
                 break;
             }
+            if planned == Some(slot) {
+                self.destage.plan.pop_front();
+            }
             members.push(self.member(slot));
         }
     }
@@ -199,6 +213,14 @@ impl Engine {
     /// Collects dirty blocks from the oldest segments, sorted by address; false if there are none to be had.
     fn destage_collect(&mut self) -> bool {
         if self.destage.barren {
+            return false;
+        }
+        if self.order.keeps_versions() {
+            self.destage.plan = self.order_collect();
+            self.destage.barren = self.destage.plan.is_empty();
+            return !self.destage.barren;
+        }
+        if !self.order_is_renounced() {
             return false;
         }
         let mut found: Vec<(BlockNo, SlotRef)> = Vec::new();
@@ -329,7 +351,13 @@ impl Engine {
         for (at, corrupt) in &run.bad {
             let member = run.members[*at];
             let block = run.range.first.plus(*at as u64);
-            if self.index.get(block, &self.segments) == Some(member.slot) {
+            if self.index.get(block, &self.segments) != Some(member.slot) {
+                // Overwritten meanwhile; nobody will ever see it.
+                if self.segments.holds(member.slot) && self.segments.slot(member.slot).has(DIRTY) {
+                    self.segments.became_clean(member.slot);
+                    self.order_broken();
+                }
+            } else {
                 self.segments.mark(member.slot, UNREADABLE, true);
                 let before = self.destage.unreadable.get(&block).filter(|u| u.slot == member.slot);
                 let attempts = before.map_or(0, |u| u.attempts) + 1;
@@ -340,7 +368,7 @@ impl Engine {
             }
         }
         self.destage_unlock(run.range);
-        self.destage_undo(run.range, run.members);
+        self.destage_undo(run.members);
     }
 
     fn destage_write(&mut self, key: RunKey) {
@@ -384,7 +412,7 @@ impl Engine {
                 self.destage.written.push((run.range, run.members));
             }
             Err(_) => {
-                self.destage_undo(run.range, run.members);
+                self.destage_undo(run.members);
                 self.backing_failed();
             }
         }
@@ -392,8 +420,8 @@ impl Engine {
 
     /// A flush of the backing failed: what is written there and not flushed has to be written again.
     pub(crate) fn destage_write_again(&mut self) {
-        for (range, members) in std::mem::take(&mut self.destage.written) {
-            self.destage_undo(range, members);
+        for (_, members) in std::mem::take(&mut self.destage.written) {
+            self.destage_undo(members);
         }
         self.destage.written_blocks = 0;
     }
@@ -425,9 +453,9 @@ impl Engine {
 
     /// The blocks are dirty as before; those overwritten meanwhile are nobody's concern any more. Until here the
     /// segments are pinned: a slot of a segment that was used anew could be taken for the one that was destaged.
-    fn destage_undo(&mut self, range: BlockRange, members: Vec<Member>) {
-        for (block, Member { slot, void, .. }) in range.iter().zip(members) {
-            if !void && self.index.get(block, &self.segments) == Some(slot) {
+    fn destage_undo(&mut self, members: Vec<Member>) {
+        for Member { slot, void, .. } in members {
+            if !void && self.segments.holds(slot) {
                 self.segments.mark(slot, DESTAGING, false);
             }
             self.segments.unpin(slot.segment());
@@ -479,8 +507,8 @@ impl Engine {
         }
         if losses != self.backing_losses() {
             // What the backing kept of the writes is unknown: all of them go again.
-            for (range, members) in covered {
-                self.destage_undo(range, members);
+            for (_, members) in covered {
+                self.destage_undo(members);
             }
             self.backing_failed();
             return;
@@ -493,6 +521,9 @@ impl Engine {
                     continue;
                 }
                 self.command_paid(block, seq);
+                if self.segments.holds(slot) {
+                    self.segments.became_clean(slot);
+                }
                 let current = self.index.get(block, &self.segments);
                 let newer = current.filter(|_| self.mutant(Mutation::CleansNewerVersion));
                 if let Some(clean) = newer.or(current.filter(|c| *c == slot)) {
@@ -515,6 +546,12 @@ impl Engine {
         let list = self.replacement.admitted(s.block());
         self.segments.mark(slot, FREQUENT, list == List::Frequent);
         self.segments.mark(slot, TRACKED, true);
+    }
+
+    /// What was to be destaged next is chosen anew.
+    pub(crate) fn destage_plan_anew(&mut self) {
+        self.destage.plan.clear();
+        self.destage.barren = false;
     }
 
     /// Something has changed that destaging may want to know.
@@ -594,7 +631,7 @@ impl Engine {
     }
 }
 
-fn wants_destage(s: &Slot) -> bool {
+pub(crate) fn wants_destage(s: &Slot) -> bool {
     s.has(DIRTY) && !s.has(DESTAGING) && !s.has(UNREADABLE) && s.kind() != SlotKind::Poison
 }
 

@@ -22,6 +22,7 @@ use crate::interface::{Class, Command, Effect, Event, IoId, Params, RequestId, R
 use crate::locks::Locks;
 use crate::log::Log;
 use crate::mutation::Planted;
+use crate::order::Order;
 use crate::read::{PieceKey, Reads};
 use crate::reclaim::Reclaim;
 use crate::recovery::{Recovery, Step};
@@ -75,6 +76,7 @@ pub struct Engine {
     pub(crate) reads: Reads,
     pub(crate) drops: Drops,
     pub(crate) destage: Destage,
+    pub(crate) order: Order,
     pub(crate) reclaim: Reclaim,
     pub(crate) replacement: Replacement,
     pub(crate) failure: Failure,
@@ -112,6 +114,7 @@ impl Engine {
             reads: Reads::default(),
             drops: Drops::new(params.clean_stop),
             destage: Destage::default(),
+            order: Order::new(params.settings.write_policy),
             reclaim: Reclaim::default(),
             replacement: Replacement::new(capacity),
             failure: Failure::default(),
@@ -157,6 +160,8 @@ impl Engine {
     fn run(&mut self) {
         loop {
             self.log_acknowledge();
+            self.order_step();
+            let progress = self.order_progress();
             self.requests_start_waiting();
             self.reclaim_step();
             self.log_form_batches();
@@ -164,8 +169,10 @@ impl Engine {
             self.destage_step();
             // Only now is it known whether what is still dirty can be read at all.
             let failure_moved = self.failure_step();
-            // A command that moved on may have given the other parts something to do, and so may a failure.
-            if !(self.commands_step() || failure_moved) || self.life == Life::Stopped {
+            // A command that moved on may have given the other parts something to do, and so may a failure, or a set that is
+            // complete.
+            let moved = self.commands_step() || failure_moved || self.order_progress() != progress;
+            if !moved || self.life == Life::Stopped {
                 break;
             }
         }
@@ -179,7 +186,7 @@ impl Engine {
         if !matches!(self.life, Life::Running | Life::Stopping) {
             return None;
         }
-        [self.log_next_wake(), self.destage_next_wake()].into_iter().flatten().min()
+        [self.log_next_wake(), self.destage_next_wake(), self.order_next_wake()].into_iter().flatten().min()
     }
 
     fn io_done(&mut self, id: IoId, result: DeviceResult) {
@@ -242,6 +249,7 @@ impl Engine {
                     self.log_want_durable(self.log.written_upto());
                 }
                 self.settings = settings;
+                self.order_follow_policy();
                 self.effects.push(Effect::CommandDone { id, result: Ok(()) });
             }
             Command::Destage => self.destage_command(id),
@@ -289,6 +297,7 @@ impl Engine {
             dirty_bytes: self.segments.dirty() * BLOCK_BYTES,
             cached_bytes: self.index.len() as u64 * BLOCK_BYTES,
             oldest_dirty_ns: self.oldest_dirty_ns(),
+            backing_consistent: self.order.is_consistent(),
             index_bytes: (self.index.bytes() + self.segments.bytes() + self.replacement.bytes()) as u64,
             index_blocks: self.index.len() as u64,
             requests: self.requests.len() as u64,

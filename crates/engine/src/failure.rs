@@ -151,7 +151,7 @@ impl Engine {
         let slots: Vec<_> = self.index.slots().collect();
         for slot in slots {
             self.untrack(slot);
-            self.segments.ceased_current(slot);
+            self.segments.ceased_current(slot, false);
         }
         self.index.clear();
         self.bypass_after_retirement();

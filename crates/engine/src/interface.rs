@@ -194,13 +194,16 @@ pub struct Status {
     pub cache_used_bytes: u64,
     /// Bytes of the cache that can hold log segments.
     pub cache_bytes: u64,
-    /// Bytes that the backing lacks now.
+    /// Bytes that the backing lacks now; under `ordered` each version of a block counts that has to go there.
     pub dirty_bytes: u64,
     /// Bytes cached now, dirty and clean.
     pub cached_bytes: u64,
     /// Wall-clock time (ns since 1970) of the oldest write that the backing lacks; `None` if it lacks none. An
     /// upper bound of the staleness: kept for each segment, not for each write.
     pub oldest_dirty_ns: Option<u64>,
+    /// The backing alone is consistent, though stale (P4): the policy is `ordered`, and all that was acknowledged before it
+    /// was chosen is on the backing.
+    pub backing_consistent: bool,
     /// Reads answered.
     pub reads: u64,
     /// Bytes read from the cache.

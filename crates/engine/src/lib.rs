@@ -12,6 +12,7 @@ mod interface;
 mod locks;
 mod log;
 mod mutation;
+mod order;
 mod read;
 mod reclaim;
 mod recovery;

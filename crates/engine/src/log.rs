@@ -74,6 +74,8 @@ pub(crate) struct Append {
     pub(crate) owner: AppendOwner,
     /// The owner is told only when the record is durable.
     pub(crate) durable: bool,
+    /// The newest record that it depends on.
+    pub(crate) after: Seq,
 }
 
 struct Piece {
@@ -98,6 +100,7 @@ struct Head {
     /// As its last record says.
     tail: u64,
     clean_upto: Seq,
+    ordered: bool,
 }
 
 /// What a record in flight says about the log as a whole; true once the record is durable.
@@ -129,6 +132,8 @@ pub(crate) struct Log {
     claimed_tail: u64,
     durable_clean_upto: Seq,
     clean_upto: Seq,
+    /// The last record that says that the backing is consistent.
+    ordered_upto: Seq,
     /// Segment (in the order of the log) up to which `clean_upto` has been worked out.
     clean_segment: u64,
     stalled: bool,
@@ -161,6 +166,7 @@ impl Log {
             claimed_tail: 1,
             durable_clean_upto: Seq(0),
             clean_upto: Seq(0),
+            ordered_upto: Seq(0),
             clean_segment: 0,
             stalled: false,
             last_data: Seq(0),
@@ -179,6 +185,7 @@ impl Log {
         next_segment_seq: u64,
         tail: u64,
         clean_upto: Seq,
+        ordered: bool,
         head: Option<(u32, u32, SummaryBuilder)>,
     ) {
         self.next_seq = last.next();
@@ -190,6 +197,7 @@ impl Log {
         self.clean_upto = clean_upto;
         self.durable_clean_upto = clean_upto;
         self.last_data = last;
+        self.ordered_upto = if ordered { last } else { Seq(0) };
         self.head = head.map(|(index, offset, summary)| Head {
             index,
             offset,
@@ -197,6 +205,7 @@ impl Log {
             summary,
             tail,
             clean_upto,
+            ordered,
         });
     }
 
@@ -218,6 +227,21 @@ impl Log {
     /// Everything that records up to this one say is on the backing or superseded.
     pub(crate) fn clean_upto(&self) -> Seq {
         self.clean_upto
+    }
+
+    /// The first record on its way that says that everything up to `seq` is clean.
+    pub(crate) fn claim_of_clean(&self, seq: Seq) -> Option<Seq> {
+        self.claims.iter().find(|c| c.clean_upto >= seq).map(|c| c.seq)
+    }
+
+    /// The last record so far, in flight or not.
+    pub(crate) fn last_seq(&self) -> Seq {
+        Seq(self.next_seq.0 - 1)
+    }
+
+    /// The last record that says that the backing is consistent.
+    pub(crate) fn ordered_upto(&self) -> Seq {
+        self.ordered_upto
     }
 
     /// Writers wait because no segment is free for them.
@@ -298,7 +322,13 @@ impl Engine {
     /// Sees to it that a record carries the present tail, clean mark and proof; alone if no write takes them along.
     pub(crate) fn log_tick(&mut self, durable: bool) {
         if self.log.queue_urgent.is_empty() {
-            self.log_append_urgent(Append { extent: None, data: None, owner: AppendOwner::Tick, durable });
+            self.log_append_urgent(Append {
+                extent: None,
+                data: None,
+                owner: AppendOwner::Tick,
+                durable,
+                after: Seq(0),
+            });
         }
     }
 
@@ -409,6 +439,7 @@ impl Engine {
             summary: SummaryBuilder::default(),
             tail: self.log.tail,
             clean_upto: self.log.clean_upto,
+            ordered: false,
         });
         true
     }
@@ -491,9 +522,15 @@ impl Engine {
             tail: self.log.tail,
             time_ns: self.wall_ns(),
             clean_stop: taken.iter().any(|a| a.owner == AppendOwner::Stop),
+            ordered: self.order.is_consistent(),
+            distance: Self::order_distance(seq, taken.iter().map(|a| a.after).max().unwrap_or_default()),
             extents: taken.iter().filter_map(|a| a.extent).collect(),
             checksums: Vec::new(),
         };
+        self.segments.push_record(index, record.distance);
+        if self.mutant(Mutation::OrderForgetsDistance) {
+            record.distance = u16::MAX;
+        }
         let covered = if self.mutant(Mutation::StaleSequenceInChecksum) { Seq(seq.0 - 1) } else { seq };
         for a in &taken {
             if let (Some(e), Some(data)) = (a.extent, &a.data) {
@@ -510,6 +547,10 @@ impl Engine {
         head.offset += record.record_bytes(self.layout.align) as u32;
         head.tail = record.tail;
         head.clean_upto = record.clean_upto;
+        head.ordered = record.ordered;
+        if record.ordered {
+            self.log.ordered_upto = seq;
+        }
         self.segments.get_mut(index).last_seq = seq;
         self.log.head = Some(head);
         self.log.claims.push_back(Claim { seq, tail: record.tail, clean_upto: record.clean_upto });
@@ -673,8 +714,9 @@ impl Engine {
         let old = self.index.insert(block, slot, &self.segments);
         if let Some(old) = old {
             self.command_owes(block, old);
+            let keep_dirty = self.order_keeps(old);
             self.untrack(old);
-            self.segments.ceased_current(old);
+            self.segments.ceased_current(old, keep_dirty);
         }
         self.segments.became_current(slot, dirty);
         self.destage_look_again();
@@ -710,6 +752,9 @@ impl Engine {
         while self.log.claims.front().is_some_and(|c| c.seq <= durable) {
             if let Some(claim) = self.log.claims.pop_front() {
                 self.log.durable_clean_upto = self.log.durable_clean_upto.max(claim.clean_upto);
+                // What waited for this to be durable may go on: the next set, and bypasses.
+                self.requests.retry |= self.order.bypass_waits();
+                self.destage_look_again();
                 self.reclaim_retire_below(claim.tail);
             }
         }
@@ -737,6 +782,7 @@ impl Engine {
             body_bytes: 0,
             body_crc: 0,
             records: 0,
+            ordered: full.ordered,
         };
         let bytes = full.summary.finish(&self.layout, trailer);
         let end = self.layout.segment_offset(index) + u64::from(self.layout.segment_bytes);
@@ -786,6 +832,10 @@ impl Engine {
 
     /// Moves `clean_upto` over segments without dirty blocks, oldest first.
     pub(crate) fn log_work_out_clean(&mut self) {
+        if let Some(progress) = self.order_progress() {
+            self.log.clean_upto = self.log.clean_upto.max(progress);
+            return;
+        }
         let front = self.segments.live.front().map_or(0, |i| self.segments.get(*i).seq);
         let skip = self.log.clean_segment.saturating_sub(front) as usize;
         for index in self.segments.live.iter().skip(skip) {
@@ -839,6 +889,7 @@ impl Append {
             data: Some(data.slice(0, bytes)),
             owner: self.owner,
             durable: self.durable,
+            after: self.after,
         };
         *data = data.slice(bytes, data.len() - bytes);
         e.block = e.block.plus(u64::from(blocks));

@@ -52,6 +52,27 @@ mutations! {
     /// The checksums in a record are those of the record before.
     StaleSequenceInChecksum,
 
+    // The order at the backing.
+
+    /// Sets are formed without looking at what depends on what.
+    OrderIgnoresDependence,
+    /// The next set is destaged before the progress of the last one is durable in the log.
+    OrderForgetsProgress,
+    /// Overwritten versions are not destaged.
+    OrderDropsVersions,
+    /// A bypass does not wait for what it depends on.
+    OrderForgetsBypass,
+    /// Records in the log do not say what they depend on.
+    OrderForgetsDistance,
+    /// A flush does not count as a barrier.
+    OrderForgetsBarrier,
+    /// The backing is taken for consistent as soon as the policy is chosen.
+    OrderClaimsTooEarly,
+    /// After the policy was changed the log goes on to say that the backing is consistent.
+    OrderForgetsToRenounce,
+    /// Recovery forgets that older versions have to be destaged, too.
+    OrderRecoversNewest,
+
     // Requests.
 
     /// A block that is written in part is put together without keeping other writers out.

@@ -109,15 +109,20 @@ impl Engine {
         if segment.state != SegmentState::Sealed {
             return false;
         }
+        let segment_last = segment.last_seq;
         if segment.dirty > 0 {
             if self.mutant(Mutation::CleaningLosesDirty) {
                 self.segments.slot_refs(tail).for_each(|slot| self.segments.became_clean(slot));
             }
-            self.move_poison(tail);
+            self.move_poison(self.segments.slot_refs(tail));
             return false;
         }
-        if self.reclaim.judged < segment.seq {
-            self.reclaim.judged = segment.seq;
+        if self.order_progress().is_some_and(|progress| segment_last > progress) {
+            return false;
+        }
+        let segment_seq = self.segments.get(tail).seq;
+        if self.reclaim.judged < segment_seq {
+            self.reclaim.judged = segment_seq;
             self.judge(tail);
         }
         if self.log.waits_for_room() {
@@ -191,7 +196,13 @@ impl Engine {
                 Some(data) if !self.failure.latched() && !self.log.waits_for_room() => {
                     let extent = Some(Extent { block: *block, count: 1, kind: ExtentKind::Clean });
                     let owner = AppendOwner::Relocation(*block);
-                    self.log_append(Append { extent, data: Some(data), owner, durable: false });
+                    self.log_append(Append {
+                        extent,
+                        data: Some(data),
+                        owner,
+                        durable: false,
+                        after: Seq(0),
+                    });
                 }
                 _ => self.relocation_dropped(*block),
             }
@@ -226,17 +237,18 @@ impl Engine {
         }
     }
 
-    /// Moves the marks that blocks are lost from the tail to the head; a block whose data is damaged for good
+    /// Moves the marks that blocks are lost, those among `slots`, to the head; a block whose data is damaged for good
     /// becomes such a mark. It stays an error until it is written again (P5), and the tail can move on. A write of the
     /// block that waits for this room comes after the mark in the log, but one in flight would come before it.
-    fn move_poison(&mut self, tail: u32) {
+    pub(crate) fn move_poison(&mut self, slots: impl Iterator<Item = SlotRef>) {
         if self.reclaim.poisons > 0 {
             return;
         }
-        for slot in self.segments.slot_refs(tail) {
+        for slot in slots {
             let s = *self.segments.slot(slot);
             let block = s.block();
             if !s.has(DIRTY)
+                || self.index.get(block, &self.segments) != Some(slot)
                 || !(s.kind() == SlotKind::Poison || self.destage.is_corrupt(block, slot))
                 || self.log_has_in_flight(block)
                 || !self.locks.try_take(BlockRange::new(block, 1), Hold::LogWrite)
@@ -255,6 +267,7 @@ impl Engine {
                 data: None,
                 owner: AppendOwner::Poison(block),
                 durable: true,
+                after: Seq(0),
             });
         }
     }
@@ -281,7 +294,7 @@ impl Engine {
                     self.replacement.dropped(s.block(), list_of(&s));
                     self.segments.mark(slot, TRACKED, false);
                 }
-                self.segments.ceased_current(slot);
+                self.segments.ceased_current(slot, false);
             }
             self.segments.retire(index);
         }

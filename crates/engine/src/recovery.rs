@@ -31,7 +31,7 @@ use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Effect, RecoveryError, RecoveryReport, Role};
 use crate::locks::BlockRange;
 use crate::mutation::{Mutation, Planted};
-use crate::segments::{SegmentState, Slot, SlotKind};
+use crate::segments::{DIRTY, SegmentState, Slot, SlotKind};
 
 /// Reads under way at once.
 const READS_MAX: usize = 32;
@@ -118,6 +118,7 @@ struct Reach {
     tail: u64,
     clean_upto: Seq,
     clean_stop: bool,
+    ordered: bool,
 }
 
 /// State of recovery.
@@ -133,6 +134,8 @@ pub(crate) struct Recovery {
     clean_upto: Seq,
     /// Records up to this one were durable once, say records behind the log's end.
     beyond: Seq,
+    /// The backing was consistent when the last record was written.
+    ordered: bool,
     error: Option<RecoveryError>,
     report: RecoveryReport,
 }
@@ -149,6 +152,7 @@ impl Recovery {
             bodies: BTreeMap::new(),
             clean_upto: Seq(0),
             beyond: Seq(0),
+            ordered: false,
             error: None,
             report: RecoveryReport::default(),
         }
@@ -189,11 +193,12 @@ impl Candidate {
         if let Some(t) = &self.trailer {
             let (tail, clean_upto) = (t.tail, t.clean_upto);
             let (last_seq, generation) = (t.last_seq, t.generation);
-            return Some(Reach { last_seq, generation, tail, clean_upto, clean_stop: false });
+            let (clean_stop, ordered) = (false, t.ordered);
+            return Some(Reach { last_seq, generation, tail, clean_upto, clean_stop, ordered });
         }
         let (h, _) = self.scan.as_ref()?.entries.last()?;
-        let (tail, clean_upto, clean_stop) = (h.tail, h.clean_upto, h.clean_stop);
-        Some(Reach { last_seq: h.seq, generation: h.generation, tail, clean_upto, clean_stop })
+        let (tail, clean_upto, clean_stop, ordered) = (h.tail, h.clean_upto, h.clean_stop, h.ordered);
+        Some(Reach { last_seq: h.seq, generation: h.generation, tail, clean_upto, clean_stop, ordered })
     }
 
     /// Records up to this one were durable once, whatever can be read now.
@@ -495,6 +500,7 @@ impl Engine {
     fn recovery_resume(&mut self, reach: Reach) {
         let chain = self.recovery.chain.clone();
         self.recovery.clean_upto = reach.clean_upto;
+        self.recovery.ordered = reach.ordered;
         self.recovery.trust_clean &= reach.clean_stop;
         let mut head = None;
         let mut next_segment_seq = 1;
@@ -525,7 +531,7 @@ impl Engine {
         }
         self.recovery.report.last_seq = reach.last_seq;
         self.recovery.report.segments_live = chain.len() as u64;
-        self.log.resume(reach.last_seq, next_segment_seq, reach.tail, reach.clean_upto, head);
+        self.log.resume(reach.last_seq, next_segment_seq, reach.tail, reach.clean_upto, reach.ordered, head);
     }
 
     /// Applies, in order, the segments whose entries are at hand.
@@ -560,6 +566,7 @@ impl Engine {
     /// What one record says becomes what the index says.
     fn recovery_apply(&mut self, index: u32, seq: Seq, entry: &SummaryEntry) {
         let first_seq = self.segments.get(index).first_seq;
+        self.segments.push_record(index, entry.distance);
         let mut at = entry.offset + entry.header_bytes;
         let mut checksums = entry.checksums.iter();
         for extent in &entry.extents {
@@ -596,18 +603,18 @@ impl Engine {
     }
 
     fn recovery_end(&mut self, result: Result<RecoveryReport, RecoveryError>) {
-        let result = result.map(|report| RecoveryReport {
-            blocks_dirty: self.segments.dirty(),
-            blocks_clean: self.index.len() as u64 - self.segments.dirty(),
-            ..report
-        });
+        let dirty = self.index.slots().filter(|slot| self.segments.slot(*slot).has(DIRTY)).count() as u64;
+        let blocks_clean = self.index.len() as u64 - dirty;
+        let result = result.map(|report| RecoveryReport { blocks_dirty: dirty, blocks_clean, ..report });
         if let Ok(report) = &result
             && !self.recovery.trust_clean
         {
             self.drops.distrust(report.last_seq);
         }
         self.life = if result.is_ok() { Life::Running } else { Life::RecoveryFailed };
+        let (clean_upto, ordered) = (self.recovery.clean_upto, self.recovery.ordered);
         self.recovery = Recovery::new(false);
+        self.order_begin(clean_upto, ordered);
         self.effects.push(Effect::Recovered(result));
     }
 }
@@ -686,6 +693,7 @@ fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8], planted: 
         let entry = SummaryEntry {
             offset: at,
             header_bytes,
+            distance: header.distance,
             extents: header.extents.clone(),
             checksums: header.checksums.clone(),
         };
@@ -754,6 +762,8 @@ mod tests {
                 tail: 1,
                 time_ns: 0,
                 clean_stop: false,
+                ordered: false,
+                distance: 0,
                 extents: (0..blocks)
                     .map(|n| Extent { block: BlockNo(u64::from(n) * 2), count: 1, kind: ExtentKind::Data })
                     .collect(),

@@ -68,6 +68,10 @@ pub(crate) struct Part {
     pub(crate) hold: Hold,
     /// Its acknowledgement promises to survive a power cut: as the settings were when it arrived.
     pub(crate) durable: bool,
+    /// The newest record that it depends on: as things were when it arrived.
+    after: Seq,
+    /// Failed flushes of the backing when it was written there.
+    pub(crate) losses: u64,
     pub(crate) state: PartState,
     /// The whole blocks, once base and payload are put together.
     pub(crate) blocks: Option<Buf>,
@@ -83,6 +87,8 @@ struct Request {
     admitted: bool,
     /// Parts of it are on the backing, and need a flush of it.
     bypassed: bool,
+    /// Force unit access: whatever comes after its acknowledgement comes after it under `order = barrier`.
+    fua: bool,
     error: Option<IoError>,
 }
 
@@ -117,6 +123,16 @@ impl Requests {
         self.requests.is_empty() && self.parts.is_empty() && self.flushes.is_empty()
     }
 
+    /// The part that arrived last.
+    pub(crate) fn newest_part(&self) -> PartKey {
+        PartKey(self.next_part)
+    }
+
+    /// Whether one of the parts up to `last` is under way.
+    pub(crate) fn has_upto(&self, last: PartKey) -> bool {
+        self.parts.first_key_value().is_some_and(|(first, _)| *first <= last)
+    }
+
     pub(crate) fn flush_waits_for_backing(&self, epoch_done: u64) -> bool {
         self.flushes.iter().any(|f| f.backing_epoch > epoch_done)
     }
@@ -142,7 +158,7 @@ impl Engine {
         }
         let bytes = data.len() as u64;
         let path = self.choose_path(origin, fua);
-        self.open_request(id, 1, bytes, path);
+        self.open_request(id, 1, bytes, fua, path);
         self.add_data_part(id, offset, data, fua, path);
     }
 
@@ -169,7 +185,7 @@ impl Engine {
         let edges = [(offset, first - offset), (last, end - last)];
         let count = edges.iter().filter(|(_, n)| *n > 0).count() + usize::from(last > first);
         // A zero carries no data: counted, it would hide what the cache writes for each byte of a client.
-        self.open_request(id, count as u32, 0, path);
+        self.open_request(id, count as u32, 0, fua, path);
         for (at, n) in edges {
             if n > 0 {
                 self.add_data_part(id, at, Buf::zeroed(n as usize), fua, path);
@@ -191,8 +207,9 @@ impl Engine {
         if admitted && room && !self.failure.latched() { Path::Log } else { Path::Bypass }
     }
 
-    fn open_request(&mut self, id: RequestId, parts: u32, bytes: u64, path: Path) {
-        let request = Request { parts, bytes, admitted: path == Path::Log, bypassed: false, error: None };
+    fn open_request(&mut self, id: RequestId, parts: u32, bytes: u64, fua: bool, path: Path) {
+        let request =
+            Request { parts, bytes, admitted: path == Path::Log, bypassed: false, fua, error: None };
         self.requests.requests.insert(id, request);
     }
 
@@ -212,6 +229,8 @@ impl Engine {
             hold: Hold::LogWrite,
             durable: fua && !self.mutant(Mutation::ForgetsFua)
                 || self.settings.durability == Durability::Write,
+            after: self.order_dependence(),
+            losses: 0,
             state: PartState::Waiting,
             blocks: None,
             base_first: None,
@@ -238,6 +257,7 @@ impl Engine {
 
     pub(crate) fn requests_start_waiting(&mut self) {
         if std::mem::take(&mut self.requests.retry) {
+            self.order.forget_bypass_waits();
             let mut at = 0;
             while let Some(key) = self.requests.waiting.get(at).copied() {
                 if self.must_wait_for(key, at) || !self.try_start(key) {
@@ -269,7 +289,7 @@ impl Engine {
             Path::Bypass if planted.is(Mutation::BypassIgnoresDestage) => Hold::Exclusive,
             Path::Bypass => Hold::ExclusiveBacking,
         };
-        let (range, hold) = (part.range, part.hold);
+        let (range, hold, after, bypass) = (part.range, part.hold, part.after, part.path == Path::Bypass);
         match self.failure_gate(range) {
             crate::failure::Gate::Pass => {}
             crate::failure::Gate::Wait => return false,
@@ -280,7 +300,7 @@ impl Engine {
                 return true;
             }
         }
-        if !self.locks.try_take(range, hold) {
+        if bypass && !self.order_allows(after, range) || !self.locks.try_take(range, hold) {
             return false;
         }
         if whole {
@@ -379,9 +399,10 @@ impl Engine {
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
         };
-        let durable = part.durable;
+        let (durable, after) = (part.durable, part.after);
         let kind = if part.blocks.is_some() { ExtentKind::Data } else { ExtentKind::Zero };
-        let appends = pieces(part.range, kind, part.blocks.as_ref(), max, AppendOwner::Part(key), durable);
+        let appends =
+            pieces(part.range, kind, part.blocks.as_ref(), max, (AppendOwner::Part(key), durable, after));
         part.state = PartState::Appending { pieces: appends.len() as u32 };
         if part.hold == Hold::Exclusive {
             // From here on the log keeps the order. While the part waits for room, the mark that one of its blocks is
@@ -458,6 +479,9 @@ impl Engine {
                 }
                 self.figures.writes += 1;
                 self.figures.bytes_acknowledged += request.bytes;
+                if request.fua {
+                    self.order.flushed(self.log.written_upto());
+                }
                 match request.admitted {
                     true => self.figures.writes_admitted += 1,
                     false => self.figures.writes_bypassed += 1,
@@ -549,7 +573,12 @@ impl Engine {
                 }
             };
             match result.is_ok() {
-                true => self.figures.flushes += 1,
+                true => {
+                    self.figures.flushes += 1;
+                    if !self.mutant(Mutation::OrderForgetsBarrier) {
+                        self.order.flushed(flush.log_upto);
+                    }
+                }
                 false => self.figures.errors += 1,
             }
             self.effects.push(Effect::Reply { id: flush.id, result });
@@ -584,8 +613,7 @@ pub(crate) fn pieces(
     kind: ExtentKind,
     data: Option<&Buf>,
     max: u32,
-    owner: AppendOwner,
-    durable: bool,
+    (owner, durable, after): (AppendOwner, bool, Seq),
 ) -> Vec<Append> {
     let mut appends = Vec::new();
     let mut done = 0u64;
@@ -597,6 +625,7 @@ pub(crate) fn pieces(
             data: data.map(|d| d.slice(bytes(done), bytes(u64::from(count)))),
             owner,
             durable,
+            after,
         });
         done += u64::from(count);
     }

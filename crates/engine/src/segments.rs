@@ -160,7 +160,7 @@ pub(crate) struct Segment {
     pub(crate) first_seq: Seq,
     /// Last record so far; `first_seq - 1` if none.
     pub(crate) last_seq: Seq,
-    /// Slots that are current and dirty.
+    /// Slots that are dirty: current ones, and under `ordered` older ones that have not been destaged.
     pub(crate) dirty: u32,
     /// Slots that are current.
     pub(crate) current: u32,
@@ -169,6 +169,8 @@ pub(crate) struct Segment {
     /// Wall-clock time of its first record, nanoseconds since 1970.
     pub(crate) time_first_ns: u64,
     slots: Vec<Slot>,
+    /// For each record how far back the newest one lies that it depends on.
+    distances: Vec<u16>,
 }
 
 /// All segments of the cache. Invariants: `live` holds, in the order of the log, exactly the segments that are
@@ -184,6 +186,7 @@ pub(crate) struct SegmentTable {
     /// Sum of `dirty` over all segments.
     dirty: u64,
     slots_capacity: usize,
+    distances_capacity: usize,
     pub(crate) planted: Planted,
 }
 
@@ -200,6 +203,7 @@ impl SegmentTable {
             pins: 0,
             time_first_ns: 0,
             slots: Vec::new(),
+            distances: Vec::new(),
         };
         Self {
             segments: (0..count).map(|_| segment()).collect(),
@@ -208,6 +212,7 @@ impl SegmentTable {
             draining: VecDeque::new(),
             dirty: 0,
             slots_capacity: 0,
+            distances_capacity: 0,
             planted: Planted::default(),
         }
     }
@@ -280,12 +285,22 @@ impl SegmentTable {
         SlotRef::new(index, place)
     }
 
-    /// Gives back the memory that a growing list of slots keeps in reserve.
+    /// Appends a record's distance to the newest one that it depends on; records come in their order.
+    pub(crate) fn push_record(&mut self, index: u32, distance: u16) {
+        let s = &mut self.segments[index as usize];
+        let before = s.distances.capacity();
+        s.distances.push(distance);
+        self.distances_capacity = self.distances_capacity + s.distances.capacity() - before;
+    }
+
+    /// Gives back the memory that growing lists keep in reserve.
     pub(crate) fn shrink(&mut self, index: u32) {
         let s = &mut self.segments[index as usize];
-        let before = s.slots.capacity();
+        let before = (s.slots.capacity(), s.distances.capacity());
         s.slots.shrink_to_fit();
-        self.slots_capacity = self.slots_capacity + s.slots.capacity() - before;
+        s.distances.shrink_to_fit();
+        self.slots_capacity = self.slots_capacity + s.slots.capacity() - before.0;
+        self.distances_capacity = self.distances_capacity + s.distances.capacity() - before.1;
     }
 
     pub(crate) fn slot(&self, r: SlotRef) -> &Slot {
@@ -306,6 +321,35 @@ impl SegmentTable {
         Seq(s.first_seq.0 + s.slots[r.place()].delta())
     }
 
+    /// How far back the newest record lies that the slot's record depends on; 0 if that is not known.
+    pub(crate) fn distance(&self, r: SlotRef) -> u16 {
+        let s = self.get(r.segment());
+        s.distances.get(s.slots[r.place()].delta() as usize).copied().unwrap_or_default()
+    }
+
+    /// The dirty slots of records behind `after` in the order of the log, each with its record. While records are
+    /// destaged in their order, these are all the dirty slots that there are.
+    pub(crate) fn dirty_after(&self, after: Seq) -> impl Iterator<Item = (Seq, SlotRef)> + '_ {
+        let segments = self.live.iter().filter(move |i| {
+            let s = self.get(**i);
+            s.dirty > 0 && s.last_seq > after
+        });
+        segments.flat_map(move |i| {
+            let s = self.get(*i);
+            let skipped = s.slots.partition_point(|slot| s.first_seq.0 + slot.delta() <= after.0);
+            let dirty = move |(place, slot): (usize, &Slot)| {
+                let seq = Seq(s.first_seq.0 + slot.delta());
+                slot.has(DIRTY).then(|| (seq, SlotRef::new(*i, skipped + place)))
+            };
+            s.slots[skipped..].iter().enumerate().filter_map(dirty)
+        })
+    }
+
+    /// Whether the slot is still there: its segment has not left the log.
+    pub(crate) fn holds(&self, r: SlotRef) -> bool {
+        r.place() < self.get(r.segment()).slots.len()
+    }
+
     pub(crate) fn mark(&mut self, r: SlotRef, flag: u64, on: bool) {
         debug_assert!(flag & DIRTY == 0, "dirty slots are counted");
         self.segments[r.segment() as usize].slots[r.place()].set(flag, on);
@@ -322,9 +366,11 @@ impl SegmentTable {
         }
     }
 
-    /// The slot is no longer its block's current version.
-    pub(crate) fn ceased_current(&mut self, r: SlotRef) {
-        self.became_clean(r);
+    /// The slot is no longer its block's current version; what it holds is void, unless it has to be destaged all the same.
+    pub(crate) fn ceased_current(&mut self, r: SlotRef, keep_dirty: bool) {
+        if !keep_dirty {
+            self.became_clean(r);
+        }
         self.get_mut(r.segment()).current -= 1;
     }
 
@@ -346,7 +392,9 @@ impl SegmentTable {
         let s = &mut self.segments[index as usize];
         assert!(s.current == 0 && s.dirty == 0, "nothing current is thrown away");
         self.slots_capacity -= s.slots.capacity();
+        self.distances_capacity -= s.distances.capacity();
         s.slots = Vec::new();
+        s.distances = Vec::new();
         s.state = SegmentState::Draining;
         self.draining.push_back(index);
         self.free_drained();
@@ -373,14 +421,16 @@ impl SegmentTable {
         }
     }
 
-    /// Blocks whose current version the backing may lack.
+    /// Blocks (under `ordered`, versions of blocks) that the backing may lack.
     pub(crate) fn dirty(&self) -> u64 {
         self.dirty
     }
 
     /// Memory of the slots in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.slots_capacity * size_of::<Slot>() + self.segments.capacity() * size_of::<Segment>()
+        self.slots_capacity * size_of::<Slot>()
+            + self.distances_capacity * size_of::<u16>()
+            + self.segments.capacity() * size_of::<Segment>()
     }
 }
 
@@ -454,7 +504,7 @@ mod tests {
                     3 | 4 => if let Some(p) = segment(&live).and_then(|i| plain.get_mut(&i)) {
                         let Some(n) = p.slots.iter().position(|s| s.1.is_some()) else { continue };
                         let r = p.slots[n].0;
-                        if op == 3 { table.became_clean(r) } else { table.ceased_current(r) }
+                        if op == 3 { table.became_clean(r) } else { table.ceased_current(r, false) }
                         p.slots[n].1 = (op == 3).then_some(false);
                     },
                     5 => if let Some(index) = segment(&live) {

@@ -279,10 +279,16 @@ impl Engine {
         for range in untrue.unwrap_or_default() {
             let count = range.count.min(u64::from(u32::MAX)) as u32;
             let extent = Some(Extent { block: range.first, count, kind: ExtentKind::Supersede });
-            self.log_append_urgent(Append { extent, data: None, owner: AppendOwner::Tick, durable: false });
+            self.log_append_urgent(Append {
+                extent,
+                data: None,
+                owner: AppendOwner::Tick,
+                durable: false,
+                after: Seq(0),
+            });
         }
         let durable = !self.mutant(Mutation::StopsVolatile);
-        self.log_append_urgent(Append { extent: None, data: None, owner, durable });
+        self.log_append_urgent(Append { extent: None, data: None, owner, durable, after: Seq(0) });
         Some(Phase::Recording)
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use forebay_nbd::Address;
-use forebay_policy::{Admission, Durability, OnFull, WritePolicy};
+use forebay_policy::{Admission, Durability, OnFull, Order, WritePolicy};
 use serde::{Deserialize, Deserializer};
 
 use crate::volume_name;
@@ -52,6 +52,9 @@ pub struct VolumeConfig {
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled")]
     pub write_policy: Option<WritePolicy>,
+    /// See [`forebay_policy::Settings`].
+    #[serde(default, deserialize_with = "spelled")]
+    pub order: Option<Order>,
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled", alias = "admit")]
     pub admission: Option<Admission>,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use forebay_control::{VolumeState, VolumeStatus, rfc3339};
 use forebay_engine::{State, Status};
-use forebay_policy::{Settings, WritePolicy};
+use forebay_policy::Settings;
 
 use crate::plan::VolumePlan;
 
@@ -51,11 +51,14 @@ pub fn volume_status(
         dirty_bytes: s.dirty_bytes,
         staleness_bytes: s.dirty_bytes,
         staleness_seconds: age_ns as f64 / 1e9,
-        recovery_point: match settings.write_policy {
+        recovery_point: match s.oldest_dirty_ns {
             _ if complete => Some(rfc3339(wall_ns)),
-            WritePolicy::WriteBack | WritePolicy::WriteThrough => None,
+            Some(oldest) if s.backing_consistent => Some(rfc3339(oldest.min(wall_ns))),
+            _ => None,
         },
+        backing_consistent: complete || s.backing_consistent,
         write_policy: settings.write_policy.to_string(),
+        order: settings.order.to_string(),
         admission: settings.admission.to_string(),
         on_full: settings.on_full.to_string(),
         durability: settings.durability.to_string(),
@@ -141,6 +144,14 @@ mod tests {
         let dirty = Status { dirty_bytes: 4096, oldest_dirty_ns: Some(NOW_NS - 1_500_000_000), ..clean };
         let dirty = status(&dirty);
         assert_eq!((dirty.recovery_point, dirty.staleness_bytes), (None, 4096));
+        let ordered = Status {
+            backing_consistent: true,
+            dirty_bytes: 4096,
+            oldest_dirty_ns: Some(NOW_NS - 1_500_000_000),
+            ..clean
+        };
+        let as_of = Some(rfc3339(NOW_NS - 1_500_000_000));
+        assert_eq!(status(&ordered).recovery_point, as_of, "consistent, but stale");
         assert!((dirty.staleness_seconds - 1.5).abs() < 1e-6);
         let ahead = Status { oldest_dirty_ns: Some(NOW_NS + 1), ..clean };
         assert_eq!(status(&ahead).staleness_seconds, 0.0, "the clock was set back");

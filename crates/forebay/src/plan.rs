@@ -137,6 +137,7 @@ fn tls(directory: Option<PathBuf>, verify_clients: bool) -> Result<Option<TlsSet
 fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
     for volume in volumes.iter_mut() {
         volume.write_policy = args.write_policy.or(volume.write_policy);
+        volume.order = args.order.or(volume.order);
         volume.admission = args.admission.or(volume.admission);
         volume.on_full = args.on_full.or(volume.on_full);
         volume.durability = args.durability.or(volume.durability);
@@ -208,6 +209,7 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
         decorate: decorate.to_vec(),
         settings: Settings {
             write_policy: v.write_policy.unwrap_or(defaults.write_policy),
+            order: v.order.unwrap_or(defaults.order),
             admission: v.admission.unwrap_or(defaults.admission),
             on_full: v.on_full.unwrap_or(defaults.on_full),
             durability: v.durability.unwrap_or(defaults.durability),

@@ -24,6 +24,10 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
+    pub(crate) fn u16(&mut self) -> Result<u16, FormatError> {
+        self.array().map(u16::from_le_bytes)
+    }
+
     pub(crate) fn u32(&mut self) -> Result<u32, FormatError> {
         self.array().map(u32::from_le_bytes)
     }
@@ -54,6 +58,10 @@ impl<'a> Writer<'a> {
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.buf[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
+    }
+
+    pub(crate) fn u16(&mut self, v: u16) {
+        self.bytes(&v.to_le_bytes());
     }
 
     pub(crate) fn u32(&mut self, v: u32) {

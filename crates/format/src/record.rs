@@ -88,6 +88,11 @@ pub struct RecordHeader {
     pub time_ns: u64,
     /// The volume stopped cleanly with this record, and the clean copies before it are true.
     pub clean_stop: bool,
+    /// The backing alone was consistent (P4) when the record was written, and later records may keep it so.
+    pub ordered: bool,
+    /// How many records back the newest one lies that a write of this record depends on (P4); `u16::MAX` for that many
+    /// or more. 0, as older releases wrote it, counts as 1: everything before.
+    pub distance: u16,
     /// What the record says, in order; a later extent of the same block counts.
     pub extents: Vec<Extent>,
     /// Checksums of the data blocks, in the order of the extents ([`crate::checksum::block_checksum`]).
@@ -133,8 +138,9 @@ impl RecordHeader {
         w.u32(self.offset);
         w.u32(self.checksums.len() as u32);
         w.u32(self.extents.len() as u32);
-        w.u32(u32::from(self.clean_stop));
-        w.u64(0);
+        w.u32(u32::from(self.clean_stop) | u32::from(self.ordered) << 1);
+        w.u16(self.distance);
+        w.skip(6);
         for e in &self.extents {
             write_extent(&mut w, e);
         }
@@ -188,6 +194,8 @@ impl RecordHeader {
             time_ns: r.u64()?,
             offset: r.u32()?,
             clean_stop: false,
+            ordered: false,
+            distance: 0,
             extents: Vec::new(),
             checksums: Vec::new(),
         };
@@ -200,8 +208,10 @@ impl RecordHeader {
         }
         let data_blocks = r.u32()?;
         let extents = r.u32()?;
-        h.clean_stop = r.u32()? & 1 != 0;
-        r.u64()?;
+        let flags = r.u32()?;
+        (h.clean_stop, h.ordered) = (flags & 1 != 0, flags & 2 != 0);
+        h.distance = r.u16()?;
+        r.bytes(6)?;
         if header_bytes(layout.align, extents as usize, data_blocks as usize) != len {
             return Err(FormatError::Field("header length"));
         }
@@ -260,6 +270,8 @@ pub(crate) mod tests {
             tail: 11,
             time_ns: 1_700_000_000_000_000_001,
             clean_stop: false,
+            ordered: true,
+            distance: 7,
             extents: vec![
                 Extent { block: BlockNo(5), count: 2, kind: ExtentKind::Data },
                 Extent { block: BlockNo(900), count: 70_000, kind: ExtentKind::Zero },

@@ -22,6 +22,8 @@ pub struct SummaryEntry {
     /// Length of the record's header in bytes; the data follows it.
     pub header_bytes: u32,
     /// As in the record.
+    pub distance: u16,
+    /// As in the record.
     pub extents: Vec<Extent>,
     /// As in the record.
     pub checksums: Vec<u32>,
@@ -64,6 +66,8 @@ pub struct Trailer {
     pub body_crc: u32,
     /// Records in the segment.
     pub records: u32,
+    /// As of the segment's last record ([`RecordHeader::ordered`]).
+    pub ordered: bool,
 }
 
 impl SummaryBuilder {
@@ -74,7 +78,8 @@ impl SummaryBuilder {
         let mut w = Writer::new(&mut self.body[at..]);
         w.u32(header.offset);
         w.u32(header.header_bytes(align) as u32);
-        w.u32(header.extents.len() as u32);
+        w.u16(header.extents.len() as u16);
+        w.u16(header.distance);
         w.u32(header.checksums.len() as u32);
         for e in &header.extents {
             write_extent(&mut w, e);
@@ -127,6 +132,7 @@ impl Trailer {
         w.u64(self.time_last_ns);
         w.u32(self.body_crc);
         w.u32(self.records);
+        w.u32(u32::from(self.ordered));
         let crc = crc_with_hole(out, CRC_AT);
         out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     }
@@ -158,6 +164,7 @@ impl Trailer {
             time_last_ns: r.u64()?,
             body_crc: r.u32()?,
             records: r.u32()?,
+            ordered: r.u32()? & 1 != 0,
         };
         if cache_id != layout.cache_id || t.segment_seq != segment_seq || t.generation > layout.generation {
             return Err(FormatError::Foreign);
@@ -190,14 +197,15 @@ impl Trailer {
         let mut entries = Vec::with_capacity((self.records as usize).min(body.len() / ENTRY_BYTES));
         let mut at = u64::from(layout.align);
         for _ in 0..self.records {
-            let (offset, header_bytes, extents, blocks) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
-            let extents = read_extents(&mut r, extents, blocks)?;
+            let (offset, header_bytes) = (r.u32()?, r.u32()?);
+            let (extents, distance, blocks) = (r.u16()?, r.u16()?, r.u32()?);
+            let extents = read_extents(&mut r, u32::from(extents), blocks)?;
             let checksums = (0..blocks).map(|_| r.u32()).collect::<Result<Vec<_>, _>>()?;
             if u64::from(offset) != at {
                 return Err(FormatError::Field("record offset"));
             }
             at += u64::from(header_bytes) + u64::from(blocks) * forebay_block::BLOCK_BYTES;
-            entries.push(SummaryEntry { offset, header_bytes, extents, checksums });
+            entries.push(SummaryEntry { offset, header_bytes, distance, extents, checksums });
         }
         if at + self.bytes(layout.align) as u64 > u64::from(layout.segment_bytes) {
             return Err(FormatError::Field("record length"));
@@ -234,6 +242,7 @@ mod tests {
             body_bytes: 0,
             body_crc: 0,
             records: 0,
+            ordered: true,
         };
         let predicted = b.bytes_with(0, 512);
         let out = b.finish(&layout, trailer);

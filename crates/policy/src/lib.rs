@@ -9,4 +9,4 @@ mod settings;
 pub use admission::{Admission, AdmissionReason, Decision, WriteContext};
 pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Pressure};
 pub use replacement::{List, Replacement, Verdict};
-pub use settings::{Durability, OnFull, Settings, UnknownSetting, WritePolicy};
+pub use settings::{Durability, OnFull, Order, Settings, UnknownSetting, WritePolicy};

@@ -67,6 +67,20 @@ spelled_enum! {
         WriteThrough = "write-through",
         /// Acknowledged in the log, destaged in any order: the backing alone is inconsistent until destaged.
         WriteBack = "write-back",
+        /// Acknowledged in the log, destaged in the order of the writes: the backing alone is consistent, though stale (P4;
+        /// FAST'13, section 3.1).
+        Ordered = "ordered",
+    }
+}
+
+spelled_enum! {
+    /// Which writes come after which under the policy `ordered` (design, section 5).
+    Order {
+        /// A write comes after all that were acknowledged before it was issued (FAST'13, section 3.1).
+        Completion = "completion",
+        /// A write comes after all that a flush covers which was acknowledged before it was issued, or that were written with
+        /// forced unit access: what file systems and databases rely on.
+        Barrier = "barrier",
     }
 }
 
@@ -95,6 +109,8 @@ spelled_enum! {
 pub struct Settings {
     /// Order of destaging and moment of acknowledgement.
     pub write_policy: WritePolicy,
+    /// What `ordered` keeps in order.
+    pub order: Order,
     /// Which writes enter the cache.
     pub admission: Admission,
     /// What happens when the log is full.
@@ -103,10 +119,18 @@ pub struct Settings {
     pub durability: Durability,
 }
 
+impl Default for Order {
+    /// The stronger one: what P4 says.
+    fn default() -> Self {
+        Self::Completion
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
             write_policy: WritePolicy::WriteBack,
+            order: Order::default(),
             admission: Admission::All,
             on_full: OnFull::Wait,
             durability: Durability::Write,
@@ -116,7 +140,8 @@ impl Default for Settings {
 
 impl Settings {
     /// The keys that [`Settings::set`] understands.
-    pub const KEYS: &'static [&'static str] = &["write-policy", "admission", "on-full", "durability"];
+    pub const KEYS: &'static [&'static str] =
+        &["write-policy", "order", "admission", "on-full", "durability"];
 
     /// Changes one setting by the name and spelling of the command line (`admit` is an alias of `admission`).
     ///
@@ -125,6 +150,7 @@ impl Settings {
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), UnknownSetting> {
         match key {
             "write-policy" => self.write_policy = WritePolicy::from_str(value)?,
+            "order" => self.order = Order::from_str(value)?,
             "admission" | "admit" => self.admission = Admission::from_str(value)?,
             "on-full" => self.on_full = OnFull::from_str(value)?,
             "durability" => self.durability = Durability::from_str(value)?,

@@ -38,6 +38,7 @@ impl<S: Subject> Life<'_, S> {
             (Ok(Reply::Done), Asked::Write(no)) => self.check_written(&p, *no),
             (Ok(Reply::Done), Asked::Flush(ticket)) => {
                 self.world.oracle.acknowledge_flush(*ticket);
+                self.world.consistency.acknowledge_flush(self.world.oracle.now(), ticket.time());
                 Ok(())
             }
             (Ok(Reply::Status(extents)), Asked::Status(ticket)) => {
@@ -78,6 +79,8 @@ impl<S: Subject> Life<'_, S> {
 
     fn check_written(&mut self, p: &Pending, no: WriteNo) -> Result<(), Interrupt> {
         self.world.oracle.acknowledge(no);
+        let durable = self.world.oracle.write(no).is_some_and(|w| w.durable);
+        self.world.consistency.acknowledge(self.world.oracle.now(), no, durable);
         if p.settings.write_policy == WritePolicy::WriteThrough && p.count > 0 {
             let durable = self.world.oracle.write(no).is_some_and(|w| w.durable);
             let floors = vec![self.world.oracle.floor_of(no); p.count as usize];
@@ -115,14 +118,15 @@ impl<S: Subject> Life<'_, S> {
             Ordered::Destage { floors, ticket } if result.is_ok() => {
                 self.world.check_alone("P9", &floors, 0, true)?;
                 self.world.oracle.acknowledge_flush(ticket);
+                self.world.consistency.settle(ticket.time());
             }
-            Ordered::Destage { ticket, .. } => self.world.oracle.fail_flush(ticket),
+            Ordered::Destage { ticket, .. } => self.flush_failed(ticket),
             Ordered::Stop { destage } => {
                 match result.is_ok() {
                     true => self.check_stopped(destage)?,
                     false => {
                         let ticket = self.world.oracle.issue_flush();
-                        self.world.oracle.fail_flush(ticket);
+                        self.flush_failed(ticket);
                     }
                 }
                 self.stopped = Some(result);
@@ -134,6 +138,7 @@ impl<S: Subject> Life<'_, S> {
     fn check_stopped(&mut self, destage: bool) -> Result<(), Interrupt> {
         let ticket = self.world.oracle.issue_flush();
         self.world.oracle.acknowledge_flush(ticket);
+        self.world.consistency.settle(ticket.time());
         if destage {
             let floors = self.world.oracle.floors(0, self.world.shape.volume_bytes / SECTOR_BYTES);
             self.world.check_alone("P1", &floors, 0, true)?;
@@ -153,7 +158,7 @@ impl<S: Subject> Life<'_, S> {
         match p.asked {
             Asked::Read(t) | Asked::Status(t) => self.world.oracle.fail_read(t),
             Asked::Write(no) => self.world.oracle.fail(no),
-            Asked::Flush(t) => self.world.oracle.fail_flush(t),
+            Asked::Flush(t) => self.flush_failed(t),
         }
         let excused = match error.kind {
             // A stop gives up writes that wait for room which only destaging would make.
@@ -170,6 +175,11 @@ impl<S: Subject> Life<'_, S> {
             v.sectors = (p.first..p.first + p.count).take(1).collect();
         }
         Err(interrupt)
+    }
+
+    fn flush_failed(&mut self, ticket: Ticket) {
+        self.world.oracle.fail_flush(ticket);
+        self.world.consistency.fail_flush(ticket.time());
     }
 
     fn is_excused(&self, p: &Pending) -> bool {

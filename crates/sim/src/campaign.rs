@@ -175,6 +175,7 @@ pub fn figures(s: &Stats) -> String {
         ("requests", s.requests),
         ("bytes written by clients", s.bytes_written),
         ("sectors checked", s.sectors_checked),
+        ("backings judged alone", s.orders_judged),
         ("starts (each a recovery)", s.starts),
         ("process deaths", s.kills),
         ("power cuts of the cache", s.cuts_cache),

@@ -2,7 +2,7 @@
 
 use forebay_emulate::{Kind, Settings as Emulation};
 use forebay_engine::Role;
-use forebay_policy::{Admission, Durability, OnFull, Settings, WritePolicy};
+use forebay_policy::{Admission, Durability, OnFull, Order, Settings, WritePolicy};
 
 use crate::fault::{Damage, Effect, Fault, OpKind, Rot};
 use crate::media::Survival;
@@ -45,6 +45,8 @@ impl Default for Options {
 const THEMED_ONE_IN: u64 = 4;
 /// Label of the random stream that chooses it, apart from all others: the other plans are as if there were no themes.
 const THEME_STREAM: u64 = 0x7468_656d;
+/// Label of the stream that chooses the order at the backing.
+const ORDER_STREAM: u64 = 0x6f72_6465;
 
 /// The manner of a world, drawn once, so that seeds differ from each other more than rounds do.
 struct Manner {
@@ -128,7 +130,24 @@ pub fn plan(seed: u64, options: Options) -> Plan {
     let exchanged = themes(seed, options).contains(&Theme::Exchanged);
     let rounds = exchange::exchange(seed, rounds, exchanged);
     let (cache_model, backing_model) = models(seed);
-    Plan { seed, shape, cache_model, backing_model, rounds }
+    let mut plan = Plan { seed, shape, cache_model, backing_model, rounds };
+    choose_order(&mut plan, options);
+    plan
+}
+
+/// In one plan of three most of what would be write-back keeps an order. A stream of its own, so that the rest of a plan is
+/// that of the same seed without.
+fn choose_order(plan: &mut Plan, options: Options) {
+    let mut random = Random::derived(plan.seed, ORDER_STREAM);
+    let wanted = random.below(3) == 0 || options.themes.contains(&Theme::Consistent);
+    let order = if random.percent(50) { Order::Completion } else { Order::Barrier };
+    let strays = *random.pick(&[0, 0, 15, 40]);
+    for settings in plan.settings_mut().filter(|_| wanted) {
+        settings.order = order;
+        if settings.write_policy == WritePolicy::WriteBack && !random.percent(strays) {
+            settings.write_policy = WritePolicy::Ordered;
+        }
+    }
 }
 
 /// One plan in 64 has devices whose operations take the time of real ones, and complete in their order. A stream of
@@ -170,6 +189,7 @@ fn shape(random: &mut Random) -> Shape {
 fn settings(random: &mut Random) -> Settings {
     Settings {
         write_policy: if random.percent(70) { WritePolicy::WriteBack } else { WritePolicy::WriteThrough },
+        order: Order::default(),
         admission: if random.percent(75) { Admission::All } else { Admission::Sync },
         on_full: if random.percent(65) { OnFull::Wait } else { OnFull::Bypass },
         durability: if random.percent(60) { Durability::Write } else { Durability::Flush },

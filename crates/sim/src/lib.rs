@@ -6,6 +6,7 @@
 
 mod answers;
 pub mod campaign;
+pub mod consistency;
 pub mod device;
 pub mod emulated;
 pub mod explore;

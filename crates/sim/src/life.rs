@@ -10,7 +10,7 @@ use forebay_policy::Settings;
 use crate::device::Device;
 use crate::emulated::Emulated;
 use crate::fault::OpKind;
-use crate::oracle::Ticket;
+use crate::oracle::{Kept, Ticket};
 use crate::random::Random;
 use crate::stamp::{SECTOR, WriteNo};
 use crate::subject::Subject;
@@ -179,6 +179,9 @@ impl<'w, S: Subject> Life<'w, S> {
     pub fn pump(&mut self) -> Result<(), Interrupt> {
         loop {
             self.engine.poll(self.now, &mut self.effects);
+            if matches!(self.recovered, Some(Ok(_))) {
+                self.world.consistency.claim(self.engine.backing_is_consistent(self.now));
+            }
             if self.effects.is_empty() {
                 return Ok(());
             }
@@ -298,7 +301,7 @@ impl<'w, S: Subject> Life<'w, S> {
         self.due.extend(due);
         self.now = Nanos(self.now.0 + 1000);
         self.count_step()?;
-        self.deliver(what);
+        self.deliver(what)?;
         self.pump()
     }
 
@@ -326,16 +329,19 @@ impl<'w, S: Subject> Life<'w, S> {
             }
             self.due.pop();
             self.count_step()?;
-            self.deliver(what);
+            self.deliver(what)?;
         }
         self.pump()?;
         Ok(true)
     }
 
-    fn deliver(&mut self, what: Due) {
+    fn deliver(&mut self, what: Due) -> Result<(), Interrupt> {
         let (id, result) = match what {
-            Due::CacheModel => return self.model_ends(Role::Cache),
-            Due::BackingModel => return self.model_ends(Role::Backing),
+            Due::CacheModel | Due::BackingModel => {
+                let role = if what == Due::CacheModel { Role::Cache } else { Role::Backing };
+                self.model_ends(role);
+                return Ok(());
+            }
             Due::Retired(id) => {
                 self.retiring.retain(|r| *r != id);
                 let failed = || IoError::new(ErrorKind::Io, "neither side takes the mark");
@@ -346,6 +352,7 @@ impl<'w, S: Subject> Life<'w, S> {
                 let (result, harm) = self.world.backing.complete(id);
                 if harm.reset {
                     self.world.oracle.lose_unflushed();
+                    self.world.consistency.lose(Kept::Cut);
                 }
                 (id, result)
             }
@@ -361,7 +368,11 @@ impl<'w, S: Subject> Life<'w, S> {
         if let Ok(Some(data)) = &result {
             self.world.trace.data(data);
         }
+        if matches!(what, Due::Backing(_)) && !matches!(result, Ok(Some(_))) {
+            self.world.judge_order()?;
+        }
         self.engine.handle(Event::Io { id, result }, self.now);
+        Ok(())
     }
 
     fn complete_cache(&mut self, id: IoId) -> forebay_block::DeviceResult {
@@ -375,6 +386,7 @@ impl<'w, S: Subject> Life<'w, S> {
         let (result, harm) = self.world.cache.complete(id);
         if harm.reset {
             self.world.cache_reset(&harm);
+            self.world.consistency.lose(Kept::Cut);
         }
         match (change, &result) {
             (Some((submitted, Some(write))), Ok(_)) => self.world.cache_written(submitted, write, harm),

@@ -165,6 +165,11 @@ impl Media {
         &self.now[at..at + len]
     }
 
+    /// Whether anything may be lost in a power cut.
+    pub fn has_volatile(&self) -> bool {
+        !self.unflushed.is_empty()
+    }
+
     /// What the range would hold if every unflushed write were lost.
     pub fn read_durable(&self, offset: u64, len: usize) -> &[u8] {
         let at = self.at(offset);

@@ -120,11 +120,20 @@ pub struct Oracle {
     /// Versions of an earlier run that a read returned: sector, write, time.
     recovered: Vec<(u64, u32, u64)>,
     open_reads: Vec<u64>,
+    /// When the backing last lost what was volatile in it, in the middle of a run.
+    reset_at: u64,
 }
 
 /// A read or a flush under way; remembers when it was issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
+
+impl Ticket {
+    /// When it was issued, on the oracle's clock.
+    pub fn time(self) -> u64 {
+        self.0
+    }
+}
 
 impl Oracle {
     /// A volume of `sectors` sectors that holds zeroes, or the stamps of write 0 if `stamped`.
@@ -142,6 +151,7 @@ impl Oracle {
             shaken: Vec::new(),
             recovered: Vec::new(),
             open_reads: Vec::new(),
+            reset_at: 0,
         };
         oracle.reset(sectors, stamped);
         oracle
@@ -159,6 +169,7 @@ impl Oracle {
         self.shaken.clear();
         self.recovered.clear();
         self.open_reads.clear();
+        self.reset_at = 0;
         self.writes.clear();
         self.writes.push(Write {
             first: 0,

@@ -211,3 +211,27 @@ pub struct Plan {
     /// The lives of the process, one after the other on the same devices.
     pub rounds: Vec<Round>,
 }
+
+impl Plan {
+    /// The settings of every round, and those that scripts change to.
+    pub fn settings(&self) -> impl Iterator<Item = &Settings> {
+        self.rounds.iter().flat_map(|r| {
+            let changes = r.steps.iter().filter_map(|s| match &s.action {
+                Action::Set(settings) => Some(settings),
+                _ => None,
+            });
+            std::iter::once(&r.settings).chain(changes)
+        })
+    }
+
+    /// As [`Plan::settings`].
+    pub fn settings_mut(&mut self) -> impl Iterator<Item = &mut Settings> {
+        self.rounds.iter_mut().flat_map(|r| {
+            let changes = r.steps.iter_mut().filter_map(|s| match &mut s.action {
+                Action::Set(settings) => Some(settings),
+                _ => None,
+            });
+            std::iter::once(&mut r.settings).chain(changes)
+        })
+    }
+}

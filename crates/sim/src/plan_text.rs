@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use forebay_engine::Role;
-use forebay_policy::Settings;
+use forebay_policy::{Order, Settings};
 use thiserror::Error;
 
 use crate::fault::{Effect, OpKind, Rot};
@@ -39,8 +39,9 @@ const SURVIVALS: [(Survival, &str); 5] = [
 ];
 
 fn settings_text(s: &Settings) -> String {
+    let order = if s.order == Order::default() { String::new() } else { format!(" order={}", s.order) };
     format!(
-        "write-policy={} admission={} on-full={} durability={}",
+        "write-policy={}{order} admission={} on-full={} durability={}",
         s.write_policy, s.admission, s.on_full, s.durability
     )
 }

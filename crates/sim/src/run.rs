@@ -2,8 +2,10 @@
 
 use forebay_block::Nanos;
 use forebay_engine::{Engine, Params, RecoveryError, State};
+use forebay_policy::Order;
 
 use crate::emulated::Emulated;
+use crate::fault::OpKind;
 use crate::life::Life;
 use crate::plan::{Action, Between, CrashKind, End, Plan, Round};
 use crate::random::Random;
@@ -73,6 +75,9 @@ impl Simulator {
         let older = |b: &Between| matches!(b, Between::Older { .. });
         self.world.keeps_images = plan.rounds.iter().flat_map(|r| &r.between).any(older);
         self.world.begin(plan.shape, decays, Trace::new(detail));
+        if plan.settings().any(|s| s.order == Order::Barrier) {
+            self.world.consistency.expect_barriers();
+        }
         self.world.cache.emulated = plan.cache_model.clone().map(Emulated::new);
         self.world.backing.emulated = plan.backing_model.clone().map(Emulated::new);
         let mut violation = None;
@@ -136,6 +141,8 @@ impl Simulator {
         };
         let (step, recovered) = (script.life.step, script.life.recovered.is_some());
         let now = script.life.now;
+        let errors = script.life.errors().cache;
+        let failed = errors[OpKind::Write as usize] + errors[OpKind::Flush as usize] > 0;
         let stopped = matches!(script.life.stopped, Some(Ok(())));
         let mut random = script.life.end();
         let crash = match (outcome, round.end) {
@@ -148,6 +155,9 @@ impl Simulator {
         };
         world.stats.crashes_in_recovery += u64::from(!recovered);
         world.trace.note((now, step), &[9], || (format!("end of the round: {}", round.end), Vec::new()));
+        if failed {
+            world.consistency.excuse();
+        }
         match crash {
             Some(kind) => world.crash(kind, &mut random),
             None => {
@@ -155,7 +165,7 @@ impl Simulator {
                 world.destaged = matches!(round.end, End::Stop { destage: true });
             }
         }
-        Ok(())
+        world.judge_order().map_err(|i| (i, step))
     }
 }
 

@@ -13,6 +13,8 @@ pub trait Subject {
     fn next_wake(&self) -> Option<Nanos>;
     /// The state of [`Engine::status`].
     fn state(&self, now: Nanos) -> Option<State>;
+    /// Whether it says, by [`Engine::status`], that the backing alone is consistent (P4).
+    fn backing_is_consistent(&self, now: Nanos) -> bool;
 }
 
 impl Subject for Engine {
@@ -30,5 +32,9 @@ impl Subject for Engine {
 
     fn state(&self, now: Nanos) -> Option<State> {
         self.status(now).state
+    }
+
+    fn backing_is_consistent(&self, now: Nanos) -> bool {
+        self.status(now).backing_consistent
     }
 }

@@ -146,6 +146,7 @@ pub fn combinations() -> Vec<Settings> {
                 for durability in Durability::ALL {
                     all.push(Settings {
                         write_policy: *write_policy,
+                        order: forebay_policy::Order::default(),
                         admission: *admission,
                         on_full: *on_full,
                         durability: *durability,

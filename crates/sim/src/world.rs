@@ -5,6 +5,7 @@ use forebay_format::Layout;
 use forebay_format::identities::Identities;
 use forebay_format::label::LABEL_BYTES;
 
+use crate::consistency::Consistency;
 use crate::device::Device;
 use crate::media::Survival;
 use crate::oracle::{Crash, Kept, Oracle};
@@ -37,6 +38,8 @@ pub struct World {
     pub backing: Device,
     /// What may be read.
     pub oracle: Oracle,
+    /// What the backing alone may hold.
+    pub consistency: Consistency,
     /// Totals.
     pub stats: Stats,
     /// The history.
@@ -99,6 +102,7 @@ impl World {
             cache: Device::new(Role::Cache, 0, Layout::SEGMENTS_OFFSET as usize),
             backing: Device::new(Role::Backing, 0, 4096),
             oracle: Oracle::new(8, false),
+            consistency: Consistency::default(),
             stats: Stats::default(),
             trace: Trace::default(),
             steps: 0,
@@ -139,8 +143,11 @@ impl World {
         self.stats = Stats::default();
         self.trace = trace;
         self.steps = 1;
+        self.consistency.reset();
         self.decays = decays;
         if decays {
+            // What is lost without a trace is out of order, too.
+            self.consistency.excuse();
             self.written.clear();
             self.written.resize(cache_bytes / SECTOR, 0);
             self.durable.clear();
@@ -209,6 +216,21 @@ impl World {
             }
         }
         self.oracle.crash(Crash { survives, all_settled });
+        self.consistency.lose(survives);
+    }
+
+    /// Judges the backing alone, as it is and as a power cut would leave it at worst, if the engine calls it consistent.
+    ///
+    /// # Errors
+    /// A violation of P4.
+    pub fn judge_order(&mut self) -> Result<(), Interrupt> {
+        let (media, bytes) = (&self.backing.media, self.shape.volume_bytes as usize);
+        self.consistency.judge(media.read(0, bytes), "as it is")?;
+        if media.has_volatile() {
+            self.consistency.judge(media.read_durable(0, bytes), "what is durable of it")?;
+        }
+        self.stats.orders_judged = self.consistency.judged;
+        Ok(())
     }
 
     /// As [`World::crash`], with every outcome to be seen: `choose(n)` picks one of `0..n` at each fork.

@@ -348,7 +348,9 @@ impl<V: Visitor> Follower<'_, V> {
             return;
         }
         let last = self.end.last;
-        let complete = |l: &LastRecord| l.clean_stop && l.generation == self.superblock.layout.generation;
+        // A stop that does not vouch for clean copies ends with a record that says nothing.
+        let stopped = |l: &LastRecord| l.clean_stop || l.empty && self.superblock.clean_stop;
+        let complete = |l: &LastRecord| stopped(l) && l.generation == self.superblock.layout.generation;
         if last.as_ref().is_some_and(complete) {
             // What lies behind the last record of the last run is left over from an earlier one.
             return;

@@ -142,6 +142,8 @@ mod tests {
             tail,
             time_ns: 0,
             clean_stop: false,
+            ordered: false,
+            distance: 0,
             extents: Vec::new(),
             checksums: Vec::new(),
         }

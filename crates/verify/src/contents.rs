@@ -152,6 +152,8 @@ mod tests {
             tail: 1,
             time_ns: seq * 10,
             clean_stop: false,
+            ordered: false,
+            distance: 0,
             extents: extents.collect(),
             checksums: Vec::new(),
         }

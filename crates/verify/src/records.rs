@@ -155,6 +155,8 @@ impl SegmentRecords {
                         tail: 0,
                         time_ns: trailer.time_last_ns,
                         clean_stop: false,
+                        ordered: false,
+                        distance: 0,
                         extents: entry.extents,
                         checksums: entry.checksums,
                     },

@@ -96,6 +96,7 @@ fn expected_bytes(layout: &Layout, view: &SegmentRecords) -> Option<Vec<u8>> {
         body_bytes: 0,
         body_crc: 0,
         records: 0,
+        ordered: last.header.ordered,
     };
     Some(builder.finish(layout, trailer))
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use forebay_nbd::Address;
-use forebay_policy::{Admission, Durability, OnFull, WritePolicy};
+use forebay_policy::{Admission, Durability, OnFull, Order, WritePolicy};
 
 use crate::cli::Outcome;
 use crate::daemon;
@@ -55,6 +55,11 @@ pub struct Args {
     /// When and in which order writes reach the backing [default: write-back]
     #[arg(long, value_name = "POLICY", value_parser = choice!(WritePolicy))]
     pub write_policy: Option<WritePolicy>,
+
+    /// What --write-policy ordered keeps in order: every acknowledgement, or only flushes and forced writes, which is what
+    /// file systems and databases rely on [default: completion]
+    #[arg(long, value_name = "CHOICE", value_parser = choice!(Order))]
+    pub order: Option<Order>,
 
     /// Which writes enter the cache [default: all]
     #[arg(long, value_name = "POLICY", alias = "admit", value_parser = choice!(Admission))]

@@ -114,7 +114,10 @@ fn text(v: &VolumeStatus) -> String {
         "policy",
         format!(
             "{}, admission {}, on-full {}, durability {}",
-            v.write_policy, v.admission, v.on_full, v.durability
+            policy(v),
+            v.admission,
+            v.on_full,
+            v.durability
         ),
     );
     row("backing lacks", backing_lacks(v));
@@ -162,6 +165,13 @@ fn cache(v: &VolumeStatus) -> String {
         return "none".into();
     }
     format!("{}, {} used of {}", v.cache, size::show(v.cache_used_bytes), size::show(v.cache_bytes))
+}
+
+fn policy(v: &VolumeStatus) -> String {
+    match v.write_policy.as_str() {
+        "ordered" => format!("ordered by {}", v.order),
+        other => other.to_owned(),
+    }
 }
 
 fn durability(v: &VolumeStatus) -> String {

@@ -93,6 +93,8 @@ pub fn record(offset: u32) -> (RecordHeader, Vec<u8>) {
         tail: 0x3736_3534_3332_3030,
         time_ns: 0x1800_0000_0000_0003,
         clean_stop: true,
+        ordered: true,
+        distance: 0x5453,
         extents: vec![
             extent(0x00A1_A2A3_A4A5, 2, ExtentKind::Data),
             extent(7, 1, ExtentKind::Clean),
@@ -133,6 +135,7 @@ pub fn trailer() -> Trailer {
         body_bytes: 0,
         body_crc: 0,
         records: 0,
+        ordered: true,
     }
 }
 

@@ -95,6 +95,10 @@ fn check_fields(heading: &str, bytes: &[u8], fields: &[(&str, Vec<u8>)]) -> usiz
     end
 }
 
+fn le16(v: u16) -> Vec<u8> {
+    v.to_le_bytes().to_vec()
+}
+
 fn le32(v: u32) -> Vec<u8> {
     v.to_le_bytes().to_vec()
 }
@@ -212,7 +216,8 @@ fn record_fields() {
             ("offset", le32(h.offset)),
             ("data_blocks", le32(3)),
             ("extent_count", le32(5)),
-            ("flags", le32(1)),
+            ("flags", le32(3)),
+            ("distance", le16(h.distance)),
         ];
         let mut at = check_fields("### Record header", header, &fields);
         assert_eq!(at, record::FIXED_BYTES);
@@ -255,13 +260,15 @@ fn summary_fields() {
             ("time_last_ns", le64(t.time_last_ns)),
             ("body_crc", crc(body, usize::MAX - 4)),
             ("records", le32(2)),
+            ("flags", le32(1)),
         ];
         let end = check_fields("**Trailer**", trailer, &fields);
         assert!(trailer[end..].iter().all(|b| *b == 0));
         let entry = [
             ("offset", le32(align)),
             ("header_bytes", le32(first.header_bytes(align) as u32)),
-            ("extent_count", le32(5)),
+            ("extent_count", le16(5)),
+            ("distance", le16(first.distance)),
             ("data_blocks", le32(3)),
         ];
         let end = check_fields("**Summary entry**", body, &entry);

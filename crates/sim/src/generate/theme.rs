@@ -28,10 +28,12 @@ pub enum Theme {
     Decaying,
     /// Devices that are lost, removed, mixed up and brought back, and starts that crash.
     Exchanged,
+    /// A backing that is to be consistent at every instant.
+    Consistent,
 }
 
 impl Theme {
-    /// Every theme.
+    /// Every theme that is given to plans at random; for the order at the backing each seed draws by itself.
     pub const ALL: [Self; 8] = [
         Self::Contended,
         Self::Crowded,
@@ -105,6 +107,13 @@ impl Manner {
             Theme::Failing => (self.faulty, self.decaying) = (true, false),
             Theme::Decaying => (self.faulty, self.decaying) = (false, true),
             Theme::Exchanged => self.stops = true,
+            Theme::Consistent => {
+                self.settings.write_policy = WritePolicy::WriteBack;
+                self.reads_percent = self.reads_percent.min(10);
+                self.flush_percent = self.flush_percent.max(10);
+                self.zero_percent = 0;
+                self.decaying = false;
+            }
         }
     }
 }

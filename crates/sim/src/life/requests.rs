@@ -83,6 +83,11 @@ impl<S: Subject> Life<'_, S> {
             }
             _ => (Op::Flush, Asked::Flush(oracle.issue_flush()), 0, 0),
         };
+        if let Action::Write { fua, .. } | Action::Zero { fua, .. } = action {
+            let zero = matches!(action, Action::Zero { .. });
+            let now = self.world.oracle.now();
+            self.world.consistency.issue(now, offset / SECTOR_BYTES, len / SECTOR_BYTES, zero, fua);
+        }
         self.world.stats.requests += 1;
         self.pending.push(Pending {
             id,

@@ -16,9 +16,17 @@ impl Oracle {
     /// A flush that is acknowledged later promises it all the same, unless the process dies before and with it the
     /// knowledge of the reset.
     pub fn lose_unflushed(&mut self) {
+        self.reset_at = self.tick();
         self.shaken.extend(self.unflushed.iter().chain(&self.doubtful));
         for no in self.unflushed.clone().into_iter().chain(self.doubtful.clone()) {
             self.lose(no);
+            let w = &self.writes[no as usize];
+            for sector in w.first..w.first + w.count {
+                self.reopen(sector);
+            }
+        }
+        // What reads have shown of writes that were never acknowledged may be gone, too.
+        for no in self.open.clone().into_iter().chain(self.failed.clone()) {
             let w = &self.writes[no as usize];
             for sector in w.first..w.first + w.count {
                 self.reopen(sector);

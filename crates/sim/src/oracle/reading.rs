@@ -69,7 +69,10 @@ impl Oracle {
             }
             return Err(self.stale(sector, content));
         }
-        self.resolve(start, now, sector, &matching);
+        // What a read found before the backing was reset tells nothing of what is there now.
+        if start > self.reset_at {
+            self.resolve(start, now, sector, &matching);
+        }
         Ok(())
     }
 

@@ -78,6 +78,8 @@ impl World {
         let lost = self.identities()?.superblock;
         let survival = *random.pick(&Survival::ALL);
         self.crash(CrashKind::Cut { cache: true, backing: true, survival }, random);
+        self.judge_order()?;
+        self.consistency.lose_cache();
         self.check_backing_after_loss()?;
         self.stats.caches_lost += 1;
         if plain {

@@ -43,6 +43,8 @@ pub struct Stats {
     pub errors: u64,
     /// Sectors whose value was checked.
     pub sectors_checked: u64,
+    /// Images of the backing alone whose order was judged (P4).
+    pub orders_judged: u64,
 }
 
 impl Stats {
@@ -69,6 +71,7 @@ impl Stats {
         self.retired += other.retired;
         self.errors += other.errors;
         self.sectors_checked += other.sectors_checked;
+        self.orders_judged += other.orders_judged;
     }
 
     /// Crashes of every kind.

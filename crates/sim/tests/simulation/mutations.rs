@@ -20,6 +20,7 @@ const FLUSHES: &[Theme] = &[Theme::Flushes];
 const COPIES: &[Theme] = &[Theme::Copies];
 const FAILING: &[Theme] = &[Theme::Failing];
 const DECAYING: &[Theme] = &[Theme::Decaying];
+const CONSISTENT: &[Theme] = &[Theme::Consistent];
 const CROWDED_COPIES: &[Theme] = &[Theme::Crowded, Theme::Copies];
 const CROWDED_DECAYING: &[Theme] = &[Theme::Crowded, Theme::Decaying];
 const CONTENDED_FAILING: &[Theme] = &[Theme::Contended, Theme::Failing];
@@ -85,6 +86,15 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         M::IgnoresTaint => (CONTENDED_FAILING, 8000),
         M::ReusesTooEarly => (CROWDED, 1000),
         M::ReusesUnderReader => (CROWDED_COPIES, 3000),
+        M::OrderIgnoresDependence
+        | M::OrderDropsVersions
+        | M::OrderForgetsBypass
+        | M::OrderForgetsDistance
+        | M::OrderForgetsProgress
+        | M::OrderForgetsBarrier
+        | M::OrderClaimsTooEarly
+        | M::OrderRecoversNewest => (CONSISTENT, 200),
+        M::OrderForgetsToRenounce => (CONSISTENT, 12_000),
         M::AcceptsTorn => (CUTS, 100),
         M::AcceptsEarlierRun => (CUTS, 3000),
     }

@@ -235,6 +235,10 @@ impl Toy {
 }
 
 impl Subject for Toy {
+    fn backing_is_consistent(&self, _now: Nanos) -> bool {
+        false
+    }
+
     fn handle(&mut self, event: Event, now: Nanos) {
         self.now = now;
         match event {

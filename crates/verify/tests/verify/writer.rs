@@ -162,6 +162,8 @@ impl Writer {
             tail,
             time_ns: 1_700_000_000_000_000_000 + seq * 1_000_000,
             clean_stop,
+            ordered: false,
+            distance: 0,
             extents: Vec::new(),
             checksums: Vec::new(),
         };
@@ -204,6 +206,7 @@ impl Writer {
             body_bytes: 0,
             body_crc: 0,
             records: 0,
+            ordered: last.ordered,
         };
         let bytes = segment.summary.clone().finish(&layout, trailer);
         let end = layout.segment_offset(segment.index + 1) as usize;
