@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{Args, Parser, Subcommand};
 use forebay_record::{Cause, Fate, Replay, Role, VolumeCrash};
 use forebay_stamp::{
-    Allowed, CrashOptions, Mix, Promise, Report, SECTOR_BYTES, State, TargetSpec, VerifyOptions,
-    WriteOptions, bases, crashes, rebuild, verify, write,
+    Allowed, CrashOptions, Dependence, Mix, OrderOptions, Promise, Report, SECTOR_BYTES, State, TargetSpec,
+    VerifyOptions, WriteOptions, bases, crashes, order, rebuild, verify, write,
 };
 use serde::Serialize;
 
@@ -33,6 +33,8 @@ enum Command {
     Verify(VerifyArgs),
     /// Crash a recorded run at random instants, start forebay on what is left, and compare the whole volume
     Crashes(CrashArgs),
+    /// Judge whether the backing of a recorded run was consistent at every instant of it
+    Order(OrderArgs),
     /// Make the images that one crash of a recorded run leaves
     Rebuild(RebuildArgs),
 }
@@ -149,6 +151,22 @@ struct CrashArgs {
 }
 
 #[derive(Args)]
+struct OrderArgs {
+    /// The record of the run, of its backing at least
+    #[arg(long)]
+    record: PathBuf,
+    /// Acknowledgements of the run, on a blank volume, with no zeroes in its mix
+    #[arg(long)]
+    acks: PathBuf,
+    /// completion or barrier
+    #[arg(long, default_value = "completion")]
+    order: Dependence,
+    /// Exchange the data of so many pairs of neighbouring writes to the backing, which must be found
+    #[arg(long, default_value_t = 0)]
+    swaps: u64,
+}
+
+#[derive(Args)]
 struct RebuildArgs {
     #[command(flatten)]
     recorded: Recorded,
@@ -177,6 +195,7 @@ fn main() -> ExitCode {
         Command::Write(args) => run_write(args).map(|report| tell(&report)),
         Command::Verify(args) => run_verify(args).map(|report| tell(&report)),
         Command::Crashes(args) => run_crashes(args),
+        Command::Order(args) => run_order(args),
         Command::Rebuild(args) => run_rebuild(args),
     };
     match outcome {
@@ -274,6 +293,13 @@ fn run_crashes(args: CrashArgs) -> io::Result<ExitCode> {
         liar: args.liar,
         patience: Duration::from_secs_f64(args.patience),
     })?;
+    print(&report, &report.told);
+    Ok(if report.violations == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn run_order(args: OrderArgs) -> io::Result<ExitCode> {
+    let OrderArgs { record, acks, order: dependence, swaps } = args;
+    let report = order(&OrderOptions { record, acks, order: dependence, swaps })?;
     print(&report, &report.told);
     Ok(if report.violations == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

@@ -1,0 +1,306 @@
+//! Whether the backing of a recorded run was consistent at every instant of it (P4), whatever a kill or a power cut would
+//! have left there and wherever the cache had been lost: of every two writes of which one came before the other was
+//! issued, the later is there only if the earlier is, or something newer in its place.
+//!
+//! One pass over the record. `newest` is when the newest write was issued of which anything may be on the backing;
+//! `missing` is the earliest moment from which on every write comes after some write that may be missing there. The backing is
+//! consistent in all its possible states exactly as long as `newest` does not lie behind `missing`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use forebay_record::{Action, Entry, Reader, Role};
+use serde::Serialize;
+
+use crate::acks::{Acks, Asked};
+use crate::stamp::{Found, SECTOR_BYTES};
+
+const NEVER: u64 = u64::MAX;
+
+/// Which writes come before which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dependence {
+    /// What was acknowledged comes before what is issued later.
+    Completion,
+    /// What a flush covers that was acknowledged, or was written with FUA, comes before what is issued later.
+    Barrier,
+}
+
+impl FromStr for Dependence {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "completion" => Ok(Self::Completion),
+            "barrier" => Ok(Self::Barrier),
+            _ => Err("an order is completion or barrier".into()),
+        }
+    }
+}
+
+/// What is judged.
+#[derive(Clone, Debug)]
+pub struct OrderOptions {
+    /// The record of the run.
+    pub record: PathBuf,
+    /// Acknowledgements of the run, which began with a blank volume and zeroed nothing.
+    pub acks: PathBuf,
+    /// Which order is to hold.
+    pub order: Dependence,
+    /// Exchange the data of so many pairs of neighbouring writes with a flush between them, which must be found.
+    pub swaps: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct OrderReport {
+    /// Entries of the record about the backing, after each of which it was judged.
+    pub instants: u64,
+    /// Instants at which it could have been out of order.
+    pub violations: u64,
+    /// Writes of the client that were acknowledged.
+    pub writes: u64,
+    /// Writes that had others behind them in the order, and so are a test.
+    pub writes_before_others: u64,
+    /// Of those the ones that were durable on the backing, or overwritten there, before the last request was answered.
+    pub on_backing_during_the_run: u64,
+    /// Writes to the backing whose data was exchanged.
+    pub swapped: u64,
+    /// The first violations, in words.
+    #[serde(skip)]
+    pub told: Vec<String>,
+}
+
+/// A write of the client's.
+#[derive(Clone, Copy)]
+struct Change {
+    seq: u64,
+    issued: u64,
+    before: u64,
+}
+
+/// A write to the backing that has begun: for each sector the place of its version in the sector's history, from 1.
+struct Pending {
+    versions: Vec<(u64, usize)>,
+    durable: bool,
+    ended: bool,
+}
+
+/// Judges a run.
+///
+/// # Errors
+/// A file cannot be read or is damaged, or the run zeroed sectors.
+pub fn order(options: &OrderOptions) -> io::Result<OrderReport> {
+    let acks = Acks::load(&options.acks)?;
+    let mut judge = Judge::new(&acks, options.order)?;
+    let swaps = if options.swaps > 0 { swaps(&options.record, options.swaps)? } else { HashMap::new() };
+    let mut reader = Reader::open(&options.record)?;
+    while let Some(mut entry) = reader.next_entry()? {
+        if let (Action::Write { offset, data, .. }, Some(other)) =
+            (&mut entry.action, swaps.get(&entry.number))
+        {
+            (*offset, *data) = other.clone();
+            judge.report.swapped += 1;
+        }
+        judge.take(entry)?;
+    }
+    Ok(judge.report)
+}
+
+/// Place and data of a write.
+type Written = (u64, Vec<u8>);
+
+/// Of so many pairs of writes, spread over the record, with a flush of the backing between them: what each is to be, by the
+/// number of its entry.
+fn swaps(record: &Path, count: u64) -> io::Result<HashMap<u64, Written>> {
+    let mut reader = Reader::open(record)?;
+    let (mut flushed, mut last): (bool, Option<(u64, Written)>) = (false, None);
+    let mut pairs: Vec<[(u64, Written); 2]> = Vec::new();
+    while let Some(entry) = reader.next_entry()? {
+        match entry.action {
+            Action::Flush { .. } if entry.role == Role::Backing => flushed = true,
+            Action::Write { offset, data, .. } if entry.role == Role::Backing => {
+                let this = (entry.number, (offset, data));
+                match last.take() {
+                    Some(earlier) if flushed => pairs.push([earlier, this]),
+                    _ => last = Some(this),
+                }
+                flushed = false;
+            }
+            _ => {}
+        }
+    }
+    let every = (pairs.len() / count.max(1) as usize).max(1);
+    let chosen = pairs.into_iter().step_by(every).take(count as usize);
+    Ok(chosen.flat_map(|[(a, x), (b, y)]| [(a, y), (b, x)]).collect())
+}
+
+struct Judge {
+    volume: u64,
+    /// The versions of each sector, in their order.
+    sectors: Vec<Vec<Change>>,
+    /// How many versions of each sector are surely on the backing.
+    settled: Vec<usize>,
+    /// For each `before` of a version that may be missing next in a sector, how many sectors.
+    missing: BTreeMap<u64, u64>,
+    /// When the newest write was issued that may be there.
+    newest: u64,
+    pending: BTreeMap<u64, Pending>,
+    /// Flushes under way, and the writes that each covers.
+    flushes: HashMap<u64, Vec<u64>>,
+    last_answer: u64,
+    report: OrderReport,
+}
+
+impl Judge {
+    fn new(acks: &Acks, order: Dependence) -> io::Result<Self> {
+        let answers = acks.requests.iter().filter_map(|r| r.acknowledged_ns);
+        let mut flushes: Vec<(u64, u64)> = acks
+            .requests
+            .iter()
+            .filter(|r| r.asked == Asked::Flush)
+            .filter_map(|r| Some((r.issued_ns, r.acknowledged_ns?)))
+            .collect();
+        flushes.sort_unstable();
+        // For each flush the earliest answer of it and of all that were issued later.
+        let mut earliest = NEVER;
+        for (_, answered) in flushes.iter_mut().rev() {
+            earliest = earliest.min(*answered);
+            *answered = earliest;
+        }
+        let barrier = |at: u64| {
+            let next = flushes.partition_point(|(issued, _)| *issued <= at);
+            flushes.get(next).map_or(NEVER, |(_, answered)| *answered)
+        };
+        let last_issue = acks.requests.iter().map(|r| r.issued_ns).max().unwrap_or(0);
+        let mut report = OrderReport::default();
+        let mut sectors: Vec<Vec<Change>> = vec![Vec::new(); acks.sectors as usize];
+        for r in &acks.requests {
+            let Asked::Change { first, sectors: count, version, fua } = r.asked else { continue };
+            if version.is_zero() {
+                return Err(io::Error::other("the run zeroed sectors, which do not say who zeroed them"));
+            }
+            let before = match (order, r.acknowledged_ns) {
+                (_, None) => NEVER,
+                (Dependence::Barrier, Some(at)) if !fua => barrier(at),
+                (_, Some(at)) => at,
+            };
+            report.writes += u64::from(r.acknowledged_ns.is_some());
+            report.writes_before_others += u64::from(before < last_issue);
+            let change = Change { seq: version.seq(), issued: r.issued_ns, before };
+            for sector in first..first + count {
+                sectors[sector as usize].push(change);
+            }
+        }
+        let mut missing = BTreeMap::new();
+        for history in &mut sectors {
+            history.sort_unstable_by_key(|c| c.seq);
+            *missing.entry(history.first().map_or(NEVER, |c| c.before)).or_default() += 1;
+        }
+        let settled = vec![0; sectors.len()];
+        Ok(Self {
+            volume: acks.volume,
+            sectors,
+            settled,
+            missing,
+            newest: 0,
+            pending: BTreeMap::new(),
+            flushes: HashMap::new(),
+            last_answer: answers.max().unwrap_or(0),
+            report,
+        })
+    }
+
+    fn take(&mut self, entry: Entry) -> io::Result<()> {
+        if entry.role != Role::Backing {
+            return Ok(());
+        }
+        match entry.action {
+            Action::Open { .. } => return Ok(()),
+            Action::Write { op, offset, durable, data } => self.begin(op, offset, durable, &data)?,
+            Action::Zero { .. } => return Err(io::Error::other("the backing was zeroed in this run")),
+            Action::Flush { op } => {
+                let covered = self.pending.iter().filter(|(_, p)| p.ended).map(|(op, _)| *op).collect();
+                self.flushes.insert(op, covered);
+            }
+            Action::End { op, errno } => self.end(op, errno == 0, entry.time_ns),
+        }
+        self.report.instants += 1;
+        let missing = self.missing.first_key_value().map_or(NEVER, |(before, _)| *before);
+        if self.newest > missing {
+            self.report.violations += 1;
+            if self.report.told.len() < 10 {
+                let late = (self.newest - missing) / 1000;
+                let told = format!(
+                    "entry {}: a write may be there that was issued {late} us after one had come before it that may be missing",
+                    entry.number
+                );
+                self.report.told.push(told);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, op: u64, offset: u64, durable: bool, data: &[u8]) -> io::Result<()> {
+        let mut versions = Vec::new();
+        for (sector, bytes) in (offset / SECTOR_BYTES as u64..).zip(data.chunks_exact(SECTOR_BYTES)) {
+            let Some(history) = self.sectors.get(sector as usize) else { continue };
+            let place = match Found::look(bytes) {
+                Found::Zeroes => 0,
+                Found::Stamp(s)
+                    if s.volume == self.volume && (s.sector == sector || self.report.swapped > 0) =>
+                {
+                    history.partition_point(|c| c.seq <= s.seq)
+                }
+                other => return Err(io::Error::other(format!("sector {sector} was written with {other}"))),
+            };
+            if let Some(change) = place.checked_sub(1).and_then(|n| history.get(n)) {
+                self.newest = self.newest.max(change.issued);
+            }
+            versions.push((sector, place));
+        }
+        self.pending.insert(op, Pending { versions, durable, ended: false });
+        Ok(())
+    }
+
+    fn end(&mut self, op: u64, done: bool, time_ns: u64) {
+        if let Some(covered) = self.flushes.remove(&op) {
+            covered.into_iter().filter(|_| done).for_each(|op| self.settle(op, time_ns));
+            return;
+        }
+        let Some(pending) = self.pending.get_mut(&op) else { return };
+        pending.ended = done;
+        if done && pending.durable {
+            self.settle(op, time_ns);
+        }
+    }
+
+    /// What the write wrote survives everything from now on.
+    fn settle(&mut self, op: u64, time_ns: u64) {
+        let Some(pending) = self.pending.remove(&op) else { return };
+        for (sector, place) in pending.versions {
+            let history = &self.sectors[sector as usize];
+            let before = |place: usize| history.get(place).map_or(NEVER, |c| c.before);
+            let old = std::mem::replace(&mut self.settled[sector as usize], place);
+            if let Some(n) = self.missing.get_mut(&before(old)) {
+                *n -= 1;
+                if *n == 0 {
+                    self.missing.remove(&before(old));
+                }
+            }
+            *self.missing.entry(before(place)).or_default() += 1;
+            if time_ns < self.last_answer {
+                // A write counts where its first sector is.
+                let counts = |c: &&Change| c.before < self.last_answer;
+                let first = |c: &&Change| {
+                    sector == 0 || !self.sectors[sector as usize - 1].iter().any(|other| other.seq == c.seq)
+                };
+                let new = history.get(old..place).unwrap_or_default();
+                self.report.on_backing_during_the_run +=
+                    new.iter().filter(counts).filter(first).count() as u64;
+            }
+        }
+    }
+}
