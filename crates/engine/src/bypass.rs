@@ -144,7 +144,6 @@ impl Drops {
     /// The index forgets `block`, although a restart could take its record `seq` for newer than the backing as long as
     /// the durable clean mark, now at `clean`, lies below it.
     fn recall(&mut self, block: BlockNo, seq: Seq, clean: Seq) {
-        self.recalled.retain(|_, seq| *seq > clean);
         if seq > clean {
             self.recalled.insert(block, seq);
         }
@@ -273,6 +272,7 @@ impl Engine {
             .map(|slot| (self.segments.slot(slot).block(), self.segments.seq(slot)))
             .collect();
         clean.sort_unstable();
+        self.drops.recalled.retain(|_, seq| *seq > upto);
         for (block, seq) in clean {
             self.drops.recall(block, seq, upto);
             self.forget(BlockRange::new(block, 1), true);
@@ -448,6 +448,7 @@ impl Engine {
             self.requests_lose_bypasses();
             // Which of the clean copies the backing has lost is not known; none may be read and then be gone.
             self.forget_clean(BlockRange::new(BlockNo(0), self.volume_bytes.div_ceil(BLOCK_BYTES)));
+            self.reclaim.distrust_copies();
             let acknowledged = self.drops.acknowledged;
             let untold = || Some(Untold { error: error.clone(), acknowledged });
             self.drops.flush_error = untold();

@@ -297,7 +297,8 @@ impl Engine {
             dirty_bytes: self.segments.dirty() * BLOCK_BYTES,
             cached_bytes: self.index.len() as u64 * BLOCK_BYTES,
             oldest_dirty_ns: self.oldest_dirty_ns(),
-            backing_consistent: self.order.is_consistent(),
+            backing_consistent: self.order.is_consistent()
+                && matches!(self.life, Life::Running | Life::Stopping),
             index_bytes: (self.index.bytes() + self.segments.bytes() + self.replacement.bytes()) as u64,
             index_blocks: self.index.len() as u64,
             requests: self.requests.len() as u64,

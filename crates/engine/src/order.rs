@@ -106,10 +106,16 @@ impl Order {
         self.bypass_waits = None;
     }
 
-    /// A bypass waits that depends on records up to `after`, if it is not `allowed`.
-    fn note_bypass(&mut self, after: Seq, allowed: bool) {
+    /// A bypass waits for records up to `upto` to be recorded as destaged, beyond those up to `recorded`, if it is not
+    /// `allowed`.
+    fn note_bypass(&mut self, upto: Seq, recorded: Seq, allowed: bool) {
         if !allowed {
-            self.bypass_waits = Some(self.bypass_waits.map_or(after, |first| first.min(after)));
+            let first = self.bypass_waits.filter(|first| *first > recorded && upto > recorded);
+            self.bypass_waits = match (first, self.bypass_waits) {
+                (Some(first), _) => Some(first.min(upto)),
+                (None, Some(waits)) if upto <= recorded => Some(waits),
+                _ => Some(upto),
+            };
         }
     }
 }
@@ -191,7 +197,7 @@ impl Engine {
     pub(crate) fn order_allows(&mut self, after: Seq, range: BlockRange) -> bool {
         if !self.order.active {
             let allowed = self.order_is_renounced();
-            self.order.note_bypass(after, allowed);
+            self.order.note_bypass(after, Seq(0), allowed);
             return allowed;
         }
         if self.mutant(Mutation::OrderForgetsBypass) {
@@ -205,20 +211,27 @@ impl Engine {
             let (s, seq) = (self.segments.slot(slot), self.segments.seq(slot));
             !s.has(DIRTY) || s.kind() == SlotKind::Poison && recorded >= Seq(seq.0 - 1)
         };
-        let allowed = match recorded >= after {
-            true => self.current_in(range).all(own),
-            // The mark of what is lost stays in the log, and progress before it; the order is broken as long as it does.
-            false if self.order.catch_up.is_some() && self.destage_has_lost() => {
-                let theirs = |slot: SlotRef| self.segments.slot(slot);
-                let blocks = |(_, slot): (Seq, SlotRef)| {
-                    theirs(slot).kind() != SlotKind::Poison && range.contains(theirs(slot).block())
-                };
-                !self.segments.dirty_after(Seq(0)).any(blocks)
-            }
-            false => false,
-        };
-        self.order.note_bypass(after, allowed);
+        // A supersede record would void the newest version only: older ones of its blocks must be recorded, too.
+        let in_turn = recorded >= after
+            && (self.failure.latched() || !self.needs_supersede(range))
+            && self.current_in(range).all(own);
+        let allowed = in_turn || self.order_gives_up_on(range);
+        let newest = self.current_in(range).map(|slot| self.segments.seq(slot)).max().unwrap_or_default();
+        self.order.note_bypass(after.max(newest), self.log.durable_clean_upto(), allowed);
         allowed
+    }
+
+    /// The mark of what is lost stays in the log, and progress before it; the order is broken as long as it does, and a
+    /// bypass waits only for older versions of its own blocks.
+    fn order_gives_up_on(&mut self, range: BlockRange) -> bool {
+        if self.order.catch_up.is_none() || !self.destage_has_lost() {
+            return false;
+        }
+        let theirs = |(_, slot): (Seq, SlotRef)| {
+            let s = self.segments.slot(slot);
+            s.kind() != SlotKind::Poison && range.contains(s.block())
+        };
+        !self.segments.dirty_after(Seq(0)).any(theirs) && self.order_is_renounced()
     }
 
     /// Records up to this one need not be destaged again after a crash; `None` if the policy has no order.
@@ -293,6 +306,10 @@ impl Engine {
         loop {
             let Some(upto) = self.order.set else {
                 if !self.mutant(Mutation::OrderForgetsProgress) && !self.order_is_recorded() {
+                    return VecDeque::new();
+                }
+                // What goes in any order must not be taken for the work of a consistent run.
+                if self.order.catch_up.is_some() && !self.order_is_renounced() {
                     return VecDeque::new();
                 }
                 match self.order_set_end() {
@@ -414,8 +431,9 @@ impl Engine {
     /// A version was overwritten; true if it has to be destaged all the same.
     pub(crate) fn order_keeps(&mut self, slot: SlotRef) -> bool {
         let s = *self.segments.slot(slot);
-        let keeps = self.order.active && s.has(DIRTY) && s.kind() != SlotKind::Poison;
-        if keeps && s.has(UNREADABLE) {
+        let keeps = self.order.active && s.has(DIRTY);
+        if keeps && (s.kind() == SlotKind::Poison || s.has(UNREADABLE)) {
+            // What replaces it is not on the backing yet.
             self.order_broken();
             return false;
         }

@@ -47,10 +47,22 @@ pub(crate) struct Reclaim {
     next_read: u32,
     /// Clean blocks on their way from the tail to the head, and the list that they will be on.
     copying: Table<BlockNo, List>,
+    /// Those of them that the backing may have lost meanwhile.
+    untrue: Vec<BlockNo>,
     poisons: u32,
 }
 
 impl Reclaim {
+    /// What is being copied now may not be what the backing holds.
+    pub(crate) fn distrust_copies(&mut self) {
+        self.untrue = self.copying.keys().copied().collect();
+    }
+
+    fn was_distrusted(&mut self, block: BlockNo) -> bool {
+        let at = self.untrue.iter().position(|b| *b == block);
+        at.map(|at| self.untrue.swap_remove(at)).is_some()
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.reads.is_empty() && self.copying.is_empty() && self.poisons == 0
     }
@@ -220,6 +232,9 @@ impl Engine {
             self.segments.mark(slot, FREQUENT, list == List::Frequent);
             self.segments.mark(slot, TRACKED, true);
         }
+        if self.reclaim.was_distrusted(block) {
+            self.forget_clean(BlockRange::new(block, 1));
+        }
         self.release(BlockRange::new(block, 1), Hold::Exclusive);
     }
 
@@ -233,6 +248,7 @@ impl Engine {
     /// The block is not copied after all.
     pub(crate) fn relocation_dropped(&mut self, block: BlockNo) {
         if self.reclaim.copying.remove(&block).is_some() {
+            self.reclaim.was_distrusted(block);
             self.release(BlockRange::new(block, 1), Hold::Exclusive);
         }
     }

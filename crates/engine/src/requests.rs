@@ -11,7 +11,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::{
-    Allocation, BLOCK_BYTES, BlockNo, Buf, BufMut, IoError, Origin, Reply, Seq, StatusExtent, blocks_of,
+    Allocation, BLOCK_BYTES, BlockNo, Buf, BufMut, ErrorKind, IoError, Origin, Reply, Seq, StatusExtent,
+    blocks_of,
 };
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::{Decision, Durability, OnFull, WriteContext, WritePolicy};
@@ -268,6 +269,20 @@ impl Engine {
             }
         }
         self.flushes_answer();
+    }
+
+    /// Refuses the bypasses that wait for what only the backing could do.
+    pub(crate) fn requests_refuse_bypasses(&mut self) {
+        let bypass = |key: &PartKey| self.requests.parts.get(key).is_some_and(|p| p.path == Path::Bypass);
+        let (refused, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.requests.waiting).into_iter().partition(bypass);
+        self.requests.waiting = waiting.into();
+        for key in refused {
+            if let Some(part) = self.requests.parts.remove(&key) {
+                let error = IoError::new(ErrorKind::Shutdown, "write that waited for the backing");
+                self.part_counted(part.request, Some(error));
+            }
+        }
     }
 
     /// Takes the part's locks and begins; false if it must wait.

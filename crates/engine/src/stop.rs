@@ -192,8 +192,11 @@ impl Engine {
         let idle = self.requests.is_idle() && self.reads.is_idle() && self.commands.destages.is_empty();
         let destage = self.commands.stop.as_ref().is_some_and(|s| s.destage);
         if !idle {
-            if self.backing_is_given_up() && self.log.waits_for_room() {
-                self.stop_refuse_waiting();
+            if self.backing_is_given_up() {
+                if self.log.waits_for_room() {
+                    self.stop_refuse_waiting();
+                }
+                self.requests_refuse_bypasses();
             }
             return None;
         }

@@ -102,8 +102,10 @@ impl Consistency {
     }
 
     /// What the engine says of the backing now.
-    pub fn claim(&mut self, consistent: bool) {
-        self.claimed = consistent;
+    /// True if it begins to call it consistent.
+    pub fn claim(&mut self, consistent: bool) -> bool {
+        let before = std::mem::replace(&mut self.claimed, consistent);
+        consistent && !before
     }
 
     /// The cache has failed: how far the backing had come cannot be recorded any more, and a crash goes back behind it.

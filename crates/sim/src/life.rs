@@ -180,7 +180,10 @@ impl<'w, S: Subject> Life<'w, S> {
         loop {
             self.engine.poll(self.now, &mut self.effects);
             if matches!(self.recovered, Some(Ok(_))) {
-                self.world.consistency.claim(self.engine.backing_is_consistent(self.now));
+                let consistent = self.engine.backing_is_consistent(self.now);
+                if self.world.consistency.claim(consistent) {
+                    self.world.judge_order()?;
+                }
             }
             if self.effects.is_empty() {
                 return Ok(());
