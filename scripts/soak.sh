@@ -7,6 +7,7 @@
 # SOAK_PATHS    images of each small world (20000)
 # SOAK_CACHE_MB size of the full cache (8192)
 # SOAK_ORDERED  requests of each run whose backing is judged at every instant (100000)
+# SOAK_LOSSES   instants for each policy at which the cache is thrown away below a database (30)
 # SOAK_CUTS     crashes of the real binary, in SOAK_RUNS recorded runs (1200 in 12)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -42,6 +43,7 @@ step "small worlds" env FOREBAY_SIM_PATHS="${SOAK_PATHS:-20000}" \
     cargo test --locked -p forebay-sim --test simulation -- --nocapture small_worlds
 step "a full cache" env FOREBAY_CACHE_MB="${SOAK_CACHE_MB:-8192}" tests/restart-8g.sh
 step "order at every instant" env N="${SOAK_ORDERED:-100000}" tests/ordered.sh
+step "losses of the cache" env FOREBAY_INSTANTS="${SOAK_LOSSES:-30}" tests/lost-cache.sh
 step "power cuts of the binary" env N="${SOAK_CUTS:-1200}" RUNS="${SOAK_RUNS:-12}" tests/power-cuts.sh
 
 echo "== summary"

@@ -1,0 +1,222 @@
+#!/usr/bin/env bash
+# The cache is thrown away at random instants (P4): PostgreSQL and files that are changed durably, on ext4 with a journal of
+# 8 MiB, on an attached volume. The daemon is killed and the cache file deleted; from then on there is the backing alone.
+# It must mount after the replay of its journal, e2fsck, pg_amcheck and PostgreSQL's checksums must find nothing, and what is there
+# must be a state that there was (tests/clients/dated_work.py: nothing is there that began after something was done that is
+# missing), no older than what `forebay status` had said just before. Under `write-back` the same must find faults.
+#
+# FOREBAY_INSTANTS is the number of instants for each policy: 2 by default, 30 in `make soak`; POLICIES are those that are tried.
+# Where PostgreSQL does not start the files are looked at all the same.
+source "$(dirname "$0")/harness.sh"
+
+INSTANTS=${FOREBAY_INSTANTS:-2}
+POLICIES=${POLICIES-ordered:completion ordered:barrier}
+# Instants within which write-back has to show faults.
+WRITE_BACK_MAX=${FOREBAY_WRITE_BACK:-5}
+CLIENT=$ROOT/tests/clients/dated_work.py
+CLIENTS=6
+
+need python3 mkfs.ext4 e2fsck losetup setpriv
+need_block_devices
+BIN=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)
+[[ -x $BIN/postgres && -x $BIN/pg_amcheck && -x $BIN/pg_checksums ]] || skip "PostgreSQL is not installed"
+id postgres >/dev/null 2>&1 || skip "there is no user postgres"
+
+DATA=$MOUNT/data
+SOCKETS=$DIR/sockets
+install -d -o postgres "$SOCKETS"
+mkdir "$MOUNT"
+POSTGRES=
+MISSING=0
+
+as_postgres() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }
+
+postgres_answers() { ended "$POSTGRES" || "$BIN/pg_isready" -q -h "$SOCKETS"; }
+
+# A session of its own, so that every process of it can be found.
+start_postgres() {
+    rm -f "$SOCKETS"/.s.*
+    setsid setpriv --reuid postgres --regid postgres --init-groups "$BIN/postgres" -D "$DATA" \
+        -k "$SOCKETS" -c listen_addresses= >"$DIR/postgres.log" 2>&1 </dev/null &
+    POSTGRES=$!
+    OWN=("$POSTGRES")
+    await "$PATIENCE" postgres_answers && ! ended "$POSTGRES"
+}
+
+no_session() { ! pgrep -s "$POSTGRES" >/dev/null; }
+
+# Ends it in the way that its state allows; its disk may be gone.
+end_postgres() {
+    kill "-$1" "$POSTGRES" 2>/dev/null || true
+    if ! await 20 no_session; then
+        pkill -KILL -s "$POSTGRES" || true
+        await 20 no_session || fail "processes of PostgreSQL cannot be killed: $(pgrep -a -s "$POSTGRES")"
+    fi
+    wait "$POSTGRES" 2>/dev/null || true
+    OWN=()
+}
+
+# A file system with a database, made once, on no volume.
+make_image() {
+    truncate -s 512M image
+    mkfs.ext4 -q -J size=8 -E lazy_itable_init=0,lazy_journal_init=0 image
+    DEVICE=$(losetup -f --show image)
+    mount "$DEVICE" "$MOUNT"
+    install -d -o postgres "$DATA"
+    as_postgres "$BIN/initdb" -D "$DATA" --data-checksums --wal-segsize=1 -A trust -U postgres >initdb.out 2>&1 ||
+        fail "initdb: $(cat initdb.out)"
+    cat >>"$DATA/postgresql.conf" <<'CONF'
+shared_buffers = 4MB
+max_wal_size = 2MB
+min_wal_size = 2MB
+checkpoint_completion_target = 0.1
+checkpoint_timeout = 30s
+restart_after_crash = off
+CONF
+    start_postgres || fail "PostgreSQL does not start: $(tail "$DIR/postgres.log")"
+    as_postgres "$BIN/psql" -h "$SOCKETS" -qAtX -c "CREATE EXTENSION amcheck" postgres
+    as_postgres "$BIN/pgbench" -h "$SOCKETS" -i -q -s 1 postgres >pgbench.out 2>&1 || fail "pgbench: $(cat pgbench.out)"
+    python3 "$CLIENT" prepare "$SOCKETS" "$MOUNT" --clients "$CLIENTS"
+    end_postgres TERM
+    umount "$MOUNT"
+    losetup -d "$DEVICE"
+    DEVICE=
+}
+
+# as_of STATUS ASKED: the latest time as of which the backing is complete, by what the status said; ASKED is when it was asked.
+as_of() {
+    python3 - "$@" <<'PY'
+import datetime, json, sys
+status, asked = json.loads(sys.argv[1]), float(sys.argv[2])
+point = status["recovery_point"]
+point = datetime.datetime.fromisoformat(point.replace("Z", "+00:00")).timestamp() if point else 0.0
+print(max(point, asked - status["staleness_seconds"]))
+PY
+}
+
+# run_until_lost POLICY ORDER MS_MIN IOPS: load on a fresh volume whose backing takes IOPS operations a second, until at a random
+# instant, MS_MIN after the load's beginning or later, the cache is lost. $AS_OF is the time as of which the backing said to be.
+run_until_lost() {
+    local client load asked said
+    cp --sparse=always image backing
+    rm -f backing.* cache log
+    "$FOREBAY" format cache --size 96M --backing backing >/dev/null
+    serve_plain --cache cache --backing backing --fuse "$DIR/volume" --write-policy "$1" --order "$2" \
+        --decorate "backing:throttle:iops=$4"
+    attach_device
+    mount "$DEVICE" "$MOUNT"
+    start_postgres || fail "PostgreSQL does not start: $(tail "$DIR/postgres.log")"
+    python3 "$CLIENT" load "$SOCKETS" "$MOUNT" log --clients "$CLIENTS" >client.out 2>client.err &
+    client=$!
+    as_postgres "$BIN/pgbench" -h "$SOCKETS" -n -c 2 -T 60 postgres >pgbench.out 2>&1 &
+    load=$!
+    OWN+=("$client" "$load")
+    await "$PATIENCE" grep -q writing client.out || fail "the client does not write: $(cat client.err)"
+    doze "$3" 6000
+    asked=$(date +%s.%N)
+    said=$(fb status db --json)
+    kill_daemon
+    rm cache
+    if [[ $1 != write-back ]]; then
+        [[ $said == *'"backing_consistent": true'* || $said == *'"backing_consistent":true'* ]] ||
+            fail "the backing was not consistent under $1: $said"
+    fi
+    AS_OF=$(as_of "$said" "$asked")
+    end_postgres QUIT
+    wait "$client" || fail "the client ended with an error: $(cat client.err)"
+    wait "$load" || true
+    unmount_dead
+}
+
+# Whether the backing alone is what it should be, under a loop device or served without its cache, which has to be asked for
+# twice. Faults are lines in the file `faults`.
+judge() {
+    local served=false
+    : >faults
+    if ((RANDOM % 2)); then
+        refused 3 "accept-stale" "$FOREBAY" serve --name db "${CONTROL[@]}" --no-cache --backing backing
+        serve_plain --no-cache --accept-stale --backing backing --fuse "$DIR/volume"
+        attach_device
+        served=true
+    else
+        DEVICE=$(losetup -f --show backing)
+    fi
+    judge_device
+    if [[ $served == true ]]; then
+        stop_daemon
+    else
+        losetup -d "$DEVICE"
+    fi
+    DEVICE=
+}
+
+judge_device() {
+    if ! mount "$DEVICE" "$MOUNT" 2>mount.err; then
+        echo "mount: $(tail -n 1 mount.err)" >>faults
+        return 0
+    fi
+    umount "$MOUNT"
+    e2fsck -fn "$DEVICE" >fsck.out 2>&1 || echo "e2fsck: $(awk '!/^Pass|^e2fsck|^$/ && n++ < 3' ORS=';' fsck.out)" >>faults
+    mount "$DEVICE" "$MOUNT"
+    judge_database
+    umount "$MOUNT"
+}
+
+judge_database() {
+    local only=() found
+    if ! start_postgres; then
+        echo "PostgreSQL does not start: $(grep -v 'starting up' "$DIR/postgres.log" | grep 'PANIC\|FATAL' | tail -n 1)" >>faults
+        end_postgres QUIT
+        only=(--only files)
+    fi
+    # The check of a broken database or file system may fail in any way.
+    if found=$(python3 "$CLIENT" check "$SOCKETS" "$MOUNT" log --as-of "$AS_OF" "${only[@]}" 2>check.err); then
+        python3 -c 'import json, sys; [print("order:", f) for f in json.loads(sys.argv[1])["faults"]]' "$found" >>faults
+        FOUND=$found
+    else
+        echo "check: $(tail -n 1 check.err)" >>faults
+    fi
+    ((${#only[@]} == 0)) || return 0
+    as_postgres "$BIN/pg_amcheck" -h "$SOCKETS" --heapallindexed postgres >amcheck.out 2>&1 ||
+        echo "pg_amcheck: $(head -n 1 amcheck.out)" >>faults
+    end_postgres TERM
+    as_postgres "$BIN/pg_checksums" --check -D "$DATA" >checksums.out 2>&1 ||
+        echo "pg_checksums: $(grep -m 1 -i 'error\|fail' checksums.out)" >>faults
+}
+
+found() { python3 -c 'import json, sys; print(json.loads(sys.argv[1])[sys.argv[2]])' "$FOUND" "$1"; }
+
+make_image
+
+for choice in $POLICIES; do
+    policy=${choice%%:*} order=${choice#*:} missing=0 there=0
+    for ((instant = 1; instant <= INSTANTS; instant++)); do
+        WHAT="$choice, instant $instant"
+        FOUND=
+        run_until_lost "$policy" "$order" 1000 "$(any_of 300 1000 3000)"
+        judge
+        [[ ! -s faults ]] || fail "$WHAT: $(cat faults)"
+        there=$((there + $(found there))) missing=$((missing + $(found missing)))
+        note "$WHAT: $FOUND"
+    done
+    ((there > 0)) || fail "$choice: none of the load's work was on the backing"
+    MISSING=$((MISSING + missing))
+    pass "$choice: the cache was lost at $INSTANTS instants; $there pieces of work were there, $missing missing, none out of order"
+done
+((MISSING > 0)) || fail "nothing was ever missing, so that nothing was tried"
+
+broken=0 tried=0
+while ((tried < WRITE_BACK_MAX && (broken == 0 || ${FOREBAY_INSTANTS:-0} > 2))); do
+    tried=$((tried + 1))
+    FOUND=
+    run_until_lost write-back barrier 3500 120
+    judge
+    note "write-back, instant $tried: ${FOUND:-nothing could be looked at}"
+    if [[ -s faults ]]; then
+        broken=$((broken + 1))
+        note "write-back, instant $tried: $(head -n 3 faults | cut -c 1-200)"
+    fi
+done
+((broken > 0)) || fail "write-back: no fault after $tried losses of the cache; this test cannot fail"
+figure_line "losses of the cache" $((INSTANTS * $(wc -w <<<"$POLICIES") + tried))
+pass "write-back: faults after $broken of $tried losses of the cache ($SECONDS s)"
