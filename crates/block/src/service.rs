@@ -51,12 +51,24 @@ pub struct Origin {
     pub sync: bool,
     /// File-system metadata (`REQ_META`).
     pub meta: bool,
-    /// A request of an application waits for it.
-    pub critical: bool,
+    /// Whether a request of an application waits for it, and how that is known.
+    pub criticality: Criticality,
     /// Linux I/O priority as `ioprio_set(2)` encodes it; 0 if unknown.
     pub ioprio: u16,
     /// Process or thread that issued it; 0 if unknown.
     pub pid: u32,
+}
+
+/// Whether a request of an application waits for a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Criticality {
+    /// Nobody is known to wait for it.
+    #[default]
+    None,
+    /// Its issuer works for a request.
+    Direct,
+    /// Its issuer holds something that a critical task waits for.
+    Inherited,
 }
 
 /// Answer to an [`Op`].

@@ -17,6 +17,7 @@ pub fn prometheus(volumes: &[VolumeStatus]) -> String {
         match field.measure {
             Measure::Gauge(metric) => numbers(field, metric, "gauge", &rows, &mut text),
             Measure::Counter(metric) => numbers(field, metric, "counter", &rows, &mut text),
+            Measure::Counters(metric, key) => counters(field, (metric, key), &rows, &mut text),
             Measure::Label | Measure::State | Measure::Detail => {}
         }
     }
@@ -41,6 +42,16 @@ fn numbers(field: &Field, metric: &str, kind: &str, rows: &[Map<String, Value>],
     for row in rows {
         if let Some(Value::Number(value)) = row.get(field.name) {
             let _ = writeln!(text, "{metric}{{volume=\"{}\"}} {value}", label(row, "name"));
+        }
+    }
+}
+
+fn counters(field: &Field, (metric, key): (&str, &str), rows: &[Map<String, Value>], text: &mut String) {
+    head(metric, "counter", field.help, text);
+    for row in rows {
+        for (value, count) in row.get(field.name).and_then(Value::as_object).into_iter().flatten() {
+            let (volume, value) = (label(row, "name"), escape(value));
+            let _ = writeln!(text, "{metric}{{volume=\"{volume}\",{key}=\"{value}\"}} {count}");
         }
     }
 }
@@ -100,6 +111,7 @@ mod tests {
             let plain = format!("{metric}{{volume=\"a \\\"quoted\\\" name\"}} {value}");
             assert!(text.lines().any(|l| l == plain || l == format!("{plain}.0")), "{plain} not in\n{text}");
         }
+        assert!(text.contains("reason=\"direct\"} 10"), "{text}");
         assert!(text.contains("state=\"healthy\"} 1"));
         assert!(text.contains("state=\"degraded\"} 0"));
         assert!(text.contains("write_policy=\"a write_policy\""));

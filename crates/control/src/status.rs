@@ -1,5 +1,7 @@
 //! What a volume tells of itself: the contract behind `forebay status`, its JSON and the metrics.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// What the volume is doing.
@@ -43,6 +45,8 @@ pub enum Measure {
     State,
     /// Anything that has no metric, such as a list.
     Detail,
+    /// Numbers that only rise, by the value of this label, under this metric's name.
+    Counters(&'static str, &'static str),
     /// A number that rises and falls, under this metric's name.
     Gauge(&'static str),
     /// A number that only rises until the daemon restarts, under this metric's name.
@@ -75,7 +79,7 @@ macro_rules! described {
     };
 }
 
-use Measure::{Counter, Detail, Gauge, Label, State};
+use Measure::{Counter, Counters, Detail, Gauge, Label, State};
 
 described! {
     /// The figures of a volume. Counters start at 0 with the daemon. Keys of the JSON are the fields' names; keys are
@@ -109,6 +113,8 @@ described! {
         Label => order: String,
         #[doc = "Which writes enter the cache."]
         Label => admission: String,
+        #[doc = "The ranges in bytes that the admission policy `range` lets in, `START-END,...`; the end is excluded."]
+        Detail => ranges: String,
         #[doc = "What a write does when the cache has no room: `wait` or `bypass`."]
         Label => on_full: String,
         #[doc = "What an acknowledged plain write survives: `write` (a power cut) or `flush` (a power cut only after a later flush)."]
@@ -149,8 +155,10 @@ described! {
         Counter("forebay_writes_admitted_total") => writes_admitted: u64,
         #[doc = "Writes that went to the backing without entering the cache."]
         Counter("forebay_writes_bypassed_total") => writes_bypassed: u64,
-        #[doc = "Outstanding bypassed writes that were moved into the cache because somebody came to wait for them; 0 with the admission policies of this version."]
+        #[doc = "Outstanding bypassed writes that were moved into the cache because a critical task came to wait for them; they count as admitted."]
         Counter("forebay_writes_reissued_total") => writes_reissued: u64,
+        #[doc = "Writes by why they entered the cache or went past it; a key for each reason, [listed here](../guide/admission.md#reasons)."]
+        Counters("forebay_writes_by_reason_total", "reason") => writes_by_reason: BTreeMap<String, u64>,
         #[doc = "Times that a write had to wait because the cache was full."]
         Counter("forebay_stalls_total") => stalls: u64,
         #[doc = "Requests answered with an error."]
@@ -185,11 +193,13 @@ impl VolumeStatus {
             let value = match field.measure {
                 Label => serde_json::json!(format!("a {}", field.name)),
                 State => serde_json::json!("healthy"),
+                Counters(..) => serde_json::json!({"direct": 1000 + i, "not-critical": 2000 + i}),
                 Gauge(_) | Counter(_) => serde_json::json!(1000 + i),
                 Detail => match field.name {
                     "exports" => serde_json::json!(["unix:/tmp/s"]),
                     "pid" => serde_json::json!(77),
                     "backing_consistent" => serde_json::json!(true),
+                    "ranges" => serde_json::json!("0-4096"),
                     "cache_durability" | "backing_durability" => serde_json::json!("much"),
                     _ => serde_json::Value::Null,
                 },

@@ -213,6 +213,9 @@ impl Engine {
     }
 
     pub(crate) fn bypass_write_done(&mut self, key: PartKey, result: DeviceResult) {
+        if self.landed(key, &result) {
+            return;
+        }
         if let Err(error) = result {
             self.bypass_failed(key, error);
             return;

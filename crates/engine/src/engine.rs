@@ -12,7 +12,7 @@
 
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Seq};
 use forebay_format::Layout;
-use forebay_policy::{Durability, Replacement, Settings};
+use forebay_policy::{Durability, Ranges, Replacement, Settings};
 
 use crate::bypass::Drops;
 use crate::destage::{Destage, RunKey};
@@ -65,6 +65,7 @@ pub struct Engine {
     pub(crate) layout: Layout,
     pub(crate) volume_bytes: u64,
     pub(crate) settings: Settings,
+    pub(crate) ranges: Ranges,
     pub(crate) wall_offset_ns: u64,
     pub(crate) now: Nanos,
     pub(crate) life: Life,
@@ -103,6 +104,7 @@ impl Engine {
             layout,
             volume_bytes: params.volume_bytes,
             settings: params.settings,
+            ranges: Ranges::default(),
             wall_offset_ns: params.wall_offset_ns,
             now: Nanos(0),
             life: Life::New,
@@ -139,6 +141,7 @@ impl Engine {
         match event {
             Event::Request { id, op, origin } => self.request_arrived(id, op, origin),
             Event::Io { id, result } => self.io_done(id, result),
+            Event::Promote { offset, len } => self.promote(offset, len),
             Event::Command { id, command } => self.command_arrived(id, command),
         }
     }
@@ -250,6 +253,10 @@ impl Engine {
                 }
                 self.settings = settings;
                 self.order_follow_policy();
+                self.effects.push(Effect::CommandDone { id, result: Ok(()) });
+            }
+            Command::SetRanges(ranges) => {
+                self.ranges = ranges;
                 self.effects.push(Effect::CommandDone { id, result: Ok(()) });
             }
             Command::Destage => self.destage_command(id),

@@ -2,7 +2,7 @@
 
 use forebay_block::{DeviceOp, DeviceResult, IoError, Op, Origin, Reply, Seq};
 use forebay_format::Layout;
-use forebay_policy::Settings;
+use forebay_policy::{Ranges, ReasonCounts, Settings};
 use thiserror::Error;
 
 /// Names a client's request until its [`Effect::Reply`]; chosen by the host, unique while outstanding.
@@ -65,6 +65,14 @@ pub enum Event {
         /// Its outcome; for a read exactly the bytes asked for.
         result: DeviceResult,
     },
+    /// A critical task waits for outstanding writes of these bytes: bypasses among them may go to the log instead (I/O
+    /// inheritance). Only a hint (P8); not answered.
+    Promote {
+        /// Byte offset in the volume.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
     /// A control command; answered by one [`Effect::CommandDone`].
     Command {
         /// The host's name for it (a separate space from requests).
@@ -75,10 +83,12 @@ pub enum Event {
 }
 
 /// Control commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Use these settings for writes that arrive from now on.
     Set(Settings),
+    /// Use these ranges for the admission policy `range`.
+    SetRanges(Ranges),
     /// Destage everything that was acknowledged before this, and make it durable on the backing.
     Destage,
     /// Refuse new requests, finish those under way, destage if asked, leave a durable clean-stop mark, then idle.
@@ -224,6 +234,8 @@ pub struct Status {
     pub writes_admitted: u64,
     /// Writes that went to the backing without entering the cache.
     pub writes_bypassed: u64,
+    /// How many of both there were for which reason; each write counts once, when it is acknowledged.
+    pub reasons: ReasonCounts,
     /// Times a write had to wait because the log was full.
     pub stalls: u64,
     /// Requests answered with an error.

@@ -16,6 +16,7 @@ mod order;
 mod read;
 mod reclaim;
 mod recovery;
+mod reissue;
 mod requests;
 mod segments;
 mod stop;

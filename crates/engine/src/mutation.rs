@@ -114,6 +114,15 @@ mutations! {
     /// A failed bypass leaves the clean copy in the index.
     FailedBypassKeepsCopy,
 
+    // Reissues.
+
+    /// The backing write of a reissued bypass does not keep a destage of its blocks waiting.
+    ReissueUnlocksBacking,
+    /// A reissued bypass is acknowledged when its backing write has landed, in the log or not.
+    LandingEndsReissue,
+    /// A reissued bypass forgets what it depends on.
+    ReissueForgetsDependence,
+
     // Destaging.
 
     /// A block is clean as soon as it is written to the backing.

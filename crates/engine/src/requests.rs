@@ -7,6 +7,7 @@
 //!     └── the log has failed: begin again as a bypass                          └► AwaitingRetirement ─► done
 //!                                                    (write-through) CopyingClean: answered, locks still held
 //! ```
+//! A bypass that somebody comes to wait for turns to Appending as long as it is not on the backing (see `reissue`).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +16,7 @@ use forebay_block::{
     blocks_of,
 };
 use forebay_format::record::{Extent, ExtentKind};
-use forebay_policy::{Decision, Durability, OnFull, WriteContext, WritePolicy};
+use forebay_policy::{AdmissionReason, Decision, Durability, OnFull, WriteContext, WritePolicy};
 
 use crate::engine::Engine;
 use crate::interface::{Effect, RequestId};
@@ -47,6 +48,12 @@ pub(crate) enum Path {
     Bypass,
 }
 
+impl Path {
+    fn of(reason: AdmissionReason) -> Self {
+        if reason.is_cached() { Self::Log } else { Self::Bypass }
+    }
+}
+
 /// Where a part is; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PartState {
@@ -69,8 +76,11 @@ pub(crate) struct Part {
     pub(crate) hold: Hold,
     /// Its acknowledgement promises to survive a power cut: as the settings were when it arrived.
     pub(crate) durable: bool,
+    /// Its acknowledgement may come from the log although it began as a bypass: it does not promise that the backing has
+    /// it, as the settings were when it arrived.
+    pub(crate) reissuable: bool,
     /// The newest record that it depends on: as things were when it arrived.
-    after: Seq,
+    pub(crate) after: Seq,
     /// Failed flushes of the backing when it was written there.
     pub(crate) losses: u64,
     pub(crate) state: PartState,
@@ -85,7 +95,8 @@ pub(crate) struct Part {
 struct Request {
     parts: u32,
     bytes: u64,
-    admitted: bool,
+    /// Why it went where it went.
+    reason: AdmissionReason,
     /// Parts of it are on the backing, and need a flush of it.
     bypassed: bool,
     /// Force unit access: whatever comes after its acknowledgement comes after it under `order = barrier`.
@@ -108,6 +119,9 @@ pub(crate) struct Requests {
     requests: Table<RequestId, Request>,
     pub(crate) parts: BTreeMap<PartKey, Part>,
     waiting: VecDeque<PartKey>,
+    /// Backing writes of parts that were reissued to the log while these were in flight; their blocks are held on the
+    /// backing.
+    pub(crate) landings: BTreeMap<PartKey, BlockRange>,
     /// Locks were released, or the failure moved on: waiting parts may start.
     pub(crate) retry: bool,
     flushes: Vec<Flush>,
@@ -158,8 +172,9 @@ impl Engine {
             return;
         }
         let bytes = data.len() as u64;
-        let path = self.choose_path(origin, fua);
-        self.open_request(id, 1, bytes, fua, path);
+        let reason = self.choose((offset, bytes), origin, fua);
+        let path = Path::of(reason);
+        self.open_request(id, 1, bytes, fua, reason);
         self.add_data_part(id, offset, data, fua, path);
     }
 
@@ -182,35 +197,44 @@ impl Engine {
             self.effects.push(Effect::Reply { id, result: Ok(Reply::Done) });
             return;
         }
-        let path = self.choose_path(origin, fua);
+        let reason = self.choose((offset, len), origin, fua);
+        let path = Path::of(reason);
+        let (block, blocks) = blocks_of(first, last - first);
+        let long = last > first && blocks > ZERO_BLOCKS_LOGGED_MAX;
         let edges = [(offset, first - offset), (last, end - last)];
         let count = edges.iter().filter(|(_, n)| *n > 0).count() + usize::from(last > first);
         // A zero carries no data: counted, it would hide what the cache writes for each byte of a client.
-        self.open_request(id, count as u32, 0, fua, path);
+        let of_all = if long && reason.is_cached() { AdmissionReason::LongZero } else { reason };
+        self.open_request(id, count as u32, 0, fua, of_all);
         for (at, n) in edges {
             if n > 0 {
                 self.add_data_part(id, at, Buf::zeroed(n as usize), fua, path);
             }
         }
         if last > first {
-            let (block, blocks) = blocks_of(first, last - first);
-            let path = if blocks > ZERO_BLOCKS_LOGGED_MAX { Path::Bypass } else { path };
+            let path = if long { Path::Bypass } else { path };
             self.add_part(id, BlockRange::new(block, blocks), Payload::Zero { unmap }, fua, path);
         }
     }
 
-    fn choose_path(&mut self, origin: Origin, fua: bool) -> Path {
-        let admitted = match self.settings.admission.decide(&WriteContext { origin, fua }) {
-            Decision::Cache(_) => self.settings.write_policy != WritePolicy::WriteThrough,
-            Decision::Bypass(_) => false,
-        };
-        let room = self.settings.on_full == OnFull::Wait || self.log_has_room();
-        if admitted && room && !self.failure.latched() { Path::Log } else { Path::Bypass }
+    /// Which way a write of these bytes goes, and why.
+    fn choose(&mut self, (offset, len): (u64, u64), origin: Origin, fua: bool) -> AdmissionReason {
+        let context = WriteContext { origin, fua, in_range: self.ranges.touch(offset, len) };
+        match self.settings.admission.decide(&context) {
+            Decision::Bypass(reason) => reason,
+            Decision::Cache(_) if self.failure.latched() => AdmissionReason::CacheFailed,
+            Decision::Cache(_) if self.settings.write_policy == WritePolicy::WriteThrough => {
+                AdmissionReason::WriteThrough
+            }
+            Decision::Cache(_) if self.settings.on_full == OnFull::Bypass && !self.log_has_room() => {
+                AdmissionReason::NoRoom
+            }
+            Decision::Cache(reason) => reason,
+        }
     }
 
-    fn open_request(&mut self, id: RequestId, parts: u32, bytes: u64, fua: bool, path: Path) {
-        let request =
-            Request { parts, bytes, admitted: path == Path::Log, bypassed: false, fua, error: None };
+    fn open_request(&mut self, id: RequestId, parts: u32, bytes: u64, fua: bool, reason: AdmissionReason) {
+        let request = Request { parts, bytes, reason, bypassed: false, fua, error: None };
         self.requests.requests.insert(id, request);
     }
 
@@ -230,6 +254,7 @@ impl Engine {
             hold: Hold::LogWrite,
             durable: fua && !self.mutant(Mutation::ForgetsFua)
                 || self.settings.durability == Durability::Write,
+            reissuable: self.settings.write_policy != WritePolicy::WriteThrough,
             after: self.order_dependence(),
             losses: 0,
             state: PartState::Waiting,
@@ -293,9 +318,14 @@ impl Engine {
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return true;
         };
-        if latched {
+        if latched && part.path == Path::Log {
             part.path = Path::Bypass;
+            let request = part.request;
+            self.request_turned(request, AdmissionReason::CacheFailed);
         }
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return true;
+        };
         let whole = part.covers_whole_blocks(volume_bytes);
         part.hold = match part.path {
             Path::Log if whole => Hold::LogWrite,
@@ -409,7 +439,7 @@ impl Engine {
         }
     }
 
-    fn part_append(&mut self, key: PartKey) {
+    pub(crate) fn part_append(&mut self, key: PartKey) {
         let max = self.piece_blocks_max();
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
@@ -419,12 +449,12 @@ impl Engine {
         let appends =
             pieces(part.range, kind, part.blocks.as_ref(), max, (AppendOwner::Part(key), durable, after));
         part.state = PartState::Appending { pieces: appends.len() as u32 };
-        if part.hold == Hold::Exclusive {
+        if part.hold != Hold::LogWrite {
             // From here on the log keeps the order. While the part waits for room, the mark that one of its blocks is
             // lost may have to be moved out of its way.
+            let (range, hold) = (part.range, part.hold);
             part.hold = Hold::LogWrite;
-            let range = part.range;
-            self.release(range, Hold::Exclusive);
+            self.release(range, hold);
             assert!(self.locks.try_take(range, Hold::LogWrite), "what was held alone can be shared");
         }
         for append in appends {
@@ -497,7 +527,8 @@ impl Engine {
                 if request.fua {
                     self.order.flushed(self.log.written_upto());
                 }
-                match request.admitted {
+                self.figures.reasons.count(request.reason);
+                match request.reason.is_cached() {
                     true => self.figures.writes_admitted += 1,
                     false => self.figures.writes_bypassed += 1,
                 }
@@ -509,6 +540,13 @@ impl Engine {
             }
         };
         self.effects.push(Effect::Reply { id, result });
+    }
+
+    /// The request, or a part of it, goes another way than was chosen at first.
+    pub(crate) fn request_turned(&mut self, id: RequestId, reason: AdmissionReason) {
+        if let Some(request) = self.requests.requests.get_mut(&id) {
+            request.reason = reason;
+        }
     }
 
     /// A part of the request is on the backing and needs a flush of it.
@@ -540,9 +578,7 @@ impl Engine {
         part.path = Path::Bypass;
         part.blocks = None;
         let (range, hold, request) = (part.range, part.hold, part.request);
-        if let Some(request) = self.requests.requests.get_mut(&request) {
-            request.admitted = false;
-        }
+        self.request_turned(request, AdmissionReason::CacheFailed);
         self.release(range, hold);
         // Behind the parts that came before it, ahead of those that came after.
         let at = self.requests.waiting.partition_point(|k| *k < key);

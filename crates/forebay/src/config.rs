@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use forebay_nbd::Address;
-use forebay_policy::{Admission, Durability, OnFull, Order, WritePolicy};
+use forebay_policy::{Admission, Durability, OnFull, Order, Ranges, WritePolicy};
 use serde::{Deserialize, Deserializer};
 
 use crate::volume_name;
@@ -58,6 +58,11 @@ pub struct VolumeConfig {
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled", alias = "admit")]
     pub admission: Option<Admission>,
+    /// What the admission policy `range` lets in.
+    #[serde(default, deserialize_with = "spelled")]
+    pub ranges: Option<Ranges>,
+    /// Somebody waits for every request of NBD clients.
+    pub critical: Option<bool>,
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled")]
     pub on_full: Option<OnFull>,

@@ -149,7 +149,10 @@ impl Daemon {
             let tls = if matches!(address, Address::Tcp { .. }) { self.tls.clone() } else { None };
             let server = NbdServer::start(ServerConfig {
                 listen: vec![address],
-                exports: volumes.iter().map(|v| Export::new(v.service())).collect(),
+                exports: volumes
+                    .iter()
+                    .map(|v| Export { critical: v.plan().critical, ..Export::new(v.service()) })
+                    .collect(),
                 tls,
                 limits: Limits::default(),
             })

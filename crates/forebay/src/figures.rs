@@ -1,10 +1,11 @@
 //! What the engine says of a volume, in the words of the status contract.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use forebay_control::{VolumeState, VolumeStatus, rfc3339};
 use forebay_engine::{State, Status};
-use forebay_policy::Settings;
+use forebay_policy::{AdmissionReason, Settings};
 
 use crate::plan::VolumePlan;
 
@@ -18,6 +19,8 @@ pub struct Surroundings {
     pub backing_durability: String,
     /// The kernel block device.
     pub device: Option<String>,
+    /// What the admission policy `range` lets in.
+    pub ranges: String,
     /// Where the volume is offered.
     pub exports: Vec<String>,
     /// Since the volume began to start.
@@ -60,6 +63,7 @@ pub fn volume_status(
         write_policy: settings.write_policy.to_string(),
         order: settings.order.to_string(),
         admission: settings.admission.to_string(),
+        ranges: around.ranges,
         on_full: settings.on_full.to_string(),
         durability: settings.durability.to_string(),
         cache: plan.cache.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -80,7 +84,8 @@ pub fn volume_status(
         bytes_to_backing: s.bytes_to_backing,
         writes_admitted: s.writes_admitted,
         writes_bypassed: s.writes_bypassed,
-        writes_reissued: 0,
+        writes_reissued: s.reasons.get(AdmissionReason::Reissued),
+        writes_by_reason: by_reason(s),
         stalls: s.stalls,
         errors: s.errors,
         checksum_failures: s.checksum_failures,
@@ -97,6 +102,10 @@ pub fn volume_status(
             s.index_bytes as f64 / s.index_blocks as f64
         },
     }
+}
+
+fn by_reason(s: &Status) -> BTreeMap<String, u64> {
+    AdmissionReason::ALL.iter().map(|reason| (reason.to_string(), s.reasons.get(*reason))).collect()
 }
 
 /// Resident memory of this process in bytes; 0 if the system does not tell.
@@ -123,12 +132,15 @@ mod tests {
             takeover: false,
             decorate: Vec::new(),
             settings: Settings::default(),
+            ranges: Default::default(),
+            critical: false,
         };
         let around = Surroundings {
             size_bytes: 1 << 30,
             cache_durability: String::new(),
             backing_durability: String::new(),
             device: None,
+            ranges: String::new(),
             exports: Vec::new(),
             uptime: Duration::from_secs(5),
         };

@@ -7,7 +7,7 @@ use forebay_control::FailureKind;
 use forebay_device::DeviceSpec;
 use forebay_device::decorate::{BadDecoration, Decoration};
 use forebay_nbd::{Address, TlsSettings};
-use forebay_policy::Settings;
+use forebay_policy::{Ranges, Settings};
 
 use crate::cli::Failure;
 use crate::commands::serve::Args;
@@ -73,6 +73,10 @@ pub struct VolumePlan {
     pub decorate: Vec<DeviceDecoration>,
     /// Policies.
     pub settings: Settings,
+    /// What the admission policy `range` lets in.
+    pub ranges: Ranges,
+    /// Somebody waits for every request of NBD clients, within an application's request.
+    pub critical: bool,
 }
 
 fn usage(message: String) -> Failure {
@@ -141,6 +145,8 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
         volume.admission = args.admission.or(volume.admission);
         volume.on_full = args.on_full.or(volume.on_full);
         volume.durability = args.durability.or(volume.durability);
+        volume.ranges = args.ranges.clone().or(volume.ranges.take());
+        volume.critical = args.critical.then_some(true).or(volume.critical);
     }
     let [volume] = volumes else {
         let own =
@@ -214,6 +220,8 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
             on_full: v.on_full.unwrap_or(defaults.on_full),
             durability: v.durability.unwrap_or(defaults.durability),
         },
+        ranges: v.ranges.unwrap_or_default(),
+        critical: v.critical.unwrap_or(false),
         name,
     })
 }

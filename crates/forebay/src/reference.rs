@@ -7,6 +7,7 @@ use std::path::Path;
 use clap::{Arg, Command, CommandFactory};
 use forebay_control::{Measure, VolumeStatus};
 use forebay_emulate::{Kind, Settings, Unit};
+use forebay_policy::{Admission, AdmissionReason};
 
 use crate::cli::Cli;
 
@@ -108,10 +109,25 @@ fn json_md_lists_every_key() {
 }
 
 #[test]
+fn the_guide_lists_every_reason_of_admission() {
+    let guide = include_str!("../../../docs/guide/admission.md");
+    for reason in AdmissionReason::ALL {
+        let place = if reason.is_cached() { "cache" } else { "backing" };
+        let row = format!("| `{reason}` | {place} | {} |\n", reason.describe());
+        assert!(guide.contains(&row), "docs/guide/admission.md lacks: {row}");
+    }
+    for policy in Admission::ALL {
+        assert!(guide.contains(&format!("| `{policy}` | ")), "docs/guide/admission.md lacks {policy}");
+    }
+}
+
+#[test]
 fn metrics_md_lists_every_metric() {
     let mut text = String::from("\n| metric | kind | meaning |\n|---|---|---|\n");
     for field in VolumeStatus::FIELDS {
-        if let Measure::Gauge(metric) | Measure::Counter(metric) = field.measure {
+        if let Measure::Gauge(metric) | Measure::Counter(metric) | Measure::Counters(metric, _) =
+            field.measure
+        {
             let kind = if matches!(field.measure, Measure::Gauge(_)) { "gauge" } else { "counter" };
             let _ = writeln!(text, "| `{metric}` | {kind} | {} |", one_line(field.help));
         }

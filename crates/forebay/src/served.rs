@@ -89,6 +89,9 @@ impl Served {
             started,
             plan,
         };
+        if !served.plan.ranges.is_empty() {
+            served.handle.set_ranges(served.plan.ranges.clone()).map_err(|e| from_host(&e))?;
+        }
         if let Some(file) = &served.plan.fuse {
             hold(&served.kernel).fuse = Some(served.mount(file)?);
         }
@@ -175,8 +178,16 @@ impl Served {
     /// Changes settings, all or none.
     pub fn set(&self, settings: &[(String, String)]) -> Outcome {
         let mut new = self.handle.settings();
+        let mut ranges = None;
         for (key, value) in settings {
-            new.set(key, value).map_err(|e| Failure::new(FailureKind::Usage, format!("{key}: {e}")))?;
+            let known = match key.as_str() {
+                "ranges" => value.parse().map(|r| ranges = Some(r)),
+                _ => new.set(key, value),
+            };
+            known.map_err(|e| Failure::new(FailureKind::Usage, format!("{key}: {e}")))?;
+        }
+        if let Some(ranges) = ranges {
+            self.handle.set_ranges(ranges).map_err(|e| from_host(&e))?;
         }
         self.handle.set(new).map_err(|e| from_host(&e))?;
         tracing::info!(volume = self.plan.name, settings = ?new, "settings changed");
@@ -275,6 +286,7 @@ impl Served {
             cache_durability: self.handle.cache().map(|c| c.durability.to_owned()).unwrap_or_default(),
             backing_durability: self.handle.backing().durability.to_owned(),
             device,
+            ranges: self.handle.ranges().to_string(),
             exports: self.exports(),
             uptime: self.started.elapsed(),
         };

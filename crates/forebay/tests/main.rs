@@ -1,6 +1,7 @@
 //! The binary as a user meets it, and the shape of the workspace.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed, and the panic says where")]
 
+mod admission;
 mod architecture;
 mod daemon;
 mod emulated;

@@ -191,6 +191,7 @@ impl Driver {
                 self.commands.insert(id, done);
                 self.core.handle(Event::Command { id, command }, now);
             }
+            Message::Promote { offset, len } => self.core.handle(Event::Promote { offset, len }, now),
             Message::Status => self.status_wanted = true,
             // The first one counts.
             Message::End(ending) if self.ending.is_none() => {

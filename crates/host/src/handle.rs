@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay_block::{BlockService, Completion, ErrorKind, IoError, Op, Origin, VolumeInfo};
 use forebay_device::{DeviceInfo, Waker};
 use forebay_engine::{Command, Status};
-use forebay_policy::Settings;
+use forebay_policy::{Ranges, Settings};
 
 use crate::error::HostError;
 use crate::queue::{Ending, Incoming, Message, REQUEST_BYTES_MAX, RequestQueue};
@@ -20,6 +20,7 @@ struct Published {
     status: Status,
     version: u64,
     settings: Settings,
+    ranges: Ranges,
 }
 
 /// What the volume's thread and its handles share.
@@ -115,6 +116,27 @@ impl VolumeHandle {
         self.command(Command::Set(settings))?;
         self.0.published().settings = settings;
         Ok(())
+    }
+
+    /// The ranges that the admission policy `range` lets in.
+    pub fn ranges(&self) -> Ranges {
+        self.0.published().ranges.clone()
+    }
+
+    /// Changes these ranges for writes that arrive from now on.
+    ///
+    /// # Errors
+    /// [`HostError`] if the volume has stopped.
+    pub fn set_ranges(&self, ranges: Ranges) -> Result<(), HostError> {
+        self.command(Command::SetRanges(ranges.clone()))?;
+        self.0.published().ranges = ranges;
+        Ok(())
+    }
+
+    /// Says that a critical task waits for outstanding writes of `len` bytes from `offset` on: only a hint. False if the
+    /// volume has stopped.
+    pub fn promote(&self, offset: u64, len: u64) -> bool {
+        self.0.queue.tell(Message::Promote { offset, len })
     }
 
     /// Destages everything that was acknowledged before, and waits until it is durable on the backing.

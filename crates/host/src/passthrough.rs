@@ -6,6 +6,7 @@ use forebay_block::{
     Allocation, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Op, Reply, StatusExtent, check_bounds,
 };
 use forebay_engine::{Class, Command, Effect, Event, IoId, RequestId, Role, State, Status};
+use forebay_policy::AdmissionReason;
 
 /// Whom a device operation is for.
 enum Purpose {
@@ -48,8 +49,12 @@ impl PassThrough {
         match event {
             Event::Request { id, op, .. } => self.request(id, op),
             Event::Io { id, result } => self.io_done(id, result),
+            // Every write is on its way to the backing anyhow.
+            Event::Promote { .. } => {}
             Event::Command { id, command } => match command {
-                Command::Set(_) => self.effects.push(Effect::CommandDone { id, result: Ok(()) }),
+                Command::Set(_) | Command::SetRanges(_) => {
+                    self.effects.push(Effect::CommandDone { id, result: Ok(()) })
+                }
                 // A flush covers whatever was acknowledged before it.
                 Command::Destage => self.io(DeviceOp::Flush, Purpose::Command(id)),
                 Command::Stop { .. } => {
@@ -141,17 +146,19 @@ impl PassThrough {
                 self.figures.read_bytes_missed += *len as u64;
             }
             Op::Write { data, .. } => {
-                self.figures.writes += 1;
-                self.figures.writes_bypassed += 1;
+                self.count_write();
                 self.figures.bytes_acknowledged += data.len() as u64;
             }
-            Op::Zero { .. } => {
-                self.figures.writes += 1;
-                self.figures.writes_bypassed += 1;
-            }
+            Op::Zero { .. } => self.count_write(),
             Op::Flush => self.figures.flushes += 1,
             Op::Status { .. } => {}
         }
+    }
+
+    fn count_write(&mut self) {
+        self.figures.writes += 1;
+        self.figures.writes_bypassed += 1;
+        self.figures.reasons.count(AdmissionReason::NoCache);
     }
 
     fn reply(&mut self, id: RequestId, result: Result<Reply, IoError>) {

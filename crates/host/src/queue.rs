@@ -29,6 +29,8 @@ pub(crate) type CommandDone = Box<dyn FnOnce(Result<(), IoError>) + Send>;
 pub(crate) enum Message {
     /// A command for the engine.
     Command(Command, CommandDone),
+    /// A critical task waits for outstanding writes of these bytes.
+    Promote { offset: u64, len: u64 },
     /// The volume's end: stop cleanly, then remove the cache for good if asked, then end the thread.
     End(Ending),
     /// Publish the figures.

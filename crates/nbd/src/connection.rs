@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Instant;
 
-use forebay_block::{BufMut, ErrorKind, IoError, Op, Origin, Reply};
+use forebay_block::{BufMut, Criticality, ErrorKind, IoError, Op, Origin, Reply};
 
 use crate::codec::{Request, command, command_flag};
 use crate::counters::{RequestCounters, add};
@@ -275,10 +275,11 @@ impl Reader<'_> {
 
     fn submit(&self, op: Op, ticket: Ticket) {
         let request = &ticket.request;
+        let critical = self.serving.export.export.critical;
         let origin = Origin {
-            // The only requests of which the protocol tells that somebody waits for them.
-            sync: request.has(command_flag::FUA) || request.command == command::FLUSH,
-            critical: self.serving.export.export.critical,
+            // The only requests of which the protocol tells that somebody waits for them; of the others the user may.
+            sync: critical || request.has(command_flag::FUA) || request.command == command::FLUSH,
+            criticality: if critical { Criticality::Direct } else { Criticality::None },
             pid: self.pid,
             ..Origin::default()
         };

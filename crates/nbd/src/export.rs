@@ -18,7 +18,7 @@ pub struct Export {
     pub service: Arc<dyn BlockService>,
     /// A description for a person; may be empty, at most 4096 bytes.
     pub description: String,
-    /// Whether every request of this export counts as awaited by an application's request.
+    /// Whether somebody waits for every request of this export, within an application's request.
     pub critical: bool,
 }
 

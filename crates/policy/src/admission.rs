@@ -1,6 +1,6 @@
 //! Admission: which writes enter the cache (design, section 6; ATC'15, section 4).
 
-use forebay_block::Origin;
+use forebay_block::{Criticality, Origin};
 
 use crate::settings::spelled_enum;
 
@@ -11,6 +11,14 @@ spelled_enum! {
         All = "all",
         /// Writes flagged synchronous.
         Sync = "sync",
+        /// Writes that touch one of the volume's ranges.
+        Range = "range",
+        /// Synchronous writes of critical tasks (ATC'15, section 4: CP).
+        Cp = "cp",
+        /// Also those of tasks that inherited criticality (process inheritance: CP+PI).
+        CpPi = "cp+pi",
+        /// Also outstanding bypasses that a critical task comes to wait for (I/O inheritance: CP+PI+IOI).
+        CpPiIoi = "cp+pi+ioi",
     }
 }
 
@@ -21,6 +29,8 @@ pub struct WriteContext {
     pub origin: Origin,
     /// Force unit access was asked for.
     pub fua: bool,
+    /// It touches one of the volume's ranges.
+    pub in_range: bool,
 }
 
 /// Where a write goes.
@@ -32,25 +42,106 @@ pub enum Decision {
     Bypass(AdmissionReason),
 }
 
-/// Why a write went where it went; each can be counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AdmissionReason {
-    /// The policy admits everything.
-    All,
-    /// The write is flagged synchronous.
-    Synchronous,
-    /// Nobody is known to wait for it.
-    NotSynchronous,
+spelled_enum! {
+    /// Why a write went where it went; each is counted. Those up to `reissued` are in the cache.
+    AdmissionReason {
+        /// The policy admits everything.
+        All = "all",
+        /// The write is flagged synchronous.
+        Synchronous = "sync",
+        /// It touches one of the volume's ranges.
+        InRange = "range",
+        /// A critical task issued it and waits for it.
+        Direct = "direct",
+        /// A task issued it for which a critical task waits.
+        Inherited = "inherited",
+        /// It was on its way to the backing when a critical task came to wait for it.
+        Reissued = "reissued",
+        /// Bypassed: nobody is known to wait for it.
+        NotSynchronous = "not-sync",
+        /// Bypassed: it touches no range.
+        OutOfRange = "out-of-range",
+        /// Bypassed: no request is known to wait for it.
+        NotCritical = "not-critical",
+        /// Bypassed: the cache has no room, and `on-full` is `bypass`.
+        NoRoom = "no-room",
+        /// Bypassed: under `write-through` everything goes to the backing first.
+        WriteThrough = "write-through",
+        /// Bypassed: so many zeroes that the backing makes them faster.
+        LongZero = "long-zero",
+        /// Bypassed: the cache has failed.
+        CacheFailed = "cache-failed",
+        /// Bypassed: the volume has no cache.
+        NoCache = "no-cache",
+    }
+}
+
+impl AdmissionReason {
+    /// What it means, in a few words.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::All => "the policy admits every write",
+            Self::Synchronous => "flagged synchronous",
+            Self::InRange => "touches one of the volume's ranges",
+            Self::Direct => "a critical task waits for it",
+            Self::Inherited => "its task holds up a critical one",
+            Self::Reissued => "was on its way to the backing when a critical task came to wait",
+            Self::NotSynchronous => "not flagged synchronous",
+            Self::OutOfRange => "touches no range",
+            Self::NotCritical => "no request is known to wait for it",
+            Self::NoRoom => "the cache has no room, and on-full is bypass",
+            Self::WriteThrough => "write-through: to the backing first",
+            Self::LongZero => "more zeroes than the cache takes in one request",
+            Self::CacheFailed => "the cache has failed",
+            Self::NoCache => "the volume has no cache",
+        }
+    }
+
+    /// Whether such a write is in the cache.
+    pub const fn is_cached(self) -> bool {
+        (self as usize) <= (Self::Reissued as usize)
+    }
+}
+
+/// How many writes went where they went, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReasonCounts([u64; AdmissionReason::ALL.len()]);
+
+impl ReasonCounts {
+    /// Counts one more.
+    pub fn count(&mut self, reason: AdmissionReason) {
+        self.0[reason as usize] += 1;
+    }
+
+    /// How many there were.
+    pub fn get(&self, reason: AdmissionReason) -> u64 {
+        self.0[reason as usize]
+    }
 }
 
 impl Admission {
     /// Chooses for one write.
     pub fn decide(self, write: &WriteContext) -> Decision {
+        use AdmissionReason as Why;
+        let sync = write.origin.sync || write.fua;
+        let inherits = matches!(self, Self::CpPi | Self::CpPiIoi);
         match self {
-            Self::All => Decision::Cache(AdmissionReason::All),
-            Self::Sync if write.origin.sync || write.fua => Decision::Cache(AdmissionReason::Synchronous),
-            Self::Sync => Decision::Bypass(AdmissionReason::NotSynchronous),
+            Self::All => Decision::Cache(Why::All),
+            Self::Sync if sync => Decision::Cache(Why::Synchronous),
+            Self::Sync => Decision::Bypass(Why::NotSynchronous),
+            Self::Range if write.in_range => Decision::Cache(Why::InRange),
+            Self::Range => Decision::Bypass(Why::OutOfRange),
+            Self::Cp | Self::CpPi | Self::CpPiIoi => match write.origin.criticality {
+                Criticality::Direct if sync => Decision::Cache(Why::Direct),
+                Criticality::Inherited if sync && inherits => Decision::Cache(Why::Inherited),
+                _ => Decision::Bypass(Why::NotCritical),
+            },
         }
+    }
+
+    /// Whether an outstanding bypass that a critical task comes to wait for is reissued to the log (I/O inheritance).
+    pub fn reissues(self) -> bool {
+        self == Self::CpPiIoi
     }
 }
 
@@ -58,12 +149,59 @@ impl Admission {
 mod tests {
     use super::*;
 
+    fn decide(admission: Admission, sync: bool, criticality: Criticality, in_range: bool) -> Decision {
+        let origin = Origin { sync, criticality, ..Origin::default() };
+        admission.decide(&WriteContext { origin, fua: false, in_range })
+    }
+
+    /// ATC'15, section 4: each policy admits what the one below it does, and more.
     #[test]
-    fn sync_admits_only_what_is_waited_for() {
-        let plain = WriteContext { origin: Origin::default(), fua: false };
-        let sync = WriteContext { origin: Origin { sync: true, ..Origin::default() }, fua: false };
-        assert!(matches!(Admission::Sync.decide(&plain), Decision::Bypass(_)));
-        assert!(matches!(Admission::Sync.decide(&sync), Decision::Cache(_)));
-        assert!(matches!(Admission::All.decide(&plain), Decision::Cache(_)));
+    fn each_policy_admits_what_its_name_says() {
+        use Criticality::{Direct, Inherited, None};
+        let rows = [
+            (Admission::All, [true; 6]),
+            (Admission::Sync, [false, true, false, true, false, true]),
+            (Admission::Range, [false; 6]),
+            (Admission::Cp, [false, false, false, true, false, false]),
+            (Admission::CpPi, [false, false, false, true, false, true]),
+            (Admission::CpPiIoi, [false, false, false, true, false, true]),
+        ];
+        assert_eq!(rows.len(), Admission::ALL.len());
+        for (admission, expected) in rows {
+            let cases = [None, Direct, Inherited].into_iter().flat_map(|c| [(false, c), (true, c)]);
+            for ((sync, criticality), cached) in cases.zip(expected) {
+                let decision = decide(admission, sync, criticality, false);
+                assert_eq!(
+                    matches!(decision, Decision::Cache(_)),
+                    cached,
+                    "{admission} {sync} {criticality:?}"
+                );
+            }
+        }
+        assert_eq!(decide(Admission::Range, false, None, true), Decision::Cache(AdmissionReason::InRange));
+    }
+
+    #[test]
+    fn forced_unit_access_is_waited_for() {
+        let origin = Origin { criticality: Criticality::Direct, ..Origin::default() };
+        let write = WriteContext { origin, fua: true, in_range: false };
+        assert_eq!(Admission::Cp.decide(&write), Decision::Cache(AdmissionReason::Direct));
+    }
+
+    #[test]
+    fn only_the_last_policy_reissues() {
+        assert_eq!(Admission::ALL.iter().filter(|a| a.reissues()).count(), 1);
+    }
+
+    #[test]
+    fn reasons_are_counted_apart_and_know_where_the_write_went() {
+        let mut counts = ReasonCounts::default();
+        for (i, reason) in AdmissionReason::ALL.iter().enumerate() {
+            (0..=i).for_each(|_| counts.count(*reason));
+            assert_eq!(counts.get(*reason), i as u64 + 1);
+            assert!(!reason.describe().is_empty());
+        }
+        assert!(AdmissionReason::Reissued.is_cached() && AdmissionReason::All.is_cached());
+        assert!(!AdmissionReason::NotSynchronous.is_cached() && !AdmissionReason::NoCache.is_cached());
     }
 }

@@ -3,10 +3,12 @@
 
 mod admission;
 mod destaging;
+mod ranges;
 mod replacement;
 mod settings;
 
-pub use admission::{Admission, AdmissionReason, Decision, WriteContext};
+pub use admission::{Admission, AdmissionReason, Decision, ReasonCounts, WriteContext};
 pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Pressure};
+pub use ranges::{RANGES_MAX, Ranges};
 pub use replacement::{List, Replacement, Verdict};
 pub use settings::{Durability, OnFull, Order, Settings, UnknownSetting, WritePolicy};

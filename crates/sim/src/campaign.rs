@@ -173,6 +173,7 @@ pub fn figures(s: &Stats) -> String {
     let figures = [
         ("events", s.events),
         ("requests", s.requests),
+        ("promotions", s.promotions),
         ("bytes written by clients", s.bytes_written),
         ("sectors checked", s.sectors_checked),
         ("backings judged alone", s.orders_judged),

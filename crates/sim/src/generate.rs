@@ -1,5 +1,6 @@
 //! Turns a seed into a plan.
 
+use forebay_block::Criticality;
 use forebay_emulate::{Kind, Settings as Emulation};
 use forebay_engine::Role;
 use forebay_policy::{Admission, Durability, OnFull, Order, Settings, WritePolicy};
@@ -10,6 +11,7 @@ use crate::plan::{Action, CrashKind, End, Plan, Round, Shape, Step};
 use crate::random::Random;
 
 mod exchange;
+mod hints;
 mod theme;
 
 pub use theme::Theme;
@@ -132,6 +134,7 @@ pub fn plan(seed: u64, options: Options) -> Plan {
     let (cache_model, backing_model) = models(seed);
     let mut plan = Plan { seed, shape, cache_model, backing_model, rounds };
     choose_order(&mut plan, options);
+    hints::hint(&mut plan, options);
     plan
 }
 
@@ -320,7 +323,8 @@ impl Manner {
             let (offset, len) = if whole { (0, self.shape.volume_bytes) } else { (offset, len) };
             return Action::Zero { offset, len, fua, unmap: self.random.percent(50) };
         }
-        Action::Write { offset, len, fua, sync: self.random.percent(50) }
+        let sync = self.random.percent(50);
+        Action::Write { offset, len, fua, sync, criticality: Criticality::None }
     }
 
     fn faults(&mut self, actions: u64) -> Vec<Fault> {

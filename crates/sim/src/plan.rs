@@ -1,6 +1,7 @@
 //! A plan: everything that decides what happens in a world, spelled out. A seed is turned into a plan before anything
 //! runs; shrinking removes parts of a plan; a kept plan is a committed test.
 
+use forebay_block::Criticality;
 use forebay_emulate::Settings as Emulation;
 use forebay_engine::Role;
 use forebay_policy::Settings;
@@ -43,6 +44,8 @@ pub enum Action {
         fua: bool,
         /// Flagged synchronous.
         sync: bool,
+        /// What the engine is told of who waits for it, true or not (P8).
+        criticality: Criticality,
     },
     /// Write zeroes or discard.
     Zero {
@@ -54,6 +57,13 @@ pub enum Action {
         fua: bool,
         /// Discard.
         unmap: bool,
+    },
+    /// Tell the engine that somebody waits for writes of these bytes, true or not (P8).
+    Promote {
+        /// Byte offset.
+        offset: u64,
+        /// Bytes.
+        len: u64,
     },
     /// Flush.
     Flush,

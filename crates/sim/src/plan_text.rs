@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
+use forebay_block::Criticality;
 use forebay_engine::Role;
 use forebay_policy::{Order, Settings};
 use thiserror::Error;
@@ -58,12 +59,16 @@ impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Read { offset, len } => write!(f, "read {offset} {len}"),
-            Self::Write { offset, len, fua, sync } => {
-                write!(f, "write {offset} {len}{}", Flags(&[(*fua, "fua"), (*sync, "sync")]))
+            Self::Write { offset, len, fua, sync, criticality } => {
+                let (direct, inherited) =
+                    (*criticality == Criticality::Direct, *criticality == Criticality::Inherited);
+                let flags = [(*fua, "fua"), (*sync, "sync"), (direct, "critical"), (inherited, "inherited")];
+                write!(f, "write {offset} {len}{}", Flags(&flags))
             }
             Self::Zero { offset, len, fua, unmap } => {
                 write!(f, "zero {offset} {len}{}", Flags(&[(*fua, "fua"), (*unmap, "unmap")]))
             }
+            Self::Promote { offset, len } => write!(f, "promote {offset} {len}"),
             Self::Flush => f.write_str("flush"),
             Self::Status { offset, len } => write!(f, "status {offset} {len}"),
             Self::Set(settings) => write!(f, "set {}", settings_text(settings)),

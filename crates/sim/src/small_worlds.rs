@@ -1,6 +1,7 @@
 //! The small worlds in which the engine is explored: up to six writes over three blocks, on the smallest cache that
 //! there can be.
 
+use forebay_block::Criticality;
 use forebay_engine::{Engine, Params};
 use forebay_format::Layout;
 use forebay_policy::{Admission, Durability, Settings, WritePolicy};
@@ -42,7 +43,8 @@ pub struct Named {
 }
 
 const fn part(block: u64, first: u64, sectors: u64, sync: bool) -> Action {
-    Action::Write { offset: block * BLOCK + first * 512, len: sectors * 512, fua: false, sync }
+    let criticality = if sync { Criticality::Direct } else { Criticality::None };
+    Action::Write { offset: block * BLOCK + first * 512, len: sectors * 512, fua: false, sync, criticality }
 }
 
 const fn write(block: u64) -> Action {
@@ -69,9 +71,27 @@ const SCRIPTS: [(&str, &[Action]); 8] = [
     ("six-writes", &[write(0), lazy(1), write(2), write(1), lazy(0), write(2)]),
 ];
 
+/// A hint that somebody waits for a block.
+const fn promote(block: u64) -> Action {
+    Action::Promote { offset: block * BLOCK, len: BLOCK }
+}
+
+/// Scripts in which bypasses are reissued to the log.
+const REISSUES: [(&str, &[Action]); 3] = [
+    ("reissue", &[lazy(0), promote(0), write(0)]),
+    ("reissue-over-dirty", &[write(0), lazy(0), promote(0), Action::Destage]),
+    ("reissue-then-bypass", &[lazy(0), promote(0), lazy(0), promote(0)]),
+];
+
 /// Every script under every kind of settings, the volume's alignment taking turns.
 pub fn worlds(bound: Bound) -> Vec<Named> {
     let back = Settings::default();
+    let ioi = Settings { admission: Admission::CpPiIoi, ..back };
+    let reissuing = [
+        ("cp+pi+ioi", ioi),
+        ("cp+pi+ioi, durable by flush", Settings { durability: Durability::Flush, ..ioi }),
+        ("cp+pi+ioi, ordered", Settings { write_policy: WritePolicy::Ordered, ..ioi }),
+    ];
     let settings = [
         ("write-back", back),
         ("write-back, durable by flush", Settings { durability: Durability::Flush, ..back }),
@@ -83,29 +103,29 @@ pub fn worlds(bound: Bound) -> Vec<Named> {
         ("write-through", Settings { write_policy: WritePolicy::WriteThrough, ..back }),
     ];
     let mut worlds = Vec::new();
-    for (script, actions) in SCRIPTS {
-        for (how, settings) in settings {
-            let align = if worlds.len() % 2 == 0 { 512 } else { 4096 };
-            let shape = Shape {
-                volume_bytes: 3 * BLOCK,
-                segment_bytes: Layout::SEGMENT_BYTES_MIN,
-                segment_count: Layout::SEGMENT_COUNT_MIN,
-                align,
-                stamped: true,
-            };
-            let small = SmallWorld {
-                shape,
-                settings,
-                script: actions.to_vec(),
-                depth: 2,
-                crashes: EVERY_CRASH.to_vec(),
-                paths_max: bound.paths_max,
-                detours_max: bound.detours_max,
-                contested_max: bound.contested_max,
-                recovery_stride: bound.recovery_stride,
-            };
-            worlds.push(Named { name: format!("{script}, {how}, align {align}"), small });
-        }
+    let plain = SCRIPTS.into_iter().flat_map(|script| settings.map(|settings| (script, settings)));
+    let reissues = REISSUES.into_iter().flat_map(|script| reissuing.map(|settings| (script, settings)));
+    for ((script, actions), (how, settings)) in plain.chain(reissues) {
+        let align = if worlds.len() % 2 == 0 { 512 } else { 4096 };
+        let shape = Shape {
+            volume_bytes: 3 * BLOCK,
+            segment_bytes: Layout::SEGMENT_BYTES_MIN,
+            segment_count: Layout::SEGMENT_COUNT_MIN,
+            align,
+            stamped: true,
+        };
+        let small = SmallWorld {
+            shape,
+            settings,
+            script: actions.to_vec(),
+            depth: 2,
+            crashes: EVERY_CRASH.to_vec(),
+            paths_max: bound.paths_max,
+            detours_max: bound.detours_max,
+            contested_max: bound.contested_max,
+            recovery_stride: bound.recovery_stride,
+        };
+        worlds.push(Named { name: format!("{script}, {how}, align {align}"), small });
     }
     worlds
 }

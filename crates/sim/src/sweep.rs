@@ -5,6 +5,7 @@
 //! - [`failures`]: every n-th operation of a device fails, once or for good, under every combination of policies;
 //! - [`decays`]: every sector of a small, full log is damaged in five ways.
 
+use forebay_block::Criticality;
 use forebay_engine::{Engine, Role};
 use forebay_format::Layout;
 use forebay_policy::{Admission, Durability, OnFull, Settings, WritePolicy};
@@ -178,7 +179,9 @@ fn script(label: u64, count: u64) -> Vec<Step> {
         let (offset, len) = (first * SECTOR as u64, len.min(sectors - first) * SECTOR as u64);
         let fua = random.percent(10);
         let action = match random.below(100) {
-            0..70 => Action::Write { offset, len, fua, sync: random.percent(50) },
+            0..70 => {
+                Action::Write { offset, len, fua, sync: random.percent(50), criticality: Criticality::None }
+            }
             70..78 => Action::Zero { offset, len, fua, unmap: random.percent(50) },
             78..90 => Action::Read { offset, len },
             90..99 => Action::Flush,
@@ -196,7 +199,10 @@ fn full_script() -> Vec<Step> {
     let mut write = || {
         let first = random.below(SHAPE.volume_bytes / 4096 - FULL_WRITE_BLOCKS);
         let (offset, len) = (first * 4096, FULL_WRITE_BLOCKS * 4096);
-        Step { delay_us: 0, action: Action::Write { offset, len, fua: false, sync: true } }
+        Step {
+            delay_us: 0,
+            action: Action::Write { offset, len, fua: false, sync: true, criticality: Criticality::None },
+        }
     };
     (0..FULL_WRITES).map(|_| write()).collect()
 }

@@ -15,6 +15,9 @@ mod shrinking;
 #[path = "simulation/exploring.rs"]
 mod exploring;
 
+#[path = "simulation/hints.rs"]
+mod hints;
+
 #[path = "simulation/engine.rs"]
 mod engine;
 

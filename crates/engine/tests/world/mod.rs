@@ -235,7 +235,7 @@ impl World {
     pub fn command(&mut self, command: Command) -> Result<(), IoError> {
         self.next_id += 1;
         let id = self.next_id;
-        self.engine.handle(Event::Command { id: RequestId(id), command }, self.now);
+        self.engine.handle(Event::Command { id: RequestId(id), command: command.clone() }, self.now);
         for _ in 0..1_000_000 {
             if let Some(answer) = self.commands.remove(&id) {
                 return answer;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use forebay_nbd::Address;
-use forebay_policy::{Admission, Durability, OnFull, Order, WritePolicy};
+use forebay_policy::{Admission, Durability, OnFull, Order, Ranges, WritePolicy};
 
 use crate::cli::Outcome;
 use crate::daemon;
@@ -64,6 +64,14 @@ pub struct Args {
     /// Which writes enter the cache [default: all]
     #[arg(long, value_name = "POLICY", alias = "admit", value_parser = choice!(Admission))]
     pub admission: Option<Admission>,
+
+    /// What --admission range lets in: writes that touch these bytes, such as 0-16M,1G-2G, the end excluded
+    #[arg(long, value_name = "RANGES")]
+    pub ranges: Option<Ranges>,
+
+    /// Count every request of NBD clients as one that an application's request waits for
+    #[arg(long)]
+    pub critical: bool,
 
     /// What a write does when the cache has no room: wait for room, or go to the backing [default: wait]
     #[arg(long, value_name = "CHOICE", value_parser = choice!(OnFull))]

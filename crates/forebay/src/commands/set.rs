@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use forebay_control::Request;
-use forebay_policy::Settings;
+use forebay_policy::{Ranges, Settings};
 
 use super::ask;
 use crate::cli::Outcome;
@@ -37,7 +37,11 @@ pub fn run(args: Args) -> Outcome {
 fn pair(text: &str) -> Result<(String, String), String> {
     let (key, value) =
         text.split_once('=').ok_or_else(|| format!("'{text}' is not of the form KEY=VALUE"))?;
-    Settings::default().set(key, value).map_err(|e| e.to_string())?;
+    if key == "ranges" {
+        value.parse::<Ranges>().map_err(|e| e.to_string())?;
+    } else {
+        Settings::default().set(key, value).map_err(|e| e.to_string())?;
+    }
     Ok((key.to_owned(), value.to_owned()))
 }
 
@@ -50,6 +54,8 @@ mod tests {
         assert_eq!(pair("on-full=bypass"), Ok(("on-full".into(), "bypass".into())));
         assert!(pair("on-full").unwrap_err().contains("KEY=VALUE"));
         assert!(pair("on-full=explode").unwrap_err().contains("wait, bypass"));
+        assert!(pair("ranges=0-16M,1G-2G").is_ok());
+        assert!(pair("ranges=16M").unwrap_err().contains("0-16M"));
         assert!(pair("colour=red").unwrap_err().contains("write-policy"));
     }
 }

@@ -138,6 +138,11 @@ fn text(v: &VolumeStatus) -> String {
         "writes",
         format!("{} cached, {} bypassed, {} stalls", v.writes_admitted, v.writes_bypassed, v.stalls),
     );
+    let reasons: Vec<String> =
+        v.writes_by_reason.iter().filter(|(_, n)| **n > 0).map(|(why, n)| format!("{n} {why}")).collect();
+    if !reasons.is_empty() {
+        row("because", reasons.join(", "));
+    }
     if v.checksum_failures + v.cache_errors + v.backing_errors > 0 {
         row(
             "faults",

@@ -1,6 +1,6 @@
 //! Requests and their answers.
 
-use forebay_block::{ErrorKind, Op};
+use forebay_block::{Criticality, ErrorKind, Op};
 use forebay_nbd::codec::{Extent, NbdError, command, command_flag};
 
 use crate::client::Client;
@@ -78,7 +78,7 @@ fn flags_reach_the_volume() {
         ]
     );
     assert_eq!(seen.iter().map(|(_, o)| o.sync).collect::<Vec<_>>(), [true, false, true, true, false, false]);
-    assert!(seen.iter().all(|(_, o)| o.pid == std::process::id() && !o.critical));
+    assert!(seen.iter().all(|(_, o)| o.pid == std::process::id() && o.criticality == Criticality::None));
 }
 
 #[test]

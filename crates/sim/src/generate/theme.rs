@@ -30,6 +30,8 @@ pub enum Theme {
     Exchanged,
     /// A backing that is to be consistent at every instant.
     Consistent,
+    /// Hints of who waits for what, most of them lies.
+    Hinted,
 }
 
 impl Theme {
@@ -107,6 +109,12 @@ impl Manner {
             Theme::Failing => (self.faulty, self.decaying) = (true, false),
             Theme::Decaying => (self.faulty, self.decaying) = (false, true),
             Theme::Exchanged => self.stops = true,
+            Theme::Hinted => {
+                self.hot.1 = self.hot.1.min(128);
+                self.reads_percent = self.reads_percent.min(20);
+                self.busy = true;
+                self.settings.write_policy = WritePolicy::WriteBack;
+            }
             Theme::Consistent => {
                 self.settings.write_policy = WritePolicy::WriteBack;
                 self.reads_percent = self.reads_percent.min(10);

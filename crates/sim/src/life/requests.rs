@@ -20,6 +20,11 @@ impl<S: Subject> Life<'_, S> {
         self.note(&[5, id.0], || (format!("issue  {:>4} {action}", id.0), sectors_of(&action)));
         match action {
             Action::Drain => Ok(()),
+            Action::Promote { offset, len } => {
+                self.world.stats.promotions += 1;
+                self.engine.handle(Event::Promote { offset, len }, self.now);
+                Ok(())
+            }
             Action::Set(settings) => {
                 self.settings = settings;
                 self.order(id, Ordered::Set, Command::Set(settings));
@@ -67,8 +72,8 @@ impl<S: Subject> Life<'_, S> {
             Action::Status { offset, len } => {
                 (Op::Status { offset, len }, Asked::Status(oracle.issue_read()), offset, len)
             }
-            Action::Write { offset, len, fua, sync } => {
-                origin.sync = sync;
+            Action::Write { offset, len, fua, sync, criticality } => {
+                (origin.sync, origin.criticality) = (sync, criticality);
                 let first = offset / SECTOR_BYTES;
                 let no = oracle.issue_write(first, len / SECTOR_BYTES, false, fua || durable_mode);
                 let mut data = BufMut::zeroed(len as usize);
@@ -108,6 +113,7 @@ fn sectors_of(action: &Action) -> Vec<(u64, u64)> {
         Action::Read { offset, len }
         | Action::Write { offset, len, .. }
         | Action::Zero { offset, len, .. }
+        | Action::Promote { offset, len }
         | Action::Status { offset, len } => vec![(offset / SECTOR_BYTES, len / SECTOR_BYTES)],
         _ => Vec::new(),
     }

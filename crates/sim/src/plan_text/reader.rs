@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use forebay_block::Criticality;
 use forebay_emulate::{BadSetting, Settings as Emulation};
 use forebay_policy::Settings;
 
@@ -121,14 +122,20 @@ impl<'a> Words<'a> {
             "read" => Action::Read { offset: self.number()?, len: self.number()? },
             "write" => {
                 let (offset, len) = (self.number()?, self.number()?);
-                let [fua, sync] = self.flags(["fua", "sync"])?;
-                Action::Write { offset, len, fua, sync }
+                let [fua, sync, direct, inherited] = self.flags(["fua", "sync", "critical", "inherited"])?;
+                let criticality = match (direct, inherited) {
+                    (true, _) => Criticality::Direct,
+                    (false, true) => Criticality::Inherited,
+                    (false, false) => Criticality::None,
+                };
+                Action::Write { offset, len, fua, sync, criticality }
             }
             "zero" => {
                 let (offset, len) = (self.number()?, self.number()?);
                 let [fua, unmap] = self.flags(["fua", "unmap"])?;
                 Action::Zero { offset, len, fua, unmap }
             }
+            "promote" => Action::Promote { offset: self.number()?, len: self.number()? },
             "flush" => Action::Flush,
             "status" => Action::Status { offset: self.number()?, len: self.number()? },
             "set" => Action::Set(self.settings()?),

@@ -9,6 +9,8 @@ pub struct Stats {
     pub events: u64,
     /// Requests of clients.
     pub requests: u64,
+    /// Hints that somebody waits for writes.
+    pub promotions: u64,
     /// Bytes that clients wrote.
     pub bytes_written: u64,
     /// Starts of the engine, each with a recovery.
@@ -52,6 +54,7 @@ impl Stats {
     pub fn add(&mut self, other: &Self) {
         self.events += other.events;
         self.requests += other.requests;
+        self.promotions += other.promotions;
         self.bytes_written += other.bytes_written;
         self.starts += other.starts;
         self.crashes_in_recovery += other.crashes_in_recovery;

@@ -1,5 +1,6 @@
 //! Small worlds, seen whole.
 
+use forebay_block::Criticality;
 use forebay_policy::{Durability, Settings};
 use forebay_sim::explore::{EVERY_CRASH, SmallWorld, explore};
 use forebay_sim::media::CONTESTED_MAX;
@@ -8,7 +9,13 @@ use forebay_sim::plan::{Action, Shape};
 use super::toy::{Bug, Toy};
 
 const fn write(block: u64, sectors: u64) -> Action {
-    Action::Write { offset: block * 4096, len: sectors * 512, fua: false, sync: false }
+    Action::Write {
+        offset: block * 4096,
+        len: sectors * 512,
+        fua: false,
+        sync: false,
+        criticality: Criticality::None,
+    }
 }
 
 fn small(durability: Durability) -> SmallWorld {

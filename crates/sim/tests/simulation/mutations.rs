@@ -21,6 +21,8 @@ const COPIES: &[Theme] = &[Theme::Copies];
 const FAILING: &[Theme] = &[Theme::Failing];
 const DECAYING: &[Theme] = &[Theme::Decaying];
 const CONSISTENT: &[Theme] = &[Theme::Consistent];
+const HINTED: &[Theme] = &[Theme::Hinted];
+const HINTED_CONSISTENT: &[Theme] = &[Theme::Hinted, Theme::Consistent];
 const CROWDED_COPIES: &[Theme] = &[Theme::Crowded, Theme::Copies];
 const CROWDED_DECAYING: &[Theme] = &[Theme::Crowded, Theme::Decaying];
 const CONTENDED_FAILING: &[Theme] = &[Theme::Contended, Theme::Failing];
@@ -95,6 +97,8 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::OrderClaimsTooEarly
         | M::OrderRecoversNewest => (CONSISTENT, 200),
         M::OrderForgetsToRenounce => (CONSISTENT, 12_000),
+        M::ReissueUnlocksBacking | M::LandingEndsReissue => (HINTED, 2000),
+        M::ReissueForgetsDependence => (HINTED_CONSISTENT, 2000),
         M::AcceptsTorn => (CUTS, 100),
         M::AcceptsEarlierRun => (CUTS, 3000),
     }

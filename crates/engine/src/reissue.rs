@@ -1,0 +1,115 @@
+//! Reissue (I/O inheritance; ATC'15, section 4.3): an outstanding bypass that somebody comes to wait for is appended to
+//! the log and acknowledged from there.
+//!
+//! ```text
+//!  waiting for locks or its turn ──► goes to the log instead
+//!  being written to the backing ──┬► the part: appended to the log, acknowledged when it is there
+//!                                 └► its backing write: *lands* alone, its outcome counts for nothing any more
+//! ```
+//!
+//! Never two backing writes of one block in flight (hazard 4): what lands holds its blocks on the backing until it has,
+//! so a destage of the version in the log, or a newer bypass, waits for it and is not overwritten by it. The log's
+//! version is dirty whatever became of the landing write.
+
+use forebay_block::{BLOCK_BYTES, DeviceResult, Seq};
+use forebay_policy::{AdmissionReason, WritePolicy};
+
+use crate::engine::Engine;
+use crate::locks::{BlockRange, Hold};
+use crate::mutation::Mutation;
+use crate::requests::{Part, PartKey, PartState, Path, Payload, ZERO_BLOCKS_LOGGED_MAX};
+
+/// Most writes that may land at a time; further bypasses are not reissued (P7).
+const LANDINGS_MAX: usize = 256;
+
+impl Engine {
+    /// Somebody waits for outstanding bypasses of these bytes: each of them that can goes to the log. A hint (P8): it may
+    /// come at any time, for any bytes, and changes no data.
+    pub(crate) fn promote(&mut self, offset: u64, len: u64) {
+        let wanted = self.settings.admission.reissues()
+            && self.settings.write_policy != WritePolicy::WriteThrough
+            && !self.failure.latched();
+        if !wanted || len == 0 {
+            return;
+        }
+        let end = offset.saturating_add(len);
+        let touched = |range: BlockRange| {
+            range.first.offset() < end && range.end().saturating_mul(BLOCK_BYTES) > offset
+        };
+        let keys: Vec<PartKey> = self
+            .requests
+            .parts
+            .iter()
+            .filter(|(_, p)| p.path == Path::Bypass && p.reissuable && touched(p.range))
+            .filter(|(_, p)| {
+                !matches!(p.payload, Payload::Zero { .. }) || p.range.count <= ZERO_BLOCKS_LOGGED_MAX
+            })
+            .map(|(key, _)| *key)
+            .collect();
+        for key in keys {
+            if !self.log_has_room() {
+                break;
+            }
+            self.reissue(key);
+        }
+    }
+
+    fn reissue(&mut self, key: PartKey) {
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return;
+        };
+        let request = part.request;
+        if self.planted.is(Mutation::ReissueForgetsDependence) {
+            part.after = Seq(0);
+        }
+        match part.state {
+            PartState::Waiting => {
+                part.path = Path::Log;
+                self.requests.retry = true;
+            }
+            // Once its base is read it goes on to the log, which takes its locks as they are.
+            PartState::ReadingBase { .. } => part.path = Path::Log,
+            PartState::BypassWriting if self.requests.landings.len() < LANDINGS_MAX => {
+                part.path = Path::Log;
+                let (range, hold) = (part.range, part.hold);
+                self.land_apart(key, range, hold);
+                self.part_append(key);
+            }
+            // It is on the backing, or nearly.
+            _ => return,
+        }
+        self.request_turned(request, AdmissionReason::Reissued);
+    }
+
+    /// The part's backing write keeps its blocks on the backing; the part itself writes them to the log.
+    fn land_apart(&mut self, key: PartKey, range: BlockRange, hold: Hold) {
+        self.release(range, hold);
+        if !self.mutant(Mutation::ReissueUnlocksBacking) {
+            assert!(self.locks.try_take(range, Hold::Backing), "what was held alone can be held in part");
+        }
+        assert!(self.locks.try_take(range, Hold::LogWrite), "what was held alone can be shared");
+        if let Some(part) = self.requests.parts.get_mut(&key) {
+            part.hold = Hold::LogWrite;
+        }
+        self.requests.landings.insert(key, range);
+    }
+
+    /// The backing write of a reissued part has ended; false if the write is none of these.
+    pub(crate) fn landed(&mut self, key: PartKey, result: &DeviceResult) -> bool {
+        let Some(range) = self.requests.landings.remove(&key) else {
+            return false;
+        };
+        self.figures.backing_errors += u64::from(result.is_err());
+        // Where the log has no version of it yet, a clean copy of an older one is not what the backing holds.
+        self.forget_clean(range);
+        self.destage_void(range);
+        if !self.mutant(Mutation::ReissueUnlocksBacking) {
+            self.release(range, Hold::Backing);
+        }
+        let appending = |p: &Part| matches!(p.state, PartState::Appending { .. });
+        if self.mutant(Mutation::LandingEndsReissue) && self.requests.parts.get(&key).is_some_and(appending) {
+            self.part_finish(key, None);
+        }
+        true
+    }
+}

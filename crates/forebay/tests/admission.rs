@@ -1,0 +1,58 @@
+//! Which writes enter the cache, and the reasons that `status` gives.
+
+use crate::nbd_client::NbdClient;
+use crate::volume::{Place, pattern};
+
+const BLOCK: usize = 4096;
+
+fn reason(place: &Place, name: &str) -> u64 {
+    place.status()["writes_by_reason"][name].as_u64().unwrap_or_else(|| panic!("no reason '{name}'"))
+}
+
+#[test]
+fn ranges_let_writes_in_and_are_changed_while_it_runs() {
+    let place = Place::new();
+    let daemon = place.serve(&["--admission", "range", "--ranges", "1M-2M"]);
+    assert_eq!(place.status()["ranges"], "1048576-2097152");
+    let mut client = NbdClient::connect(&place.path("nbd"), "db");
+    client.write(1 << 20, &pattern(1, 1, BLOCK));
+    client.write(0, &pattern(2, 1, BLOCK));
+    assert_eq!((reason(&place, "range"), reason(&place, "out-of-range")), (1, 1));
+    place.ask(&["set", "db", "ranges=0-4K"]);
+    client.write(0, &pattern(3, 1, BLOCK));
+    client.write(1 << 20, &pattern(4, 1, BLOCK));
+    assert_eq!((reason(&place, "range"), reason(&place, "out-of-range")), (2, 2));
+    assert_eq!(client.read(0, BLOCK), pattern(3, 1, BLOCK));
+    assert_eq!(client.read(1 << 20, BLOCK), pattern(4, 1, BLOCK));
+    let metrics = place.ask(&["status", "--prometheus"]);
+    assert!(metrics.contains(r#"forebay_writes_by_reason_total{volume="db",reason="range"} 2"#), "{metrics}");
+    assert!(place.ask(&["status", "db"]).contains("2 out-of-range, 2 range"));
+    assert!(daemon.stop().success());
+}
+
+#[test]
+fn requests_of_a_critical_export_are_critical_and_of_another_are_not() {
+    for (flags, cached) in [(&["--critical"][..], true), (&[], false)] {
+        let place = Place::new();
+        let daemon = place.serve(&[&["--admission", "cp"], flags].concat());
+        let mut client = NbdClient::connect(&place.path("nbd"), "db");
+        client.write(0, &pattern(1, 1, BLOCK));
+        let counts = (reason(&place, "direct"), reason(&place, "not-critical"));
+        assert_eq!(counts, if cached { (1, 0) } else { (0, 1) });
+        let status = place.status();
+        assert_eq!(status["writes_admitted"], counts.0);
+        assert_eq!(status["writes_bypassed"], counts.1);
+        assert_eq!(client.read(0, BLOCK), pattern(1, 1, BLOCK));
+        assert!(daemon.stop().success());
+    }
+}
+
+#[test]
+fn without_a_cache_every_write_says_so() {
+    let place = Place::with_backing();
+    let daemon =
+        place.serve_plain(&["--name", "db", "--backing", "backing", "--no-cache", "--nbd", "unix:nbd"]);
+    NbdClient::connect(&place.path("nbd"), "db").write(0, &pattern(1, 1, BLOCK));
+    assert_eq!(reason(&place, "no-cache"), 1);
+    assert!(daemon.stop().success());
+}
