@@ -27,6 +27,7 @@ test: ## All that CI runs: lint, unit and integration tests, the scripts in test
 
 bench: build ## Run the benchmarks at full length; reports in ./forebay-bench
 	target/release/forebay bench volume --out forebay-bench
+	target/release/forebay bench policies --out forebay-bench
 
 soak: ## The long forms of the tests: SOAK_MINUTES of simulation, all sweeps, a full cache of 8 GiB, 30 lost caches a policy, over 1,000 power cuts
 	@scripts/soak.sh

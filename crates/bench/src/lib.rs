@@ -3,14 +3,25 @@
 
 #![forbid(unsafe_code)]
 
+mod contender;
 mod cpu;
 mod daemon;
+mod dice;
+mod file_system;
 mod load;
+mod loads;
 mod nbd_client;
+mod pages;
+mod plot;
+mod policies;
 mod report;
+mod run;
+mod store;
 mod volume;
 
-pub use report::{Figures, Report};
+pub use plot::Plot;
+pub use policies::policies;
+pub use report::{Figures, Report, Table};
 pub use volume::volume;
 
 use std::path::PathBuf;

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::BenchError;
+use crate::plot::{Plot, escaped};
 
 /// Named figures; each name is explained in `docs/reference/benchmarks.md`.
 pub type Figures = BTreeMap<String, f64>;
@@ -21,7 +22,14 @@ pub struct Report {
     pub figures: Figures,
     /// Groups of bars: a heading, and labelled values in one unit.
     pub charts: Vec<(String, Vec<(String, f64)>)>,
+    /// Lines over a number.
+    pub plots: Vec<Plot>,
+    /// Tables of text: a heading, the columns' names, the rows.
+    pub tables: Vec<Table>,
 }
+
+/// A heading, the columns' names, and rows of text.
+pub type Table = (String, Vec<String>, Vec<Vec<String>>);
 
 impl Report {
     /// Writes `DIR/NAME.json` and `DIR/NAME.html`.
@@ -56,8 +64,19 @@ impl Report {
              .bar{{display:grid;grid-template-columns:12em 1fr 7em;gap:.6em;align-items:center}}\
              .bar i{{background:#2a6f97;height:1em;display:block;border-radius:2px}}\
              td{{padding:.1em 1em .1em 0}}</style><h1>{0}</h1><p>{1}</p>",
-            self.name, self.title
+            self.name,
+            escaped(&self.title)
         );
+        for (heading, columns, rows) in &self.tables {
+            let row = |cells: &[String]| -> String {
+                cells.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect()
+            };
+            let _ = write!(page, "<h2>{}</h2><table><tr>{}</tr>", escaped(heading), row(columns));
+            rows.iter().for_each(|cells| {
+                let _ = write!(page, "<tr>{}</tr>", row(cells));
+            });
+            page.push_str("</table>");
+        }
         for (heading, bars) in &self.charts {
             let most = bars.iter().map(|(_, v)| *v).fold(f64::MIN_POSITIVE, f64::max);
             let _ = write!(page, "<h2>{heading}</h2>");
@@ -65,9 +84,12 @@ impl Report {
                 let width = value / most * 100.0;
                 let _ = write!(
                     page,
-                    "<div class=\"bar\"><span>{label}</span><i style=\"width:{width:.1}%\"></i><span>{value:.1}</span></div>"
+                    "<div class=\"bar\"><span>{label}</span><i style=\"width:{width:.1}%\"></i><span>{value:.2}</span></div>"
                 );
             }
+        }
+        for plot in &self.plots {
+            page.push_str(&plot.svg());
         }
         page.push_str("<h2>Figures</h2><table>");
         for (name, value) in &self.figures {
@@ -90,12 +112,17 @@ mod tests {
             title: "a < b".into(),
             figures: Figures::from([("x_ratio".into(), 0.5)]),
             charts: vec![("IOPS".into(), vec![("raw".into(), 2.0), ("nbd".into(), 1.0)])],
+            plots: vec![Plot { title: "line".into(), ..Plot::default() }],
+            tables: vec![("beside".into(), vec!["ours".into()], vec![vec!["1 > 0".into()]])],
         };
         report.write(&dir).unwrap();
         let json: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(dir.join("volume.json")).unwrap()).unwrap();
         assert_eq!(json["figures"]["x_ratio"], 0.5);
-        assert!(fs::read_to_string(dir.join("volume.html")).unwrap().contains("width:50.0%"));
+        let page = fs::read_to_string(dir.join("volume.html")).unwrap();
+        for part in ["width:50.0%", "a &lt; b", "<svg", "<td>1 &gt; 0</td>"] {
+            assert!(page.contains(part), "{part}");
+        }
         fs::remove_dir_all(dir).unwrap();
     }
 }

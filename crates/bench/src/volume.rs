@@ -158,7 +158,7 @@ fn report(
     let title = format!(
         "Durable writes: raw cache device, engine in process, NBD, attached block device, in turn in one run ({how})"
     );
-    Report { name: "volume", title, figures, charts }
+    Report { name: "volume", title, figures, charts, ..Report::default() }
 }
 
 fn make_file(path: &Path, bytes: u64) -> Result<(), BenchError> {

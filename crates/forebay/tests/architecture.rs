@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-nbd", &["forebay-block"]),
     ("forebay-fuse", &["forebay-block"]),
     ("forebay-verify", &["forebay-block", "forebay-format"]),
-    ("forebay-bench", &["forebay-block", "forebay-device", "forebay-host", "forebay-nbd"]),
+    ("forebay-bench", &["forebay-block", "forebay-device", "forebay-host", "forebay-nbd", "forebay-policy"]),
     // It judges the others, so that it may share no mistake with them.
     ("forebay-stamp", &["forebay-record"]),
     (

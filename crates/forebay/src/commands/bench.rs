@@ -14,12 +14,14 @@ use crate::output::print;
 pub enum What {
     /// Durable writes to the raw cache device, the engine, NBD and an attached volume
     Volume,
+    /// The write policies against each other, under the loads of FAST'13, in front of a store with an access time of 2 ms
+    Policies,
 }
 
 /// Arguments of `forebay bench`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay bench volume --out /mnt/fast/bench\n\n\
-Uses 3 GiB in a directory of its own below DIR, which it removes: DIR must lie on the device that is to be measured. Writes \
+Uses up to 3 GiB in a directory of its own below DIR, which it removes: DIR must lie on the device that is to be measured. Writes \
 DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this machine's at this moment.")]
 pub struct Args {
     /// What to measure
@@ -49,6 +51,7 @@ pub fn run(args: Args) -> Outcome {
     let options = Options { quick: args.quick, scratch: scratch.clone(), forebay };
     let result = match args.what {
         What::Volume => forebay_bench::volume(&options),
+        What::Policies => forebay_bench::policies(&options),
     };
     // Files of a gibibyte are not left behind, whatever came out.
     std::fs::remove_dir_all(&scratch).map_err(|e| system(&format!("remove {}", scratch.display()), e))?;

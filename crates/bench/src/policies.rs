@@ -1,0 +1,184 @@
+//! `forebay bench policies`: the write policies side by side under the loads of FAST'13 (Figure 12), and how they depend on the
+//! size of the cache (Figure 13).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::contender::{BASE, Contender, contenders};
+use crate::loads::Kind;
+use crate::plot::Plot;
+use crate::report::{Figures, Report, Table};
+use crate::run::{Outcome, Scale, run};
+use crate::{BenchError, Options};
+
+/// The cache in percent of the working set, as in the paper's Figure 12.
+const CACHE_PERCENT: u64 = 80;
+/// The load of the paper's Figure 13.
+const SIZED: Kind = Kind::FileServer;
+
+/// Sizes and times.
+struct Plan {
+    scale: Scale,
+    rounds: u32,
+    /// Sizes of the cache, in percent of the working set, beside [`CACHE_PERCENT`].
+    cache_percents: &'static [u64],
+}
+
+impl Plan {
+    fn new(quick: bool) -> Self {
+        let ms = Duration::from_millis;
+        match quick {
+            true => Self {
+                scale: Scale { working_set: 24 << 20, warm: ms(300), time: ms(350) },
+                rounds: 1,
+                cache_percents: &[40, 120],
+            },
+            false => Self {
+                scale: Scale { working_set: 256 << 20, warm: ms(6000), time: ms(6000) },
+                rounds: 3,
+                cache_percents: &[10, 20, 40, 60, 120],
+            },
+        }
+    }
+
+    fn cache_bytes(&self, percent: u64) -> u64 {
+        self.scale.working_set * percent / 100
+    }
+}
+
+/// What is known of one contender under one load with one cache.
+#[derive(Clone, Debug, Default)]
+struct Measured(Vec<Outcome>);
+
+impl Measured {
+    fn per_second(&self) -> f64 {
+        let mut sorted: Vec<f64> = self.0.iter().map(|o| o.per_second).collect();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+    }
+
+    /// Bytes to the backing for each byte acknowledged.
+    fn backing_ratio(&self) -> f64 {
+        let (to, of) =
+            self.0.iter().fold((0, 0), |sums, o| (sums.0 + o.backing_bytes, sums.1 + o.acknowledged_bytes));
+        to as f64 / (of as f64).max(1.0)
+    }
+
+    fn staleness_seconds_max(&self) -> f64 {
+        self.0.iter().map(|o| o.staleness.seconds_max).fold(0.0, f64::max)
+    }
+}
+
+type Key = (Kind, u64, String);
+
+/// What has been measured, by load, size of the cache and contender.
+struct Results(BTreeMap<Key, Measured>);
+
+impl Results {
+    fn of(&self, kind: Kind, percent: u64, name: &str) -> Option<&Measured> {
+        self.0.get(&(kind, percent, name.to_owned()))
+    }
+
+    /// Throughput against write-through's in the same run, with the cache of Figure 12.
+    fn of_base(&self, kind: Kind, percent: u64, name: &str) -> Option<f64> {
+        let base = self.of(kind, CACHE_PERCENT, BASE)?.per_second();
+        Some(self.of(kind, percent, name)?.per_second() / base.max(1e-9))
+    }
+}
+
+/// Runs it and returns the figures.
+///
+/// # Errors
+/// [`BenchError`].
+pub fn policies(options: &Options) -> Result<Report, BenchError> {
+    let plan = Plan::new(options.quick);
+    let mut results = Results(BTreeMap::new());
+    let contenders = contenders();
+    let mut measure = |kind: Kind, percent: u64, contender: &Contender| {
+        let outcome = run(&options.scratch, kind, contender.settings, plan.cache_bytes(percent), plan.scale)?;
+        results.0.entry((kind, percent, contender.name.clone())).or_default().0.push(outcome);
+        Ok::<(), BenchError>(())
+    };
+    for _ in 0..plan.rounds {
+        for kind in Kind::ALL {
+            contenders.iter().try_for_each(|c| measure(kind, CACHE_PERCENT, c))?;
+        }
+        for percent in plan.cache_percents {
+            contenders.iter().try_for_each(|c| measure(SIZED, *percent, c))?;
+        }
+    }
+    Ok(report(&results, &contenders, &plan, options.quick))
+}
+
+fn report(results: &Results, contenders: &[Contender], plan: &Plan, quick: bool) -> Report {
+    let mut figures = Figures::new();
+    let mut charts = Vec::new();
+    for kind in Kind::ALL {
+        let mut bars = Vec::new();
+        for contender in contenders {
+            let name = contender.name.as_str();
+            let Some(measured) = results.of(kind, CACHE_PERCENT, name) else { continue };
+            let ratio = results.of_base(kind, CACHE_PERCENT, name).unwrap_or_default();
+            bars.push((name.to_owned(), ratio));
+            let load = kind.name();
+            if name != BASE {
+                figures.insert(format!("{load}_{name}_of_{BASE}"), ratio);
+                figures.insert(format!("{load}_{name}_staleness_seconds"), measured.staleness_seconds_max());
+            }
+            figures.insert(format!("{load}_{name}_backing_bytes_ratio"), measured.backing_ratio());
+        }
+        charts
+            .push((format!("{}: operations a second against write-through (Figure 12)", kind.name()), bars));
+    }
+    let mut lines = Vec::new();
+    for contender in contenders {
+        let percents = plan.cache_percents.iter().copied().chain([CACHE_PERCENT]);
+        let mut points: Vec<(f64, f64)> = percents
+            .filter_map(|percent| Some((percent as f64, results.of_base(SIZED, percent, &contender.name)?)))
+            .collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (percent, ratio) in points.iter().filter(|p| p.0 != CACHE_PERCENT as f64) {
+            let name = format!("{}_cache_{percent}_percent_{}_of_{BASE}", SIZED.name(), contender.name);
+            figures.insert(name, *ratio);
+        }
+        lines.push((contender.name.clone(), points));
+    }
+    let sizes = Plot {
+        title: format!("{}: sensitivity to the size of the cache (Figure 13)", SIZED.name()),
+        x_label: "cache, % of the working set".into(),
+        y_label: format!("against write-through at {CACHE_PERCENT} %"),
+        lines,
+        mark: None,
+    };
+    let how = if quick { "one short round" } else { "medians of the rounds" };
+    let title = format!(
+        "Write policies in front of a store with an access time of 2 ms, cache {CACHE_PERCENT} % of the working set, relative to \
+         write-through, in turn in one run ({how})"
+    );
+    let tables = vec![beside_the_paper(results, contenders)];
+    Report { name: "policies", title, figures, charts, plots: vec![sizes], tables }
+}
+
+/// What the paper says of a policy: the least and the most throughput against write-through, over its benchmarks. (Its text
+/// gives these; the bars of Figure 12 have no numbers.)
+const PAPER: &[(&str, f64, f64)] = &[("ordered", 1.1, 8.0), ("journaled", 1.5, 10.0)];
+
+fn beside_the_paper(results: &Results, contenders: &[Contender]) -> Table {
+    let mut rows = Vec::new();
+    for contender in contenders.iter().filter(|c| c.name != BASE) {
+        let mut ratios: Vec<(f64, &str)> = Kind::ALL
+            .iter()
+            .filter_map(|kind| Some((results.of_base(*kind, CACHE_PERCENT, &contender.name)?, kind.name())))
+            .collect();
+        ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (Some(least), Some(most)) = (ratios.first(), ratios.last()) else { continue };
+        let paper = PAPER.iter().find(|(policy, ..)| contender.name == *policy);
+        rows.push(vec![
+            contender.name.clone(),
+            format!("{:.2} ({}) to {:.2} ({})", least.0, least.1, most.0, most.1),
+            paper.map_or_else(|| "no number".to_owned(), |(_, least, most)| format!("{least} to {most}")),
+        ]);
+    }
+    let columns = ["policy", "here", "FAST'13"].map(str::to_owned).to_vec();
+    ("Throughput against write-through, here and in the paper".to_owned(), columns, rows)
+}
