@@ -8,6 +8,7 @@ mod cpu;
 mod daemon;
 mod dice;
 mod file_system;
+mod function;
 mod load;
 mod loads;
 mod nbd_client;
@@ -17,8 +18,10 @@ mod policies;
 mod report;
 mod run;
 mod store;
+pub mod tune;
 mod volume;
 
+pub use function::{BadFunction, FORMS, Function, number};
 pub use plot::Plot;
 pub use policies::policies;
 pub use report::{Figures, Report, Table};

@@ -32,7 +32,7 @@ pub struct Report {
 pub type Table = (String, Vec<String>, Vec<Vec<String>>);
 
 impl Report {
-    /// Writes `DIR/NAME.json` and `DIR/NAME.html`.
+    /// Writes `DIR/NAME.json`, `DIR/NAME.html` and, of each plot, `DIR/NAME.N.svg`.
     ///
     /// # Errors
     /// [`BenchError::System`] if the directory or a file cannot be written.
@@ -41,16 +41,33 @@ impl Report {
             let path = dir.join(format!("{}.{ending}", self.name));
             fs::write(&path, text).map_err(|e| BenchError::system(format!("write {}", path.display()), e))
         };
+        let drawn = self.plots.iter().enumerate();
+        let drawings: Vec<(String, String)> =
+            drawn.map(|(n, plot)| (format!("{}.svg", n + 1), plot.svg())).collect();
         fs::create_dir_all(dir).map_err(|e| BenchError::system(format!("make {}", dir.display()), e))?;
         let json =
             serde_json::json!({ "benchmark": self.name, "title": self.title, "figures": self.figures });
         write("json", &format!("{json:#}\n"))?;
+        drawings.iter().try_for_each(|(ending, svg)| write(ending, svg))?;
         write("html", &self.page())
     }
 
-    /// The figures as text, one a line.
+    /// Tables and figures as text, one row or figure a line.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", self.title);
+        for (heading, columns, rows) in &self.tables {
+            let _ = writeln!(text, "{heading}:");
+            let lines = || std::iter::once(columns).chain(rows);
+            let width =
+                |n: usize| lines().filter_map(|l| l.get(n)).map(|c| c.chars().count()).max().unwrap_or(0);
+            let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+            for cells in lines() {
+                for (cell, width) in cells.iter().zip(&widths) {
+                    let _ = write!(text, "  {cell:>width$}");
+                }
+                text.push('\n');
+            }
+        }
         for (name, value) in &self.figures {
             let _ = writeln!(text, "  {name:<44} {value:.3}");
         }

@@ -76,6 +76,8 @@ commands! {
     Shrink => shrink,
     /// Measure volumes side by side with what they stand on
     Bench => bench,
+    /// Find the setting that is worth most by your own measure
+    Tune => tune,
     /// Run the engine in a simulated world that crashes it
     Sim => sim,
     /// Print a completion script for a shell

@@ -15,6 +15,7 @@ pub mod set;
 pub mod shrink;
 pub mod sim;
 pub mod status;
+pub mod tune;
 
 use std::path::PathBuf;
 
