@@ -452,7 +452,12 @@ impl Engine {
             // Which of the clean copies the backing has lost is not known; none may be read and then be gone.
             self.forget_clean(BlockRange::new(BlockNo(0), self.volume_bytes.div_ceil(BLOCK_BYTES)));
             self.reclaim.distrust_copies();
-            let acknowledged = self.drops.acknowledged;
+            if self.mutant(Mutation::ForgetsFailedFlush) {
+                self.destages_fail(error);
+                return;
+            }
+            let once = self.mutant(Mutation::TellsFailedFlushTooEarly);
+            let acknowledged = if once { 0 } else { self.drops.acknowledged };
             let untold = || Some(Untold { error: error.clone(), acknowledged });
             self.drops.flush_error = untold();
             let told = self.destages_fail(error).is_some_and(|asked| asked >= acknowledged);
@@ -472,7 +477,7 @@ impl Engine {
     pub(crate) fn backing_flush_done(&mut self, result: DeviceResult) {
         let Some(flush) = self.drops.flush_under_way.take() else { return };
         match result {
-            Ok(_) if flush.losses == self.drops.losses => {
+            Ok(_) if flush.losses == self.drops.losses || self.mutant(Mutation::IgnoresLossMeanwhile) => {
                 self.drops.epoch_done = self.drops.epoch_done.max(flush.epoch);
                 self.drops.flush_fails = false;
             }

@@ -611,11 +611,7 @@ impl Engine {
 
     /// Some block is marked as lost: the backing does not have its latest version, and never will.
     pub(crate) fn destage_has_lost(&self) -> bool {
-        let dirty = self.segments.live.iter().filter(|i| self.segments.get(**i).dirty > 0);
-        dirty.flat_map(|i| self.segments.slot_refs(*i)).any(|r| {
-            let s = self.segments.slot(r);
-            s.has(DIRTY) && s.kind() == SlotKind::Poison
-        })
+        self.segments.lost() > 0
     }
 
     /// Blocks are dirty, but all of them are lost or cannot be read.

@@ -116,7 +116,7 @@ impl Engine {
             reads: Reads::default(),
             drops: Drops::new(params.clean_stop),
             destage: Destage::default(),
-            order: Order::new(params.settings.write_policy),
+            order: Order::new(params.settings.write_policy, params.settings.order),
             reclaim: Reclaim::default(),
             replacement: Replacement::new(capacity),
             failure: Failure::default(),

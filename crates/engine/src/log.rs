@@ -16,7 +16,7 @@ use forebay_block::{
 };
 use forebay_format::checksum::block_checksum;
 use forebay_format::record::{
-    Extent, ExtentKind, RECORD_BLOCKS_MAX, RECORD_EXTENTS_MAX, RecordHeader, header_bytes,
+    Consistent, Extent, ExtentKind, RECORD_BLOCKS_MAX, RECORD_EXTENTS_MAX, RecordHeader, header_bytes,
 };
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::{SummaryBuilder, Trailer, entry_bytes};
@@ -100,7 +100,7 @@ struct Head {
     /// As its last record says.
     tail: u64,
     clean_upto: Seq,
-    ordered: bool,
+    ordered: Consistent,
 }
 
 /// What a record in flight says about the log as a whole; true once the record is durable.
@@ -132,8 +132,10 @@ pub(crate) struct Log {
     claimed_tail: u64,
     durable_clean_upto: Seq,
     clean_upto: Seq,
-    /// The last record that says that the backing is consistent.
-    ordered_upto: Seq,
+    /// The last record that says that the backing is consistent, by barriers at least.
+    barriers_upto: Seq,
+    /// The last record that says that it is so by completion.
+    completion_upto: Seq,
     /// Segment (in the order of the log) up to which `clean_upto` has been worked out.
     clean_segment: u64,
     stalled: bool,
@@ -166,7 +168,8 @@ impl Log {
             claimed_tail: 1,
             durable_clean_upto: Seq(0),
             clean_upto: Seq(0),
-            ordered_upto: Seq(0),
+            barriers_upto: Seq(0),
+            completion_upto: Seq(0),
             clean_segment: 0,
             stalled: false,
             last_data: Seq(0),
@@ -185,7 +188,7 @@ impl Log {
         next_segment_seq: u64,
         tail: u64,
         clean_upto: Seq,
-        ordered: bool,
+        ordered: Consistent,
         head: Option<(u32, u32, SummaryBuilder)>,
     ) {
         self.next_seq = last.next();
@@ -197,7 +200,7 @@ impl Log {
         self.clean_upto = clean_upto;
         self.durable_clean_upto = clean_upto;
         self.last_data = last;
-        self.ordered_upto = if ordered { last } else { Seq(0) };
+        self.note_consistent(last, ordered);
         self.head = head.map(|(index, offset, summary)| Head {
             index,
             offset,
@@ -239,9 +242,22 @@ impl Log {
         Seq(self.next_seq.0 - 1)
     }
 
-    /// The last record that says that the backing is consistent.
-    pub(crate) fn ordered_upto(&self) -> Seq {
-        self.ordered_upto
+    /// The last record that says that the backing is more consistent than that.
+    pub(crate) fn said_more_than(&self, consistent: Consistent) -> Seq {
+        match consistent {
+            Consistent::No => self.barriers_upto,
+            Consistent::Barriers => self.completion_upto,
+            Consistent::Completion => Seq(0),
+        }
+    }
+
+    fn note_consistent(&mut self, seq: Seq, consistent: Consistent) {
+        if consistent >= Consistent::Barriers {
+            self.barriers_upto = seq;
+        }
+        if consistent >= Consistent::Completion {
+            self.completion_upto = seq;
+        }
     }
 
     /// Writers wait because no segment is free for them.
@@ -439,7 +455,7 @@ impl Engine {
             summary: SummaryBuilder::default(),
             tail: self.log.tail,
             clean_upto: self.log.clean_upto,
-            ordered: false,
+            ordered: Consistent::No,
         });
         true
     }
@@ -522,7 +538,7 @@ impl Engine {
             tail: self.log.tail,
             time_ns: self.wall_ns(),
             clean_stop: taken.iter().any(|a| a.owner == AppendOwner::Stop),
-            ordered: self.order.is_consistent(),
+            ordered: self.order.consistent(),
             distance: Self::order_distance(seq, taken.iter().map(|a| a.after).max().unwrap_or_default()),
             extents: taken.iter().filter_map(|a| a.extent).collect(),
             checksums: Vec::new(),
@@ -548,9 +564,7 @@ impl Engine {
         head.tail = record.tail;
         head.clean_upto = record.clean_upto;
         head.ordered = record.ordered;
-        if record.ordered {
-            self.log.ordered_upto = seq;
-        }
+        self.log.note_consistent(seq, record.ordered);
         self.segments.get_mut(index).last_seq = seq;
         self.log.head = Some(head);
         self.log.claims.push_back(Claim { seq, tail: record.tail, clean_upto: record.clean_upto });

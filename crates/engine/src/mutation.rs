@@ -70,6 +70,14 @@ mutations! {
     OrderClaimsTooEarly,
     /// After the policy was changed the log goes on to say that the backing is consistent.
     OrderForgetsToRenounce,
+    /// Work that kept to barriers only is taken for what counts every acknowledgement, when that is asked for.
+    OrderTrustsWeaker,
+    /// A bypass is let go while older versions of its blocks are in the log, of which its record makes only the newest void.
+    OrderSupersedesNewest,
+    /// After the policy was changed a bypass does not wait until the log says so.
+    BypassForgetsToRenounce,
+    /// Writing a lost block anew is taken for putting it in order.
+    OrderForgetsLost,
     /// Recovery forgets that older versions have to be destaged, too.
     OrderRecoversNewest,
 
@@ -111,6 +119,12 @@ mutations! {
     ForgetsUntrueCopies,
     /// A bypass that no flush has covered is not remembered for the next flush.
     ForgetsUnflushedBypass,
+    /// A failed flush of the backing is told only to whoever waits for it just then.
+    ForgetsFailedFlush,
+    /// A failed flush is told to a flush that came before one of the bypasses it lost, and to no other.
+    TellsFailedFlushTooEarly,
+    /// A flush of the backing counts although another one has failed while it was under way.
+    IgnoresLossMeanwhile,
     /// A failed bypass leaves the clean copy in the index.
     FailedBypassKeepsCopy,
 

@@ -24,6 +24,7 @@
 use std::collections::VecDeque;
 
 use forebay_block::{BlockNo, Nanos, Seq};
+use forebay_format::record::Consistent;
 use forebay_policy::{Order as Dependence, WritePolicy};
 
 use crate::destage::{COLLECT_BLOCKS_HURRIED, COLLECT_BLOCKS_MAX, wants_destage};
@@ -64,6 +65,8 @@ impl Independent {
 pub(crate) struct Order {
     /// The policy is `ordered`.
     active: bool,
+    /// What comes after what; records before a change may be less ordered than this.
+    by: Dependence,
     /// Everything in records up to this one is on the backing, durably, or void.
     progress: Seq,
     /// Last record of the set in flight.
@@ -78,8 +81,8 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    pub(crate) fn new(policy: WritePolicy) -> Self {
-        Self { active: policy == WritePolicy::Ordered, ..Self::default() }
+    pub(crate) fn new(policy: WritePolicy, by: Dependence) -> Self {
+        Self { active: policy == WritePolicy::Ordered, by, ..Self::default() }
     }
 
     /// Overwritten versions stay dirty until they have been destaged.
@@ -90,6 +93,15 @@ impl Order {
     /// The backing alone is consistent, though stale.
     pub(crate) fn is_consistent(&self) -> bool {
         self.active && self.catch_up.is_none()
+    }
+
+    /// How consistent it is, for the log to say.
+    pub(crate) fn consistent(&self) -> Consistent {
+        match (self.is_consistent(), self.by) {
+            (false, _) => Consistent::No,
+            (true, Dependence::Barrier) => Consistent::Barriers,
+            (true, Dependence::Completion) => Consistent::Completion,
+        }
     }
 
     /// A flush was acknowledged that covers records up to `seq`.
@@ -121,13 +133,14 @@ impl Order {
 }
 
 impl Engine {
-    /// The volume begins to serve: the log's records up to `progress` are on the backing, which is consistent already if
-    /// it was `kept` so.
-    pub(crate) fn order_begin(&mut self, progress: Seq, kept: bool) {
+    /// The volume begins to serve: the log's records up to `progress` are on the backing, which was `kept` so
+    /// consistent until now.
+    pub(crate) fn order_begin(&mut self, progress: Seq, kept: Consistent) {
         self.order.progress = progress;
         // What a crash may have cut short comes before all that follows, as if a flush had been acknowledged.
         self.order.barrier = self.log.written_upto();
-        if self.order.active && !kept {
+        let trusts = kept > Consistent::No && self.mutant(Mutation::OrderTrustsWeaker);
+        if kept < self.order.consistent() && !trusts {
             // Versions of which a bypass has made all void, and others that nobody needs any more.
             self.order_drop_versions();
             self.order_catch_up();
@@ -137,7 +150,13 @@ impl Engine {
     /// The settings have changed.
     pub(crate) fn order_follow_policy(&mut self) {
         let active = self.settings.write_policy == WritePolicy::Ordered;
+        let by = std::mem::replace(&mut self.order.by, self.settings.order);
         if active == self.order.active {
+            // What counted for nothing between barriers has been destaged in any order, and what is left may be.
+            let stricter = by == Dependence::Barrier && self.order.by == Dependence::Completion;
+            if stricter && !self.mutant(Mutation::OrderTrustsWeaker) {
+                self.order_catch_up();
+            }
             return;
         }
         if active {
@@ -181,7 +200,7 @@ impl Engine {
 
     /// The newest record that a write depends on which is issued now.
     pub(crate) fn order_dependence(&self) -> Seq {
-        match self.settings.order {
+        match self.order.by {
             Dependence::Completion => self.log.written_upto(),
             Dependence::Barrier => self.order.barrier,
         }
@@ -196,7 +215,7 @@ impl Engine {
     /// and recovery would not repeat it (hazard 3). A version of its own blocks that is on its way counts, too.
     pub(crate) fn order_allows(&mut self, after: Seq, range: BlockRange) -> bool {
         if !self.order.active {
-            let allowed = self.order_is_renounced();
+            let allowed = self.order_is_renounced() || self.mutant(Mutation::BypassForgetsToRenounce);
             self.order.note_bypass(after, Seq(0), allowed);
             return allowed;
         }
@@ -213,9 +232,16 @@ impl Engine {
         };
         // A supersede record would void the newest version only: older ones of its blocks must be recorded, too.
         let in_turn = recorded >= after
-            && (self.failure.latched() || !self.needs_supersede(range))
+            && (self.failure.latched()
+                || !self.needs_supersede(range)
+                || self.mutant(Mutation::OrderSupersedesNewest))
             && self.current_in(range).all(own);
-        let allowed = in_turn || self.order_gives_up_on(range);
+        let gives_up = !in_turn && self.order_gives_up_on(range);
+        let allowed = (in_turn || gives_up) && self.order_is_renounced();
+        if allowed && gives_up {
+            // It overtakes what was acknowledged before, and may take away the last mark of a lost block.
+            self.order_broken();
+        }
         let newest = self.current_in(range).map(|slot| self.segments.seq(slot)).max().unwrap_or_default();
         self.order.note_bypass(after.max(newest), self.log.durable_clean_upto(), allowed);
         allowed
@@ -231,7 +257,7 @@ impl Engine {
             let s = self.segments.slot(slot);
             s.kind() != SlotKind::Poison && range.contains(s.block())
         };
-        !self.segments.dirty_after(Seq(0)).any(theirs) && self.order_is_renounced()
+        !self.segments.dirty_after(Seq(0)).any(theirs)
     }
 
     /// Records up to this one need not be destaged again after a crash; `None` if the policy has no order.
@@ -308,8 +334,9 @@ impl Engine {
                 if !self.mutant(Mutation::OrderForgetsProgress) && !self.order_is_recorded() {
                     return VecDeque::new();
                 }
-                // What goes in any order must not be taken for the work of a consistent run.
-                if self.order.catch_up.is_some() && !self.order_is_renounced() {
+                // What goes in any order must not be taken for the work of a consistent run, nor what keeps to barriers
+                // only for that of one which counts every acknowledgement.
+                if !self.order_is_renounced() {
                     return VecDeque::new();
                 }
                 match self.order_set_end() {
@@ -341,10 +368,10 @@ impl Engine {
         recorded
     }
 
-    /// Whether recovery would not take the backing for consistent; sees to it that it will not. Without order nothing may
-    /// be changed there before.
+    /// Whether recovery would not take the backing for more consistent than it is kept now; sees to it that it will not.
+    /// Nothing may be changed there before.
     pub(crate) fn order_is_renounced(&mut self) -> bool {
-        let (said, last) = (self.log.ordered_upto(), self.log.last_seq());
+        let (said, last) = (self.log.said_more_than(self.order.consistent()), self.log.last_seq());
         let renounced = said == Seq(0) || self.log.durable_upto() > said || self.failure.latched();
         if !renounced {
             match last > said {
@@ -434,7 +461,9 @@ impl Engine {
         let keeps = self.order.active && s.has(DIRTY);
         if keeps && (s.kind() == SlotKind::Poison || s.has(UNREADABLE)) {
             // What replaces it is not on the backing yet.
-            self.order_broken();
+            if !self.mutant(Mutation::OrderForgetsLost) {
+                self.order_broken();
+            }
             return false;
         }
         let forgets = self.life == Life::Recovering && self.mutant(Mutation::OrderRecoversNewest);

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::{Buf, DeviceOp, DeviceResult, IoError, Seq};
 use forebay_format::checksum::block_checksum;
-use forebay_format::record::{Extent, ExtentKind, HEADER_BYTES_MAX, RecordHeader};
+use forebay_format::record::{Consistent, Extent, ExtentKind, HEADER_BYTES_MAX, RecordHeader};
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::{SummaryBuilder, SummaryEntry, Trailer};
 use forebay_format::{FormatError, Layout};
@@ -118,7 +118,7 @@ struct Reach {
     tail: u64,
     clean_upto: Seq,
     clean_stop: bool,
-    ordered: bool,
+    ordered: Consistent,
 }
 
 /// State of recovery.
@@ -134,8 +134,8 @@ pub(crate) struct Recovery {
     clean_upto: Seq,
     /// Records up to this one were durable once, say records behind the log's end.
     beyond: Seq,
-    /// The backing was consistent when the last record was written.
-    ordered: bool,
+    /// How consistent the backing was when the last record was written.
+    ordered: Consistent,
     error: Option<RecoveryError>,
     report: RecoveryReport,
 }
@@ -152,7 +152,7 @@ impl Recovery {
             bodies: BTreeMap::new(),
             clean_upto: Seq(0),
             beyond: Seq(0),
-            ordered: false,
+            ordered: Consistent::No,
             error: None,
             report: RecoveryReport::default(),
         }
@@ -762,7 +762,7 @@ mod tests {
                 tail: 1,
                 time_ns: 0,
                 clean_stop: false,
-                ordered: false,
+                ordered: Consistent::No,
                 distance: 0,
                 extents: (0..blocks)
                     .map(|n| Extent { block: BlockNo(u64::from(n) * 2), count: 1, kind: ExtentKind::Data })

@@ -185,6 +185,8 @@ pub(crate) struct SegmentTable {
     draining: VecDeque<u32>,
     /// Sum of `dirty` over all segments.
     dirty: u64,
+    /// Marks of lost blocks among them.
+    lost: u64,
     slots_capacity: usize,
     distances_capacity: usize,
     pub(crate) planted: Planted,
@@ -211,6 +213,7 @@ impl SegmentTable {
             free: (0..count).collect(),
             draining: VecDeque::new(),
             dirty: 0,
+            lost: 0,
             slots_capacity: 0,
             distances_capacity: 0,
             planted: Planted::default(),
@@ -363,6 +366,7 @@ impl SegmentTable {
         if dirty {
             s.dirty += 1;
             self.dirty += 1;
+            self.lost += u64::from(s.slots[r.place()].kind() == SlotKind::Poison);
         }
     }
 
@@ -381,6 +385,7 @@ impl SegmentTable {
         slot.set(DESTAGING, false);
         if slot.has(DIRTY) {
             slot.set(DIRTY, false);
+            self.lost -= u64::from(slot.kind() == SlotKind::Poison);
             s.dirty -= 1;
             self.dirty -= 1;
         }
@@ -424,6 +429,11 @@ impl SegmentTable {
     /// Blocks (under `ordered`, versions of blocks) that the backing may lack.
     pub(crate) fn dirty(&self) -> u64 {
         self.dirty
+    }
+
+    /// Blocks that are marked as lost.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
     }
 
     /// Memory of the slots in bytes.
@@ -496,7 +506,8 @@ mod tests {
                         }
                     }
                     1 | 2 => if let Some(index) = segment(&live) {
-                        let slot = Slot::new(BlockNo(pick.into()), 0, 0, SlotKind::Zero, Seq(1), Seq(1));
+                        let kind = if pick % 3 == 0 { SlotKind::Poison } else { SlotKind::Zero };
+                        let slot = Slot::new(BlockNo(pick.into()), 0, 0, kind, Seq(1), Seq(1));
                         let r = table.push(index, slot);
                         table.became_current(r, op == 1);
                         plain.entry(index).or_default().slots.push((r, Some(op == 1)));
@@ -536,6 +547,9 @@ mod tests {
                     prop_assert_eq!(table.get(*index).dirty as usize, count(index, |dirty| *dirty));
                     prop_assert_eq!(table.get(*index).current as usize, count(index, |_| true));
                 }
+                let lost = |(r, dirty): &(SlotRef, Option<bool>)| *dirty == Some(true) && table.slot(*r).kind() == SlotKind::Poison;
+                let lost = live.iter().map(|i| plain[i].slots.iter().filter(|s| lost(s)).count()).sum::<usize>();
+                prop_assert_eq!(table.lost() as usize, lost);
                 prop_assert_eq!(table.dirty() as usize, live.iter().map(|i| count(i, |dirty| *dirty)).sum::<usize>());
             }
         }

@@ -56,6 +56,38 @@ impl ExtentKind {
     }
 }
 
+/// In which order of writes the backing alone is consistent (P4). The later ones hold whatever the earlier ones do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Consistent {
+    /// In none.
+    #[default]
+    No,
+    /// A write comes after those only that a flush or forced write covers which was acknowledged before.
+    Barriers,
+    /// A write comes after all that were acknowledged before it was issued.
+    Completion,
+}
+
+impl Consistent {
+    /// Two bits: the lower one for completion, which is all that the first releases knew.
+    pub(crate) const fn bits(self) -> u32 {
+        match self {
+            Self::No => 0,
+            Self::Barriers => 2,
+            Self::Completion => 1,
+        }
+    }
+
+    /// Both bits together are not written, and count as the weaker one.
+    pub(crate) const fn from_bits(bits: u32) -> Self {
+        match bits & 3 {
+            0 => Self::No,
+            1 => Self::Completion,
+            _ => Self::Barriers,
+        }
+    }
+}
+
 /// Consecutive blocks of the volume of which a record says one thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -88,8 +120,8 @@ pub struct RecordHeader {
     pub time_ns: u64,
     /// The volume stopped cleanly with this record, and the clean copies before it are true.
     pub clean_stop: bool,
-    /// The backing alone was consistent (P4) when the record was written, and later records may keep it so.
-    pub ordered: bool,
+    /// How consistent the backing alone was when the record was written, and may be kept by later records.
+    pub ordered: Consistent,
     /// How many records back the newest one lies that a write of this record depends on (P4); `u16::MAX` for that many
     /// or more. 0, as older releases wrote it, counts as 1: everything before.
     pub distance: u16,
@@ -138,7 +170,7 @@ impl RecordHeader {
         w.u32(self.offset);
         w.u32(self.checksums.len() as u32);
         w.u32(self.extents.len() as u32);
-        w.u32(u32::from(self.clean_stop) | u32::from(self.ordered) << 1);
+        w.u32(u32::from(self.clean_stop) | self.ordered.bits() << 1);
         w.u16(self.distance);
         w.skip(6);
         for e in &self.extents {
@@ -194,7 +226,7 @@ impl RecordHeader {
             time_ns: r.u64()?,
             offset: r.u32()?,
             clean_stop: false,
-            ordered: false,
+            ordered: Consistent::No,
             distance: 0,
             extents: Vec::new(),
             checksums: Vec::new(),
@@ -209,7 +241,7 @@ impl RecordHeader {
         let data_blocks = r.u32()?;
         let extents = r.u32()?;
         let flags = r.u32()?;
-        (h.clean_stop, h.ordered) = (flags & 1 != 0, flags & 2 != 0);
+        (h.clean_stop, h.ordered) = (flags & 1 != 0, Consistent::from_bits(flags >> 1));
         h.distance = r.u16()?;
         r.bytes(6)?;
         if header_bytes(layout.align, extents as usize, data_blocks as usize) != len {
@@ -270,7 +302,7 @@ pub(crate) mod tests {
             tail: 11,
             time_ns: 1_700_000_000_000_000_001,
             clean_stop: false,
-            ordered: true,
+            ordered: Consistent::Completion,
             distance: 7,
             extents: vec![
                 Extent { block: BlockNo(5), count: 2, kind: ExtentKind::Data },

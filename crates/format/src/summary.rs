@@ -7,7 +7,7 @@ use forebay_block::Seq;
 
 use crate::checksum::{crc_with_hole, crc32c};
 use crate::cursor::{Reader, Writer};
-use crate::record::{EXTENT_BYTES, Extent, RecordHeader, read_extents, write_extent};
+use crate::record::{Consistent, EXTENT_BYTES, Extent, RecordHeader, read_extents, write_extent};
 use crate::{FormatError, Layout};
 
 const MAGIC: &[u8; 8] = b"FBSUMMRY";
@@ -67,7 +67,7 @@ pub struct Trailer {
     /// Records in the segment.
     pub records: u32,
     /// As of the segment's last record ([`RecordHeader::ordered`]).
-    pub ordered: bool,
+    pub ordered: Consistent,
 }
 
 impl SummaryBuilder {
@@ -132,7 +132,7 @@ impl Trailer {
         w.u64(self.time_last_ns);
         w.u32(self.body_crc);
         w.u32(self.records);
-        w.u32(u32::from(self.ordered));
+        w.u32(self.ordered.bits());
         let crc = crc_with_hole(out, CRC_AT);
         out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     }
@@ -164,7 +164,7 @@ impl Trailer {
             time_last_ns: r.u64()?,
             body_crc: r.u32()?,
             records: r.u32()?,
-            ordered: r.u32()? & 1 != 0,
+            ordered: Consistent::from_bits(r.u32()?),
         };
         if cache_id != layout.cache_id || t.segment_seq != segment_seq || t.generation > layout.generation {
             return Err(FormatError::Foreign);
@@ -242,7 +242,7 @@ mod tests {
             body_bytes: 0,
             body_crc: 0,
             records: 0,
-            ordered: true,
+            ordered: Consistent::Barriers,
         };
         let predicted = b.bytes_with(0, 512);
         let out = b.finish(&layout, trailer);

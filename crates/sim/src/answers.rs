@@ -106,7 +106,7 @@ impl<S: Subject> Life<'_, S> {
         if let Err(e) = &result {
             self.world.stats.errors += 1;
             let excused = match ordered {
-                Ordered::Set => false,
+                Ordered::Set(_) => false,
                 _ => self.has_failed() || self.world.oracle.may_fail(0, u64::MAX, 0) || self.stopping,
             };
             if !excused {
@@ -114,11 +114,12 @@ impl<S: Subject> Life<'_, S> {
             }
         }
         match ordered {
-            Ordered::Set => {}
+            Ordered::Set(order) => self.order = order,
             Ordered::Destage { floors, ticket } if result.is_ok() => {
                 self.world.check_alone("P9", &floors, 0, true)?;
                 self.world.oracle.acknowledge_flush(ticket);
                 self.world.consistency.settle(ticket.time());
+                self.world.consistency.is_complete();
             }
             Ordered::Destage { ticket, .. } => self.flush_failed(ticket),
             Ordered::Stop { destage } => {
@@ -140,6 +141,7 @@ impl<S: Subject> Life<'_, S> {
         self.world.oracle.acknowledge_flush(ticket);
         self.world.consistency.settle(ticket.time());
         if destage {
+            self.world.consistency.is_complete();
             let floors = self.world.oracle.floors(0, self.world.shape.volume_bytes / SECTOR_BYTES);
             self.world.check_alone("P1", &floors, 0, true)?;
         }

@@ -145,8 +145,13 @@ fn choose_order(plan: &mut Plan, options: Options) {
     let wanted = random.below(3) == 0 || options.themes.contains(&Theme::Consistent);
     let order = if random.percent(50) { Order::Completion } else { Order::Barrier };
     let strays = *random.pick(&[0, 0, 15, 40]);
+    let changes = *random.pick(&[0, 0, 25]);
     for settings in plan.settings_mut().filter(|_| wanted) {
-        settings.order = order;
+        settings.order = match order {
+            Order::Completion if random.percent(changes) => Order::Barrier,
+            Order::Barrier if random.percent(changes) => Order::Completion,
+            order => order,
+        };
         if settings.write_policy == WritePolicy::WriteBack && !random.percent(strays) {
             settings.write_policy = WritePolicy::Ordered;
         }

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use forebay_block::{DeviceOp, ErrorKind, IoError, Nanos};
 use forebay_engine::{Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role, State};
-use forebay_policy::Settings;
+use forebay_policy::{Order, Settings};
 
 use crate::device::Device;
 use crate::emulated::Emulated;
@@ -50,7 +50,7 @@ pub(crate) struct Pending {
 
 /// What a control command under way promises.
 pub(crate) enum Ordered {
-    Set,
+    Set(Order),
     Destage { floors: Vec<u64>, ticket: Ticket },
     Stop { destage: bool },
 }
@@ -100,6 +100,8 @@ pub struct Life<'w, S> {
     next_id: u64,
     /// Settings for writes that are issued now.
     settings: Settings,
+    /// What the engine has been asked to keep in order, and has confirmed; less from the moment it is asked.
+    pub(crate) order: Order,
     /// Outcome of recovery.
     pub recovered: Option<Result<RecoveryReport, RecoveryError>>,
     /// Outcome of a stop.
@@ -130,6 +132,7 @@ impl<'w, S: Subject> Life<'w, S> {
             commands: Vec::new(),
             next_id: 0,
             settings,
+            order: settings.order,
             recovered: None,
             stopped: None,
             stopping: false,
@@ -181,7 +184,7 @@ impl<'w, S: Subject> Life<'w, S> {
             self.engine.poll(self.now, &mut self.effects);
             if matches!(self.recovered, Some(Ok(_))) {
                 let consistent = self.engine.backing_is_consistent(self.now);
-                if self.world.consistency.claim(consistent) {
+                if self.world.consistency.claim(consistent, self.order) {
                     self.world.judge_order()?;
                 }
             }

@@ -52,6 +52,19 @@ impl Data {
         }
     }
 
+    /// Copies the sector at byte `from` to `target`.
+    fn copy_sector(&self, from: usize, target: &mut [u8]) {
+        let mut at = 0;
+        for b in if let Self::Bufs(bufs) = self { &bufs[..] } else { &[] } {
+            if (at..at + b.len()).contains(&from) {
+                target.copy_from_slice(&b[from - at..][..SECTOR]);
+                return;
+            }
+            at += b.len();
+        }
+        target.fill(0);
+    }
+
     /// One byte string with everything.
     pub fn flat(&self) -> Vec<u8> {
         let mut flat = vec![0; self.len()];
@@ -99,13 +112,46 @@ pub struct Media {
     durable: Vec<u8>,
     unflushed: Vec<Entry>,
     order: u64,
+    /// Bytes of the device; what lies behind in memory was used by a larger one before.
+    len: usize,
     /// Whether a chunk was ever written, so that a medium is wiped in time proportional to its use.
     touched: Vec<bool>,
+    /// What has changed in each [`View`] since somebody looked.
+    changed: [Changes; 2],
     /// Most contested sectors of which [`Media::cut_by_choice`] tries every combination.
     pub contested_max: usize,
 }
 
-const CHUNK: usize = 16 << 10;
+/// What of a medium is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// What a read sees.
+    Now,
+    /// What is left if every unflushed write is lost.
+    Durable,
+}
+
+/// Parts of a medium that have changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Changes {
+    /// Byte offset and length of each, from the first simulated byte on.
+    Some(Vec<(usize, usize)>),
+    /// More than anybody has counted.
+    All,
+}
+
+impl Changes {
+    fn add(&mut self, at: usize, len: usize) {
+        match self {
+            Self::Some(ranges) if ranges.len() < CHANGES_MAX => ranges.push((at, len)),
+            _ => *self = Self::All,
+        }
+    }
+}
+
+/// Most parts that are kept apart.
+const CHANGES_MAX: usize = 64;
+const CHUNK: usize = 4 << 10;
 /// As many contested sectors are combined in every way unless another limit is set.
 pub const CONTESTED_MAX: usize = 10;
 
@@ -118,7 +164,9 @@ impl Media {
             durable: vec![0; len],
             unflushed: Vec::new(),
             order: 0,
+            len,
             touched: vec![false; len.div_ceil(CHUNK)],
+            changed: [Changes::All, Changes::All],
             contested_max: CONTESTED_MAX,
         }
     }
@@ -131,8 +179,12 @@ impl Media {
             self.durable[chunk..end].fill(0);
         }
         self.start = start;
-        self.now.resize(len, 0);
-        self.durable.resize(len, 0);
+        self.len = len;
+        if self.now.len() < len {
+            self.now.resize(len, 0);
+            self.durable.resize(len, 0);
+        }
+        self.changed = [Changes::All, Changes::All];
         self.touched.clear();
         self.touched.resize(len.div_ceil(CHUNK), false);
         self.unflushed.clear();
@@ -141,7 +193,7 @@ impl Media {
 
     /// First byte past the device's end.
     pub fn end(&self) -> u64 {
-        self.start + self.now.len() as u64
+        self.start + self.len as u64
     }
 
     /// First simulated byte.
@@ -165,6 +217,18 @@ impl Media {
         &self.now[at..at + len]
     }
 
+    /// Writes all of the first `len` bytes, durably, while nothing is volatile.
+    pub fn fill(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) {
+        self.touch(0, len);
+        fill(&mut self.now[..len]);
+        self.durable[..len].copy_from_slice(&self.now[..len]);
+    }
+
+    /// What has changed since the last call.
+    pub fn take_changes(&mut self, view: View) -> Changes {
+        std::mem::replace(&mut self.changed[view as usize], Changes::Some(Vec::new()))
+    }
+
     /// Whether anything may be lost in a power cut.
     pub fn has_volatile(&self) -> bool {
         !self.unflushed.is_empty()
@@ -181,8 +245,10 @@ impl Media {
         let (at, len) = (self.at(offset), data.len());
         self.touch(at, len);
         data.copy_to(&mut self.now[at..at + len]);
+        self.changed[View::Now as usize].add(at, len);
         self.order += 1;
         if durable {
+            self.changed[View::Durable as usize].add(at, len);
             self.durable[at..at + len].copy_from_slice(&self.now[at..at + len]);
             if self.unflushed.is_empty() {
                 return;
@@ -202,6 +268,7 @@ impl Media {
             e.durable |= e.order <= mark && !e.abandoned;
             if e.durable {
                 e.data.copy_to(&mut self.durable[e.offset..e.offset + e.data.len()]);
+                self.changed[View::Durable as usize].add(e.offset, e.data.len());
             }
         }
         // A durable entry is kept only as long as it lies above a volatile one, or above a durable one that does.
@@ -315,16 +382,16 @@ impl Media {
 
     /// Chooses for each sector of the entries that are left, and makes what a read sees in `ranges` the outcome.
     fn settle(&mut self, ranges: &[(usize, usize)], choose: &mut dyn FnMut(u64, usize) -> usize) {
-        let flat: Vec<Vec<u8>> = self.unflushed.iter().map(|e| e.data.flat()).collect();
         for (sector, open) in self.contested() {
             let chosen = choose((self.start as usize / SECTOR + sector) as u64, open.len());
             if let Some(i) = chosen.checked_sub(1).and_then(|c| open.get(c)) {
                 let from = sector * SECTOR - self.unflushed[*i].offset;
-                self.durable[sector * SECTOR..][..SECTOR].copy_from_slice(&flat[*i][from..from + SECTOR]);
+                self.unflushed[*i].data.copy_sector(from, &mut self.durable[sector * SECTOR..][..SECTOR]);
             }
         }
         for (offset, len) in ranges {
             let range = *offset..offset + len;
+            self.changed.iter_mut().for_each(|changes| changes.add(*offset, *len));
             self.now[range.clone()].copy_from_slice(&self.durable[range]);
         }
         self.unflushed.clear();
@@ -359,7 +426,7 @@ impl Media {
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
         for (i, _) in self.touched.iter().enumerate().filter(|(_, t)| **t) {
-            let chunk = &self.durable[i * CHUNK..((i + 1) * CHUNK).min(self.durable.len())];
+            let chunk = &self.durable[i * CHUNK..((i + 1) * CHUNK).min(self.len)];
             for (at, word) in chunk.as_chunks::<8>().0.iter().enumerate() {
                 let word = u64::from_le_bytes(*word);
                 // Zeroes do not count: a chunk that was touched and is zero again is like one never touched.
@@ -377,6 +444,7 @@ impl Media {
     pub fn damage(&mut self, offset: u64, change: impl Fn(&mut [u8])) {
         let at = self.at(offset);
         self.touch(at, SECTOR);
+        self.changed.iter_mut().for_each(|changes| changes.add(at, SECTOR));
         change(&mut self.now[at..at + SECTOR]);
         change(&mut self.durable[at..at + SECTOR]);
     }

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use forebay_policy::Order;
+
 /// A write, as far as its place in the order of all writes goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ordered {
@@ -15,9 +17,29 @@ pub struct Ordered {
     pub zero: bool,
     /// When it was issued.
     pub issued: u64,
-    /// From when on every write that is issued comes after it: its acknowledgement, or under the order `barrier` that of
-    /// the first flush that covers it. `u64::MAX` if there was none.
-    pub before: u64,
+    /// When it was acknowledged: under the order `completion` every write comes after it that is issued from then on.
+    /// [`NEVER`] if it was not.
+    pub completed: u64,
+    /// When the first flush was acknowledged that covers it, or it itself if it was forced: the same under the order
+    /// `barrier`.
+    pub covered: u64,
+}
+
+/// The time of what does not happen.
+pub const NEVER: u64 = u64::MAX;
+
+impl Ordered {
+    fn before(&self, by: Order) -> u64 {
+        match by {
+            Order::Completion => self.completed,
+            Order::Barrier => self.covered,
+        }
+    }
+
+    /// Comes before nothing any more.
+    pub fn release(&mut self) {
+        (self.completed, self.covered) = (NEVER, NEVER);
+    }
 }
 
 /// What a sector of the backing holds.
@@ -42,22 +64,25 @@ pub struct Disorder {
     pub present: usize,
 }
 
-/// Checks the order of completion (or of barriers): of every pair in which A came before B was issued, B is present only if
-/// A is. `image` has what each sector holds, from sector 0 on.
+/// Checks the order `by`: of every pair in which A came before B was issued, B is present only if A is. `image` has what
+/// each sector holds, from sector 0 on; `zero_before` says that zeroes may be from before all writes.
 ///
 /// Whatever is issued before the newest visible write was issued is decided by that one alone: what came before its
 /// issue must be there wholly, or be overwritten by what did not come before it. All else may be there, in part too.
-/// Zeroes are taken for those of the write that fits best.
+/// Zeroes are taken for those of the write that fits best: for being present, of the earliest.
 ///
 /// # Errors
 /// The first pair found.
-pub fn check_order(writes: &[Ordered], image: &[Held]) -> Result<(), Disorder> {
+pub fn check_order(writes: &[Ordered], image: &[Held], by: Order, zero_before: bool) -> Result<(), Disorder> {
+    let newest = |a: usize, b: usize| if writes[a].issued < writes[b].issued { b } else { a };
     let seen = image.iter().filter_map(|h| if let Held::Write(w) = h { Some(*w) } else { None });
-    let Some(present) = seen.max_by_key(|w| writes[*w].issued) else { return Ok(()) };
+    let seen = seen.reduce(newest);
+    let zeroes = if zero_before { None } else { newest_zero(writes, image) };
+    let Some(present) = seen.into_iter().chain(zeroes).reduce(newest) else { return Ok(()) };
     let horizon = writes[present].issued;
-    for (missing, a) in writes.iter().enumerate().filter(|(_, w)| w.before < horizon) {
+    for (missing, a) in writes.iter().enumerate().filter(|(_, w)| w.before(by) < horizon) {
         // What comes before `a` is older; everything else may stand in its place.
-        let stands = |held: usize| held == missing || writes[held].before >= a.issued;
+        let stands = |held: usize| held == missing || writes[held].before(by) >= a.issued;
         for sector in a.sectors.clone() {
             let older = match image[sector as usize] {
                 Held::Write(held) => !stands(held),
@@ -73,6 +98,26 @@ pub fn check_order(writes: &[Ordered], image: &[Held]) -> Result<(), Disorder> {
         }
     }
     Ok(())
+}
+
+/// Of the zeroes in the image those that were written last, each taken for the earliest zeroes of its sector.
+fn newest_zero(writes: &[Ordered], image: &[Held]) -> Option<usize> {
+    let mut unknown = image.iter().filter(|held| **held == Held::Zero).count();
+    let (mut newest, mut seen) = (None, Vec::new());
+    for (n, w) in writes.iter().enumerate().filter(|(_, w)| w.zero) {
+        if unknown == 0 {
+            break;
+        }
+        if seen.is_empty() {
+            seen.resize(image.len(), false);
+        }
+        for sector in w.sectors.clone().map(|s| s as usize) {
+            if image[sector] == Held::Zero && !std::mem::replace(&mut seen[sector], true) {
+                (newest, unknown) = (Some(n), unknown - 1);
+            }
+        }
+    }
+    newest
 }
 
 /// Checks that the image is exactly the state at one of `boundaries`, each the number of writes that it covers, in the
@@ -118,7 +163,8 @@ mod tests {
                     sectors: first..random.between(first + 1, 3),
                     zero: random.percent(20),
                     issued,
-                    before,
+                    completed: before,
+                    covered: before,
                 }
             })
             .collect();
@@ -157,13 +203,13 @@ mod tests {
             let (whole, there) = (|w: usize| state(w) == 2, |w: usize| state(w) > 0);
             let closed = (0..n)
                 .filter(|b| there(*b))
-                .all(|b| (0..n).filter(|a| writes[*a].before < writes[b].issued).all(whole));
+                .all(|b| (0..n).filter(|a| writes[*a].completed < writes[b].issued).all(whole));
             let gives = (0..3u64).all(|sector| match image.get(&sector) {
                 Some(held) => {
                     let wiped = |a: usize| {
                         whole(a)
                             && writes[a].sectors.contains(&sector)
-                            && writes[*held].before < writes[a].issued
+                            && writes[*held].completed < writes[a].issued
                     };
                     there(*held) && !(0..n).any(wiped)
                 }
@@ -176,31 +222,40 @@ mod tests {
     #[test]
     fn the_order_is_that_of_the_promise() {
         let mut random = Random::new(4);
-        let mut seen = [0, 0];
+        let (mut seen, mut by_zeroes) = ([0, 0], 0);
         for _ in 0..20_000 {
             let writes = history(&mut random);
             let image = image(&mut random, &writes);
             let expected = allowed(&writes, &image);
             let zeroes = image.values().any(|w| writes[*w].zero);
-            let found = check_order(&writes, &held(&writes, &image)).is_ok();
+            let held = held(&writes, &image);
+            let by = if random.percent(50) { Order::Completion } else { Order::Barrier };
+            let found = check_order(&writes, &held, by, false).is_ok();
             // Zeroes do not say whose they are: what is allowed is never refused, and what is found is not allowed.
             assert!(found == expected || zeroes && found, "{writes:?} {image:?}");
+            let lenient = check_order(&writes, &held, by, true).is_ok();
+            assert!(lenient || !found, "{writes:?} {image:?}");
+            by_zeroes += u64::from(lenient && !found);
             seen[usize::from(expected)] += 1;
         }
+        assert!(by_zeroes > 100, "disorder of which zeroes tell: {by_zeroes}");
         assert!(seen.iter().all(|n| *n > 2000), "allowed and not: {seen:?}");
     }
 
     #[test]
     fn a_missing_earlier_write_is_named() {
-        let write =
-            |sector, issued, before| Ordered { sectors: sector..sector + 1, zero: false, issued, before };
+        let write = |sector, issued, before| {
+            let (completed, covered) = (before, before);
+            Ordered { sectors: sector..sector + 1, zero: false, issued, completed, covered }
+        };
+        let by = Order::Completion;
         let writes = [write(0, 1, 2), write(1, 3, 4)];
         let only_later = [Held::Nothing, Held::Write(1)];
         let disorder = Disorder { missing: 0, sector: 0, present: 1 };
-        assert_eq!(check_order(&writes, &only_later), Err(disorder));
-        assert_eq!(check_order(&writes, &[Held::Write(0), Held::Nothing]), Ok(()));
+        assert_eq!(check_order(&writes, &only_later, by, false), Err(disorder));
+        assert_eq!(check_order(&writes, &[Held::Write(0), Held::Nothing], by, false), Ok(()));
         // At the same time, or without a barrier between them, either may be there alone.
-        assert_eq!(check_order(&[write(0, 1, 9), write(1, 3, 4)], &only_later), Ok(()));
+        assert_eq!(check_order(&[write(0, 1, 9), write(1, 3, 4)], &only_later, by, false), Ok(()));
     }
 
     #[test]

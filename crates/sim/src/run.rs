@@ -2,7 +2,6 @@
 
 use forebay_block::Nanos;
 use forebay_engine::{Engine, Params, RecoveryError, State};
-use forebay_policy::Order;
 
 use crate::emulated::Emulated;
 use crate::fault::OpKind;
@@ -75,9 +74,6 @@ impl Simulator {
         let older = |b: &Between| matches!(b, Between::Older { .. });
         self.world.keeps_images = plan.rounds.iter().flat_map(|r| &r.between).any(older);
         self.world.begin(plan.shape, decays, Trace::new(detail));
-        if plan.settings().any(|s| s.order == Order::Barrier) {
-            self.world.consistency.expect_barriers();
-        }
         self.world.cache.emulated = plan.cache_model.clone().map(Emulated::new);
         self.world.backing.emulated = plan.backing_model.clone().map(Emulated::new);
         let mut violation = None;
@@ -155,9 +151,6 @@ impl Simulator {
         };
         world.stats.crashes_in_recovery += u64::from(!recovered);
         world.trace.note((now, step), &[9], || (format!("end of the round: {}", round.end), Vec::new()));
-        if failed {
-            world.consistency.excuse();
-        }
         match crash {
             Some(kind) => world.crash(kind, &mut random),
             None => {
@@ -165,7 +158,11 @@ impl Simulator {
                 world.destaged = matches!(round.end, End::Stop { destage: true });
             }
         }
-        world.judge_order().map_err(|i| (i, step))
+        world.judge_order().map_err(|i| (i, step))?;
+        if failed && crash.is_some() {
+            world.consistency.excuse();
+        }
+        Ok(())
     }
 }
 

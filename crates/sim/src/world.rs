@@ -7,7 +7,7 @@ use forebay_format::label::LABEL_BYTES;
 
 use crate::consistency::Consistency;
 use crate::device::Device;
-use crate::media::Survival;
+use crate::media::{Survival, View};
 use crate::oracle::{Crash, Kept, Oracle};
 use crate::plan::{CrashKind, Shape};
 use crate::random::Random;
@@ -135,19 +135,16 @@ impl World {
         self.backing.wipe(label_offset + LABEL_BYTES);
         self.backing.volume_bytes = shape.volume_bytes;
         if shape.stamped {
-            let mut data = forebay_block::BufMut::zeroed(shape.volume_bytes as usize);
-            stamp::fill(&mut data, 0, WriteNo(0));
-            self.backing.media.write(0, crate::media::Data::Bufs(vec![data.freeze()]), true);
+            let stamp = |data: &mut [u8]| stamp::fill(data, 0, WriteNo(0));
+            self.backing.media.fill(shape.volume_bytes as usize, stamp);
         }
         self.oracle.reset(shape.volume_bytes / SECTOR_BYTES, shape.stamped);
         self.stats = Stats::default();
         self.trace = trace;
         self.steps = 1;
-        self.consistency.reset();
+        self.consistency.reset(!shape.stamped);
         self.decays = decays;
         if decays {
-            // What is lost without a trace is out of order, too.
-            self.consistency.excuse();
             self.written.clear();
             self.written.resize(cache_bytes / SECTOR, 0);
             self.durable.clear();
@@ -224,10 +221,10 @@ impl World {
     /// # Errors
     /// A violation of P4.
     pub fn judge_order(&mut self) -> Result<(), Interrupt> {
-        let (media, bytes) = (&self.backing.media, self.shape.volume_bytes as usize);
-        self.consistency.judge(media.read(0, bytes), "as it is")?;
+        let (media, bytes) = (&mut self.backing.media, self.shape.volume_bytes as usize);
+        self.consistency.judge(media, bytes, View::Now)?;
         if media.has_volatile() {
-            self.consistency.judge(media.read_durable(0, bytes), "what is durable of it")?;
+            self.consistency.judge(media, bytes, View::Durable)?;
         }
         self.stats.orders_judged = self.consistency.judged;
         Ok(())

@@ -129,6 +129,8 @@ impl Claims {
 
 #[cfg(test)]
 mod tests {
+    use forebay_format::record::Consistent;
+
     use super::*;
 
     fn record(seq: u64, generation: u64, tail: u64) -> RecordHeader {
@@ -142,7 +144,7 @@ mod tests {
             tail,
             time_ns: 0,
             clean_stop: false,
-            ordered: false,
+            ordered: Consistent::No,
             distance: 0,
             extents: Vec::new(),
             checksums: Vec::new(),

@@ -134,6 +134,8 @@ impl Contents {
 mod tests {
     use forebay_block::BlockNo;
 
+    use forebay_format::record::Consistent;
+
     use super::*;
 
     fn record(seq: u64, extents: &[(u64, u32, ExtentKind)]) -> RecordHeader {
@@ -152,7 +154,7 @@ mod tests {
             tail: 1,
             time_ns: seq * 10,
             clean_stop: false,
-            ordered: false,
+            ordered: Consistent::No,
             distance: 0,
             extents: extents.collect(),
             checksums: Vec::new(),

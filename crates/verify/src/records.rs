@@ -2,7 +2,7 @@
 
 use forebay_block::{BLOCK_BYTES, BlockNo};
 use forebay_format::checksum::block_checksum;
-use forebay_format::record::{ExtentKind, RecordHeader};
+use forebay_format::record::{Consistent, ExtentKind, RecordHeader};
 use forebay_format::summary::{SummaryEntry, Trailer};
 use forebay_format::{FormatError, Layout};
 
@@ -155,7 +155,7 @@ impl SegmentRecords {
                         tail: 0,
                         time_ns: trailer.time_last_ns,
                         clean_stop: false,
-                        ordered: false,
+                        ordered: Consistent::No,
                         distance: 0,
                         extents: entry.extents,
                         checksums: entry.checksums,

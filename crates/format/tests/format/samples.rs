@@ -4,7 +4,7 @@ use forebay_block::{BlockNo, Seq};
 use forebay_format::Layout;
 use forebay_format::checksum::block_checksum;
 use forebay_format::label::{Label, LabelState, Phase};
-use forebay_format::record::{Extent, ExtentKind, RecordHeader};
+use forebay_format::record::{Consistent, Extent, ExtentKind, RecordHeader};
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::{SummaryBuilder, Trailer};
 use forebay_format::superblock::{CacheState, Superblock};
@@ -93,7 +93,7 @@ pub fn record(offset: u32) -> (RecordHeader, Vec<u8>) {
         tail: 0x3736_3534_3332_3030,
         time_ns: 0x1800_0000_0000_0003,
         clean_stop: true,
-        ordered: true,
+        ordered: Consistent::Completion,
         distance: 0x5453,
         extents: vec![
             extent(0x00A1_A2A3_A4A5, 2, ExtentKind::Data),
@@ -135,7 +135,7 @@ pub fn trailer() -> Trailer {
         body_bytes: 0,
         body_crc: 0,
         records: 0,
-        ordered: true,
+        ordered: Consistent::Completion,
     }
 }
 

@@ -119,8 +119,6 @@ impl Manner {
                 self.settings.write_policy = WritePolicy::WriteBack;
                 self.reads_percent = self.reads_percent.min(10);
                 self.flush_percent = self.flush_percent.max(10);
-                self.zero_percent = 0;
-                self.decaying = false;
             }
         }
     }

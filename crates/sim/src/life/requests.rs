@@ -2,6 +2,7 @@
 
 use forebay_block::{BufMut, Op, Origin};
 use forebay_engine::{Command, Event, RequestId};
+use forebay_policy::Order;
 
 use super::{Asked, Life, Ordered, Pending, SECTOR_BYTES};
 use crate::plan::Action;
@@ -27,7 +28,10 @@ impl<S: Subject> Life<'_, S> {
             }
             Action::Set(settings) => {
                 self.settings = settings;
-                self.order(id, Ordered::Set, Command::Set(settings));
+                if settings.order == Order::Barrier {
+                    self.order = Order::Barrier;
+                }
+                self.order(id, Ordered::Set(settings.order), Command::Set(settings));
                 Ok(())
             }
             Action::Destage => {

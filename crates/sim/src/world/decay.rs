@@ -109,9 +109,15 @@ impl World {
         let proof = self.proof;
         let unproven = |b: &Breach| b.hidden || b.durable.is_none_or(|at| proof <= at);
         if self.breaches.iter().any(unproven) || self.traces_may_be_hidden() {
-            self.oracle.excuse_all_stale();
+            self.excuse_all_stale();
         }
         self.breaches.retain(|b| !unproven(b));
+    }
+
+    /// Any acknowledged write may be lost without a trace, and with it its place in the order.
+    fn excuse_all_stale(&mut self) {
+        self.oracle.excuse_all_stale();
+        self.consistency.release_all();
     }
 
     /// Of two faults one may have destroyed what would prove the other.
@@ -172,7 +178,7 @@ impl World {
         self.excuse_errors(&harm);
         self.damaged = true;
         if self.traces_may_be_hidden() {
-            self.oracle.excuse_all_stale();
+            self.excuse_all_stale();
         }
     }
 

@@ -223,6 +223,7 @@ impl World {
         let mut begun = (self.protocol.begin_run)(&mut identities, &self.starter());
         if matches!(begun, Err(Refusal::CacheRetired)) && self.retirement != Retirement::None {
             self.check_backing()?;
+            self.consistency.is_complete();
             // A new cache on the same device: what lies there is foreign to it.
             self.form_pair(None)?;
             identities = self.identities()?;

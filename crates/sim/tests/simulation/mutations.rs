@@ -28,6 +28,8 @@ const CROWDED_DECAYING: &[Theme] = &[Theme::Crowded, Theme::Decaying];
 const CONTENDED_FAILING: &[Theme] = &[Theme::Contended, Theme::Failing];
 const CUTS_FAILING: &[Theme] = &[Theme::Cuts, Theme::Failing];
 const FAILING_COPIES: &[Theme] = &[Theme::Crowded, Theme::Copies, Theme::Failing];
+const FAILING_FLUSHED_COPIES: &[Theme] = &[Theme::Contended, Theme::Copies, Theme::Flushes, Theme::Failing];
+const CONTENDED_CONSISTENT_FAILING: &[Theme] = &[Theme::Contended, Theme::Consistent, Theme::Failing];
 const FAILING_FLUSHES: &[Theme] = &[Theme::Contended, Theme::Flushes, Theme::Failing];
 
 /// What the plans are about that are to find a mutation, and within how many seeds: some six times as many as it
@@ -96,9 +98,14 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::OrderForgetsBarrier
         | M::OrderClaimsTooEarly
         | M::OrderRecoversNewest => (CONSISTENT, 200),
+        M::OrderTrustsWeaker | M::OrderForgetsLost => (CONSISTENT, 1500),
         M::OrderForgetsToRenounce => (CONSISTENT, 12_000),
         M::ReissueUnlocksBacking | M::LandingEndsReissue => (HINTED, 2000),
         M::ReissueForgetsDependence => (HINTED_CONSISTENT, 2000),
+        M::OrderSupersedesNewest => (CONTENDED_CONSISTENT_FAILING, 100_000),
+        M::BypassForgetsToRenounce => (CONSISTENT, 12_000),
+        M::ForgetsFailedFlush | M::TellsFailedFlushTooEarly => (FAILING_COPIES, 12_000),
+        M::IgnoresLossMeanwhile => (FAILING_FLUSHED_COPIES, 60_000),
         M::AcceptsTorn => (CUTS, 100),
         M::AcceptsEarlierRun => (CUTS, 3000),
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use forebay_block::{BlockNo, Seq};
 use forebay_format::Layout;
 use forebay_format::checksum::block_checksum;
-use forebay_format::record::{Extent, ExtentKind, RecordHeader};
+use forebay_format::record::{Consistent, Extent, ExtentKind, RecordHeader};
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::{SummaryBuilder, Trailer, entry_bytes};
 use forebay_format::superblock::{CacheState, SUPERBLOCK_OFFSETS, Superblock};
@@ -162,7 +162,7 @@ impl Writer {
             tail,
             time_ns: 1_700_000_000_000_000_000 + seq * 1_000_000,
             clean_stop,
-            ordered: false,
+            ordered: Consistent::No,
             distance: 0,
             extents: Vec::new(),
             checksums: Vec::new(),
