@@ -149,8 +149,9 @@ impl Drops {
         }
     }
 
-    fn recalls(&self, range: BlockRange, clean: Seq) -> bool {
-        self.recalled.range(range.first..BlockNo(range.end())).any(|(_, seq)| *seq > clean)
+    /// The newest record of these blocks that a restart would not forget.
+    pub(crate) fn recalled_upto(&self, range: BlockRange) -> Seq {
+        self.recalled.range(range.first..BlockNo(range.end())).map(|(_, seq)| *seq).max().unwrap_or_default()
     }
 
     fn remember(&mut self, block: BlockNo) {
@@ -196,7 +197,8 @@ impl Engine {
     /// Whether recovery could take a record of one of the blocks for newer than the backing.
     pub(crate) fn needs_supersede(&self, range: BlockRange) -> bool {
         let clean = self.log.durable_clean_upto();
-        self.current_in(range).any(|slot| self.segments.seq(slot) > clean) || self.drops.recalls(range, clean)
+        self.current_in(range).any(|slot| self.segments.seq(slot) > clean)
+            || self.drops.recalled_upto(range) > clean
     }
 
     /// The current slots of a range, found by whichever is shorter, the range or the index.

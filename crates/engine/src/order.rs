@@ -243,6 +243,7 @@ impl Engine {
             self.order_broken();
         }
         let newest = self.current_in(range).map(|slot| self.segments.seq(slot)).max().unwrap_or_default();
+        let newest = newest.max(self.drops.recalled_upto(range));
         self.order.note_bypass(after.max(newest), self.log.durable_clean_upto(), allowed);
         allowed
     }

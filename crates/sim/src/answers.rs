@@ -81,6 +81,11 @@ impl<S: Subject> Life<'_, S> {
         self.world.oracle.acknowledge(no);
         let durable = self.world.oracle.write(no).is_some_and(|w| w.durable);
         self.world.consistency.acknowledge(self.world.oracle.now(), no, durable);
+        if self.reset_unseen && !durable {
+            // The answer was on its way already: as if it had come before.
+            self.lose_unflushed();
+            return Ok(());
+        }
         if p.settings.write_policy == WritePolicy::WriteThrough && p.count > 0 {
             let durable = self.world.oracle.write(no).is_some_and(|w| w.durable);
             let floors = vec![self.world.oracle.floor_of(no); p.count as usize];

@@ -111,6 +111,8 @@ pub struct Life<'w, S> {
     /// Effects of one poll are carried out in a random order.
     pub shuffles: bool,
     idle_wakes: u32,
+    /// The backing was reset, and what the engine had to say before it knew has not been carried out.
+    pub(crate) reset_unseen: bool,
     /// When something was last answered.
     pub progress: Nanos,
 }
@@ -139,6 +141,7 @@ impl<'w, S: Subject> Life<'w, S> {
             random,
             shuffles: true,
             idle_wakes: 0,
+            reset_unseen: false,
             progress: now,
         }
     }
@@ -189,6 +192,7 @@ impl<'w, S: Subject> Life<'w, S> {
                 }
             }
             if self.effects.is_empty() {
+                self.reset_unseen = false;
                 return Ok(());
             }
             self.idle_wakes = 0;
@@ -201,6 +205,7 @@ impl<'w, S: Subject> Life<'w, S> {
                 self.carry_out(effect)?;
             }
             self.effects = effects;
+            self.reset_unseen = false;
         }
     }
 
@@ -357,8 +362,8 @@ impl<'w, S: Subject> Life<'w, S> {
             Due::Backing(id) => {
                 let (result, harm) = self.world.backing.complete(id);
                 if harm.reset {
-                    self.world.oracle.lose_unflushed();
-                    self.world.consistency.lose(Kept::Cut);
+                    self.lose_unflushed();
+                    self.reset_unseen = true;
                 }
                 (id, result)
             }
@@ -379,6 +384,12 @@ impl<'w, S: Subject> Life<'w, S> {
         }
         self.engine.handle(Event::Io { id, result }, self.now);
         Ok(())
+    }
+
+    /// The backing was reset.
+    pub(crate) fn lose_unflushed(&mut self) {
+        self.world.oracle.lose_unflushed();
+        self.world.consistency.lose(Kept::Cut);
     }
 
     fn complete_cache(&mut self, id: IoId) -> forebay_block::DeviceResult {

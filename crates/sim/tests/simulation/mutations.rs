@@ -28,7 +28,7 @@ const CROWDED_DECAYING: &[Theme] = &[Theme::Crowded, Theme::Decaying];
 const CONTENDED_FAILING: &[Theme] = &[Theme::Contended, Theme::Failing];
 const CUTS_FAILING: &[Theme] = &[Theme::Cuts, Theme::Failing];
 const FAILING_COPIES: &[Theme] = &[Theme::Crowded, Theme::Copies, Theme::Failing];
-const FAILING_FLUSHED_COPIES: &[Theme] = &[Theme::Contended, Theme::Copies, Theme::Flushes, Theme::Failing];
+const FAILING_FLUSHED_COPIES: &[Theme] = &[Theme::Copies, Theme::Flushes, Theme::Failing];
 const CONTENDED_CONSISTENT_FAILING: &[Theme] = &[Theme::Contended, Theme::Consistent, Theme::Failing];
 const FAILING_FLUSHES: &[Theme] = &[Theme::Contended, Theme::Flushes, Theme::Failing];
 
