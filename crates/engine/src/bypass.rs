@@ -479,7 +479,7 @@ impl Engine {
     pub(crate) fn backing_flush_done(&mut self, result: DeviceResult) {
         let Some(flush) = self.drops.flush_under_way.take() else { return };
         match result {
-            Ok(_) if flush.losses == self.drops.losses || self.mutant(Mutation::IgnoresLossMeanwhile) => {
+            Ok(_) if flush.losses == self.drops.losses => {
                 self.drops.epoch_done = self.drops.epoch_done.max(flush.epoch);
                 self.drops.flush_fails = false;
             }

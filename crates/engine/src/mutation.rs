@@ -123,8 +123,6 @@ mutations! {
     ForgetsFailedFlush,
     /// A failed flush is told to a flush that came before one of the bypasses it lost, and to no other.
     TellsFailedFlushTooEarly,
-    /// A flush of the backing counts although another one has failed while it was under way.
-    IgnoresLossMeanwhile,
     /// A failed bypass leaves the clean copy in the index.
     FailedBypassKeepsCopy,
 

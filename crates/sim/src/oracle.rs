@@ -54,6 +54,9 @@ pub struct Write {
     kept: Kept,
     run: u32,
     failed: bool,
+    /// The backing was reset and has lost it, but a write of a part of the same block was under way that may put it back with
+    /// the rest of the block.
+    returns: bool,
     /// The backing has it as soon as it is acknowledged.
     through: bool,
 }
@@ -182,6 +185,7 @@ impl Oracle {
             kept: Kept::Cut,
             run: 0,
             failed: false,
+            returns: false,
             through: false,
         });
         self.sectors.resize_with(sectors as usize, Sector::default);
@@ -224,6 +228,7 @@ impl Oracle {
             kept,
             run: self.run,
             failed: false,
+            returns: false,
             through: false,
         });
         for s in &mut self.sectors[first as usize..(first + count) as usize] {

@@ -1,5 +1,6 @@
 //! What a crash may take back, and what the backing alone must have.
 
+use super::excuses::BLOCK_SECTORS;
 use super::{Crash, Excuse, Kept, NEVER, Oracle, Sector, Version, Write, Wrong};
 use crate::stamp::{self, Content, SECTOR, WriteNo};
 
@@ -20,6 +21,13 @@ impl Oracle {
         self.shaken.extend(self.unflushed.iter().chain(&self.doubtful));
         for no in self.unflushed.clone().into_iter().chain(self.doubtful.clone()) {
             self.lose(no);
+            let blocks = |w: &Write| w.first / BLOCK_SECTORS..(w.first + w.count).div_ceil(BLOCK_SECTORS);
+            let lost = blocks(&self.writes[no as usize]);
+            let shares = |other: &u32| {
+                let other = blocks(&self.writes[*other as usize]);
+                other.start < lost.end && lost.start < other.end
+            };
+            self.writes[no as usize].returns |= self.open.iter().any(shares);
             let w = &self.writes[no as usize];
             for sector in w.first..w.first + w.count {
                 self.reopen(sector);

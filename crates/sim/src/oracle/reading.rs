@@ -154,7 +154,8 @@ impl Oracle {
         }
         for v in state.versions.iter_mut().filter(|v| !matching.contains(&v.write)) {
             let w = &self.writes[v.write as usize];
-            if w.end.min(v.seen) < start {
+            let returns = w.returns && w.run == self.run;
+            if w.end.min(v.seen) < start && !returns {
                 let may_return = w.failed && w.run == self.run;
                 if !may_return && (kept == Kept::Cut || w.issue > ended) {
                     v.dead = v.dead.min(now);

@@ -27,8 +27,8 @@ const CROWDED_COPIES: &[Theme] = &[Theme::Crowded, Theme::Copies];
 const CROWDED_DECAYING: &[Theme] = &[Theme::Crowded, Theme::Decaying];
 const CONTENDED_FAILING: &[Theme] = &[Theme::Contended, Theme::Failing];
 const CUTS_FAILING: &[Theme] = &[Theme::Cuts, Theme::Failing];
-const FAILING_COPIES: &[Theme] = &[Theme::Crowded, Theme::Copies, Theme::Failing];
-const FAILING_FLUSHED_COPIES: &[Theme] = &[Theme::Copies, Theme::Flushes, Theme::Failing];
+const CROWDED_FAILING_COPIES: &[Theme] = &[Theme::Crowded, Theme::Copies, Theme::Failing];
+const FAILING_COPIES: &[Theme] = &[Theme::Copies, Theme::Failing];
 const CONTENDED_CONSISTENT_FAILING: &[Theme] = &[Theme::Contended, Theme::Consistent, Theme::Failing];
 const FAILING_FLUSHES: &[Theme] = &[Theme::Contended, Theme::Flushes, Theme::Failing];
 
@@ -82,7 +82,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         M::CopiesUnchecked => (CROWDED_DECAYING, 5000),
         M::IgnoresRacingFill | M::SupersedesVolatile => (CONTENDED, 5000),
         M::ForgetsUntrueCopies => (COPIES, 200),
-        M::FailedBypassKeepsCopy => (FAILING_COPIES, 1500),
+        M::FailedBypassKeepsCopy => (CROWDED_FAILING_COPIES, 1500),
         M::IgnoresFailedWrite => (CUTS_FAILING, 200),
         M::IgnoresFailedFlush => (FAILING, 1000),
         M::IgnoresFailedDestage => (FAILING, 400),
@@ -104,8 +104,8 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         M::ReissueForgetsDependence => (HINTED_CONSISTENT, 2000),
         M::OrderSupersedesNewest => (CONTENDED_CONSISTENT_FAILING, 100_000),
         M::BypassForgetsToRenounce => (CONSISTENT, 12_000),
-        M::ForgetsFailedFlush | M::TellsFailedFlushTooEarly => (FAILING_COPIES, 12_000),
-        M::IgnoresLossMeanwhile => (FAILING_FLUSHED_COPIES, 60_000),
+        M::ForgetsFailedFlush => (CROWDED_FAILING_COPIES, 12_000),
+        M::TellsFailedFlushTooEarly => (FAILING_COPIES, 15_000),
         M::AcceptsTorn => (CUTS, 100),
         M::AcceptsEarlierRun => (CUTS, 3000),
     }
