@@ -10,6 +10,14 @@ pub(crate) struct Contender {
     pub(crate) settings: Settings,
 }
 
+impl Contender {
+    /// Names and values of the flags of `forebay serve`.
+    pub(crate) fn flags(&self) -> Vec<(&'static str, String)> {
+        let settings = &self.settings;
+        vec![("write-policy", settings.write_policy.to_string()), ("order", settings.order.to_string())]
+    }
+}
+
 /// The one that the others are compared with.
 pub(crate) const BASE: &str = "write_through";
 

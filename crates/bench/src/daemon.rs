@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use forebay_device::DeviceSpec;
 use rustix::process::Signal;
 
 use crate::BenchError;
@@ -21,18 +22,23 @@ pub(crate) struct Daemon {
 const NAME: &str = "bench";
 
 impl Daemon {
-    /// Serves `cache` and `backing` by NBD and, if the system lets it, through FUSE.
+    /// Serves `cache` and `backing` by NBD and, if the system lets it, through FUSE; with these settings.
     pub(crate) fn start(
         forebay: &Path,
         scratch: &Path,
-        cache: &Path,
-        backing: &Path,
+        cache: &DeviceSpec,
+        backing: &DeviceSpec,
         fuse: bool,
+        settings: &[(&str, String)],
     ) -> Result<Self, BenchError> {
         let (nbd, control) = (scratch.join("nbd.sock"), scratch.join("control.sock"));
         let mut command = Command::new(forebay);
         command.args(["--log", "error", "serve", "--name", NAME]);
-        command.arg("--cache").arg(cache).arg("--backing").arg(backing).arg("--control").arg(&control);
+        command.args(["--cache", &cache.to_string(), "--backing", &backing.to_string()]);
+        command.arg("--control").arg(&control);
+        for (key, value) in settings {
+            command.args([&format!("--{key}"), value]);
+        }
         command.arg("--nbd").arg(format!("unix:{}", nbd.display()));
         if fuse {
             command.arg("--fuse").arg(scratch.join("volume"));
@@ -57,8 +63,14 @@ impl Daemon {
     }
 
     fn tell(&self, command: &str) -> Result<String, BenchError> {
+        self.tell_with(command, &[])
+    }
+
+    fn tell_with(&self, command: &str, flags: &[&str]) -> Result<String, BenchError> {
         let output = Command::new(&self.forebay)
-            .args([command, NAME, "--control"])
+            .args([command, NAME])
+            .args(flags)
+            .arg("--control")
             .arg(&self.control)
             .stderr(Stdio::inherit())
             .output()
@@ -67,6 +79,13 @@ impl Daemon {
             true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
             false => Err(BenchError::Forebay(format!("`forebay {command}` failed"))),
         }
+    }
+
+    /// The volume's figures.
+    pub(crate) fn status(&self) -> Result<serde_json::Value, BenchError> {
+        let text = self.tell_with("status", &["--json"])?;
+        serde_json::from_str(&text)
+            .map_err(|e| BenchError::Forebay(format!("the daemon's status is no JSON: {e}")))
     }
 
     /// Makes a block device of the volume.

@@ -15,6 +15,7 @@ mod nbd_client;
 mod pages;
 mod plot;
 mod policies;
+mod postgresql;
 mod report;
 mod run;
 mod store;

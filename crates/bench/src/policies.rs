@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::contender::{BASE, Contender, contenders};
 use crate::loads::Kind;
 use crate::plot::Plot;
+use crate::postgresql::PostgreSql;
 use crate::report::{Figures, Report, Table};
 use crate::run::{Outcome, Scale, run};
 use crate::{BenchError, Options};
@@ -15,6 +16,13 @@ use crate::{BenchError, Options};
 const CACHE_PERCENT: u64 = 80;
 /// The load of the paper's Figure 13.
 const SIZED: Kind = Kind::FileServer;
+/// The name of the load that is a real database.
+const POSTGRESQL: &str = "tpcc_postgresql";
+
+/// Every load's name.
+fn loads() -> impl Iterator<Item = &'static str> {
+    Kind::ALL.into_iter().map(Kind::name).chain([POSTGRESQL])
+}
 
 /// Sizes and times.
 struct Plan {
@@ -34,8 +42,8 @@ impl Plan {
                 cache_percents: &[40, 120],
             },
             false => Self {
-                scale: Scale { working_set: 256 << 20, warm: ms(6000), time: ms(6000) },
-                rounds: 3,
+                scale: Scale { working_set: 256 << 20, warm: ms(5000), time: ms(5000) },
+                rounds: 2,
                 cache_percents: &[10, 20, 40, 60, 120],
             },
         }
@@ -69,20 +77,39 @@ impl Measured {
     }
 }
 
-type Key = (Kind, u64, String);
+type Key = (&'static str, u64, String);
 
 /// What has been measured, by load, size of the cache and contender.
 struct Results(BTreeMap<Key, Measured>);
 
 impl Results {
-    fn of(&self, kind: Kind, percent: u64, name: &str) -> Option<&Measured> {
-        self.0.get(&(kind, percent, name.to_owned()))
+    fn add(&mut self, load: &'static str, percent: u64, contender: &Contender, outcome: Outcome) {
+        self.0.entry((load, percent, contender.name.clone())).or_default().0.push(outcome);
+    }
+
+    fn of(&self, load: &'static str, percent: u64, name: &str) -> Option<&Measured> {
+        self.0.get(&(load, percent, name.to_owned()))
     }
 
     /// Throughput against write-through's in the same run, with the cache of Figure 12.
-    fn of_base(&self, kind: Kind, percent: u64, name: &str) -> Option<f64> {
-        let base = self.of(kind, CACHE_PERCENT, BASE)?.per_second();
-        Some(self.of(kind, percent, name)?.per_second() / base.max(1e-9))
+    fn of_base(&self, load: &'static str, percent: u64, name: &str) -> Option<f64> {
+        let base = self.of(load, CACHE_PERCENT, BASE)?.per_second();
+        Some(self.of(load, percent, name)?.per_second() / base.max(1e-9))
+    }
+}
+
+/// The database, if there is time and it can be run here.
+fn postgresql(options: &Options) -> Result<Option<PostgreSql>, BenchError> {
+    if options.quick {
+        eprintln!("{POSTGRESQL}: not measured with --quick");
+        return Ok(None);
+    }
+    match PostgreSql::missing() {
+        Some(why) => {
+            eprintln!("{POSTGRESQL}: not measured, because {why}");
+            Ok(None)
+        }
+        None => PostgreSql::prepare(&options.scratch).map(Some),
     }
 }
 
@@ -94,9 +121,16 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
     let plan = Plan::new(options.quick);
     let mut results = Results(BTreeMap::new());
     let contenders = contenders();
+    if let Some(database) = postgresql(options)? {
+        for contender in &contenders {
+            let outcome =
+                database.measure(&options.forebay, contender, plan.scale.warm, 2 * plan.scale.time)?;
+            results.add(POSTGRESQL, CACHE_PERCENT, contender, outcome);
+        }
+    }
     let mut measure = |kind: Kind, percent: u64, contender: &Contender| {
         let outcome = run(&options.scratch, kind, contender.settings, plan.cache_bytes(percent), plan.scale)?;
-        results.0.entry((kind, percent, contender.name.clone())).or_default().0.push(outcome);
+        results.add(kind.name(), percent, contender, outcome);
         Ok::<(), BenchError>(())
     };
     for _ in 0..plan.rounds {
@@ -113,43 +147,24 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
 fn report(results: &Results, contenders: &[Contender], plan: &Plan, quick: bool) -> Report {
     let mut figures = Figures::new();
     let mut charts = Vec::new();
-    for kind in Kind::ALL {
+    for load in loads() {
         let mut bars = Vec::new();
         for contender in contenders {
             let name = contender.name.as_str();
-            let Some(measured) = results.of(kind, CACHE_PERCENT, name) else { continue };
-            let ratio = results.of_base(kind, CACHE_PERCENT, name).unwrap_or_default();
+            let Some(measured) = results.of(load, CACHE_PERCENT, name) else { continue };
+            let ratio = results.of_base(load, CACHE_PERCENT, name).unwrap_or_default();
             bars.push((name.to_owned(), ratio));
-            let load = kind.name();
             if name != BASE {
                 figures.insert(format!("{load}_{name}_of_{BASE}"), ratio);
                 figures.insert(format!("{load}_{name}_staleness_seconds"), measured.staleness_seconds_max());
             }
             figures.insert(format!("{load}_{name}_backing_bytes_ratio"), measured.backing_ratio());
         }
-        charts
-            .push((format!("{}: operations a second against write-through (Figure 12)", kind.name()), bars));
-    }
-    let mut lines = Vec::new();
-    for contender in contenders {
-        let percents = plan.cache_percents.iter().copied().chain([CACHE_PERCENT]);
-        let mut points: Vec<(f64, f64)> = percents
-            .filter_map(|percent| Some((percent as f64, results.of_base(SIZED, percent, &contender.name)?)))
-            .collect();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        for (percent, ratio) in points.iter().filter(|p| p.0 != CACHE_PERCENT as f64) {
-            let name = format!("{}_cache_{percent}_percent_{}_of_{BASE}", SIZED.name(), contender.name);
-            figures.insert(name, *ratio);
+        if !bars.is_empty() {
+            charts.push((format!("{load}: operations a second against write-through (Figure 12)"), bars));
         }
-        lines.push((contender.name.clone(), points));
     }
-    let sizes = Plot {
-        title: format!("{}: sensitivity to the size of the cache (Figure 13)", SIZED.name()),
-        x_label: "cache, % of the working set".into(),
-        y_label: format!("against write-through at {CACHE_PERCENT} %"),
-        lines,
-        mark: None,
-    };
+    let sizes = sizes(results, contenders, plan, &mut figures);
     let how = if quick { "one short round" } else { "medians of the rounds" };
     let title = format!(
         "Write policies in front of a store with an access time of 2 ms, cache {CACHE_PERCENT} % of the working set, relative to \
@@ -159,6 +174,32 @@ fn report(results: &Results, contenders: &[Contender], plan: &Plan, quick: bool)
     Report { name: "policies", title, figures, charts, plots: vec![sizes], tables }
 }
 
+/// The paper's Figure 13, whose numbers join the figures.
+fn sizes(results: &Results, contenders: &[Contender], plan: &Plan, figures: &mut Figures) -> Plot {
+    let mut lines = Vec::new();
+    for contender in contenders {
+        let percents = plan.cache_percents.iter().copied().chain([CACHE_PERCENT]);
+        let mut points: Vec<(f64, f64)> = percents
+            .filter_map(|percent| {
+                Some((percent as f64, results.of_base(SIZED.name(), percent, &contender.name)?))
+            })
+            .collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (percent, ratio) in points.iter().filter(|p| p.0 != CACHE_PERCENT as f64) {
+            let name = format!("{}_cache_{percent}_percent_{}_of_{BASE}", SIZED.name(), contender.name);
+            figures.insert(name, *ratio);
+        }
+        lines.push((contender.name.clone(), points));
+    }
+    Plot {
+        title: format!("{}: sensitivity to the size of the cache (Figure 13)", SIZED.name()),
+        x_label: "cache, % of the working set".into(),
+        y_label: format!("against write-through at {CACHE_PERCENT} %"),
+        lines,
+        mark: None,
+    }
+}
+
 /// What the paper says of a policy: the least and the most throughput against write-through, over its benchmarks. (Its text
 /// gives these; the bars of Figure 12 have no numbers.)
 const PAPER: &[(&str, f64, f64)] = &[("ordered", 1.1, 8.0), ("journaled", 1.5, 10.0)];
@@ -166,9 +207,8 @@ const PAPER: &[(&str, f64, f64)] = &[("ordered", 1.1, 8.0), ("journaled", 1.5, 1
 fn beside_the_paper(results: &Results, contenders: &[Contender]) -> Table {
     let mut rows = Vec::new();
     for contender in contenders.iter().filter(|c| c.name != BASE) {
-        let mut ratios: Vec<(f64, &str)> = Kind::ALL
-            .iter()
-            .filter_map(|kind| Some((results.of_base(*kind, CACHE_PERCENT, &contender.name)?, kind.name())))
+        let mut ratios: Vec<(f64, &str)> = loads()
+            .filter_map(|load| Some((results.of_base(load, CACHE_PERCENT, &contender.name)?, load)))
             .collect();
         ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
         let (Some(least), Some(most)) = (ratios.first(), ratios.last()) else { continue };

@@ -64,6 +64,16 @@ fn spec(kind: &str, path: &Path, settings: &str) -> Result<DeviceSpec, BenchErro
     text.parse().map_err(|e: forebay_device::UnknownDevice| BenchError::Forebay(e.to_string()))
 }
 
+/// A file as the emulated backing.
+pub(crate) fn backing_spec(path: &Path) -> Result<DeviceSpec, BenchError> {
+    spec(BACKING, path, BACKING_SETTINGS)
+}
+
+/// A file as the emulated cache.
+pub(crate) fn cache_spec(path: &Path) -> Result<DeviceSpec, BenchError> {
+    spec(CACHE, path, CACHE_SETTINGS)
+}
+
 fn forebay(error: impl std::fmt::Display) -> BenchError {
     BenchError::Forebay(error.to_string())
 }
@@ -94,8 +104,7 @@ fn open(dir: &Path, volume_bytes: u64, cache_bytes: u64, settings: Settings) -> 
         force: false,
     };
     format(&options, &mut |_, _| {}).map_err(forebay)?;
-    let cache = spec(CACHE, &cache, CACHE_SETTINGS)?;
-    let mut config = VolumeConfig::new("bench", Some(cache), spec(BACKING, &backing, BACKING_SETTINGS)?);
+    let mut config = VolumeConfig::new("bench", Some(cache_spec(&cache)?), backing_spec(&backing)?);
     config.settings = settings;
     Volume::open(config).map_err(forebay)
 }
