@@ -69,6 +69,8 @@ pub enum Criticality {
     Direct,
     /// Its issuer holds something that a critical task waits for.
     Inherited,
+    /// A critical task came to wait for the write itself after it was issued.
+    Awaited,
 }
 
 /// Answer to an [`Op`].

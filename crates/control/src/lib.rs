@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod explain;
 mod metrics;
 mod protocol;
 mod server;
@@ -15,6 +16,7 @@ mod status;
 mod timestamp;
 
 pub use client::{Client, ClientError};
+pub use explain::{ExplainRow, Explanation, InheritedRow, WaitRow};
 pub use metrics::prometheus;
 pub use protocol::{Answer, ControlError, FailureKind, Line, Progress, Request, parse_line, parse_request};
 pub use server::{CONNECTIONS_MAX, Controller, LINE_BYTES_MAX, Server};

@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::VolumeStatus;
+use crate::{Explanation, VolumeStatus, WaitRow};
 
 /// What a client asks. The wire form is one JSON object with the command's name under `command`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,16 @@ pub enum Request {
         volume: String,
         /// Names and values, spelled as on the command line.
         settings: Vec<(String, String)>,
+    },
+    /// Why writes of a volume went where they went; answered by an account.
+    Explain {
+        /// The volume's name.
+        volume: String,
+    },
+    /// What critical tasks waited for.
+    Waits {
+        /// The volume's name.
+        volume: String,
     },
     /// Make a kernel block device of a volume; answered by its path.
     Attach {
@@ -58,6 +68,10 @@ pub enum Answer {
     Volumes(Vec<VolumeStatus>),
     /// Path of the kernel block device.
     Device(String),
+    /// The account that was asked for.
+    Explanation(Explanation),
+    /// The waits that were asked for.
+    Waits(Vec<WaitRow>),
 }
 
 /// How far a long command has come.
@@ -157,6 +171,7 @@ mod tests {
     fn requests_have_the_documented_wire_form() {
         let cases = [
             (Request::Status { volume: None }, r#"{"command":"status"}"#),
+            (Request::Explain { volume: "db".into() }, r#"{"command":"explain","volume":"db"}"#),
             (Request::Flush { volume: "db".into() }, r#"{"command":"flush","volume":"db"}"#),
             (
                 Request::Set { volume: "db".into(), settings: vec![("on-full".into(), "wait".into())] },

@@ -159,6 +159,8 @@ described! {
         Counter("forebay_writes_reissued_total") => writes_reissued: u64,
         #[doc = "Writes by why they entered the cache or went past it; a key for each reason, [listed here](../guide/admission.md#reasons)."]
         Counters("forebay_writes_by_reason_total", "reason") => writes_by_reason: BTreeMap<String, u64>,
+        #[doc = "Sources of criticality that are missing though admission asks for them, and why; empty if all is there."]
+        Detail => criticality_missing: Vec<String>,
         #[doc = "Times that a write had to wait because the cache was full."]
         Counter("forebay_stalls_total") => stalls: u64,
         #[doc = "Requests answered with an error."]
@@ -199,6 +201,7 @@ impl VolumeStatus {
                     "exports" => serde_json::json!(["unix:/tmp/s"]),
                     "pid" => serde_json::json!(77),
                     "backing_consistent" => serde_json::json!(true),
+                    "criticality_missing" => serde_json::json!([]),
                     "ranges" => serde_json::json!("0-4096"),
                     "cache_durability" | "backing_durability" => serde_json::json!("much"),
                     _ => serde_json::Value::Null,

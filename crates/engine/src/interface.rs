@@ -2,7 +2,7 @@
 
 use forebay_block::{DeviceOp, DeviceResult, IoError, Op, Origin, Reply, Seq};
 use forebay_format::Layout;
-use forebay_policy::{Ranges, ReasonCounts, Settings};
+use forebay_policy::{AdmissionReason, Ranges, ReasonCounts, Settings};
 use thiserror::Error;
 
 /// Names a client's request until its [`Effect::Reply`]; chosen by the host, unique while outstanding.
@@ -118,6 +118,15 @@ pub enum Effect {
         id: RequestId,
         /// The outcome.
         result: Result<Reply, IoError>,
+    },
+    /// A write is about to be answered with success: why it went where it went.
+    Admitted {
+        /// The request's name.
+        id: RequestId,
+        /// Why.
+        reason: AdmissionReason,
+        /// Bytes that it carried.
+        bytes: u64,
     },
     /// Answer a control command.
     CommandDone {

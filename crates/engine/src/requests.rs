@@ -528,6 +528,8 @@ impl Engine {
                     self.order.flushed(self.log.written_upto());
                 }
                 self.figures.reasons.count(request.reason);
+                let (reason, bytes) = (request.reason, request.bytes);
+                self.effects.push(Effect::Admitted { id, reason, bytes });
                 match request.reason.is_cached() {
                     true => self.figures.writes_admitted += 1,
                     false => self.figures.writes_bypassed += 1,

@@ -64,6 +64,12 @@ commands! {
     Status => status,
     /// Write everything that the cache holds to the backing, and wait
     Flush => flush,
+    /// Show why writes were cached or bypassed
+    Explain => explain,
+    /// Show what critical tasks waited for
+    Waits => waits,
+    /// Run a program that works for requests
+    Run => run,
     /// Change settings of a running volume
     Set => set,
     /// Verify a cache image without an engine

@@ -5,17 +5,20 @@ pub mod bench;
 pub mod check;
 pub mod completions;
 pub mod detach;
+pub mod explain;
 pub mod flush;
 pub mod format;
 pub mod grow;
 pub mod inspect;
 pub mod man;
+pub mod run;
 pub mod serve;
 pub mod set;
 pub mod shrink;
 pub mod sim;
 pub mod status;
 pub mod tune;
+pub mod waits;
 
 use std::path::PathBuf;
 

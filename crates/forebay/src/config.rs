@@ -22,6 +22,9 @@ pub struct Config {
     pub tls: Option<PathBuf>,
     /// Whether they must show a certificate, too.
     pub tls_verify_clients: Option<bool>,
+    /// Who is critical: names of rule sets, or files.
+    #[serde(default)]
+    pub rules: Vec<String>,
     /// The volumes.
     #[serde(default)]
     pub volume: Vec<VolumeConfig>,

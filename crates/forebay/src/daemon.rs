@@ -21,6 +21,7 @@ use crate::plan::Plan;
 use crate::served::Served;
 use crate::service_manager::{Watchdog, tell};
 use crate::stop::{self, StopReason};
+use crate::tracking::Tracking;
 
 /// How long NBD clients have to take their last answers when the daemon stops.
 const NBD_GRACE: Duration = Duration::from_secs(5);
@@ -95,6 +96,7 @@ struct Daemon {
     volumes: Mutex<BTreeMap<String, Arc<Served>>>,
     nbd: Mutex<Vec<NbdServer>>,
     tls: Option<TlsSettings>,
+    tracking: Arc<Tracking>,
     /// Where files for loop devices are made.
     directory: PathBuf,
     reasons: Sender<StopReason>,
@@ -109,10 +111,11 @@ impl Daemon {
     /// Starts the volumes; if one does not start, those before it are stopped.
     fn start(plan: Plan, sockets: &[PathBuf], reasons: Sender<StopReason>) -> Result<Self, Failure> {
         let directory = sockets.first().and_then(|s| s.parent()).unwrap_or(Path::new("")).to_owned();
-        let daemon =
-            Self { volumes: Mutex::default(), nbd: Mutex::default(), tls: plan.tls, directory, reasons };
+        let tracking = Arc::new(Tracking::new(plan.rules));
+        let (volumes, nbd, tls) = (Mutex::default(), Mutex::default(), plan.tls);
+        let daemon = Self { volumes, nbd, tls, tracking, directory, reasons };
         for volume in plan.volumes {
-            match Served::start(volume) {
+            match Served::start(volume, Arc::clone(&daemon.tracking)) {
                 Ok(served) => {
                     hold(&daemon.volumes).insert(served.name().to_owned(), Arc::new(served));
                 }
@@ -253,6 +256,8 @@ impl Controller for Daemon {
             Request::Status { volume: Some(name) } => Ok(Answer::Volumes(vec![self.volume(&name)?.status()])),
             Request::Flush { volume } => self.volume(&volume)?.flush(progress).map(|()| Answer::Done),
             Request::Set { volume, settings } => self.volume(&volume)?.set(&settings).map(|()| Answer::Done),
+            Request::Explain { volume } => Ok(Answer::Explanation(self.volume(&volume)?.explanation())),
+            Request::Waits { volume } => self.volume(&volume).map(|_| Answer::Waits(self.tracking.waits())),
             Request::Attach { volume } => {
                 let device = self.volume(&volume)?.attach(&self.directory)?;
                 Ok(Answer::Device(device.display().to_string()))

@@ -21,6 +21,8 @@ pub struct Surroundings {
     pub device: Option<String>,
     /// What the admission policy `range` lets in.
     pub ranges: String,
+    /// Sources of criticality that are missing.
+    pub criticality_missing: Vec<String>,
     /// Where the volume is offered.
     pub exports: Vec<String>,
     /// Since the volume began to start.
@@ -64,6 +66,7 @@ pub fn volume_status(
         order: settings.order.to_string(),
         admission: settings.admission.to_string(),
         ranges: around.ranges,
+        criticality_missing: around.criticality_missing,
         on_full: settings.on_full.to_string(),
         durability: settings.durability.to_string(),
         cache: plan.cache.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -141,6 +144,7 @@ mod tests {
             backing_durability: String::new(),
             device: None,
             ranges: String::new(),
+            criticality_missing: Vec::new(),
             exports: Vec::new(),
             uptime: Duration::from_secs(5),
         };

@@ -17,6 +17,7 @@ mod served;
 mod service_manager;
 mod size;
 mod stop;
+mod tracking;
 mod trouble;
 mod volume_name;
 

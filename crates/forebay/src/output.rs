@@ -8,12 +8,16 @@ use crate::cli::{Failure, Outcome};
 
 /// Prints `text`, which ends its own lines, at once. A reader that has gone (`forebay status | head`) is no failure.
 pub fn print(text: &str) -> Outcome {
+    print_while_read(text).map(|_| ())
+}
+
+/// The same; false if the reader has gone.
+pub fn print_while_read(text: &str) -> Result<bool, Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::new(FailureKind::Failed, format!("cannot write to standard output: {e}")))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(Failure::new(FailureKind::Failed, format!("cannot write to standard output: {e}"))),
     }
 }
 

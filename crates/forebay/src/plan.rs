@@ -8,6 +8,7 @@ use forebay_device::DeviceSpec;
 use forebay_device::decorate::{BadDecoration, Decoration};
 use forebay_nbd::{Address, TlsSettings};
 use forebay_policy::{Ranges, Settings};
+use forebay_tracker::{PRESETS, Rules, RulesError};
 
 use crate::cli::Failure;
 use crate::commands::serve::Args;
@@ -50,6 +51,8 @@ pub struct Plan {
     pub volumes: Vec<VolumePlan>,
     /// TLS for NBD clients on TCP.
     pub tls: Option<TlsSettings>,
+    /// Who is critical.
+    pub rules: Rules,
 }
 
 /// One volume.
@@ -116,6 +119,7 @@ impl Plan {
                 args.tls.or(config.tls),
                 args.tls_verify_clients || config.tls_verify_clients.unwrap_or(false),
             )?,
+            rules: rules(if args.rules.is_empty() { &config.rules } else { &args.rules })?,
             control: args.control.or(config.control),
             destage_on_stop: args.destage_on_stop.or(config.destage_on_stop).unwrap_or(false),
             volumes: config
@@ -125,6 +129,24 @@ impl Plan {
                 .collect::<Result<_, _>>()?,
         })
     }
+}
+
+fn rules(names: &[String]) -> Result<Rules, Failure> {
+    let mut all = Rules::default();
+    for name in names {
+        let wrong = |e: RulesError| usage(format!("rules of {name}: {e}"));
+        let rules = match Rules::preset(name) {
+            Some(rules) => rules,
+            None if name.contains(['/', '.']) => Rules::parse(&read_text(Path::new(name))?).map_err(wrong)?,
+            None => {
+                let presets: Vec<&str> = PRESETS.iter().map(|(preset, _)| *preset).collect();
+                let presets = presets.join(", ");
+                return Err(usage(format!("there are no rules '{name}'; give one of {presets}, or a file")));
+            }
+        };
+        all.extend(rules).map_err(wrong)?;
+    }
+    Ok(all)
 }
 
 fn tls(directory: Option<PathBuf>, verify_clients: bool) -> Result<Option<TlsSettings>, Failure> {
@@ -231,6 +253,11 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
 /// # Errors
 /// One sentence: where in the file, what is wrong, and which name was probably meant.
 fn read_config(path: &Path) -> Result<Config, Failure> {
+    let text = read_text(path)?;
+    Config::parse(&text).map_err(|e| Failure::new(FailureKind::Usage, format!("{}:{e}", path.display())))
+}
+
+fn read_text(path: &Path) -> Result<String, Failure> {
     let failed = |e: std::io::Error| {
         Failure::new(FailureKind::Failed, format!("cannot read the configuration {}: {e}", path.display()))
     };
@@ -240,8 +267,7 @@ fn read_config(path: &Path) -> Result<Config, Failure> {
             format!("the configuration {} is longer than {FILE_BYTES_MAX} bytes", path.display()),
         ));
     }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    Config::parse(&text).map_err(|e| Failure::new(FailureKind::Usage, format!("{}:{e}", path.display())))
+    std::fs::read_to_string(path).map_err(failed)
 }
 
 #[cfg(test)]
@@ -326,6 +352,10 @@ mod tests {
             (&["--config", path, "--cache", "c"], "choose one with --name"),
             (&["--config", path, "--name", "c"], "has no volume 'c'"),
             (&["--config", empty.path().to_str().unwrap()], "has no [[volume]]"),
+            (
+                &["--name", "db", "--cache", "c", "--backing", "b", "--rules", "oracle"],
+                "postgresql, redis, mariadb, mongodb",
+            ),
             (&["--name", "db", "--cache", "floppy:c", "--backing", "b"], "pmem:PATH"),
             (&["--name", "db", "--cache", "c", "--backing", "emulate:remote"], "file=PATH is missing"),
         ] {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_block::BlockService;
-use forebay_control::{FailureKind, Progress, VolumeStatus};
+use forebay_control::{Explanation, FailureKind, Progress, VolumeStatus};
 use forebay_device::decorate::{self, Recorders};
 use forebay_device::{Device, Survives};
 use forebay_engine::Role;
@@ -18,6 +18,7 @@ use crate::cli::{Failure, Outcome};
 use crate::failure::{from_fuse, from_host};
 use crate::figures::{Surroundings, volume_status};
 use crate::plan::VolumePlan;
+use crate::tracking::{Link, TrackedVolume, Tracking};
 use crate::trouble::Trouble;
 
 /// How often a client that waits for a flush hears how far it is.
@@ -41,6 +42,9 @@ pub struct Served {
     /// `None` once it has been told to end.
     volume: Mutex<Option<Volume>>,
     kernel: Mutex<Kernel>,
+    /// Who writes to the loop device, and why its writes went where they went.
+    link: Arc<Link>,
+    tracking: Arc<Tracking>,
     /// Apart from `kernel`, so that a status need not wait for an attach.
     device: Mutex<Option<PathBuf>>,
     /// Where NBD clients are served.
@@ -58,7 +62,7 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Served {
     /// Starts the volume and, if the plan says so, its file.
-    pub fn start(plan: VolumePlan) -> Result<Self, Failure> {
+    pub fn start(plan: VolumePlan, tracking: Arc<Tracking>) -> Result<Self, Failure> {
         let started = Instant::now();
         let recorders =
             Recorders::start(plan.decorate.iter().map(|d| &d.decoration)).map_err(|(path, e)| {
@@ -78,10 +82,15 @@ impl Served {
         );
         let handle = volume.handle();
         warn_of_weak_devices(&plan, &handle);
+        let link = Arc::new(Link::default());
+        let account = Arc::clone(&link);
+        handle.observe(Box::new(move |origin, reason, bytes| account.admitted(origin, reason, bytes)));
         let served = Self {
             handle,
             volume: Mutex::new(Some(volume)),
             kernel: Mutex::default(),
+            link,
+            tracking,
             device: Mutex::default(),
             nbd: Mutex::default(),
             trouble: Mutex::default(),
@@ -113,6 +122,16 @@ impl Served {
         Arc::new(self.handle.clone())
     }
 
+    /// What the frontend of the block device speaks to.
+    fn tracked(&self) -> Arc<dyn BlockService> {
+        Arc::new(TrackedVolume::new(self.handle.clone(), Arc::clone(&self.link)))
+    }
+
+    /// Why its writes went where they went.
+    pub fn explanation(&self) -> Explanation {
+        self.link.explanation()
+    }
+
     /// Notes where NBD clients are served.
     pub fn set_nbd(&self, addresses: Vec<String>) {
         *hold(&self.nbd) = addresses;
@@ -126,7 +145,7 @@ impl Served {
     }
 
     fn mount(&self, file: &Path) -> Result<FuseExport, Failure> {
-        FuseExport::mount(file, self.service(), FuseOptions::default()).map_err(|e| from_fuse(&e))
+        FuseExport::mount(file, self.tracked(), FuseOptions::default()).map_err(|e| from_fuse(&e))
     }
 
     /// Makes a kernel block device of the volume, or returns the one that there is. A file for it is made in
@@ -150,6 +169,7 @@ impl Served {
                     direct_io = attachment.direct_io(),
                     "attached"
                 );
+                self.link.follow(&device, &self.tracking, &self.handle);
                 *hold(&self.device) = Some(device.clone());
                 kernel.attachment = Some(attachment);
                 Ok(device)
@@ -169,6 +189,7 @@ impl Served {
             return Ok(false);
         };
         attachment.detach(false).map_err(|e| from_fuse(&e))?;
+        self.link.unfollow();
         kernel.attachment = None;
         *hold(&self.device) = None;
         take_file(&mut kernel)?;
@@ -190,6 +211,10 @@ impl Served {
             self.handle.set_ranges(ranges).map_err(|e| from_host(&e))?;
         }
         self.handle.set(new).map_err(|e| from_host(&e))?;
+        let device = hold(&self.device).clone();
+        if let Some(device) = device {
+            self.link.follow(&device, &self.tracking, &self.handle);
+        }
         tracing::info!(volume = self.plan.name, settings = ?new, "settings changed");
         Ok(())
     }
@@ -281,11 +306,17 @@ impl Served {
         let settings = self.handle.settings();
         let wall_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
         let device = hold(&self.device).as_ref().map(|d| d.display().to_string());
+        let attached = device.is_some();
+        let criticality_missing = match self.plan.critical {
+            true => Vec::new(),
+            false => self.tracking.missing(settings.admission, attached),
+        };
         let around = Surroundings {
             size_bytes: self.handle.info().size_bytes,
             cache_durability: self.handle.cache().map(|c| c.durability.to_owned()).unwrap_or_default(),
             backing_durability: self.handle.backing().durability.to_owned(),
             device,
+            criticality_missing,
             ranges: self.handle.ranges().to_string(),
             exports: self.exports(),
             uptime: self.started.elapsed(),

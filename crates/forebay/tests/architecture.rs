@@ -22,6 +22,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("forebay-nbd", &["forebay-block"]),
     ("forebay-fuse", &["forebay-block"]),
+    ("forebay-tracker", &["forebay-block"]),
+    // It is for applications.
+    ("forebay-hint", &[]),
     ("forebay-verify", &["forebay-block", "forebay-format"]),
     ("forebay-bench", &["forebay-block", "forebay-device", "forebay-host", "forebay-nbd", "forebay-policy"]),
     // It judges the others, so that it may share no mistake with them.
@@ -43,7 +46,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 const PURE: &[&str] = &["crc-fast", "foldhash", "thiserror", "zerocopy"];
 
 /// Crates with code that cannot be proved by the compiler: system calls, mappings, FFI.
-const UNSAFE: &[&str] = &["forebay-block", "forebay-device", "forebay-fuse", "forebay-nbd"];
+const UNSAFE: &[&str] =
+    &["forebay-block", "forebay-device", "forebay-fuse", "forebay-hint", "forebay-nbd", "forebay-tracker"];
 
 fn metadata() -> Metadata {
     MetadataCommand::new()

@@ -15,7 +15,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_block::{Completion, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Reply};
+use forebay_block::{Completion, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Origin, Reply};
 use forebay_device::{Clock, Ring};
 use forebay_engine::{Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role};
 
@@ -32,6 +32,7 @@ const HOST_TAGS: u64 = 1 << 63;
 struct Outstanding {
     done: Completion,
     bytes: u64,
+    origin: Origin,
     /// Where a question about allocation begins.
     status_offset: Option<u64>,
 }
@@ -175,7 +176,7 @@ impl Driver {
                 Op::Status { offset, .. } => Some(offset),
                 _ => None,
             };
-            self.requests.insert(id, Outstanding { done, bytes: bytes_of(&op), status_offset });
+            self.requests.insert(id, Outstanding { done, bytes: bytes_of(&op), origin, status_offset });
             self.core.handle(Event::Request { id, op, origin }, now);
         }
         self.incoming = incoming;
@@ -218,6 +219,11 @@ impl Driver {
         match effect {
             Effect::Io { id, role, op, class: _ } => self.start(id.0, role, op, now),
             Effect::Reply { .. } => {}
+            Effect::Admitted { id, reason, bytes } => {
+                if let (Some(observe), Some(request)) = (self.shared.observer.get(), self.requests.get(&id)) {
+                    observe(&request.origin, reason, bytes);
+                }
+            }
             Effect::CommandDone { id, result } => match self.commands.remove(&id) {
                 Some(done) => done(result),
                 // Only the host's own command to stop has nobody waiting for it.

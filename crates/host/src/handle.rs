@@ -1,12 +1,12 @@
 //! The handle to a volume that frontends and the control socket hold.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use forebay_block::{BlockService, Completion, ErrorKind, IoError, Op, Origin, VolumeInfo};
 use forebay_device::{DeviceInfo, Waker};
 use forebay_engine::{Command, Status};
-use forebay_policy::{Ranges, Settings};
+use forebay_policy::{AdmissionReason, Ranges, Settings};
 
 use crate::error::HostError;
 use crate::queue::{Ending, Incoming, Message, REQUEST_BYTES_MAX, RequestQueue};
@@ -14,6 +14,10 @@ use crate::queue::{Ending, Incoming, Message, REQUEST_BYTES_MAX, RequestQueue};
 /// How long [`VolumeHandle::status`] waits for fresh figures before it takes the last ones: the volume's thread never
 /// blocks for long, but for a mapped device that syncs.
 const STATUS_WAIT_MAX: Duration = Duration::from_millis(500);
+
+/// Told, on the volume's thread, of each write that is acknowledged: who issued it, why it went where it went, and its bytes. It
+/// must not block.
+pub type Observer = Box<dyn Fn(&Origin, AdmissionReason, u64) + Send + Sync>;
 
 #[derive(Default)]
 struct Published {
@@ -29,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) cache: Option<DeviceInfo>,
     pub(crate) backing: DeviceInfo,
     pub(crate) queue: RequestQueue,
+    pub(crate) observer: OnceLock<Observer>,
     published: Mutex<Published>,
     fresh: Condvar,
 }
@@ -47,6 +52,7 @@ impl Shared {
             cache,
             backing,
             queue: RequestQueue::new(waker),
+            observer: OnceLock::new(),
             published: Mutex::new(published),
             fresh: Condvar::new(),
         }
@@ -131,6 +137,12 @@ impl VolumeHandle {
         self.command(Command::SetRanges(ranges.clone()))?;
         self.0.published().ranges = ranges;
         Ok(())
+    }
+
+    /// Has `observer` told of every write why it went where it went. Only the first one counts.
+    pub fn observe(&self, observer: Observer) {
+        // A second one would be a mistake of the caller's, and do no harm.
+        let _ = self.0.observer.set(observer);
     }
 
     /// Says that a critical task waits for outstanding writes of `len` bytes from `offset` on: only a hint. False if the

@@ -22,7 +22,7 @@ mod volume;
 
 pub use error::{CacheContent, ErrorClass, HostError};
 pub use format::{FormatOptions, Formatted, format};
-pub use handle::VolumeHandle;
+pub use handle::{Observer, VolumeHandle};
 pub use label::{LABEL_SUFFIX, LabelPlace};
 pub use queue::{Ending, REQUEST_BYTES_MAX, REQUEST_BYTES_TOTAL_MAX, REQUESTS_MAX};
 pub use resize::{grow, release, shrink};

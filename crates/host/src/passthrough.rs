@@ -128,6 +128,10 @@ impl PassThrough {
             Some(Purpose::Request { id, op, .. }) => {
                 if result.is_ok() {
                     self.count(&op);
+                    if let Op::Write { .. } | Op::Zero { .. } = &op {
+                        let bytes = crate::queue::bytes_of(&op);
+                        self.effects.push(Effect::Admitted { id, reason: AdmissionReason::NoCache, bytes });
+                    }
                 }
                 let reply = result.map(|data| match op {
                     Op::Read { .. } => Reply::Data(data.unwrap_or_else(|| Buf::zeroed(0))),

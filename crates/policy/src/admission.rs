@@ -134,6 +134,7 @@ impl Admission {
             Self::Cp | Self::CpPi | Self::CpPiIoi => match write.origin.criticality {
                 Criticality::Direct if sync => Decision::Cache(Why::Direct),
                 Criticality::Inherited if sync && inherits => Decision::Cache(Why::Inherited),
+                Criticality::Awaited if self.reissues() => Decision::Cache(Why::Reissued),
                 _ => Decision::Bypass(Why::NotCritical),
             },
         }
@@ -157,18 +158,18 @@ mod tests {
     /// ATC'15, section 4: each policy admits what the one below it does, and more.
     #[test]
     fn each_policy_admits_what_its_name_says() {
-        use Criticality::{Direct, Inherited, None};
+        use Criticality::{Awaited, Direct, Inherited, None};
         let rows = [
-            (Admission::All, [true; 6]),
-            (Admission::Sync, [false, true, false, true, false, true]),
-            (Admission::Range, [false; 6]),
-            (Admission::Cp, [false, false, false, true, false, false]),
-            (Admission::CpPi, [false, false, false, true, false, true]),
-            (Admission::CpPiIoi, [false, false, false, true, false, true]),
+            (Admission::All, [true; 8]),
+            (Admission::Sync, [false, true, false, true, false, true, false, true]),
+            (Admission::Range, [false; 8]),
+            (Admission::Cp, [false, false, false, true, false, false, false, false]),
+            (Admission::CpPi, [false, false, false, true, false, true, false, false]),
+            (Admission::CpPiIoi, [false, false, false, true, false, true, true, true]),
         ];
         assert_eq!(rows.len(), Admission::ALL.len());
         for (admission, expected) in rows {
-            let cases = [None, Direct, Inherited].into_iter().flat_map(|c| [(false, c), (true, c)]);
+            let cases = [None, Direct, Inherited, Awaited].into_iter().flat_map(|c| [(false, c), (true, c)]);
             for ((sync, criticality), cached) in cases.zip(expected) {
                 let decision = decide(admission, sync, criticality, false);
                 assert_eq!(

@@ -212,6 +212,7 @@ impl<'w, S: Subject> Life<'w, S> {
     fn carry_out(&mut self, effect: Effect) -> Result<(), Interrupt> {
         match effect {
             Effect::Io { id, role, op, class: _ } => self.start_io(id, role, op),
+            Effect::Admitted { .. } => Ok(()),
             Effect::Reply { id, result } => self.reply(id, result),
             Effect::CommandDone { id, result } => self.command_done(id, result),
             Effect::Recovered(result) => {

@@ -60,9 +60,11 @@ impl fmt::Display for Action {
         match self {
             Self::Read { offset, len } => write!(f, "read {offset} {len}"),
             Self::Write { offset, len, fua, sync, criticality } => {
-                let (direct, inherited) =
-                    (*criticality == Criticality::Direct, *criticality == Criticality::Inherited);
-                let flags = [(*fua, "fua"), (*sync, "sync"), (direct, "critical"), (inherited, "inherited")];
+                let is = |c| *criticality == c;
+                let (direct, inherited) = (is(Criticality::Direct), is(Criticality::Inherited));
+                let awaited = (is(Criticality::Awaited), "awaited");
+                let flags =
+                    [(*fua, "fua"), (*sync, "sync"), (direct, "critical"), (inherited, "inherited"), awaited];
                 write!(f, "write {offset} {len}{}", Flags(&flags))
             }
             Self::Zero { offset, len, fua, unmap } => {

@@ -256,6 +256,7 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Io { id, role, op, .. } => self.ios.push((id, role, op)),
+                Effect::Admitted { .. } => {}
                 Effect::Reply { id, result } => self.answered(id.0, result),
                 Effect::CommandDone { id, result } => {
                     self.commands.insert(id.0, result);

@@ -143,6 +143,9 @@ fn text(v: &VolumeStatus) -> String {
     if !reasons.is_empty() {
         row("because", reasons.join(", "));
     }
+    for missing in &v.criticality_missing {
+        row("not known", missing.clone());
+    }
     if v.checksum_failures + v.cache_errors + v.backing_errors > 0 {
         row(
             "faults",

@@ -122,11 +122,13 @@ impl<'a> Words<'a> {
             "read" => Action::Read { offset: self.number()?, len: self.number()? },
             "write" => {
                 let (offset, len) = (self.number()?, self.number()?);
-                let [fua, sync, direct, inherited] = self.flags(["fua", "sync", "critical", "inherited"])?;
-                let criticality = match (direct, inherited) {
-                    (true, _) => Criticality::Direct,
-                    (false, true) => Criticality::Inherited,
-                    (false, false) => Criticality::None,
+                let [fua, sync, direct, inherited, awaited] =
+                    self.flags(["fua", "sync", "critical", "inherited", "awaited"])?;
+                let criticality = match (direct, inherited, awaited) {
+                    (true, ..) => Criticality::Direct,
+                    (_, true, _) => Criticality::Inherited,
+                    (.., true) => Criticality::Awaited,
+                    _ => Criticality::None,
                 };
                 Action::Write { offset, len, fua, sync, criticality }
             }

@@ -1,0 +1,55 @@
+//! Why writes went where they went, and what critical tasks waited for: the answers behind `forebay explain` and `forebay waits`.
+
+use serde::{Deserialize, Serialize};
+
+/// Writes of one task, kind of data and reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainRow {
+    /// What the rules call the task, else its name; `client` if it is not known, `other` for what is too much to list.
+    pub task: String,
+    /// `journal`, `metadata` or `data`.
+    pub data: String,
+    /// The reason, as in `writes_by_reason`.
+    pub reason: String,
+    /// Whether they are in the cache.
+    pub cached: bool,
+    /// How many.
+    pub writes: u64,
+    /// Bytes that they carried.
+    pub bytes: u64,
+}
+
+/// Writes of a task that were critical only because a critical task waited for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InheritedRow {
+    /// The task that wrote.
+    pub task: String,
+    /// What the critical task waited for: `mutex`, `rwsem`, `futex`, `journal`, `writeback`, `buffer`, `throttle` or `io`.
+    pub through: String,
+    /// How many.
+    pub writes: u64,
+}
+
+/// The account of a volume, since the daemon started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// By task, data and reason.
+    pub rows: Vec<ExplainRow>,
+    /// How criticality was inherited.
+    pub inherited: Vec<InheritedRow>,
+}
+
+/// Waits of critical tasks of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitRow {
+    /// As [`InheritedRow::through`].
+    pub kind: String,
+    /// How many.
+    pub count: u64,
+    /// How long in all, in microseconds.
+    pub total_us: u64,
+    /// How long on average, in microseconds.
+    pub average_us: u64,
+    /// The longest, in microseconds.
+    pub max_us: u64,
+}

@@ -1,0 +1,132 @@
+//! `forebay explain`: why writes were cached or bypassed.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_control::{Answer, Explanation, FailureKind, Request};
+
+use super::ask;
+use crate::cli::{Failure, Outcome};
+use crate::output::{print, print_json, print_while_read};
+use crate::size;
+use crate::volume_name;
+
+/// How often `--follow` looks.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+
+/// Arguments of `forebay explain`.
+#[derive(clap::Args)]
+#[command(after_help = "Example: forebay explain db --follow\n\n\
+Writes by task, kind of data and reason since the daemon started. Tasks are known of a volume that is attached as a block device, where \
+--rules or an admission policy ask for them; other writes are those of `client`.")]
+pub struct Args {
+    /// The volume
+    #[arg(value_parser = volume_name::parse)]
+    name: String,
+
+    /// Show the writes of each second, until interrupted
+    #[arg(long)]
+    follow: bool,
+
+    /// Print JSON; with --follow one object a line
+    #[arg(long)]
+    json: bool,
+
+    /// The daemon's control socket, if not the default one
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+}
+
+/// Prints the account once, or again and again.
+pub fn run(args: Args) -> Outcome {
+    let request = Request::Explain { volume: args.name.clone() };
+    let look = || match ask(&args.name, args.control.clone(), &request, |_| {})? {
+        Answer::Explanation(explanation) => Ok(explanation),
+        other => {
+            Err(Failure::new(FailureKind::Failed, format!("the daemon answered {other:?} to a question why")))
+        }
+    };
+    let mut before = look()?;
+    if !args.follow {
+        return if args.json { print_json(&before) } else { print(&text(&before)) };
+    }
+    loop {
+        std::thread::sleep(FOLLOW_EVERY);
+        let now = look()?;
+        let added = since(&now, &before);
+        let line = |e| Failure::new(FailureKind::Failed, format!("cannot put the result into JSON: {e}"));
+        let shown = match args.json {
+            true => serde_json::to_string(&added).map_err(line)? + "\n",
+            false => text(&added) + "\n",
+        };
+        if !print_while_read(&shown)? {
+            return Ok(());
+        }
+        before = now;
+    }
+}
+
+/// What was added.
+fn since(now: &Explanation, before: &Explanation) -> Explanation {
+    let mut added = now.clone();
+    for row in &mut added.rows {
+        let old =
+            before.rows.iter().find(|o| (&o.task, &o.data, &o.reason) == (&row.task, &row.data, &row.reason));
+        row.writes -= old.map_or(0, |o| o.writes.min(row.writes));
+        row.bytes -= old.map_or(0, |o| o.bytes.min(row.bytes));
+    }
+    for row in &mut added.inherited {
+        let old = before.inherited.iter().find(|o| (&o.task, &o.through) == (&row.task, &row.through));
+        row.writes -= old.map_or(0, |o| o.writes.min(row.writes));
+    }
+    added.rows.retain(|r| r.writes > 0);
+    added.inherited.retain(|r| r.writes > 0);
+    added
+}
+
+fn text(explanation: &Explanation) -> String {
+    let mut rows: Vec<_> = explanation.rows.iter().collect();
+    rows.sort_by_key(|r| (!r.cached, std::cmp::Reverse(r.bytes)));
+    let mut text = format!(
+        "{:<8} {:<28} {:<9} {:<14} {:>10} {:>10}\n",
+        "where", "task", "data", "reason", "writes", "bytes"
+    );
+    for r in rows {
+        let place = if r.cached { "cache" } else { "backing" };
+        let (task, data, reason, bytes) = (&r.task, &r.data, &r.reason, size::show(r.bytes));
+        let _ = writeln!(text, "{place:<8} {task:<28} {data:<9} {reason:<14} {:>10} {bytes:>10}", r.writes);
+    }
+    for r in &explanation.inherited {
+        let _ = writeln!(text, "inherited by {} through {}: {} writes", r.task, r.through, r.writes);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_control::ExplainRow;
+
+    fn row(task: &str, writes: u64) -> ExplainRow {
+        ExplainRow {
+            task: task.into(),
+            data: "data".into(),
+            reason: "direct".into(),
+            cached: true,
+            writes,
+            bytes: writes * 4096,
+        }
+    }
+
+    #[test]
+    fn following_shows_only_what_is_new() {
+        let account = |rows| Explanation { rows, inherited: Vec::new() };
+        let before = account(vec![row("a", 5), row("b", 1)]);
+        let now = account(vec![row("a", 7), row("b", 1), row("c", 2)]);
+        let added = since(&now, &before);
+        let shown: Vec<_> = added.rows.iter().map(|r| (r.task.as_str(), r.writes, r.bytes)).collect();
+        assert_eq!(shown, [("a", 2, 8192), ("c", 2, 8192)]);
+        assert!(text(&added).lines().nth(1).unwrap().starts_with("cache    a "));
+    }
+}

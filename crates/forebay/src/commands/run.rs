@@ -1,0 +1,35 @@
+//! `forebay run`: run a program with the hint set.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use forebay_control::FailureKind;
+use forebay_hint::Critical;
+
+use crate::cli::{Failure, Outcome};
+
+/// Arguments of `forebay run`.
+#[derive(clap::Args)]
+#[command(after_help = "Example: forebay run --critical -- redis-cli -x set key\n\n\
+The program, and whatever it starts, counts as working for a request: on attached volumes its writes, and those that it waits for, are cached \
+under the admission policies that ask. It stands in the I/O priority; a program that sets its own takes the hint away.")]
+pub struct Args {
+    /// What it does works for a request
+    #[arg(long, required = true)]
+    critical: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+/// Becomes the program; returns only if it cannot.
+pub fn run(args: Args) -> Outcome {
+    if args.critical {
+        let failed = |e| Failure::new(FailureKind::Failed, format!("cannot set the hint: {e}"));
+        Critical::begin().map_err(failed)?.keep();
+    }
+    let (program, arguments) = args.command.split_first().map_or(("", &[][..]), |(p, a)| (p.as_str(), a));
+    let error = Command::new(program).args(arguments).exec();
+    Err(Failure::new(FailureKind::Failed, format!("cannot run {program}: {error}")))
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the tracker's programs and the daemon share. `src/wire.rs` mirrors it, and a test holds the two together.
+ * All fields are in the machine's byte order: both ends run on the same machine.
+ */
+#ifndef FOREBAY_TRACKER_H
+#define FOREBAY_TRACKER_H
+
+/* Limits. */
+#define FB_DISKS_MAX 64		/* attached devices */
+#define FB_TASKS_MAX 32768	/* tasks that are remembered; the longest unused one gives way */
+#define FB_CHAIN_MAX 8		/* links of a chain of blocked tasks that are followed */
+#define FB_FRAMES_MAX 24	/* frames of a stack that are looked at */
+#define FB_RANGES_MAX 32	/* functions of the kernel that are known */
+#define FB_TAGS_BYTES 1048576	/* ring of tags; a full one drops, and counts */
+#define FB_SIGNALS_BYTES 1048576	/* ring of signals; the same */
+
+/* What a task waits for. */
+#define FB_WAIT_NONE 0
+#define FB_WAIT_MUTEX 1		/* a kernel mutex; the other side is its owner */
+#define FB_WAIT_RWSEM 2		/* a kernel rwsem; its writer, or its last reader */
+#define FB_WAIT_FUTEX 3		/* a user-space lock; the owner of the pthread mutex */
+#define FB_WAIT_JOURNAL 4	/* a commit of the journal, or room in it */
+#define FB_WAIT_WRITEBACK 5	/* a page that is being written */
+#define FB_WAIT_BUFFER 6	/* a page or buffer, of which is not known who holds it */
+#define FB_WAIT_THROTTLE 7	/* a slot of the block layer's write-back throttle */
+#define FB_WAIT_IO 8		/* its own I/O */
+#define FB_WAIT_KINDS 9
+
+/* Kinds of signals. */
+#define FB_SIGNAL_FORK 1	/* tid has a child, other */
+#define FB_SIGNAL_EXEC 2
+#define FB_SIGNAL_EXIT 3
+#define FB_SIGNAL_WAIT 4	/* a critical task, or one that inherited, begins to wait for other */
+#define FB_SIGNAL_WAITED 5	/* its wait is over after `value` ns */
+#define FB_SIGNAL_SEEN 6	/* a task wrote to a volume for the first time */
+
+/* How a task is critical. */
+#define FB_CRITICAL_NONE 0
+#define FB_CRITICAL_DIRECT 1
+#define FB_CRITICAL_INHERITED 2
+
+/*
+ * The hint in a task's I/O priority (ioprio_set(2), bits 3 to 12) that says that it works for a request. The kernel keeps it for
+ * device hints, of which it uses 1 to 7.
+ */
+#define FB_HINT_SHIFT 3
+#define FB_HINT_MASK 1023
+#define FB_HINT_CRITICAL 763
+
+/* A write that was queued to an attached device. */
+struct fb_tag {
+	unsigned long long sector;	/* of 512 bytes, from the disk's start */
+	unsigned long long mapping;	/* address space of its first page, a mere name */
+	unsigned long long index;	/* its place there, in pages */
+	unsigned int bytes;
+	unsigned int device;		/* major << 20 | minor of the disk */
+	unsigned int flags;		/* bi_opf */
+	unsigned int tid;
+	unsigned int tgid;
+	unsigned int waiter;		/* inherited from this task, or 0 */
+	unsigned char critical;		/* FB_CRITICAL_* */
+	unsigned char via;		/* FB_WAIT_* by which it was inherited */
+	unsigned short ioprio;
+	unsigned int pages;		/* pages that a folio of the first one has, at most */
+	char comm[16];
+};
+
+/* Anything else that the daemon is told. */
+struct fb_signal {
+	unsigned int type;		/* FB_SIGNAL_* */
+	unsigned int tid;
+	unsigned int tgid;
+	unsigned int other;		/* the task that is waited for, or the child; 0 if unknown */
+	unsigned int wait;		/* FB_WAIT_* */
+	unsigned int critical;		/* FB_CRITICAL_* of tid */
+	unsigned long long value;	/* ns of a wait */
+	unsigned long long mapping;	/* of the page that is waited for */
+	unsigned long long index;
+	char comm[16];
+};
+
+/* Where a function of the kernel lies, and what a task waits for that sleeps in it. */
+struct fb_range {
+	unsigned long long from;
+	unsigned long long to;
+	unsigned int wait;
+	unsigned int reserved;
+};
+
+/* A task's place in the world, as the daemon's rules see it. */
+struct fb_role {
+	unsigned int critical;		/* FB_CRITICAL_NONE or _DIRECT */
+	unsigned int seen;		/* it has written to a volume */
+};
+
+/* Counters: what was dropped because a ring was full. */
+#define FB_COUNT_TAGS_DROPPED 0
+#define FB_COUNT_SIGNALS_DROPPED 1
+#define FB_COUNT_JOURNAL_WAITERS 2
+#define FB_COUNTS 3
+
+#endif

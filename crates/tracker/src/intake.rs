@@ -1,0 +1,335 @@
+//! Tags of one device, from the moment that a write is queued until it is done.
+//!
+//! ```text
+//!  queued to the device ──► tag ──► the request arrives at the frontend: tags of its bytes are taken together
+//!                                       └► outstanding, if nobody is known to wait for it ──► done
+//! ```
+//! Requests are not bios: the kernel merges neighbours and splits what is too long. So tags are kept by bytes, cut where a
+//! request begins or ends within one.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use forebay_block::Criticality;
+
+use crate::tasks::plain_name;
+use crate::waits::Wait;
+use crate::wire::RawTag;
+
+/// Most tags that wait for their request; the oldest give way.
+const TAGS_MAX: usize = 16_384;
+/// Most writes on their way to the backing that are remembered; further ones are not promoted.
+const OUTSTANDING_MAX: usize = 4096;
+
+/// What is known of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Who waits for it.
+    pub criticality: Criticality,
+    /// By which kind of wait its task inherited criticality.
+    pub via: Option<Wait>,
+    /// Flagged synchronous.
+    pub sync: bool,
+    /// File-system metadata.
+    pub meta: bool,
+    /// Linux I/O priority.
+    pub ioprio: u16,
+    /// The task that queued it.
+    pub tid: u32,
+    /// Its name, as the kernel has it.
+    comm: [u8; 16],
+    /// It belongs to a journal thread, or to a thread that writes for others.
+    pub(crate) kernel: bool,
+    mapping: u64,
+    /// Places of its pages there.
+    pages: (u64, u64),
+}
+
+/// `REQ_SYNC`, `REQ_META` and `REQ_FUA` of the kernel's `enum req_flag_bits`.
+const FLAG_SYNC: u32 = 1 << 11;
+const FLAG_META: u32 = 1 << 12;
+const FLAG_FUA: u32 = 1 << 17;
+
+impl Known {
+    fn of(raw: &RawTag) -> Self {
+        let criticality = match raw.critical {
+            1 => Criticality::Direct,
+            2 => Criticality::Inherited,
+            _ => Criticality::None,
+        };
+        let pages = u64::from(raw.bytes.div_ceil(4096));
+        Self {
+            criticality,
+            via: Wait::from_number(u32::from(raw.via)),
+            sync: raw.flags & (FLAG_SYNC | FLAG_FUA) != 0,
+            meta: raw.flags & FLAG_META != 0,
+            ioprio: raw.ioprio,
+            tid: raw.tid,
+            comm: raw.comm,
+            kernel: raw.comm.starts_with(b"jbd2/") || raw.comm.starts_with(b"kworker/"),
+            mapping: raw.mapping,
+            pages: (raw.index.saturating_sub(u64::from(raw.pages)), raw.index.saturating_add(pages)),
+        }
+    }
+
+    /// The name of the task that queued it.
+    pub fn task_name(&self) -> String {
+        let end = self.comm.iter().position(|b| *b == 0).unwrap_or(self.comm.len());
+        plain_name(&String::from_utf8_lossy(&self.comm[..end]))
+    }
+
+    /// Whether it belongs to a journal: written by its thread.
+    pub fn is_journal(&self) -> bool {
+        self.comm.starts_with(b"jbd2/")
+    }
+
+    /// Of two that became one request: whatever is more urgent.
+    fn with(self, other: Self) -> Self {
+        let rank = |k: &Self| match k.criticality {
+            Criticality::None => 0,
+            Criticality::Awaited => 1,
+            Criticality::Inherited => 2,
+            Criticality::Direct => 3,
+        };
+        let (first, second) = if rank(&other) > rank(&self) { (other, self) } else { (self, other) };
+        Self { sync: first.sync || second.sync, meta: first.meta || second.meta, ..first }
+    }
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// The write of a page.
+    Page { mapping: u64, index: u64 },
+    /// Whatever a task has written.
+    Task(u32),
+    /// Whatever the kernel's threads have written for others.
+    Kernel,
+    /// Everything.
+    All,
+}
+
+impl Wanted {
+    fn wants(self, known: &Known) -> bool {
+        match self {
+            Self::Page { mapping, index } => {
+                known.mapping == mapping && mapping != 0 && known.pages.0 <= index && index < known.pages.1
+            }
+            Self::Task(tid) => known.tid == tid,
+            Self::Kernel => known.kernel,
+            Self::All => true,
+        }
+    }
+}
+
+struct Queued {
+    end: u64,
+    number: u64,
+    known: Known,
+}
+
+struct Outstanding {
+    offset: u64,
+    len: u64,
+    parts: Vec<Known>,
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(crate) struct Intake {
+    /// By first byte; no two overlap.
+    queued: BTreeMap<u64, Queued>,
+    /// First bytes in the order in which they came, so that the oldest are found.
+    order: VecDeque<(u64, u64)>,
+    outstanding: Vec<Outstanding>,
+    next: u64,
+}
+
+impl Intake {
+    /// A write was queued.
+    pub fn queue(&mut self, raw: &RawTag) {
+        let start = raw.sector.saturating_mul(512);
+        let end = start.saturating_add(u64::from(raw.bytes));
+        // An older write of the same bytes that never arrived here was merged, failed, or is as good as overwritten.
+        self.cut(start, end);
+        self.insert(start, end, Known::of(raw));
+        while self.queued.len() > TAGS_MAX || self.order.len() > 4 * TAGS_MAX {
+            let Some((start, number)) = self.order.pop_front() else { break };
+            if self.queued.get(&start).is_some_and(|q| q.number == number) {
+                self.queued.remove(&start);
+            }
+        }
+    }
+
+    fn insert(&mut self, start: u64, end: u64, known: Known) {
+        self.next += 1;
+        self.order.push_back((start, self.next));
+        self.queued.insert(start, Queued { end, number: self.next, known });
+    }
+
+    /// Takes out what is known of these bytes, in their order; what reaches over an end stays as a shorter tag.
+    fn cut(&mut self, start: u64, end: u64) -> Vec<Known> {
+        let mut found = Vec::new();
+        let before = self.queued.range(..start).next_back().filter(|(_, q)| q.end > start);
+        let first = before.map_or(start, |(s, _)| *s);
+        while let Some((s, _)) = self.queued.range(first..end).next() {
+            let s = *s;
+            let Some(q) = self.queued.remove(&s) else { break };
+            found.push(q.known);
+            if q.end > end {
+                self.insert(end, q.end, q.known);
+            }
+            if s < start {
+                self.insert(s, start, q.known);
+                // It begins before `first` no more, but at it: go on behind it.
+                let rest = self.cut(start, end);
+                found.extend(rest);
+                break;
+            }
+        }
+        found
+    }
+
+    /// The request of these bytes has arrived: what is known of it. One that nobody waits for is remembered until it is
+    /// [`Intake::done`].
+    pub fn arrive(&mut self, offset: u64, len: u64) -> Option<Known> {
+        let parts = self.cut(offset, offset.saturating_add(len));
+        let known = parts.iter().copied().reduce(Known::with)?;
+        if known.criticality == Criticality::None && self.outstanding.len() < OUTSTANDING_MAX {
+            self.outstanding.push(Outstanding { offset, len, parts });
+        }
+        Some(known)
+    }
+
+    /// A request that nobody waited for is done.
+    pub fn done(&mut self, offset: u64, len: u64) {
+        if let Some(at) = self.outstanding.iter().position(|o| o.offset == offset && o.len == len) {
+            self.outstanding.swap_remove(at);
+        }
+    }
+
+    /// Somebody critical waits: writes that have not arrived are awaited from now on, and those outstanding are to be promoted.
+    pub fn promote(&mut self, wanted: Wanted, via: Wait) -> Vec<(u64, u64)> {
+        for q in self.queued.values_mut() {
+            if q.known.criticality == Criticality::None && wanted.wants(&q.known) {
+                (q.known.criticality, q.known.via) = (Criticality::Awaited, Some(via));
+            }
+        }
+        let wants = |o: &&Outstanding| o.parts.iter().any(|p| wanted.wants(p));
+        self.outstanding.iter().filter(wants).map(|o| (o.offset, o.len)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tag(sector: u64, sectors: u32, tid: u32, critical: u8) -> RawTag {
+        RawTag { sector, bytes: sectors * 512, tid, critical, ..RawTag::default() }
+    }
+
+    fn tids(known: &[Known]) -> Vec<u32> {
+        known.iter().map(|k| k.tid).collect()
+    }
+
+    #[test]
+    fn merged_writes_are_as_critical_as_the_most_critical_of_them() {
+        let mut intake = Intake::default();
+        intake.queue(&tag(0, 8, 1, 0));
+        intake.queue(&RawTag { flags: FLAG_SYNC, ..tag(8, 8, 2, 1) });
+        intake.queue(&RawTag { flags: FLAG_META, ..tag(16, 8, 3, 2) });
+        let known = intake.arrive(0, 24 * 512).unwrap();
+        assert_eq!(
+            (known.criticality, known.tid, known.sync, known.meta),
+            (Criticality::Direct, 2, true, true)
+        );
+        assert!(intake.arrive(0, 24 * 512).is_none(), "a tag is for one request");
+    }
+
+    #[test]
+    fn each_part_of_a_split_write_finds_its_tag() {
+        let mut intake = Intake::default();
+        intake.queue(&tag(100, 30, 7, 1));
+        for at in [110, 100, 120] {
+            assert_eq!(intake.arrive(at * 512, 10 * 512).unwrap().tid, 7, "{at}");
+        }
+        assert!(intake.queued.is_empty());
+    }
+
+    #[test]
+    fn a_newer_write_of_the_same_bytes_hides_the_older() {
+        let mut intake = Intake::default();
+        intake.queue(&tag(0, 24, 1, 1));
+        intake.queue(&tag(8, 8, 2, 0));
+        assert_eq!(intake.arrive(8 * 512, 8 * 512).unwrap().tid, 2);
+        assert_eq!(intake.arrive(0, 8 * 512).unwrap().tid, 1);
+        assert_eq!(intake.arrive(16 * 512, 8 * 512).unwrap().tid, 1);
+    }
+
+    #[test]
+    fn who_waits_for_a_page_promotes_its_write_whether_it_has_arrived_or_not() {
+        let page = |sector, index| RawTag { mapping: 99, index, ..tag(sector, 32, 5, 0) };
+        let mut intake = Intake::default();
+        intake.queue(&page(0, 10));
+        intake.queue(&page(1000, 50));
+        assert_eq!(intake.arrive(0, 32 * 512).unwrap().criticality, Criticality::None);
+        let wanted = |index| Wanted::Page { mapping: 99, index };
+        assert_eq!(intake.promote(wanted(13), Wait::Writeback), [(0, 32 * 512)]);
+        assert!(intake.promote(wanted(14), Wait::Writeback).is_empty(), "four pages, not five");
+        assert!(intake.promote(wanted(52), Wait::Writeback).is_empty());
+        let known = intake.arrive(1000 * 512, 32 * 512).unwrap();
+        assert_eq!((known.criticality, known.via), (Criticality::Awaited, Some(Wait::Writeback)));
+        intake.done(0, 32 * 512);
+        assert!(intake.promote(Wanted::All, Wait::Buffer).is_empty(), "what is done is not promoted");
+    }
+
+    #[test]
+    fn tasks_and_the_kernels_threads_are_promoted_apart() {
+        let mut comm = [0; 16];
+        comm[..12].copy_from_slice(b"jbd2/loop0-8");
+        let mut intake = Intake::default();
+        intake.queue(&RawTag { comm, ..tag(0, 8, 5, 0) });
+        intake.queue(&tag(8, 8, 6, 0));
+        assert!(intake.arrive(0, 4096).is_some() && intake.arrive(4096, 4096).is_some());
+        assert_eq!(intake.promote(Wanted::Kernel, Wait::Journal), [(0, 4096)]);
+        assert_eq!(intake.promote(Wanted::Task(6), Wait::Mutex), [(4096, 4096)]);
+        assert_eq!(intake.promote(Wanted::All, Wait::Buffer).len(), 2);
+    }
+
+    #[test]
+    fn what_never_arrives_is_forgotten() {
+        let mut intake = Intake::default();
+        for i in 0..2 * TAGS_MAX as u64 {
+            intake.queue(&tag(i * 8, 8, 1, 0));
+        }
+        assert_eq!(intake.queued.len(), TAGS_MAX);
+        assert!(intake.arrive(0, 4096).is_none());
+        for i in 0..10 * TAGS_MAX as u64 {
+            intake.queue(&tag(i % 2, 1, 1, 0));
+        }
+        assert!(intake.order.len() <= 4 * TAGS_MAX);
+    }
+
+    proptest! {
+        /// Tags are what a table with one entry for each sector would be.
+        #[test]
+        fn tags_are_kept_by_sector(ops in proptest::collection::vec((0u64..60, 1u32..20, any::<bool>()), 1..120)) {
+            let mut intake = Intake::default();
+            let mut sectors: BTreeMap<u64, u32> = BTreeMap::new();
+            for (i, (sector, count, arrives)) in ops.into_iter().enumerate() {
+                let range = sector..sector + u64::from(count);
+                if arrives {
+                    let found = intake.cut(sector * 512, range.end * 512);
+                    let mut expected: Vec<u32> = range.filter_map(|s| sectors.remove(&s)).collect();
+                    expected.dedup();
+                    let mut found = tids(&found);
+                    found.dedup();
+                    prop_assert_eq!(found, expected);
+                } else {
+                    intake.queue(&tag(sector, count, i as u32, 0));
+                    range.for_each(|s| { sectors.insert(s, i as u32); });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Who issues the writes of attached volumes, and who waits for whom (design, section 7).
+//!
+//! An eBPF program tags every write that is queued to an attached device with its task and how it is critical; a frontend finds
+//! the tag when the request arrives ([`Tracker::arrive`]). Rules say who is critical by itself; whom a critical task waits for
+//! inherits. Everything here is a hint (P8): without it, or with a wrong one, data is the same.
+
+mod intake;
+mod program;
+mod rules;
+mod tasks;
+mod tracker;
+mod waits;
+mod wire;
+
+pub use intake::Known;
+pub use program::TrackerError;
+pub use rules::{PRESETS, Rule, Rules, RulesError, TaskFacts};
+pub use tracker::{Device, Promote, Tracker};
+pub use waits::{Wait, WaitFigures, Waits};

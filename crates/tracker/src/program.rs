@@ -1,0 +1,289 @@
+//! Loading the eBPF programs and attaching them, and what the daemon says to them and hears of them.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
+use aya::programs::{BtfTracePoint, ProgramError};
+use aya::{Btf, Ebpf, EbpfError};
+use thiserror::Error;
+
+use crate::waits::Wait;
+use crate::wire::{
+    COUNT_SIGNALS_DROPPED, COUNT_TAGS_DROPPED, RANGES_MAX, RawRange, RawRole, RawSignal, RawTag,
+};
+
+/// The programs, compiled by `build.rs`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tracker.bpf.o"));
+
+/// Why there are no tags.
+#[derive(Debug, Error)]
+pub enum TrackerError {
+    /// The kernel does not describe its types.
+    #[error("the kernel has no BTF: {0}")]
+    NoBtf(String),
+    /// The kernel refused something, most often for lack of privileges.
+    #[error("cannot load the eBPF programs (root, or CAP_BPF and CAP_PERFMON, is needed): {0}")]
+    Refused(String),
+    /// The programs are not what this code expects.
+    #[error("the eBPF programs have no '{0}'")]
+    Missing(&'static str),
+    /// A system call failed.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}
+
+/// A group of programs, each useless without the others of the group, and what is missing without it.
+struct Group {
+    programs: &'static [(&'static str, &'static str)],
+    without: &'static str,
+}
+
+/// The writes themselves; without this there is no tracker.
+const WRITES: &[(&str, &str)] = &[("on_bio", "block_bio_queue")];
+
+/// What can be gone without.
+const GROUPS: &[Group] = &[
+    Group {
+        programs: &[
+            ("on_fork", "sched_process_fork"),
+            ("on_exec", "sched_process_exec"),
+            ("on_exit", "sched_process_exit"),
+        ],
+        without: "new tasks: they are noticed late",
+    },
+    Group {
+        programs: &[("on_contention_begin", "contention_begin"), ("on_contention_end", "contention_end")],
+        without: "waits for kernel locks",
+    },
+    Group { programs: &[("on_switch", "sched_switch")], without: "waits for the journal, pages and futexes" },
+    Group { programs: &[("on_folio_wait", "folio_wait_writeback")], without: "which page is waited for" },
+];
+
+/// Functions of the kernel in which a task sleeps, and what it waits for then.
+const FUNCTIONS: &[(&str, Wait)] = &[
+    ("jbd2_log_wait_commit", Wait::Journal),
+    ("wait_transaction_locked", Wait::Journal),
+    ("add_transaction_credits", Wait::Journal),
+    ("start_this_handle", Wait::Journal),
+    ("__jbd2_log_wait_for_space", Wait::Journal),
+    ("folio_wait_writeback", Wait::Writeback),
+    ("__filemap_fdatawait_range", Wait::Writeback),
+    ("folio_wait_bit_common", Wait::Buffer),
+    ("out_of_line_wait_on_bit", Wait::Buffer),
+    ("out_of_line_wait_on_bit_lock", Wait::Buffer),
+    ("wbt_wait", Wait::Throttle),
+    ("rq_qos_wait", Wait::Throttle),
+    ("submit_bio_wait", Wait::Io),
+    ("blkdev_issue_flush", Wait::Io),
+    ("iomap_dio_rw", Wait::Io),
+    ("__iomap_dio_rw", Wait::Io),
+    ("blkdev_direct_IO", Wait::Io),
+];
+
+/// The programs at work; they end when this is dropped.
+pub(crate) struct Programs {
+    disks: HashMap<MapData, u32, u32>,
+    roles: HashMap<MapData, u32, RawRole>,
+    counts: Array<MapData, u64>,
+    /// What works only in part, in words.
+    pub missing: Vec<String>,
+    _ebpf: Ebpf,
+}
+
+/// The rings, each read by whoever holds it.
+pub(crate) struct Rings {
+    pub tags: TagRing,
+    pub signals: SignalRing,
+}
+
+fn refused(e: impl std::error::Error) -> TrackerError {
+    let mut text = e.to_string();
+    let mut cause = e.source();
+    while let Some(source) = cause {
+        text = format!("{text}: {source}");
+        cause = source.source();
+    }
+    TrackerError::Refused(text)
+}
+
+impl From<EbpfError> for TrackerError {
+    fn from(e: EbpfError) -> Self {
+        refused(e)
+    }
+}
+
+impl From<ProgramError> for TrackerError {
+    fn from(e: ProgramError) -> Self {
+        refused(e)
+    }
+}
+
+impl From<MapError> for TrackerError {
+    fn from(e: MapError) -> Self {
+        refused(e)
+    }
+}
+
+fn attach(ebpf: &mut Ebpf, btf: &Btf, name: &'static str, tracepoint: &str) -> Result<(), TrackerError> {
+    let program = ebpf.program_mut(name).ok_or(TrackerError::Missing(name))?;
+    let program: &mut BtfTracePoint = program.try_into()?;
+    program.load(tracepoint, btf)?;
+    program.attach()?;
+    Ok(())
+}
+
+fn map(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, TrackerError> {
+    ebpf.take_map(name).ok_or(TrackerError::Missing(name))
+}
+
+impl Programs {
+    /// Loads and attaches them.
+    pub fn load() -> Result<(Self, Rings), TrackerError> {
+        let btf = Btf::from_sys_fs().map_err(|e| TrackerError::NoBtf(e.to_string()))?;
+        let mut ebpf = Ebpf::load(OBJECT)?;
+        let mut missing = Vec::new();
+        for (name, tracepoint) in WRITES {
+            attach(&mut ebpf, &btf, name, tracepoint)?;
+        }
+        for group in GROUPS {
+            let attached = group.programs.iter().try_for_each(|(n, t)| attach(&mut ebpf, &btf, n, t));
+            if let Err(e) = attached {
+                missing.push(format!("{} ({e})", group.without));
+            }
+        }
+        // A map lives as long as somebody holds it; the programs do from here on.
+        match functions() {
+            Ok(ranges) => {
+                let mut array = Array::<_, RawRange>::try_from(map(&mut ebpf, "ranges")?)?;
+                for (i, range) in ranges.iter().take(RANGES_MAX).enumerate() {
+                    array.set(i as u32, range, 0)?;
+                }
+            }
+            Err(e) => missing.push(format!("what tasks sleep in: the kernel's symbols cannot be read ({e})")),
+        }
+        let rings = Rings {
+            tags: TagRing(RingBuf::try_from(map(&mut ebpf, "tags")?)?),
+            signals: SignalRing(RingBuf::try_from(map(&mut ebpf, "signals")?)?),
+        };
+        let programs = Self {
+            disks: HashMap::try_from(map(&mut ebpf, "disks")?)?,
+            roles: HashMap::try_from(map(&mut ebpf, "roles")?)?,
+            counts: Array::try_from(map(&mut ebpf, "counts")?)?,
+            missing,
+            _ebpf: ebpf,
+        };
+        Ok((programs, rings))
+    }
+
+    /// From now on writes to this disk are tagged.
+    pub fn watch(&mut self, device: u32) -> Result<(), TrackerError> {
+        Ok(self.disks.insert(device, 1, 0)?)
+    }
+
+    /// No longer.
+    pub fn forget(&mut self, device: u32) {
+        // One that is not watched is as good as forgotten.
+        let _ = self.disks.remove(&device);
+    }
+
+    /// Says how critical a task is by itself.
+    pub fn set_critical(&mut self, tid: u32, critical: bool) -> Result<(), TrackerError> {
+        let role = RawRole { critical: u32::from(critical), seen: 1 };
+        Ok(self.roles.insert(tid, role, 0)?)
+    }
+
+    /// Tags and signals that were dropped because nobody took them.
+    pub fn dropped(&self) -> u64 {
+        let count = |which: u32| self.counts.get(&which, 0).unwrap_or_default();
+        count(COUNT_TAGS_DROPPED) + count(COUNT_SIGNALS_DROPPED)
+    }
+}
+
+/// Where the functions lie.
+fn functions() -> std::io::Result<Vec<RawRange>> {
+    let text = fs::read_to_string("/proc/kallsyms")?;
+    let ranges = function_ranges(&text);
+    match ranges.is_empty() {
+        false => Ok(ranges),
+        true => Err(std::io::Error::other("they are hidden")),
+    }
+}
+
+fn function_ranges(kallsyms: &str) -> Vec<RawRange> {
+    let mut places: Vec<(u64, &str)> = kallsyms
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (at, kind, name) = (words.next()?, words.next()?, words.next()?);
+            matches!(kind, "t" | "T").then_some((u64::from_str_radix(at, 16).ok()?, name))
+        })
+        .filter(|(at, _)| *at != 0)
+        .collect();
+    places.sort_unstable();
+    let mut ranges = Vec::new();
+    for (i, (from, name)) in places.iter().enumerate() {
+        if let Some((_, wait)) = FUNCTIONS.iter().find(|(f, _)| f == name) {
+            // Of several names at one place the next place ends the function.
+            let to = places[i..].iter().find(|(at, _)| at > from).map_or(from + 4096, |(at, _)| *at);
+            let wait = Wait::ALL.iter().position(|w| w == wait).unwrap_or_default() as u32 + 1;
+            ranges.push(RawRange { from: *from, to, wait, reserved: 0 });
+        }
+    }
+    ranges
+}
+
+/// The ring of tags.
+pub(crate) struct TagRing(RingBuf<MapData>);
+
+impl TagRing {
+    /// Takes the oldest one.
+    pub fn next(&mut self) -> Option<RawTag> {
+        loop {
+            let item = self.0.next()?;
+            if let Some(tag) = RawTag::read(&item) {
+                return Some(tag);
+            }
+        }
+    }
+}
+
+/// The ring of signals.
+pub(crate) struct SignalRing(RingBuf<MapData>);
+
+impl SignalRing {
+    /// Takes the oldest one.
+    pub fn next(&mut self) -> Option<RawSignal> {
+        loop {
+            let item = self.0.next()?;
+            if let Some(signal) = RawSignal::read(&item) {
+                return Some(signal);
+            }
+        }
+    }
+
+    /// Waits until there is one, or so many milliseconds have passed.
+    pub fn wait(&self, timeout_ms: i32) {
+        let mut fd = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: `fd` is one valid `pollfd` that lives until after the call. An error is as if nothing had come.
+        unsafe { libc::poll(&raw mut fd, 1, timeout_ms) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_end_where_the_next_begins() {
+        let text = "ffff02 T folio_wait_writeback\nffff00 t other\nffff02 T alias\nffff09 t third\nffff20 d rq_qos_wait\n";
+        let ranges = function_ranges(text);
+        assert_eq!(ranges, [RawRange { from: 0xffff02, to: 0xffff09, wait: 5, reserved: 0 }]);
+        assert!(function_ranges("0000000000000000 T folio_wait_writeback\n").is_empty(), "hidden symbols");
+    }
+}

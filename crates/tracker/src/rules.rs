@@ -1,0 +1,244 @@
+//! Who is critical: rules over what the system tells of a task. The first that fits decides.
+
+use serde::Deserialize;
+use thiserror::Error;
+
+/// Most rules in force.
+pub const RULES_MAX: usize = 256;
+
+/// The rule sets that come with Forebay, by name.
+pub const PRESETS: [(&str, &str); 4] = [
+    ("postgresql", include_str!("../presets/postgresql.toml")),
+    ("redis", include_str!("../presets/redis.toml")),
+    ("mariadb", include_str!("../presets/mariadb.toml")),
+    ("mongodb", include_str!("../presets/mongodb.toml")),
+];
+
+/// Rules that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RulesError {
+    /// The text is not what it should be.
+    #[error("{0}")]
+    Syntax(String),
+    /// A rule fits every task there is.
+    #[error("rule {0} says of no task what it is: give it a title, thread, exe, cgroup, user or port")]
+    FitsAll(usize),
+    /// There are too many.
+    #[error("{0} rules are more than {RULES_MAX}")]
+    TooMany(usize),
+}
+
+/// One rule: it fits a task of which everything that is given holds. Texts may have `*` for any characters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Rule {
+    /// What such tasks are called in reports; without it, by their thread's name.
+    pub name: Option<String>,
+    /// The process title: its arguments, joined by blanks.
+    pub title: Option<String>,
+    /// The thread's name.
+    pub thread: Option<String>,
+    /// Path of the program.
+    pub exe: Option<String>,
+    /// Path of the control group.
+    pub cgroup: Option<String>,
+    /// Name or number of the user.
+    pub user: Option<String>,
+    /// A TCP port on which the process listens.
+    pub port: Option<u16>,
+    /// Whether such a task is critical.
+    pub critical: bool,
+}
+
+/// What the system tells of a task.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskFacts {
+    /// The process title.
+    pub title: String,
+    /// The thread's name.
+    pub thread: String,
+    /// Path of the program.
+    pub exe: String,
+    /// Path of the control group.
+    pub cgroup: String,
+    /// Name and number of the user.
+    pub users: [String; 2],
+    /// TCP ports on which the process listens; empty where no rule asks.
+    pub ports: Vec<u16>,
+}
+
+/// Rules in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules(Vec<Rule>);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    rule: Vec<Rule>,
+}
+
+impl Rules {
+    /// Reads TOML with one `[[rule]]` for each.
+    ///
+    /// # Errors
+    /// [`RulesError`].
+    pub fn parse(text: &str) -> Result<Self, RulesError> {
+        let file: File = toml::from_str(text).map_err(|e| {
+            let line = e.span().map_or(1, |s| text.get(..s.start).unwrap_or(text).matches('\n').count() + 1);
+            RulesError::Syntax(format!("line {line}: {}", e.message().replace('\n', " ")))
+        })?;
+        let fits_all = |r: &Rule| Rule { name: None, critical: false, ..r.clone() } == Rule::default();
+        match file.rule.iter().position(fits_all) {
+            Some(at) => Err(RulesError::FitsAll(at + 1)),
+            None => Ok(Self(file.rule)),
+        }
+    }
+
+    /// The rules that come with Forebay under this name.
+    pub fn preset(name: &str) -> Option<Self> {
+        let (_, text) = PRESETS.iter().find(|(n, _)| *n == name)?;
+        Self::parse(text).ok()
+    }
+
+    /// Adds more, to be asked after these.
+    ///
+    /// # Errors
+    /// [`RulesError::TooMany`].
+    pub fn extend(&mut self, more: Self) -> Result<(), RulesError> {
+        let count = self.0.len() + more.0.len();
+        if count > RULES_MAX {
+            return Err(RulesError::TooMany(count));
+        }
+        self.0.extend(more.0);
+        Ok(())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The first rule that fits.
+    pub fn of(&self, task: &TaskFacts) -> Option<&Rule> {
+        self.0.iter().find(|r| r.fits(task))
+    }
+
+    /// Whether a rule asks for ports.
+    pub fn ask_for_ports(&self) -> bool {
+        self.0.iter().any(|r| r.port.is_some())
+    }
+}
+
+impl Rule {
+    fn fits(&self, task: &TaskFacts) -> bool {
+        let like = |pattern: &Option<String>, text: &str| pattern.as_ref().is_none_or(|p| matches(p, text));
+        like(&self.title, &task.title)
+            && like(&self.thread, &task.thread)
+            && like(&self.exe, &task.exe)
+            && like(&self.cgroup, &task.cgroup)
+            && self.user.as_ref().is_none_or(|u| task.users.iter().any(|t| matches(u, t)))
+            && self.port.is_none_or(|p| task.ports.contains(&p))
+    }
+}
+
+/// Whether `text` is what `pattern` says, in which `*` stands for any characters, or none.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {
+        return false;
+    };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else {
+        return rest.is_empty();
+    };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn titled(title: &str) -> TaskFacts {
+        TaskFacts { title: title.into(), ..TaskFacts::default() }
+    }
+
+    fn critical(preset: &str, task: &TaskFacts) -> Option<bool> {
+        Rules::preset(preset).unwrap().of(task).map(|r| r.critical)
+    }
+
+    #[test]
+    fn stars_stand_for_anything() {
+        for (pattern, text, fits) in [
+            ("postgres: *", "postgres: a b", true),
+            ("postgres: *", "postgres", false),
+            ("*/redis-server", "/usr/bin/redis-server", true),
+            ("*/redis-server", "/usr/bin/redis-server (deleted)", false),
+            ("a*b*c", "a1b2c", true),
+            ("a*b*c", "acb", false),
+            ("a*a", "a", false),
+            ("exact", "exact", true),
+            ("exact", "exactly", false),
+            ("*", "", true),
+        ] {
+            assert_eq!(matches(pattern, text), fits, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn presets_tell_backends_from_helpers() {
+        for (name, text) in PRESETS {
+            assert!(!Rules::parse(text).unwrap().is_empty(), "{name}");
+        }
+        assert_eq!(critical("postgresql", &titled("postgres: tpcc tpcc [local] COMMIT")), Some(true));
+        assert_eq!(critical("postgresql", &titled("postgres: 15/main: checkpointer ")), Some(false));
+        assert_eq!(critical("postgresql", &titled("postgres: walwriter ")), Some(false));
+        assert_eq!(critical("postgresql", &titled("/usr/lib/postgresql/15/bin/postgres -D x")), None);
+        let redis = |title: &str, thread: &str| TaskFacts {
+            exe: "/usr/bin/redis-server".into(),
+            thread: thread.into(),
+            ..titled(title)
+        };
+        assert_eq!(critical("redis", &redis("redis-server *:6379", "redis-server")), Some(true));
+        assert_eq!(critical("redis", &redis("redis-rdb-bgsave *:6379", "redis-server")), Some(false));
+        assert_eq!(critical("redis", &redis("redis-server *:6379", "bio_aof")), Some(false));
+        let thread =
+            |exe: &str, thread: &str| TaskFacts { exe: exe.into(), thread: thread.into(), ..titled("x") };
+        assert_eq!(critical("mariadb", &thread("/usr/sbin/mariadbd", "ib_io_wr-1")), Some(false));
+        assert_eq!(critical("mariadb", &thread("/usr/sbin/mariadbd", "mariadbd")), Some(true));
+        assert_eq!(critical("mongodb", &thread("/usr/bin/mongod", "conn17")), Some(true));
+        assert_eq!(critical("mongodb", &thread("/usr/bin/mongod", "WTCheck.Thread")), Some(false));
+    }
+
+    #[test]
+    fn all_that_a_rule_gives_must_hold() {
+        let text = "[[rule]]\nuser = \"postgres\"\nport = 5432\ncgroup = \"/db*\"\ncritical = true\n";
+        let rules = Rules::parse(text).unwrap();
+        assert!(rules.ask_for_ports());
+        let mut task = TaskFacts {
+            cgroup: "/db/pg".into(),
+            users: ["postgres".into(), "113".into()],
+            ports: vec![22, 5432],
+            ..TaskFacts::default()
+        };
+        assert!(rules.of(&task).is_some());
+        task.ports.clear();
+        assert!(rules.of(&task).is_none());
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        assert_eq!(Rules::parse("[[rule]]\ncritical = true"), Err(RulesError::FitsAll(1)));
+        let wrong = Rules::parse("[[rule]]\ntitel = \"x\"\ncritical = true").unwrap_err().to_string();
+        assert!(wrong.starts_with("line 2: unknown field `titel`"), "{wrong}");
+        let mut rules = Rules::preset("redis").unwrap();
+        let many = "[[rule]]\nthread = \"x\"\ncritical = true\n".repeat(RULES_MAX);
+        assert!(matches!(rules.extend(Rules::parse(&many).unwrap()), Err(RulesError::TooMany(_))));
+    }
+}

@@ -1,0 +1,317 @@
+//! The tracker at work: a thread that follows tasks and waits, and the tags that frontends ask for.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::intake::{Intake, Known, Wanted};
+use crate::program::{Programs, Rings, SignalRing, TagRing, TrackerError};
+use crate::rules::Rules;
+use crate::tasks::Tasks;
+use crate::waits::{Wait, Waits};
+use crate::wire::RawSignal;
+
+/// How often all processes are looked at, for titles that have changed.
+const SCAN_EVERY: Duration = Duration::from_secs(1);
+/// How long the thread sleeps at most.
+const WAIT_MS: i32 = 100;
+/// A task that was just made is looked at again after so long: by then it has its title.
+const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
+/// Most tasks that are to be looked at again; further ones are found by the next scan.
+const LOOK_AGAIN_MAX: usize = 4096;
+
+/// A block device, `major << 20 | minor` of the whole disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Device(u32);
+
+impl Device {
+    /// The block device at this path.
+    ///
+    /// # Errors
+    /// If the system does not tell its number.
+    pub fn at(path: &Path) -> std::io::Result<Self> {
+        let name = path.file_name().unwrap_or_default();
+        let numbers = std::fs::read_to_string(Path::new("/sys/class/block").join(name).join("dev"))?;
+        let number = |text: &str| text.parse::<u32>().ok();
+        let parsed = numbers.trim().split_once(':').and_then(|(a, b)| Some((number(a)?, number(b)?)));
+        let (major, minor) = parsed.ok_or_else(|| std::io::Error::other("no device number"))?;
+        Ok(Self(major << 20 | minor))
+    }
+}
+
+/// Told of bytes that a critical task waits for.
+pub type Promote = Box<dyn Fn(u64, u64) + Send + Sync>;
+
+struct Volume {
+    intake: Intake,
+    promote: Arc<Promote>,
+}
+
+/// The ring of tags and where they go.
+struct Tags {
+    ring: TagRing,
+    volumes: HashMap<u32, Volume>,
+}
+
+impl Tags {
+    fn drain(&mut self) {
+        while let Some(tag) = self.ring.next() {
+            if let Some(volume) = self.volumes.get_mut(&tag.device) {
+                volume.intake.queue(&tag);
+            }
+        }
+    }
+}
+
+struct Shared {
+    programs: Mutex<Programs>,
+    tags: Mutex<Tags>,
+    tasks: Mutex<Tasks>,
+    waits: Mutex<Waits>,
+    /// What tasks are called: apart from `tasks`, which may be held for long.
+    labels: Mutex<HashMap<u32, Arc<str>>>,
+    ends: AtomicBool,
+}
+
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is behind them are hints: half a change of them is as good as a wrong hint, which does no harm (P8).
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// See the module's documentation. It ends when it is dropped.
+pub struct Tracker {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Tracker {
+    /// Loads the eBPF programs and begins to follow tasks.
+    ///
+    /// # Errors
+    /// [`TrackerError`]: there will be no tags. The caller goes on without.
+    pub fn start(rules: Rules) -> Result<Self, TrackerError> {
+        let (programs, rings) = Programs::load()?;
+        let Rings { tags, signals } = rings;
+        let shared = Arc::new(Shared {
+            programs: Mutex::new(programs),
+            tags: Mutex::new(Tags { ring: tags, volumes: HashMap::new() }),
+            tasks: Mutex::new(Tasks::new(rules)),
+            waits: Mutex::default(),
+            labels: Mutex::default(),
+            ends: AtomicBool::new(false),
+        });
+        let follower = Follower { shared: Arc::clone(&shared), signals, again: Vec::new() };
+        let thread = thread::Builder::new().name("tracker".into()).spawn(move || follower.run());
+        let thread = thread.map_err(|source| TrackerError::System { what: "start a thread", source })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Tags the writes of this device from now on; `promote` is told of outstanding ones that a critical task comes to wait
+    /// for.
+    ///
+    /// # Errors
+    /// [`TrackerError`] if the kernel refuses.
+    pub fn watch(&self, device: Device, promote: Promote) -> Result<(), TrackerError> {
+        let volume = Volume { intake: Intake::default(), promote: Arc::new(promote) };
+        hold(&self.shared.tags).volumes.insert(device.0, volume);
+        hold(&self.shared.programs).watch(device.0)
+    }
+
+    /// No longer.
+    pub fn forget(&self, device: Device) {
+        hold(&self.shared.programs).forget(device.0);
+        hold(&self.shared.tags).volumes.remove(&device.0);
+    }
+
+    /// A write of these bytes has arrived from the device: what is known of it.
+    pub fn arrive(&self, device: Device, offset: u64, len: u64) -> Option<Known> {
+        let mut tags = hold(&self.shared.tags);
+        tags.drain();
+        tags.volumes.get_mut(&device.0)?.intake.arrive(offset, len)
+    }
+
+    /// A write that nobody was known to wait for when it arrived is done.
+    pub fn done(&self, device: Device, offset: u64, len: u64) {
+        if let Some(volume) = hold(&self.shared.tags).volumes.get_mut(&device.0) {
+            volume.intake.done(offset, len);
+        }
+    }
+
+    /// What the rules call a task in reports; `None` if no rule names it.
+    pub fn label(&self, tid: u32) -> Option<Arc<str>> {
+        hold(&self.shared.labels).get(&tid).cloned()
+    }
+
+    /// What works only in part, in words.
+    pub fn missing(&self) -> Vec<String> {
+        hold(&self.shared.programs).missing.clone()
+    }
+
+    /// Tags and signals that were dropped because they came too fast.
+    pub fn dropped(&self) -> u64 {
+        hold(&self.shared.programs).dropped()
+    }
+
+    /// What critical tasks waited for.
+    pub fn waits(&self) -> Waits {
+        hold(&self.shared.waits).clone()
+    }
+}
+
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It cannot do worse than to have panicked, and it is gone then.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread.
+struct Follower {
+    shared: Arc<Shared>,
+    signals: SignalRing,
+    /// Tasks to be looked at again, and when.
+    again: Vec<(Instant, u32, u32)>,
+}
+
+const FORK: u32 = 1;
+const EXEC: u32 = 2;
+const EXIT: u32 = 3;
+const WAIT: u32 = 4;
+const WAITED: u32 = 5;
+const SEEN: u32 = 6;
+
+impl Follower {
+    fn run(mut self) {
+        let mut scanned: Option<Instant> = None;
+        while !self.shared.ends.load(Ordering::Relaxed) {
+            if scanned.is_none_or(|at| at.elapsed() >= SCAN_EVERY) {
+                hold(&self.shared.tasks).scan();
+                self.tell_changes();
+                // Tags of writes that never come as a request must not fill the ring.
+                hold(&self.shared.tags).drain();
+                scanned = Some(Instant::now());
+            }
+            let soon = if self.again.is_empty() { WAIT_MS } else { 10 };
+            self.signals.wait(soon);
+            while let Some(signal) = self.signals.next() {
+                self.hear(&signal);
+            }
+            self.look_again();
+            self.tell_changes();
+        }
+    }
+
+    fn hear(&mut self, signal: &RawSignal) {
+        match signal.kind {
+            FORK => self.look_at(signal.other, signal.tgid),
+            EXEC | SEEN => self.look_at(signal.tid, signal.tgid),
+            EXIT => {
+                hold(&self.shared.tasks).forget(signal.tid);
+                hold(&self.shared.labels).remove(&signal.tid);
+            }
+            WAIT => self.waits(signal),
+            WAITED => {
+                if let Some(wait) = Wait::from_number(signal.wait) {
+                    hold(&self.shared.waits).add(wait, Duration::from_nanos(signal.value));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn look_at(&mut self, tid: u32, process: u32) {
+        hold(&self.shared.tasks).classify(tid, process);
+        if self.again.len() < LOOK_AGAIN_MAX {
+            let now = Instant::now();
+            self.again.extend(LOOK_AGAIN.map(|after| (now + after, tid, process)));
+        }
+    }
+
+    fn look_again(&mut self) {
+        let now = Instant::now();
+        let shared = &self.shared;
+        self.again.retain(|(at, tid, process)| {
+            if *at <= now {
+                hold(&shared.tasks).classify(*tid, *process);
+            }
+            *at > now
+        });
+    }
+
+    fn tell_changes(&self) {
+        let changes = hold(&self.shared.tasks).take_changes();
+        if !changes.named.is_empty() {
+            hold(&self.shared.labels).extend(changes.named);
+        }
+        if changes.critical.is_empty() {
+            return;
+        }
+        let mut programs = hold(&self.shared.programs);
+        for (tid, critical) in changes.critical {
+            if let Err(e) = programs.set_critical(tid, critical) {
+                tracing::debug!(tid, "the eBPF program was not told who is critical: {e}");
+            }
+        }
+    }
+
+    /// A critical task, or one that inherited, waits: outstanding writes that it waits for are promoted.
+    fn waits(&self, signal: &RawSignal) {
+        let Some(wait) = Wait::from_number(signal.wait) else {
+            return;
+        };
+        let wanted = match wait {
+            Wait::Writeback if signal.mapping != 0 => {
+                Wanted::Page { mapping: signal.mapping, index: signal.index }
+            }
+            // Few by construction: what is critical is not outstanding.
+            Wait::Writeback | Wait::Buffer | Wait::Throttle => Wanted::All,
+            Wait::Journal => Wanted::Kernel,
+            Wait::Mutex | Wait::Rwsem | Wait::Futex if signal.other != 0 => Wanted::Task(signal.other),
+            Wait::Mutex | Wait::Rwsem | Wait::Futex => return,
+            Wait::Io => Wanted::Task(signal.tid),
+        };
+        let mut tags = hold(&self.shared.tags);
+        tags.drain();
+        let found: Vec<_> = tags
+            .volumes
+            .values_mut()
+            .map(|v| (Arc::clone(&v.promote), v.intake.promote(wanted, wait)))
+            .collect();
+        drop(tags);
+        for (promote, ranges) in found {
+            ranges.into_iter().for_each(|(offset, len)| promote(offset, len));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_signals_are_those_of_the_header() {
+        let header = include_str!("../bpf/tracker.h");
+        for (name, kind) in [
+            ("FORK", FORK),
+            ("EXEC", EXEC),
+            ("EXIT", EXIT),
+            ("WAIT", WAIT),
+            ("WAITED", WAITED),
+            ("SEEN", SEEN),
+        ] {
+            let line = format!("#define FB_SIGNAL_{name} {kind}");
+            assert!(
+                header
+                    .lines()
+                    .any(|l| l.split("\t\t").next() == Some(&line) || l.split('\t').next() == Some(&line)),
+                "{line}"
+            );
+        }
+    }
+}

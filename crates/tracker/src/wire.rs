@@ -1,0 +1,205 @@
+//! What the eBPF programs and this crate share, as `bpf/tracker.h` has it; a test holds the two together.
+
+/// Most functions of the kernel whose place is told.
+pub(crate) const RANGES_MAX: usize = 32;
+/// What was dropped because the ring of tags was full.
+pub(crate) const COUNT_TAGS_DROPPED: u32 = 0;
+/// The same of signals.
+pub(crate) const COUNT_SIGNALS_DROPPED: u32 = 1;
+
+/// A write that was queued to an attached device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RawTag {
+    pub sector: u64,
+    pub mapping: u64,
+    pub index: u64,
+    pub bytes: u32,
+    pub device: u32,
+    pub flags: u32,
+    pub tid: u32,
+    pub tgid: u32,
+    pub waiter: u32,
+    pub critical: u8,
+    pub via: u8,
+    pub ioprio: u16,
+    pub pages: u32,
+    pub comm: [u8; 16],
+}
+
+/// Anything else that the programs tell.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RawSignal {
+    pub kind: u32,
+    pub tid: u32,
+    pub tgid: u32,
+    pub other: u32,
+    pub wait: u32,
+    pub critical: u32,
+    pub value: u64,
+    pub mapping: u64,
+    pub index: u64,
+    pub comm: [u8; 16],
+}
+
+/// Where a function of the kernel lies, and what a task waits for that sleeps in it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RawRange {
+    pub from: u64,
+    pub to: u64,
+    pub wait: u32,
+    pub reserved: u32,
+}
+
+/// What the rules say of a task.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RawRole {
+    pub critical: u32,
+    pub seen: u32,
+}
+
+// SAFETY: these structures are `repr(C)`, hold integers alone and have no padding (the test below adds up their fields), so that
+// every bit pattern is a value of theirs and every byte of theirs is initialised.
+unsafe impl aya::Pod for RawRange {}
+// SAFETY: as above.
+unsafe impl aya::Pod for RawRole {}
+
+fn fields<const N: usize>(bytes: &[u8], at: &mut usize) -> Option<[u8; N]> {
+    let field = bytes.get(*at..*at + N)?.try_into().ok()?;
+    *at += N;
+    Some(field)
+}
+
+impl RawTag {
+    /// Reads one from the ring.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let at = &mut 0;
+        Some(Self {
+            sector: u64::from_ne_bytes(fields(bytes, at)?),
+            mapping: u64::from_ne_bytes(fields(bytes, at)?),
+            index: u64::from_ne_bytes(fields(bytes, at)?),
+            bytes: u32::from_ne_bytes(fields(bytes, at)?),
+            device: u32::from_ne_bytes(fields(bytes, at)?),
+            flags: u32::from_ne_bytes(fields(bytes, at)?),
+            tid: u32::from_ne_bytes(fields(bytes, at)?),
+            tgid: u32::from_ne_bytes(fields(bytes, at)?),
+            waiter: u32::from_ne_bytes(fields(bytes, at)?),
+            critical: u8::from_ne_bytes(fields(bytes, at)?),
+            via: u8::from_ne_bytes(fields(bytes, at)?),
+            ioprio: u16::from_ne_bytes(fields(bytes, at)?),
+            pages: u32::from_ne_bytes(fields(bytes, at)?),
+            comm: fields(bytes, at)?,
+        })
+    }
+}
+
+impl RawSignal {
+    /// Reads one from the ring.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let at = &mut 0;
+        Some(Self {
+            kind: u32::from_ne_bytes(fields(bytes, at)?),
+            tid: u32::from_ne_bytes(fields(bytes, at)?),
+            tgid: u32::from_ne_bytes(fields(bytes, at)?),
+            other: u32::from_ne_bytes(fields(bytes, at)?),
+            wait: u32::from_ne_bytes(fields(bytes, at)?),
+            critical: u32::from_ne_bytes(fields(bytes, at)?),
+            value: u64::from_ne_bytes(fields(bytes, at)?),
+            mapping: u64::from_ne_bytes(fields(bytes, at)?),
+            index: u64::from_ne_bytes(fields(bytes, at)?),
+            comm: fields(bytes, at)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::waits::Wait;
+
+    const HEADER: &str = include_str!("../bpf/tracker.h");
+
+    fn constant(name: &str) -> u64 {
+        let line = HEADER.lines().find(|l| l.starts_with(&format!("#define {name} "))).unwrap();
+        line.split_whitespace().nth(2).unwrap().parse().unwrap()
+    }
+
+    /// Bytes that the fields of a structure of the header take, in their order and without padding.
+    fn header_fields(name: &str) -> Vec<(String, usize)> {
+        let body = HEADER.split(&format!("struct {name} {{")).nth(1).unwrap().split("};").next().unwrap();
+        let fields = body.lines().filter_map(|l| l.split(';').next()).filter(|l| !l.trim().is_empty());
+        let field = |l: &str| {
+            let (kind, field) = l.trim().rsplit_once(' ').unwrap();
+            let bytes = match kind {
+                "unsigned long long" => 8,
+                "unsigned int" => 4,
+                "unsigned short" => 2,
+                "unsigned char" | "char" => 1,
+                other => panic!("{other}"),
+            };
+            let (field, count) = field.split_once('[').unwrap_or((field, "1]"));
+            (field.to_owned(), bytes * count.trim_end_matches(']').parse::<usize>().unwrap())
+        };
+        fields.map(field).collect()
+    }
+
+    #[test]
+    fn structures_are_those_of_the_header() {
+        let sizes = [
+            ("fb_tag", size_of::<RawTag>()),
+            ("fb_signal", size_of::<RawSignal>()),
+            ("fb_range", size_of::<RawRange>()),
+            ("fb_role", size_of::<RawRole>()),
+        ];
+        for (name, size) in sizes {
+            let fields = header_fields(name);
+            assert_eq!(fields.iter().map(|(_, bytes)| bytes).sum::<usize>(), size, "{name} {fields:?}");
+            let mut at = 0;
+            for (field, bytes) in fields {
+                let align = if field == "comm" { 1 } else { bytes };
+                assert_eq!(at % align, 0, "{name}.{field} would be padded");
+                at += bytes;
+            }
+        }
+        let names: Vec<String> = header_fields("fb_tag").into_iter().map(|(n, _)| n).collect();
+        assert_eq!(
+            names.join(" "),
+            "sector mapping index bytes device flags tid tgid waiter critical via ioprio pages comm"
+        );
+        let names: Vec<String> = header_fields("fb_signal").into_iter().map(|(n, _)| n).collect();
+        assert_eq!(names.join(" "), "type tid tgid other wait critical value mapping index comm");
+    }
+
+    #[test]
+    fn constants_are_those_of_the_header() {
+        for (name, value) in [
+            ("FB_RANGES_MAX", RANGES_MAX as u64),
+            ("FB_COUNT_TAGS_DROPPED", u64::from(COUNT_TAGS_DROPPED)),
+            ("FB_COUNT_SIGNALS_DROPPED", u64::from(COUNT_SIGNALS_DROPPED)),
+            ("FB_WAIT_KINDS", Wait::ALL.len() as u64 + 1),
+        ] {
+            assert_eq!(constant(name), value, "{name}");
+        }
+        for (i, wait) in Wait::ALL.iter().enumerate() {
+            let name = format!("FB_WAIT_{}", wait.as_str().to_uppercase());
+            assert_eq!(constant(&name), i as u64 + 1, "{name}");
+            assert_eq!(Wait::from_number(i as u32 + 1), Some(*wait));
+        }
+        assert_eq!(Wait::from_number(0), None);
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written() {
+        let bytes: Vec<u8> = (0..size_of::<RawTag>() as u8).collect();
+        let tag = RawTag::read(&bytes).unwrap();
+        assert_eq!(tag.sector, u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7]));
+        assert_eq!(tag.comm[0], 56);
+        assert_eq!(tag.critical, 48);
+        assert!(RawTag::read(&bytes[1..]).is_none());
+        let signal = RawSignal::read(&vec![1; size_of::<RawSignal>()]).unwrap();
+        assert_eq!(signal.value, 0x0101_0101_0101_0101);
+    }
+}

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Who waits for which write: a critical task waits for another in each of the ways that there are (tests/criticality/waits.c), on
+# ext4 over an attached volume with a slow backing. The right writes must enter the cache under the admission policy that
+# covers this way, and none of them under the policy below it.
+source "$(dirname "$0")/harness.sh"
+
+SECONDS_EACH=${SECONDS_EACH:-2}
+need gcc mkfs.ext4 mount python3
+need_block_devices
+[[ -e /sys/kernel/btf/vmlinux ]] || skip "this kernel has no BTF"
+
+gcc -O1 -Wall -pthread -I"$ROOT/crates/hint/include" "$ROOT/tests/criticality/waits.c" -o waits
+cat >rules.toml <<'END'
+[[rule]]
+name = "critical task"
+thread = "fb-critical"
+critical = true
+
+[[rule]]
+name = "background task"
+thread = "fb-back"
+critical = false
+END
+
+make_pair 128M 512M
+serve_plain --cache cache --backing emulate:hdd-7k2:file=backing --admission cp --rules rules.toml
+attach_device
+# A short queue, so that a long write is still being submitted when somebody comes to wait for it.
+echo 4 >"/sys/block/${DEVICE#/dev/}/queue/nr_requests"
+mkfs.ext4 -q "$DEVICE"
+mkdir -p "$MOUNT"
+mount "$DEVICE" "$MOUNT"
+
+# explained FILE TASKS REASON: writes of these tasks (a|b) for this reason between the account in FILE and now.
+explained() {
+    fb explain db --json >now.json
+    python3 - "$@" <<'END'
+import json, sys
+before, tasks, reason = sys.argv[1], sys.argv[2].split("|"), sys.argv[3]
+count = lambda f: sum(r["writes"] for r in json.load(open(f))["rows"] if r["task"] in tasks and r["reason"] == reason)
+print(count("now.json") - count(before))
+END
+}
+
+# through KIND: writes that were critical by this kind of wait, since the daemon started.
+through() {
+    fb explain db --json | python3 -c 'import json, sys
+print(sum(r["writes"] for r in json.load(sys.stdin)["inherited"] if r["through"] == sys.argv[1]))' "$1"
+}
+
+waited() {
+    fb waits db --json | python3 -c 'import json, sys
+print(sum(r["count"] for r in json.load(sys.stdin) if r["kind"] == sys.argv[1]))' "$1"
+}
+
+# way KIND BELOW POLICY TASKS REASON WAIT: nothing of TASKS for REASON under BELOW, something under POLICY, by this wait.
+way() {
+    local kind=$1 below=$2 policy=$3 tasks=$4 reason=$5 wait=$6 none some before
+    WHAT=$kind
+    fb set db admission="$below"
+    fb explain db --json >before.json
+    timeout "$PATIENCE" ./waits "$kind" "$MOUNT" "$SECONDS_EACH" || fail "$kind: the program failed under $below"
+    none=$(explained before.json "$tasks" "$reason")
+    ((none == 0)) || fail "$kind: under $below $none writes of $tasks are $reason"
+    fb set db admission="$policy"
+    fb explain db --json >before.json
+    before=$(through "$wait")
+    timeout "$PATIENCE" ./waits "$kind" "$MOUNT" "$SECONDS_EACH" || fail "$kind: the program failed under $policy"
+    some=$(explained before.json "$tasks" "$reason")
+    ((some > 0)) || fail "$kind: under $policy no write of $tasks is $reason"
+    [[ $reason == reissued ]] || (($(through "$wait") > before)) || fail "$kind: nothing was inherited through $wait"
+    (($(waited "$wait") > 0)) || fail "$kind: no wait for $wait was seen"
+    pass "$kind: $reason writes of $tasks: none under $below, $some under $policy"
+}
+
+way hint all cp fb-hinting direct journal
+way journal cp cp+pi jbd2 inherited journal
+way futex cp cp+pi "background task" inherited futex
+way mutex cp cp+pi "background task" inherited mutex
+way rwsem cp cp+pi jbd2 inherited journal
+way chain cp cp+pi jbd2 inherited journal
+way writeback cp+pi cp+pi+ioi kworker reissued writeback
+(($(waited rwsem) > 0)) || fail "no wait for an inode's rwsem was seen"
+(($(through rwsem) > 0)) || fail "nothing was inherited through an rwsem"
+
+missing=$(status criticality_missing)
+[[ $missing == "[]" ]] || fail "sources of criticality are missing: $missing"
+[[ $(status errors) == 0 ]] || fail "requests failed"
+umount "$MOUNT"
+e2fsck -fn "$DEVICE" >fsck.out 2>&1 || fail "e2fsck finds faults: $(cat fsck.out)"
+fb detach db
+fb set db admission=cp
+[[ $(status criticality_missing) == *"not attached"* ]] || fail "a volume that is not attached does not say what is missing"
+stop_daemon
+pass "the file system is whole, and what is missing is told"

@@ -1,0 +1,199 @@
+/*
+ * Builds one dependency of a critical task on another: waits KIND DIRECTORY [SECONDS]
+ *
+ * A thread called fb-critical comes to wait for one called fb-back, or for the kernel's threads, while they write. Each kind is one
+ * way to wait; fb-critical itself writes next to nothing.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "forebay.h"
+
+#define PIECE (256 << 10)
+
+static const char *kind;
+static char path[4096];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t outer = PTHREAD_MUTEX_INITIALIZER;
+static volatile int stop;
+static int shared = -1;
+
+static void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static void name_me(const char *name)
+{
+	if (prctl(PR_SET_NAME, name))
+		fail("prctl");
+}
+
+static int open_file(const char *name, int flags)
+{
+	char full[5000];
+	snprintf(full, sizeof(full), "%s/%s", path, name);
+	int fd = open(full, O_RDWR | O_CREAT | flags, 0600);
+	if (fd < 0)
+		fail(full);
+	return fd;
+}
+
+static char *piece(void)
+{
+	void *data;
+	if (posix_memalign(&data, 4096, PIECE))
+		fail("memory");
+	memset(data, 'x', PIECE);
+	return data;
+}
+
+static void put(int fd, const char *data, size_t len, off_t at)
+{
+	if (pwrite(fd, data, len, at) != (ssize_t)len)
+		fail("pwrite");
+}
+
+static void pause_ms(long ms)
+{
+	struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
+	nanosleep(&t, NULL);
+}
+
+static int is(const char *name)
+{
+	return !strcmp(kind, name);
+}
+
+/* Synchronous writes, one after the other, while a pthread mutex is held. */
+static void write_under(pthread_mutex_t *held, int fd, const char *data)
+{
+	pthread_mutex_lock(held);
+	for (int i = 0; i < 8 && !stop; i++)
+		put(fd, data, 16 << 10, (off_t)i * PIECE);
+	pthread_mutex_unlock(held);
+	pause_ms(2);
+}
+
+static void *back(void *unused)
+{
+	(void)unused;
+	name_me("fb-back");
+	char *data = piece();
+	int fd = open_file("back", is("rwsem") || is("chain") ? O_SYNC | O_DIRECT : is("futex") ? O_DSYNC : 0);
+	off_t end = 0;
+	for (unsigned round = 0; !stop; round++) {
+		if (is("futex")) {
+			write_under(&mutex, fd, data);
+		} else if (is("mutex")) {
+			/* The file's position is a mutex of the kernel's, held until all is on the disk. */
+			for (int i = 0; i < 4 && !stop; i++)
+				if (write(shared, data, PIECE) != PIECE)
+					fail("write");
+			if (lseek(shared, 0, SEEK_SET))
+				fail("lseek");
+		} else if (is("rwsem") || is("chain")) {
+			/* A write that extends the file holds its inode until data and journal are on the disk. */
+			put(fd, data, PIECE, end);
+			end = (end + PIECE) % (64 * PIECE);
+			if (!end && ftruncate(fd, 0))
+				fail("ftruncate");
+		} else if (is("journal") || is("hint")) {
+			char name[32];
+			snprintf(name, sizeof(name), "file%u", round % 512);
+			close(open_file(name, O_TRUNC));
+		} else {
+			/* The kernel's own thread writes what was left dirty. */
+			for (int i = 0; i < 64 && !stop; i++)
+				put(shared, data, PIECE, (off_t)i * PIECE);
+			if (syncfs(shared))
+				fail("syncfs");
+		}
+	}
+	return NULL;
+}
+
+/* In the middle of a chain: holds a mutex that fb-critical wants, and wants the inode that fb-back holds. */
+static void *middle(void *unused)
+{
+	(void)unused;
+	name_me("fb-middle");
+	int fd = open_file("back", 0);
+	while (!stop) {
+		pthread_mutex_lock(&outer);
+		put(fd, "y", 1, 0);
+		pthread_mutex_unlock(&outer);
+		pause_ms(1);
+	}
+	return NULL;
+}
+
+static void *critical(void *unused)
+{
+	(void)unused;
+	if (is("hint")) {
+		name_me("fb-hinting");
+		if (forebay_critical_begin() < 0)
+			fail("forebay_critical_begin");
+	} else {
+		name_me("fb-critical");
+	}
+	int own = open_file("critical", 0);
+	int of_back = open_file("back", 0);
+	while (!stop) {
+		if (is("futex")) {
+			pthread_mutex_lock(&mutex);
+			pthread_mutex_unlock(&mutex);
+		} else if (is("chain")) {
+			pthread_mutex_lock(&outer);
+			pthread_mutex_unlock(&outer);
+		} else if (is("mutex")) {
+			if (lseek(shared, 0, SEEK_CUR) < 0)
+				fail("lseek");
+		} else if (is("rwsem")) {
+			put(of_back, "z", 1, 0);
+		} else if (is("journal") || is("hint")) {
+			put(own, "z", 1, 0);
+			if (fsync(own))
+				fail("fsync");
+		} else if (fsync(shared)) {
+			fail("fsync");
+		}
+		pause_ms(1);
+	}
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 3) {
+		fprintf(stderr, "usage: %s futex|mutex|rwsem|hint|journal|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
+		return 2;
+	}
+	kind = argv[1];
+	snprintf(path, sizeof(path), "%s", argv[2]);
+	int seconds = argc > 3 ? atoi(argv[3]) : 3;
+	shared = open_file("shared", is("mutex") ? O_DSYNC : 0);
+	pthread_t threads[3];
+	int count = 0;
+	pthread_create(&threads[count++], NULL, critical, NULL);
+	/* By now it is known to be critical. */
+	pause_ms(1500);
+	pthread_create(&threads[count++], NULL, back, NULL);
+	if (is("chain"))
+		pthread_create(&threads[count++], NULL, middle, NULL);
+	pause_ms(1000L * seconds);
+	stop = 1;
+	while (count)
+		pthread_join(threads[--count], NULL);
+	return 0;
+}
