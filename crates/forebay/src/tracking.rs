@@ -212,13 +212,13 @@ impl BlockService for TrackedVolume {
 
 /// What kind of data a write carries, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Data {
+enum Carried {
     Journal,
     Metadata,
     Data,
 }
 
-impl Data {
+impl Carried {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Journal => "journal",
@@ -232,7 +232,7 @@ impl Data {
 #[derive(Default)]
 struct Account {
     names: HashMap<u32, (Arc<str>, bool)>,
-    rows: BTreeMap<(Arc<str>, Data, usize), (u64, u64)>,
+    rows: BTreeMap<(Arc<str>, Carried, usize), (u64, u64)>,
     inherited: BTreeMap<(Arc<str>, Wait), u64>,
 }
 
@@ -256,9 +256,9 @@ impl Account {
             None => ("client".into(), false),
         };
         let data = match (journal, origin.meta) {
-            (true, _) => Data::Journal,
-            (false, true) => Data::Metadata,
-            (false, false) => Data::Data,
+            (true, _) => Carried::Journal,
+            (false, true) => Carried::Metadata,
+            (false, false) => Carried::Data,
         };
         let mut key = (name, data, reason as usize);
         if self.rows.len() >= ROWS_MAX && !self.rows.contains_key(&key) {
