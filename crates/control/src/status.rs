@@ -115,6 +115,8 @@ described! {
         Label => admission: String,
         #[doc = "The ranges in bytes that the admission policy `range` lets in, `START-END,...`; the end is excluded."]
         Detail => ranges: String,
+        #[doc = "Bytes a day that may be written to the cache before the admission policy `adaptive` tightens; 0: any."]
+        Gauge("forebay_endurance_bytes_a_day") => endurance_bytes_a_day: u64,
         #[doc = "What a write does when the cache has no room: `wait` or `bypass`."]
         Label => on_full: String,
         #[doc = "What an acknowledged plain write survives: `write` (a power cut) or `flush` (a power cut only after a later flush)."]

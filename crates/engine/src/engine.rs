@@ -66,6 +66,8 @@ pub struct Engine {
     pub(crate) volume_bytes: u64,
     pub(crate) settings: Settings,
     pub(crate) ranges: Ranges,
+    /// Bytes a day that may be written to the cache; 0: any.
+    pub(crate) endurance_bytes_a_day: u64,
     pub(crate) wall_offset_ns: u64,
     pub(crate) now: Nanos,
     pub(crate) life: Life,
@@ -105,6 +107,7 @@ impl Engine {
             volume_bytes: params.volume_bytes,
             settings: params.settings,
             ranges: Ranges::default(),
+            endurance_bytes_a_day: 0,
             wall_offset_ns: params.wall_offset_ns,
             now: Nanos(0),
             life: Life::New,
@@ -257,6 +260,10 @@ impl Engine {
             }
             Command::SetRanges(ranges) => {
                 self.ranges = ranges;
+                self.effects.push(Effect::CommandDone { id, result: Ok(()) });
+            }
+            Command::SetEndurance(bytes) => {
+                self.endurance_bytes_a_day = bytes;
                 self.effects.push(Effect::CommandDone { id, result: Ok(()) });
             }
             Command::Destage => self.destage_command(id),

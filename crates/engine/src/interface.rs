@@ -89,6 +89,8 @@ pub enum Command {
     Set(Settings),
     /// Use these ranges for the admission policy `range`.
     SetRanges(Ranges),
+    /// Bytes a day that may be written to the cache before the admission policy `adaptive` tightens; 0: no budget.
+    SetEndurance(u64),
     /// Destage everything that was acknowledged before this, and make it durable on the backing.
     Destage,
     /// Refuse new requests, finish those under way, destage if asked, leave a durable clean-stop mark, then idle.

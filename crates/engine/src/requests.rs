@@ -16,7 +16,10 @@ use forebay_block::{
     blocks_of,
 };
 use forebay_format::record::{Extent, ExtentKind};
-use forebay_policy::{AdmissionReason, Decision, Durability, OnFull, WriteContext, WritePolicy};
+use forebay_policy::{
+    AdmissionReason, Decision, Durability, OnFull, ROOMY_DIRTY_PERCENT_MAX, WriteContext, WritePolicy,
+    endures,
+};
 
 use crate::engine::Engine;
 use crate::interface::{Effect, RequestId};
@@ -219,7 +222,8 @@ impl Engine {
 
     /// Which way a write of these bytes goes, and why.
     fn choose(&mut self, (offset, len): (u64, u64), origin: Origin, fua: bool) -> AdmissionReason {
-        let context = WriteContext { origin, fua, in_range: self.ranges.touch(offset, len) };
+        let (in_range, roomy) = (self.ranges.touch(offset, len), self.is_roomy());
+        let context = WriteContext { origin, fua, in_range, roomy };
         match self.settings.admission.decide(&context) {
             Decision::Bypass(reason) => reason,
             Decision::Cache(_) if self.failure.latched() => AdmissionReason::CacheFailed,
@@ -231,6 +235,15 @@ impl Engine {
             }
             Decision::Cache(reason) => reason,
         }
+    }
+
+    /// Whether the log has room for what nobody waits for, and the endurance budget lasts.
+    fn is_roomy(&self) -> bool {
+        let capacity = u64::from(self.layout.segment_count) * u64::from(self.layout.segment_bytes);
+        let dirty = self.segments.dirty() * BLOCK_BYTES;
+        dirty.saturating_mul(100) <= capacity.saturating_mul(ROOMY_DIRTY_PERCENT_MAX)
+            && self.log_has_room()
+            && endures(self.figures.bytes_to_cache, self.now.0 / 1_000_000_000, self.endurance_bytes_a_day)
     }
 
     fn open_request(&mut self, id: RequestId, parts: u32, bytes: u64, fua: bool, reason: AdmissionReason) {

@@ -8,6 +8,7 @@ use forebay_nbd::Address;
 use forebay_policy::{Admission, Durability, OnFull, Order, Ranges, WritePolicy};
 use serde::{Deserialize, Deserializer};
 
+use crate::size::Size;
 use crate::volume_name;
 
 /// A configuration file.
@@ -64,6 +65,9 @@ pub struct VolumeConfig {
     /// What the admission policy `range` lets in.
     #[serde(default, deserialize_with = "spelled")]
     pub ranges: Option<Ranges>,
+    /// Bytes a day that may be written to the cache before `adaptive` tightens.
+    #[serde(default, deserialize_with = "spelled")]
+    pub endurance: Option<Size>,
     /// Somebody waits for every request of NBD clients.
     pub critical: Option<bool>,
     /// See [`forebay_policy::Settings`].

@@ -21,6 +21,8 @@ pub struct Surroundings {
     pub device: Option<String>,
     /// What the admission policy `range` lets in.
     pub ranges: String,
+    /// Bytes a day that may be written to the cache; 0: any.
+    pub endurance_bytes_a_day: u64,
     /// Sources of criticality that are missing.
     pub criticality_missing: Vec<String>,
     /// Where the volume is offered.
@@ -66,6 +68,7 @@ pub fn volume_status(
         order: settings.order.to_string(),
         admission: settings.admission.to_string(),
         ranges: around.ranges,
+        endurance_bytes_a_day: around.endurance_bytes_a_day,
         criticality_missing: around.criticality_missing,
         on_full: settings.on_full.to_string(),
         durability: settings.durability.to_string(),
@@ -136,6 +139,7 @@ mod tests {
             decorate: Vec::new(),
             settings: Settings::default(),
             ranges: Default::default(),
+            endurance: 0,
             critical: false,
         };
         let around = Surroundings {
@@ -144,6 +148,7 @@ mod tests {
             backing_durability: String::new(),
             device: None,
             ranges: String::new(),
+            endurance_bytes_a_day: 0,
             criticality_missing: Vec::new(),
             exports: Vec::new(),
             uptime: Duration::from_secs(5),

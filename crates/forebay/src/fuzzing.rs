@@ -8,7 +8,7 @@ use forebay_device::DeviceSpec;
 use forebay_device::decorate::Decoration;
 use forebay_emulate::Settings;
 use forebay_nbd::Address;
-use forebay_policy::{Admission, Durability, OnFull, WritePolicy};
+use forebay_policy::{Admission, Durability, OnFull, Ranges, WritePolicy};
 
 use crate::config::Config;
 use crate::{size, volume_name};
@@ -21,6 +21,7 @@ pub fn texts(data: &[u8]) {
     reads_as_it_shows::<Address>(text);
     reads_as_it_shows::<WritePolicy>(text);
     reads_as_it_shows::<Admission>(text);
+    reads_as_it_shows::<Ranges>(text);
     reads_as_it_shows::<OnFull>(text);
     reads_as_it_shows::<Durability>(text);
     let _ = text.parse::<Decoration>();

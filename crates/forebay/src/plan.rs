@@ -13,6 +13,7 @@ use forebay_tracker::{PRESETS, Rules, RulesError};
 use crate::cli::Failure;
 use crate::commands::serve::Args;
 use crate::config::{Config, VolumeConfig};
+use crate::size::Size;
 
 /// Longest configuration file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -78,6 +79,8 @@ pub struct VolumePlan {
     pub settings: Settings,
     /// What the admission policy `range` lets in.
     pub ranges: Ranges,
+    /// Bytes a day that may be written to the cache; 0: any.
+    pub endurance: u64,
     /// Somebody waits for every request of NBD clients, within an application's request.
     pub critical: bool,
 }
@@ -168,6 +171,7 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
         volume.on_full = args.on_full.or(volume.on_full);
         volume.durability = args.durability.or(volume.durability);
         volume.ranges = args.ranges.clone().or(volume.ranges.take());
+        volume.endurance = args.endurance.map(Size).or(volume.endurance);
         volume.critical = args.critical.then_some(true).or(volume.critical);
     }
     let [volume] = volumes else {
@@ -243,6 +247,7 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
             durability: v.durability.unwrap_or(defaults.durability),
         },
         ranges: v.ranges.unwrap_or_default(),
+        endurance: v.endurance.map_or(0, |s| s.0),
         critical: v.critical.unwrap_or(false),
         name,
     })

@@ -13,11 +13,13 @@ use forebay_device::{Device, Survives};
 use forebay_engine::Role;
 use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
 use forebay_host::{Ending, Volume, VolumeConfig, VolumeHandle};
+use forebay_policy::UnknownSetting;
 
 use crate::cli::{Failure, Outcome};
 use crate::failure::{from_fuse, from_host};
 use crate::figures::{Surroundings, volume_status};
 use crate::plan::VolumePlan;
+use crate::size;
 use crate::tracking::{Link, TrackedVolume, Tracking};
 use crate::trouble::Trouble;
 
@@ -100,6 +102,9 @@ impl Served {
         };
         if !served.plan.ranges.is_empty() {
             served.handle.set_ranges(served.plan.ranges.clone()).map_err(|e| from_host(&e))?;
+        }
+        if served.plan.endurance > 0 {
+            served.handle.set_endurance(served.plan.endurance).map_err(|e| from_host(&e))?;
         }
         if let Some(file) = &served.plan.fuse {
             hold(&served.kernel).fuse = Some(served.mount(file)?);
@@ -199,13 +204,20 @@ impl Served {
     /// Changes settings, all or none.
     pub fn set(&self, settings: &[(String, String)]) -> Outcome {
         let mut new = self.handle.settings();
-        let mut ranges = None;
+        let (mut ranges, mut endurance) = (None, None);
+        let usage = |key: &str, e: String| Failure::new(FailureKind::Usage, format!("{key}: {e}"));
         for (key, value) in settings {
             let known = match key.as_str() {
-                "ranges" => value.parse().map(|r| ranges = Some(r)),
-                _ => new.set(key, value),
+                "ranges" => {
+                    value.parse().map(|r| ranges = Some(r)).map_err(|e: UnknownSetting| e.to_string())
+                }
+                "endurance" => size::parse(value).map(|bytes| endurance = Some(bytes)),
+                _ => new.set(key, value).map_err(|e| e.to_string()),
             };
-            known.map_err(|e| Failure::new(FailureKind::Usage, format!("{key}: {e}")))?;
+            known.map_err(|e| usage(key, e))?;
+        }
+        if let Some(bytes) = endurance {
+            self.handle.set_endurance(bytes).map_err(|e| from_host(&e))?;
         }
         if let Some(ranges) = ranges {
             self.handle.set_ranges(ranges).map_err(|e| from_host(&e))?;
@@ -317,6 +329,7 @@ impl Served {
             backing_durability: self.handle.backing().durability.to_owned(),
             device,
             criticality_missing,
+            endurance_bytes_a_day: self.handle.endurance_bytes_a_day(),
             ranges: self.handle.ranges().to_string(),
             exports: self.exports(),
             uptime: self.started.elapsed(),

@@ -2,6 +2,18 @@
 
 const UNITS: [(char, u64); 4] = [('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
 
+/// A size in a configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text).map(Self)
+    }
+}
+
 /// Reads a size in bytes: a whole number, then nothing or one of K, M, G, T (of either case).
 pub fn parse(text: &str) -> Result<u64, String> {
     let unit = text.chars().last().and_then(|last| UNITS.iter().find(|(c, _)| last.eq_ignore_ascii_case(c)));

@@ -48,6 +48,23 @@ fn requests_of_a_critical_export_are_critical_and_of_another_are_not() {
 }
 
 #[test]
+fn adaptive_takes_everything_until_the_endurance_budget_is_used_up() {
+    let place = Place::new();
+    let daemon = place.serve(&["--admission", "adaptive", "--endurance", "10G"]);
+    let mut client = NbdClient::connect(&place.path("nbd"), "db");
+    client.write(0, &pattern(1, 1, BLOCK));
+    assert_eq!(
+        (reason(&place, "roomy"), place.status()["endurance_bytes_a_day"].as_u64()),
+        (1, Some(10 << 30))
+    );
+    place.ask(&["set", "db", "endurance=1"]);
+    client.write(0, &pattern(2, 1, BLOCK));
+    assert_eq!((reason(&place, "roomy"), reason(&place, "not-critical")), (1, 1));
+    assert_eq!(client.read(0, BLOCK), pattern(2, 1, BLOCK));
+    assert!(daemon.stop().success());
+}
+
+#[test]
 fn without_a_cache_every_write_says_so() {
     let place = Place::with_backing();
     let daemon =

@@ -25,6 +25,7 @@ struct Published {
     version: u64,
     settings: Settings,
     ranges: Ranges,
+    endurance_bytes_a_day: u64,
 }
 
 /// What the volume's thread and its handles share.
@@ -137,6 +138,21 @@ impl VolumeHandle {
         self.command(Command::SetRanges(ranges.clone()))?;
         self.0.published().ranges = ranges;
         Ok(())
+    }
+
+    /// Changes how many bytes a day may be written to the cache before the admission policy `adaptive` tightens; 0: any.
+    ///
+    /// # Errors
+    /// [`HostError`] if the volume has stopped.
+    pub fn set_endurance(&self, bytes_a_day: u64) -> Result<(), HostError> {
+        self.command(Command::SetEndurance(bytes_a_day))?;
+        self.0.published().endurance_bytes_a_day = bytes_a_day;
+        Ok(())
+    }
+
+    /// That budget.
+    pub fn endurance_bytes_a_day(&self) -> u64 {
+        self.0.published().endurance_bytes_a_day
     }
 
     /// Has `observer` told of every write why it went where it went. Only the first one counts.

@@ -52,7 +52,7 @@ impl PassThrough {
             // Every write is on its way to the backing anyhow.
             Event::Promote { .. } => {}
             Event::Command { id, command } => match command {
-                Command::Set(_) | Command::SetRanges(_) => {
+                Command::Set(_) | Command::SetRanges(_) | Command::SetEndurance(_) => {
                     self.effects.push(Effect::CommandDone { id, result: Ok(()) })
                 }
                 // A flush covers whatever was acknowledged before it.

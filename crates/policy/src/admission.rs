@@ -19,6 +19,8 @@ spelled_enum! {
         CpPi = "cp+pi",
         /// Also outstanding bypasses that a critical task comes to wait for (I/O inheritance: CP+PI+IOI).
         CpPiIoi = "cp+pi+ioi",
+        /// Every write while the log is roomy and the endurance budget lasts; else as the one before.
+        Adaptive = "adaptive",
     }
 }
 
@@ -31,6 +33,22 @@ pub struct WriteContext {
     pub fua: bool,
     /// It touches one of the volume's ranges.
     pub in_range: bool,
+    /// The log is roomy, and the endurance budget lasts.
+    pub roomy: bool,
+}
+
+/// The log is roomy while at most this share of it is dirty, in percent: what is beyond is for writes that are waited for.
+pub const ROOMY_DIRTY_PERCENT_MAX: u64 = 50;
+
+/// Of the endurance budget of a day this share may be used ahead of time, in percent: about an hour's.
+const ENDURANCE_AHEAD_PERCENT: u128 = 4;
+
+/// Whether `bytes` written to the cache in `seconds` are within a budget of so many bytes a day; 0 is no budget.
+pub fn endures(bytes: u64, seconds: u64, budget_bytes_a_day: u64) -> bool {
+    let day = 24 * 3600;
+    let ahead = day * ENDURANCE_AHEAD_PERCENT / 100;
+    let allowed = u128::from(budget_bytes_a_day).saturating_mul(u128::from(seconds) + ahead) / day;
+    budget_bytes_a_day == 0 || u128::from(bytes) <= allowed
 }
 
 /// Where a write goes.
@@ -55,6 +73,8 @@ spelled_enum! {
         Direct = "direct",
         /// A task issued it for which a critical task waits.
         Inherited = "inherited",
+        /// The log is roomy and the endurance budget lasts.
+        Roomy = "roomy",
         /// It was on its way to the backing when a critical task came to wait for it.
         Reissued = "reissued",
         /// Bypassed: nobody is known to wait for it.
@@ -85,6 +105,7 @@ impl AdmissionReason {
             Self::InRange => "touches one of the volume's ranges",
             Self::Direct => "a critical task waits for it",
             Self::Inherited => "its task holds up a critical one",
+            Self::Roomy => "the cache is roomy, and the endurance budget lasts",
             Self::Reissued => "was on its way to the backing when a critical task came to wait",
             Self::NotSynchronous => "not flagged synchronous",
             Self::OutOfRange => "touches no range",
@@ -124,14 +145,15 @@ impl Admission {
     pub fn decide(self, write: &WriteContext) -> Decision {
         use AdmissionReason as Why;
         let sync = write.origin.sync || write.fua;
-        let inherits = matches!(self, Self::CpPi | Self::CpPiIoi);
+        let inherits = matches!(self, Self::CpPi | Self::CpPiIoi | Self::Adaptive);
         match self {
             Self::All => Decision::Cache(Why::All),
             Self::Sync if sync => Decision::Cache(Why::Synchronous),
             Self::Sync => Decision::Bypass(Why::NotSynchronous),
             Self::Range if write.in_range => Decision::Cache(Why::InRange),
             Self::Range => Decision::Bypass(Why::OutOfRange),
-            Self::Cp | Self::CpPi | Self::CpPiIoi => match write.origin.criticality {
+            Self::Adaptive if write.roomy => Decision::Cache(Why::Roomy),
+            Self::Cp | Self::CpPi | Self::CpPiIoi | Self::Adaptive => match write.origin.criticality {
                 Criticality::Direct if sync => Decision::Cache(Why::Direct),
                 Criticality::Inherited if sync && inherits => Decision::Cache(Why::Inherited),
                 Criticality::Awaited if self.reissues() => Decision::Cache(Why::Reissued),
@@ -142,7 +164,7 @@ impl Admission {
 
     /// Whether an outstanding bypass that a critical task comes to wait for is reissued to the log (I/O inheritance).
     pub fn reissues(self) -> bool {
-        self == Self::CpPiIoi
+        matches!(self, Self::CpPiIoi | Self::Adaptive)
     }
 }
 
@@ -152,7 +174,7 @@ mod tests {
 
     fn decide(admission: Admission, sync: bool, criticality: Criticality, in_range: bool) -> Decision {
         let origin = Origin { sync, criticality, ..Origin::default() };
-        admission.decide(&WriteContext { origin, fua: false, in_range })
+        admission.decide(&WriteContext { origin, fua: false, in_range, roomy: false })
     }
 
     /// ATC'15, section 4: each policy admits what the one below it does, and more.
@@ -166,6 +188,7 @@ mod tests {
             (Admission::Cp, [false, false, false, true, false, false, false, false]),
             (Admission::CpPi, [false, false, false, true, false, true, false, false]),
             (Admission::CpPiIoi, [false, false, false, true, false, true, true, true]),
+            (Admission::Adaptive, [false, false, false, true, false, true, true, true]),
         ];
         assert_eq!(rows.len(), Admission::ALL.len());
         for (admission, expected) in rows {
@@ -185,13 +208,33 @@ mod tests {
     #[test]
     fn forced_unit_access_is_waited_for() {
         let origin = Origin { criticality: Criticality::Direct, ..Origin::default() };
-        let write = WriteContext { origin, fua: true, in_range: false };
+        let write = WriteContext { origin, fua: true, in_range: false, roomy: false };
         assert_eq!(Admission::Cp.decide(&write), Decision::Cache(AdmissionReason::Direct));
     }
 
     #[test]
-    fn only_the_last_policy_reissues() {
-        assert_eq!(Admission::ALL.iter().filter(|a| a.reissues()).count(), 1);
+    fn adaptive_takes_everything_while_there_is_room() {
+        let write = WriteContext { origin: Origin::default(), fua: false, in_range: false, roomy: true };
+        assert_eq!(Admission::Adaptive.decide(&write), Decision::Cache(AdmissionReason::Roomy));
+        let full = WriteContext { roomy: false, ..write };
+        assert_eq!(Admission::Adaptive.decide(&full), Admission::CpPiIoi.decide(&full));
+        assert!(matches!(Admission::CpPiIoi.decide(&write), Decision::Bypass(_)));
+    }
+
+    #[test]
+    fn only_policies_with_io_inheritance_reissue() {
+        let reissue: Vec<_> = Admission::ALL.iter().filter(|a| a.reissues()).collect();
+        assert_eq!(reissue, [&Admission::CpPiIoi, &Admission::Adaptive]);
+    }
+
+    #[test]
+    fn a_budget_is_for_a_day_with_about_an_hour_ahead() {
+        const GIB: u64 = 1 << 30;
+        assert!(endures(u64::MAX, 0, 0), "no budget");
+        assert!(endures(4 * GIB, 0, 100 * GIB) && !endures(5 * GIB, 0, 100 * GIB));
+        let half_a_day = 12 * 3600;
+        assert!(endures(53 * GIB, half_a_day, 100 * GIB) && !endures(55 * GIB, half_a_day, 100 * GIB));
+        assert!(endures(u64::MAX, u64::MAX, u64::MAX));
     }
 
     #[test]

@@ -7,7 +7,9 @@ mod ranges;
 mod replacement;
 mod settings;
 
-pub use admission::{Admission, AdmissionReason, Decision, ReasonCounts, WriteContext};
+pub use admission::{
+    Admission, AdmissionReason, Decision, ROOMY_DIRTY_PERCENT_MAX, ReasonCounts, WriteContext, endures,
+};
 pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Pressure};
 pub use ranges::{RANGES_MAX, Ranges};
 pub use replacement::{List, Replacement, Verdict};

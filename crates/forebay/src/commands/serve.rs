@@ -9,7 +9,7 @@ use forebay_policy::{Admission, Durability, OnFull, Order, Ranges, WritePolicy};
 use crate::cli::Outcome;
 use crate::daemon;
 use crate::plan::{DeviceDecoration, Plan};
-use crate::volume_name;
+use crate::{size, volume_name};
 
 /// A parser for an enum of `forebay_policy`, which lists the spellings in help and completions.
 macro_rules! choice {
@@ -68,6 +68,10 @@ pub struct Args {
     /// What --admission range lets in: writes that touch these bytes, such as 0-16M,1G-2G, the end excluded
     #[arg(long, value_name = "RANGES")]
     pub ranges: Option<Ranges>,
+
+    /// Bytes that may be written to the cache in a day before --admission adaptive tightens [default: any]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub endurance: Option<u64>,
 
     /// Count every request of NBD clients as one that an application's request waits for
     #[arg(long)]

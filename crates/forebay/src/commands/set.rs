@@ -7,7 +7,7 @@ use forebay_policy::{Ranges, Settings};
 
 use super::ask;
 use crate::cli::Outcome;
-use crate::volume_name;
+use crate::{size, volume_name};
 
 /// Arguments of `forebay set`.
 #[derive(clap::Args)]
@@ -37,10 +37,10 @@ pub fn run(args: Args) -> Outcome {
 fn pair(text: &str) -> Result<(String, String), String> {
     let (key, value) =
         text.split_once('=').ok_or_else(|| format!("'{text}' is not of the form KEY=VALUE"))?;
-    if key == "ranges" {
-        value.parse::<Ranges>().map_err(|e| e.to_string())?;
-    } else {
-        Settings::default().set(key, value).map_err(|e| e.to_string())?;
+    match key {
+        "ranges" => value.parse::<Ranges>().map(drop).map_err(|e| e.to_string())?,
+        "endurance" => size::parse(value).map(drop)?,
+        _ => Settings::default().set(key, value).map_err(|e| e.to_string())?,
     }
     Ok((key.to_owned(), value.to_owned()))
 }
@@ -54,6 +54,7 @@ mod tests {
         assert_eq!(pair("on-full=bypass"), Ok(("on-full".into(), "bypass".into())));
         assert!(pair("on-full").unwrap_err().contains("KEY=VALUE"));
         assert!(pair("on-full=explode").unwrap_err().contains("wait, bypass"));
+        assert!(pair("endurance=20G").is_ok() && pair("endurance=much").is_err());
         assert!(pair("ranges=0-16M,1G-2G").is_ok());
         assert!(pair("ranges=16M").unwrap_err().contains("0-16M"));
         assert!(pair("colour=red").unwrap_err().contains("write-policy"));

@@ -24,7 +24,7 @@ pub(super) fn hint(plan: &mut Plan, options: Options) {
         settings.admission = *random.pick(&[
             Admission::Cp,
             Admission::CpPi,
-            Admission::CpPiIoi,
+            Admission::Adaptive,
             Admission::CpPiIoi,
             Admission::CpPiIoi,
             Admission::CpPiIoi,
