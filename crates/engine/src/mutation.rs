@@ -130,8 +130,8 @@ mutations! {
 
     /// The backing write of a reissued bypass does not keep a destage of its blocks waiting.
     ReissueUnlocksBacking,
-    /// A reissued bypass is acknowledged when its backing write has landed, in the log or not.
-    LandingEndsReissue,
+    /// A reissued bypass is acknowledged at once, without being in the log.
+    ReissueSkipsLog,
     /// A reissued bypass forgets what it depends on.
     ReissueForgetsDependence,
 

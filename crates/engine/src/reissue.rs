@@ -17,7 +17,7 @@ use forebay_policy::{AdmissionReason, WritePolicy};
 use crate::engine::Engine;
 use crate::locks::{BlockRange, Hold};
 use crate::mutation::Mutation;
-use crate::requests::{Part, PartKey, PartState, Path, Payload, ZERO_BLOCKS_LOGGED_MAX};
+use crate::requests::{PartKey, PartState, Path, Payload, ZERO_BLOCKS_LOGGED_MAX};
 
 /// Most writes that may land at a time; further bypasses are not reissued (P7).
 const LANDINGS_MAX: usize = 256;
@@ -73,7 +73,11 @@ impl Engine {
                 part.path = Path::Log;
                 let (range, hold) = (part.range, part.hold);
                 self.land_apart(key, range, hold);
-                self.part_append(key);
+                if self.mutant(Mutation::ReissueSkipsLog) {
+                    self.part_finish(key, None);
+                } else {
+                    self.part_append(key);
+                }
             }
             // It is on the backing, or nearly.
             _ => return,
@@ -105,10 +109,6 @@ impl Engine {
         self.destage_void(range);
         if !self.mutant(Mutation::ReissueUnlocksBacking) {
             self.release(range, Hold::Backing);
-        }
-        let appending = |p: &Part| matches!(p.state, PartState::Appending { .. });
-        if self.mutant(Mutation::LandingEndsReissue) && self.requests.parts.get(&key).is_some_and(appending) {
-            self.part_finish(key, None);
         }
         true
     }
