@@ -12,7 +12,7 @@ source "$(dirname "$0")/harness.sh"
 INSTANTS=${FOREBAY_INSTANTS:-2}
 POLICIES=${POLICIES-ordered:completion ordered:barrier}
 # Instants within which write-back has to show faults.
-WRITE_BACK_MAX=${FOREBAY_WRITE_BACK:-5}
+WRITE_BACK_MAX=${FOREBAY_WRITE_BACK:-8}
 CLIENT=$ROOT/tests/clients/dated_work.py
 CLIENTS=6
 

@@ -219,3 +219,93 @@ impl FileSystem {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use forebay_block::{BlockService, Completion, Op, Origin, Reply, VolumeInfo};
+
+    use super::*;
+    use crate::store::BLOCK_BYTES;
+
+    /// A volume that takes note of what it is asked for.
+    #[derive(Default)]
+    struct Notes(Mutex<Vec<String>>);
+
+    impl BlockService for Notes {
+        fn info(&self) -> VolumeInfo {
+            VolumeInfo {
+                name: "notes".into(),
+                size_bytes: 1 << 30,
+                read_only: false,
+                request_bytes_max: 1 << 20,
+            }
+        }
+
+        fn submit(&self, op: Op, _: Origin, done: Completion) {
+            let block = |offset: u64| offset / BLOCK_BYTES;
+            let note = match op {
+                Op::Read { offset, len } => format!("read {}+{}", block(offset), block(len as u64)),
+                Op::Write { offset, data, fua } => {
+                    let kind = if fua { "forced" } else { "write" };
+                    format!("{kind} {}+{}", block(offset), block(data.len() as u64))
+                }
+                Op::Flush => "flush".to_owned(),
+                other => format!("{other:?}"),
+            };
+            self.0.lock().unwrap().push(note);
+            done(Ok(Reply::Done));
+        }
+    }
+
+    fn file_system() -> (FileSystem, Arc<Notes>) {
+        let notes = Arc::new(Notes::default());
+        let geometry =
+            Geometry { journal: 17, metadata: 8, data: 1000, memory: 1000, commit: Duration::from_secs(1) };
+        (FileSystem::new(Store::new(notes.clone()), geometry), notes)
+    }
+
+    fn taken(notes: &Notes) -> Vec<String> {
+        std::mem::take(&mut *notes.0.lock().unwrap())
+    }
+
+    #[test]
+    fn data_goes_before_the_transaction_and_its_commit_record_last() {
+        let (fs, notes) = file_system();
+        fs.write(10, 3);
+        fs.write(20, 1);
+        fs.change(2);
+        assert!(taken(&notes).is_empty(), "it is in memory");
+        fs.commit().unwrap();
+        // Data begins at block 25; the journal's first block is its superblock.
+        assert_eq!(taken(&notes), ["write 35+3", "write 45+1", "write 1+2", "flush", "forced 3+1"]);
+        fs.commit().unwrap();
+        assert!(taken(&notes).is_empty(), "nothing has changed");
+        fs.change(2);
+        fs.commit().unwrap();
+        assert_eq!(taken(&notes), ["write 4+2", "flush", "forced 6+1"]);
+    }
+
+    #[test]
+    fn a_journal_that_is_half_full_is_emptied() {
+        let (fs, notes) = file_system();
+        (0..6).for_each(|n| fs.change(n));
+        fs.commit().unwrap();
+        let said = taken(&notes);
+        assert_eq!(said, ["write 1+7", "flush", "forced 8+1", "write 17+6", "flush", "forced 0+1"]);
+    }
+
+    #[test]
+    fn what_is_in_memory_is_not_read_and_what_is_deleted_is_not_written() {
+        let (fs, notes) = file_system();
+        fs.write(0, 2);
+        fs.read(0, 4).unwrap();
+        fs.read(0, 4).unwrap();
+        assert_eq!(taken(&notes), ["read 27+2"]);
+        fs.forget(0, 2);
+        fs.change(0);
+        fs.commit().unwrap();
+        assert!(!taken(&notes).iter().any(|note| note.starts_with("write 25")));
+    }
+}

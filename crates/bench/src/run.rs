@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -120,7 +120,7 @@ pub(crate) fn run(
     let geometry = kind.geometry(scale.working_set, (scale.time / 4).max(Duration::from_millis(100)));
     let volume = open(dir, geometry.blocks() * BLOCK_BYTES, cache_bytes, settings)?;
     let handle = volume.handle();
-    let fs = FileSystem::new(Store::new(handle.clone()), geometry);
+    let fs = FileSystem::new(Store::new(Arc::new(handle.clone())), geometry);
     let load = kind.load(&geometry);
     let (stop, steps, failure) = (AtomicBool::new(false), AtomicU64::new(0), Mutex::new(None));
     let note = |result: Result<(), BenchError>| {

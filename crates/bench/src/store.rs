@@ -1,9 +1,8 @@
 //! A volume as a file system or a database sees it: requests that are waited for, alone or many at a time.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use forebay_block::{BlockService, Buf, BufMut, IoError, Op, Origin, Reply};
-use forebay_host::VolumeHandle;
 
 use crate::BenchError;
 
@@ -38,7 +37,7 @@ impl Stretch {
 /// See the module's documentation. Cloning it is cheap.
 #[derive(Clone)]
 pub(crate) struct Store {
-    volume: VolumeHandle,
+    volume: Arc<dyn BlockService>,
     data: Buf,
 }
 
@@ -47,7 +46,7 @@ fn failed(error: impl std::fmt::Display) -> BenchError {
 }
 
 impl Store {
-    pub(crate) fn new(volume: VolumeHandle) -> Self {
+    pub(crate) fn new(volume: Arc<dyn BlockService>) -> Self {
         let mut data = BufMut::zeroed((REQUEST_BLOCKS_MAX * BLOCK_BYTES) as usize);
         data.iter_mut().enumerate().for_each(|(n, b)| *b = (n * 31 % 251) as u8);
         Self { volume, data: data.freeze() }
