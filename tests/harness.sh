@@ -167,10 +167,16 @@ serve_plain() {
     grep -q '^ready' ready || fail "the daemon did not start with $*"
 }
 
+# $POLICY: a write policy out of those that keep acknowledged data in the cache more often than not, and an order for it.
+choose_policy() {
+    POLICY=(--write-policy "$(any_of write-back write-back ordered ordered write-through)"
+        --order "$(any_of completion barrier)")
+}
+
 # $FLAGS: how the next daemon of a database serves its volume.
 choose_database_flags() {
-    FLAGS=(--write-policy "$(any_of write-back write-back write-back write-through)"
-        --durability "$(any_of write write flush)" --on-full "$(any_of wait bypass)")
+    choose_policy
+    FLAGS=("${POLICY[@]}" --durability "$(any_of write write flush)" --on-full "$(any_of wait bypass)")
     if ((RANDOM % 4 == 0)); then
         FLAGS+=(--decorate backing:delay:write:fixed=1ms)
     fi

@@ -8,14 +8,14 @@ ROUNDS=${FOREBAY_ROUNDS:-12}
 make_pair 40M 160M
 
 choose_flags() {
-    FLAGS=(--write-policy "$(any_of write-back write-back write-through)"
-        --durability "$(any_of write flush)" --on-full "$(any_of wait bypass)")
+    choose_policy
+    FLAGS=("${POLICY[@]}" --durability "$(any_of write flush)" --on-full "$(any_of wait bypass)")
     case $((RANDOM % 4)) in
         # A backing that is slow, so that the cache fills up.
         0) FLAGS+=(--decorate backing:delay:write:fixed=2ms) ;;
         # One that lets writes fail now and then, which is tried again.
         1)
-            if [[ ${FLAGS[*]} == *write-back*wait* ]]; then
+            if [[ ${FLAGS[*]} != *write-through* && ${FLAGS[*]} == *wait* ]]; then
                 FLAGS+=(--decorate backing:inject:write:eio:every=50)
             fi
             ;;

@@ -74,10 +74,10 @@ for ((run = 1; run <= RUNS; run++)); do
         rm -f state
         make_pair 8M 24M
     fi
-    policy=$(any_of write-back write-back write-through)
+    choose_policy
     # The run on which the judge is tested must have plain writes that a power cut may lose.
-    ((run != 3)) || policy=write-back
-    flags=(--durability "$durability" --write-policy "$policy" --admission "$(any_of all all sync)"
+    ((run != 3)) || POLICY=(--write-policy write-back)
+    flags=(--durability "$durability" "${POLICY[@]}" --admission "$(any_of all all sync)"
         --on-full "$(any_of wait bypass)")
     case $((RANDOM % 3)) in
         # The decorator within is the recorder, so that a write is slow before the device has it.

@@ -14,6 +14,8 @@ pub mod recording;
 pub mod config;
 #[path = "../../crates/forebay/src/fuzzing.rs"]
 pub mod forebay;
+#[path = "../../crates/forebay/src/resident.rs"]
+pub mod resident;
 #[path = "../../crates/forebay/src/size.rs"]
 pub mod size;
 #[path = "../../crates/forebay/src/volume_name.rs"]
@@ -33,6 +35,14 @@ pub fn control_request(data: &[u8]) {
 /// A line from a daemon to its client.
 pub fn control_line(data: &[u8]) {
     let _ = forebay_control::parse_line(data);
+}
+
+/// A file of `/proc`: locks, processes, mounts. The tests of each crate run its part.
+pub fn proc_files(data: &[u8]) {
+    forebay_device::fuzzing::proc_files(data);
+    forebay_fuse::fuzzing::proc_files(data);
+    forebay_bench::fuzzing::proc_files(data);
+    forebay::proc_files(data);
 }
 
 /// A plan of the simulator; what is read is written as it was read.

@@ -9,6 +9,7 @@ mod daemon;
 mod dice;
 mod file_system;
 mod function;
+pub mod fuzzing;
 mod load;
 mod loads;
 mod nbd_client;

@@ -144,7 +144,11 @@ fn holder_of(file: &File) -> Option<u32> {
     let dev = meta.dev();
     let exact = format!("{:02x}:{:02x}:{}", libc::major(dev), libc::minor(dev), meta.ino());
     let inode = format!(":{}", meta.ino());
-    let locks = fs::read_to_string("/proc/locks").ok()?;
+    holder_in(&fs::read_to_string("/proc/locks").ok()?, &exact, &inode)
+}
+
+/// The process that holds the lock on the file at `exact`, or if there is none on one at a place that ends with `inode`.
+pub(crate) fn holder_in(locks: &str, exact: &str, inode: &str) -> Option<u32> {
     let holders = || {
         locks.lines().filter_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
@@ -156,15 +160,18 @@ fn holder_of(file: &File) -> Option<u32> {
     };
     // Some file systems (btrfs) show another device number here than stat does.
     let found = holders().find(|(_, place)| *place == exact);
-    found.or_else(|| holders().find(|(_, place)| place.ends_with(&inode))).map(|(pid, _)| pid)
+    found.or_else(|| holders().find(|(_, place)| place.ends_with(inode))).map(|(pid, _)| pid)
 }
 
 /// Whether a process is gone or on its way: then its claim ends by itself.
 fn is_dying(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| has_ended(&stat))
+        || is_being_killed(pid)
+}
+
+/// What `/proc/PID/stat` says of a process that is a zombie or exits.
+pub(crate) fn has_ended(stat: &str) -> bool {
     const PF_EXITING: u64 = 4;
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
-        return true;
-    };
     // "pid (name) state ppid pgrp session tty tpgid flags ..."; the name may hold anything.
     let Some((_, rest)) = stat.rsplit_once(')') else {
         return true;
@@ -172,13 +179,17 @@ fn is_dying(pid: u32) -> bool {
     let mut fields = rest.split_whitespace();
     let state = fields.next().unwrap_or_default();
     let flags: u64 = fields.nth(5).and_then(|f| f.parse().ok()).unwrap_or(0);
-    matches!(state, "Z" | "X" | "x") || flags & PF_EXITING != 0 || is_being_killed(pid)
+    matches!(state, "Z" | "X" | "x") || flags & PF_EXITING != 0
 }
 
 /// Whether a SIGKILL is on its way to a process.
 fn is_being_killed(pid: u32) -> bool {
+    is_killed(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default())
+}
+
+/// What `/proc/PID/status` says of signals that have not been delivered.
+pub(crate) fn is_killed(status: &str) -> bool {
     const SIGKILL_BIT: u64 = 1 << (libc::SIGKILL - 1);
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let pending = status.lines().filter_map(|line| match line.split_once(':') {
         Some(("SigPnd" | "ShdPnd", set)) => u64::from_str_radix(set.trim(), 16).ok(),
         _ => None,

@@ -13,6 +13,7 @@ mod device;
 mod emulated;
 mod emulation;
 mod file;
+pub mod fuzzing;
 mod mapped;
 mod medium;
 mod open;

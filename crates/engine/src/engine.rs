@@ -291,6 +291,11 @@ impl Engine {
         }
     }
 
+    /// [`Status::backing_consistent`] alone.
+    pub fn backing_is_consistent(&self) -> bool {
+        self.order.is_consistent() && matches!(self.life, Life::Running | Life::Stopping)
+    }
+
     /// Figures as of `now`.
     pub fn status(&self, now: Nanos) -> Status {
         let state = match self.life {
@@ -311,8 +316,7 @@ impl Engine {
             dirty_bytes: self.segments.dirty() * BLOCK_BYTES,
             cached_bytes: self.index.len() as u64 * BLOCK_BYTES,
             oldest_dirty_ns: self.oldest_dirty_ns(),
-            backing_consistent: self.order.is_consistent()
-                && matches!(self.life, Life::Running | Life::Stopping),
+            backing_consistent: self.backing_is_consistent(),
             index_bytes: (self.index.bytes() + self.segments.bytes() + self.replacement.bytes()) as u64,
             index_blocks: self.index.len() as u64,
             requests: self.requests.len() as u64,

@@ -78,6 +78,8 @@ mutations! {
     BypassForgetsToRenounce,
     /// Writing a lost block anew is taken for putting it in order.
     OrderForgetsLost,
+    /// A backing that was once not consistent is never called so again.
+    OrderNeverCaughtUp,
     /// Recovery forgets that older versions have to be destaged, too.
     OrderRecoversNewest,
 

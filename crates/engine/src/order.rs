@@ -300,7 +300,8 @@ impl Engine {
                 if self.drops.flush_epoch_done() >= epoch
                     && self.segments.dirty_after(Seq(0)).next().is_none_or(|(seq, _)| seq > upto)
                     && self.order.progress >= upto
-                    && !self.destage_has_lost() =>
+                    && !self.destage_has_lost()
+                    && !self.mutant(Mutation::OrderNeverCaughtUp) =>
             {
                 self.order.catch_up = None;
             }

@@ -117,8 +117,7 @@ fn by_reason(s: &Status) -> BTreeMap<String, u64> {
 /// Resident memory of this process in bytes; 0 if the system does not tell.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-    line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+    crate::resident::bytes_in(&status)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use forebay_nbd::Address;
 use forebay_policy::{Admission, Durability, OnFull, Ranges, WritePolicy};
 
 use crate::config::Config;
-use crate::{size, volume_name};
+use crate::{resident, size, volume_name};
 
 /// Words of the command line: names of devices, decorations, addresses, sizes, settings.
 pub fn texts(data: &[u8]) {
@@ -45,6 +45,11 @@ pub fn config(data: &[u8]) {
     if let Err(e) = Config::parse(text) {
         assert_eq!(e.lines().count(), 1, "{e}");
     }
+}
+
+/// A file of `/proc`.
+pub fn proc_files(data: &[u8]) {
+    let _ = resident::bytes_in(&String::from_utf8_lossy(data));
 }
 
 #[cfg(test)]
@@ -90,6 +95,13 @@ mod tests {
     #[test]
     fn words_that_anybody_could_write_are_borne() {
         run("texts", super::texts);
+    }
+
+    #[test]
+    fn whatever_the_kernel_says_is_borne() {
+        assert_eq!(crate::resident::bytes_in("Name:\ta\nVmRSS:\t   12344 kB\n"), 12344 << 10);
+        assert_eq!(crate::resident::bytes_in("VmRSS:\t18446744073709551615 kB\n"), u64::MAX);
+        run("proc_files", super::proc_files);
     }
 
     #[test]

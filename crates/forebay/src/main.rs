@@ -13,6 +13,7 @@ mod logging;
 mod meter;
 mod output;
 mod plan;
+mod resident;
 mod served;
 mod service_manager;
 mod size;

@@ -39,6 +39,7 @@ mod error;
 mod export;
 mod extent;
 mod filesystem;
+pub mod fuzzing;
 mod gate;
 mod loop_device;
 mod mounts;

@@ -41,7 +41,7 @@ pub(crate) fn mounted_on(path: &Path) -> io::Result<Option<MountEntry>> {
 }
 
 /// Parses a line of `mountinfo`: `36 35 98:0 /root /point options optional... - type source superoptions`.
-fn parse_line(line: &[u8]) -> Option<MountEntry> {
+pub(crate) fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|b| *b == b' ');
     let device = std::str::from_utf8(fields.nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;

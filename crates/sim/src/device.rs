@@ -240,6 +240,11 @@ impl Device {
         Some(effect)
     }
 
+    /// Whether such a fault has come to pass since the world began.
+    pub fn has_been(&self, effect: Effect) -> bool {
+        Effect::ALL.iter().zip(self.effects).any(|((e, _), count)| *e == effect && count > 0)
+    }
+
     /// A durable write of the host's that goes well, while nothing else is in flight.
     pub fn write_alone(&mut self, offset: u64, bytes: Buf) {
         self.media.write(offset, Data::Bufs(vec![bytes]), true);

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use forebay_block::{DeviceOp, ErrorKind, IoError, Nanos};
 use forebay_engine::{Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role, State};
-use forebay_policy::{Order, Settings};
+use forebay_policy::{Order, Settings, WritePolicy};
 
 use crate::device::Device;
 use crate::emulated::Emulated;
@@ -156,6 +156,16 @@ impl<'w, S: Subject> Life<'w, S> {
         !self.due.is_empty()
     }
 
+    /// Whether the backing is to be kept consistent now.
+    pub(crate) fn keeps_order(&self) -> bool {
+        self.settings.write_policy == WritePolicy::Ordered
+    }
+
+    /// Whether the engine says that it is.
+    pub(crate) fn says_consistent(&self) -> bool {
+        self.engine.backing_is_consistent()
+    }
+
     /// The engine's state.
     pub fn state(&self) -> Option<State> {
         self.engine.state(self.now)
@@ -186,7 +196,7 @@ impl<'w, S: Subject> Life<'w, S> {
         loop {
             self.engine.poll(self.now, &mut self.effects);
             if matches!(self.recovered, Some(Ok(_))) {
-                let consistent = self.engine.backing_is_consistent(self.now);
+                let consistent = self.engine.backing_is_consistent();
                 if self.world.consistency.claim(consistent, self.order) {
                     self.world.judge_order()?;
                 }

@@ -4,7 +4,7 @@ use forebay_block::Nanos;
 use forebay_engine::{Engine, Params, RecoveryError, State};
 
 use crate::emulated::Emulated;
-use crate::fault::OpKind;
+use crate::fault::{Effect, OpKind};
 use crate::life::Life;
 use crate::plan::{Action, Between, CrashKind, End, Plan, Round};
 use crate::random::Random;
@@ -283,7 +283,8 @@ impl<S: Subject> Script<'_, S> {
             End::CrashAfter(..) | End::CrashIdle(_) => self.drain(0),
             End::CrashSettled(_) => {
                 self.drain(0)?;
-                self.settle()
+                self.settle()?;
+                self.consistent_again()
             }
             // A crash at the start comes before there is a life.
             End::CrashInStart { .. } => Ok(()),
@@ -311,6 +312,29 @@ impl<S: Subject> Script<'_, S> {
             {
                 break;
             }
+        }
+        Ok(())
+    }
+
+    /// Once nothing is sick any more and everything is on the backing, a volume that is to keep it consistent must say that it
+    /// is. Not asked where blocks may be lost for good, nor where the cache has failed in this life.
+    fn consistent_again(&mut self) -> Result<(), Interrupt> {
+        let errors = self.life.errors().cache;
+        let keeps_order = self.life.keeps_order();
+        let cache_failed = errors[OpKind::Write as usize] + errors[OpKind::Flush as usize] > 0;
+        let world = &mut self.life.world;
+        let may_be_lost = world.decays || world.stats.damages > 0 || world.cache.has_been(Effect::Reset);
+        if cache_failed || may_be_lost || !keeps_order {
+            return Ok(());
+        }
+        world.cache.heal();
+        world.backing.heal();
+        self.life.issue(Action::Destage)?;
+        self.life.pump()?;
+        self.drain(0)?;
+        self.settle()?;
+        if !self.life.says_consistent() {
+            return Err(broken("P4", "everything is on the backing, which is not called consistent again"));
         }
         Ok(())
     }

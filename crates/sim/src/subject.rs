@@ -14,7 +14,7 @@ pub trait Subject {
     /// The state of [`Engine::status`].
     fn state(&self, now: Nanos) -> Option<State>;
     /// Whether it says, by [`Engine::status`], that the backing alone is consistent (P4).
-    fn backing_is_consistent(&self, now: Nanos) -> bool;
+    fn backing_is_consistent(&self) -> bool;
 }
 
 impl Subject for Engine {
@@ -34,7 +34,7 @@ impl Subject for Engine {
         self.status(now).state
     }
 
-    fn backing_is_consistent(&self, now: Nanos) -> bool {
-        self.status(now).backing_consistent
+    fn backing_is_consistent(&self) -> bool {
+        Self::backing_is_consistent(self)
     }
 }

@@ -48,11 +48,12 @@ impl Oracle {
     }
 
     /// Every sector may have gone back, to a copy that had come to harm, too: the newest writes were lost without a trace.
-    pub fn excuse_all_stale(&mut self) {
+    /// With `errors`, reading any may fail.
+    pub fn excuse_all_stale(&mut self, errors: bool) {
         let now = self.clock;
         for excuse in self.sectors.iter_mut().map(|s| &mut s.excuse) {
             excuse.stale = now;
-            if excuse.harmed_until > 0 {
+            if errors || excuse.harmed_until > 0 {
                 excuse.harmed = now;
             }
         }

@@ -97,6 +97,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::OrderForgetsProgress
         | M::OrderForgetsBarrier
         | M::OrderClaimsTooEarly
+        | M::OrderNeverCaughtUp
         | M::OrderRecoversNewest => (CONSISTENT, 200),
         M::OrderTrustsWeaker | M::OrderForgetsLost => (CONSISTENT, 1500),
         M::OrderForgetsToRenounce => (CONSISTENT, 12_000),

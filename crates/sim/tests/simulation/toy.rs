@@ -235,7 +235,7 @@ impl Toy {
 }
 
 impl Subject for Toy {
-    fn backing_is_consistent(&self, _now: Nanos) -> bool {
+    fn backing_is_consistent(&self) -> bool {
         false
     }
 
