@@ -74,8 +74,6 @@ mutations! {
     OrderTrustsWeaker,
     /// A bypass is let go while older versions of its blocks are in the log, of which its record makes only the newest void.
     OrderSupersedesNewest,
-    /// After the policy was changed a bypass does not wait until the log says so.
-    BypassForgetsToRenounce,
     /// Writing a lost block anew is taken for putting it in order.
     OrderForgetsLost,
     /// A backing that was once not consistent is never called so again.

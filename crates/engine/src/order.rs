@@ -215,7 +215,7 @@ impl Engine {
     /// and recovery would not repeat it (hazard 3). A version of its own blocks that is on its way counts, too.
     pub(crate) fn order_allows(&mut self, after: Seq, range: BlockRange) -> bool {
         if !self.order.active {
-            let allowed = self.order_is_renounced() || self.mutant(Mutation::BypassForgetsToRenounce);
+            let allowed = self.order_is_renounced();
             self.order.note_bypass(after, Seq(0), allowed);
             return allowed;
         }

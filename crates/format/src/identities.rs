@@ -97,8 +97,14 @@ pub struct Identities {
 impl Identities {
     /// Makes the two a pair.
     pub fn pair(&mut self) -> Vec<Update> {
-        let label = self.label.as_mut().map(Label::count_update);
-        label.into_iter().chain(self.superblock.updates()).collect()
+        let mut updates = Vec::with_capacity(4);
+        if let Some(label) = &mut self.label {
+            // What was found of an older label may be what a killed process left while it erased one: a power cut would bring
+            // back the other copy, with a higher number than the new label has.
+            updates.extend([Update::Flush, label.count_update()]);
+        }
+        updates.extend(self.superblock.updates());
+        updates
     }
 
     /// Begins the next run, if the two may run together.

@@ -158,7 +158,7 @@ impl<'w, S: Subject> Life<'w, S> {
 
     /// Whether the backing is to be kept consistent now.
     pub(crate) fn keeps_order(&self) -> bool {
-        self.settings.write_policy == WritePolicy::Ordered
+        self.settings.write_policy == WritePolicy::Ordered && self.engine.knows_order()
     }
 
     /// Whether the engine says that it is.

@@ -15,6 +15,10 @@ pub trait Subject {
     fn state(&self, now: Nanos) -> Option<State>;
     /// Whether it says, by [`Engine::status`], that the backing alone is consistent (P4).
     fn backing_is_consistent(&self) -> bool;
+    /// Whether it knows policies under which it is to say so.
+    fn knows_order(&self) -> bool {
+        true
+    }
 }
 
 impl Subject for Engine {

@@ -104,7 +104,6 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         M::ReissueUnlocksBacking | M::ReissueSkipsLog => (HINTED, 200),
         M::ReissueForgetsDependence => (HINTED_CONSISTENT, 200),
         M::OrderSupersedesNewest => (CONTENDED_CONSISTENT_FAILING, 100_000),
-        M::BypassForgetsToRenounce => (CONSISTENT, 12_000),
         M::ForgetsFailedFlush => (CROWDED_FAILING_COPIES, 12_000),
         M::TellsFailedFlushTooEarly => (FAILING_COPIES, 15_000),
         M::AcceptsTorn => (CUTS, 100),

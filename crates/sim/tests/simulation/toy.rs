@@ -235,6 +235,10 @@ impl Toy {
 }
 
 impl Subject for Toy {
+    fn knows_order(&self) -> bool {
+        false
+    }
+
     fn backing_is_consistent(&self) -> bool {
         false
     }
