@@ -2,7 +2,7 @@
 # The engine in its simulated world, over fresh seeds: FOREBAY_SIM_MINUTES of each kind of faults.
 source "$(dirname "$0")/harness.sh"
 
-MINUTES=${FOREBAY_SIM_MINUTES:-0.04}
+MINUTES=${FOREBAY_SIM_MINUTES:-0.2}
 
 for faults in none reported all; do
     first=$(($(between 1 1000000000) * 1000))
