@@ -29,7 +29,7 @@ record_run() {
     shift
     mkdir "$name"
     flags_of[$name]=$*
-    for file in cache backing backing.forebay state; do
+    for file in cache backing backing.forebay backing.journal state; do
         [[ ! -e $file ]] || cp --sparse=always "$file" "$name/"
     done
     for role in cache backing; do

@@ -153,6 +153,12 @@ described! {
         Counter("forebay_cache_written_bytes_total") => bytes_to_cache: u64,
         #[doc = "Bytes of writes given to the backing, those that failed included."]
         Counter("forebay_backing_written_bytes_total") => bytes_to_backing: u64,
+        #[doc = "Bytes of writes given to the journal on the backing's side (write policy `journaled`)."]
+        Counter("forebay_journal_written_bytes_total") => bytes_to_journal: u64,
+        #[doc = "Groups committed to the journal."]
+        Counter("forebay_groups_total") => groups: u64,
+        #[doc = "Groups under way, or committed and not yet destaged."]
+        Gauge("forebay_groups_waiting") => groups_waiting: u64,
         #[doc = "Writes that entered the cache."]
         Counter("forebay_writes_admitted_total") => writes_admitted: u64,
         #[doc = "Writes that went to the backing without entering the cache."]

@@ -11,11 +11,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Seq};
-use forebay_format::checksum::block_checksum;
+use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 use forebay_policy::{List, Pressure, WritePolicy};
 
 use crate::engine::{Engine, IoOwner, Life};
+use crate::gather::{Bad, Member, Wanted};
 use crate::interface::{Class, Role};
 use crate::locks::{BlockRange, Hold};
 use crate::mutation::Mutation;
@@ -36,6 +36,8 @@ pub(crate) const COLLECT_BLOCKS_HURRIED: usize = 512;
 const FLUSH_AFTER_BLOCKS: usize = 4096;
 /// The same while writers wait for room.
 const FLUSH_AFTER_BLOCKS_HURRIED: usize = 512;
+/// Runs on their way while groups wait to be destaged, at least.
+const EAGER_RUNS: usize = 4;
 /// First and longest pause after the backing has failed, in milliseconds.
 const BACKOFF_MS: (u64, u64) = (100, 5000);
 /// Pause before a block that could not be read from the cache is tried again.
@@ -44,35 +46,13 @@ const UNREADABLE_RETRY_MS: u64 = 5000;
 /// single bad sector does not keep every writer waiting for good.
 const UNREADABLE_ATTEMPTS_MAX: u32 = 12;
 
-/// A block of a run, as it was when the run was formed.
-#[derive(Clone, Copy)]
-struct Member {
-    slot: SlotRef,
-    seq: Seq,
-    checksum: u32,
-    place: u64,
-    /// Something else was written over it on the backing before the flush: it does not count.
-    void: bool,
-}
-
 /// A run on the backing.
 type WrittenRun = (BlockRange, Vec<Member>);
-
-/// One device read of a run: members `first .. first + count`.
-struct RunRead {
-    first: usize,
-    count: usize,
-    attempt: u32,
-    data: Option<Buf>,
-}
 
 struct Run {
     range: BlockRange,
     zero: bool,
     members: Vec<Member>,
-    reads: Vec<RunRead>,
-    outstanding: u32,
-    bad: Vec<(usize, bool)>,
 }
 
 /// A version that could not be read back from the log.
@@ -124,12 +104,23 @@ impl Engine {
         if self.destage.paused_until.is_some_and(|until| self.now >= until) {
             self.destage.paused_until = None;
         }
-        self.destage_retry_unreadable();
-        let allowed = if self.commands.settling() { 0 } else { self.destage_pressure().runs() };
+        let allowed = match self.commands.settling() {
+            true => 0,
+            // What is committed goes on at once: the journal needs its room (P7).
+            false if self.order.is_journaled() && self.order_lags(self.journal.committed()) => {
+                self.destage_pressure().runs().max(EAGER_RUNS)
+            }
+            false => self.destage_pressure().runs(),
+        };
         if self.destage.paused_until.is_none() {
             while self.destage.runs.len() < allowed && self.destage_start_run() {}
         }
         self.destage_flush_if_due(allowed);
+    }
+
+    /// The log wants room, or somebody waits for the backing.
+    pub(crate) fn destage_is_pressed(&self) -> bool {
+        self.destage_pressure().runs() > 0
     }
 
     fn destage_pressure(&self) -> Pressure {
@@ -174,12 +165,6 @@ impl Engine {
     fn destageable(&self, block: BlockNo, slot: SlotRef) -> bool {
         let current = || self.index.get(block, &self.segments) == Some(slot);
         (self.order.keeps_versions() || current()) && wants_destage(self.segments.slot(slot))
-    }
-
-    fn member(&self, slot: SlotRef) -> Member {
-        let s = self.segments.slot(slot);
-        let place = self.layout.segment_offset(slot.segment()) + u64::from(s.offset());
-        Member { slot, seq: self.segments.seq(slot), checksum: s.checksum(), place, void: false }
     }
 
     /// Adds the dirty blocks that follow in the volume, from whichever segment.
@@ -252,127 +237,53 @@ impl Engine {
             self.segments.pin(m.slot.segment());
         }
         let range = BlockRange::new(first, members.len() as u64);
-        let run = Run { range, zero, members, reads: Vec::new(), outstanding: 0, bad: Vec::new() };
-        self.destage.runs.insert(key, run);
+        self.destage.runs.insert(key, Run { range, zero, members: members.clone() });
         if self.mutant(Mutation::UnlocksEarly) {
             range.iter().for_each(|b| self.release(BlockRange::new(b, 1), Hold::Backing));
         }
         if zero {
-            self.destage_write(key);
+            self.destage_write(key, Vec::new());
         } else {
-            self.destage_read(key);
+            self.gather(Wanted::Run(key), members);
         }
     }
 
-    /// Reads the run's blocks from the log; those that lie together there, together.
-    fn destage_read(&mut self, key: RunKey) {
-        let Some(run) = self.destage.runs.get_mut(&key) else {
-            return;
-        };
-        let mut at = 0;
-        while at < run.members.len() {
-            let start = run.members[at];
-            let together = |k: usize, m: &Member| {
-                m.slot.segment() == start.slot.segment() && m.place == start.place + k as u64 * BLOCK_BYTES
-            };
-            let count = run.members[at..].iter().enumerate().take_while(|(k, m)| together(*k, m)).count();
-            run.reads.push(RunRead { first: at, count, attempt: 1, data: None });
-            at += count;
-        }
-        for n in 0..run.reads.len() {
-            self.destage_issue_read(key, n);
-        }
-    }
-
-    fn destage_issue_read(&mut self, key: RunKey, n: usize) {
-        let Some(run) = self.destage.runs.get_mut(&key) else {
-            return;
-        };
-        run.outstanding += 1;
-        let read = &run.reads[n];
-        let op =
-            DeviceOp::Read { offset: run.members[read.first].place, len: read.count * BLOCK_BYTES as usize };
-        self.io(Role::Cache, op, Class::Background, IoOwner::DestageRead(key, n as u32));
-    }
-
-    pub(crate) fn destage_read_done(&mut self, key: RunKey, n: u32, result: DeviceResult) {
-        let n = n as usize;
-        let Some(run) = self.destage.runs.get_mut(&key) else {
-            return;
-        };
-        run.outstanding -= 1;
-        let (first, count, attempt) = (run.reads[n].first, run.reads[n].count, run.reads[n].attempt);
-        let corrupt = result.is_ok();
-        let good = |k: usize, data: &Buf| {
-            let m = &run.members[first + k];
-            let block = run.range.first.plus((first + k) as u64);
-            block_checksum(block, m.seq, &data[k * 4096..][..4096]) == m.checksum
-                || self.planted.is(Mutation::DestagesUnchecked)
-        };
+    pub(crate) fn destage_gathered(&mut self, key: RunKey, result: Result<Vec<Buf>, Vec<Bad>>) {
         match result {
-            Ok(Some(data)) if (0..count).all(|k| good(k, &data)) => {
-                run.reads[n].data = Some(data);
-            }
-            _ if count == 1 && attempt >= 3 => {
-                run.bad.push((first, corrupt));
-                match corrupt {
-                    true => self.figures.checksum_failures += 1,
-                    false => self.figures.cache_errors += 1,
+            Ok(bufs) => self.destage_write(key, bufs),
+            Err(bad) => {
+                // Its readable blocks are collected again, the others wait.
+                if let Some(run) = self.destage.runs.remove(&key) {
+                    self.destage_unreadable(&bad);
+                    self.destage_unlock(run.range);
+                    self.destage_undo(run.members);
                 }
             }
-            _ => {
-                // Once more, block by block, so that one bad block does not hold up its neighbours.
-                run.reads[n].count = 0;
-                let again: Vec<usize> = (0..count)
-                    .map(|k| {
-                        let read = RunRead { first: first + k, count: 1, attempt: attempt + 1, data: None };
-                        run.reads.push(read);
-                        run.reads.len() - 1
-                    })
-                    .collect();
-                for n in again {
-                    self.destage_issue_read(key, n);
-                }
-            }
-        }
-        let Some(run) = self.destage.runs.get(&key) else {
-            return;
-        };
-        if run.outstanding == 0 {
-            if run.bad.is_empty() { self.destage_write(key) } else { self.destage_drop_bad(key) }
         }
     }
 
-    /// Gives the run up; its readable blocks are collected again, the others wait.
-    fn destage_drop_bad(&mut self, key: RunKey) {
-        let Some(run) = self.destage.runs.remove(&key) else {
-            return;
-        };
-        for (at, corrupt) in &run.bad {
-            let member = run.members[*at];
-            let block = run.range.first.plus(*at as u64);
-            if self.index.get(block, &self.segments) != Some(member.slot) {
+    /// Versions that could not be read from the log.
+    pub(crate) fn destage_unreadable(&mut self, bad: &[Bad]) {
+        for Bad { block, slot, corrupt } in bad.iter().copied() {
+            if self.index.get(block, &self.segments) != Some(slot) {
                 // Overwritten meanwhile; nobody will ever see it.
-                if self.segments.holds(member.slot) && self.segments.slot(member.slot).has(DIRTY) {
-                    self.segments.became_clean(member.slot);
+                if self.segments.holds(slot) && self.segments.slot(slot).has(DIRTY) {
+                    self.segments.became_clean(slot);
                     self.order_broken();
                 }
             } else {
-                self.segments.mark(member.slot, UNREADABLE, true);
-                let before = self.destage.unreadable.get(&block).filter(|u| u.slot == member.slot);
+                self.segments.mark(slot, UNREADABLE, true);
+                let before = self.destage.unreadable.get(&block).filter(|u| u.slot == slot);
                 let attempts = before.map_or(0, |u| u.attempts) + 1;
-                let for_good = *corrupt || attempts >= UNREADABLE_ATTEMPTS_MAX;
-                let unreadable = Unreadable { slot: member.slot, attempts, for_good };
-                self.destage.unreadable.insert(block, unreadable);
+                let for_good = corrupt || attempts >= UNREADABLE_ATTEMPTS_MAX;
+                self.destage.unreadable.insert(block, Unreadable { slot, attempts, for_good });
                 self.destage.unreadable_retry.get_or_insert(self.now.plus_ms(UNREADABLE_RETRY_MS));
             }
         }
-        self.destage_unlock(run.range);
-        self.destage_undo(run.members);
     }
 
-    fn destage_write(&mut self, key: RunKey) {
-        let Some(run) = self.destage.runs.get_mut(&key) else {
+    fn destage_write(&mut self, key: RunKey, mut bufs: Vec<Buf>) {
+        let Some(run) = self.destage.runs.get(&key) else {
             return;
         };
         let offset = run.range.first.offset();
@@ -380,10 +291,6 @@ impl Engine {
         let op = if run.zero {
             DeviceOp::Zero { offset, len, unmap: true }
         } else {
-            let mut reads: Vec<RunRead> = std::mem::take(&mut run.reads);
-            reads.retain(|r| r.count > 0);
-            reads.sort_unstable_by_key(|r| r.first);
-            let mut bufs: Vec<Buf> = reads.into_iter().filter_map(|r| r.data).collect();
             if self.planted.is(Mutation::DestagesSwapped) && bufs.len() > 1 {
                 bufs.swap(0, 1);
             }
@@ -479,6 +386,7 @@ impl Engine {
     pub(crate) fn destage_try_backing(&mut self) {
         self.destage.failures = 0;
         self.destage.paused_until = None;
+        self.journal_try_again();
     }
 
     /// Flushes the backing when enough has been written, or nothing more is coming that could share the flush.
@@ -578,7 +486,7 @@ impl Engine {
     }
 
     /// Blocks that could not be read are tried again now and then: the error may have passed (P9).
-    fn destage_retry_unreadable(&mut self) {
+    pub(crate) fn destage_retry_unreadable(&mut self) {
         if self.destage.unreadable_retry.is_none_or(|at| at > self.now) {
             return;
         }

@@ -12,13 +12,16 @@
 
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Seq};
 use forebay_format::Layout;
-use forebay_policy::{Durability, Ranges, Replacement, Settings};
+use forebay_format::record::Consistent;
+use forebay_policy::{Durability, Ranges, Replacement, Settings, WritePolicy};
 
 use crate::bypass::Drops;
 use crate::destage::{Destage, RunKey};
 use crate::failure::Failure;
+use crate::gather::{GatherKey, Gathers};
 use crate::index::Index;
 use crate::interface::{Class, Command, Effect, Event, IoId, Params, RequestId, Role, State, Status};
+use crate::journal::Journal;
 use crate::locks::Locks;
 use crate::log::Log;
 use crate::mutation::Planted;
@@ -42,9 +45,12 @@ pub(crate) enum IoOwner {
     BypassWrite(PartKey),
     BypassFlush(PartKey),
     BackingFlush,
-    DestageRead(RunKey, u32),
+    GatherRead(GatherKey, u32),
     DestageWrite(RunKey),
     DestageFlush,
+    GroupWrite,
+    GroupFlush,
+    JournalHead,
     Relocation(u32),
     RetireLog,
 }
@@ -79,7 +85,9 @@ pub struct Engine {
     pub(crate) reads: Reads,
     pub(crate) drops: Drops,
     pub(crate) destage: Destage,
+    pub(crate) gathers: Gathers,
     pub(crate) order: Order,
+    pub(crate) journal: Journal,
     pub(crate) reclaim: Reclaim,
     pub(crate) replacement: Replacement,
     pub(crate) failure: Failure,
@@ -119,7 +127,9 @@ impl Engine {
             reads: Reads::default(),
             drops: Drops::new(params.clean_stop),
             destage: Destage::default(),
-            order: Order::new(params.settings.write_policy, params.settings.order),
+            gathers: Gathers::default(),
+            order: Order::new(&params.settings, params.journal.is_some()),
+            journal: Journal::new(params.journal),
             reclaim: Reclaim::default(),
             replacement: Replacement::new(capacity),
             failure: Failure::default(),
@@ -166,7 +176,9 @@ impl Engine {
     fn run(&mut self) {
         loop {
             self.log_acknowledge();
+            self.destage_retry_unreadable();
             self.order_step();
+            self.journal_step();
             let progress = self.order_progress();
             self.requests_start_waiting();
             self.reclaim_step();
@@ -192,7 +204,10 @@ impl Engine {
         if !matches!(self.life, Life::Running | Life::Stopping) {
             return None;
         }
-        [self.log_next_wake(), self.destage_next_wake(), self.order_next_wake()].into_iter().flatten().min()
+        [self.log_next_wake(), self.destage_next_wake(), self.order_next_wake(), self.journal_next_wake()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn io_done(&mut self, id: IoId, result: DeviceResult) {
@@ -207,9 +222,12 @@ impl Engine {
             IoOwner::BypassWrite(part) => self.bypass_write_done(part, result),
             IoOwner::BypassFlush(part) => self.bypass_flush_done(part, result),
             IoOwner::BackingFlush => self.backing_flush_done(result),
-            IoOwner::DestageRead(run, piece) => self.destage_read_done(run, piece, result),
+            IoOwner::GatherRead(gather, read) => self.gather_read_done(gather, read, result),
             IoOwner::DestageWrite(run) => self.destage_write_done(run, result),
             IoOwner::DestageFlush => self.destage_flush_done(result),
+            IoOwner::GroupWrite => self.group_write_done(result),
+            IoOwner::GroupFlush => self.group_flush_done(result),
+            IoOwner::JournalHead => self.head_write_done(result),
             IoOwner::Relocation(piece) => self.relocation_read_done(piece, result),
             IoOwner::RetireLog => self.retire_done(result),
         }
@@ -221,6 +239,7 @@ impl Engine {
         match role {
             Role::Cache => self.figures.bytes_to_cache += op.write_bytes(),
             Role::Backing => self.figures.bytes_to_backing += op.write_bytes(),
+            Role::Journal => self.figures.bytes_to_journal += op.write_bytes(),
         }
         self.effects.push(Effect::Io { id, role, op, class });
     }
@@ -248,6 +267,15 @@ impl Engine {
 
     fn command_arrived(&mut self, id: RequestId, command: Command) {
         match command {
+            Command::Set(settings)
+                if settings.write_policy == WritePolicy::Journaled && !self.journal.exists() =>
+            {
+                let error = IoError::new(
+                    ErrorKind::Unsupported,
+                    "write-policy journaled of a volume without a journal",
+                );
+                self.effects.push(Effect::CommandDone { id, result: Err(error) });
+            }
             Command::Set(settings) => {
                 // What was written without its own durability must be flushed before the stricter mode begins to
                 // promise it for what follows.
@@ -293,7 +321,7 @@ impl Engine {
 
     /// [`Status::backing_consistent`] alone.
     pub fn backing_is_consistent(&self) -> bool {
-        self.order.is_consistent() && matches!(self.life, Life::Running | Life::Stopping)
+        self.backing_consistent() > Consistent::No && matches!(self.life, Life::Running | Life::Stopping)
     }
 
     /// Figures as of `now`.
@@ -316,11 +344,23 @@ impl Engine {
             dirty_bytes: self.segments.dirty() * BLOCK_BYTES,
             cached_bytes: self.index.len() as u64 * BLOCK_BYTES,
             oldest_dirty_ns: self.oldest_dirty_ns(),
+            missing_bytes: self.journal_missing().map_or(self.segments.dirty(), |(blocks, _)| blocks)
+                * BLOCK_BYTES,
+            oldest_missing_ns: self.journal_missing().map_or(self.oldest_dirty_ns(), |(_, oldest)| oldest),
+            groups_waiting: self.journal.groups() as u64,
             backing_consistent: self.backing_is_consistent(),
             index_bytes: (self.index.bytes() + self.segments.bytes() + self.replacement.bytes()) as u64,
             index_blocks: self.index.len() as u64,
             requests: self.requests.len() as u64,
             ..self.figures
+        }
+    }
+
+    /// The backing alone is consistent (P4), with the journal if there are groups in it, and what lies on its side says so.
+    pub(crate) fn backing_consistent(&self) -> Consistent {
+        match self.order.is_journaled() && !self.journal.says_consistent() {
+            true => Consistent::No,
+            false => self.order.consistent(),
         }
     }
 

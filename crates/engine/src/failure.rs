@@ -130,7 +130,8 @@ impl Engine {
         if !matches!(phase, Phase::Evacuating | Phase::Stuck) {
             return false;
         }
-        let evacuated = self.segments.dirty() == 0 && self.destage.is_idle();
+        // A replay must not find groups in the journal any more when the log is void.
+        let evacuated = self.segments.dirty() == 0 && self.destage.is_idle() && self.journal_retires();
         if evacuated || self.mutant(Mutation::RetiresEarly) {
             self.failure.phase = Phase::Retiring;
             let id = self.new_io(IoOwner::RetireLog);

@@ -2,6 +2,7 @@
 
 use forebay_block::{DeviceOp, DeviceResult, IoError, Op, Origin, Reply, Seq};
 use forebay_format::Layout;
+use forebay_format::journal::Head;
 use forebay_policy::{AdmissionReason, Ranges, ReasonCounts, Settings};
 use thiserror::Error;
 
@@ -20,6 +21,8 @@ pub enum Role {
     Cache,
     /// The store behind it.
     Backing,
+    /// The journal on the backing's side: its own device, or a region behind the volume's end.
+    Journal,
 }
 
 /// Whether somebody waits for a device operation (design, section 8).
@@ -44,6 +47,9 @@ pub struct Params {
     pub wall_offset_ns: u64,
     /// Whether the superblock says that the last run stopped cleanly, so that clean copies may be trusted (hazard 1).
     pub clean_stop: bool,
+    /// The head of the journal on the backing's side, of this run, durable, with no group left in it; `None` without a journal.
+    /// Its ring holds at least twice a segment of the cache.
+    pub journal: Option<Head>,
 }
 
 /// What the world tells the engine.
@@ -187,6 +193,17 @@ pub enum RecoveryError {
         /// The segment's sequence number.
         segment_seq: u64,
     },
+    /// The backing has what the log should have, too: a write to the cache that was durable has been lost.
+    #[error(
+        "the log ends at record {last_seq}, but the backing has record {backing_seq}: the cache has lost writes; run \
+         `forebay check` on the cache"
+    )]
+    BehindBacking {
+        /// The log's last record.
+        last_seq: u64,
+        /// The newest record of which the journal on the backing's side speaks.
+        backing_seq: u64,
+    },
 }
 
 /// What the volume is doing.
@@ -222,7 +239,12 @@ pub struct Status {
     /// Wall-clock time (ns since 1970) of the oldest write that the backing lacks; `None` if it lacks none. An
     /// upper bound of the staleness: kept for each segment, not for each write.
     pub oldest_dirty_ns: Option<u64>,
-    /// The backing alone is consistent, though stale (P4): the policy is `ordered`, and all that was acknowledged before it
+    /// Bytes that the backing and the journal on its side lack: what is lost with the cache. As `dirty_bytes` but under
+    /// `journaled`, where it is an estimate.
+    pub missing_bytes: u64,
+    /// Wall-clock time (ns since 1970) before which they lack nothing, `None` if they lack nothing at all.
+    pub oldest_missing_ns: Option<u64>,
+    /// The backing alone is consistent, though stale (P4): the policy is `ordered` or `journaled`, and all that was acknowledged before it
     /// was chosen is on the backing.
     pub backing_consistent: bool,
     /// Reads answered.
@@ -241,6 +263,12 @@ pub struct Status {
     pub bytes_to_cache: u64,
     /// Bytes of writes given to the backing, those that failed included.
     pub bytes_to_backing: u64,
+    /// Bytes of writes given to the journal on the backing's side, those that failed included.
+    pub bytes_to_journal: u64,
+    /// Groups that were committed there.
+    pub groups: u64,
+    /// Groups under way or committed that have not been destaged.
+    pub groups_waiting: u64,
     /// Writes that entered the log.
     pub writes_admitted: u64,
     /// Writes that went to the backing without entering the cache.

@@ -26,7 +26,7 @@ use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Role};
 use crate::mutation::Mutation;
 use crate::requests::PartKey;
-use crate::segments::{REFERENCED, SEGMENT_SLOTS_MAX, SegmentState, Slot, SlotKind, SlotRef};
+use crate::segments::{DIRTY, REFERENCED, SEGMENT_SLOTS_MAX, SegmentState, Slot, SlotKind, SlotRef};
 
 /// Most batches in flight at once.
 pub(crate) const BATCHES_IN_FLIGHT_MAX: usize = 8;
@@ -538,7 +538,7 @@ impl Engine {
             tail: self.log.tail,
             time_ns: self.wall_ns(),
             clean_stop: taken.iter().any(|a| a.owner == AppendOwner::Stop),
-            ordered: self.order.consistent(),
+            ordered: self.backing_consistent(),
             distance: Self::order_distance(seq, taken.iter().map(|a| a.after).max().unwrap_or_default()),
             extents: taken.iter().filter_map(|a| a.extent).collect(),
             checksums: Vec::new(),
@@ -726,6 +726,10 @@ impl Engine {
     /// Puts `slot` into the index as the current version of `block`; true if there was one before.
     pub(crate) fn make_current(&mut self, block: BlockNo, slot: SlotRef, dirty: bool) -> bool {
         let old = self.index.insert(block, slot, &self.segments);
+        if dirty {
+            let replaced = old.filter(|old| self.segments.slot(*old).has(DIRTY));
+            self.journal.version_added(self.now, replaced.map(|old| self.segments.seq(old)));
+        }
         if let Some(old) = old {
             self.command_owes(block, old);
             let keep_dirty = self.order_keeps(old);

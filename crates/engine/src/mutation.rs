@@ -81,6 +81,25 @@ mutations! {
     /// Recovery forgets that older versions have to be destaged, too.
     OrderRecoversNewest,
 
+    // Groups.
+
+    /// A group is committed before the journal's flush.
+    JournalSkipsFlush,
+    /// What a group holds is destaged before the head says that it is committed.
+    JournalDestagesUncommitted,
+    /// The head leaves groups behind that have not been destaged.
+    JournalLeavesBehindEarly,
+    /// The head is written as if a flush would follow.
+    JournalHeadVolatile,
+    /// A bypass does not wait for groups that hold its blocks and could be done again.
+    JournalForgetsHeld,
+    /// Something is destaged out of order before the journal durably says so and is empty.
+    JournalForgetsToRenounce,
+    /// A group takes the version of a block that is current, whatever the group ends with.
+    JournalTakesCurrent,
+    /// A group takes along what the next record holds of it, but not wholly.
+    JournalCutsRecords,
+
     // Requests.
 
     /// A block that is written in part is put together without keeping other writers out.

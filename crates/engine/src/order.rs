@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 
 use forebay_block::{BlockNo, Nanos, Seq};
 use forebay_format::record::Consistent;
-use forebay_policy::{Order as Dependence, WritePolicy};
+use forebay_policy::{Order as Dependence, Settings, WritePolicy};
 
 use crate::destage::{COLLECT_BLOCKS_HURRIED, COLLECT_BLOCKS_MAX, wants_destage};
 use crate::engine::{Engine, Life};
@@ -63,10 +63,14 @@ impl Independent {
 /// State of ordered destaging.
 #[derive(Default)]
 pub(crate) struct Order {
-    /// The policy is `ordered`.
+    /// The policy keeps an order.
     active: bool,
     /// What comes after what; records before a change may be less ordered than this.
     by: Dependence,
+    /// It is `journaled`: any stretch of the log may go that a committed group covers.
+    journaled: bool,
+    /// The policy is to change as soon as no group is left in the journal.
+    leaving: bool,
     /// Everything in records up to this one is on the backing, durably, or void.
     progress: Seq,
     /// Last record of the set in flight.
@@ -81,8 +85,29 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    pub(crate) fn new(policy: WritePolicy, by: Dependence) -> Self {
-        Self { active: policy == WritePolicy::Ordered, by, ..Self::default() }
+    pub(crate) fn new(settings: &Settings, journal: bool) -> Self {
+        let (active, journaled, by) = Self::wanted(settings, journal);
+        Self { active, journaled, by, ..Self::default() }
+    }
+
+    /// Whether the policy keeps an order, whether by groups, and which. Without a journal `journaled` is as good as
+    /// `ordered`; with one it keeps the order of acknowledgement, whatever is asked for.
+    fn wanted(settings: &Settings, journal: bool) -> (bool, bool, Dependence) {
+        match settings.write_policy {
+            WritePolicy::Journaled if journal => (true, true, Dependence::Completion),
+            WritePolicy::Journaled | WritePolicy::Ordered => (true, false, settings.order),
+            _ => (false, false, settings.order),
+        }
+    }
+
+    /// Destaging follows the groups of the journal.
+    pub(crate) fn is_journaled(&self) -> bool {
+        self.journaled
+    }
+
+    /// No new group is begun.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving
     }
 
     /// Overwritten versions stay dirty until they have been destaged.
@@ -136,7 +161,17 @@ impl Engine {
     /// The volume begins to serve: the log's records up to `progress` are on the backing, which was `kept` so
     /// consistent until now.
     pub(crate) fn order_begin(&mut self, progress: Seq, kept: Consistent) {
+        let progress = match self.journal.found() {
+            Some(found) if found > progress && self.order.active => {
+                self.journal_clean_upto(found);
+                found
+            }
+            _ => progress,
+        };
+        let told = self.journal.says_consistent() || !self.journal.exists();
+        let kept = if told { kept } else { Consistent::No };
         self.order.progress = progress;
+        self.journal_begin(progress);
         // What a crash may have cut short comes before all that follows, as if a flush had been acknowledged.
         self.order.barrier = self.log.written_upto();
         let trusts = kept > Consistent::No && self.mutant(Mutation::OrderTrustsWeaker);
@@ -147,23 +182,34 @@ impl Engine {
         }
     }
 
-    /// The settings have changed.
+    /// The settings have changed, or what kept the policy from changing may be over.
     pub(crate) fn order_follow_policy(&mut self) {
-        let active = self.settings.write_policy == WritePolicy::Ordered;
-        let by = std::mem::replace(&mut self.order.by, self.settings.order);
-        if active == self.order.active {
-            // What counted for nothing between barriers has been destaged in any order, and what is left may be.
-            let stricter = by == Dependence::Barrier && self.order.by == Dependence::Completion;
-            if stricter && !self.mutant(Mutation::OrderTrustsWeaker) {
-                self.order_catch_up();
-            }
+        let (active, journaled, order) = Order::wanted(&self.settings, self.journal.exists());
+        let before = (self.order.active, self.order.journaled);
+        self.order.leaving = before.1 && !journaled && !self.journal.is_empty();
+        if self.order.leaving {
             return;
+        }
+        let by = std::mem::replace(&mut self.order.by, order);
+        // What counted for nothing between barriers has been destaged in any order, and what is left may be.
+        let stricter = by == Dependence::Barrier && order == Dependence::Completion;
+        if before.0 == active && active && stricter && !self.mutant(Mutation::OrderTrustsWeaker) {
+            self.order_catch_up();
+        }
+        if before == (active, journaled) {
+            return;
+        }
+        self.order.journaled = journaled;
+        if before.0 == active {
+            self.journal_begin(self.order.progress);
+            return self.destage_plan_anew();
         }
         if active {
             self.log_work_out_clean();
             self.order.progress = self.log.clean_upto();
         }
         self.order.active = active;
+        self.journal_begin(self.order.progress);
         self.order.set = None;
         self.order.catch_up = None;
         if active {
@@ -231,7 +277,10 @@ impl Engine {
             !s.has(DIRTY) || s.kind() == SlotKind::Poison && recorded >= Seq(seq.0 - 1)
         };
         // A supersede record would void the newest version only: older ones of its blocks must be recorded, too.
-        let in_turn = recorded >= after
+        let committed =
+            self.order.journaled && self.order.catch_up.is_none() && self.journal.committed() >= after;
+        let in_turn = (recorded >= after || committed)
+            && !self.journal_holds(range)
             && (self.failure.latched()
                 || !self.needs_supersede(range)
                 || self.mutant(Mutation::OrderSupersedesNewest))
@@ -266,8 +315,16 @@ impl Engine {
         self.order.active.then_some(self.order.progress)
     }
 
+    /// Not everything in records up to `upto` is on the backing.
+    pub(crate) fn order_lags(&self, upto: Seq) -> bool {
+        self.order.progress < upto
+    }
+
     /// Goes on where nothing is to be destaged, and notices that the backing has become consistent.
     pub(crate) fn order_step(&mut self) {
+        if self.order.leaving {
+            self.order_follow_policy();
+        }
         if !self.order.active {
             return;
         }
@@ -287,9 +344,14 @@ impl Engine {
             if after > self.log.durable_clean_upto() && after <= self.order.progress {
                 self.order_is_recorded();
             }
+            self.journal.hurry();
             self.requests.retry = true;
         }
         let Some(catch_up) = self.order.catch_up else { return };
+        if self.order.journaled {
+            // Of what is not durable in the log the next start knows nothing: no head may speak of it.
+            self.log_want_durable(self.order.progress.min(self.log.written_upto()));
+        }
         match catch_up.upto {
             None if !self.requests.has_upto(catch_up.parts) => {
                 let upto = Some((self.log.written_upto(), self.drops.flush_epoch_wanted()));
@@ -300,6 +362,8 @@ impl Engine {
                 if self.drops.flush_epoch_done() >= epoch
                     && self.segments.dirty_after(Seq(0)).next().is_none_or(|(seq, _)| seq > upto)
                     && self.order.progress >= upto
+                    && (!self.order.journaled
+                        || self.order.set.is_none() && self.order.progress <= self.log.durable_upto())
                     && !self.destage_has_lost()
                     && !self.mutant(Mutation::OrderNeverCaughtUp) =>
             {
@@ -333,7 +397,9 @@ impl Engine {
     pub(crate) fn order_collect(&mut self) -> VecDeque<(BlockNo, SlotRef)> {
         loop {
             let Some(upto) = self.order.set else {
-                if !self.mutant(Mutation::OrderForgetsProgress) && !self.order_is_recorded() {
+                // What a committed group covers, its replay repeats.
+                let replayed = self.order.journaled && self.order.catch_up.is_none();
+                if !replayed && !self.mutant(Mutation::OrderForgetsProgress) && !self.order_is_recorded() {
                     return VecDeque::new();
                 }
                 // What goes in any order must not be taken for the work of a consistent run, nor what keeps to barriers
@@ -373,6 +439,8 @@ impl Engine {
     /// Whether recovery would not take the backing for more consistent than it is kept now; sees to it that it will not.
     /// Nothing may be changed there before.
     pub(crate) fn order_is_renounced(&mut self) -> bool {
+        // As long as it is consistent, the groups of the journal are part of it.
+        let journal = self.order.consistent() > Consistent::No || self.journal_is_renounced();
         let (said, last) = (self.log.said_more_than(self.order.consistent()), self.log.last_seq());
         let renounced = said == Seq(0) || self.log.durable_upto() > said || self.failure.latched();
         if !renounced {
@@ -381,15 +449,21 @@ impl Engine {
                 false => self.log_tick(true),
             }
         }
-        renounced || self.mutant(Mutation::OrderForgetsToRenounce)
+        (renounced || self.mutant(Mutation::OrderForgetsToRenounce)) && journal
     }
 
-    /// Where the largest set ends that begins behind `progress` and of whose records none depends on another; `None` if
-    /// nothing is to be destaged. What is lost for good holds nobody up.
+    /// Where the largest set ends that begins behind `progress` and of whose records none depends on another, or all of which
+    /// are in committed groups; `None` if nothing is to be destaged. What is lost for good holds nobody up.
     fn order_set_end(&self) -> Option<Seq> {
         let written = self.log.written_upto();
         // Until the backing is consistent, what was acknowledged before goes in any order.
-        let free = self.order.catch_up.map_or(Seq(0), |c| c.upto.map_or(written, |(upto, _)| upto));
+        let free = self.order.catch_up.map(|c| c.upto.map_or(written, |(upto, _)| upto));
+        // What is committed goes in any order, too, and nothing else; as long as something is lost, all of it.
+        let (written, free) = match self.order.journaled {
+            true if free.is_some() && self.destage_has_lost() => (written, Seq(u64::MAX)),
+            true => (free.unwrap_or(self.journal.committed()), Seq(u64::MAX)),
+            false => (written, free.unwrap_or_default()),
+        };
         let enough = if self.log.waits_for_room() { COLLECT_BLOCKS_HURRIED } else { COLLECT_BLOCKS_MAX };
         let (mut set, mut last, mut blocks) = (Independent::default(), Seq(0), 0);
         for (seq, slot) in self.segments.dirty_after(self.order.progress) {

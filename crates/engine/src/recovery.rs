@@ -603,6 +603,13 @@ impl Engine {
     }
 
     fn recovery_end(&mut self, result: Result<RecoveryReport, RecoveryError>) {
+        let result = result.and_then(|report| match self.journal.found() {
+            // Only what was durable in the log has come there.
+            Some(found) if found > report.last_seq => {
+                Err(RecoveryError::BehindBacking { last_seq: report.last_seq.0, backing_seq: found.0 })
+            }
+            _ => Ok(report),
+        });
         let dirty = self.index.slots().filter(|slot| self.segments.slot(*slot).has(DIRTY)).count() as u64;
         let blocks_clean = self.index.len() as u64 - dirty;
         let result = result.map(|report| RecoveryReport { blocks_dirty: dirty, blocks_clean, ..report });

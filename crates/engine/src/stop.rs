@@ -209,7 +209,7 @@ impl Engine {
 
     /// The backing has failed for so long that nobody should wait for it who wants an end.
     fn backing_is_given_up(&self) -> bool {
-        self.destage.failures() >= GIVES_UP_AFTER
+        self.destage.failures().max(self.journal_failures()) >= GIVES_UP_AFTER
     }
 
     fn backing_fails_error() -> IoError {
@@ -250,6 +250,7 @@ impl Engine {
         }
         let quiet = self.log.is_idle()
             && self.destage.is_idle()
+            && self.journal_is_settled()
             && self.reclaim.is_idle()
             && self.drops.is_idle()
             && self.ios_under_way() == 0;

@@ -76,6 +76,8 @@ commands! {
     Check => check,
     /// Show layout and records of a cache, or the history of a block
     Inspect => inspect,
+    /// Make a backing consistent without its cache
+    Recover => recover,
     /// Make a cache larger
     Grow => grow,
     /// Make a cache smaller

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use forebay_nbd::Address;
-use forebay_policy::{Admission, Durability, OnFull, Order, Ranges, WritePolicy};
+use forebay_policy::{Admission, Durability, OnFull, Order, Ranges, Settings, WritePolicy, time};
 use serde::{Deserialize, Deserializer};
 
-use crate::size::Size;
 use crate::volume_name;
+use forebay_policy::size::Size;
 
 /// A configuration file.
 #[derive(Debug, Default, Deserialize)]
@@ -60,6 +60,14 @@ pub struct VolumeConfig {
     #[serde(default, deserialize_with = "spelled")]
     pub order: Option<Order>,
     /// See [`forebay_policy::Settings`].
+    #[serde(default, rename = "group-size", deserialize_with = "group_size")]
+    pub group_bytes: Option<u64>,
+    /// See [`forebay_policy::Settings`].
+    #[serde(default, rename = "group-age", deserialize_with = "group_age")]
+    pub group_age_ms: Option<u64>,
+    /// Where the journal lies.
+    pub journal: Option<String>,
+    /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled", alias = "admit")]
     pub admission: Option<Admission>,
     /// What the admission policy `range` lets in.
@@ -86,6 +94,16 @@ fn spelled<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     String::deserialize(deserializer)?.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+fn group_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let mut settings = Settings::default();
+    let set = settings.set("group-size", &String::deserialize(deserializer)?);
+    set.map(|()| Some(settings.group_bytes)).map_err(serde::de::Error::custom)
+}
+
+fn group_age<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    time::parse_ms(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
 }
 
 fn spelled_list<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(

@@ -47,7 +47,7 @@ pub fn volume_status(
         Some(State::Stopping | State::Stopped) => VolumeState::Stopping,
     };
     let complete = s.dirty_bytes == 0 && state != VolumeState::Starting;
-    let age_ns = s.oldest_dirty_ns.map_or(0, |oldest| wall_ns.saturating_sub(oldest));
+    let age_ns = s.oldest_missing_ns.map_or(0, |oldest| wall_ns.saturating_sub(oldest));
     VolumeStatus {
         name: plan.name.clone(),
         state,
@@ -56,10 +56,11 @@ pub fn volume_status(
         cache_used_bytes: s.cache_used_bytes,
         cached_bytes: s.cached_bytes,
         dirty_bytes: s.dirty_bytes,
-        staleness_bytes: s.dirty_bytes,
+        staleness_bytes: s.missing_bytes,
         staleness_seconds: age_ns as f64 / 1e9,
-        recovery_point: match s.oldest_dirty_ns {
+        recovery_point: match s.oldest_missing_ns {
             _ if complete => Some(rfc3339(wall_ns)),
+            None if s.backing_consistent => Some(rfc3339(wall_ns)),
             Some(oldest) if s.backing_consistent => Some(rfc3339(oldest.min(wall_ns))),
             _ => None,
         },
@@ -88,6 +89,9 @@ pub fn volume_status(
         bytes_acknowledged: s.bytes_acknowledged,
         bytes_to_cache: s.bytes_to_cache,
         bytes_to_backing: s.bytes_to_backing,
+        bytes_to_journal: s.bytes_to_journal,
+        groups: s.groups,
+        groups_waiting: s.groups_waiting,
         writes_admitted: s.writes_admitted,
         writes_bypassed: s.writes_bypassed,
         writes_reissued: s.reasons.get(AdmissionReason::Reissued),
@@ -136,6 +140,7 @@ mod tests {
             accept_stale: false,
             takeover: false,
             decorate: Vec::new(),
+            journal: Default::default(),
             settings: Settings::default(),
             ranges: Default::default(),
             endurance: 0,
@@ -161,19 +166,16 @@ mod tests {
         assert_eq!(status(&clean).recovery_point, Some(rfc3339(NOW_NS)));
         let starting = Status { state: Some(State::Starting), ..clean };
         assert_eq!(status(&starting).recovery_point, None, "what is dirty is not known yet");
-        let dirty = Status { dirty_bytes: 4096, oldest_dirty_ns: Some(NOW_NS - 1_500_000_000), ..clean };
+        let missing =
+            Status { missing_bytes: 4096, oldest_missing_ns: Some(NOW_NS - 1_500_000_000), ..clean };
+        let dirty = Status { dirty_bytes: 4096, ..missing };
         let dirty = status(&dirty);
         assert_eq!((dirty.recovery_point, dirty.staleness_bytes), (None, 4096));
-        let ordered = Status {
-            backing_consistent: true,
-            dirty_bytes: 4096,
-            oldest_dirty_ns: Some(NOW_NS - 1_500_000_000),
-            ..clean
-        };
+        let ordered = Status { backing_consistent: true, dirty_bytes: 4096, ..missing };
         let as_of = Some(rfc3339(NOW_NS - 1_500_000_000));
         assert_eq!(status(&ordered).recovery_point, as_of, "consistent, but stale");
         assert!((dirty.staleness_seconds - 1.5).abs() < 1e-6);
-        let ahead = Status { oldest_dirty_ns: Some(NOW_NS + 1), ..clean };
+        let ahead = Status { oldest_missing_ns: Some(NOW_NS + 1), ..clean };
         assert_eq!(status(&ahead).staleness_seconds, 0.0, "the clock was set back");
     }
 

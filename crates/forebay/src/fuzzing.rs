@@ -11,7 +11,8 @@ use forebay_nbd::Address;
 use forebay_policy::{Admission, Durability, OnFull, Ranges, WritePolicy};
 
 use crate::config::Config;
-use crate::{resident, size, volume_name};
+use crate::{resident, volume_name};
+use forebay_policy::size;
 
 /// Words of the command line: names of devices, decorations, addresses, sizes, settings.
 pub fn texts(data: &[u8]) {

@@ -16,7 +16,6 @@ mod plan;
 mod resident;
 mod served;
 mod service_manager;
-mod size;
 mod stop;
 mod tracking;
 mod trouble;

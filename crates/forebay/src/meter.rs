@@ -8,7 +8,7 @@ use forebay_control::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::print;
-use crate::size;
+use forebay_policy::size;
 
 /// Where no terminal shows a bar, a line is printed this often.
 const LINE_EVERY: Duration = Duration::from_secs(1);

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use forebay_control::FailureKind;
 use forebay_device::DeviceSpec;
 use forebay_device::decorate::{BadDecoration, Decoration};
+use forebay_host::JournalChoice;
 use forebay_nbd::{Address, TlsSettings};
 use forebay_policy::{Ranges, Settings};
 use forebay_tracker::{PRESETS, Rules, RulesError};
@@ -13,7 +14,7 @@ use forebay_tracker::{PRESETS, Rules, RulesError};
 use crate::cli::Failure;
 use crate::commands::serve::Args;
 use crate::config::{Config, VolumeConfig};
-use crate::size::Size;
+use forebay_policy::size::Size;
 
 /// Longest configuration file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -75,6 +76,8 @@ pub struct VolumePlan {
     pub takeover: bool,
     /// Decorators for the devices, for tests.
     pub decorate: Vec<DeviceDecoration>,
+    /// Where the journal lies.
+    pub journal: JournalChoice,
     /// Policies.
     pub settings: Settings,
     /// What the admission policy `range` lets in.
@@ -167,6 +170,8 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
     for volume in volumes.iter_mut() {
         volume.write_policy = args.write_policy.or(volume.write_policy);
         volume.order = args.order.or(volume.order);
+        volume.group_bytes = args.group_size.or(volume.group_bytes);
+        volume.group_age_ms = args.group_age.or(volume.group_age_ms);
         volume.admission = args.admission.or(volume.admission);
         volume.on_full = args.on_full.or(volume.on_full);
         volume.durability = args.durability.or(volume.durability);
@@ -177,9 +182,15 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
     let [volume] = volumes else {
         let own =
             args.cache.is_some() || args.backing.is_some() || args.fuse.is_some() || !args.nbd.is_empty();
-        if own || args.no_cache || args.accept_stale || args.takeover || !args.decorate.is_empty() {
+        if own
+            || args.journal.is_some()
+            || args.no_cache
+            || args.accept_stale
+            || args.takeover
+            || !args.decorate.is_empty()
+        {
             return Err(usage(
-                "--cache, --backing, --nbd, --fuse, --no-cache, --accept-stale and --takeover are for one volume, and the \
+                "--cache, --backing, --journal, --nbd, --fuse, --no-cache, --accept-stale and --takeover are for one volume, and the \
                  configuration has several; choose one with --name"
                     .into(),
             ));
@@ -198,6 +209,9 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
     }
     if args.fuse.is_some() {
         volume.fuse.clone_from(&args.fuse);
+    }
+    if args.journal.is_some() {
+        volume.journal.clone_from(&args.journal);
     }
     if args.no_cache {
         volume.cache = None;
@@ -230,6 +244,7 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
     let Some(backing) = v.backing else {
         return Err(usage(format!("volume '{name}' has no backing; name one with --backing")));
     };
+    let journal = journal(v.journal.as_deref()).map_err(|e| usage(format!("volume '{name}': {e}")))?;
     let defaults = Settings::default();
     Ok(VolumePlan {
         cache,
@@ -242,6 +257,8 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
         settings: Settings {
             write_policy: v.write_policy.unwrap_or(defaults.write_policy),
             order: v.order.unwrap_or(defaults.order),
+            group_bytes: v.group_bytes.unwrap_or(defaults.group_bytes),
+            group_age_ms: v.group_age_ms.unwrap_or(defaults.group_age_ms),
             admission: v.admission.unwrap_or(defaults.admission),
             on_full: v.on_full.unwrap_or(defaults.on_full),
             durability: v.durability.unwrap_or(defaults.durability),
@@ -249,8 +266,20 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
         ranges: v.ranges.unwrap_or_default(),
         endurance: v.endurance.map_or(0, |s| s.0),
         critical: v.critical.unwrap_or(false),
+        journal,
         name,
     })
+}
+
+/// Understands a journal's location: a device, or `none`.
+pub fn journal(location: Option<&str>) -> Result<JournalChoice, String> {
+    match location {
+        None => Ok(JournalChoice::Auto),
+        Some("none") => Ok(JournalChoice::None),
+        Some(location) => {
+            location.parse().map(JournalChoice::At).map_err(|e: forebay_device::UnknownDevice| e.to_string())
+        }
+    }
 }
 
 /// Reads the configuration file at `path`.

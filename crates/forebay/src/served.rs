@@ -19,9 +19,9 @@ use crate::cli::{Failure, Outcome};
 use crate::failure::{from_fuse, from_host};
 use crate::figures::{Surroundings, volume_status};
 use crate::plan::VolumePlan;
-use crate::size;
 use crate::tracking::{Link, TrackedVolume, Tracking};
 use crate::trouble::Trouble;
+use forebay_policy::size;
 
 /// How often a client that waits for a flush hears how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
@@ -341,6 +341,7 @@ impl Served {
 fn volume_config(plan: &VolumePlan, recorders: &Recorders) -> VolumeConfig {
     let mut config = VolumeConfig::new(&plan.name, plan.cache.clone(), plan.backing.clone());
     config.settings = plan.settings;
+    config.journal = plan.journal.clone();
     config.takeover = plan.takeover;
     config.accept_stale = plan.accept_stale;
     if !plan.decorate.is_empty() {
@@ -350,6 +351,7 @@ fn volume_config(plan: &VolumePlan, recorders: &Recorders) -> VolumeConfig {
             let place = match role {
                 Role::Cache => decorate::Role::Cache,
                 Role::Backing => decorate::Role::Backing,
+                Role::Journal => decorate::Role::Journal,
             };
             of_role.fold(device, |inner, d| d.decoration.clone().around(inner, place, &recorders))
         }));

@@ -28,7 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-verify", &["forebay-block", "forebay-format"]),
     ("forebay-bench", &["forebay-block", "forebay-device", "forebay-host", "forebay-nbd", "forebay-policy"]),
     // It judges the others, so that it may share no mistake with them.
-    ("forebay-stamp", &["forebay-record"]),
+    ("forebay-stamp", &["forebay-format", "forebay-record"]),
     (
         "forebay-sim",
         &[

@@ -10,7 +10,7 @@
 //! ```text
 //!   a new pair:     label: paired ──► superblock
 //!   a run begins:   flush ──► (superblock: g, if the last start crashed) ──►
-//!                   label: intent g+1 ──► superblock: g+1 ──► label: committed g+1 ──► recovery, service
+//!                   label: intent g+1 ──► superblock: g+1 ──► (journal: g+1) ──► label: committed g+1 ──► recovery, service
 //!   a run ends:     superblock: clean stop ──► label: not in use
 //!   removed:        label: released, both copies ──► superblock: released ──► no label
 //!   retired (P9):   label: retired ──► superblock: retired; either alone is enough
@@ -44,6 +44,8 @@ pub enum Update {
     },
     /// The label's whole region becomes zero, or its file goes.
     NoLabel,
+    /// The journal's head says that this run has begun with nothing in it that is not applied.
+    Journal,
 }
 
 impl Superblock {
@@ -83,6 +85,8 @@ pub struct Starter {
     pub time_ns: u64,
     /// Another host that has not stopped cleanly is surely dead.
     pub takeover: bool,
+    /// The run has a journal on the backing's side.
+    pub journal: bool,
 }
 
 /// A cache's superblock and its backing's label, as they are now.
@@ -113,7 +117,7 @@ impl Identities {
     /// The [`Refusal`]; nothing has changed then, and nothing is to be written.
     pub fn begin_run(&mut self, starter: &Starter) -> Result<Vec<Update>, Refusal> {
         let next = decide(&self.superblock, self.label.as_ref(), &starter.host_id, starter.takeover)?;
-        let mut updates = Vec::with_capacity(7);
+        let mut updates = Vec::with_capacity(8);
         updates.push(Update::Flush);
         if let Some(label) = &mut self.label {
             if label.phase == Phase::Intent {
@@ -136,8 +140,12 @@ impl Identities {
         self.superblock.layout.generation = next;
         self.superblock.clean_stop = false;
         updates.extend(self.superblock.updates());
+        if starter.journal {
+            updates.push(Update::Journal);
+        }
         if let Some(label) = &mut self.label {
             label.phase = Phase::Committed;
+            label.journal_run = if starter.journal { next } else { 0 };
             updates.push(label.count_update());
         }
         Ok(updates)
@@ -204,6 +212,7 @@ mod tests {
             cache_name: "/cache/c.img".into(),
             time_ns: 1,
             takeover: false,
+            journal: false,
         }
     }
 
@@ -232,7 +241,7 @@ mod tests {
                 }
                 Update::Label { offset, bytes } => (&mut self.label[*offset as usize..], &bytes[..]),
                 Update::NoLabel => (&mut self.label[..], &zeroes),
-                Update::Flush => return,
+                Update::Flush | Update::Journal => return,
             };
             for (sector, data) in bytes.chunks(512).enumerate().filter(|(s, _)| lands(*s)) {
                 target[sector * 512..][..512].copy_from_slice(data);

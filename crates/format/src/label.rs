@@ -68,6 +68,9 @@ pub struct Label {
     pub host_name: String,
     /// Path of the cache, for messages.
     pub cache_name: String,
+    /// The latest run that began with a journal on the backing's side ([`crate::journal`]), 0 if the one after it had none: the
+    /// journal is to be believed if it is of that run or of a later one.
+    pub journal_run: u64,
 }
 
 impl Label {
@@ -96,6 +99,7 @@ impl Label {
         w.bytes(&self.host_id);
         w.bytes(&text_field::<HOST_NAME_BYTES>(&self.host_name));
         w.bytes(&text_field::<CACHE_NAME_BYTES>(&self.cache_name));
+        w.u64(self.journal_run);
         let crc = crc_with_hole(&out, CRC_AT);
         out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
         out
@@ -148,6 +152,7 @@ impl Label {
             host_id: r.array()?,
             host_name: text_of(r.bytes(HOST_NAME_BYTES)?),
             cache_name: text_of(r.bytes(CACHE_NAME_BYTES)?),
+            journal_run: r.counter("journal_run")?,
         })
     }
 
@@ -183,6 +188,7 @@ pub(crate) mod tests {
             host_id: [0xA0; 16],
             host_name: "db1".into(),
             cache_name: "/cache/c.img".into(),
+            journal_run: 4,
         }
     }
 

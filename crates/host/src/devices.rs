@@ -23,18 +23,33 @@ impl Devices {
         }
     }
 
-    pub(crate) fn role(&mut self, role: Role) -> Option<&mut dyn Device> {
-        match (self, role) {
-            (Self::Pair(pair), Role::Cache) => Some(&mut *pair.cache),
-            (Self::Pair(pair), Role::Backing) => Some(&mut *pair.backing),
-            (Self::Backing(backing), Role::Backing) => Some(&mut **backing),
-            (Self::Backing(_), Role::Cache) => None,
-        }
+    /// The device that an operation goes to, and at which offset.
+    pub(crate) fn role(&mut self, role: Role) -> Option<(&mut dyn Device, u64)> {
+        let device: &mut dyn Device = match (self, role) {
+            (Self::Pair(pair), Role::Cache) => &mut *pair.cache,
+            (Self::Pair(pair), Role::Backing) => &mut *pair.backing,
+            (Self::Backing(backing), Role::Backing) => &mut **backing,
+            (Self::Pair(pair), Role::Journal) => {
+                let Pair { journal, backing, .. } = &mut **pair;
+                let journal = journal.as_mut()?;
+                let offset = journal.offset();
+                let device: &mut dyn Device = match journal.own() {
+                    Some(own) => &mut **own,
+                    None => &mut **backing,
+                };
+                return Some((device, offset));
+            }
+            (Self::Backing(_), Role::Cache | Role::Journal) => return None,
+        };
+        Some((device, 0))
     }
 
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         match self {
-            Self::Pair(pair) => [pair.cache.deadline(), pair.backing.deadline()].into_iter().flatten().min(),
+            Self::Pair(pair) => {
+                let journal = pair.journal.as_ref().and_then(|j| j.own_ref()).and_then(Device::deadline);
+                [pair.cache.deadline(), pair.backing.deadline(), journal].into_iter().flatten().min()
+            }
             Self::Backing(backing) => backing.deadline(),
         }
     }
@@ -44,6 +59,9 @@ impl Devices {
             Self::Pair(pair) => {
                 pair.cache.poll(now, done);
                 pair.backing.poll(now, done);
+                if let Some(journal) = pair.journal.as_mut().and_then(|j| j.own()) {
+                    journal.poll(now, done);
+                }
             }
             Self::Backing(backing) => backing.poll(now, done),
         }

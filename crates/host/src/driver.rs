@@ -23,6 +23,7 @@ use crate::core::Core;
 use crate::devices::{Devices, refine};
 use crate::error::HostError;
 use crate::handle::Shared;
+use crate::journal::moved;
 use crate::queue::{CommandDone, Ending, Incoming, Message, bytes_of};
 use crate::superblocks::Bench;
 
@@ -243,10 +244,10 @@ impl Driver {
     fn start(&mut self, tag: u64, role: Role, op: DeviceOp, now: Nanos) {
         self.under_way += 1;
         match self.devices.role(role) {
-            Some(device) => device.submit(tag, op, now),
+            Some((device, offset)) => device.submit(tag, moved(op, offset), now),
             None => self
                 .done
-                .push((tag, Err(IoError::new(ErrorKind::Unsupported, "cache of a volume without one")))),
+                .push((tag, Err(IoError::new(ErrorKind::Unsupported, "device of a volume without it")))),
         }
     }
 

@@ -8,6 +8,7 @@ use forebay_device::OpenError;
 use forebay_engine::RecoveryError;
 use forebay_format::FormatError;
 use forebay_format::pairing::Refusal;
+use forebay_format::replay::DamagedGroup;
 use thiserror::Error;
 
 /// What a failure means to who called; each class has an exit code.
@@ -155,6 +156,69 @@ pub enum HostError {
         /// Its cache, as of the last run.
         cache: String,
     },
+    /// Too small for a journal.
+    #[error(
+        "{journal} has {bytes} bytes, too few for the journal of this volume; the least is {least_bytes}"
+    )]
+    JournalTooSmall {
+        /// The journal, as given.
+        journal: String,
+        /// Bytes there are.
+        bytes: u64,
+        /// Bytes there must be.
+        least_bytes: u64,
+    },
+    /// What is given as a journal holds something else.
+    #[error("{journal} holds data that is no journal; give another --journal, or empty it first")]
+    NotAJournal {
+        /// The journal, as given.
+        journal: String,
+    },
+    /// The journal is another backing's.
+    #[error("{journal} is the journal of another backing; give the right --journal")]
+    ForeignJournal {
+        /// The journal, as given.
+        journal: String,
+    },
+    /// A committed group cannot be read any more.
+    #[error(
+        "{journal}: {error}; restore it from a copy, or serve the volume with its cache, which has the data, and --journal none"
+    )]
+    JournalDamaged {
+        /// The journal, as given.
+        journal: String,
+        /// What is wrong.
+        error: DamagedGroup,
+    },
+    /// The policy needs a journal, and there is no room for one.
+    #[error(
+        "--write-policy journaled needs a journal on the side of {backing}, which has no room for one; give --journal LOCATION"
+    )]
+    NoJournal {
+        /// The backing, as given.
+        backing: String,
+    },
+    /// Nobody knows where this backing stands.
+    #[error("{backing} {why}")]
+    NothingToRecover {
+        /// The backing, as given.
+        backing: String,
+        /// What is known, and what to do.
+        why: String,
+    },
+    /// The backing may be written to by its owner.
+    #[error(
+        "{backing} was last run on host '{host_name}' with the cache {cache}, which has not stopped cleanly; if that \
+         cache is lost or its host surely dead, give --takeover"
+    )]
+    OwnerMayLive {
+        /// The backing, as given.
+        backing: String,
+        /// The host of its latest run.
+        host_name: String,
+        /// The cache of its latest run.
+        cache: String,
+    },
     /// The cache holds data that the backing lacks, so it cannot be given up or made smaller.
     #[error(
         "{cache} holds {dirty_bytes} bytes that its backing lacks; serve the volume and `forebay flush` it first"
@@ -267,14 +331,24 @@ impl HostError {
             | Self::BackingPaired { .. }
             | Self::BackingIsCache { .. }
             | Self::WithoutItsCache { .. }
+            | Self::NotAJournal { .. }
+            | Self::ForeignJournal { .. }
+            | Self::NoJournal { .. }
+            | Self::NothingToRecover { .. }
+            | Self::OwnerMayLive { .. }
             | Self::CacheDirty { .. } => ErrorClass::Refused,
             Self::Damaged { .. }
+            | Self::JournalDamaged { .. }
             | Self::Recovery {
-                error: RecoveryError::LostRecord { .. } | RecoveryError::LostSegment { .. },
+                error:
+                    RecoveryError::LostRecord { .. }
+                    | RecoveryError::LostSegment { .. }
+                    | RecoveryError::BehindBacking { .. },
                 ..
             } => ErrorClass::Corrupt,
             Self::Open(_)
             | Self::CacheTooSmall { .. }
+            | Self::JournalTooSmall { .. }
             | Self::Size { .. }
             | Self::Recovery { .. }
             | Self::Device { .. }

@@ -211,6 +211,7 @@ pub(crate) fn cache_content(
         settings: Settings::default(),
         wall_offset_ns: bench.clock.wall_offset_ns(),
         clean_stop: superblock.clean_stop,
+        journal: None,
     });
     loop {
         let mut effects = Vec::new();
@@ -417,5 +418,6 @@ fn new_label(
         host_id: host_id(),
         host_name: host_name(),
         cache_name: absolute(cache),
+        journal_run: 0,
     }))
 }

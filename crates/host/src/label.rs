@@ -114,9 +114,9 @@ impl LabelPlace {
             }
             (Update::NoLabel, _) => self.erase(bench, backing),
             // A label on the device became durable with the rest of it.
-            (Update::Flush, _) | (Update::Label { .. }, Self::Nowhere) | (Update::Superblock { .. }, _) => {
-                Ok(())
-            }
+            (Update::Flush | Update::Journal, _)
+            | (Update::Label { .. }, Self::Nowhere)
+            | (Update::Superblock { .. }, _) => Ok(()),
         }
     }
 

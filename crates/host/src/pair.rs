@@ -8,10 +8,12 @@ use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
 use forebay_engine::Role;
 use forebay_format::checksum;
 use forebay_format::identities::{Identities, Starter, Update};
+use forebay_format::journal::Head;
 use forebay_format::pairing::{Refusal, decide};
 
 use crate::error::HostError;
 use crate::identity::{fingerprint, host_id, host_name, wall_ns};
+use crate::journal::{Journal, JournalChoice};
 use crate::label::LabelPlace;
 use crate::superblocks::Bench;
 
@@ -25,6 +27,8 @@ pub(crate) struct Places {
     pub(crate) cache: DeviceSpec,
     /// The backing.
     pub(crate) backing: DeviceSpec,
+    /// The journal.
+    pub(crate) journal: JournalChoice,
 }
 
 /// See the module's documentation.
@@ -32,6 +36,10 @@ pub(crate) struct Pair {
     pub(crate) cache: Box<dyn Device>,
     pub(crate) backing: Box<dyn Device>,
     pub(crate) identities: Identities,
+    pub(crate) journal: Option<Journal>,
+    /// The head with which this run begins its journal.
+    pub(crate) head: Option<Head>,
+    choice: JournalChoice,
     place: LabelPlace,
     names: (String, String),
 }
@@ -47,7 +55,7 @@ impl Pair {
         if !checksum::self_test() {
             return Err(HostError::Checksum);
         }
-        let mut opened = |role, spec| {
+        let mut opened = |role, spec: &DeviceSpec| {
             let device = open(spec, ring)?;
             Ok::<_, HostError>(match &mut decorate {
                 Some(decorate) => decorate(role, device),
@@ -65,7 +73,8 @@ impl Pair {
         let label = place.read(&bench, &mut *backing)?;
         let names = (places.cache.to_string(), places.backing.to_string());
         let identities = Identities { superblock, label };
-        let pair = Self { cache, backing, identities, place, names };
+        let (journal, head, choice) = (None, None, places.journal.clone());
+        let pair = Self { cache, backing, identities, journal, head, choice, place, names };
         pair.check_fingerprint(places)?;
         let (found_bytes, wanted_bytes) =
             (pair.backing.info().size_bytes, pair.identities.superblock.volume_bytes);
@@ -101,8 +110,46 @@ impl Pair {
         decide(superblock, label.as_ref(), &host_id(), takeover).map(drop).map_err(|r| self.refused(r))
     }
 
+    /// Opens the journal, and applies what a crash has left in it. The pair has been decided to be one.
+    fn begin_journal(
+        &mut self,
+        bench: &Bench<'_>,
+        places: &Places,
+        mut decorate: Option<Decorate<'_>>,
+    ) -> Result<(), HostError> {
+        let superblock = &self.identities.superblock;
+        let (volume_bytes, segment_bytes) = (superblock.volume_bytes, superblock.layout.segment_bytes.into());
+        let backing = (&*self.backing, places.backing.path(), volume_bytes);
+        let journal = Journal::open(bench, &self.choice, backing, segment_bytes, true, &mut decorate)?;
+        let Some(mut journal) = journal else { return Ok(()) };
+        let mut found = journal.head(bench, &mut *self.backing)?;
+        if let Some(head) = found.take() {
+            journal.check_owner(&head, &self.identities)?;
+            let label = self.identities.label.as_ref();
+            found = Some(journal.replay(bench, &mut *self.backing, label, head)?.0);
+        }
+        let label = self.identities.label.as_ref().map_or(0, |label| label.generation);
+        let generation = superblock.layout.generation.max(label) + 1;
+        self.head = Some(Head::for_run(found.as_ref(), &self.identities, generation, journal.ring_bytes));
+        self.journal = Some(journal);
+        Ok(())
+    }
+
     /// Begins the next run durably. Returns whether the last one had stopped cleanly.
-    pub(crate) fn begin_run(&mut self, bench: &Bench<'_>, takeover: bool) -> Result<bool, HostError> {
+    pub(crate) fn begin_run(
+        &mut self,
+        bench: &Bench<'_>,
+        places: &Places,
+        takeover: bool,
+        journal_is_wanted: bool,
+        decorate: Option<Decorate<'_>>,
+    ) -> Result<bool, HostError> {
+        self.decide(takeover)?;
+        // Who does not ask for a journal is served without one if there can be none; the label says so, and the log has it all.
+        let begun = self.begin_journal(bench, places, decorate);
+        if begun.is_err() && journal_is_wanted || self.choice != JournalChoice::Auto {
+            begun?;
+        }
         let clean_stop = self.identities.superblock.clean_stop;
         let starter = Starter {
             host_id: host_id(),
@@ -110,6 +157,7 @@ impl Pair {
             cache_name: self.names.0.clone(),
             time_ns: wall_ns(),
             takeover,
+            journal: self.journal.is_some(),
         };
         let begun = self.identities.begin_run(&starter);
         let updates = begun.map_err(|refusal| self.refused(refusal))?;
@@ -151,7 +199,7 @@ impl Pair {
                         Err(_) => {}
                     }
                 }
-                Update::NoLabel | Update::Flush => {}
+                Update::NoLabel | Update::Flush | Update::Journal => {}
             }
         }
         (written, steps)
@@ -159,7 +207,18 @@ impl Pair {
 
     /// Writes one update after the other, until one fails.
     fn carry_out(&mut self, bench: &Bench<'_>, updates: &[Update]) -> Result<(), HostError> {
-        carry_out(updates, bench, &mut *self.cache, &mut *self.backing, &self.place)
+        updates.iter().try_for_each(|update| match (update, &mut self.journal, &self.head) {
+            (Update::Journal, Some(journal), Some(head)) => {
+                journal.write_head(bench, &mut *self.backing, head)
+            }
+            _ => carry_out(
+                std::slice::from_ref(update),
+                bench,
+                &mut *self.cache,
+                &mut *self.backing,
+                &self.place,
+            ),
+        })
     }
 }
 
@@ -177,6 +236,6 @@ pub(crate) fn carry_out(
             bench.run(backing, "flushing", DeviceOp::Flush)?;
             place.carry_out(bench, backing, update)
         }
-        Update::Label { .. } | Update::NoLabel => place.carry_out(bench, backing, update),
+        Update::Label { .. } | Update::NoLabel | Update::Journal => place.carry_out(bench, backing, update),
     })
 }

@@ -9,6 +9,7 @@ use forebay_format::superblock::{CacheState, Superblock};
 
 use crate::error::{CacheContent, HostError};
 use crate::format::{FormatOptions, Formatted, LayoutError, cache_content, format, new_layout, write_zeroes};
+use crate::journal::JournalChoice;
 use crate::pair::{Pair, Places};
 use crate::superblocks::Bench;
 
@@ -105,7 +106,7 @@ fn means(path: &Path) -> Result<(Ring, Clock), HostError> {
 
 /// Claims a cache and its backing, which must belong together, with nothing in the one that the other lacks.
 fn claimed(ring: &Ring, clock: &Clock, cache: &DeviceSpec, backing: &DeviceSpec) -> Result<Pair, HostError> {
-    let places = Places { cache: cache.clone(), backing: backing.clone() };
+    let places = Places { cache: cache.clone(), backing: backing.clone(), journal: JournalChoice::Auto };
     let mut pair = Pair::open(ring, clock, &places, None)?;
     pair.decide(false)?;
     let bench = Bench { ring, clock };

@@ -7,17 +7,19 @@ use forebay_block::VolumeInfo;
 use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
 use forebay_engine::{Engine, Params, RecoveryReport, Role};
 use forebay_format::label::LabelState;
-use forebay_policy::Settings;
+use forebay_policy::{Settings, WritePolicy};
 
 use crate::core::Core;
 use crate::devices::Devices;
 use crate::driver::{Driver, End};
 use crate::error::HostError;
 use crate::handle::{Shared, VolumeHandle};
+use crate::journal::JournalChoice;
 use crate::label::LabelPlace;
 use crate::pair::{Decorate, Pair, Places};
 use crate::passthrough::PassThrough;
 use crate::queue::{Ending, REQUEST_BYTES_MAX};
+use crate::recover::journal_of;
 use crate::superblocks::Bench;
 
 /// What a volume is made of and how it behaves.
@@ -28,6 +30,8 @@ pub struct VolumeConfig {
     pub cache: Option<DeviceSpec>,
     /// The backing.
     pub backing: DeviceSpec,
+    /// Where the journal on the backing's side lies.
+    pub journal: JournalChoice,
     /// The user's choices.
     pub settings: Settings,
     /// Start although another host has not stopped the volume cleanly: it is surely dead.
@@ -48,6 +52,7 @@ impl VolumeConfig {
             name: name.to_owned(),
             cache,
             backing,
+            journal: JournalChoice::Auto,
             settings: Settings::default(),
             takeover: false,
             accept_stale: false,
@@ -171,6 +176,10 @@ fn start(config: VolumeConfig) -> Result<(Driver, Arc<Shared>, RecoveryReport), 
     Ok((driver, shared, report))
 }
 
+fn around(decorator: &mut Decorator) -> Decorate<'_> {
+    &mut **decorator
+}
+
 type Started = (Core, Devices, Arc<Shared>);
 
 fn info(name: String, size_bytes: u64) -> VolumeInfo {
@@ -184,14 +193,15 @@ fn start_cached(
     clock: &Clock,
 ) -> Result<Started, HostError> {
     let bench = Bench { ring, clock };
-    let places = Places { cache, backing: config.backing };
+    let places = Places { cache, backing: config.backing, journal: config.journal };
     let mut decorate = config.decorate.take();
-    let decorate: Option<Decorate<'_>> = match &mut decorate {
-        Some(decorate) => Some(&mut **decorate),
-        None => None,
-    };
-    let mut pair = Pair::open(ring, clock, &places, decorate)?;
-    let clean_stop = pair.begin_run(&bench, config.takeover)?;
+    let mut pair = Pair::open(ring, clock, &places, decorate.as_mut().map(around))?;
+    let wants_journal = config.settings.write_policy == WritePolicy::Journaled;
+    let decorate = decorate.as_mut().map(around);
+    let clean_stop = pair.begin_run(&bench, &places, config.takeover, wants_journal, decorate)?;
+    if wants_journal && pair.journal.is_none() {
+        return Err(HostError::NoJournal { backing: places.backing.to_string() });
+    }
     let superblock = &pair.identities.superblock;
     let engine = Engine::new(Params {
         layout: superblock.layout,
@@ -199,6 +209,7 @@ fn start_cached(
         settings: config.settings,
         wall_offset_ns: clock.wall_offset_ns(),
         clean_stop,
+        journal: pair.head.take(),
     });
     let shared = Shared::new(
         info(config.name, superblock.volume_bytes),
@@ -223,6 +234,13 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
             if !config.accept_stale {
                 let (backing, cache) = (config.backing.to_string(), label.cache_name);
                 return Err(HostError::WithoutItsCache { backing, cache });
+            }
+            // What the journal has of a consistent state comes first.
+            let journal = journal_of(&bench, &*backing, config.backing.path(), &label, &config.journal)?;
+            if let Some(mut journal) = journal
+                && let Some(head) = journal.head(&bench, &mut *backing)?
+            {
+                journal.replay(&bench, &mut *backing, Some(&label), head)?;
             }
             // From here on the two go separate ways, and the cache must never be used with this backing again.
             place.carry_out(&bench, &mut *backing, &label.leave_behind())?;

@@ -3,14 +3,18 @@
 
 mod admission;
 mod destaging;
+mod groups;
 mod ranges;
 mod replacement;
 mod settings;
+pub mod size;
+pub mod time;
 
 pub use admission::{
     Admission, AdmissionReason, Decision, ROOMY_DIRTY_PERCENT_MAX, ReasonCounts, WriteContext, endures,
 };
 pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Pressure};
+pub use groups::OpenGroup;
 pub use ranges::{RANGES_MAX, Ranges};
 pub use replacement::{List, Replacement, Verdict};
 pub use settings::{Durability, OnFull, Order, Settings, UnknownSetting, WritePolicy};

@@ -70,6 +70,9 @@ spelled_enum! {
         /// Acknowledged in the log, destaged in the order of the writes: the backing alone is consistent, though stale (P4;
         /// FAST'13, section 3.1).
         Ordered = "ordered",
+        /// Acknowledged in the log, destaged in groups that reach the backing wholly or not at all, by a journal on its side:
+        /// the backing alone is consistent, stale by at most a group (P4; FAST'13, section 3.2).
+        Journaled = "journaled",
     }
 }
 
@@ -111,6 +114,10 @@ pub struct Settings {
     pub write_policy: WritePolicy,
     /// What `ordered` keeps in order.
     pub order: Order,
+    /// Under `journaled`, a group is committed when it has so many bytes, at most 128 MiB.
+    pub group_bytes: u64,
+    /// Under `journaled`, a group is committed when its oldest write is so old, in milliseconds.
+    pub group_age_ms: u64,
     /// Which writes enter the cache.
     pub admission: Admission,
     /// What happens when the log is full.
@@ -131,6 +138,8 @@ impl Default for Settings {
         Self {
             write_policy: WritePolicy::WriteBack,
             order: Order::default(),
+            group_bytes: 16 << 20,
+            group_age_ms: 5000,
             admission: Admission::All,
             on_full: OnFull::Wait,
             durability: Durability::Write,
@@ -141,7 +150,21 @@ impl Default for Settings {
 impl Settings {
     /// The keys that [`Settings::set`] understands.
     pub const KEYS: &'static [&'static str] =
-        &["write-policy", "order", "admission", "on-full", "durability"];
+        &["write-policy", "order", "group-size", "group-age", "admission", "on-full", "durability"];
+
+    /// Smallest and largest group, in bytes.
+    pub const GROUP_BYTES: (u64, u64) = (4 << 10, 128 << 20);
+
+    fn group_bytes(value: &str) -> Result<u64, UnknownSetting> {
+        let bytes = understood(value, crate::size::parse(value))?;
+        match (Self::GROUP_BYTES.0..=Self::GROUP_BYTES.1).contains(&bytes) {
+            true => Ok(bytes),
+            false => Err(UnknownSetting {
+                given: value.to_owned(),
+                allowed: "the sizes from 4K to 128M".to_owned(),
+            }),
+        }
+    }
 
     /// Changes one setting by the name and spelling of the command line (`admit` is an alias of `admission`).
     ///
@@ -151,6 +174,8 @@ impl Settings {
         match key {
             "write-policy" => self.write_policy = WritePolicy::from_str(value)?,
             "order" => self.order = Order::from_str(value)?,
+            "group-size" => self.group_bytes = Self::group_bytes(value)?,
+            "group-age" => self.group_age_ms = understood(value, crate::time::parse_ms(value))?,
             "admission" | "admit" => self.admission = Admission::from_str(value)?,
             "on-full" => self.on_full = OnFull::from_str(value)?,
             "durability" => self.durability = Durability::from_str(value)?,
@@ -160,6 +185,11 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+fn understood(value: &str, read: Result<u64, String>) -> Result<u64, UnknownSetting> {
+    let allowed = "whole numbers with a unit (K, M, G, T; ms, s, m, h)".to_owned();
+    read.map_err(|_| UnknownSetting { given: value.to_owned(), allowed })
 }
 
 #[cfg(test)]

@@ -26,11 +26,13 @@ pub enum Role {
     Backing,
     /// The file beside the backing that has its label.
     Label,
+    /// The journal on the backing's side.
+    Journal,
 }
 
 impl Role {
     /// Every role, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Cache, Self::Backing, Self::Label];
+    pub const ALL: [Self; 4] = [Self::Cache, Self::Backing, Self::Label, Self::Journal];
 
     /// One word.
     pub const fn as_str(self) -> &'static str {
@@ -38,6 +40,7 @@ impl Role {
             Self::Cache => "cache",
             Self::Backing => "backing",
             Self::Label => "label",
+            Self::Journal => "journal",
         }
     }
 }
@@ -53,7 +56,7 @@ impl FromStr for Role {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|r| r.as_str() == text);
-        known.ok_or_else(|| "a device is cache, backing or label".into())
+        known.ok_or_else(|| "a device is cache, backing, label or journal".into())
     }
 }
 

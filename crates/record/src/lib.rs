@@ -24,7 +24,7 @@
 //! recorder.end(Role::Backing, write, 0);
 //!
 //! // Every instant of the record in one walk: what would a power cut leave of the backing that drops what it can?
-//! let bases = Bases { cache: None, backing: at("backing"), label: at("backing.forebay") };
+//! let bases = Bases { cache: None, backing: at("backing"), label: at("backing.forebay"), journal: at("backing.journal") };
 //! let mut replay = Replay::open(&at("record"), &bases)?;
 //! let crash = Crash { cause: Cause::PowerCut, fate: Fate::Dropped, seed: 1 };
 //! while replay.step()? {

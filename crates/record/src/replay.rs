@@ -18,16 +18,19 @@ pub struct Bases {
     pub backing: PathBuf,
     /// The file beside the backing with its label; may not exist.
     pub label: PathBuf,
+    /// The file beside the backing with its journal; may not exist.
+    pub journal: PathBuf,
 }
 
 impl Bases {
-    /// The files of cache, backing and label; `None` of what was blank.
+    /// The files of each role; `None` of what was blank.
     fn open(&self) -> io::Result<[Option<File>; Role::ALL.len()]> {
-        let label = match File::open(&self.label) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            opened => Some(opened?),
+        let beside = |path: &Path| match File::open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
         };
-        Ok([self.cache.as_ref().map(File::open).transpose()?, Some(File::open(&self.backing)?), label])
+        let cache = self.cache.as_ref().map(File::open).transpose()?;
+        Ok([cache, Some(File::open(&self.backing)?), beside(&self.label)?, beside(&self.journal)?])
     }
 }
 
@@ -48,8 +51,8 @@ impl Replay {
     /// # Errors
     /// As the system gives them; [`io::ErrorKind::InvalidData`] if the record is none, or damaged.
     pub fn open(record: &Path, bases: &Bases) -> io::Result<Self> {
-        let [cache, backing, label] = bases.open()?;
-        Self::start(record, [Disk::new(cache)?, Disk::new(backing)?, Disk::new(label)?])
+        let [cache, backing, label, journal] = bases.open()?.map(Disk::new);
+        Self::start(record, [cache?, backing?, label?, journal?])
     }
 
     /// Starts at instant 0 of the record of the run that came next when this one's process had died, or stopped, at this
@@ -58,10 +61,10 @@ impl Replay {
     /// # Errors
     /// As [`Replay::open`].
     pub fn continued(&self, record: &Path, bases: &Bases) -> io::Result<Self> {
-        let [cache, backing, label] = bases.open()?;
+        let [cache, backing, label, journal] = bases.open()?;
         let left = |role: Role, now: Option<File>| self.disk(role).left(now.as_ref());
-        let disks = [left(Role::Cache, cache)?, left(Role::Backing, backing)?, left(Role::Label, label)?];
-        Self::start(record, disks)
+        let (cache, backing) = (left(Role::Cache, cache)?, left(Role::Backing, backing)?);
+        Self::start(record, [cache, backing, left(Role::Label, label)?, left(Role::Journal, journal)?])
     }
 
     /// Starts at instant 0 of the record of the run that came after a crash at this instant.
@@ -70,7 +73,8 @@ impl Replay {
     /// As [`Replay::open`].
     pub fn after(&self, crash: VolumeCrash, record: &Path) -> io::Result<Self> {
         let crashed = |role: Role| self.disk(role).crashed(crash.of(role));
-        Self::start(record, [crashed(Role::Cache)?, crashed(Role::Backing)?, crashed(Role::Label)?])
+        let [cache, backing, label, journal] = Role::ALL.map(crashed);
+        Self::start(record, [cache?, backing?, label?, journal?])
     }
 
     fn start(record: &Path, disks: [Disk; Role::ALL.len()]) -> io::Result<Self> {

@@ -111,7 +111,7 @@ impl VolumeCrash {
     pub fn of(&self, role: Role) -> Crash {
         let fate = match role {
             Role::Cache => self.cache,
-            Role::Backing | Role::Label => self.backing,
+            Role::Backing | Role::Label | Role::Journal => self.backing,
         };
         Crash { cause: self.cause, fate, seed: self.seed }
     }

@@ -63,6 +63,7 @@ impl Taped {
             cache: Some(self.path("cache")),
             backing: self.path("backing"),
             label: self.path("no-label"),
+            journal: self.path("no-journal"),
         };
         let mut replay = Replay::open(&self.path("record"), &bases).unwrap();
         replay.go_to(u64::MAX).unwrap();
@@ -224,7 +225,12 @@ fn a_lie_loses_what_was_settled() {
     t.recorder.open(CACHE, "cache", 0);
     t.written(3, 2, true);
     t.written(4, 2, true);
-    let bases = Bases { cache: None, backing: t.path("backing"), label: t.path("no-label") };
+    let bases = Bases {
+        cache: None,
+        backing: t.path("backing"),
+        label: t.path("no-label"),
+        journal: t.path("no-journal"),
+    };
     let mut replay = Replay::open(&t.path("record"), &bases).unwrap();
     replay.disk_mut(CACHE).lie(2);
     replay.go_to(u64::MAX).unwrap();
@@ -382,6 +388,7 @@ fn what_a_killed_process_left_without_a_flush_can_be_lost_in_the_next_run() {
         cache: Some(now.path().join("cache")),
         backing: second.path("backing"),
         label: second.path("no-label"),
+        journal: second.path("no-journal"),
     };
     second.recorder.open(CACHE, "cache", 64 << 9);
     second.flushed();

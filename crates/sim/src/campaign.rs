@@ -185,6 +185,7 @@ pub fn figures(s: &Stats) -> String {
         ("crashes before recovery", s.crashes_in_start),
         ("older and foreign refused", s.pairs_refused),
         ("caches lost for good", s.caches_lost),
+        ("journals replayed", s.replays),
         ("caches removed for good", s.caches_released),
         ("clean stops", s.stops),
         ("sectors damaged at rest", s.damages),

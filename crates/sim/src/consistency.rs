@@ -163,12 +163,28 @@ impl Consistency {
         self.excused = false;
     }
 
+    /// There is something to be judged.
+    pub fn is_judging(&self) -> bool {
+        self.claimed && !self.excused
+    }
+
+    /// Judges `data`, what a replay of the journal makes of a view of the backing, from sector 0 on.
+    ///
+    /// # Errors
+    /// A violation of P4.
+    pub fn judge_recovered(&mut self, data: &[u8], view: View) -> Result<(), Interrupt> {
+        let mut image = Image::default();
+        image.follow(&Changes::All, data);
+        self.judged += 1;
+        self.check(&image.held, view)
+    }
+
     /// Judges what the backing holds in the first `bytes`, if the engine has said that it is consistent.
     ///
     /// # Errors
     /// A violation of P4.
     pub fn judge(&mut self, media: &mut Media, bytes: usize, view: View) -> Result<(), Interrupt> {
-        if !self.claimed || self.excused {
+        if !self.is_judging() {
             return Ok(());
         }
         let changes = media.take_changes(view);
@@ -182,13 +198,15 @@ impl Consistency {
             return Ok(());
         }
         self.judged += 1;
-        let d = match order::check_order(&self.writes, &image.held, self.by, self.zero_before) {
-            Ok(()) => {
-                image.judged = true;
-                return Ok(());
-            }
-            Err(disorder) => disorder,
-        };
+        let held = std::mem::take(&mut image.held);
+        let checked = self.check(&held, view);
+        let image = &mut self.images[view as usize];
+        (image.held, image.judged) = (held, checked.is_ok());
+        checked
+    }
+
+    fn check(&self, held: &[Held], view: View) -> Result<(), Interrupt> {
+        let Err(d) = order::check_order(&self.writes, held, self.by, self.zero_before) else { return Ok(()) };
         let (missing, present) = (d.missing + 1, d.present + 1);
         let view = match view {
             View::Now => "as it is",

@@ -148,12 +148,12 @@ impl Device {
     pub fn start_round(&mut self, faults: &[Fault], seed: u64) {
         let label = match self.role {
             Role::Cache => 1,
-            Role::Backing => 2,
+            Role::Backing | Role::Journal => 2,
         };
         self.random = Random::derived(seed, label);
         let (slowest_base, slowest_spread) = match self.role {
             Role::Cache => (20, 60),
-            Role::Backing => (400, 3000),
+            Role::Backing | Role::Journal => (400, 3000),
         };
         // Whole tens of microseconds, so that completions coincide and reach the engine before one poll.
         self.latency = Latency {

@@ -146,14 +146,25 @@ fn choose_order(plan: &mut Plan, options: Options) {
     let order = if random.percent(50) { Order::Completion } else { Order::Barrier };
     let strays = *random.pick(&[0, 0, 15, 40]);
     let changes = *random.pick(&[0, 0, 25]);
+    let journaled = *random.pick(&[0, 90, 100]);
+    let segment_bytes = u64::from(plan.shape.segment_bytes);
+    let journal_bytes = *random.pick(&[2 * segment_bytes, 2 * segment_bytes + 3 * BLOCK, 5 * segment_bytes]);
+    if wanted && (journaled > 0 || random.percent(50)) {
+        plan.shape.journal_bytes = journal_bytes;
+    }
     for settings in plan.settings_mut().filter(|_| wanted) {
         settings.order = match order {
             Order::Completion if random.percent(changes) => Order::Barrier,
             Order::Barrier if random.percent(changes) => Order::Completion,
             order => order,
         };
+        settings.group_bytes = *random.pick(&[BLOCK, 4 * BLOCK, 16 * BLOCK, 100 * BLOCK]);
+        settings.group_age_ms = *random.pick(&[1, 5, 50, 5000]);
         if settings.write_policy == WritePolicy::WriteBack && !random.percent(strays) {
-            settings.write_policy = WritePolicy::Ordered;
+            settings.write_policy = match random.percent(journaled) {
+                true => WritePolicy::Journaled,
+                false => WritePolicy::Ordered,
+            };
         }
     }
 }
@@ -191,6 +202,7 @@ fn shape(random: &mut Random) -> Shape {
         segment_count: random.between(6, 10) as u32,
         align: *random.pick(&[512, 4096]),
         stamped: random.percent(60),
+        journal_bytes: 0,
     }
 }
 
@@ -198,6 +210,8 @@ fn settings(random: &mut Random) -> Settings {
     Settings {
         write_policy: if random.percent(70) { WritePolicy::WriteBack } else { WritePolicy::WriteThrough },
         order: Order::default(),
+        group_bytes: Settings::default().group_bytes,
+        group_age_ms: Settings::default().group_age_ms,
         admission: if random.percent(75) { Admission::All } else { Admission::Sync },
         on_full: if random.percent(65) { OnFull::Wait } else { OnFull::Bypass },
         durability: if random.percent(60) { Durability::Write } else { Durability::Flush },

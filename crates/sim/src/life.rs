@@ -77,7 +77,17 @@ enum Due {
 const fn ended(role: Role, id: IoId) -> Due {
     match role {
         Role::Cache => Due::Cache(id),
-        Role::Backing => Due::Backing(id),
+        Role::Backing | Role::Journal => Due::Backing(id),
+    }
+}
+
+/// An operation on the journal as one of the device that it lies on.
+fn moved(op: DeviceOp, by: u64) -> DeviceOp {
+    match op {
+        DeviceOp::Read { offset, len } => DeviceOp::Read { offset: offset + by, len },
+        DeviceOp::Write { offset, bufs, durable } => DeviceOp::Write { offset: offset + by, bufs, durable },
+        DeviceOp::Zero { offset, len, unmap } => DeviceOp::Zero { offset: offset + by, len, unmap },
+        DeviceOp::Flush => DeviceOp::Flush,
     }
 }
 
@@ -257,11 +267,13 @@ impl<'w, S: Subject> Life<'w, S> {
             bufs.iter().for_each(|b| self.world.trace.data(b));
         }
         let (layout, volume_bytes) = (self.world.layout, self.world.shape.volume_bytes);
+        let journal = self.world.journal_offset();
         let device = match role {
             Role::Cache => &mut self.world.cache,
-            Role::Backing => &mut self.world.backing,
+            Role::Backing | Role::Journal => &mut self.world.backing,
         };
-        wall::check(device, id, &op, &layout, volume_bytes)?;
+        wall::check(device, id, role, &op, &layout, volume_bytes)?;
+        let op = if role == Role::Journal { moved(op, journal) } else { op };
         let ns = device.submit(id, op, self.world.steps).0;
         if device.emulate(self.now) {
             self.arm(role);
@@ -274,7 +286,7 @@ impl<'w, S: Subject> Life<'w, S> {
     fn device(&mut self, role: Role) -> &mut Device {
         match role {
             Role::Cache => &mut self.world.cache,
-            Role::Backing => &mut self.world.backing,
+            Role::Backing | Role::Journal => &mut self.world.backing,
         }
     }
 
@@ -282,7 +294,7 @@ impl<'w, S: Subject> Life<'w, S> {
     fn arm(&mut self, role: Role) {
         let due = match role {
             Role::Cache => Due::CacheModel,
-            Role::Backing => Due::BackingModel,
+            Role::Backing | Role::Journal => Due::BackingModel,
         };
         if let Some(at) = self.device(role).emulated.as_mut().and_then(Emulated::arm) {
             self.due.push(Reverse((at, self.world.steps, due)));

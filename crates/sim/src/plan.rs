@@ -22,6 +22,8 @@ pub struct Shape {
     pub align: u32,
     /// The backing holds data when it is adopted; else zeroes.
     pub stamped: bool,
+    /// Size of the ring of the journal on the backing's side in bytes; 0 without one.
+    pub journal_bytes: u64,
 }
 
 /// A request or command of the script.

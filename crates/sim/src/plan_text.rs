@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use forebay_block::Criticality;
 use forebay_engine::Role;
-use forebay_policy::{Order, Settings};
+use forebay_policy::{Order, Settings, WritePolicy};
 use thiserror::Error;
 
 use crate::fault::{Effect, OpKind, Rot};
@@ -41,8 +41,12 @@ const SURVIVALS: [(Survival, &str); 5] = [
 
 fn settings_text(s: &Settings) -> String {
     let order = if s.order == Order::default() { String::new() } else { format!(" order={}", s.order) };
+    let groups = match s.write_policy {
+        WritePolicy::Journaled => format!(" group-size={} group-age={}ms", s.group_bytes, s.group_age_ms),
+        _ => String::new(),
+    };
     format!(
-        "write-policy={}{order} admission={} on-full={} durability={}",
+        "write-policy={}{order}{groups} admission={} on-full={} durability={}",
         s.write_policy, s.admission, s.on_full, s.durability
     )
 }
@@ -143,12 +147,13 @@ impl fmt::Display for Plan {
         writeln!(f, "{TITLE}\nseed {}", self.seed)?;
         writeln!(
             f,
-            "volume {} segment {} segments {} align {}{}",
+            "volume {} segment {} segments {} align {}{}{}",
             s.volume_bytes,
             s.segment_bytes,
             s.segment_count,
             s.align,
-            Flags(&[(s.stamped, "stamped")])
+            Flags(&[(s.stamped, "stamped")]),
+            if s.journal_bytes > 0 { format!(" journal {}", s.journal_bytes) } else { String::new() }
         )?;
         for (role, model) in [(Role::Cache, &self.cache_model), (Role::Backing, &self.backing_model)] {
             if let Some(model) = model {

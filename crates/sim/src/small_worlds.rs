@@ -113,6 +113,7 @@ pub fn worlds(bound: Bound) -> Vec<Named> {
             segment_count: Layout::SEGMENT_COUNT_MIN,
             align,
             stamped: true,
+            journal_bytes: 0,
         };
         let small = SmallWorld {
             shape,

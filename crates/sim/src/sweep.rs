@@ -148,6 +148,8 @@ pub fn combinations() -> Vec<Settings> {
                     all.push(Settings {
                         write_policy: *write_policy,
                         order: forebay_policy::Order::default(),
+                        group_bytes: 16 * 4096,
+                        group_age_ms: 5,
                         admission: *admission,
                         on_full: *on_full,
                         durability: *durability,
@@ -165,6 +167,7 @@ const SHAPE: Shape = Shape {
     segment_count: Layout::SEGMENT_COUNT_MIN,
     align: 512,
     stamped: true,
+    journal_bytes: 2 * Layout::SEGMENT_BYTES_MIN as u64,
 };
 
 /// A fixed script: writes of all kinds, zeroes, reads and flushes, some of them in bursts.

@@ -93,11 +93,12 @@ pub fn describe_op(role: Role, op: &DeviceOp) -> (String, Vec<(u64, u64)>) {
     let sector = SECTOR as u64;
     let own = |offset: u64, len: u64| match role {
         Role::Backing => vec![(offset / sector, len / sector)],
-        Role::Cache => Vec::new(),
+        Role::Cache | Role::Journal => Vec::new(),
     };
     let name = match role {
         Role::Cache => "cache",
         Role::Backing => "backing",
+        Role::Journal => "journal",
     };
     match op {
         DeviceOp::Read { offset, len } => (format!("{name} read {offset}+{len}"), own(*offset, *len as u64)),

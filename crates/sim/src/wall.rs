@@ -3,6 +3,7 @@
 use forebay_block::{BLOCK_BYTES, DeviceOp};
 use forebay_engine::{IoId, Role};
 use forebay_format::Layout;
+use forebay_format::label::LABEL_BYTES;
 
 use crate::device::Device;
 use crate::violation::{Interrupt, broken};
@@ -31,6 +32,7 @@ const fn changes(op: &DeviceOp) -> bool {
 pub fn check(
     device: &Device,
     id: IoId,
+    role: Role,
     op: &DeviceOp,
     layout: &Layout,
     volume_bytes: u64,
@@ -47,7 +49,7 @@ pub fn check(
     let Some(end) = offset.checked_add(len).filter(|_| len > 0) else {
         return Err(broken("wall", format!("an operation of {len} bytes at {offset}")));
     };
-    match device.role {
+    match role {
         Role::Cache => {
             let align = u64::from(layout.align);
             if offset % align != 0 || len % align != 0 {
@@ -64,6 +66,16 @@ pub fn check(
             if end > volume_bytes {
                 return Err(broken("wall", format!("backing I/O {offset}+{len} lies outside the volume")));
             }
+        }
+        Role::Journal => {
+            if offset % BLOCK_BYTES != 0 || end % BLOCK_BYTES != 0 {
+                return Err(broken("wall", format!("journal I/O {offset}+{len} is not made of blocks")));
+            }
+            let begins = volume_bytes.next_multiple_of(BLOCK_BYTES) + LABEL_BYTES as u64;
+            if begins + end > device.media.end() {
+                return Err(broken("wall", format!("journal I/O {offset}+{len} lies outside the journal")));
+            }
+            return check_hazards(device, op, begins + offset, begins + end);
         }
     }
     check_hazards(device, op, offset, end)

@@ -3,7 +3,7 @@
 use forebay_engine::Role;
 use forebay_format::Layout;
 use forebay_format::identities::Identities;
-use forebay_format::label::LABEL_BYTES;
+use forebay_format::journal::Head;
 
 use crate::consistency::Consistency;
 use crate::device::Device;
@@ -17,6 +17,7 @@ use crate::violation::Interrupt;
 
 mod between;
 mod decay;
+mod journal;
 mod owners;
 mod stats;
 
@@ -56,6 +57,8 @@ pub struct World {
     runs: u64,
     /// Pairs that were made.
     pairs: u64,
+    /// The head with which the run that is being started begins its journal.
+    next_head: Option<Head>,
     /// The last round ended with a stop that destaged everything.
     pub destaged: bool,
     /// Something in the plan goes back to what devices were after an earlier round.
@@ -91,6 +94,7 @@ impl World {
                 segment_count: 0,
                 align: 512,
                 stamped: false,
+                journal_bytes: 0,
             },
             layout: Layout {
                 cache_id: [0; 16],
@@ -111,6 +115,7 @@ impl World {
             retirement: Retirement::None,
             runs: 0,
             pairs: 0,
+            next_head: None,
             destaged: false,
             keeps_images: false,
             images: Vec::new(),
@@ -130,9 +135,9 @@ impl World {
     pub fn begin(&mut self, shape: Shape, decays: bool, trace: Trace) {
         let cache_bytes = shape.segment_bytes as usize * shape.segment_count as usize;
         self.shape = shape;
-        let label_offset = self.label_offset() as usize;
+        let behind = self.journal_offset() + self.journal_len();
         self.cache.wipe(Layout::SEGMENTS_OFFSET as usize + cache_bytes);
-        self.backing.wipe(label_offset + LABEL_BYTES);
+        self.backing.wipe(behind as usize);
         self.backing.volume_bytes = shape.volume_bytes;
         if shape.stamped {
             let stamp = |data: &mut [u8]| stamp::fill(data, 0, WriteNo(0));
@@ -185,7 +190,7 @@ impl World {
     fn device(&mut self, role: Role) -> &mut Device {
         match role {
             Role::Cache => &mut self.cache,
-            Role::Backing => &mut self.backing,
+            Role::Backing | Role::Journal => &mut self.backing,
         }
     }
 
@@ -221,10 +226,19 @@ impl World {
     /// # Errors
     /// A violation of P4.
     pub fn judge_order(&mut self) -> Result<(), Interrupt> {
-        let (media, bytes) = (&mut self.backing.media, self.shape.volume_bytes as usize);
-        self.consistency.judge(media, bytes, View::Now)?;
-        if media.has_volatile() {
-            self.consistency.judge(media, bytes, View::Durable)?;
+        if !self.consistency.is_judging() {
+            return Ok(());
+        }
+        let volume = self.shape.volume_bytes as usize;
+        for view in [View::Now, View::Durable] {
+            let media = &mut self.backing.media;
+            if view == View::Durable && !media.has_volatile() {
+                break;
+            }
+            match self.recovered(view)? {
+                Some(image) => self.consistency.judge_recovered(&image[..volume], view)?,
+                None => self.consistency.judge(&mut self.backing.media, volume, view)?,
+            }
         }
         self.stats.orders_judged = self.consistency.judged;
         Ok(())

@@ -180,11 +180,15 @@ fn first_replay(options: &CrashOptions) -> io::Result<Replay> {
     replay.continued(&options.record, &bases_now)
 }
 
-/// The images that a run began with; the label lies beside the backing.
+/// The images that a run began with; label and journal lie beside the backing.
 pub fn bases(cache: &Path, backing: &Path) -> Bases {
-    let mut label = backing.as_os_str().to_owned();
-    label.push(".forebay");
-    Bases { cache: Some(cache.to_owned()), backing: backing.to_owned(), label: label.into() }
+    let beside = |suffix: &str| {
+        let mut path = backing.as_os_str().to_owned();
+        path.push(suffix);
+        path.into()
+    };
+    let (label, journal) = (beside(".forebay"), beside(".journal"));
+    Bases { cache: Some(cache.to_owned()), backing: backing.to_owned(), label, journal }
 }
 
 /// Builds, starts, reads and judges.
@@ -406,13 +410,13 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Writes the images `cache`, `backing` and `backing.forebay` that a crash at the replay's instant leaves.
+/// Writes the images `cache`, `backing`, `backing.forebay` and `backing.journal` that a crash at the replay's instant leaves.
 ///
 /// # Errors
 /// As the system gives them.
 pub fn rebuild(replay: &Replay, crash: VolumeCrash, directory: &Path) -> io::Result<()> {
-    for (role, name) in [(Role::Cache, "cache"), (Role::Backing, "backing"), (Role::Label, "backing.forebay")]
-    {
+    let names = ["cache", "backing", "backing.forebay", "backing.journal"];
+    for (role, name) in Role::ALL.into_iter().zip(names) {
         let disk = replay.disk(role);
         if disk.size_bytes() > 0 {
             disk.survivor(crash.of(role)).write_to(&directory.join(name))?;

@@ -23,6 +23,7 @@ mod nbd;
 mod order;
 mod random;
 mod report;
+mod ring;
 mod stamp;
 mod state;
 mod target;

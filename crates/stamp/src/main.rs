@@ -161,6 +161,9 @@ struct OrderArgs {
     /// completion or barrier
     #[arg(long, default_value = "completion")]
     order: Dependence,
+    /// Judge what a replay of the journal would make of the backing (`journaled`)
+    #[arg(long)]
+    journal: bool,
     /// Exchange the data of so many pairs of neighbouring writes to the backing, which must be found
     #[arg(long, default_value_t = 0)]
     swaps: u64,
@@ -298,8 +301,8 @@ fn run_crashes(args: CrashArgs) -> io::Result<ExitCode> {
 }
 
 fn run_order(args: OrderArgs) -> io::Result<ExitCode> {
-    let OrderArgs { record, acks, order: dependence, swaps } = args;
-    let report = order(&OrderOptions { record, acks, order: dependence, swaps })?;
+    let OrderArgs { record, acks, order: dependence, journal, swaps } = args;
+    let report = order(&OrderOptions { record, acks, order: dependence, journal, swaps })?;
     print(&report, &report.told);
     Ok(if report.violations == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

@@ -15,6 +15,7 @@ use forebay_record::{Action, Entry, Reader, Role};
 use serde::Serialize;
 
 use crate::acks::{Acks, Asked};
+use crate::ring::{Effects, Ring};
 use crate::stamp::{Found, SECTOR_BYTES};
 
 const NEVER: u64 = u64::MAX;
@@ -49,6 +50,8 @@ pub struct OrderOptions {
     pub acks: PathBuf,
     /// Which order is to hold.
     pub order: Dependence,
+    /// Judge what a replay of the journal would make of the backing; without it, the backing as it lies there.
+    pub journal: bool,
     /// Exchange the data of so many pairs of neighbouring writes with a flush between them, which must be found.
     pub swaps: u64,
 }
@@ -60,6 +63,10 @@ pub struct OrderReport {
     pub instants: u64,
     /// Instants at which it could have been out of order.
     pub violations: u64,
+    /// Writes to the backing that a replay would not hide and that no group has committed.
+    pub between_groups: u64,
+    /// Groups that the journal has committed.
+    pub groups: u64,
     /// Writes of the client that were acknowledged.
     pub writes: u64,
     /// Writes that had others behind them in the order, and so are a test.
@@ -95,6 +102,7 @@ struct Pending {
 pub fn order(options: &OrderOptions) -> io::Result<OrderReport> {
     let acks = Acks::load(&options.acks)?;
     let mut judge = Judge::new(&acks, options.order)?;
+    judge.ring = options.journal.then(Ring::default);
     let swaps = if options.swaps > 0 { swaps(&options.record, options.swaps)? } else { HashMap::new() };
     let mut reader = Reader::open(&options.record)?;
     while let Some(mut entry) = reader.next_entry()? {
@@ -141,8 +149,11 @@ struct Judge {
     volume: u64,
     /// The versions of each sector, in their order.
     sectors: Vec<Vec<Change>>,
-    /// How many versions of each sector are surely on the backing.
+    /// How many versions of each sector are surely there, after a replay if there is a journal.
     settled: Vec<usize>,
+    /// How many are surely in place.
+    in_place: Vec<usize>,
+    ring: Option<Ring>,
     /// For each `before` of a version that may be missing next in a sector, how many sectors.
     missing: BTreeMap<u64, u64>,
     /// When the newest write was issued that may be there.
@@ -199,11 +210,13 @@ impl Judge {
             history.sort_unstable_by_key(|c| c.seq);
             *missing.entry(history.first().map_or(NEVER, |c| c.before)).or_default() += 1;
         }
-        let settled = vec![0; sectors.len()];
+        let (settled, in_place) = (vec![0; sectors.len()], vec![0; sectors.len()]);
         Ok(Self {
             volume: acks.volume,
             sectors,
             settled,
+            in_place,
+            ring: None,
             missing,
             newest: 0,
             pending: BTreeMap::new(),
@@ -214,8 +227,27 @@ impl Judge {
     }
 
     fn take(&mut self, entry: Entry) -> io::Result<()> {
-        if entry.role != Role::Backing {
-            return Ok(());
+        let time_ns = entry.time_ns;
+        match (entry.role, &mut self.ring) {
+            (Role::Backing, _) => {}
+            (Role::Journal, Some(ring)) => {
+                let effects = match entry.action {
+                    Action::Write { op, offset, durable, data } => ring.begin(op, offset, durable, &data)?,
+                    Action::Flush { op } => {
+                        ring.flush(op);
+                        Effects::default()
+                    }
+                    Action::End { op, errno } => ring.end(op, errno == 0),
+                    Action::Open { .. } => return Ok(()),
+                    Action::Zero { .. } => {
+                        return Err(io::Error::other("the journal was zeroed in this run"));
+                    }
+                };
+                self.follow(effects, time_ns)?;
+                self.judge(entry.number);
+                return Ok(());
+            }
+            _ => return Ok(()),
         }
         match entry.action {
             Action::Open { .. } => return Ok(()),
@@ -225,8 +257,30 @@ impl Judge {
                 let covered = self.pending.iter().filter(|(_, p)| p.ended).map(|(op, _)| *op).collect();
                 self.flushes.insert(op, covered);
             }
-            Action::End { op, errno } => self.end(op, errno == 0, entry.time_ns),
+            Action::End { op, errno } => self.end(op, errno == 0, time_ns)?,
         }
+        self.judge(entry.number);
+        Ok(())
+    }
+
+    /// What an event of the journal means for what a replay would make of the backing.
+    fn follow(&mut self, effects: Effects, time_ns: u64) -> io::Result<()> {
+        if let Some(wrong) = effects.wrong {
+            self.report.violations += 1;
+            self.report.told.push(wrong);
+        }
+        self.report.groups += u64::from(!effects.may_show.is_empty());
+        for (sector, found) in effects.may_show {
+            let place = self.place(sector, found)?;
+            self.shows(sector, place);
+        }
+        for sector in effects.changed {
+            self.work_out(sector, time_ns)?;
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, number: u64) {
         self.report.instants += 1;
         let missing = self.missing.first_key_value().map_or(NEVER, |(before, _)| *before);
         if self.newest > missing {
@@ -234,30 +288,44 @@ impl Judge {
             if self.report.told.len() < 10 {
                 let late = (self.newest - missing) / 1000;
                 let told = format!(
-                    "entry {}: a write may be there that was issued {late} us after one had come before it that may be missing",
-                    entry.number
+                    "entry {number}: a write may be there that was issued {late} us after one had come before it that may be missing"
                 );
                 self.report.told.push(told);
             }
         }
-        Ok(())
+    }
+
+    /// Which of the sector's versions this is, counted from 1; 0 for none of them.
+    fn place(&self, sector: u64, found: Found) -> io::Result<usize> {
+        let Some(history) = self.sectors.get(sector as usize) else { return Ok(0) };
+        match found {
+            Found::Zeroes => Ok(0),
+            Found::Stamp(s) if s.volume == self.volume && (s.sector == sector || self.report.swapped > 0) => {
+                Ok(history.partition_point(|c| c.seq <= s.seq))
+            }
+            other => Err(io::Error::other(format!("sector {sector} was written with {other}"))),
+        }
+    }
+
+    /// From now on this version may be there.
+    fn shows(&mut self, sector: u64, place: usize) {
+        let change = place.checked_sub(1).and_then(|n| self.sectors.get(sector as usize)?.get(n));
+        self.newest = self.newest.max(change.map_or(0, |change| change.issued));
     }
 
     fn begin(&mut self, op: u64, offset: u64, durable: bool, data: &[u8]) -> io::Result<()> {
         let mut versions = Vec::new();
         for (sector, bytes) in (offset / SECTOR_BYTES as u64..).zip(data.chunks_exact(SECTOR_BYTES)) {
-            let Some(history) = self.sectors.get(sector as usize) else { continue };
-            let place = match Found::look(bytes) {
-                Found::Zeroes => 0,
-                Found::Stamp(s)
-                    if s.volume == self.volume && (s.sector == sector || self.report.swapped > 0) =>
-                {
-                    history.partition_point(|c| c.seq <= s.seq)
-                }
-                other => return Err(io::Error::other(format!("sector {sector} was written with {other}"))),
-            };
-            if let Some(change) = place.checked_sub(1).and_then(|n| history.get(n)) {
-                self.newest = self.newest.max(change.issued);
+            if sector as usize >= self.sectors.len() {
+                continue;
+            }
+            let place = self.place(sector, Found::look(bytes))?;
+            // What a replay writes again hides it.
+            let hidden = self.ring.as_ref().is_some_and(|ring| ring.covers(sector).is_some());
+            if !hidden {
+                self.shows(sector, place);
+                let between = self.ring.is_some() && place != self.settled[sector as usize];
+                self.report.between_groups += u64::from(between);
             }
             versions.push((sector, place));
         }
@@ -265,42 +333,59 @@ impl Judge {
         Ok(())
     }
 
-    fn end(&mut self, op: u64, done: bool, time_ns: u64) {
+    fn end(&mut self, op: u64, done: bool, time_ns: u64) -> io::Result<()> {
         if let Some(covered) = self.flushes.remove(&op) {
-            covered.into_iter().filter(|_| done).for_each(|op| self.settle(op, time_ns));
-            return;
+            for op in covered.into_iter().filter(|_| done) {
+                self.settle(op, time_ns)?;
+            }
+            return Ok(());
         }
-        let Some(pending) = self.pending.get_mut(&op) else { return };
+        let Some(pending) = self.pending.get_mut(&op) else { return Ok(()) };
         pending.ended = done;
         if done && pending.durable {
-            self.settle(op, time_ns);
+            self.settle(op, time_ns)?;
         }
+        Ok(())
     }
 
     /// What the write wrote survives everything from now on.
-    fn settle(&mut self, op: u64, time_ns: u64) {
-        let Some(pending) = self.pending.remove(&op) else { return };
+    fn settle(&mut self, op: u64, time_ns: u64) -> io::Result<()> {
+        let Some(pending) = self.pending.remove(&op) else { return Ok(()) };
         for (sector, place) in pending.versions {
-            let history = &self.sectors[sector as usize];
-            let before = |place: usize| history.get(place).map_or(NEVER, |c| c.before);
-            let old = std::mem::replace(&mut self.settled[sector as usize], place);
-            if let Some(n) = self.missing.get_mut(&before(old)) {
-                *n -= 1;
-                if *n == 0 {
-                    self.missing.remove(&before(old));
-                }
-            }
-            *self.missing.entry(before(place)).or_default() += 1;
-            if time_ns < self.last_answer {
-                // A write counts where its first sector is.
-                let counts = |c: &&Change| c.before < self.last_answer;
-                let first = |c: &&Change| {
-                    sector == 0 || !self.sectors[sector as usize - 1].iter().any(|other| other.seq == c.seq)
-                };
-                let new = history.get(old..place).unwrap_or_default();
-                self.report.on_backing_during_the_run +=
-                    new.iter().filter(counts).filter(first).count() as u64;
+            self.in_place[sector as usize] = place;
+            self.work_out(sector, time_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Which version of the sector is surely there.
+    fn work_out(&mut self, sector: u64, time_ns: u64) -> io::Result<()> {
+        if sector as usize >= self.sectors.len() {
+            return Ok(());
+        }
+        let place = match self.ring.as_ref().and_then(|ring| ring.covers(sector)) {
+            Some(found) => self.place(sector, *found)?,
+            None => self.in_place[sector as usize],
+        };
+        let history = &self.sectors[sector as usize];
+        let before = |place: usize| history.get(place).map_or(NEVER, |c| c.before);
+        let old = std::mem::replace(&mut self.settled[sector as usize], place);
+        if let Some(n) = self.missing.get_mut(&before(old)) {
+            *n -= 1;
+            if *n == 0 {
+                self.missing.remove(&before(old));
             }
         }
+        *self.missing.entry(before(place)).or_default() += 1;
+        if time_ns < self.last_answer {
+            // A write counts where its first sector is.
+            let counts = |c: &&Change| c.before < self.last_answer;
+            let first = |c: &&Change| {
+                sector == 0 || !self.sectors[sector as usize - 1].iter().any(|other| other.seq == c.seq)
+            };
+            let new = history.get(old..place).unwrap_or_default();
+            self.report.on_backing_during_the_run += new.iter().filter(counts).filter(first).count() as u64;
+        }
+        Ok(())
     }
 }

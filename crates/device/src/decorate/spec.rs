@@ -35,9 +35,10 @@ pub enum Decoration {
 
 impl Decoration {
     /// Puts the decorator around a device, which is the volume's `role`. Records are those that have been started; one
-    /// that has not is not written.
+    /// that has not is not written. A journal is only recorded: what slows the backing or makes it fail means the volume itself.
     pub fn around(self, inner: Box<dyn Device>, role: Role, recorders: &Recorders) -> Box<dyn Device> {
         match self {
+            Self::Delay(_) | Self::Throttle(_) | Self::Inject(_) if role == Role::Journal => inner,
             Self::Delay(delay) => Box::new(Delayed::new(inner, delay)),
             Self::Throttle(rate) => Box::new(Throttled::new(inner, rate)),
             Self::Inject(rule) => Box::new(ErrorInjected::new(inner, InjectHandle::new([rule]))),

@@ -158,7 +158,8 @@ fn a_recorded_device_can_be_rebuilt_from_its_record() {
     }
     drop(device);
     let blank = directory.path().join("blank");
-    let bases = Bases { cache: Some(blank.clone()), backing: blank.clone(), label: blank };
+    let bases =
+        Bases { cache: Some(blank.clone()), backing: blank.clone(), label: blank.clone(), journal: blank };
     let mut replay = Replay::open(&record, &bases).unwrap();
     replay.go_to(u64::MAX).unwrap();
     assert!(replay.instant() > 300 && recorders.failures().is_empty());

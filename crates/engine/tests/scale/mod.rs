@@ -20,6 +20,7 @@ impl Full {
             settings: Settings::default(),
             wall_offset_ns: 0,
             clean_stop: false,
+            journal: None,
         };
         let mut full = Self { engine: Engine::new(params), cache, recovered: None };
         while full.recovered.is_none() {

@@ -53,7 +53,14 @@ impl World {
             segment_count: segments,
         };
         let volume_bytes = volume_blocks * 4096 - (seed % 7) * 512;
-        let params = Params { layout, volume_bytes, settings, wall_offset_ns: 1 << 60, clean_stop: false };
+        let params = Params {
+            layout,
+            volume_bytes,
+            settings,
+            wall_offset_ns: 1 << 60,
+            clean_stop: false,
+            journal: None,
+        };
         let mut world = Self {
             engine: Engine::new(params.clone()),
             params,
@@ -289,7 +296,7 @@ impl World {
     fn perform(&mut self, role: Role, op: &DeviceOp) -> Option<Buf> {
         let device = match role {
             Role::Cache => &mut self.cache,
-            Role::Backing => &mut self.backing,
+            Role::Backing | Role::Journal => &mut self.backing,
         };
         match op {
             DeviceOp::Read { offset, len } => Some(Buf::copy_of(&device[*offset as usize..][..*len])),

@@ -9,8 +9,8 @@ use forebay_control::{Answer, Explanation, FailureKind, Request};
 use super::ask;
 use crate::cli::{Failure, Outcome};
 use crate::output::{print, print_json, print_while_read};
-use crate::size;
 use crate::volume_name;
+use forebay_policy::size;
 
 /// How often `--follow` looks.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);

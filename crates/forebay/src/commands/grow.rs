@@ -7,7 +7,7 @@ use crate::cli::Outcome;
 use crate::failure::from_host;
 use crate::meter::Meter;
 use crate::output::print;
-use crate::size;
+use forebay_policy::size;
 
 /// Arguments of `forebay grow`.
 #[derive(clap::Args)]

@@ -4,18 +4,25 @@ use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use forebay_nbd::Address;
-use forebay_policy::{Admission, Durability, OnFull, Order, Ranges, WritePolicy};
+use forebay_policy::{Admission, Durability, OnFull, Order, Ranges, Settings, WritePolicy, time};
 
 use crate::cli::Outcome;
 use crate::daemon;
 use crate::plan::{DeviceDecoration, Plan};
-use crate::{size, volume_name};
+use crate::volume_name;
+use forebay_policy::size;
 
 /// A parser for an enum of `forebay_policy`, which lists the spellings in help and completions.
 macro_rules! choice {
     ($type:ty) => {
         PossibleValuesParser::new(<$type>::ALL.iter().map(|v| v.as_str())).try_map(|s| s.parse::<$type>())
     };
+}
+
+fn group_size(text: &str) -> Result<u64, String> {
+    let mut settings = Settings::default();
+    settings.set("group-size", text).map_err(|e| e.to_string())?;
+    Ok(settings.group_bytes)
 }
 
 /// Arguments of `forebay serve`.
@@ -60,6 +67,19 @@ pub struct Args {
     /// file systems and databases rely on [default: completion]
     #[arg(long, value_name = "CHOICE", value_parser = choice!(Order))]
     pub order: Option<Order>,
+
+    /// With --write-policy journaled: commit a group when it has this size [default: 16M]
+    #[arg(long, value_name = "SIZE", value_parser = group_size)]
+    pub group_size: Option<u64>,
+
+    /// With --write-policy journaled: commit a group when its oldest write has this age [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = time::parse_ms)]
+    pub group_age: Option<u64>,
+
+    /// Where the journal for --write-policy journaled lies: a file or block device on the backing's side, which shares its
+    /// fate, or `none` [default: a file beside a backing file, or the room behind the volume's end on a device]
+    #[arg(long, value_name = "LOCATION")]
+    pub journal: Option<String>,
 
     /// Which writes enter the cache [default: all]
     #[arg(long, value_name = "POLICY", alias = "admit", value_parser = choice!(Admission))]

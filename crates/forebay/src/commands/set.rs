@@ -7,7 +7,8 @@ use forebay_policy::{Ranges, Settings};
 
 use super::ask;
 use crate::cli::Outcome;
-use crate::{size, volume_name};
+use crate::volume_name;
+use forebay_policy::size;
 
 /// Arguments of `forebay set`.
 #[derive(clap::Args)]

@@ -13,8 +13,8 @@ use super::ask;
 use crate::cli::{Failure, Outcome};
 use crate::control_path::runtime_directory;
 use crate::output::{print, print_json};
-use crate::size;
 use crate::volume_name;
+use forebay_policy::size;
 
 /// Arguments of `forebay status`.
 #[derive(clap::Args)]

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use forebay_block::BlockNo;
 use forebay_format::checksum::block_checksum;
+use forebay_format::journal::{Group, Head};
 use forebay_format::label::Label;
 use forebay_format::record::RecordHeader;
 use forebay_format::segment::SegmentHeader;
@@ -64,6 +65,14 @@ fn superblock() {
 fn label() {
     let bytes = golden("label", &samples::label().encode());
     assert_eq!(Label::decode(&bytes), Ok(samples::label()));
+}
+
+#[test]
+fn journal() {
+    let bytes = golden("journal-head", &samples::journal_head().encode());
+    assert_eq!(Head::decode(&bytes), Ok(samples::journal_head()));
+    let bytes = golden("journal-group", &samples::group().encode());
+    assert_eq!(Group::decode(&bytes), Ok(samples::group()));
 }
 
 #[test]

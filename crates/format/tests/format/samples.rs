@@ -3,6 +3,7 @@
 use forebay_block::{BlockNo, Seq};
 use forebay_format::Layout;
 use forebay_format::checksum::block_checksum;
+use forebay_format::journal::{Group, GroupEntry, Head, Moment};
 use forebay_format::label::{Label, LabelState, Phase};
 use forebay_format::record::{Consistent, Extent, ExtentKind, RecordHeader};
 use forebay_format::segment::SegmentHeader;
@@ -52,6 +53,49 @@ pub fn label() -> Label {
         host_id: id(0xA0),
         host_name: "höst-1".into(),
         cache_name: "/dev/disk/by-id/nvme-1".into(),
+        journal_run: 0x0706_0504_0302_0100,
+    }
+}
+
+pub fn moment(group: u64) -> Moment {
+    Moment {
+        group,
+        seq: Seq(group + 0x100),
+        time_ns: 0x1800_0000_0000_0003,
+        point: 7,
+        label: "before upgrade".into(),
+    }
+}
+
+pub fn journal_head() -> Head {
+    Head {
+        update: 0x5756_5554_5352_5150,
+        backing_id: id(0xB0),
+        cache_id: id(0xC0),
+        generation: 0x0706_0504_0302_0101,
+        consistent: true,
+        volume_bytes: 0x0004_5566_7788_9A00,
+        ring_bytes: 0x0800_0000,
+        tail: 0x0000_6162_6364_6000,
+        head: 0x0000_6162_6365_6000,
+        applied: moment(0x71),
+        committed: moment(0x72),
+    }
+}
+
+/// A group of two blocks, of which the second is zero.
+pub fn group() -> Group {
+    let data = block(0x42);
+    let (first, seq) = (BlockNo(0x0102), Seq(0x0171));
+    Group {
+        cache_id: id(0xC0),
+        generation: 0x0706_0504_0302_0101,
+        position: 0x0000_6162_6364_6000,
+        moment: moment(0x72),
+        entries: vec![
+            GroupEntry { block: first, seq, checksum: block_checksum(first, seq, &data), zero: false },
+            GroupEntry { block: BlockNo(0x0103), seq: Seq(0x0172), checksum: 0, zero: true },
+        ],
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use forebay_format::journal::{self, GROUP_ENTRY_BYTES, GROUP_FIXED_BYTES, Moment};
 use forebay_format::label::{self, LABEL_VERSION};
 use forebay_format::record::{self, ExtentKind};
 use forebay_format::superblock::{self, FORMAT_VERSION};
@@ -49,6 +50,12 @@ fn constants() {
         ("LABEL_VERSION", LABEL_VERSION.into()),
         ("LABEL_COPY_BYTES", label::LABEL_COPY_BYTES as u64),
         ("LABEL_BYTES", label::LABEL_BYTES as u64),
+        ("JOURNAL_VERSION", journal::JOURNAL_VERSION.into()),
+        ("JOURNAL_HEAD_BYTES", journal::JOURNAL_HEAD_BYTES),
+        ("JOURNAL_RING_OFFSET", journal::JOURNAL_RING_OFFSET),
+        ("GROUP_FIXED_BYTES", journal::GROUP_FIXED_BYTES as u64),
+        ("GROUP_ENTRY_BYTES", journal::GROUP_ENTRY_BYTES as u64),
+        ("GROUP_ENTRIES_MAX", journal::GROUP_ENTRIES_MAX as u64),
     ]
     .into();
     let spec = table("## Constants", "name");
@@ -170,8 +177,77 @@ fn label_fields() {
         ("host_id", l.host_id.to_vec()),
         ("host_name", text(&l.host_name, 64)),
         ("cache_name", text(&l.cache_name, 512)),
+        ("journal_run", le64(l.journal_run)),
     ];
     assert_eq!(check_fields("## Label", &bytes, &fields), bytes.len());
+}
+
+fn moment(m: &Moment) -> Vec<u8> {
+    [le64(m.group), le64(m.seq.0), le64(m.time_ns), le64(m.point), text(&m.label, 64)].concat()
+}
+
+#[test]
+fn moment_fields() {
+    let m = samples::moment(3);
+    let fields = [
+        ("group", le64(3)),
+        ("seq", le64(m.seq.0)),
+        ("time_ns", le64(m.time_ns)),
+        ("point", le64(7)),
+        ("point_label", text(&m.label, 64)),
+    ];
+    let bytes = moment(&m);
+    assert_eq!(check_fields("**Moment**", &bytes, &fields), bytes.len());
+}
+
+#[test]
+fn journal_head_fields() {
+    let h = samples::journal_head();
+    let bytes = h.encode();
+    let fields = [
+        ("magic", b"FBJOURN\0".to_vec()),
+        ("version", le32(1)),
+        ("crc", crc(&bytes, 12)),
+        ("update", le64(h.update)),
+        ("backing_id", h.backing_id.to_vec()),
+        ("cache_id", h.cache_id.to_vec()),
+        ("generation", le64(h.generation)),
+        ("flags", le32(1)),
+        ("volume_bytes", le64(h.volume_bytes)),
+        ("ring_bytes", le64(h.ring_bytes)),
+        ("tail", le64(h.tail)),
+        ("head", le64(h.head)),
+        ("applied", moment(&h.applied)),
+        ("committed", moment(&h.committed)),
+    ];
+    assert_eq!(check_fields("### Journal head", &bytes, &fields), bytes.len());
+}
+
+#[test]
+fn group_fields() {
+    let g = samples::group();
+    let bytes = g.encode();
+    let fields = [
+        ("magic", b"FBGROUP\0".to_vec()),
+        ("version", le32(1)),
+        ("crc", crc(&bytes, 12)),
+        ("cache_id", g.cache_id.to_vec()),
+        ("generation", le64(g.generation)),
+        ("position", le64(g.position)),
+        ("bytes", le64(g.bytes())),
+        ("entries", le32(2)),
+        ("moment", moment(&g.moment)),
+    ];
+    assert_eq!(check_fields("### Group", &bytes, &fields), GROUP_FIXED_BYTES);
+    let entry = &bytes[GROUP_FIXED_BYTES..][..GROUP_ENTRY_BYTES];
+    let e = g.entries[0];
+    let fields = [
+        ("block", le64(e.block.0)),
+        ("seq", le64(e.seq.0)),
+        ("checksum", le32(e.checksum)),
+        ("kind", le32(0)),
+    ];
+    assert_eq!(check_fields("**Entry**", entry, &fields), GROUP_ENTRY_BYTES);
 }
 
 #[test]

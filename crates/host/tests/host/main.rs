@@ -9,6 +9,7 @@ mod limits;
 mod pairing;
 mod place;
 mod plain;
+mod recover;
 mod resize;
 mod stamp;
 mod survive;

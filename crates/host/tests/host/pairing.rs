@@ -192,7 +192,7 @@ fn a_start_that_is_cut_off_does_no_harm() {
         let injected = handle.clone();
         config.decorate = Some(Box::new(move |role, device| match role {
             Role::Cache => Box::new(ErrorInjected::new(device, injected.clone())),
-            Role::Backing => device,
+            Role::Backing | Role::Journal => device,
         }));
         assert_eq!(refusal(config).class(), ErrorClass::Failed);
         assert_eq!(handle.fired(), 1);

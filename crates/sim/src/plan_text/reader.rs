@@ -231,11 +231,22 @@ impl Reader {
         let segment_count = words.number()?;
         words.keyword("align")?;
         let align = words.number()?;
-        let [stamped] = words.flags(["stamped"])?;
-        let shape = Shape { volume_bytes, segment_bytes, segment_count, align, stamped };
+        let (mut stamped, mut journal_bytes) = (false, 0);
+        while let Some(word) = words.0.next() {
+            match word {
+                "stamped" => stamped = true,
+                "journal" => journal_bytes = words.number()?,
+                other => return Err(format!("'{other}' is neither stamped nor journal")),
+            }
+        }
+        let shape = Shape { volume_bytes, segment_bytes, segment_count, align, stamped, journal_bytes };
         // Stamps have room for 2^24 sectors; the cache is kept in memory.
         let fits = (512..=1 << 32).contains(&volume_bytes)
-            && u64::from(segment_bytes) * u64::from(segment_count) <= 1 << 32;
+            && u64::from(segment_bytes) * u64::from(segment_count) <= 1 << 32
+            && journal_bytes <= 1 << 32;
+        if journal_bytes > 0 && (journal_bytes % 4096 != 0 || journal_bytes < 2 * u64::from(segment_bytes)) {
+            return Err("the journal's ring holds at least two segments, and whole blocks".to_owned());
+        }
         if !fits || volume_bytes % 512 != 0 || segment_bytes % 4096 != 0 || segment_bytes == 0 {
             return Err("a volume or cache of this size cannot be simulated".to_owned());
         }

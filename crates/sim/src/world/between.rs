@@ -39,7 +39,7 @@ impl World {
                 let tried = Identities { superblock: older.superblock, label: now.label };
                 self.expect_refusal(&tried, &format!("the cache as it was after round {rounds}"))
             }
-            Role::Backing => {
+            Role::Backing | Role::Journal => {
                 let tried = Identities { superblock: now.superblock, label: older.label };
                 self.expect_refusal(&tried, &format!("the backing as it was after round {rounds}"))
             }
@@ -56,7 +56,7 @@ impl World {
                 (tried.superblock.layout.cache_id, tried.superblock.backing_id) = (other, other);
                 self.expect_refusal(&tried, "the cache of another volume")
             }
-            Role::Backing => {
+            Role::Backing | Role::Journal => {
                 let paired =
                     now.label.as_ref().map(|l| Label { backing_id: other, cache_id: other, ..l.clone() });
                 let tried = Identities { label: paired, ..now.clone() };
@@ -78,6 +78,10 @@ impl World {
         let lost = self.identities()?.superblock;
         let survival = *random.pick(&Survival::ALL);
         self.crash(CrashKind::Cut { cache: true, backing: true, survival }, random);
+        self.judge_order()?;
+        // `forebay recover`
+        let now = self.identities()?;
+        self.replay(&now, None)?;
         self.judge_order()?;
         self.consistency.lose_cache();
         self.check_backing_after_loss()?;

@@ -5,6 +5,7 @@
 use forebay_block::Buf;
 use forebay_engine::{Params, Role};
 use forebay_format::identities::{Identities, Starter, Update};
+use forebay_format::journal::Head;
 use forebay_format::label::{LABEL_BYTES, Label, LabelState, Phase};
 use forebay_format::pairing::Refusal;
 use forebay_format::superblock::{CacheState, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
@@ -81,6 +82,7 @@ impl World {
             cache_name: "cache".to_owned(),
             time_ns: EPOCH_NS + self.runs * RUN_NS,
             takeover: false,
+            journal: self.shape.journal_bytes > 0,
         }
     }
 
@@ -150,6 +152,10 @@ impl World {
             Update::Superblock { offset, bytes } => (Role::Cache, *offset, bytes.clone()),
             Update::Label { offset, bytes } => (Role::Backing, self.label_offset() + offset, bytes.clone()),
             Update::NoLabel => (Role::Backing, self.label_offset(), Buf::zeroed(LABEL_BYTES)),
+            Update::Journal => {
+                let head = self.next_head.as_ref()?;
+                (Role::Journal, self.journal_offset() + Head::copy_offset(head.update), head.encode())
+            }
         })
     }
 
@@ -199,6 +205,7 @@ impl World {
             host_id: HOST,
             host_name: "simulated".to_owned(),
             cache_name: "cache".to_owned(),
+            journal_run: 0,
         };
         let mut identities = Identities { superblock, label: Some(label) };
         let updates = (self.protocol.pair)(&mut identities);
@@ -220,6 +227,7 @@ impl World {
         };
         let mut identities = self.identities()?;
         let mut clean_stop = identities.superblock.clean_stop;
+        let crash_at = self.replay(&identities, crash_at)?;
         let mut begun = (self.protocol.begin_run)(&mut identities, &self.starter());
         if matches!(begun, Err(Refusal::CacheRetired)) && self.retirement != Retirement::None {
             self.check_backing()?;
@@ -227,6 +235,7 @@ impl World {
             // A new cache on the same device: what lies there is foreign to it.
             self.form_pair(None)?;
             identities = self.identities()?;
+            self.replay(&identities, None)?;
             clean_stop = identities.superblock.clean_stop;
             begun = (self.protocol.begin_run)(&mut identities, &self.starter());
         } else if begun.is_ok() && self.retirement == Retirement::Done {
@@ -252,6 +261,7 @@ impl World {
             settings: round.settings,
             wall_offset_ns: EPOCH_NS + self.layout.generation * RUN_NS,
             clean_stop,
+            journal: self.next_head.take(),
         })
     }
 
@@ -331,5 +341,6 @@ fn words_of(update: &Update) -> String {
         }
         Update::NoLabel => "no label".to_owned(),
         Update::Flush => "nothing".to_owned(),
+        Update::Journal => "the head of the journal".to_owned(),
     }
 }

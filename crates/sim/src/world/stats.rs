@@ -37,6 +37,8 @@ pub struct Stats {
     pub pairs_refused: u64,
     /// Caches that were lost for good.
     pub caches_lost: u64,
+    /// Journals whose groups were applied before a start.
+    pub replays: u64,
     /// Caches that were removed for good.
     pub caches_released: u64,
     /// Logs that were retired after the cache failed.
@@ -70,6 +72,7 @@ impl Stats {
         self.crashes_in_start += other.crashes_in_start;
         self.pairs_refused += other.pairs_refused;
         self.caches_lost += other.caches_lost;
+        self.replays += other.replays;
         self.caches_released += other.caches_released;
         self.retired += other.retired;
         self.errors += other.errors;

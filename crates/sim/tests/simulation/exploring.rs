@@ -26,6 +26,7 @@ fn small(durability: Durability) -> SmallWorld {
             segment_count: 6,
             align: 512,
             stamped: true,
+            journal_bytes: 0,
         },
         settings: Settings { durability, ..Settings::default() },
         script: vec![write(0, 2), write(1, 1), Action::Flush, write(0, 1)],

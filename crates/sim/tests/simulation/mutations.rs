@@ -101,6 +101,14 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::OrderRecoversNewest => (CONSISTENT, 200),
         M::OrderTrustsWeaker | M::OrderForgetsLost => (CONSISTENT, 1500),
         M::OrderForgetsToRenounce => (CONSISTENT, 12_000),
+        M::JournalSkipsFlush
+        | M::JournalDestagesUncommitted
+        | M::JournalLeavesBehindEarly
+        | M::JournalHeadVolatile
+        | M::JournalForgetsHeld
+        | M::JournalTakesCurrent
+        | M::JournalCutsRecords => (CONSISTENT, 1000),
+        M::JournalForgetsToRenounce => (CONSISTENT, 12_000),
         M::ReissueUnlocksBacking | M::ReissueSkipsLog => (HINTED, 200),
         M::ReissueForgetsDependence => (HINTED_CONSISTENT, 200),
         M::OrderSupersedesNewest => (CONTENDED_CONSISTENT_FAILING, 100_000),

@@ -29,6 +29,7 @@ fn sample_label() -> Label {
         host_id: [0xA0; 16],
         host_name: "db1".into(),
         cache_name: "/cache/c.img".into(),
+        journal_run: 0,
     }
 }
 

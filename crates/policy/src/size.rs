@@ -15,6 +15,9 @@ impl std::str::FromStr for Size {
 }
 
 /// Reads a size in bytes: a whole number, then nothing or one of K, M, G, T (of either case).
+///
+/// # Errors
+/// One sentence that says what is understood.
 pub fn parse(text: &str) -> Result<u64, String> {
     let unit = text.chars().last().and_then(|last| UNITS.iter().find(|(c, _)| last.eq_ignore_ascii_case(c)));
     let (digits, factor) = match unit {

@@ -1,0 +1,652 @@
+//! The policy `journaled`: the backing moves from group to group, never between (P4; FAST'13, section 3.2).
+//!
+//! A group is a stretch of the log, of which the newest version of each block goes to the journal on the backing's side,
+//! wholly, before any of it is written in place. The log is in the order of acknowledgement; so whatever the log holds up to
+//! some record is a state that the promise allows, and a group may end behind any record that is durable.
+//!
+//! ```text
+//!  log:  ── on the backing ──┤ committed: in the journal, wholly ├── group under way ──┤ open group ──►
+//!                         progress                           committed                last record
+//!
+//!  a group: blocks gathered ─► written to the ring ─► flushed ─► head: committed ─► destaged in place, as a set of `order`
+//!                                                                                    ─► head: left behind
+//! ```
+//!
+//! - Several committed groups may wait to be destaged; of a block that lies in several the newest goes. What a crash leaves
+//!   of that is done again by [`forebay_format::replay`], before anything else is done to the backing, with or without
+//!   the cache.
+//! - So nothing newer than a group may be written in place over a block of it before the head durably leaves the group
+//!   behind: a bypass waits for that, and a change of policy, too.
+//! - Whatever is done in any order (after data was lost, or before the backing has caught up with a new policy) is done only
+//!   when the head durably says that the backing is not consistent, and no group is left to be done again.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, Nanos, Seq};
+use forebay_format::journal::{GROUP_ENTRIES_MAX, Group as Descriptor, GroupEntry, Head, Moment};
+use forebay_policy::OpenGroup;
+
+use crate::engine::{Engine, IoOwner};
+use crate::gather::{Bad, Member, Wanted};
+use crate::interface::{Class, Role};
+use crate::locks::BlockRange;
+use crate::mutation::Mutation;
+use crate::segments::{SlotKind, SlotRef, UNREADABLE};
+
+/// Data blocks that are gathered and written together (256 KiB).
+const PIECE_BLOCKS: usize = 64;
+/// Pieces of a group on their way at once.
+const PIECES_MAX: usize = 4;
+/// First and longest pause after the journal has failed, in milliseconds.
+const BACKOFF_MS: (u64, u64) = (100, 5000);
+/// How often the head is brought up to date where nothing else does: under `ordered`, and when a group was destaged.
+const REFRESH_MS: u64 = 1000;
+
+/// A group whose blocks a replay could write.
+struct InRing {
+    /// Position behind it.
+    end: u64,
+    moment: Moment,
+    blocks: Vec<BlockNo>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Writing,
+    Flushing,
+    Committing,
+}
+
+/// The group under way.
+struct Group {
+    descriptor: Descriptor,
+    /// Those of its blocks that have data, in the descriptor's order.
+    members: Vec<Member>,
+    phase: Phase,
+    /// When its oldest write came.
+    since: Nanos,
+    /// Members that have been asked for.
+    asked: usize,
+    /// Gatherings and writes that have not ended.
+    outstanding: usize,
+    /// [`Engine::backing_losses`] when it began: a flush that failed since may have lost some of it.
+    losses: u64,
+    /// It will not be committed.
+    given_up: bool,
+}
+
+/// State of the journal.
+#[derive(Default)]
+pub(crate) struct Journal {
+    /// The last head that is known to be on the medium; `None` if the volume has no journal.
+    durable: Option<Head>,
+    /// The head on its way.
+    writing: Option<Head>,
+    /// Writing the head has failed: what is on the medium is not known, and has to be written again.
+    uncertain: bool,
+    ring: VecDeque<InRing>,
+    group: Option<Group>,
+    /// It is not used any more.
+    retired: bool,
+    /// Everything up to here is in a committed group, or before all of them.
+    committed: Seq,
+    /// Blocks that the open group would have, about.
+    open_blocks: u64,
+    /// When the first of them came.
+    open_since: Option<Nanos>,
+    /// Somebody waits for the head to leave groups behind.
+    hurry: bool,
+    /// When the head is brought up to date.
+    refresh_at: Option<Nanos>,
+    paused_until: Option<Nanos>,
+    failures: u32,
+}
+
+impl Journal {
+    pub(crate) fn new(head: Option<Head>) -> Self {
+        Self { durable: head, ..Self::default() }
+    }
+
+    /// There is one.
+    pub(crate) fn exists(&self) -> bool {
+        self.durable.is_some()
+    }
+
+    /// The newest record that the backing durably has, with a replay or without one, if it was left consistent.
+    pub(crate) fn found(&self) -> Option<Seq> {
+        self.durable.as_ref().filter(|head| head.consistent).map(|head| head.committed.seq)
+    }
+
+    /// Everything in records up to this one is in the journal or on the backing.
+    pub(crate) fn committed(&self) -> Seq {
+        self.committed
+    }
+
+    /// Nothing of the journal is on its way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.group.is_none() && self.writing.is_none()
+    }
+
+    /// No group is left to be done again.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.is_idle() && self.ring.is_empty()
+    }
+
+    /// What is on the medium says that the backing is consistent.
+    pub(crate) fn says_consistent(&self) -> bool {
+        self.durable.as_ref().is_some_and(|head| head.consistent) && !self.uncertain
+    }
+
+    /// The head on its way says that the group under way is committed.
+    fn is_committing(&self) -> bool {
+        let heads = self.writing.as_ref().zip(self.durable.as_ref());
+        heads.is_some_and(|(writing, durable)| writing.head != durable.head)
+    }
+
+    /// Groups are under way or committed that have not been destaged.
+    pub(crate) fn groups(&self) -> usize {
+        self.ring.len() + usize::from(self.group.is_some())
+    }
+
+    /// Somebody waits until groups have been left behind.
+    pub(crate) fn hurry(&mut self) {
+        self.hurry = true;
+    }
+
+    /// A version comes into the log; `replaces` is the one that was current, if it is dirty.
+    pub(crate) fn version_added(&mut self, now: Nanos, replaces: Option<Seq>) {
+        let boundary = self.group.as_ref().map_or(self.committed, |g| g.descriptor.moment.seq);
+        if replaces.is_none_or(|seq| seq <= boundary) {
+            self.open_blocks += 1;
+            self.open_since.get_or_insert(now);
+        }
+    }
+}
+
+impl Engine {
+    /// The volume begins to serve, with everything up to `progress` on the backing.
+    pub(crate) fn journal_begin(&mut self, progress: Seq) {
+        self.journal.committed = progress;
+        self.journal_count_open(progress);
+    }
+
+    fn journal_count_open(&mut self, after: Seq) {
+        let open = self.segments.dirty_after(after).count() as u64;
+        self.journal.open_blocks = open;
+        self.journal.open_since = (open > 0).then_some(self.now);
+    }
+
+    /// A group that a replay could write again holds one of the blocks.
+    pub(crate) fn journal_holds(&self, range: BlockRange) -> bool {
+        let within = |block: &BlockNo| range.contains(*block);
+        let under_way = self.journal.group.iter().flat_map(|g| g.descriptor.entries.iter().map(|e| &e.block));
+        let held = self.journal.ring.iter().flat_map(|g| &g.blocks).chain(under_way).any(|b| within(b));
+        held && !self.mutant(Mutation::JournalForgetsHeld)
+    }
+
+    /// Whether no replay would change the backing, and nobody would take it for consistent; sees to it.
+    pub(crate) fn journal_is_renounced(&mut self) -> bool {
+        if !self.journal.exists() {
+            return true;
+        }
+        let says = self.journal.durable.as_ref().is_some_and(|head| head.consistent);
+        let renounced = !says && !self.journal.uncertain && self.journal.is_empty();
+        renounced || self.mutant(Mutation::JournalForgetsToRenounce)
+    }
+
+    /// The log is to become void: from here on the backing has everything, and the journal is of no use. Whether it is empty.
+    pub(crate) fn journal_retires(&mut self) -> bool {
+        self.journal.retired = true;
+        let renounced = self.journal_is_renounced();
+        if !renounced {
+            self.journal_step();
+        }
+        renounced
+    }
+
+    /// Whether it may be said that the backing is consistent.
+    fn journal_claims(&self) -> bool {
+        self.order.is_consistent() && !self.journal.retired
+    }
+
+    pub(crate) fn journal_step(&mut self) {
+        if !self.journal.exists() {
+            return;
+        }
+        if self.journal.paused_until.is_some_and(|until| self.now >= until) {
+            self.journal.paused_until = None;
+        }
+        if self.journal.paused_until.is_none() {
+            self.group_start_if_due();
+            self.group_go_on();
+            self.head_write_if_due();
+        }
+    }
+
+    // Groups.
+
+    fn group_start_if_due(&mut self) {
+        let may = self.order.is_journaled()
+            && !self.order.is_leaving()
+            && self.journal_claims()
+            && self.journal.says_consistent()
+            && !self.commands.settling()
+            && self.journal.is_idle();
+        if !may || !self.group_is_due() {
+            return;
+        }
+        let durable = self.log.durable_upto();
+        self.log_want_durable(self.log.written_upto());
+        if let Some((upto, newest)) = self.group_collect(durable) {
+            self.group_start(upto, newest);
+        }
+    }
+
+    fn group_is_due(&self) -> bool {
+        OpenGroup {
+            blocks: self.journal.open_blocks,
+            age_ms: self.journal.open_since.map_or(0, |since| self.now.since(since) / 1_000_000),
+            pressed: self.destage_is_pressed() || self.journal.hurry,
+        }
+        .is_due(&self.settings)
+    }
+
+    /// The newest version of each block in the stretch that the next group covers, and where that ends. A stretch that holds
+    /// something lost or unreadable waits.
+    fn group_collect(&mut self, durable: Seq) -> Option<(Seq, BTreeMap<BlockNo, SlotRef>)> {
+        let head = self.journal.durable.as_ref()?;
+        let room = head.ring_bytes - (head.head - head.tail);
+        let most = (self.settings.group_bytes / BLOCK_BYTES).clamp(1, GROUP_ENTRIES_MAX as u64 / 2) as usize;
+        let versions = self.segments.dirty_after(self.journal.committed);
+        let mut versions = versions.take_while(|(seq, _)| *seq <= durable).peekable();
+        let (mut newest, mut upto) = (BTreeMap::new(), self.journal.committed);
+        let (mut full, mut lost, mut data) = (false, false, 0);
+        let all = loop {
+            let Some((seq, _)) = versions.peek().copied() else { break true };
+            let record: Vec<SlotRef> =
+                std::iter::from_fn(|| versions.next_if(|(s, _)| *s == seq)).map(|(_, slot)| slot).collect();
+            let bad = |slot: &&SlotRef| {
+                let s = self.segments.slot(**slot);
+                s.kind() == SlotKind::Poison || s.has(UNREADABLE)
+            };
+            if let Some(slot) = record.iter().find(bad) {
+                let s = self.segments.slot(*slot);
+                lost = s.kind() == SlotKind::Poison || self.destage.is_corrupt(s.block(), *slot);
+                break false;
+            }
+            let slots = || record.iter().map(|slot| self.segments.slot(*slot));
+            let entries = newest.len() + slots().filter(|s| !newest.contains_key(&s.block())).count();
+            data += slots().filter(|s| s.kind() == SlotKind::Data).count() as u64;
+            let bytes = Descriptor::descriptor_bytes(entries) + data * BLOCK_BYTES;
+            full = bytes > room || entries > GROUP_ENTRIES_MAX;
+            if self.planted.is(Mutation::JournalCutsRecords) && record.len() > 1 && !full {
+                newest.insert(self.segments.slot(record[0]).block(), record[0]);
+                upto = Seq(seq.0 - 1);
+                break false;
+            }
+            if full || newest.len() >= most {
+                break false;
+            }
+            newest.extend(record.iter().map(|slot| (self.segments.slot(*slot).block(), *slot)));
+            upto = seq;
+        };
+        drop(versions);
+        if all {
+            upto = durable.max(upto);
+        }
+        if newest.is_empty() {
+            // Room comes when the head leaves groups behind. A record that would never fit goes in any order.
+            let too_large = full && self.journal.is_empty();
+            self.journal.hurry |= full;
+            // What a failing cache has not made durable may be gone at the next start: it is saved, in any order.
+            let stranded =
+                self.failure.latched() && !full && self.segments.dirty_after(durable).next().is_some();
+            if lost || stranded || too_large {
+                self.order_broken();
+            }
+            return None;
+        }
+        Some((upto, newest))
+    }
+
+    fn group_start(&mut self, upto: Seq, newest: BTreeMap<BlockNo, SlotRef>) {
+        let Some(head) = self.journal.durable.as_ref() else { return };
+        let (mut entries, mut members) = (Vec::with_capacity(newest.len()), Vec::with_capacity(newest.len()));
+        for (block, slot) in newest {
+            let current =
+                self.index.get(block, &self.segments).filter(|_| self.mutant(Mutation::JournalTakesCurrent));
+            let slot = current.unwrap_or(slot);
+            let (s, seq) = (*self.segments.slot(slot), self.segments.seq(slot));
+            let zero = s.kind() == SlotKind::Zero;
+            entries.push(GroupEntry { block, seq, checksum: if zero { 0 } else { s.checksum() }, zero });
+            if !zero {
+                members.push(self.member(slot));
+            }
+        }
+        let moment = Moment {
+            group: head.committed.group + 1,
+            seq: upto,
+            time_ns: self.time_of(upto),
+            point: 0,
+            label: String::new(),
+        };
+        let descriptor = Descriptor {
+            cache_id: self.layout.cache_id,
+            generation: self.layout.generation,
+            position: head.head,
+            moment,
+            entries,
+        };
+        members.iter().for_each(|m| self.segments.pin(m.slot.segment()));
+        let (losses, since) = (self.backing_losses(), self.journal.open_since.unwrap_or(self.now));
+        let (asked, outstanding, given_up) = (0, 0, false);
+        let bytes = descriptor.encode();
+        let at = descriptor.position;
+        self.journal.group = Some(Group {
+            descriptor,
+            members,
+            phase: Phase::Writing,
+            since,
+            asked,
+            outstanding,
+            losses,
+            given_up,
+        });
+        self.journal_count_open(upto);
+        self.ring_write(at, vec![bytes]);
+    }
+
+    /// Wall-clock time before which everything acknowledged is in records up to `upto`, or on the backing.
+    fn time_of(&self, upto: Seq) -> u64 {
+        let later = self.segments.dirty_after(upto).next();
+        later.map_or(self.wall_ns(), |(_, slot)| self.segments.get(slot.segment()).time_first_ns)
+    }
+
+    /// Writes to the ring, in two operations where it begins anew.
+    fn ring_write(&mut self, position: u64, bufs: Vec<Buf>) {
+        let Some(head) = self.journal.durable.as_ref() else { return };
+        let len: u64 = bufs.iter().map(|b| b.len() as u64).sum();
+        let first = len.min(head.run_of(position));
+        let (offset, again) = (head.offset_of(position), head.offset_of(position + first));
+        let (mut front, mut back, mut left) = (Vec::new(), Vec::new(), first as usize);
+        for buf in bufs {
+            let n = buf.len().min(left);
+            left -= n;
+            if n > 0 {
+                front.push(buf.slice(0, n));
+            }
+            if n < buf.len() {
+                back.push(buf.slice(n, buf.len() - n));
+            }
+        }
+        let parts = [(offset, front), (again, back)];
+        for (offset, bufs) in parts.into_iter().filter(|(_, bufs)| !bufs.is_empty()) {
+            if let Some(group) = &mut self.journal.group {
+                group.outstanding += 1;
+            }
+            let op = DeviceOp::Write { offset, bufs, durable: false };
+            self.io(Role::Journal, op, Class::Background, IoOwner::GroupWrite);
+        }
+    }
+
+    /// Moves the group under way forward.
+    fn group_go_on(&mut self) {
+        loop {
+            let (losses, committing) = (self.backing_losses(), self.journal.is_committing());
+            let claims = self.journal_claims();
+            let Some(group) = &mut self.journal.group else { return };
+            group.given_up |= !claims || group.losses != losses && group.phase != Phase::Committing;
+            if group.given_up && group.outstanding == 0 && !committing {
+                return self.group_abandon();
+            }
+            let more = group.asked < group.members.len() && group.outstanding < PIECES_MAX;
+            match group.phase {
+                Phase::Writing if more && !group.given_up => {
+                    let first = group.asked;
+                    let end = (first + PIECE_BLOCKS).min(group.members.len());
+                    (group.asked, group.outstanding) = (end, group.outstanding + 1);
+                    let members = group.members[first..end].to_vec();
+                    self.gather(Wanted::Group(first), members);
+                }
+                Phase::Writing if group.outstanding == 0 => {
+                    (group.phase, group.outstanding) = (Phase::Flushing, 1);
+                    if self.planted.is(Mutation::JournalSkipsFlush) {
+                        return self.group_flush_done(Ok(None));
+                    }
+                    return self.io(Role::Journal, DeviceOp::Flush, Class::Background, IoOwner::GroupFlush);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// The group will not be committed; its blocks are collected again.
+    fn group_abandon(&mut self) {
+        if let Some(group) = self.journal.group.take() {
+            group.members.iter().for_each(|m| self.segments.unpin(m.slot.segment()));
+            self.journal_count_open(self.journal.committed);
+            // What waited until nothing is left of it may go on.
+            self.destage_look_again();
+            self.requests.retry |= self.order.bypass_waits();
+        }
+    }
+
+    pub(crate) fn group_gathered(&mut self, first: usize, result: Result<Vec<Buf>, Vec<Bad>>) {
+        let Some(group) = &mut self.journal.group else { return };
+        group.outstanding -= 1;
+        match result {
+            Ok(bufs) => {
+                let descriptor = Descriptor::descriptor_bytes(group.descriptor.entries.len());
+                let at = group.descriptor.position + descriptor + first as u64 * BLOCK_BYTES;
+                self.ring_write(at, bufs);
+            }
+            Err(bad) => {
+                group.given_up = true;
+                self.destage_unreadable(&bad);
+            }
+        }
+    }
+
+    pub(crate) fn group_write_done(&mut self, result: DeviceResult) {
+        let Some(group) = &mut self.journal.group else { return };
+        group.outstanding -= 1;
+        if result.is_err() {
+            group.given_up = true;
+            self.journal_failed();
+        }
+    }
+
+    pub(crate) fn group_flush_done(&mut self, result: DeviceResult) {
+        let losses = self.backing_losses();
+        let Some(group) = &mut self.journal.group else { return };
+        group.outstanding = 0;
+        match result {
+            Ok(_) if group.losses == losses && !group.given_up => group.phase = Phase::Committing,
+            Ok(_) => group.given_up = true,
+            Err(error) => {
+                group.given_up = true;
+                // The journal may lie on the backing's own device.
+                self.backing_flush_failed(&error);
+                self.journal_failed();
+            }
+        }
+        if self.mutant(Mutation::JournalDestagesUncommitted)
+            && let Some(group) = &self.journal.group
+        {
+            self.journal.committed = group.descriptor.moment.seq;
+            self.destage_look_again();
+        }
+    }
+
+    fn journal_failed(&mut self) {
+        self.figures.backing_errors += 1;
+        if self.journal.paused_until.is_none() {
+            let pause = BACKOFF_MS.0 << self.journal.failures.min(10);
+            self.journal.failures += 1;
+            self.journal.paused_until = Some(self.now.plus_ms(pause.min(BACKOFF_MS.1)));
+        }
+    }
+
+    /// Attempts in a row that the journal has failed.
+    pub(crate) fn journal_failures(&self) -> u32 {
+        self.journal.failures
+    }
+
+    /// What is not committed: blocks, about, and the time before which everything is; `None` if destaging does not follow
+    /// groups.
+    pub(crate) fn journal_missing(&self) -> Option<(u64, Option<u64>)> {
+        if !self.order.is_journaled() || !self.journal.says_consistent() {
+            return None;
+        }
+        let under_way = self.journal.group.as_ref().map_or(0, |g| g.descriptor.entries.len() as u64);
+        let blocks = self.journal.open_blocks + under_way;
+        let oldest = self.journal.group.as_ref().map(|g| g.since).or(self.journal.open_since);
+        Some((blocks, oldest.filter(|_| blocks > 0).map(|at| self.wall_offset_ns.saturating_add(at.0))))
+    }
+
+    pub(crate) fn journal_try_again(&mut self) {
+        self.journal.failures = 0;
+        self.journal.paused_until = None;
+    }
+
+    /// Nothing of the journal is on its way, and the head says how far the backing has come, or cannot be told.
+    pub(crate) fn journal_is_settled(&self) -> bool {
+        let j = &self.journal;
+        let told = || {
+            let heads = self.head_wanted().zip(j.durable.as_ref());
+            heads.is_none_or(|(wanted, durable)| {
+                (wanted.consistent, wanted.tail, wanted.committed.seq)
+                    == (durable.consistent, durable.tail, durable.committed.seq)
+            })
+        };
+        j.is_idle() && (j.failures > 0 || told())
+    }
+
+    // The head.
+
+    /// What the head is to say now.
+    fn head_wanted(&self) -> Option<Head> {
+        let durable = self.journal.durable.as_ref()?;
+        let mut head =
+            Head { update: durable.update + 1, generation: self.layout.generation, ..durable.clone() };
+        if !self.journal_claims() {
+            // Nothing is to be done again: the log has it all.
+            head.consistent = false;
+            head.tail = head.head;
+            (head.applied.seq, head.committed.seq) = (Seq(0), Seq(0));
+            return Some(head);
+        }
+        let progress = self.order_progress().unwrap_or_default();
+        let begins = !head.consistent;
+        if begins || !self.order.is_journaled() && self.journal.ring.is_empty() {
+            // Of what is not durable in the log the next start knows nothing.
+            let seq = match begins {
+                true if progress > self.log.durable_upto() => return None,
+                true => progress,
+                false => self.log.durable_clean_upto().max(head.committed.seq),
+            };
+            let moment = Moment { seq, time_ns: self.time_of(seq), ..head.committed.clone() };
+            (head.applied, head.committed) = (moment.clone(), moment);
+            head.consistent = true;
+            return Some(head);
+        }
+        for group in self.journal.ring.iter().take_while(|g| g.moment.seq <= progress) {
+            head.tail = group.end;
+            head.applied = group.moment.clone();
+        }
+        if self.mutant(Mutation::JournalLeavesBehindEarly)
+            && let Some(group) = self.journal.ring.back()
+        {
+            (head.tail, head.applied) = (group.end, group.moment.clone());
+        }
+        if let Some(group) =
+            self.journal.group.as_ref().filter(|g| g.phase == Phase::Committing && !g.given_up)
+        {
+            head.head += group.descriptor.bytes();
+            head.committed = group.descriptor.moment.clone();
+        }
+        Some(head)
+    }
+
+    fn head_write_if_due(&mut self) {
+        if self.journal.writing.is_some() {
+            return;
+        }
+        let Some(wanted) = self.head_wanted() else { return self.log_want_durable(self.log.written_upto()) };
+        let Some(durable) = self.journal.durable.as_ref() else { return };
+        let committing = wanted.head != durable.head;
+        let turns = wanted.consistent != durable.consistent || self.journal.uncertain;
+        let leaves = wanted.tail != durable.tail;
+        let moves = leaves || wanted.consistent && wanted.committed.seq > durable.committed.seq;
+        let settling = self.commands.settling();
+        let late = self.journal.refresh_at.is_some_and(|at| at <= self.now);
+        if moves && !late {
+            self.journal.refresh_at.get_or_insert(self.now.plus_ms(REFRESH_MS));
+        }
+        let hurried = moves && (self.journal.hurry || self.order.is_leaving() || settling);
+        if !(committing || turns || hurried || moves && late) {
+            return;
+        }
+        self.journal.refresh_at = None;
+        let op = DeviceOp::Write {
+            offset: Head::copy_offset(wanted.update),
+            bufs: vec![wanted.encode()],
+            durable: !self.mutant(Mutation::JournalHeadVolatile),
+        };
+        self.journal.writing = Some(wanted);
+        self.io(Role::Journal, op, Class::Background, IoOwner::JournalHead);
+    }
+
+    pub(crate) fn head_write_done(&mut self, result: DeviceResult) {
+        let Some(head) = self.journal.writing.take() else { return };
+        if result.is_err() {
+            // It may be there all the same; the next one takes its place.
+            self.journal.uncertain = true;
+            return self.journal_failed();
+        }
+        (self.journal.uncertain, self.journal.failures) = (false, 0);
+        while self.journal.ring.front().is_some_and(|g| g.end <= head.tail) {
+            self.journal.ring.pop_front();
+        }
+        let commits = self.journal.durable.as_ref().is_some_and(|d| d.head != head.head);
+        if commits && let Some(group) = self.journal.group.take() {
+            group.members.iter().for_each(|m| self.segments.unpin(m.slot.segment()));
+            let moment = group.descriptor.moment;
+            self.journal.committed = moment.seq;
+            let blocks = group.descriptor.entries.iter().map(|e| e.block).collect();
+            self.journal.ring.push_back(InRing { end: head.head, moment, blocks });
+            self.figures.groups += 1;
+        }
+        self.journal.committed = self.journal.committed.max(head.committed.seq);
+        self.journal.durable = Some(head);
+        if self.journal.ring.is_empty() {
+            self.journal.hurry = false;
+        }
+        self.requests.retry |= self.order.bypass_waits();
+        self.destage_look_again();
+    }
+
+    pub(crate) fn journal_next_wake(&self) -> Option<Nanos> {
+        let j = &self.journal;
+        if !j.exists() {
+            return None;
+        }
+        let waits = self.order.is_journaled() && j.group.is_none() && j.says_consistent();
+        let due = j.open_since.filter(|_| waits && j.open_blocks > 0);
+        let due = due.map(|since| since.plus_ms(self.settings.group_age_ms));
+        [due, j.refresh_at, j.paused_until].into_iter().flatten().filter(|at| *at > self.now).min()
+    }
+
+    /// Whether a version that recovery takes up is on the backing already.
+    pub(crate) fn journal_clean_upto(&mut self, progress: Seq) {
+        let known: Vec<SlotRef> = self
+            .segments
+            .dirty_after(Seq(0))
+            .take_while(|(seq, _)| *seq <= progress)
+            .map(|(_, slot)| slot)
+            .collect();
+        for slot in known {
+            self.segments.became_clean(slot);
+        }
+    }
+}

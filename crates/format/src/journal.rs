@@ -1,0 +1,386 @@
+//! The journal on the backing's side: groups of blocks that reach the backing wholly or not at all (P4, design section 5).
+//!
+//! ```text
+//!  0        4 KiB     8 KiB                                                     ring_bytes behind that
+//!  ├ head, copy 0 ┼ copy 1 ┼ · · free · · ┼ group n ┼ group n+1 ┼ group n+2 ┼ · · free · · ┤
+//!                                         tail (applied)                     head (committed)
+//!  a group:  ├ descriptor: what it is as of, blocks, checksums ┼ data block ┼ data block ┼ · · · ┤
+//! ```
+//!
+//! A group counts once the head says so: it is written and flushed, then the head is written durably with the group in it,
+//! then the group is applied in place, then the head leaves it behind. [`crate::replay`] does again what a crash cut short.
+
+use forebay_block::{BLOCK_BYTES, BlockNo, Buf, BufMut, Seq};
+
+use crate::FormatError;
+use crate::checksum::crc_with_hole;
+use crate::cursor::{Reader, Writer, text_field, text_of};
+use crate::identities::Identities;
+use crate::label::{Label, LabelState};
+
+/// Version of heads and groups that this release writes and reads.
+pub const JOURNAL_VERSION: u32 = 1;
+/// Bytes of one copy of the head; what it says lies in its first 512.
+pub const JOURNAL_HEAD_BYTES: u64 = 4096;
+/// Where the ring with the groups begins.
+pub const JOURNAL_RING_OFFSET: u64 = 2 * JOURNAL_HEAD_BYTES;
+/// Fixed part of a group's descriptor, before its entries.
+pub const GROUP_FIXED_BYTES: usize = 256;
+/// One entry of a group's descriptor.
+pub const GROUP_ENTRY_BYTES: usize = 24;
+/// Most entries of one group.
+pub const GROUP_ENTRIES_MAX: usize = 1 << 16;
+/// Longest name of a consistency point, in bytes.
+pub const POINT_LABEL_BYTES: usize = 64;
+
+const HEAD_MAGIC: &[u8; 8] = b"FBJOURN\0";
+const GROUP_MAGIC: &[u8; 8] = b"FBGROUP\0";
+const CRC_AT: usize = 12;
+
+/// What the backing is as of, once a group has been applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// Number of the group, counted since the cache was made; 0 before the first.
+    pub group: u64,
+    /// Everything in log records up to this one.
+    pub seq: Seq,
+    /// Everything acknowledged before this wall-clock time, nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Number of the consistency point at which the group ends, or 0.
+    pub point: u64,
+    /// That point's name.
+    pub label: String,
+}
+
+impl Moment {
+    fn write(&self, w: &mut Writer<'_>) {
+        w.u64(self.group);
+        w.u64(self.seq.0);
+        w.u64(self.time_ns);
+        w.u64(self.point);
+        w.bytes(&text_field::<POINT_LABEL_BYTES>(&self.label));
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, FormatError> {
+        Ok(Self {
+            group: r.counter("group")?,
+            seq: Seq(r.counter("seq")?),
+            time_ns: r.u64()?,
+            point: r.counter("point")?,
+            label: text_of(r.bytes(POINT_LABEL_BYTES)?),
+        })
+    }
+}
+
+/// How far the journal and the backing have come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Counts updates; of two valid copies the larger is the newer.
+    pub update: u64,
+    /// Whose backing it is.
+    pub backing_id: [u8; 16],
+    /// Whose log the sequence numbers are of.
+    pub cache_id: [u8; 16],
+    /// The run that wrote this.
+    pub generation: u64,
+    /// With the groups in the ring applied, the backing is consistent (P4).
+    pub consistent: bool,
+    /// Size of the volume in bytes.
+    pub volume_bytes: u64,
+    /// Size of the ring, a multiple of 4096.
+    pub ring_bytes: u64,
+    /// Position of the first group that may not have been applied. Positions count bytes since the journal was made, and
+    /// are found in the ring modulo its size.
+    pub tail: u64,
+    /// Position behind the last committed group.
+    pub head: u64,
+    /// What the backing is as of without the groups in the ring.
+    pub applied: Moment,
+    /// What it is as of with them.
+    pub committed: Moment,
+}
+
+impl Head {
+    /// A journal without groups.
+    pub fn new(backing_id: [u8; 16], cache_id: [u8; 16], volume_bytes: u64, ring_bytes: u64) -> Self {
+        Self {
+            update: 0,
+            backing_id,
+            cache_id,
+            generation: 0,
+            consistent: false,
+            volume_bytes,
+            ring_bytes,
+            tail: 0,
+            head: 0,
+            applied: Moment::default(),
+            committed: Moment::default(),
+        }
+    }
+
+    /// The head with which run `generation` begins, once what was `found` has been replayed: as it was if it is of the
+    /// backing's latest run; else nothing is known of the backing.
+    pub fn for_run(found: Option<&Self>, identities: &Identities, generation: u64, ring_bytes: u64) -> Self {
+        let superblock = &identities.superblock;
+        let new =
+            Self::new(superblock.backing_id, superblock.layout.cache_id, superblock.volume_bytes, ring_bytes);
+        let Some(found) = found else { return Self { update: 1, generation, ..new } };
+        let update = found.update + 1;
+        let ours = identities.label.as_ref().is_some_and(|label| found.is_of(label));
+        let same = (found.volume_bytes, found.ring_bytes) == (new.volume_bytes, new.ring_bytes);
+        match ours && same {
+            true => Self {
+                update,
+                generation,
+                tail: found.head,
+                applied: found.committed.clone(),
+                ..found.clone()
+            },
+            false => Self { update, generation, ..new },
+        }
+    }
+
+    /// Byte offset of the copy that an update with this counter goes to.
+    pub const fn copy_offset(update: u64) -> u64 {
+        (update % 2) * JOURNAL_HEAD_BYTES
+    }
+
+    /// Byte offset in the journal of a position in its ring.
+    pub const fn offset_of(&self, position: u64) -> u64 {
+        JOURNAL_RING_OFFSET + position % self.ring_bytes
+    }
+
+    /// Bytes from `position` to the end of the ring, where it begins anew.
+    pub const fn run_of(&self, position: u64) -> u64 {
+        self.ring_bytes - position % self.ring_bytes
+    }
+
+    /// Whether this journal is that of the backing's latest run, by the backing's label: it tells the backing's state then,
+    /// and its groups are to be applied. Otherwise the backing has gone on without it.
+    pub fn is_of(&self, label: &Label) -> bool {
+        label.state == LabelState::Paired
+            && label.journal_run > 0
+            && self.generation >= label.journal_run
+            && (self.backing_id, self.cache_id) == (label.backing_id, label.cache_id)
+    }
+
+    /// The bytes of one copy.
+    pub fn encode(&self) -> Buf {
+        let mut out = [0; JOURNAL_HEAD_BYTES as usize];
+        let mut w = Writer::new(&mut out);
+        w.bytes(HEAD_MAGIC);
+        w.u32(JOURNAL_VERSION);
+        w.skip(4);
+        w.u64(self.update);
+        w.bytes(&self.backing_id);
+        w.bytes(&self.cache_id);
+        w.u64(self.generation);
+        w.u32(u32::from(self.consistent));
+        w.u32(0);
+        w.u64(self.volume_bytes);
+        w.u64(self.ring_bytes);
+        w.u64(self.tail);
+        w.u64(self.head);
+        self.applied.write(&mut w);
+        self.committed.write(&mut w);
+        seal(&mut out);
+        Buf::copy_of(&out)
+    }
+
+    /// Reads one copy.
+    ///
+    /// # Errors
+    /// [`FormatError`] if it is none, or of an unknown version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let bytes = bytes.get(..JOURNAL_HEAD_BYTES as usize).ok_or(FormatError::Truncated)?;
+        let mut r = opened(bytes, bytes, HEAD_MAGIC)?;
+        let update = r.counter("update")?;
+        let (backing_id, cache_id) = (r.array()?, r.array()?);
+        let generation = r.counter("generation")?;
+        let consistent = r.u32()? & 1 != 0;
+        r.u32()?;
+        let volume_bytes = r.counter("volume_bytes")?;
+        let ring_bytes = r.counter("ring_bytes")?;
+        let (tail, head) = (r.counter("tail")?, r.counter("head")?);
+        let whole = |v: u64| v.is_multiple_of(BLOCK_BYTES);
+        if ring_bytes == 0 || !whole(ring_bytes) {
+            return Err(FormatError::Field("ring_bytes"));
+        }
+        if !whole(tail) || !whole(head) || tail > head || head - tail > ring_bytes {
+            return Err(FormatError::Field("tail or head"));
+        }
+        let (applied, committed) = (Moment::read(&mut r)?, Moment::read(&mut r)?);
+        Ok(Self {
+            update,
+            backing_id,
+            cache_id,
+            generation,
+            consistent,
+            volume_bytes,
+            ring_bytes,
+            tail,
+            head,
+            applied,
+            committed,
+        })
+    }
+
+    /// The newer copy of the two that a journal begins with.
+    ///
+    /// # Errors
+    /// [`FormatError::Magic`] if there is no journal. A copy that is damaged is never passed over: what it says lies in one
+    /// sector, which no crash tears, and the older one may speak of groups that the backing has left behind.
+    pub fn newest(copies: &[u8]) -> Result<Self, FormatError> {
+        let at = JOURNAL_HEAD_BYTES as usize;
+        let (a, b) = copies.split_at_checked(at).ok_or(FormatError::Truncated)?;
+        let blank = |copy: &[u8]| copy.get(..512).is_some_and(|sector| sector.iter().all(|byte| *byte == 0));
+        match (Self::decode(a), Self::decode(b)) {
+            (Ok(a), Ok(b)) => Ok(if b.update > a.update { b } else { a }),
+            (Ok(one), Err(_)) if blank(b) => Ok(one),
+            (Err(_), Ok(one)) if blank(a) => Ok(one),
+            (Ok(_), Err(e)) | (Err(e), Ok(_)) => {
+                Err(if e == FormatError::Magic { FormatError::Checksum } else { e })
+            }
+            (Err(FormatError::Magic), Err(e)) | (Err(e), Err(_)) => Err(e),
+        }
+    }
+}
+
+/// A block of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupEntry {
+    /// Which block of the volume.
+    pub block: BlockNo,
+    /// The log record that it comes from.
+    pub seq: Seq,
+    /// [`crate::checksum::block_checksum`] of address, sequence number and data; 0 for zeroes.
+    pub checksum: u32,
+    /// It is zero, and has no data in the journal.
+    pub zero: bool,
+}
+
+/// What a group begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// As in the head.
+    pub cache_id: [u8; 16],
+    /// The run that wrote it.
+    pub generation: u64,
+    /// Position of its first byte.
+    pub position: u64,
+    /// What the backing is as of with it.
+    pub moment: Moment,
+    /// Its blocks, in ascending order.
+    pub entries: Vec<GroupEntry>,
+}
+
+impl Group {
+    /// Bytes of a descriptor with so many entries, a multiple of 4096.
+    pub const fn descriptor_bytes(entries: usize) -> u64 {
+        ((GROUP_FIXED_BYTES + entries * GROUP_ENTRY_BYTES) as u64).next_multiple_of(BLOCK_BYTES)
+    }
+
+    /// Bytes of data behind the descriptor.
+    pub fn data_bytes(&self) -> u64 {
+        self.entries.iter().filter(|e| !e.zero).count() as u64 * BLOCK_BYTES
+    }
+
+    /// Bytes of the whole group.
+    pub fn bytes(&self) -> u64 {
+        Self::descriptor_bytes(self.entries.len()) + self.data_bytes()
+    }
+
+    /// The descriptor's bytes.
+    pub fn encode(&self) -> Buf {
+        let mut out = BufMut::zeroed(Self::descriptor_bytes(self.entries.len()) as usize);
+        let mut w = Writer::new(&mut out);
+        w.bytes(GROUP_MAGIC);
+        w.u32(JOURNAL_VERSION);
+        w.skip(4);
+        w.bytes(&self.cache_id);
+        w.u64(self.generation);
+        w.u64(self.position);
+        w.u64(self.bytes());
+        w.u32(self.entries.len() as u32);
+        w.u32(0);
+        self.moment.write(&mut w);
+        let mut w = Writer::new(&mut out[GROUP_FIXED_BYTES..]);
+        for e in &self.entries {
+            w.u64(e.block.0);
+            w.u64(e.seq.0);
+            w.u32(e.checksum);
+            w.u32(u32::from(e.zero));
+        }
+        seal(&mut out);
+        out.freeze()
+    }
+
+    /// Bytes of the descriptor whose first block this is, if it is one.
+    ///
+    /// # Errors
+    /// [`FormatError`] if it is none.
+    pub fn descriptor_bytes_of(first: &[u8]) -> Result<u64, FormatError> {
+        let mut r = Reader::new(first);
+        if r.bytes(8)? != GROUP_MAGIC {
+            return Err(FormatError::Magic);
+        }
+        r.bytes(8 + 16 + 3 * 8)?;
+        match r.u32()? as usize {
+            n if n <= GROUP_ENTRIES_MAX => Ok(Self::descriptor_bytes(n)),
+            _ => Err(FormatError::Field("entries")),
+        }
+    }
+
+    /// Reads a descriptor.
+    ///
+    /// # Errors
+    /// [`FormatError`] if it is none, damaged, or of an unknown version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let len = Self::descriptor_bytes_of(bytes)? as usize;
+        let bytes = bytes.get(..len).ok_or(FormatError::Truncated)?;
+        let mut r = opened(bytes, bytes, GROUP_MAGIC)?;
+        let cache_id = r.array()?;
+        let generation = r.counter("generation")?;
+        let position = r.counter("position")?;
+        let said = r.u64()?;
+        let count = r.u32()? as usize;
+        r.u32()?;
+        let moment = Moment::read(&mut r)?;
+        let mut r = Reader::new(&bytes[GROUP_FIXED_BYTES..]);
+        let mut entries: Vec<GroupEntry> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (block, seq) = (BlockNo(r.u64()?), Seq(r.counter("seq")?));
+            let (checksum, kind) = (r.u32()?, r.u32()?);
+            if kind > 1 || entries.last().is_some_and(|last| last.block >= block) {
+                return Err(FormatError::Field("entry"));
+            }
+            entries.push(GroupEntry { block, seq, checksum, zero: kind == 1 });
+        }
+        let group = Self { cache_id, generation, position, moment, entries };
+        if group.bytes() != said {
+            return Err(FormatError::Field("bytes"));
+        }
+        Ok(group)
+    }
+}
+
+/// Checks magic, checksum and version; what follows them is left to be read.
+fn opened<'a>(bytes: &'a [u8], covered: &[u8], magic: &[u8; 8]) -> Result<Reader<'a>, FormatError> {
+    let mut r = Reader::new(bytes);
+    if r.bytes(8)? != magic {
+        return Err(FormatError::Magic);
+    }
+    let version = r.u32()?;
+    if r.u32()? != crc_with_hole(covered, CRC_AT) {
+        return Err(FormatError::Checksum);
+    }
+    if version != JOURNAL_VERSION {
+        return Err(FormatError::Version(version));
+    }
+    Ok(r)
+}
+
+fn seal(out: &mut [u8]) {
+    let crc = crc_with_hole(out, CRC_AT);
+    out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+}

@@ -1,0 +1,225 @@
+//! The journal on the backing's side: where it lies, and what the host does with it before a run, or without a cache.
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Buf, DeviceOp};
+use forebay_device::{Device, DeviceSpec, open};
+use forebay_engine::Role;
+use forebay_format::FormatError;
+use forebay_format::identities::Identities;
+use forebay_format::journal::{Head, JOURNAL_RING_OFFSET};
+use forebay_format::label::Label;
+use forebay_format::replay::{Replay, Step};
+
+use crate::error::HostError;
+use crate::label::{LabelPlace, sync_directory};
+use crate::pair::Decorate;
+use crate::superblocks::Bench;
+
+/// Added to the name of a backing file, for the file with its journal.
+pub const JOURNAL_SUFFIX: &str = ".journal";
+/// Size of the ring of a journal that is made in a file; the file takes room only as far as it is used.
+const RING_BYTES: u64 = 128 << 20;
+
+/// Where the user wants the journal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum JournalChoice {
+    /// Where there is room on the backing's side: in a file beside a backing file, or between the volume's end and the label.
+    #[default]
+    Auto,
+    /// Nowhere.
+    None,
+    /// On this device, which must share the backing's fate; a file is made if there is none.
+    At(DeviceSpec),
+}
+
+/// A journal that is open.
+pub(crate) struct Journal {
+    /// `None` if it lies on the backing's own device.
+    device: Option<Box<dyn Device>>,
+    /// Byte offset there.
+    offset: u64,
+    pub(crate) ring_bytes: u64,
+    /// For messages.
+    pub(crate) name: String,
+}
+
+impl Journal {
+    /// Opens the journal if there is one, or room for one. A file is made only with `make`.
+    pub(crate) fn open(
+        bench: &Bench<'_>,
+        choice: &JournalChoice,
+        backing: (&dyn Device, &Path, u64),
+        segment_bytes: u64,
+        make: bool,
+        decorate: &mut Option<Decorate<'_>>,
+    ) -> Result<Option<Self>, HostError> {
+        let (device, path, volume_bytes) = backing;
+        let spec = match (choice, LabelPlace::of(device, path, volume_bytes)) {
+            (JournalChoice::None, _) | (JournalChoice::Auto, LabelPlace::Nowhere) => return Ok(None),
+            (JournalChoice::At(spec), _) => spec.clone(),
+            (JournalChoice::Auto, LabelPlace::Behind(end)) => {
+                let offset = volume_bytes.next_multiple_of(4096);
+                let ring =
+                    end.checked_sub(offset + JOURNAL_RING_OFFSET).filter(|ring| *ring >= 2 * segment_bytes);
+                let name = format!("{} behind the volume's end", device.info().name);
+                return Ok(ring.map(|ring_bytes| Self { device: None, offset, ring_bytes, name }));
+            }
+            (JournalChoice::Auto, LabelPlace::SideFile(label)) => {
+                // Beside the label, and so beside the file itself, by whichever link it is given.
+                let mut path = label.with_extension("").into_os_string();
+                path.push(JOURNAL_SUFFIX);
+                DeviceSpec::Path(PathBuf::from(path))
+            }
+        };
+        if !spec.path().exists() {
+            if !make {
+                return Ok(None);
+            }
+            make_file(spec.path(), JOURNAL_RING_OFFSET + RING_BYTES.max(4 * segment_bytes))?;
+        }
+        let device = open(&spec, bench.ring)?;
+        let device = match decorate {
+            Some(decorate) => decorate(Role::Journal, device),
+            None => device,
+        };
+        let size = device.info().size_bytes / 4096 * 4096;
+        match size.checked_sub(JOURNAL_RING_OFFSET).filter(|ring| *ring >= 2 * segment_bytes) {
+            Some(ring_bytes) => {
+                Ok(Some(Self { device: Some(device), offset: 0, ring_bytes, name: spec.to_string() }))
+            }
+            None => Err(HostError::JournalTooSmall {
+                journal: spec.to_string(),
+                bytes: size,
+                least_bytes: JOURNAL_RING_OFFSET + 2 * segment_bytes,
+            }),
+        }
+    }
+
+    /// Carries out an operation on the journal.
+    fn run(
+        &mut self,
+        bench: &Bench<'_>,
+        backing: &mut dyn Device,
+        doing: &'static str,
+        op: DeviceOp,
+    ) -> Result<Option<Buf>, HostError> {
+        let op = moved(op, self.offset);
+        match &mut self.device {
+            Some(device) => bench.run(&mut **device, doing, op),
+            None => bench.run(backing, doing, op),
+        }
+    }
+
+    /// Byte offset of the journal on its device.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Its own device, if it has one.
+    pub(crate) fn own(&mut self) -> Option<&mut Box<dyn Device>> {
+        self.device.as_mut()
+    }
+
+    pub(crate) fn own_ref(&self) -> Option<&dyn Device> {
+        self.device.as_deref()
+    }
+
+    /// The head, durable from here on; `None` if there is none yet.
+    pub(crate) fn head(
+        &mut self,
+        bench: &Bench<'_>,
+        backing: &mut dyn Device,
+    ) -> Result<Option<Head>, HostError> {
+        let own = self.device.is_some();
+        let name = self.name.clone();
+        // What a process wrote that was killed may be volatile, and is believed from here on.
+        self.run(bench, backing, "flushing", DeviceOp::Flush)?;
+        let len = JOURNAL_RING_OFFSET as usize;
+        let copies = self.run(bench, backing, "reading", DeviceOp::Read { offset: 0, len })?;
+        let copies = copies.unwrap_or_else(|| Buf::zeroed(len));
+        match Head::newest(&copies) {
+            Ok(head) => Ok(Some(head)),
+            Err(FormatError::Magic) if !own || copies.iter().all(|b| *b == 0) => Ok(None),
+            Err(FormatError::Magic) => Err(HostError::NotAJournal { journal: name }),
+            Err(error) => Err(HostError::Damaged { what: format!("the journal {name}"), error }),
+        }
+    }
+
+    /// Applies what a crash has left, if the journal is that of the backing's latest run. Returns the head as it is then, and
+    /// how many blocks were written.
+    pub(crate) fn replay(
+        &mut self,
+        bench: &Bench<'_>,
+        backing: &mut dyn Device,
+        label: Option<&Label>,
+        head: Head,
+    ) -> Result<(Head, u64), HostError> {
+        if head.tail == head.head || !label.is_some_and(|label| head.is_of(label)) {
+            return Ok((head, 0));
+        }
+        let mut replay = Replay::new(head);
+        self.carry_out(bench, backing, &mut replay)?;
+        Ok((replay.head().clone(), replay.blocks_applied()))
+    }
+
+    /// Does what a replay says, until its end.
+    pub(crate) fn carry_out(
+        &mut self,
+        bench: &Bench<'_>,
+        backing: &mut dyn Device,
+        replay: &mut Replay,
+    ) -> Result<(), HostError> {
+        loop {
+            const DOING: &str = "bringing the backing to a consistent state";
+            let read = match replay.next() {
+                Step::End => return Ok(()),
+                Step::Backing(op) => bench.run(backing, DOING, op)?,
+                Step::Journal(op) => self.run(bench, backing, DOING, op)?,
+            };
+            let done = replay.done(read.as_ref());
+            done.map_err(|error| HostError::JournalDamaged { journal: self.name.clone(), error })?;
+        }
+    }
+
+    /// Makes the head durable.
+    pub(crate) fn write_head(
+        &mut self,
+        bench: &Bench<'_>,
+        backing: &mut dyn Device,
+        head: &Head,
+    ) -> Result<(), HostError> {
+        let (offset, bufs) = (Head::copy_offset(head.update), vec![head.encode()]);
+        self.run(bench, backing, "writing", DeviceOp::Write { offset, bufs, durable: true }).map(drop)
+    }
+
+    /// Whether somebody else's journal is in the place of this one.
+    pub(crate) fn check_owner(&self, head: &Head, identities: &Identities) -> Result<(), HostError> {
+        match head.backing_id == identities.superblock.backing_id || self.device.is_none() {
+            true => Ok(()),
+            // A backing that was paired anew has a new identity; its label knows no journal then.
+            false if identities.label.as_ref().is_some_and(|label| label.journal_run == 0) => Ok(()),
+            false => Err(HostError::ForeignJournal { journal: self.name.clone() }),
+        }
+    }
+}
+
+/// The operation, on the device that the journal lies on at this offset.
+pub(crate) fn moved(op: DeviceOp, by: u64) -> DeviceOp {
+    match op {
+        DeviceOp::Read { offset, len } => DeviceOp::Read { offset: offset + by, len },
+        DeviceOp::Write { offset, bufs, durable } => DeviceOp::Write { offset: offset + by, bufs, durable },
+        DeviceOp::Zero { offset, len, unmap } => DeviceOp::Zero { offset: offset + by, len, unmap },
+        DeviceOp::Flush => DeviceOp::Flush,
+    }
+}
+
+fn make_file(path: &Path, bytes: u64) -> Result<(), HostError> {
+    let made = OpenOptions::new().write(true).create_new(true).open(path).and_then(|file| {
+        file.set_len(bytes)?;
+        file.sync_all()?;
+        sync_directory(path)
+    });
+    made.map_err(|e| HostError::system("make the journal", path, e))
+}

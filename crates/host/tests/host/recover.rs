@@ -1,0 +1,156 @@
+//! A backing without its cache (P4): `journaled` and `ordered` leave it consistent, and it is known as of when.
+
+use std::time::Duration;
+
+use forebay_host::{Ending, ErrorClass, HostError, JournalChoice, Recovered, Volume, recover};
+use forebay_policy::{Settings, WritePolicy};
+
+use crate::client::Client;
+use crate::place::{MIB, Place, refusal};
+
+const BLOCK: usize = 4096;
+
+fn journaled() -> Settings {
+    Settings {
+        write_policy: WritePolicy::Journaled,
+        group_age_ms: 5,
+        group_bytes: 64 << 10,
+        ..Settings::default()
+    }
+}
+
+fn open(place: &Place, settings: Settings) -> Volume {
+    let mut config = place.config();
+    config.settings = settings;
+    Volume::open(config).unwrap()
+}
+
+fn look(place: &Place) -> Result<Recovered, HostError> {
+    recover(&place.spec("backing"), &JournalChoice::Auto, false, true)
+}
+
+fn recovered(place: &Place) -> Result<Recovered, HostError> {
+    recover(&place.spec("backing"), &JournalChoice::Auto, false, false)
+}
+
+/// Counts up block by block: block `n % 16` holds `n`, and `n` is written only when `n - 1` has been acknowledged.
+fn count_up(place: &Place, settings: Settings, rounds: u64) {
+    let volume = open(place, settings);
+    let client = Client(volume.handle());
+    for n in 1..=rounds {
+        let mut block = vec![0; BLOCK];
+        block[..8].copy_from_slice(&n.to_le_bytes());
+        client.write(n % 16 * BLOCK as u64, &block).unwrap();
+        if n % 64 == 0 {
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+    volume.end(Ending::Abandon).unwrap();
+}
+
+/// The number up to which the backing alone has counted: the 16 blocks hold the last 16 numbers up to it.
+fn counted(place: &Place) -> u64 {
+    let image = place.content("backing");
+    let number = |b: usize| u64::from_le_bytes(image[b * BLOCK..][..8].try_into().unwrap());
+    let newest = (0..16).map(number).max().unwrap();
+    for back in 0..16.min(newest) {
+        let n = newest - back;
+        assert_eq!(number((n % 16) as usize), n, "the backing has {newest}, but not {n}, which came before");
+    }
+    newest
+}
+
+#[test]
+fn a_lost_cache_leaves_a_state_of_the_past() {
+    let place = Place::formatted(8 * MIB, 4 * MIB);
+    count_up(&place, journaled(), 2000);
+    std::fs::remove_file(place.path("cache")).unwrap();
+    let before = look(&place).unwrap();
+    let done = recovered(&place).unwrap();
+    let last = before.waiting.last().unwrap_or(&before.moment);
+    assert_eq!(done.moment, *last);
+    assert!(done.moment.group > 0 && counted(&place) > 16, "groups were committed while the volume ran");
+    let again = recovered(&place).unwrap();
+    assert_eq!((again.blocks_applied, again.moment), (0, done.moment));
+}
+
+#[test]
+fn a_start_with_the_cache_applies_the_journal_first() {
+    let place = Place::formatted(8 * MIB, 4 * MIB);
+    count_up(&place, journaled(), 2000);
+    let committed = {
+        let seen = look(&place).unwrap();
+        seen.waiting.last().unwrap_or(&seen.moment).group
+    };
+    let volume = open(&place, journaled());
+    let block = Client(volume.handle()).read(2000 % 16 * BLOCK as u64, BLOCK).unwrap();
+    assert_eq!(block[..8], 2000u64.to_le_bytes(), "the cache has everything");
+    volume.end(Ending::Destage).unwrap();
+    assert!(look(&place).unwrap().moment.group >= committed);
+    assert_eq!(counted(&place), 2000);
+}
+
+#[test]
+fn what_is_not_known_to_be_consistent_is_refused() {
+    let place = Place::formatted(8 * MIB, 4 * MIB);
+    let unknown = |place: &Place| {
+        let e = recovered(place).unwrap_err();
+        assert!(matches!(e, HostError::NothingToRecover { .. }), "{e}");
+        assert_eq!(e.class(), ErrorClass::Refused);
+    };
+    unknown(&place);
+    count_up(&place, Settings::default(), 100);
+    unknown(&place);
+    count_up(&place, journaled(), 100);
+    // A run without the journal goes on without it; nobody may apply it later.
+    let mut config = place.config();
+    config.journal = JournalChoice::None;
+    Volume::open(config).unwrap().end(Ending::Abandon).unwrap();
+    unknown(&place);
+}
+
+#[test]
+fn ordered_knows_as_of_when_the_backing_is() {
+    let place = Place::formatted(8 * MIB, 4 * MIB);
+    let ordered = Settings { write_policy: WritePolicy::Ordered, ..Settings::default() };
+    count_up(&place, ordered, 300);
+    let volume = open(&place, ordered);
+    volume.end(Ending::Destage).unwrap();
+    assert!(recovered(&place).unwrap().moment.time_ns > 0);
+    assert_eq!(counted(&place), 300);
+}
+
+#[test]
+fn a_damaged_or_foreign_journal_changes_nothing() {
+    let place = Place::formatted(8 * MIB, 4 * MIB);
+    let slow = Settings { group_age_ms: 60_000, group_bytes: 1 << 20, ..journaled() };
+    // What the first start needs is committed at once; the last group stays in the journal if it has not been destaged.
+    count_up(&place, slow, 400);
+    let head = place.content("backing.journal")[..8192].to_vec();
+    let damage = |at: usize| {
+        let mut journal = place.content("backing.journal");
+        journal[at] ^= 1;
+        std::fs::write(place.path("backing.journal"), journal).unwrap();
+    };
+    let before = place.content("backing");
+    for at in [20, 4096 + 20] {
+        if head[at - 20..at].iter().any(|b| *b != 0) {
+            damage(at);
+            assert_eq!(recovered(&place).unwrap_err().class(), ErrorClass::Corrupt);
+            damage(at);
+        }
+    }
+    std::fs::write(place.path("backing.journal"), vec![7; 64 << 10]).unwrap();
+    assert!(recovered(&place).is_err());
+    assert!(place.content("backing") == before);
+    let mut config = place.config();
+    config.settings = journaled();
+    assert_eq!(refusal(config).class(), ErrorClass::Failed, "the journal is too small");
+    let other = Place::formatted(8 * MIB, 4 * MIB);
+    count_up(&other, journaled(), 100);
+    other.copy("backing.journal", "stranger");
+    std::fs::copy(other.path("stranger"), place.path("backing.journal")).unwrap();
+    let mut config = place.config();
+    config.settings = journaled();
+    assert!(matches!(refusal(config), HostError::ForeignJournal { .. }));
+}
