@@ -17,17 +17,32 @@ for figure in postmark_write_back_of_write_through fileserver_ordered_of_write_t
     jq -e ".figures.$figure > 0" report/policies.json >/dev/null || fail "no figure $figure in policies.json"
 done
 grep -q '<polyline' report/policies.html || fail "the page has no lines"
-"$FOREBAY" tune journal --quick --load ycsb_a --values 4M,8M,16M --revenue linear:1 --penalty linear:0 --out "$DIR/tuned" \
+"$FOREBAY" tune journal --quick --load ycsb_a --knob cache-size --values 4M,8M,16M --revenue linear:1 --penalty linear:0 --out "$DIR/tuned" \
     --log warn >figures || fail "tune journal: $(tail -n 3 figures)"
 jq -e '.figures.best_w_bytes > 0 and .figures.best_penalty == 0 and .figures.best_profit == .figures.best_revenue' \
     tuned/tune-journal.json >/dev/null || fail "tune journal: $(cat figures)"
 grep -q 'w\*' tuned/tune-journal.3.svg || fail "the plot does not show the best position"
 # What is worth nothing, but costs, is best kept smallest.
-"$FOREBAY" tune journal --quick --load ycsb_a --values 4M,8M --revenue linear:0 --penalty linear:1 --out "$DIR/tuned" >figures 2>&1
-jq -e '.figures.best_w_bytes == 4194304' tuned/tune-journal.json >/dev/null || fail "tune journal: $(cat figures)"
+"$FOREBAY" tune journal --quick --load ycsb_a --values 256K,4M --revenue linear:0 --penalty linear:1 --out "$DIR/tuned" >figures 2>&1
+jq -e '.figures.best_w_bytes == 262144' tuned/tune-journal.json >/dev/null || fail "tune journal: $(cat figures)"
 code=0
 "$FOREBAY" tune journal --revenue cubic:1 --penalty linear:1 >refused 2>&1 || code=$?
 [[ $code == 2 ]] && grep -q "the forms are" refused || fail "a function of no known form ends with $code: $(cat refused)"
-pass "tune journal finds the best position"
+
+# A running volume, under its own load, is left with the best group size; one without groups is refused.
+make_pair 16M 64M
+serve --write-policy journaled
+"$FOREBAY_STAMP" write --target "nbd:unix:$NBD" --state state --operations 1000000 --threads 4 --seed 1 >stamp.out 2>&1 &
+OWN=($!)
+"$FOREBAY" tune journal db "${CONTROL[@]}" --values 64K,4M --seconds 1.5 --revenue linear:0 --penalty linear:1 --out "$DIR/tuned" \
+    >figures 2>&1 || fail "tune journal db: $(cat figures)"
+jq -e '.figures | .best_w_bytes == 65536 and .best_operations_per_second > 0' tuned/tune-journal.json >/dev/null ||
+    fail "tune journal db: $(cat figures)"
+kill_process "${OWN[0]}"
+OWN=()
+fb set db write-policy=write-back
+refused 2 "no groups" "$FOREBAY" tune journal db "${CONTROL[@]}" --values 64K --revenue linear:1 --penalty linear:1
+stop_daemon
+pass "tune journal finds the best position, of a built-in load and of a running volume"
 
 pass "bench volume and bench policies report their figures ($SECONDS s)"

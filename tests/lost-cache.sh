@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # The cache is thrown away at random instants (P4): PostgreSQL and files that are changed durably, on ext4 with a journal of
 # 8 MiB, on an attached volume. The daemon is killed and the cache file deleted; from then on there is the backing alone.
-# It must mount after the replay of its journal, e2fsck, pg_amcheck and PostgreSQL's checksums must find nothing, and what is there
-# must be a state that there was (tests/clients/dated_work.py: nothing is there that began after something was done that is
-# missing), no older than what `forebay status` had said just before. Under `write-back` the same must find faults.
+# After `forebay recover` it must mount (the file system replays its journal), e2fsck, pg_amcheck and PostgreSQL's checksums must
+# find nothing, and what is there must be a state that there was (tests/clients/dated_work.py: nothing is there that began after
+# something was done that is missing), no older than what `forebay status` had said just before and `recover` says. Under
+# `write-back` recover refuses, and the same must find faults.
 #
 # FOREBAY_INSTANTS is the number of instants for each policy: 2 by default, 30 in `make soak`; POLICIES are those that are tried.
 # Where PostgreSQL does not start the files are looked at all the same.
 source "$(dirname "$0")/harness.sh"
 
 INSTANTS=${FOREBAY_INSTANTS:-2}
-POLICIES=${POLICIES-ordered:completion ordered:barrier}
+POLICIES=${POLICIES-ordered:completion ordered:barrier journaled}
 # Instants within which write-back has to show faults.
 WRITE_BACK_MAX=${FOREBAY_WRITE_BACK:-8}
 CLIENT=$ROOT/tests/clients/dated_work.py
@@ -83,26 +84,37 @@ CONF
     DEVICE=
 }
 
-# as_of STATUS ASKED: the latest time as of which the backing is complete, by what the status said; ASKED is when it was asked.
-as_of() {
+# later TIME KEYS OBJECT: the later one of a time in seconds and of one in RFC 3339 (or null) somewhere in a JSON object.
+later() {
     python3 - "$@" <<'PY'
-import datetime, json, sys
-status, asked = json.loads(sys.argv[1]), float(sys.argv[2])
-point = status["recovery_point"]
+import datetime, functools, json, sys
+at, keys, object = float(sys.argv[1]), sys.argv[2].split("."), json.loads(sys.argv[3])
+point = functools.reduce(lambda o, key: o[key], keys, object)
 point = datetime.datetime.fromisoformat(point.replace("Z", "+00:00")).timestamp() if point else 0.0
-print(max(point, asked - status["staleness_seconds"]))
+print(max(point, at))
 PY
 }
 
-# run_until_lost POLICY ORDER MS_MIN IOPS: load on a fresh volume whose backing takes IOPS operations a second, until at a random
+# policy_flags CHOICE: $FLAGS are those of `forebay serve` for this choice of a policy.
+policy_flags() {
+    case $1 in
+        # Small groups, so that a loss often comes in the middle of one that is being applied.
+        journaled) FLAGS=(--write-policy journaled --group-size "$(any_of 256K 1M 4M)" --group-age "$(any_of 200ms 1s)") ;;
+        *:*) FLAGS=(--write-policy "${1%%:*}" --order "${1#*:}") ;;
+        *) FLAGS=(--write-policy "$1") ;;
+    esac
+}
+
+# run_until_lost CHOICE MS_MIN IOPS: load on a fresh volume whose backing takes IOPS operations a second, until at a random
 # instant, MS_MIN after the load's beginning or later, the cache is lost. $AS_OF is the time as of which the backing said to be.
 run_until_lost() {
-    local client load asked said
+    local client load asked said stale
+    policy_flags "$1"
     cp --sparse=always image backing
     rm -f backing.* cache log
     "$FOREBAY" format cache --size 96M --backing backing >/dev/null
-    serve_plain --cache cache --backing backing --fuse "$DIR/volume" --write-policy "$1" --order "$2" \
-        --decorate "backing:throttle:iops=$4"
+    serve_plain --cache cache --backing backing --fuse "$DIR/volume" "${FLAGS[@]}" \
+        --decorate "backing:throttle:iops=$3"
     attach_device
     mount "$DEVICE" "$MOUNT"
     start_postgres || fail "PostgreSQL does not start: $(tail "$DIR/postgres.log")"
@@ -112,7 +124,7 @@ run_until_lost() {
     load=$!
     OWN+=("$client" "$load")
     await "$PATIENCE" grep -q writing client.out || fail "the client does not write: $(cat client.err)"
-    doze "$3" 6000
+    doze "$2" 6000
     asked=$(date +%s.%N)
     said=$(fb status db --json)
     kill_daemon
@@ -121,11 +133,28 @@ run_until_lost() {
         [[ $said == *'"backing_consistent": true'* || $said == *'"backing_consistent":true'* ]] ||
             fail "the backing was not consistent under $1: $said"
     fi
-    AS_OF=$(as_of "$said" "$asked")
+    stale=$(python3 -c 'import json, sys; print(json.loads(sys.argv[1])["staleness_seconds"])' "$said")
+    AS_OF=$(later "$(python3 -c 'import sys; print(float(sys.argv[1]) - float(sys.argv[2]))' "$asked" "$stale")" recovery_point "$said")
     end_postgres QUIT
     wait "$client" || fail "the client ended with an error: $(cat client.err)"
     wait "$load" || true
     unmount_dead
+}
+
+# recover_backing: a backing gets what its journal has committed, which under `ordered` is nothing. A recovery that is killed is
+# begun anew; one that has ended has nothing left to do.
+recover_backing() {
+    if ((RANDOM % 3 == 0)); then
+        "$FOREBAY" recover backing >/dev/null 2>&1 &
+        OWN=($!)
+        doze 0 30
+        kill_process "${OWN[0]}"
+        OWN=()
+    fi
+    RECOVERED=$("$FOREBAY" recover backing --json) || fail "$WHAT: recover failed"
+    AS_OF=$(later "$AS_OF" as_of.time "$RECOVERED")
+    [[ $("$FOREBAY" recover backing --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["blocks_applied"])') == 0 ]] ||
+        fail "$WHAT: a second recovery finds something to do"
 }
 
 # Whether the backing alone is what it should be, under a loop device or served without its cache, which has to be asked for
@@ -189,11 +218,12 @@ found() { python3 -c 'import json, sys; print(json.loads(sys.argv[1])[sys.argv[2
 make_image
 
 for choice in $POLICIES; do
-    policy=${choice%%:*} order=${choice#*:} missing=0 there=0
+    missing=0 there=0
     for ((instant = 1; instant <= INSTANTS; instant++)); do
         WHAT="$choice, instant $instant"
         FOUND=
-        run_until_lost "$policy" "$order" 1000 "$(any_of 300 1000 3000)"
+        run_until_lost "$choice" 1000 "$(any_of 300 1000 3000)"
+        recover_backing
         judge
         [[ ! -s faults ]] || fail "$WHAT: $(cat faults)"
         there=$((there + $(found there))) missing=$((missing + $(found missing)))
@@ -209,7 +239,8 @@ broken=0 tried=0
 while ((tried < WRITE_BACK_MAX && (broken == 0 || ${FOREBAY_INSTANTS:-0} > 2))); do
     tried=$((tried + 1))
     FOUND=
-    run_until_lost write-back barrier 3500 120
+    run_until_lost write-back 3500 120
+    refused 3 "not consistent" "$FOREBAY" recover backing
     judge
     note "write-back, instant $tried: ${FOUND:-nothing could be looked at}"
     if [[ -s faults ]]; then

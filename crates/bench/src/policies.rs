@@ -1,10 +1,12 @@
 //! `forebay bench policies`: the write policies side by side under the loads of FAST'13 (Figure 12), and how they depend on the
-//! size of the cache (Figure 13).
+//! size of the cache (Figure 13) and of groups (Figure 14).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::contender::{BASE, Contender, contenders};
+use forebay_policy::WritePolicy;
+
+use crate::contender::{BASE, Contender, contenders, journaled};
 use crate::loads::Kind;
 use crate::plot::Plot;
 use crate::postgresql::PostgreSql;
@@ -16,6 +18,14 @@ use crate::{BenchError, Options};
 const CACHE_PERCENT: u64 = 80;
 /// The load of the paper's Figure 13.
 const SIZED: Kind = Kind::FileServer;
+/// The load of the paper's Figure 14.
+const GROUPED: Kind = Kind::PostMark;
+
+/// The name of `journaled` with groups of so many percent of the working set.
+fn grouped(percent: u64) -> String {
+    format!("group_{percent}_percent_journaled")
+}
+
 /// The name of the load that is a real database.
 const POSTGRESQL: &str = "tpcc_postgresql";
 
@@ -30,6 +40,8 @@ struct Plan {
     rounds: u32,
     /// Sizes of the cache, in percent of the working set, beside [`CACHE_PERCENT`].
     cache_percents: &'static [u64],
+    /// Sizes of groups, in percent of the working set.
+    group_percents: &'static [u64],
 }
 
 impl Plan {
@@ -40,11 +52,13 @@ impl Plan {
                 scale: Scale { working_set: 24 << 20, warm: ms(300), time: ms(350) },
                 rounds: 1,
                 cache_percents: &[40, 120],
+                group_percents: &[2, 40],
             },
             false => Self {
                 scale: Scale { working_set: 256 << 20, warm: ms(5000), time: ms(5000) },
                 rounds: 2,
                 cache_percents: &[10, 20, 40, 60, 120],
+                group_percents: &[1, 2, 5, 10, 40],
             },
         }
     }
@@ -69,6 +83,13 @@ impl Measured {
     fn backing_ratio(&self) -> f64 {
         let (to, of) =
             self.0.iter().fold((0, 0), |sums, o| (sums.0 + o.backing_bytes, sums.1 + o.acknowledged_bytes));
+        to as f64 / (of as f64).max(1.0)
+    }
+
+    /// Bytes to the journal for each byte acknowledged.
+    fn journal_ratio(&self) -> f64 {
+        let sums = |sums: (u64, u64), o: &Outcome| (sums.0 + o.journal_bytes, sums.1 + o.acknowledged_bytes);
+        let (to, of) = self.0.iter().fold((0, 0), sums);
         to as f64 / (of as f64).max(1.0)
     }
 
@@ -120,7 +141,7 @@ fn postgresql(options: &Options) -> Result<Option<PostgreSql>, BenchError> {
 pub fn policies(options: &Options) -> Result<Report, BenchError> {
     let plan = Plan::new(options.quick);
     let mut results = Results(BTreeMap::new());
-    let contenders = contenders();
+    let contenders = contenders(plan.scale.working_set);
     if let Some(database) = postgresql(options)? {
         for contender in &contenders {
             let outcome =
@@ -139,6 +160,10 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
         }
         for percent in plan.cache_percents {
             contenders.iter().try_for_each(|c| measure(SIZED, *percent, c))?;
+        }
+        for percent in plan.group_percents {
+            let contender = journaled(plan.scale.working_set, *percent);
+            measure(GROUPED, CACHE_PERCENT, &Contender { name: grouped(*percent), ..contender })?;
         }
     }
     Ok(report(&results, &contenders, &plan, options.quick))
@@ -159,19 +184,22 @@ fn report(results: &Results, contenders: &[Contender], plan: &Plan, quick: bool)
                 figures.insert(format!("{load}_{name}_staleness_seconds"), measured.staleness_seconds_max());
             }
             figures.insert(format!("{load}_{name}_backing_bytes_ratio"), measured.backing_ratio());
+            if contender.settings.write_policy == WritePolicy::Journaled {
+                figures.insert(format!("{load}_{name}_journal_bytes_ratio"), measured.journal_ratio());
+            }
         }
         if !bars.is_empty() {
             charts.push((format!("{load}: operations a second against write-through (Figure 12)"), bars));
         }
     }
-    let sizes = sizes(results, contenders, plan, &mut figures);
+    let plots = vec![sizes(results, contenders, plan, &mut figures), groups(results, plan, &mut figures)];
     let how = if quick { "one short round" } else { "medians of the rounds" };
     let title = format!(
         "Write policies in front of a store with an access time of 2 ms, cache {CACHE_PERCENT} % of the working set, relative to \
          write-through, in turn in one run ({how})"
     );
     let tables = vec![beside_the_paper(results, contenders)];
-    Report { name: "policies", title, figures, charts, plots: vec![sizes], tables }
+    Report { name: "policies", title, figures, charts, plots, tables }
 }
 
 /// The paper's Figure 13, whose numbers join the figures.
@@ -196,6 +224,33 @@ fn sizes(results: &Results, contenders: &[Contender], plan: &Plan, figures: &mut
         x_label: "cache, % of the working set".into(),
         y_label: format!("against write-through at {CACHE_PERCENT} %"),
         lines,
+        mark: None,
+    }
+}
+
+/// The paper's Figure 14, whose numbers join the figures: between write-through and write-back.
+fn groups(results: &Results, plan: &Plan, figures: &mut Figures) -> Plot {
+    let load = GROUPED.name();
+    let mut points = Vec::new();
+    for percent in plan.group_percents {
+        let name = grouped(*percent);
+        let Some(ratio) = results.of_base(load, CACHE_PERCENT, &name) else { continue };
+        let Some(measured) = results.of(load, CACHE_PERCENT, &name) else { continue };
+        figures.insert(format!("{load}_{name}_of_{BASE}"), ratio);
+        figures.insert(format!("{load}_{name}_staleness_seconds"), measured.staleness_seconds_max());
+        points.push((*percent as f64, ratio));
+    }
+    let level = |name: &str| {
+        let ratio = results.of_base(load, CACHE_PERCENT, name).unwrap_or_default();
+        let ends = [points.first(), points.last()].into_iter().flatten();
+        ends.map(|p| (p.0, ratio)).collect::<Vec<_>>()
+    };
+    let (back, through) = (level("write_back"), level(BASE));
+    Plot {
+        title: format!("{load}: sensitivity to the size of groups (Figure 14)"),
+        x_label: "group, % of the working set".into(),
+        y_label: "against write-through".into(),
+        lines: vec![("journaled".into(), points), ("write_back".into(), back), (BASE.into(), through)],
         mark: None,
     }
 }

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::BenchError;
 use crate::contender::Contender;
 use crate::daemon::Daemon;
-use crate::run::{Outcome, Staleness, backing_spec, cache_spec};
+use crate::run::{Outcome, Staleness, backing_spec, cache_spec, journal_spec};
 
 /// Warehouses, of about 6 MB each.
 const WAREHOUSES: u32 = 20;
@@ -192,12 +192,15 @@ impl PostgreSql {
     ) -> Result<Outcome, BenchError> {
         let (cache, backing) = (self.dir.join("pg-cache"), self.dir.join("pg-backing"));
         let label = self.dir.join(format!("pg-backing{}", forebay_host::LABEL_SUFFIX));
-        for old in [&cache, &backing, &label] {
+        let journal = backing.with_extension("log");
+        for old in [&cache, &backing, &label, &journal] {
             // It is there from the second time on.
             let _ = fs::remove_file(old);
         }
         call("cp", &["--sparse=always", path(&self.image)?, path(&backing)?])?;
         let (cache_device, backing_device) = (cache_spec(&cache)?, backing_spec(&backing)?);
+        let mut flags = contender.flags();
+        flags.push(("journal", journal_spec(&backing)?.to_string()));
         let options = FormatOptions {
             cache: forebay_device::DeviceSpec::Path(cache),
             backing: forebay_device::DeviceSpec::Path(backing),
@@ -208,8 +211,7 @@ impl PostgreSql {
             force: false,
         };
         format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
-        let mut daemon =
-            Daemon::start(forebay, &self.dir, &cache_device, &backing_device, true, &contender.flags())?;
+        let mut daemon = Daemon::start(forebay, &self.dir, &cache_device, &backing_device, true, &flags)?;
         let device = daemon.attach()?;
         let _mounted = Mounted::new(path(&device)?, &self.mount(), false)?;
         let _server = Server::start(self)?;
@@ -221,6 +223,7 @@ impl PostgreSql {
         Ok(Outcome {
             per_second,
             backing_bytes: figure("bytes_to_backing") + figure("dirty_bytes"),
+            journal_bytes: figure("bytes_to_journal"),
             acknowledged_bytes: figure("bytes_acknowledged"),
             staleness: Staleness { seconds_max: stale, ..Staleness::default() },
         })

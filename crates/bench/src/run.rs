@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_device::DeviceSpec;
-use forebay_host::{FormatOptions, Volume, VolumeConfig, format};
+use forebay_host::{FormatOptions, JournalChoice, Volume, VolumeConfig, format};
 use forebay_policy::Settings;
 
 use crate::BenchError;
@@ -44,6 +44,8 @@ pub(crate) struct Outcome {
     pub(crate) per_second: f64,
     /// Bytes that the backing has got or still has to get.
     pub(crate) backing_bytes: u64,
+    /// Bytes that the journal on the backing's side has got.
+    pub(crate) journal_bytes: u64,
     /// Bytes of writes acknowledged.
     pub(crate) acknowledged_bytes: u64,
     /// Acknowledged data that the backing lacked, on average and at most, in seconds and bytes.
@@ -72,6 +74,11 @@ pub(crate) fn backing_spec(path: &Path) -> Result<DeviceSpec, BenchError> {
 /// A file as the emulated cache.
 pub(crate) fn cache_spec(path: &Path) -> Result<DeviceSpec, BenchError> {
     spec(CACHE, path, CACHE_SETTINGS)
+}
+
+/// A file for the journal on the backing's side: an export of its own of a store that is like the backing.
+pub(crate) fn journal_spec(backing: &Path) -> Result<DeviceSpec, BenchError> {
+    backing_spec(&backing.with_extension("log"))
 }
 
 fn forebay(error: impl std::fmt::Display) -> BenchError {
@@ -106,6 +113,7 @@ fn open(dir: &Path, volume_bytes: u64, cache_bytes: u64, settings: Settings) -> 
     format(&options, &mut |_, _| {}).map_err(forebay)?;
     let mut config = VolumeConfig::new("bench", Some(cache_spec(&cache)?), backing_spec(&backing)?);
     config.settings = settings;
+    config.journal = JournalChoice::At(journal_spec(&backing)?);
     Volume::open(config).map_err(forebay)
 }
 
@@ -157,6 +165,7 @@ pub(crate) fn run(
     // What is dirty has to go to the backing, too: from a cache that was never full nothing would have gone there yet.
     let status = handle.status();
     outcome.backing_bytes = status.bytes_to_backing + status.dirty_bytes;
+    outcome.journal_bytes = status.bytes_to_journal;
     outcome.acknowledged_bytes = status.bytes_acknowledged;
     Ok(outcome)
 }

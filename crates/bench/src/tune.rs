@@ -18,6 +18,8 @@ use crate::run::{Outcome, Scale, Staleness, run};
 /// What is turned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knob {
+    /// The size at which a group is committed under `journaled`: the paper's journal.
+    GroupSize,
     /// The cache of a volume under `ordered` (order by barriers): the most that its backing may be behind.
     CacheSize,
 }
@@ -26,7 +28,18 @@ impl Knob {
     /// Its name and unit.
     pub const fn label(self) -> &'static str {
         match self {
+            Self::GroupSize => "group, bytes",
             Self::CacheSize => "cache, bytes",
+        }
+    }
+
+    /// Positions, in percent of a load's working set.
+    const fn percents(self, quick: bool) -> &'static [u64] {
+        match (self, quick) {
+            (Self::GroupSize, true) => &[2, 10, 40],
+            (Self::GroupSize, false) => &[1, 2, 5, 10, 20, 30, 40],
+            (Self::CacheSize, true) => &[20, 40, 80, 120],
+            (Self::CacheSize, false) => &[5, 10, 20, 40, 60, 80, 120, 160],
         }
     }
 }
@@ -93,6 +106,9 @@ impl Worth {
     }
 }
 
+/// The cache in percent of the working set, where it is not what is turned.
+const CACHE_PERCENT: u64 = 80;
+
 /// Built-in loads by name.
 pub fn load_names() -> Vec<&'static str> {
     Kind::ALL.iter().map(|kind| kind.name()).collect()
@@ -110,11 +126,6 @@ impl Plan {
         let (working_set, warm, time, rounds) =
             if quick { (24 << 20, ms(300), ms(400), 1) } else { (256 << 20, ms(5000), ms(5000), 3) };
         Self { scale: Scale { working_set, warm, time }, rounds }
-    }
-
-    /// Positions of the knob, in percent of the working set.
-    fn percents(quick: bool) -> &'static [u64] {
-        if quick { &[20, 40, 80, 120] } else { &[5, 10, 20, 40, 60, 80, 120, 160] }
     }
 }
 
@@ -135,7 +146,7 @@ pub fn measure_load(
         || BenchError::Forebay(format!("'{load}' is not a load; known are {}", load_names().join(", ")));
     let kind = Kind::ALL.into_iter().find(|kind| kind.name() == load).ok_or_else(known)?;
     let plan = Plan::new(quick);
-    let own = || Plan::percents(quick).iter().map(|p| (plan.scale.working_set * p / 100) as f64).collect();
+    let own = || knob.percents(quick).iter().map(|p| (plan.scale.working_set * p / 100) as f64).collect();
     let mut values: Vec<f64> = if values.is_empty() { own() } else { values.to_vec() };
     values.sort_by(f64::total_cmp);
     let mut outcomes: BTreeMap<usize, Vec<Outcome>> = BTreeMap::new();
@@ -156,12 +167,39 @@ pub fn measure_load(
 }
 
 fn one(scratch: &Path, kind: Kind, knob: Knob, w: f64, scale: Scale) -> Result<Outcome, BenchError> {
-    match knob {
-        Knob::CacheSize => {
-            let settings =
-                Settings { write_policy: WritePolicy::Ordered, order: Order::Barrier, ..Settings::default() };
-            run(scratch, kind, settings, w as u64, scale)
-        }
+    let bytes = w as u64;
+    let (settings, cache_bytes) = match knob {
+        Knob::GroupSize => (grouped(bytes), scale.working_set * CACHE_PERCENT / 100),
+        Knob::CacheSize => (
+            Settings { write_policy: WritePolicy::Ordered, order: Order::Barrier, ..Settings::default() },
+            bytes,
+        ),
+    };
+    run(scratch, kind, settings, cache_bytes, scale)
+}
+
+/// Settings under which groups are as large as that.
+fn grouped(group_bytes: u64) -> Settings {
+    Settings { write_policy: WritePolicy::Journaled, group_bytes, ..Settings::default() }
+}
+
+/// Sums up the staleness that was seen while throughput was measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    seconds_max: f64,
+    bytes_max: f64,
+}
+
+impl Seen {
+    /// The backing is behind by so many seconds and bytes now.
+    pub fn look(&mut self, seconds: f64, bytes: f64) {
+        self.seconds_max = self.seconds_max.max(seconds);
+        self.bytes_max = self.bytes_max.max(bytes);
+    }
+
+    /// All that was seen at a position.
+    pub fn point(&self, w: f64, per_second: f64) -> Point {
+        Point { w, per_second, stale_seconds: self.seconds_max, stale_bytes: self.bytes_max }
     }
 }
 

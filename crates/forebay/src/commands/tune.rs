@@ -1,14 +1,20 @@
 //! `forebay tune`: find the setting that is worth most.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use forebay_bench::tune::{Knob, Point, StaleBy, Worth, load_names, measure_load, report};
+use forebay_bench::tune::{Knob, Point, Seen, StaleBy, Worth, load_names, measure_load, report};
 use forebay_bench::{BenchError, Function, number};
-use forebay_control::FailureKind;
+use forebay_control::{Answer, FailureKind, Request, VolumeStatus};
 
+use super::ask;
 use crate::cli::{Failure, Outcome};
 use crate::output::print;
+use crate::volume_name;
+
+/// How often a running volume is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What can be tuned.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -20,6 +26,8 @@ pub enum What {
 /// What is turned to find out.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Turned {
+    /// The size at which a group is committed under `journaled`
+    GroupSize,
     /// The cache of an `ordered` volume, which bounds its staleness
     CacheSize,
 }
@@ -27,6 +35,7 @@ pub enum Turned {
 impl From<Turned> for Knob {
     fn from(turned: Turned) -> Self {
         match turned {
+            Turned::GroupSize => Self::GroupSize,
             Turned::CacheSize => Self::CacheSize,
         }
     }
@@ -67,6 +76,19 @@ pub struct Args {
     /// What to tune
     what: What,
 
+    /// A running volume with write-policy=journaled, under the load that it has; without it, a built-in load is measured on a
+    /// volume made for it. The volume is left with the best group size
+    #[arg(value_parser = volume_name::parse, requires = "values")]
+    name: Option<String>,
+
+    /// The daemon's control socket, if not the default one
+    #[arg(long, value_name = "SOCKET", requires = "name")]
+    control: Option<PathBuf>,
+
+    /// How long a running volume is looked at, in seconds for each position; the first third is not counted
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds, requires = "name")]
+    seconds: f64,
+
     /// What so many operations a second are worth
     #[arg(long, value_name = "FUNCTION")]
     revenue: Function,
@@ -80,11 +102,11 @@ pub struct Args {
     penalty_of: PenaltyOf,
 
     /// The built-in load (docs/reference/benchmarks.md, policies)
-    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(load_names()), default_value = "postmark")]
+    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(load_names()), default_value = "postmark", conflicts_with = "name")]
     load: String,
 
     /// What is turned
-    #[arg(long, value_enum, default_value = "cache-size")]
+    #[arg(long, value_enum, default_value = "group-size", conflicts_with = "name")]
     knob: Turned,
 
     /// Positions of the knob; by default some between a twentieth and one and a half of the load's working set
@@ -92,7 +114,7 @@ pub struct Args {
     values: Vec<f64>,
 
     /// A first impression, in a few seconds
-    #[arg(long)]
+    #[arg(long, conflicts_with = "name")]
     quick: bool,
 
     /// Where to work and to leave the report
@@ -108,23 +130,103 @@ fn failed(e: &BenchError) -> Failure {
     Failure::new(FailureKind::Failed, e.to_string())
 }
 
+fn seconds(text: &str) -> Result<f64, String> {
+    number(text)
+        .filter(|n| (1.0..=86_400.0).contains(n))
+        .ok_or_else(|| format!("'{text}' is not from 1 to 86400"))
+}
+
 /// Measures, writes the report and prints it.
 pub fn run(args: Args) -> Outcome {
     let What::Journal = args.what;
-    let system =
-        |doing: &str, e: std::io::Error| Failure::new(FailureKind::Failed, format!("cannot {doing}: {e}"));
-    let scratch = args.out.join("scratch");
-    std::fs::create_dir_all(&scratch).map_err(|e| system(&format!("make {}", scratch.display()), e))?;
     let knob = Knob::from(args.knob);
-    let tell = |p: &Point| {
-        tracing::info!(w = p.w, per_second = p.per_second, stale_seconds = p.stale_seconds, "measured")
+    let (what, points) = match &args.name {
+        Some(name) => {
+            let volume = Running { name, control: args.control.as_ref() };
+            (format!("Volume {name}"), volume.measure(&args.values, Duration::from_secs_f64(args.seconds))?)
+        }
+        None => (format!("Load {}", args.load), built_in(&args, knob)?),
     };
-    let measured = measure_load(&scratch, &args.load, knob, &args.values, args.quick, tell);
-    // Large files are not left behind, whatever came out.
-    std::fs::remove_dir_all(&scratch).map_err(|e| system(&format!("remove {}", scratch.display()), e))?;
-    let points = measured.map_err(|e| failed(&e))?;
     let worth = Worth { revenue: args.revenue, penalty: args.penalty, stale_by: args.penalty_of.into() };
-    let report = report(&points, knob.label(), &format!("Load {}", args.load), &worth);
+    if let (Some(name), Some(best)) = (&args.name, worth.best(&points)) {
+        Running { name, control: args.control.as_ref() }.turn(best.w)?;
+    }
+    let report = report(&points, knob.label(), &what, &worth);
     report.write(&args.out).map_err(|e| failed(&e))?;
     print(&report.text())
+}
+
+fn tell(point: &Point) {
+    let Point { w, per_second, stale_seconds, .. } = *point;
+    tracing::info!(w, per_second, stale_seconds, "measured");
+}
+
+fn built_in(args: &Args, knob: Knob) -> Result<Vec<Point>, Failure> {
+    let system = |doing: &str, path: &Path, e: std::io::Error| {
+        Failure::new(FailureKind::Failed, format!("cannot {doing} {}: {e}", path.display()))
+    };
+    let scratch = args.out.join("scratch");
+    std::fs::create_dir_all(&scratch).map_err(|e| system("make", &scratch, e))?;
+    let measured = measure_load(&scratch, &args.load, knob, &args.values, args.quick, tell);
+    // Large files are not left behind, whatever came out.
+    std::fs::remove_dir_all(&scratch).map_err(|e| system("remove", &scratch, e))?;
+    measured.map_err(|e| failed(&e))
+}
+
+/// A volume that a daemon serves.
+struct Running<'a> {
+    name: &'a str,
+    control: Option<&'a PathBuf>,
+}
+
+impl Running<'_> {
+    fn ask(&self, request: &Request) -> Result<Answer, Failure> {
+        ask(self.name, self.control.cloned(), request, |_| {})
+    }
+
+    fn status(&self) -> Result<VolumeStatus, Failure> {
+        let answer = self.ask(&Request::Status { volume: Some(self.name.to_owned()) })?;
+        let volume = match answer {
+            Answer::Volumes(volumes) => volumes.into_iter().next(),
+            _ => None,
+        };
+        volume.ok_or_else(|| {
+            Failure::new(FailureKind::Failed, format!("the daemon does not say how '{}' is", self.name))
+        })
+    }
+
+    fn turn(&self, w: f64) -> Outcome {
+        let settings = vec![("group-size".to_owned(), format!("{w:.0}"))];
+        self.ask(&Request::Set { volume: self.name.to_owned(), settings }).map(drop)
+    }
+
+    fn measure(&self, values: &[f64], time: Duration) -> Result<Vec<Point>, Failure> {
+        let policy = self.status()?.write_policy;
+        if policy != "journaled" {
+            let sentence = format!(
+                "volume '{0}' has the write policy {policy}, which has no groups; `forebay set {0} write-policy=journaled` gives it some",
+                self.name
+            );
+            return Err(Failure::new(FailureKind::Usage, sentence));
+        }
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        sorted.into_iter().map(|w| self.point(w, time)).collect()
+    }
+
+    fn point(&self, w: f64, time: Duration) -> Result<Point, Failure> {
+        self.turn(w)?;
+        std::thread::sleep(time / 3);
+        let (start, before) = (Instant::now(), self.status()?);
+        let (mut seen, mut now) = (Seen::default(), before.clone());
+        while start.elapsed() < time * 2 / 3 {
+            std::thread::sleep(LOOK_EVERY);
+            now = self.status()?;
+            seen.look(now.staleness_seconds, now.staleness_bytes as f64);
+        }
+        let done = (now.reads + now.writes).saturating_sub(before.reads + before.writes);
+        let point = seen.point(w, done as f64 / start.elapsed().as_secs_f64());
+        tell(&point);
+        Ok(point)
+    }
 }
