@@ -173,7 +173,9 @@ impl Engine {
     fn journal_count_open(&mut self, after: Seq) {
         let open = self.segments.dirty_after(after).count() as u64;
         self.journal.open_blocks = open;
-        self.journal.open_since = (open > 0).then_some(self.now);
+        // What is left may have waited for long: its age is that of its oldest write, not that of the group's beginning.
+        let oldest = || Nanos(self.time_of(after).saturating_sub(self.wall_offset_ns));
+        self.journal.open_since = (open > 0).then(oldest);
     }
 
     /// A group that a replay could write again holds one of the blocks.
