@@ -182,7 +182,7 @@ impl Engine {
     pub(crate) fn journal_holds(&self, range: BlockRange) -> bool {
         let within = |block: &BlockNo| range.contains(*block);
         let under_way = self.journal.group.iter().flat_map(|g| g.descriptor.entries.iter().map(|e| &e.block));
-        let held = self.journal.ring.iter().flat_map(|g| &g.blocks).chain(under_way).any(|b| within(b));
+        let held = self.journal.ring.iter().flat_map(|g| &g.blocks).chain(under_way).any(within);
         held && !self.mutant(Mutation::JournalForgetsHeld)
     }
 

@@ -104,7 +104,7 @@ impl Replay {
     }
 
     /// What to do next.
-    pub fn next(&mut self) -> Step {
+    pub fn step(&mut self) -> Step {
         match self.phase {
             Phase::Check | Phase::Apply => match self.writes.pop() {
                 Some(op) => Step::Backing(op),
@@ -170,7 +170,7 @@ impl Replay {
     fn take(&mut self, data: &Buf) -> Result<(), DamagedGroup> {
         if self.group.is_none() {
             self.descriptor.extend_from_slice(data);
-            let whole = Group::descriptor_bytes_of(&self.descriptor).map_err(|e| self.damage(&e))?;
+            let whole = Group::descriptor_bytes_of(&self.descriptor).map_err(|e| self.damage(e))?;
             self.at += data.len() as u64;
             if self.descriptor.len() as u64 == whole {
                 self.take_descriptor()?;
@@ -186,14 +186,14 @@ impl Replay {
     fn take_descriptor(&mut self) -> Result<(), DamagedGroup> {
         let descriptor = std::mem::take(&mut self.descriptor);
         let begins = self.at - descriptor.len() as u64;
-        let group = Group::decode(&descriptor).map_err(|e| self.damage(&e))?;
+        let group = Group::decode(&descriptor).map_err(|e| self.damage(e))?;
         let ours = group.cache_id == self.head.cache_id && group.generation <= self.head.generation;
         let blocks = self.head.volume_bytes.div_ceil(BLOCK_BYTES);
         if !ours || group.position != begins || begins + group.bytes() > self.head.head {
-            return Err(self.damage(&FormatError::Field("cache, run or position")));
+            return Err(self.damage(FormatError::Field("cache, run or position")));
         }
         if group.entries.last().is_some_and(|e| e.block.0 >= blocks) {
-            return Err(self.damage(&FormatError::Field("block")));
+            return Err(self.damage(FormatError::Field("block")));
         }
         if self.phase == Phase::Check {
             self.moments.push(group.moment.clone());
@@ -208,7 +208,7 @@ impl Replay {
     fn take_data(&mut self, data: &Buf) -> Result<(), DamagedGroup> {
         let mut at = 0;
         while at < data.len() {
-            let Some(entry) = self.entry() else { return Err(self.damage(&FormatError::Truncated)) };
+            let Some(entry) = self.entry() else { return Err(self.damage(FormatError::Truncated)) };
             let block = data.slice(at, BLOCK_BYTES as usize);
             if block_checksum(entry.block, entry.seq, &block) != entry.checksum {
                 let offset = self.head.offset_of(self.at + at as u64);
@@ -343,7 +343,7 @@ mod tests {
             let mut replay =
                 Replay::new(Head::newest(&self.journal[..JOURNAL_RING_OFFSET as usize]).unwrap());
             for _ in 0..steps {
-                let Some(read) = self.step(replay.next()) else { break };
+                let Some(read) = self.step(replay.step()) else { break };
                 replay.done(read.as_ref())?;
             }
             Ok(replay.blocks_applied())

@@ -173,7 +173,7 @@ impl Journal {
     ) -> Result<(), HostError> {
         loop {
             const DOING: &str = "bringing the backing to a consistent state";
-            let read = match replay.next() {
+            let read = match replay.step() {
                 Step::End => return Ok(()),
                 Step::Backing(op) => bench.run(backing, DOING, op)?,
                 Step::Journal(op) => self.run(bench, backing, DOING, op)?,

@@ -50,7 +50,7 @@ impl World {
         let mut image = image.to_vec();
         let mut replay = Replay::new(head);
         loop {
-            let (step, at) = match replay.next() {
+            let (step, at) = match replay.step() {
                 Step::End => return Ok(Some(image)),
                 Step::Journal(op) => (op, self.journal_offset()),
                 Step::Backing(op) => (op, 0),
@@ -92,7 +92,7 @@ impl World {
         if let Some(head) = found.clone().filter(|head| ours(head) && head.tail < head.head) {
             let mut replay = Replay::new(head);
             loop {
-                let (op, at) = match replay.next() {
+                let (op, at) = match replay.step() {
                     Step::End => break,
                     Step::Journal(op) => (op, self.journal_offset()),
                     Step::Backing(op) => (op, 0),
