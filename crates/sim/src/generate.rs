@@ -158,13 +158,13 @@ fn choose_order(plan: &mut Plan, options: Options) {
             Order::Barrier if random.percent(changes) => Order::Completion,
             order => order,
         };
-        settings.group_bytes = *random.pick(&[BLOCK, 4 * BLOCK, 16 * BLOCK, 100 * BLOCK]);
-        settings.group_age_ms = *random.pick(&[1, 5, 50, 5000]);
         if settings.write_policy == WritePolicy::WriteBack && !random.percent(strays) {
-            settings.write_policy = match random.percent(journaled) {
-                true => WritePolicy::Journaled,
-                false => WritePolicy::Ordered,
-            };
+            settings.write_policy = WritePolicy::Ordered;
+            if random.percent(journaled) {
+                settings.write_policy = WritePolicy::Journaled;
+                settings.group_bytes = *random.pick(&[BLOCK, 4 * BLOCK, 16 * BLOCK, 100 * BLOCK]);
+                settings.group_age_ms = *random.pick(&[1, 5, 50, 5000]);
+            }
         }
     }
 }
