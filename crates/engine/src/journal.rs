@@ -219,6 +219,8 @@ impl Engine {
             self.journal.paused_until = None;
         }
         if self.journal.paused_until.is_none() {
+            // A group that is given up makes place for the next one.
+            self.group_go_on();
             self.group_start_if_due();
             self.group_go_on();
             self.head_write_if_due();
