@@ -187,13 +187,12 @@ impl Engine {
     }
 
     /// Whether no replay would change the backing, and nobody would take it for consistent; sees to it.
-    pub(crate) fn journal_is_renounced(&mut self) -> bool {
+    pub(crate) fn journal_is_renounced(&self) -> bool {
         if !self.journal.exists() {
             return true;
         }
         let says = self.journal.durable.as_ref().is_some_and(|head| head.consistent);
-        let renounced = !says && !self.journal.uncertain && self.journal.is_empty();
-        renounced || self.mutant(Mutation::JournalForgetsToRenounce)
+        !says && !self.journal.uncertain && self.journal.is_empty()
     }
 
     /// The log is to become void: from here on the backing has everything, and the journal is of no use. Whether it is empty.

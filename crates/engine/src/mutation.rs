@@ -93,8 +93,6 @@ mutations! {
     JournalHeadVolatile,
     /// A bypass does not wait for groups that hold its blocks and could be done again.
     JournalForgetsHeld,
-    /// Something is destaged out of order before the journal durably says so and is empty.
-    JournalForgetsToRenounce,
     /// A group takes the version of a block that is current, whatever the group ends with.
     JournalTakesCurrent,
     /// A group takes along what the next record holds of it, but not wholly.
