@@ -449,7 +449,7 @@ impl Engine {
                 false => self.log_tick(true),
             }
         }
-        (renounced || self.mutant(Mutation::OrderForgetsToRenounce)) && journal
+        renounced && journal || self.mutant(Mutation::OrderForgetsToRenounce)
     }
 
     /// Where the largest set ends that begins behind `progress` and of whose records none depends on another, or all of which
