@@ -37,6 +37,17 @@ pub enum DeviceOp {
 }
 
 impl DeviceOp {
+    /// The same operation so many bytes further on, for what lies at an offset of its device.
+    #[must_use]
+    pub fn moved(self, by: u64) -> Self {
+        match self {
+            Self::Read { offset, len } => Self::Read { offset: offset + by, len },
+            Self::Write { offset, bufs, durable } => Self::Write { offset: offset + by, bufs, durable },
+            Self::Zero { offset, len, unmap } => Self::Zero { offset: offset + by, len, unmap },
+            Self::Flush => Self::Flush,
+        }
+    }
+
     /// Bytes that a write carries; 0 for other operations.
     pub fn write_bytes(&self) -> u64 {
         match self {

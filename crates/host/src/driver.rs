@@ -23,7 +23,6 @@ use crate::core::Core;
 use crate::devices::{Devices, refine};
 use crate::error::HostError;
 use crate::handle::Shared;
-use crate::journal::moved;
 use crate::queue::{CommandDone, Ending, Incoming, Message, bytes_of};
 use crate::superblocks::Bench;
 
@@ -244,7 +243,7 @@ impl Driver {
     fn start(&mut self, tag: u64, role: Role, op: DeviceOp, now: Nanos) {
         self.under_way += 1;
         match self.devices.role(role) {
-            Some((device, offset)) => device.submit(tag, moved(op, offset), now),
+            Some((device, offset)) => device.submit(tag, op.moved(offset), now),
             None => self
                 .done
                 .push((tag, Err(IoError::new(ErrorKind::Unsupported, "device of a volume without it")))),

@@ -105,7 +105,7 @@ impl Journal {
         doing: &'static str,
         op: DeviceOp,
     ) -> Result<Option<Buf>, HostError> {
-        let op = moved(op, self.offset);
+        let op = op.moved(self.offset);
         match &mut self.device {
             Some(device) => bench.run(&mut **device, doing, op),
             None => bench.run(backing, doing, op),
@@ -202,16 +202,6 @@ impl Journal {
             false if identities.label.as_ref().is_some_and(|label| label.journal_run == 0) => Ok(()),
             false => Err(HostError::ForeignJournal { journal: self.name.clone() }),
         }
-    }
-}
-
-/// The operation, on the device that the journal lies on at this offset.
-pub(crate) fn moved(op: DeviceOp, by: u64) -> DeviceOp {
-    match op {
-        DeviceOp::Read { offset, len } => DeviceOp::Read { offset: offset + by, len },
-        DeviceOp::Write { offset, bufs, durable } => DeviceOp::Write { offset: offset + by, bufs, durable },
-        DeviceOp::Zero { offset, len, unmap } => DeviceOp::Zero { offset: offset + by, len, unmap },
-        DeviceOp::Flush => DeviceOp::Flush,
     }
 }
 

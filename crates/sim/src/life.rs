@@ -81,16 +81,6 @@ const fn ended(role: Role, id: IoId) -> Due {
     }
 }
 
-/// An operation on the journal as one of the device that it lies on.
-fn moved(op: DeviceOp, by: u64) -> DeviceOp {
-    match op {
-        DeviceOp::Read { offset, len } => DeviceOp::Read { offset: offset + by, len },
-        DeviceOp::Write { offset, bufs, durable } => DeviceOp::Write { offset: offset + by, bufs, durable },
-        DeviceOp::Zero { offset, len, unmap } => DeviceOp::Zero { offset: offset + by, len, unmap },
-        DeviceOp::Flush => DeviceOp::Flush,
-    }
-}
-
 /// One life of the process.
 pub struct Life<'w, S> {
     /// The world in which it takes place.
@@ -273,7 +263,7 @@ impl<'w, S: Subject> Life<'w, S> {
             Role::Backing | Role::Journal => &mut self.world.backing,
         };
         wall::check(device, id, role, &op, &layout, volume_bytes)?;
-        let op = if role == Role::Journal { moved(op, journal) } else { op };
+        let op = if role == Role::Journal { op.moved(journal) } else { op };
         let ns = device.submit(id, op, self.world.steps).0;
         if device.emulate(self.now) {
             self.arm(role);
