@@ -186,13 +186,15 @@ impl Engine {
         held && !self.mutant(Mutation::JournalForgetsHeld)
     }
 
-    /// Whether no replay would change the backing, and nobody would take it for consistent; sees to it.
+    /// Whether no replay would change the backing, and nobody would take it for consistent. The head follows what the order
+    /// claims by itself.
     pub(crate) fn journal_is_renounced(&self) -> bool {
         if !self.journal.exists() {
             return true;
         }
         let says = self.journal.durable.as_ref().is_some_and(|head| head.consistent);
         !says && !self.journal.uncertain && self.journal.is_empty()
+            || self.mutant(Mutation::JournalForgetsToRenounce)
     }
 
     /// The log is to become void: from here on the backing has everything, and the journal is of no use. Whether it is empty.
@@ -416,7 +418,11 @@ impl Engine {
                     if self.planted.is(Mutation::JournalSkipsFlush) {
                         return self.group_flush_done(Ok(None));
                     }
-                    return self.io(Role::Journal, DeviceOp::Flush, Class::Background, IoOwner::GroupFlush);
+                    let role = match self.planted.is(Mutation::JournalFlushesBacking) {
+                        true => Role::Backing,
+                        false => Role::Journal,
+                    };
+                    return self.io(role, DeviceOp::Flush, Class::Background, IoOwner::GroupFlush);
                 }
                 _ => return,
             }
@@ -546,7 +552,14 @@ impl Engine {
             let seq = match begins {
                 true if progress > self.log.durable_upto() => return None,
                 true => progress,
-                false => self.log.durable_clean_upto().max(head.committed.seq),
+                false => {
+                    let last = self.log.durable_upto();
+                    let recorded = match self.failure.latched() {
+                        true => progress.min(last),
+                        false => self.log.durable_clean_upto(),
+                    };
+                    recorded.max(head.committed.seq)
+                }
             };
             let moment = Moment { seq, time_ns: self.time_of(seq), ..head.committed.clone() };
             (head.applied, head.committed) = (moment.clone(), moment);

@@ -80,6 +80,8 @@ mutations! {
     OrderNeverCaughtUp,
     /// Recovery forgets that older versions have to be destaged, too.
     OrderRecoversNewest,
+    /// A log that fails is taken to say how far the backing has come.
+    OrderRecordsNowhere,
 
     // Groups.
 
@@ -97,6 +99,10 @@ mutations! {
     JournalTakesCurrent,
     /// A group takes along what the next record holds of it, but not wholly.
     JournalCutsRecords,
+    /// What goes in any order does not wait until the journal says that the backing is not consistent.
+    JournalForgetsToRenounce,
+    /// A group is committed after a flush of the backing, in place of the journal's.
+    JournalFlushesBacking,
 
     // Requests.
 

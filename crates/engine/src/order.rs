@@ -268,10 +268,7 @@ impl Engine {
         if self.mutant(Mutation::OrderForgetsBypass) {
             return true;
         }
-        let recorded = match self.failure.latched() {
-            true => self.order.progress,
-            false => self.log.durable_clean_upto().min(self.order.progress),
-        };
+        let recorded = self.order_recorded();
         let own = |slot: SlotRef| {
             let (s, seq) = (self.segments.slot(slot), self.segments.seq(slot));
             !s.has(DIRTY) || s.kind() == SlotKind::Poison && recorded >= Seq(seq.0 - 1)
@@ -397,6 +394,7 @@ impl Engine {
     pub(crate) fn order_collect(&mut self) -> VecDeque<(BlockNo, SlotRef)> {
         loop {
             let Some(upto) = self.order.set else {
+                self.order_outlives_log();
                 // What a committed group covers, its replay repeats.
                 let replayed = self.order.journaled && self.order.catch_up.is_none();
                 if !replayed && !self.mutant(Mutation::OrderForgetsProgress) && !self.order_is_recorded() {
@@ -423,17 +421,37 @@ impl Engine {
         }
     }
 
+    /// Recovery would go on behind this record. A log that fails cannot say so: the journal does, or nobody.
+    fn order_recorded(&self) -> Seq {
+        let recorded = match (self.failure.latched(), self.journal.found()) {
+            (false, _) => self.log.durable_clean_upto(),
+            (true, Some(found)) if !self.mutant(Mutation::OrderRecordsNowhere) => found,
+            (true, _) => Seq(u64::MAX),
+        };
+        recorded.min(self.order.progress)
+    }
+
     /// Whether recovery would go on from here; sees to it that it will.
     fn order_is_recorded(&mut self) -> bool {
         let progress = self.order.progress;
-        let recorded = self.log.durable_clean_upto() >= progress || self.failure.latched();
+        let recorded = self.order_recorded() >= progress;
         if !recorded {
             match self.log.claim_of_clean(progress) {
+                _ if self.failure.latched() => self.journal.hurry(),
                 Some(seq) => self.log_want_durable(seq),
                 None => self.log_tick(true),
             }
         }
         recorded
+    }
+
+    /// The log fails, and its last records may be gone after a crash: their sets go in any order, once the journal does not
+    /// call the backing consistent any more.
+    fn order_outlives_log(&mut self) {
+        let last = self.log.durable_upto();
+        if self.failure.latched() && self.journal.found().is_some() && self.order.progress >= last {
+            self.order.catch_up.is_none().then(|| self.order_catch_up());
+        }
     }
 
     /// Whether recovery would not take the backing for more consistent than it is kept now; sees to it that it will not.
@@ -462,6 +480,10 @@ impl Engine {
         let (written, free) = match self.order.journaled {
             true if free.is_some() && self.destage_has_lost() => (written, Seq(u64::MAX)),
             true => (free.unwrap_or(self.journal.committed()), Seq(u64::MAX)),
+            // What the journal is to say of a log that fails ends with what it durably has.
+            false if self.failure.latched() && self.journal.found().is_some() => {
+                (self.log.durable_upto(), free.unwrap_or_default())
+            }
             false => (written, free.unwrap_or_default()),
         };
         let enough = if self.log.waits_for_room() { COLLECT_BLOCKS_HURRIED } else { COLLECT_BLOCKS_MAX };

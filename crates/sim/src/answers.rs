@@ -156,7 +156,7 @@ impl<S: Subject> Life<'_, S> {
     /// Whether any device has reported an error in this life.
     fn has_failed(&self) -> bool {
         let any = |e: &[u64]| e.iter().any(|n| *n > 0);
-        any(&self.world.cache.errors) || any(&self.world.backing.errors)
+        any(&self.world.cache.errors) || any(&self.world.backing.errors) || any(&self.world.journal.errors)
     }
 
     /// A request was answered with an error: is there a fault that excuses it?

@@ -5,10 +5,10 @@
 
 use forebay_policy::Order;
 
-use crate::media::{Changes, Media, View};
+use crate::media::{Changes, View};
 use crate::oracle::Kept;
 use crate::order::{self, Held, NEVER, Ordered};
-use crate::stamp::{self, Content, SECTOR, WriteNo};
+use crate::stamp::{SECTOR, WriteNo};
 use crate::violation::{Interrupt, broken};
 
 /// A write that was acknowledged and may still be lost, or is not covered by a flush yet.
@@ -18,41 +18,81 @@ struct Open {
     kept: Kept,
 }
 
+/// What a host without the cache would learn from the journal.
+#[derive(Default)]
+pub struct Told {
+    /// The head says that the backing is consistent.
+    pub consistent: bool,
+    /// Sectors that the groups in the journal would change, and to what; later ones count.
+    replayed: Vec<(usize, Held)>,
+}
+
+impl Told {
+    /// A group holds these sectors, from `first` on.
+    pub fn put(&mut self, first: usize, held: impl Iterator<Item = Held>) {
+        self.replayed.extend((first..).zip(held));
+    }
+}
+
 /// One view of the backing, as it was when it was judged last.
 #[derive(Default)]
 struct Image {
+    /// What its sectors hold.
+    raw: Vec<Held>,
+    /// What the journal says.
+    told: Told,
+    /// What its sectors hold once the journal has been replayed.
     held: Vec<Held>,
-    /// Nothing but its content can make it be out of order.
-    judged: bool,
+    /// The same, before that was found out anew.
+    before: Vec<Held>,
+    /// It keeps to this order: nothing but its content can change that.
+    judged: Option<Order>,
 }
 
 impl Image {
-    /// Follows the medium; true if it has to be judged.
-    fn follow(&mut self, changes: &Changes, data: &[u8]) -> bool {
-        let held = |sector: &[u8]| match stamp::read(sector) {
-            Content::Stamp { write: WriteNo(no @ 1..), .. } => Held::Write(no as usize - 1),
-            Content::Zero => Held::Zero,
-            Content::Stamp { .. } | Content::Foreign => Held::Nothing,
+    /// Follows the medium, of which `data` is the volume; `told` is what the journal says if that may have changed.
+    fn follow(&mut self, changes: &Changes, data: &[u8], told: Option<Told>) {
+        let Changes::Some(ranges) = changes else {
+            self.raw.clear();
+            self.raw.extend(data.chunks_exact(SECTOR).map(Held::of));
+            self.told = told.unwrap_or_default();
+            return self.replay();
         };
-        match changes {
-            Changes::All => {
-                self.held.clear();
-                self.held.extend(data.chunks_exact(SECTOR).map(held));
-                self.judged = false;
-            }
-            Changes::Some(ranges) => {
-                // Behind the volume lies the label.
-                for (at, len) in ranges.iter().filter(|(at, _)| *at < data.len()) {
-                    let range = *at..(at + len).min(data.len());
-                    let sectors = &mut self.held[at / SECTOR..range.end / SECTOR];
-                    for (sector, bytes) in sectors.iter_mut().zip(data[range].chunks_exact(SECTOR)) {
-                        *sector = held(bytes);
-                    }
-                    self.judged = false;
+        let replays = told.is_some() || !self.told.replayed.is_empty();
+        for (at, len) in ranges.iter().filter(|(at, _)| *at < data.len()) {
+            let range = *at..(at + len).min(data.len());
+            for (sector, bytes) in (at / SECTOR..).zip(data[range].chunks_exact(SECTOR)) {
+                let held = Held::of(bytes);
+                if std::mem::replace(&mut self.raw[sector], held) != held && !replays {
+                    self.held[sector] = held;
+                    self.judged = None;
                 }
             }
         }
-        !self.judged
+        self.told = told.unwrap_or(std::mem::take(&mut self.told));
+        if replays {
+            self.replay();
+        }
+    }
+
+    /// Begins anew, reusing memory.
+    fn forget(&mut self) {
+        self.raw.clear();
+        self.held.clear();
+        self.told = Told::default();
+        self.judged = None;
+    }
+
+    fn replay(&mut self) {
+        std::mem::swap(&mut self.held, &mut self.before);
+        self.held.clear();
+        self.held.extend_from_slice(&self.raw);
+        for (sector, held) in &self.told.replayed {
+            self.held[*sector] = *held;
+        }
+        if self.held != self.before {
+            self.judged = None;
+        }
     }
 }
 
@@ -78,7 +118,9 @@ pub struct Consistency {
 impl Consistency {
     /// Begins a new history.
     pub fn reset(&mut self, zero_before: bool) {
-        *self = Self { images: std::mem::take(&mut self.images), zero_before, ..Self::default() };
+        let mut images = std::mem::take(&mut self.images);
+        images.iter_mut().for_each(Image::forget);
+        *self = Self { images, zero_before, ..Self::default() };
     }
 
     /// A write is handed to the volume: the next number.
@@ -147,9 +189,6 @@ impl Consistency {
     pub fn claim(&mut self, consistent: bool, by: Order) -> bool {
         let begins = consistent && !(self.claimed && self.by == by);
         (self.claimed, self.by) = (consistent, by);
-        if begins {
-            self.images.iter_mut().for_each(|image| image.judged = false);
-        }
         begins
     }
 
@@ -163,50 +202,44 @@ impl Consistency {
         self.excused = false;
     }
 
-    /// There is something to be judged.
-    pub fn is_judging(&self) -> bool {
+    /// The engine has said that the backing is consistent.
+    pub fn is_claimed(&self) -> bool {
         self.claimed && !self.excused
     }
 
-    /// Judges `data`, what a replay of the journal makes of a view of the backing, from sector 0 on.
+    /// Follows a view of the backing, and judges it if anybody says that it is consistent: the engine, or the journal on it.
+    /// `told` is what the journal says if that may have changed.
     ///
     /// # Errors
     /// A violation of P4.
-    pub fn judge_recovered(&mut self, data: &[u8], view: View) -> Result<(), Interrupt> {
-        let mut image = Image::default();
-        image.follow(&Changes::All, data);
-        self.judged += 1;
-        self.check(&image.held, view)
-    }
-
-    /// Judges what the backing holds in the first `bytes`, if the engine has said that it is consistent.
-    ///
-    /// # Errors
-    /// A violation of P4.
-    pub fn judge(&mut self, media: &mut Media, bytes: usize, view: View) -> Result<(), Interrupt> {
-        if !self.is_judging() {
-            return Ok(());
-        }
-        let changes = media.take_changes(view);
-        let start = media.start();
-        let data = match view {
-            View::Now => media.read(start, bytes),
-            View::Durable => media.read_durable(start, bytes),
+    pub fn judge(
+        &mut self,
+        view: View,
+        changes: &Changes,
+        data: &[u8],
+        told: Option<Told>,
+    ) -> Result<(), Interrupt> {
+        let claimed = self.is_claimed();
+        let image = &mut self.images[view as usize];
+        image.follow(changes, data, told);
+        // What the head says holds for whichever order was asked for: for the weaker one at least.
+        let by = match (claimed, image.told.consistent) {
+            (true, _) => self.by,
+            (false, true) => Order::Barrier,
+            (false, false) => return Ok(()),
         };
-        let image = &mut self.images[view as usize];
-        if !image.follow(&changes, data) {
+        if image.judged == Some(by) {
             return Ok(());
         }
         self.judged += 1;
-        let held = std::mem::take(&mut image.held);
-        let checked = self.check(&held, view);
-        let image = &mut self.images[view as usize];
-        (image.held, image.judged) = (held, checked.is_ok());
-        checked
+        let image = &self.images[view as usize];
+        self.check(&image.held, view, by)?;
+        self.images[view as usize].judged = Some(by);
+        Ok(())
     }
 
-    fn check(&self, held: &[Held], view: View) -> Result<(), Interrupt> {
-        let Err(d) = order::check_order(&self.writes, held, self.by, self.zero_before) else { return Ok(()) };
+    fn check(&self, held: &[Held], view: View, by: Order) -> Result<(), Interrupt> {
+        let Err(d) = order::check_order(&self.writes, held, by, self.zero_before) else { return Ok(()) };
         let (missing, present) = (d.missing + 1, d.present + 1);
         let view = match view {
             View::Now => "as it is",

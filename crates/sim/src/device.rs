@@ -148,7 +148,8 @@ impl Device {
     pub fn start_round(&mut self, faults: &[Fault], seed: u64) {
         let label = match self.role {
             Role::Cache => 1,
-            Role::Backing | Role::Journal => 2,
+            Role::Backing => 2,
+            Role::Journal => 7,
         };
         self.random = Random::derived(seed, label);
         let (slowest_base, slowest_spread) = match self.role {

@@ -49,6 +49,8 @@ const THEMED_ONE_IN: u64 = 4;
 const THEME_STREAM: u64 = 0x7468_656d;
 /// Label of the stream that chooses the order at the backing.
 const ORDER_STREAM: u64 = 0x6f72_6465;
+/// Label of the stream that chooses where the journal lies.
+const JOURNAL_STREAM: u64 = 0x6a6f_7572;
 
 /// The manner of a world, drawn once, so that seeds differ from each other more than rounds do.
 struct Manner {
@@ -134,8 +136,18 @@ pub fn plan(seed: u64, options: Options) -> Plan {
     let (cache_model, backing_model) = models(seed);
     let mut plan = Plan { seed, shape, cache_model, backing_model, rounds };
     choose_order(&mut plan, options);
+    choose_place_of_journal(&mut plan);
     hints::hint(&mut plan, options);
     plan
+}
+
+/// One journal in three lies on a device of its own, and takes part of the backing's faults there. A stream of its own again.
+fn choose_place_of_journal(plan: &mut Plan) {
+    let mut random = Random::derived(plan.seed, JOURNAL_STREAM);
+    plan.shape.journal_apart = plan.shape.journal_bytes > 0 && random.below(3) == 0;
+    let faults = plan.rounds.iter_mut().flat_map(|round| &mut round.faults);
+    let theirs = faults.filter(|fault| fault.role == Role::Backing && plan.shape.journal_apart);
+    theirs.filter(|_| random.percent(40)).for_each(|fault| fault.role = Role::Journal);
 }
 
 /// In one plan of three most of what would be write-back keeps an order. A stream of its own, so that the rest of a plan is
@@ -203,6 +215,7 @@ fn shape(random: &mut Random) -> Shape {
         align: *random.pick(&[512, 4096]),
         stamped: random.percent(60),
         journal_bytes: 0,
+        journal_apart: false,
     }
 }
 

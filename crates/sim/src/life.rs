@@ -7,7 +7,6 @@ use forebay_block::{DeviceOp, ErrorKind, IoError, Nanos};
 use forebay_engine::{Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role, State};
 use forebay_policy::{Order, Settings, WritePolicy};
 
-use crate::device::Device;
 use crate::emulated::Emulated;
 use crate::fault::OpKind;
 use crate::oracle::{Kept, Ticket};
@@ -71,13 +70,15 @@ enum Due {
     /// A model may have something to say.
     CacheModel,
     BackingModel,
+    Journal(IoId),
 }
 
-/// The end of a device's operation.
-const fn ended(role: Role, id: IoId) -> Due {
-    match role {
+/// The end of an operation of a device.
+const fn ended(device: Role, id: IoId) -> Due {
+    match device {
         Role::Cache => Due::Cache(id),
-        Role::Backing | Role::Journal => Due::Backing(id),
+        Role::Backing => Due::Backing(id),
+        Role::Journal => Due::Journal(id),
     }
 }
 
@@ -258,26 +259,18 @@ impl<'w, S: Subject> Life<'w, S> {
         }
         let (layout, volume_bytes) = (self.world.layout, self.world.shape.volume_bytes);
         let journal = self.world.journal_offset();
-        let device = match role {
-            Role::Cache => &mut self.world.cache,
-            Role::Backing | Role::Journal => &mut self.world.backing,
-        };
+        let step = self.world.steps;
+        let device = self.world.device(role);
         wall::check(device, id, role, &op, &layout, volume_bytes)?;
         let op = if role == Role::Journal { op.moved(journal) } else { op };
-        let ns = device.submit(id, op, self.world.steps).0;
+        let ns = device.submit(id, op, step).0;
+        let place = device.role;
         if device.emulate(self.now) {
             self.arm(role);
             return Ok(());
         }
-        self.schedule(ns, ended(role, id));
+        self.schedule(ns, ended(place, id));
         Ok(())
-    }
-
-    fn device(&mut self, role: Role) -> &mut Device {
-        match role {
-            Role::Cache => &mut self.world.cache,
-            Role::Backing | Role::Journal => &mut self.world.backing,
-        }
     }
 
     /// Looks at a model again when it may have something to say.
@@ -286,14 +279,14 @@ impl<'w, S: Subject> Life<'w, S> {
             Role::Cache => Due::CacheModel,
             Role::Backing | Role::Journal => Due::BackingModel,
         };
-        if let Some(at) = self.device(role).emulated.as_mut().and_then(Emulated::arm) {
+        if let Some(at) = self.world.device(role).emulated.as_mut().and_then(Emulated::arm) {
             self.due.push(Reverse((at, self.world.steps, due)));
         }
     }
 
     fn model_ends(&mut self, role: Role) {
         let now = self.now;
-        for (id, late_ns) in self.device(role).emulated_ends(now) {
+        for (id, late_ns) in self.world.device(role).emulated_ends(now) {
             self.schedule(late_ns, ended(role, id));
         }
         self.arm(role);
@@ -372,6 +365,8 @@ impl<'w, S: Subject> Life<'w, S> {
                 (id, if self.world.retire() { Ok(None) } else { Err(failed()) })
             }
             Due::Cache(id) => (id, self.complete_cache(id)),
+            // A reset takes nothing that was acknowledged.
+            Due::Journal(id) => (id, self.world.journal.complete(id).0),
             Due::Backing(id) => {
                 let (result, harm) = self.world.backing.complete(id);
                 if harm.reset {
@@ -392,7 +387,7 @@ impl<'w, S: Subject> Life<'w, S> {
         if let Ok(Some(data)) = &result {
             self.world.trace.data(data);
         }
-        if matches!(what, Due::Backing(_)) && !matches!(result, Ok(Some(_))) {
+        if matches!(what, Due::Backing(_) | Due::Journal(_)) && !matches!(result, Ok(Some(_))) {
             self.world.judge_order()?;
         }
         self.engine.handle(Event::Io { id, result }, self.now);

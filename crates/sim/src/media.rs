@@ -141,6 +141,14 @@ pub enum Changes {
 }
 
 impl Changes {
+    /// Whether anything has changed behind the first `bytes`.
+    pub fn reach(&self, bytes: usize) -> bool {
+        match self {
+            Self::Some(ranges) => ranges.iter().any(|(at, len)| at + len > bytes),
+            Self::All => true,
+        }
+    }
+
     fn add(&mut self, at: usize, len: usize) {
         match self {
             Self::Some(ranges) if ranges.len() < CHANGES_MAX => ranges.push((at, len)),
@@ -229,15 +237,18 @@ impl Media {
         std::mem::replace(&mut self.changed[view as usize], Changes::Some(Vec::new()))
     }
 
-    /// Whether anything may be lost in a power cut.
-    pub fn has_volatile(&self) -> bool {
-        !self.unflushed.is_empty()
-    }
-
     /// What the range would hold if every unflushed write were lost.
     pub fn read_durable(&self, offset: u64, len: usize) -> &[u8] {
         let at = self.at(offset);
         &self.durable[at..at + len]
+    }
+
+    /// What the range holds in a view.
+    pub fn view(&self, view: View, offset: u64, len: usize) -> &[u8] {
+        match view {
+            View::Now => self.read(offset, len),
+            View::Durable => self.read_durable(offset, len),
+        }
     }
 
     /// A completed write.

@@ -8,6 +8,8 @@ use std::ops::Range;
 
 use forebay_policy::Order;
 
+use crate::stamp::{self, Content, WriteNo};
+
 /// A write, as far as its place in the order of all writes goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ordered {
@@ -51,6 +53,17 @@ pub enum Held {
     Write(usize),
     /// Zeroes, of whichever write, or from before all of them.
     Zero,
+}
+
+impl Held {
+    /// What the bytes of a sector say.
+    pub fn of(sector: &[u8]) -> Self {
+        match stamp::read(sector) {
+            Content::Stamp { write: WriteNo(no @ 1..), .. } => Self::Write(no as usize - 1),
+            Content::Zero => Self::Zero,
+            Content::Stamp { .. } | Content::Foreign => Self::Nothing,
+        }
+    }
 }
 
 /// Two writes of which the later is on the backing and the earlier is not, although it should be.

@@ -24,6 +24,8 @@ pub struct Shape {
     pub stamped: bool,
     /// Size of the ring of the journal on the backing's side in bytes; 0 without one.
     pub journal_bytes: u64,
+    /// The journal lies on a device of its own, which has its own faults, but loses power with the backing.
+    pub journal_apart: bool,
 }
 
 /// A request or command of the script.

@@ -30,7 +30,8 @@ fn name_of<T: PartialEq + Copy>(table: &[(T, &'static str)], value: T) -> &'stat
     table.iter().find(|(v, _)| *v == value).map_or("?", |(_, name)| name)
 }
 
-const ROLES: [(Role, &str); 2] = [(Role::Cache, "cache"), (Role::Backing, "backing")];
+const ROLES: [(Role, &str); 3] =
+    [(Role::Cache, "cache"), (Role::Backing, "backing"), (Role::Journal, "journal")];
 const SURVIVALS: [(Survival, &str); 5] = [
     (Survival::Nothing, "nothing"),
     (Survival::Everything, "everything"),
@@ -147,13 +148,14 @@ impl fmt::Display for Plan {
         writeln!(f, "{TITLE}\nseed {}", self.seed)?;
         writeln!(
             f,
-            "volume {} segment {} segments {} align {}{}{}",
+            "volume {} segment {} segments {} align {}{}{}{}",
             s.volume_bytes,
             s.segment_bytes,
             s.segment_count,
             s.align,
             Flags(&[(s.stamped, "stamped")]),
-            if s.journal_bytes > 0 { format!(" journal {}", s.journal_bytes) } else { String::new() }
+            if s.journal_bytes > 0 { format!(" journal {}", s.journal_bytes) } else { String::new() },
+            Flags(&[(s.journal_apart, "apart")])
         )?;
         for (role, model) in [(Role::Cache, &self.cache_model), (Role::Backing, &self.backing_model)] {
             if let Some(model) = model {

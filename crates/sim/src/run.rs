@@ -91,10 +91,8 @@ impl Simulator {
             }
         }
         let world = &mut self.world;
-        for (sum, (a, b)) in
-            world.stats.faults.iter_mut().zip(world.cache.effects.iter().zip(world.backing.effects))
-        {
-            *sum = a + b;
+        for effects in [world.cache.effects, world.backing.effects, world.journal.effects] {
+            world.stats.faults.iter_mut().zip(effects).for_each(|(sum, n)| *sum += n);
         }
         let lines = std::mem::take(&mut world.trace.lines);
         Outcome { violation, stats: world.stats, hash: world.trace.hash(), lines }
@@ -228,8 +226,7 @@ impl<S: Subject> Script<'_, S> {
         }
         self.healed = true;
         self.life.progress = self.life.now;
-        self.life.world.cache.heal();
-        self.life.world.backing.heal();
+        self.life.world.heal();
         self.life.pump()
     }
 
@@ -327,8 +324,7 @@ impl<S: Subject> Script<'_, S> {
         if cache_failed || may_be_lost || !keeps_order {
             return Ok(());
         }
-        world.cache.heal();
-        world.backing.heal();
+        world.heal();
         self.life.issue(Action::Destage)?;
         self.life.pump()?;
         self.drain(0)?;

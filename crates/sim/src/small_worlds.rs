@@ -114,6 +114,7 @@ pub fn worlds(bound: Bound) -> Vec<Named> {
             align,
             stamped: true,
             journal_bytes: 0,
+            journal_apart: false,
         };
         let small = SmallWorld {
             shape,

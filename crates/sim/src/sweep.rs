@@ -168,6 +168,7 @@ const SHAPE: Shape = Shape {
     align: 512,
     stamped: true,
     journal_bytes: 2 * Layout::SEGMENT_BYTES_MIN as u64,
+    journal_apart: false,
 };
 
 /// A fixed script: writes of all kinds, zeroes, reads and flushes, some of them in bursts.

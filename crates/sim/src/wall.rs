@@ -71,7 +71,11 @@ pub fn check(
             if offset % BLOCK_BYTES != 0 || end % BLOCK_BYTES != 0 {
                 return Err(broken("wall", format!("journal I/O {offset}+{len} is not made of blocks")));
             }
-            let begins = volume_bytes.next_multiple_of(BLOCK_BYTES) + LABEL_BYTES as u64;
+            // On the backing it lies behind the label.
+            let begins = match device.role {
+                Role::Journal => 0,
+                _ => volume_bytes.next_multiple_of(BLOCK_BYTES) + LABEL_BYTES as u64,
+            };
             if begins + end > device.media.end() {
                 return Err(broken("wall", format!("journal I/O {offset}+{len} lies outside the journal")));
             }

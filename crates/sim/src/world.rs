@@ -4,6 +4,7 @@ use forebay_engine::Role;
 use forebay_format::Layout;
 use forebay_format::identities::Identities;
 use forebay_format::journal::Head;
+use forebay_format::label::LABEL_BYTES;
 
 use crate::consistency::Consistency;
 use crate::device::Device;
@@ -37,6 +38,8 @@ pub struct World {
     pub cache: Device,
     /// The backing.
     pub backing: Device,
+    /// The journal, if it lies on a device of its own.
+    pub journal: Device,
     /// What may be read.
     pub oracle: Oracle,
     /// What the backing alone may hold.
@@ -95,6 +98,7 @@ impl World {
                 align: 512,
                 stamped: false,
                 journal_bytes: 0,
+                journal_apart: false,
             },
             layout: Layout {
                 cache_id: [0; 16],
@@ -105,6 +109,7 @@ impl World {
             },
             cache: Device::new(Role::Cache, 0, Layout::SEGMENTS_OFFSET as usize),
             backing: Device::new(Role::Backing, 0, 4096),
+            journal: Device::new(Role::Journal, 0, 4096),
             oracle: Oracle::new(8, false),
             consistency: Consistency::default(),
             stats: Stats::default(),
@@ -135,9 +140,14 @@ impl World {
     pub fn begin(&mut self, shape: Shape, decays: bool, trace: Trace) {
         let cache_bytes = shape.segment_bytes as usize * shape.segment_count as usize;
         self.shape = shape;
-        let behind = self.journal_offset() + self.journal_len();
+        let label_end = self.label_offset() + LABEL_BYTES as u64;
+        let (behind, journal) = match shape.journal_apart {
+            true => (label_end, self.journal_len()),
+            false => (label_end + self.journal_len(), 0),
+        };
         self.cache.wipe(Layout::SEGMENTS_OFFSET as usize + cache_bytes);
         self.backing.wipe(behind as usize);
+        self.journal.wipe(journal as usize);
         self.backing.volume_bytes = shape.volume_bytes;
         if shape.stamped {
             let stamp = |data: &mut [u8]| stamp::fill(data, 0, WriteNo(0));
@@ -187,11 +197,24 @@ impl World {
         })
     }
 
-    fn device(&mut self, role: Role) -> &mut Device {
+    /// The device on which something lies.
+    pub fn device(&mut self, role: Role) -> &mut Device {
         match role {
             Role::Cache => &mut self.cache,
+            Role::Journal if self.shape.journal_apart => &mut self.journal,
             Role::Backing | Role::Journal => &mut self.backing,
         }
+    }
+
+    /// What is on the backing's side: the backing, and the journal if it lies on a device of its own.
+    fn storage(&mut self) -> impl Iterator<Item = &mut Device> {
+        std::iter::once(&mut self.backing).chain(self.shape.journal_apart.then_some(&mut self.journal))
+    }
+
+    /// Ends all faults of the round.
+    pub fn heal(&mut self) {
+        self.cache.heal();
+        self.storage().for_each(Device::heal);
     }
 
     /// The process dies, perhaps because power fails.
@@ -203,16 +226,19 @@ impl World {
             CrashKind::Kill => {
                 self.stats.kills += 1;
                 self.cache.lose_client(random);
-                self.backing.lose_client(random);
+                self.storage().for_each(|device| device.lose_client(random));
             }
             CrashKind::Cut { cache, backing, survival } => {
                 self.stats.cuts_cache += u64::from(cache);
                 self.stats.cuts_backing += u64::from(backing);
-                for (cut, device) in [(cache, &mut self.cache), (backing, &mut self.backing)] {
-                    if cut { device.cut(survival, random) } else { device.lose_client(random) }
-                }
                 if cache {
+                    self.cache.cut(survival, random);
                     self.forget_volatile();
+                } else {
+                    self.cache.lose_client(random);
+                }
+                for device in self.storage() {
+                    if backing { device.cut(survival, random) } else { device.lose_client(random) }
                 }
                 (all_settled, survives) = (cache && backing, Kept::Cut);
             }
@@ -221,24 +247,29 @@ impl World {
         self.consistency.lose(survives);
     }
 
-    /// Judges the backing alone, as it is and as a power cut would leave it at worst, if the engine calls it consistent.
+    /// Judges the backing alone, as it is and as a power cut would leave it at worst, if the engine calls it consistent, or
+    /// the journal on it does.
     ///
     /// # Errors
     /// A violation of P4.
     pub fn judge_order(&mut self) -> Result<(), Interrupt> {
-        if !self.consistency.is_judging() {
+        let volume = self.shape.volume_bytes as usize;
+        let journaled = self.shape.journal_bytes > 0;
+        if !journaled && !self.consistency.is_claimed() {
             return Ok(());
         }
-        let volume = self.shape.volume_bytes as usize;
         for view in [View::Now, View::Durable] {
-            let media = &mut self.backing.media;
-            if view == View::Durable && !media.has_volatile() {
+            if view == View::Durable && !self.storage().any(|device| device.media.is_volatile()) {
                 break;
             }
-            match self.recovered(view)? {
-                Some(image) => self.consistency.judge_recovered(&image[..volume], view)?,
-                None => self.consistency.judge(&mut self.backing.media, volume, view)?,
-            }
+            let changes = self.backing.media.take_changes(view);
+            let apart = self.shape.journal_apart && self.journal.media.take_changes(view).reach(0);
+            let told = match journaled && (apart || changes.reach(volume)) {
+                true => Some(self.told(view)?),
+                false => None,
+            };
+            let data = self.backing.media.view(view, 0, volume);
+            self.consistency.judge(view, &changes, data, told)?;
         }
         self.stats.orders_judged = self.consistency.judged;
         Ok(())
@@ -250,11 +281,15 @@ impl World {
         match kind {
             CrashKind::Kill => {
                 self.cache.lose_client_by_choice(choose);
-                self.backing.lose_client_by_choice(choose);
+                self.storage().for_each(|device| device.lose_client_by_choice(choose));
             }
             CrashKind::Cut { cache, backing, .. } => {
-                for (cut, device) in [(cache, &mut self.cache), (backing, &mut self.backing)] {
-                    if cut { device.cut_by_choice(choose) } else { device.lose_client_by_choice(choose) }
+                match cache {
+                    true => self.cache.cut_by_choice(choose),
+                    false => self.cache.lose_client_by_choice(choose),
+                }
+                for device in self.storage() {
+                    if backing { device.cut_by_choice(choose) } else { device.lose_client_by_choice(choose) }
                 }
                 (all_settled, survives) = (cache && backing, Kept::Cut);
             }
@@ -268,6 +303,7 @@ impl World {
         let parts = [
             self.cache.media.fingerprint(),
             self.backing.media.fingerprint(),
+            self.journal.media.fingerprint(),
             self.oracle.fingerprint(),
             rest,
         ];
@@ -283,7 +319,7 @@ impl World {
         let mut random = Random::new(0);
         self.cache.cut(Survival::Nothing, &mut random);
         self.forget_volatile();
-        self.backing.cut(Survival::Nothing, &mut random);
+        self.storage().for_each(|device| device.cut(Survival::Nothing, &mut random));
         self.oracle.crash(Crash { survives: Kept::Cut, all_settled: true });
     }
 

@@ -152,7 +152,7 @@ impl<'a> Words<'a> {
 struct Reader {
     seed: u64,
     shape: Option<Shape>,
-    models: [Option<Emulation>; ROLES.len()],
+    models: [Option<Emulation>; 2],
     rounds: Vec<Round>,
     ended: bool,
 }
@@ -164,7 +164,7 @@ impl Reader {
         match first {
             "seed" => self.seed = words.number()?,
             "emulate" => {
-                let (role, model) = (words.one_of(&ROLES)?, words.word()?);
+                let (role, model) = (words.one_of(&ROLES[..2])?, words.word()?);
                 let model: Emulation = model.parse().map_err(|e: BadSetting| e.to_string())?;
                 self.models[role as usize] = Some(model);
             }
@@ -231,15 +231,24 @@ impl Reader {
         let segment_count = words.number()?;
         words.keyword("align")?;
         let align = words.number()?;
-        let (mut stamped, mut journal_bytes) = (false, 0);
+        let (mut stamped, mut journal_bytes, mut journal_apart) = (false, 0, false);
         while let Some(word) = words.0.next() {
             match word {
                 "stamped" => stamped = true,
                 "journal" => journal_bytes = words.number()?,
-                other => return Err(format!("'{other}' is neither stamped nor journal")),
+                "apart" => journal_apart = true,
+                other => return Err(format!("'{other}' is neither stamped, journal nor apart")),
             }
         }
-        let shape = Shape { volume_bytes, segment_bytes, segment_count, align, stamped, journal_bytes };
+        let shape = Shape {
+            volume_bytes,
+            segment_bytes,
+            segment_count,
+            align,
+            stamped,
+            journal_bytes,
+            journal_apart,
+        };
         // Stamps have room for 2^24 sectors; the cache is kept in memory.
         let fits = (512..=1 << 32).contains(&volume_bytes)
             && u64::from(segment_bytes) * u64::from(segment_count) <= 1 << 32

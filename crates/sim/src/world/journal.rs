@@ -1,6 +1,7 @@
 //! The journal on the backing's side: the host's part at a start, and what a host without the cache would make of an image.
 
 use forebay_block::{DeviceOp, Nanos};
+use forebay_engine::Role;
 use forebay_format::FormatError;
 use forebay_format::identities::Identities;
 use forebay_format::journal::{Head, JOURNAL_RING_OFFSET};
@@ -8,13 +9,22 @@ use forebay_format::label::{LABEL_BYTES, Label};
 use forebay_format::replay::{Replay, Step};
 
 use super::World;
+use crate::consistency::Told;
 use crate::media::{Data, View};
+use crate::order::Held;
+use crate::stamp::SECTOR;
 use crate::violation::{Interrupt, broken};
 
 impl World {
-    /// Byte offset of the journal on the backing: behind the label.
+    /// Byte offset of the journal on its device: on the backing it lies behind the label.
     pub(crate) fn journal_offset(&self) -> u64 {
-        self.label_offset() + LABEL_BYTES as u64
+        if self.shape.journal_apart { 0 } else { self.label_offset() + LABEL_BYTES as u64 }
+    }
+
+    /// All that the journal's device holds from the journal on.
+    fn journal_bytes(&self, view: View) -> &[u8] {
+        let device = if self.shape.journal_apart { &self.journal } else { &self.backing };
+        device.media.view(view, self.journal_offset(), self.journal_len() as usize)
     }
 
     /// Bytes of the journal.
@@ -25,50 +35,43 @@ impl World {
         }
     }
 
-    fn head_of(&self, image: &[u8]) -> Result<Option<Head>, Interrupt> {
-        let copies = &image[self.journal_offset() as usize..][..JOURNAL_RING_OFFSET as usize];
-        match Head::newest(copies) {
+    fn head_of(journal: &[u8]) -> Result<Option<Head>, Interrupt> {
+        match Head::newest(&journal[..JOURNAL_RING_OFFSET as usize]) {
             Ok(head) => Ok(Some(head)),
             Err(FormatError::Magic) => Ok(None),
             Err(e) => Err(broken("P4", format!("the head of the journal cannot be read: {e}"))),
         }
     }
 
-    /// What a host without the cache makes of a view of the backing; `None` if it leaves it as it is.
-    pub(super) fn recovered(&self, view: View) -> Result<Option<Vec<u8>>, Interrupt> {
-        if self.shape.journal_bytes == 0 {
-            return Ok(None);
-        }
-        let (media, bytes) = (&self.backing.media, self.backing.media.end() as usize);
-        let image = match view {
-            View::Now => media.read(0, bytes),
-            View::Durable => media.read_durable(0, bytes),
-        };
-        let label = Label::newest(&image[self.label_offset() as usize..][..LABEL_BYTES]);
-        let head = self.head_of(image)?.filter(|head| label.is_ok_and(|label| head.is_of(&label)));
-        let Some(head) = head.filter(|head| head.tail < head.head) else { return Ok(None) };
-        let mut image = image.to_vec();
+    /// What a host without the cache would learn from the journal in a view of the backing.
+    pub(super) fn told(&self, view: View) -> Result<Told, Interrupt> {
+        let label = Label::newest(self.backing.media.view(view, self.label_offset(), LABEL_BYTES));
+        let journal = self.journal_bytes(view);
+        let head = Self::head_of(journal)?.filter(|head| label.is_ok_and(|label| head.is_of(&label)));
+        let mut told = Told::default();
+        let Some(head) = head else { return Ok(told) };
+        told.consistent = head.consistent;
         let mut replay = Replay::new(head);
         loop {
-            let (step, at) = match replay.step() {
-                Step::End => return Ok(Some(image)),
-                Step::Journal(op) => (op, self.journal_offset()),
-                Step::Backing(op) => (op, 0),
-            };
-            let read = match step {
-                DeviceOp::Read { offset, len } => {
-                    Some(forebay_block::Buf::copy_of(&image[(at + offset) as usize..][..len]))
+            let read = match replay.step() {
+                Step::End => return Ok(told),
+                Step::Journal(DeviceOp::Read { offset, len }) => {
+                    Some(forebay_block::Buf::copy_of(&journal[offset as usize..][..len]))
                 }
-                DeviceOp::Write { offset, bufs, .. } => {
-                    let data = Data::Bufs(bufs).flat();
-                    image[(at + offset) as usize..][..data.len()].copy_from_slice(&data);
+                Step::Backing(DeviceOp::Write { offset, bufs, .. }) => {
+                    let mut first = offset as usize / SECTOR;
+                    for data in &bufs {
+                        told.put(first, data.chunks_exact(SECTOR).map(Held::of));
+                        first += data.len() / SECTOR;
+                    }
                     None
                 }
-                DeviceOp::Zero { offset, len, .. } => {
-                    image[(at + offset) as usize..][..len as usize].fill(0);
+                Step::Backing(DeviceOp::Zero { offset, len, .. }) => {
+                    let sectors = len as usize / SECTOR;
+                    told.put(offset as usize / SECTOR, std::iter::repeat_n(Held::Zero, sectors));
                     None
                 }
-                DeviceOp::Flush => None,
+                Step::Journal(_) | Step::Backing(_) => None,
             };
             replay.done(read.as_ref()).map_err(|e| broken("P4", e.to_string()))?;
         }
@@ -86,18 +89,18 @@ impl World {
             return Ok(crash_at);
         }
         // What a process wrote that was killed may be volatile, and is believed from here on.
-        self.backing.media.flush(self.backing.media.flush_mark());
-        let mut found = self.head_of(self.backing.media.read(0, self.backing.media.end() as usize))?;
+        self.storage().for_each(|device| device.media.flush(device.media.flush_mark()));
+        let mut found = Self::head_of(self.journal_bytes(View::Now))?;
         let ours = |head: &Head| identities.label.as_ref().is_some_and(|label| head.is_of(label));
         if let Some(head) = found.clone().filter(|head| ours(head) && head.tail < head.head) {
             let mut replay = Replay::new(head);
             loop {
-                let (op, at) = match replay.step() {
+                let (op, role) = match replay.step() {
                     Step::End => break,
-                    Step::Journal(op) => (op, self.journal_offset()),
-                    Step::Backing(op) => (op, 0),
+                    Step::Journal(op) => (op.moved(self.journal_offset()), Role::Journal),
+                    Step::Backing(op) => (op, Role::Backing),
                 };
-                let read = self.replay_step(op, at, &mut crash_at)?;
+                let read = self.replay_step(op, role, &mut crash_at)?;
                 replay.done(read.as_ref()).map_err(|e| broken("P4", e.to_string()))?;
             }
             self.stats.replays += 1;
@@ -117,16 +120,17 @@ impl World {
     fn replay_step(
         &mut self,
         op: DeviceOp,
-        at: u64,
+        role: Role,
         crash_at: &mut Option<u64>,
     ) -> Result<Option<forebay_block::Buf>, Interrupt> {
         self.steps += 1;
         let (offset, data, durable) = match op {
             DeviceOp::Read { offset, len } => {
-                return Ok(Some(forebay_block::Buf::copy_of(self.backing.media.read(at + offset, len))));
+                return Ok(Some(forebay_block::Buf::copy_of(self.device(role).media.read(offset, len))));
             }
             DeviceOp::Flush => {
-                self.backing.media.flush(self.backing.media.flush_mark());
+                let media = &mut self.device(role).media;
+                media.flush(media.flush_mark());
                 return Ok(None);
             }
             DeviceOp::Write { offset, bufs, durable } => (offset, Data::Bufs(bufs), durable),
@@ -134,15 +138,17 @@ impl World {
         };
         let crashes = *crash_at == Some(1);
         *crash_at = crash_at.map(|n| n - 1);
-        self.trace.note((Nanos(0), self.steps), &[12, at + offset, u64::from(crashes)], || {
+        self.trace.note((Nanos(0), self.steps), &[12, offset, u64::from(crashes)], || {
             let how = if crashes { "a crash during the" } else { "the" };
-            (format!("host: {how} replay of {} bytes at {}", data.len(), at + offset), Vec::new())
+            (format!("host: {how} replay of {} bytes at {offset}", data.len()), Vec::new())
         });
+        let steps = self.steps;
+        let device = self.device(role);
         if crashes {
-            self.backing.begin_alone(at + offset, forebay_block::Buf::copy_of(&data.flat()), self.steps);
+            device.begin_alone(offset, forebay_block::Buf::copy_of(&data.flat()), steps);
             return Err(Interrupt::Crash);
         }
-        self.backing.media.write(at + offset, data, durable);
+        device.media.write(offset, data, durable);
         Ok(None)
     }
 }

@@ -253,7 +253,7 @@ impl World {
         self.identities = Some(identities);
         self.cache.layout = Some(self.layout);
         self.cache.start_round(&round.faults, round.schedule);
-        self.backing.start_round(&round.faults, round.schedule);
+        self.storage().for_each(|device| device.start_round(&round.faults, round.schedule));
         self.stats.starts += 1;
         Ok(Params {
             layout: self.layout,

@@ -107,7 +107,9 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::JournalHeadVolatile
         | M::JournalForgetsHeld
         | M::JournalTakesCurrent
+        | M::JournalFlushesBacking
         | M::JournalCutsRecords => (CONSISTENT, 1000),
+        M::JournalForgetsToRenounce | M::OrderRecordsNowhere => (CONSISTENT, 100_000),
         M::ReissueUnlocksBacking | M::ReissueSkipsLog => (HINTED, 200),
         M::ReissueForgetsDependence => (HINTED_CONSISTENT, 200),
         M::OrderSupersedesNewest => (CONTENDED_CONSISTENT_FAILING, 100_000),
