@@ -293,6 +293,7 @@ impl<S: Subject, F: FnMut(Params) -> S> Explorer<'_, F> {
     fn recover_once(&mut self, round: usize, crash_at: u64) -> Result<u64, Interrupt> {
         self.world.trace.round = round;
         let template = self.round();
+        self.world.judge_order().map_err(|i| at(i, round, 0))?;
         let params = self.world.start(&template).map_err(|i| at(i, round, 0))?;
         let volume = self.world.shape.volume_bytes;
         let engine = (self.make)(params);

@@ -4,7 +4,7 @@
 use forebay_block::Criticality;
 use forebay_engine::{Engine, Params};
 use forebay_format::Layout;
-use forebay_policy::{Admission, Durability, Settings, WritePolicy};
+use forebay_policy::{Admission, Durability, Order, Settings, WritePolicy};
 
 use crate::explore::{EVERY_CRASH, Seen, SmallWorld, explore};
 use crate::plan::{Action, Shape};
@@ -92,6 +92,14 @@ pub fn worlds(bound: Bound) -> Vec<Named> {
         ("cp+pi+ioi, durable by flush", Settings { durability: Durability::Flush, ..ioi }),
         ("cp+pi+ioi, ordered", Settings { write_policy: WritePolicy::Ordered, ..ioi }),
     ];
+    let by_barriers = Settings {
+        write_policy: WritePolicy::Ordered,
+        order: Order::Barrier,
+        admission: Admission::Sync,
+        ..back
+    };
+    let (group_bytes, group_age_ms) = (BLOCK, 1);
+    let journaled = Settings { write_policy: WritePolicy::Journaled, group_bytes, group_age_ms, ..back };
     let settings = [
         ("write-back", back),
         ("write-back, durable by flush", Settings { durability: Durability::Flush, ..back }),
@@ -101,6 +109,10 @@ pub fn worlds(bound: Bound) -> Vec<Named> {
             Settings { admission: Admission::Sync, durability: Durability::Flush, ..back },
         ),
         ("write-through", Settings { write_policy: WritePolicy::WriteThrough, ..back }),
+        ("ordered", Settings { write_policy: WritePolicy::Ordered, ..back }),
+        ("ordered by barriers, sync only", by_barriers),
+        ("journaled", journaled),
+        ("journaled, sync only", Settings { admission: Admission::Sync, ..journaled }),
     ];
     let mut worlds = Vec::new();
     let plain = SCRIPTS.into_iter().flat_map(|script| settings.map(|settings| (script, settings)));
@@ -113,7 +125,10 @@ pub fn worlds(bound: Bound) -> Vec<Named> {
             segment_count: Layout::SEGMENT_COUNT_MIN,
             align,
             stamped: true,
-            journal_bytes: 0,
+            journal_bytes: match settings.write_policy {
+                WritePolicy::Journaled => 2 * u64::from(Layout::SEGMENT_BYTES_MIN),
+                _ => 0,
+            },
             journal_apart: false,
         };
         let small = SmallWorld {

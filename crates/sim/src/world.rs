@@ -295,6 +295,7 @@ impl World {
             }
         }
         self.oracle.crash(Crash { survives, all_settled });
+        self.consistency.lose(survives);
     }
 
     /// A hash of everything that the next start depends on and is judged by.

@@ -100,7 +100,6 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::OrderNeverCaughtUp
         | M::OrderRecoversNewest => (CONSISTENT, 200),
         M::OrderTrustsWeaker | M::OrderForgetsLost => (CONSISTENT, 1500),
-        M::OrderForgetsToRenounce => (CONSISTENT, 60_000),
         M::JournalSkipsFlush
         | M::JournalDestagesUncommitted
         | M::JournalLeavesBehindEarly
@@ -108,8 +107,10 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::JournalForgetsHeld
         | M::JournalTakesCurrent
         | M::JournalFlushesBacking
+        | M::JournalForgetsToRenounce
+        | M::OrderForgetsToRenounce
         | M::JournalCutsRecords => (CONSISTENT, 1000),
-        M::JournalForgetsToRenounce | M::OrderRecordsNowhere => (CONSISTENT, 100_000),
+        M::OrderRecordsNowhere => (CONSISTENT, 20_000),
         M::ReissueUnlocksBacking | M::ReissueSkipsLog => (HINTED, 200),
         M::ReissueForgetsDependence => (HINTED_CONSISTENT, 200),
         M::OrderSupersedesNewest => (CONTENDED_CONSISTENT_FAILING, 100_000),
