@@ -181,6 +181,14 @@ described! {
         Counter("forebay_backing_errors_total") => backing_errors: u64,
         #[doc = "Log records written."]
         Counter("forebay_records_total") => records: u64,
+        #[doc = "Operations that the backing carries out now."]
+        Gauge("forebay_backing_outstanding") => backing_outstanding: u64,
+        #[doc = "Operations that wait for the backing and that a client waits for, as far as is known."]
+        Gauge("forebay_backing_waiting_critical") => backing_waiting_critical: u64,
+        #[doc = "Operations that wait for the backing and that nobody is known to wait for: destaging, uncritical bypasses."]
+        Gauge("forebay_backing_waiting_noncritical") => backing_waiting_noncritical: u64,
+        #[doc = "Operations of the backing that went before others because somebody came to wait for them."]
+        Counter("forebay_backing_promoted_total") => backing_promoted: u64,
         #[doc = "Requests under way."]
         Gauge("forebay_requests") => requests: u64,
         #[doc = "Resident memory of the daemon, in bytes; its volumes share it."]

@@ -171,7 +171,7 @@ impl Engine {
         let Some(part) = self.requests.parts.get(&key) else {
             return;
         };
-        let (range, asked) = (part.range, part.durable);
+        let (range, asked, class) = (part.range, part.durable, part.class());
         // What comes after it in the order of writes must not outlive it.
         let durable = asked || self.needs_supersede(range) || self.order.keeps_versions();
         let volatile = self.mutant(Mutation::BypassesVolatile);
@@ -191,7 +191,7 @@ impl Engine {
             },
             (Payload::Data { .. }, None) => return,
         };
-        self.io(Role::Backing, op, Class::Foreground, IoOwner::BypassWrite(key));
+        self.io(Role::Backing, op, class, IoOwner::BypassWrite(key));
     }
 
     /// Whether recovery could take a record of one of the blocks for newer than the backing.
@@ -229,7 +229,8 @@ impl Engine {
         let flush = !self.planted.is(Mutation::ZeroesVolatile);
         if matches!(part.payload, Payload::Zero { .. }) && part.durable && flush {
             part.state = PartState::BypassFlushing { losses: self.drops.losses };
-            self.io(Role::Backing, DeviceOp::Flush, Class::Foreground, IoOwner::BypassFlush(key));
+            let class = part.class();
+            self.io(Role::Backing, DeviceOp::Flush, class, IoOwner::BypassFlush(key));
             return;
         }
         if !part.durable && !self.planted.is(Mutation::ForgetsUnflushedBypass) {

@@ -123,7 +123,7 @@ impl Engine {
         self.destage_pressure().runs() > 0
     }
 
-    fn destage_pressure(&self) -> Pressure {
+    pub(crate) fn destage_pressure(&self) -> Pressure {
         let age_ns = self.oldest_dirty_ns().map_or(0, |t| self.wall_ns().saturating_sub(t));
         Pressure {
             segments: self.segments.count() as u64,
@@ -301,8 +301,8 @@ impl Engine {
             }
             DeviceOp::Write { offset, bufs, durable: false }
         };
-        let class = if self.log.waits_for_room() { Class::Foreground } else { Class::Background };
-        self.io(Role::Backing, op, class, IoOwner::DestageWrite(key));
+        // Until somebody waits for it: see the backing's queue.
+        self.io(Role::Backing, op, Class::Background, IoOwner::DestageWrite(key));
     }
 
     pub(crate) fn destage_write_done(&mut self, key: RunKey, result: DeviceResult) {

@@ -26,6 +26,7 @@ use crate::locks::Locks;
 use crate::log::Log;
 use crate::mutation::Planted;
 use crate::order::Order;
+use crate::queue::BackingQueue;
 use crate::read::{PieceKey, Reads};
 use crate::reclaim::Reclaim;
 use crate::recovery::{Recovery, Step};
@@ -96,6 +97,7 @@ pub struct Engine {
     pub(crate) figures: Status,
     pub(crate) planted: Planted,
     pub(crate) effects: Vec<Effect>,
+    pub(crate) backing: BackingQueue,
     ios: Table<IoId, IoOwner>,
     next_io: u64,
 }
@@ -138,6 +140,7 @@ impl Engine {
             figures: Status::default(),
             planted: Planted::default(),
             effects: Vec::new(),
+            backing: BackingQueue::default(),
             ios: Table::default(),
             next_io: 0,
         }
@@ -168,6 +171,7 @@ impl Engine {
             Life::RecoveryFailed | Life::Stopped => {}
             Life::Running | Life::Stopping => self.run(),
         }
+        self.backing_start();
         effects.append(&mut self.effects);
     }
 
@@ -213,6 +217,7 @@ impl Engine {
     fn io_done(&mut self, id: IoId, result: DeviceResult) {
         #[expect(clippy::panic, reason = "an unknown completion means that device and engine disagree")]
         let Some(owner) = self.ios.remove(&id) else { panic!("completion of unknown {id:?}") };
+        self.backing.ended(id);
         match owner {
             IoOwner::Recovery(step) => self.recovery_read_done(step, result),
             IoOwner::Batch(seq) => self.batch_done(seq, result),
@@ -233,12 +238,12 @@ impl Engine {
         }
     }
 
-    /// Asks for a device operation.
+    /// Asks for a device operation; those of the backing stand in its queue first. The journal on its side writes one at a time.
     pub(crate) fn io(&mut self, role: Role, op: DeviceOp, class: Class, owner: IoOwner) {
         let id = self.new_io(owner);
         match role {
             Role::Cache => self.figures.bytes_to_cache += op.write_bytes(),
-            Role::Backing => self.figures.bytes_to_backing += op.write_bytes(),
+            Role::Backing => return self.backing.push(id, op, class.into(), owner),
             Role::Journal => self.figures.bytes_to_journal += op.write_bytes(),
         }
         self.effects.push(Effect::Io { id, role, op, class });
@@ -249,6 +254,11 @@ impl Engine {
         let id = IoId(self.next_io);
         self.ios.insert(id, owner);
         id
+    }
+
+    /// The operation will not be carried out.
+    pub(crate) fn forget_io(&mut self, id: IoId) {
+        self.ios.remove(&id);
     }
 
     /// Device operations under way.
@@ -352,6 +362,10 @@ impl Engine {
             index_bytes: (self.index.bytes() + self.segments.bytes() + self.replacement.bytes()) as u64,
             index_blocks: self.index.len() as u64,
             requests: self.requests.len() as u64,
+            backing_outstanding: self.backing.outstanding() as u64,
+            backing_waiting_critical: self.backing.waiting().0 as u64,
+            backing_waiting_noncritical: self.backing.waiting().1 as u64,
+            backing_promoted: self.backing.promoted(),
             ..self.figures
         }
     }

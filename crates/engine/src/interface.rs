@@ -3,7 +3,7 @@
 use forebay_block::{DeviceOp, DeviceResult, IoError, Op, Origin, Reply, Seq};
 use forebay_format::Layout;
 use forebay_format::journal::Head;
-use forebay_policy::{AdmissionReason, Ranges, ReasonCounts, Settings};
+use forebay_policy::{AdmissionReason, Priority, Ranges, ReasonCounts, Settings};
 use thiserror::Error;
 
 /// Names a client's request until its [`Effect::Reply`]; chosen by the host, unique while outstanding.
@@ -28,10 +28,28 @@ pub enum Role {
 /// Whether somebody waits for a device operation (design, section 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// A client's request waits for it.
+    /// A client's request waits for it, as far as is known.
     Foreground,
-    /// Destaging, cleaning: nobody waits.
+    /// Destaging, cleaning, writes that no request is known to wait for.
     Background,
+}
+
+impl From<Class> for Priority {
+    fn from(class: Class) -> Self {
+        match class {
+            Class::Foreground => Self::Critical,
+            Class::Background => Self::NonCritical,
+        }
+    }
+}
+
+impl From<Priority> for Class {
+    fn from(priority: Priority) -> Self {
+        match priority {
+            Priority::Critical => Self::Foreground,
+            Priority::NonCritical => Self::Background,
+        }
+    }
 }
 
 /// How a volume starts.
@@ -261,7 +279,7 @@ pub struct Status {
     pub bytes_acknowledged: u64,
     /// Bytes of writes given to the cache, headers, summaries and those that failed included.
     pub bytes_to_cache: u64,
-    /// Bytes of writes given to the backing, those that failed included.
+    /// Bytes of writes given to the backing, those that failed included, those that wait for it not.
     pub bytes_to_backing: u64,
     /// Bytes of writes given to the journal on the backing's side, those that failed included.
     pub bytes_to_journal: u64,
@@ -293,4 +311,12 @@ pub struct Status {
     pub index_blocks: u64,
     /// Requests under way.
     pub requests: u64,
+    /// Operations that the backing carries out now.
+    pub backing_outstanding: u64,
+    /// Operations that wait for it now and that a client waits for.
+    pub backing_waiting_critical: u64,
+    /// Operations that wait for it now and that nobody is known to wait for.
+    pub backing_waiting_noncritical: u64,
+    /// Operations of the second kind that somebody came to wait for while they waited or were carried out.
+    pub backing_promoted: u64,
 }

@@ -15,6 +15,7 @@ mod locks;
 mod log;
 mod mutation;
 mod order;
+mod queue;
 mod read;
 mod reclaim;
 mod recovery;

@@ -158,6 +158,15 @@ mutations! {
     /// A reissued bypass forgets what it depends on.
     ReissueForgetsDependence,
 
+    // The backing's queue.
+
+    /// What nobody waits for is looked at only when something that somebody waits for is queued.
+    QueueForgetsNonCritical,
+    /// An operation that somebody comes to wait for is lost from the queue.
+    PromotionForgets,
+    /// An operation that somebody comes to wait for is started a second time, from its old place.
+    PromotionStartsTwice,
+
     // Destaging.
 
     /// A block is clean as soon as it is written to the backing.

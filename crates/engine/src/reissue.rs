@@ -2,7 +2,7 @@
 //! the log and acknowledged from there.
 //!
 //! ```text
-//!  waiting for locks or its turn ──► goes to the log instead
+//!  waiting for locks, its turn, or the backing ──► goes to the log instead
 //!  being written to the backing ──┬► the part: appended to the log, acknowledged when it is there
 //!                                 └► its backing write: *lands* alone, its outcome counts for nothing any more
 //! ```
@@ -26,27 +26,20 @@ impl Engine {
     /// Somebody waits for outstanding bypasses of these bytes: each of them that can goes to the log. A hint (P8): it may
     /// come at any time, for any bytes, and changes no data.
     pub(crate) fn promote(&mut self, offset: u64, len: u64) {
-        let wanted = self.settings.admission.reissues()
-            && self.settings.write_policy != WritePolicy::WriteThrough
-            && !self.failure.latched();
-        if !wanted || len == 0 {
+        if len == 0 {
             return;
         }
         let end = offset.saturating_add(len);
         let touched = |range: BlockRange| {
             range.first.offset() < end && range.end().saturating_mul(BLOCK_BYTES) > offset
         };
-        let keys: Vec<PartKey> = self
-            .requests
-            .parts
-            .iter()
-            .filter(|(_, p)| p.path == Path::Bypass && p.reissuable && touched(p.range))
-            .filter(|(_, p)| {
-                !matches!(p.payload, Payload::Zero { .. }) || p.range.count <= ZERO_BLOCKS_LOGGED_MAX
-            })
-            .map(|(key, _)| *key)
-            .collect();
-        for key in keys {
+        let bypasses = self.requests.parts.iter().filter(|(_, p)| p.path == Path::Bypass && touched(p.range));
+        let keys: Vec<PartKey> = bypasses.map(|(key, _)| *key).collect();
+        self.backing_promote(&keys);
+        let wanted = self.settings.admission.reissues()
+            && self.settings.write_policy != WritePolicy::WriteThrough
+            && !self.failure.latched();
+        for key in keys.into_iter().filter(|_| wanted) {
             if !self.log_has_room() {
                 break;
             }
@@ -59,16 +52,29 @@ impl Engine {
             return;
         };
         let request = part.request;
+        let long = part.range.count > ZERO_BLOCKS_LOGGED_MAX;
+        if !part.reissuable || long && matches!(part.payload, Payload::Zero { .. }) {
+            return;
+        }
         if self.planted.is(Mutation::ReissueForgetsDependence) {
             part.after = Seq(0);
         }
-        match part.state {
+        let state = part.state;
+        let withdrawn = state == PartState::BypassWriting && self.backing_withdraw(key);
+        let Some(part) = self.requests.parts.get_mut(&key) else {
+            return;
+        };
+        match state {
             PartState::Waiting => {
                 part.path = Path::Log;
                 self.requests.retry = true;
             }
             // Once its base is read it goes on to the log, which takes its locks as they are.
             PartState::ReadingBase { .. } => part.path = Path::Log,
+            PartState::BypassWriting if withdrawn => {
+                part.path = Path::Log;
+                self.part_append(key);
+            }
             PartState::BypassWriting if self.requests.landings.len() < LANDINGS_MAX => {
                 part.path = Path::Log;
                 let (range, hold) = (part.range, part.hold);

@@ -12,8 +12,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::{
-    Allocation, BLOCK_BYTES, BlockNo, Buf, BufMut, ErrorKind, IoError, Origin, Reply, Seq, StatusExtent,
-    blocks_of,
+    Allocation, BLOCK_BYTES, BlockNo, Buf, BufMut, Criticality, ErrorKind, IoError, Origin, Reply, Seq,
+    StatusExtent, blocks_of,
 };
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::{
@@ -22,7 +22,7 @@ use forebay_policy::{
 };
 
 use crate::engine::Engine;
-use crate::interface::{Effect, RequestId};
+use crate::interface::{Class, Effect, RequestId};
 use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner};
 use crate::mutation::Mutation;
@@ -51,9 +51,19 @@ pub(crate) enum Path {
     Bypass,
 }
 
-impl Path {
-    fn of(reason: AdmissionReason) -> Self {
-        if reason.is_cached() { Self::Log } else { Self::Bypass }
+/// Which way a request goes, and whether somebody is known to wait for it.
+#[derive(Clone, Copy)]
+struct Way {
+    path: Path,
+    critical: bool,
+}
+
+impl Way {
+    fn of(reason: AdmissionReason, origin: Origin) -> Self {
+        let path = if reason.is_cached() { Path::Log } else { Path::Bypass };
+        // Where the policy does not ask who waits, somebody does.
+        let unawaited = matches!(reason, AdmissionReason::NotCritical | AdmissionReason::NotSynchronous);
+        Self { path, critical: !unawaited || origin.criticality != Criticality::None }
     }
 }
 
@@ -82,6 +92,8 @@ pub(crate) struct Part {
     /// Its acknowledgement may come from the log although it began as a bypass: it does not promise that the backing has
     /// it, as the settings were when it arrived.
     pub(crate) reissuable: bool,
+    /// A request is known to wait for it, or nothing is known.
+    pub(crate) critical: bool,
     /// The newest record that it depends on: as things were when it arrived.
     pub(crate) after: Seq,
     /// Failed flushes of the backing when it was written there.
@@ -151,12 +163,31 @@ impl Requests {
         self.parts.first_key_value().is_some_and(|(first, _)| *first <= last)
     }
 
+    fn waiting_criticals(&self) -> impl Iterator<Item = &Part> {
+        self.waiting.iter().filter_map(|key| self.parts.get(key)).filter(|p| p.critical)
+    }
+
+    /// A critical bypass waits for its turn, or for blocks.
+    pub(crate) fn critical_bypass_waits(&self) -> bool {
+        self.waiting_criticals().any(|p| p.path == Path::Bypass)
+    }
+
+    /// The blocks of critical writes that wait.
+    pub(crate) fn critical_waiting(&self) -> impl Iterator<Item = BlockRange> {
+        self.waiting_criticals().map(|p| p.range)
+    }
+
     pub(crate) fn flush_waits_for_backing(&self, epoch_done: u64) -> bool {
         self.flushes.iter().any(|f| f.backing_epoch > epoch_done)
     }
 }
 
 impl Part {
+    /// Whether somebody waits for what it asks of the backing.
+    pub(crate) fn class(&self) -> Class {
+        if self.critical { Class::Foreground } else { Class::Background }
+    }
+
     fn covers_whole_blocks(&self, volume_bytes: u64) -> bool {
         match &self.payload {
             Payload::Zero { .. } => true,
@@ -176,9 +207,9 @@ impl Engine {
         }
         let bytes = data.len() as u64;
         let reason = self.choose((offset, bytes), origin, fua);
-        let path = Path::of(reason);
+        let way = Way::of(reason, origin);
         self.open_request(id, 1, bytes, fua, reason);
-        self.add_data_part(id, offset, data, fua, path);
+        self.add_data_part(id, offset, data, fua, way);
     }
 
     /// A zero request is up to three parts: whole blocks in the middle, and at the ends parts of blocks, which are
@@ -201,7 +232,7 @@ impl Engine {
             return;
         }
         let reason = self.choose((offset, len), origin, fua);
-        let path = Path::of(reason);
+        let way = Way::of(reason, origin);
         let (block, blocks) = blocks_of(first, last - first);
         let long = last > first && blocks > ZERO_BLOCKS_LOGGED_MAX;
         let edges = [(offset, first - offset), (last, end - last)];
@@ -211,12 +242,12 @@ impl Engine {
         self.open_request(id, count as u32, 0, fua, of_all);
         for (at, n) in edges {
             if n > 0 {
-                self.add_data_part(id, at, Buf::zeroed(n as usize), fua, path);
+                self.add_data_part(id, at, Buf::zeroed(n as usize), fua, way);
             }
         }
         if last > first {
-            let path = if long { Path::Bypass } else { path };
-            self.add_part(id, BlockRange::new(block, blocks), Payload::Zero { unmap }, fua, path);
+            let way = if long { Way { path: Path::Bypass, ..way } } else { way };
+            self.add_part(id, BlockRange::new(block, blocks), Payload::Zero { unmap }, fua, way);
         }
     }
 
@@ -251,23 +282,24 @@ impl Engine {
         self.requests.requests.insert(id, request);
     }
 
-    fn add_data_part(&mut self, id: RequestId, offset: u64, data: Buf, fua: bool, path: Path) {
+    fn add_data_part(&mut self, id: RequestId, offset: u64, data: Buf, fua: bool, way: Way) {
         let (first, count) = blocks_of(offset, data.len() as u64);
-        self.add_part(id, BlockRange::new(first, count), Payload::Data { offset, data }, fua, path);
+        self.add_part(id, BlockRange::new(first, count), Payload::Data { offset, data }, fua, way);
     }
 
-    fn add_part(&mut self, request: RequestId, range: BlockRange, payload: Payload, fua: bool, path: Path) {
+    fn add_part(&mut self, request: RequestId, range: BlockRange, payload: Payload, fua: bool, way: Way) {
         self.requests.next_part += 1;
         let key = PartKey(self.requests.next_part);
         let part = Part {
             request,
             range,
             payload,
-            path,
+            path: way.path,
             hold: Hold::LogWrite,
             durable: fua && !self.mutant(Mutation::ForgetsFua)
                 || self.settings.durability == Durability::Write,
             reissuable: self.settings.write_policy != WritePolicy::WriteThrough,
+            critical: way.critical,
             after: self.order_dependence(),
             losses: 0,
             state: PartState::Waiting,

@@ -8,7 +8,7 @@ mod world;
 
 use forebay_block::{ErrorKind, Op, Reply};
 use forebay_engine::{Command, State};
-use forebay_policy::{Durability, OnFull, Settings, WritePolicy};
+use forebay_policy::{Admission, Durability, OnFull, Settings, WritePolicy};
 use world::{World, settings};
 
 #[test]
@@ -50,6 +50,65 @@ fn writers_that_come_one_by_one_share_headers() {
     println!("{ratio:.3} bytes written for each byte");
     // 1.25 for the headers of the records; the rest are those of segments as small as these. Alone each would cost 2.
     assert!(ratio <= 1.45, "{ratio} bytes written for each byte");
+}
+
+/// Four writes that nobody waits for, one block each, and what the backing is doing then.
+fn uncritical_writes(admission: Admission) -> (World, Vec<u64>) {
+    let mut w = World::new(1, Settings { admission, ..settings() }, 64, 8);
+    let writes = (0..4).map(|n| w.write(n * 4096, 4096)).collect();
+    assert_eq!(w.at_backing(), [0], "the first has the backing for itself");
+    (w, writes)
+}
+
+#[test]
+fn what_is_waited_for_goes_to_the_backing_first() {
+    let (mut w, writes) = uncritical_writes(Admission::Cp);
+    let status = w.status();
+    assert_eq!((status.backing_outstanding, status.backing_waiting_noncritical), (1, 3));
+    let read = w.submit(Op::Read { offset: 40960, len: 4096 });
+    assert_eq!(w.at_backing(), [0, 40960], "a read does not wait for them");
+    w.promote(12288, 4096);
+    assert_eq!(w.at_backing(), [0, 40960, 12288], "nor does what somebody comes to wait for");
+    w.end_at_backing();
+    assert_eq!(w.at_backing(), [40960, 12288, 4096], "the others go on beside them, one at a time");
+    for id in writes.into_iter().chain([read]) {
+        w.run_until_answered(id).unwrap();
+    }
+    let status = w.status();
+    assert_eq!((status.backing_promoted, status.writes_bypassed, status.backing_outstanding), (1, 4, 0));
+}
+
+#[test]
+fn a_reissued_write_that_waits_for_the_backing_never_goes_there() {
+    let (mut w, writes) = uncritical_writes(Admission::CpPiIoi);
+    w.promote(8192, 8192);
+    w.run_until_answered(writes[2]).unwrap();
+    w.run_until_answered(writes[3]).unwrap();
+    w.run_until_answered(writes[0]).unwrap();
+    w.run_until_answered(writes[1]).unwrap();
+    let status = w.status();
+    assert_eq!(
+        (status.writes_admitted, status.bytes_to_backing),
+        (2, 8192),
+        "but later, as part of a destage"
+    );
+    w.command(Command::Destage).unwrap();
+    w.assert_backing_complete();
+}
+
+/// A write that waits for room makes the destaging that makes room one that somebody waits for.
+#[test]
+fn a_writer_that_waits_for_room_hurries_the_destage() {
+    let mut w = World::new(1, settings(), 1024, 8);
+    for n in 0..600 {
+        w.write(n * 4096, 4096);
+        w.submit(Op::Read { offset: (1000 + n % 8) * 4096, len: 4096 });
+        w.run(2);
+    }
+    w.run(20_000);
+    let status = w.status();
+    assert_eq!((w.waiting(), status.backing_waiting_noncritical), (0, 0), "{status:?}");
+    assert!(status.stalls > 0 && status.backing_promoted > 0, "{status:?}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! How hard to destage: the answer to how full the log is and who waits.
 
+use crate::priority::NONCRITICAL_BESIDE_CRITICAL;
+
 /// What the chooser may look at.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pressure {
@@ -25,10 +27,18 @@ pub struct Pressure {
 pub const DESTAGE_RUNS_MAX: usize = 32;
 /// Runs on their way at once where destaging begins.
 const DESTAGE_RUNS_LEAST: usize = 4;
+/// Of the runs that may be on their way, one in so many may be at the backing beside what clients wait for there.
+const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
 /// Writes stay in the log at most about this long before they are destaged even if there is room.
 pub const DIRTY_AGE_S_MAX: u64 = 30;
 
 impl Pressure {
+    /// How many runs may be at the backing beside operations that clients wait for: one, and more as the log fills, so that
+    /// reads do not keep it from being emptied until it is full.
+    pub fn runs_beside_critical(&self) -> usize {
+        (self.runs() / RUNS_FOR_EACH_BESIDE_CRITICAL).max(NONCRITICAL_BESIDE_CRITICAL)
+    }
+
     /// How many runs may be on their way to the backing at once; 0 for none.
     ///
     /// Half full is where destaging starts: the lower half of the log coalesces overwrites, the upper half takes
@@ -90,6 +100,7 @@ mod tests {
         let runs: Vec<usize> = (0..=50).rev().map(|free| at(free).runs()).collect();
         assert!(runs.is_sorted() && runs[0] >= 4, "{runs:?}");
         assert_eq!(at(0).runs(), DESTAGE_RUNS_MAX);
+        assert_eq!([90, 50, 0].map(|free| at(free).runs_beside_critical()), [1, 1, 8]);
         assert_eq!(Pressure { blocks_dirty: 0, urgent: true, ..at(0) }.runs(), 0);
     }
 }

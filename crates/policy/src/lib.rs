@@ -4,6 +4,7 @@
 mod admission;
 mod destaging;
 mod groups;
+mod priority;
 mod ranges;
 mod replacement;
 mod settings;
@@ -15,6 +16,10 @@ pub use admission::{
 };
 pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Pressure};
 pub use groups::OpenGroup;
+pub use priority::{
+    BACKING_SLOTS_MAX, BackingPriority, NONCRITICAL_BESIDE_CRITICAL, NONCRITICAL_ONE_IN,
+    NONCRITICAL_SLOTS_MAX, Priority, Waiting,
+};
 pub use ranges::{RANGES_MAX, Ranges};
 pub use replacement::{List, Replacement, Verdict};
 pub use settings::{Durability, OnFull, Order, Settings, UnknownSetting, WritePolicy};

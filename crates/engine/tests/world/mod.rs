@@ -256,8 +256,41 @@ impl World {
         self.engine.status(self.now)
     }
 
+    /// A hint that somebody waits.
+    pub fn promote(&mut self, offset: u64, len: u64) {
+        self.engine.handle(Event::Promote { offset, len }, self.now);
+    }
+
+    /// Where the backing is being written or read, once the engine has been asked what is to be done; nothing ends.
+    pub fn at_backing(&mut self) -> Vec<u64> {
+        self.poll();
+        let backing = self.ios.iter().filter(|(_, role, _)| *role == Role::Backing);
+        backing
+            .filter_map(|(.., op)| match op {
+                DeviceOp::Read { offset, .. } | DeviceOp::Write { offset, .. } => Some(*offset),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Ends the operation of the backing that was started first.
+    pub fn end_at_backing(&mut self) {
+        let at = self.ios.iter().position(|(_, role, _)| *role == Role::Backing).unwrap();
+        self.end(at);
+    }
+
     /// One poll, then one completion at random; the clock moves if nothing else does.
     fn step(&mut self) {
+        self.poll();
+        if self.ios.is_empty() {
+            self.now = self.engine.next_wake().map_or(self.now.plus_ms(1), |t| t.max(self.now.plus_ms(1)));
+            return;
+        }
+        let at = self.random(self.ios.len() as u64) as usize;
+        self.end(at);
+    }
+
+    fn poll(&mut self) {
         let mut effects = Vec::new();
         self.engine.poll(self.now, &mut effects);
         for effect in effects {
@@ -275,12 +308,10 @@ impl World {
                 Effect::RetireLog { .. } => panic!("nothing fails here"),
             }
         }
-        if self.ios.is_empty() {
-            self.now = self.engine.next_wake().map_or(self.now.plus_ms(1), |t| t.max(self.now.plus_ms(1)));
-            return;
-        }
-        let at = self.random(self.ios.len() as u64) as usize;
-        let (id, role, op) = self.ios.swap_remove(at);
+    }
+
+    fn end(&mut self, at: usize) {
+        let (id, role, op) = self.ios.remove(at);
         self.now = Nanos(self.now.0 + 10_000);
         let changes = matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. });
         let result = match role {

@@ -138,6 +138,18 @@ fn text(v: &VolumeStatus) -> String {
         "writes",
         format!("{} cached, {} bypassed, {} stalls", v.writes_admitted, v.writes_bypassed, v.stalls),
     );
+    if v.backing_outstanding > 0 {
+        row(
+            "at the backing",
+            format!(
+                "{} under way; {} awaited and {} others wait, {} were hurried since the start",
+                v.backing_outstanding,
+                v.backing_waiting_critical,
+                v.backing_waiting_noncritical,
+                v.backing_promoted
+            ),
+        );
+    }
     let reasons: Vec<String> =
         v.writes_by_reason.iter().filter(|(_, n)| **n > 0).map(|(why, n)| format!("{n} {why}")).collect();
     if !reasons.is_empty() {

@@ -112,6 +112,8 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::JournalCutsRecords => (CONSISTENT, 1000),
         M::OrderRecordsNowhere => (CONSISTENT, 20_000),
         M::ReissueUnlocksBacking | M::ReissueSkipsLog => (HINTED, 200),
+        M::QueueForgetsNonCritical => (ANY, 100),
+        M::PromotionForgets | M::PromotionStartsTwice => (CROWDED, 400),
         M::ReissueForgetsDependence => (HINTED_CONSISTENT, 200),
         M::OrderSupersedesNewest => (CONTENDED_CONSISTENT_FAILING, 100_000),
         M::ForgetsFailedFlush => (CROWDED_FAILING_COPIES, 12_000),

@@ -1,0 +1,211 @@
+//! The queue in front of the backing: what clients wait for goes first (RCP, FAST'17; design, section 8).
+//!
+//! ```text
+//!              ┌─ critical ──────── first in, first out ─┐   which: policy::BackingPriority
+//!  engine.io ──┤        ▲ promoted                       ├──────────► outstanding ──► ended
+//!              └─ non-critical ──── first in, first out ─┘                  │ counts as critical from now on
+//!                       └► withdrawn: a reissued bypass need not go there   ▼ promoted
+//! ```
+//!
+//! An operation that waits here is to the rest of the engine as one that the device has not carried out yet: whoever asked
+//! for it holds its blocks. So the order in which they start is a matter of speed only.
+//!
+//! **Lending.** What waits for a write of somebody else lends it its own priority: a write that waits for room in the log, or a
+//! critical bypass that waits for its turn, promotes all destaging; a critical write that waits for blocks promotes what
+//! is on its way there.
+
+use std::collections::VecDeque;
+
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp};
+use forebay_policy::{BackingPriority, Priority, Waiting};
+
+use crate::engine::{Engine, IoOwner};
+use crate::interface::{Effect, IoId, Role};
+use crate::locks::BlockRange;
+use crate::mutation::{Mutation, Planted};
+use crate::requests::PartKey;
+use crate::tables::Table;
+
+/// An operation that has not been started.
+struct Queued {
+    id: IoId,
+    op: DeviceOp,
+    owner: IoOwner,
+    /// The blocks that it changes.
+    range: Option<BlockRange>,
+}
+
+/// State of the queue. It holds at most what requests, runs and flushes under way ask for, each of which is bounded.
+#[derive(Default)]
+pub(crate) struct BackingQueue {
+    chooser: BackingPriority,
+    critical: VecDeque<Queued>,
+    noncritical: VecDeque<Queued>,
+    /// What was started, and as what it counts.
+    outstanding: Table<IoId, (Priority, IoOwner)>,
+    /// Non-critical operations that may be outstanding beside critical ones.
+    pub(crate) beside_critical: usize,
+    promoted: u64,
+}
+
+/// The blocks that an operation of the backing changes.
+fn changes(op: &DeviceOp) -> Option<BlockRange> {
+    let (offset, len) = match op {
+        DeviceOp::Write { offset, .. } => (*offset, op.write_bytes()),
+        DeviceOp::Zero { offset, len, .. } => (*offset, *len),
+        DeviceOp::Read { .. } | DeviceOp::Flush => return None,
+    };
+    Some(BlockRange::new(BlockNo::containing(offset), len.div_ceil(BLOCK_BYTES)))
+}
+
+impl BackingQueue {
+    pub(crate) fn push(&mut self, id: IoId, op: DeviceOp, priority: Priority, owner: IoOwner) {
+        let queued = Queued { id, range: changes(&op), op, owner };
+        self.chooser.arrived(priority);
+        match priority {
+            Priority::Critical => self.critical.push_back(queued),
+            Priority::NonCritical => self.noncritical.push_back(queued),
+        }
+    }
+
+    /// What is to be started next.
+    fn pop(&mut self) -> Option<(IoId, DeviceOp, Priority)> {
+        let (critical, noncritical) = self.waiting();
+        let priority =
+            self.chooser.start(Waiting { critical, noncritical, beside_critical: self.beside_critical })?;
+        let queue = match priority {
+            Priority::Critical => &mut self.critical,
+            Priority::NonCritical => &mut self.noncritical,
+        };
+        let Queued { id, op, owner, .. } = queue.pop_front()?;
+        self.outstanding.insert(id, (priority, owner));
+        Some((id, op, priority))
+    }
+
+    /// An operation has ended; those of other devices are none of its business.
+    pub(crate) fn ended(&mut self, id: IoId) {
+        if let Some((priority, _)) = self.outstanding.remove(&id) {
+            self.chooser.ended(priority);
+        }
+    }
+
+    /// Operations that wait: critical, and not.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        (self.critical.len(), self.noncritical.len())
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.chooser.outstanding()
+    }
+
+    /// Non-critical operations that somebody came to wait for, since start.
+    pub(crate) fn promoted(&self) -> u64 {
+        self.promoted
+    }
+
+    fn has_noncritical(&self) -> bool {
+        !self.noncritical.is_empty() || self.chooser.outstanding_noncritical() > 0
+    }
+
+    /// Somebody waits for the operations that are `wanted`: they go behind the critical ones that are there already.
+    fn promote(&mut self, wanted: impl Fn(IoOwner, Option<BlockRange>) -> bool, planted: Planted) {
+        if !self.has_noncritical() {
+            return;
+        }
+        let mut at = 0;
+        while let Some(queued) = self.noncritical.get(at) {
+            if !wanted(queued.owner, queued.range) {
+                at += 1;
+                continue;
+            }
+            let Some(queued) = self.noncritical.remove(at) else { break };
+            self.promoted += 1;
+            if planted.is(Mutation::PromotionForgets) {
+                continue;
+            }
+            if planted.is(Mutation::PromotionStartsTwice) {
+                let (op, range) = (queued.op.clone(), queued.range);
+                self.noncritical.insert(at, Queued { id: queued.id, op, owner: queued.owner, range });
+                at += 1;
+            }
+            self.chooser.arrived(Priority::Critical);
+            self.critical.push_back(queued);
+        }
+        // Of what is outstanding the blocks are not known any more; only whose it is.
+        for (priority, owner) in self.outstanding.values_mut() {
+            if *priority == Priority::NonCritical && wanted(*owner, None) {
+                *priority = Priority::Critical;
+                self.chooser.promoted();
+                self.promoted += 1;
+            }
+        }
+    }
+
+    /// Takes the operation back if it has not been started.
+    fn withdraw(&mut self, owner: IoOwner) -> Option<IoId> {
+        for queue in [&mut self.noncritical, &mut self.critical] {
+            if let Some(at) = queue.iter().position(|q| q.owner == owner) {
+                return queue.remove(at).map(|q| q.id);
+            }
+        }
+        None
+    }
+}
+
+impl Engine {
+    /// Starts what may start now.
+    pub(crate) fn backing_start(&mut self) {
+        self.backing_lend();
+        if self.backing.waiting().1 > 0 {
+            self.backing.beside_critical = self.destage_pressure().runs_beside_critical();
+        }
+        if self.mutant(Mutation::QueueForgetsNonCritical) && self.backing.waiting().0 == 0 {
+            return;
+        }
+        while let Some((id, op, priority)) = self.backing.pop() {
+            self.figures.bytes_to_backing += op.write_bytes();
+            self.effects.push(Effect::Io { id, role: Role::Backing, op, class: priority.into() });
+        }
+    }
+
+    /// Whoever waits lends its priority to what it waits for.
+    fn backing_lend(&mut self) {
+        if !self.backing.has_noncritical() {
+            return;
+        }
+        let planted = self.planted;
+        if self.log.waits_for_room() || self.requests.critical_bypass_waits() {
+            let destaging = |owner, _| matches!(owner, IoOwner::DestageWrite(_) | IoOwner::DestageFlush);
+            self.backing.promote(destaging, planted);
+        }
+        let awaited: Vec<BlockRange> = self.requests.critical_waiting().collect();
+        if !awaited.is_empty() {
+            let overlaps =
+                |_, range: Option<BlockRange>| range.is_some_and(|r| awaited.iter().any(|a| a.overlaps(r)));
+            self.backing.promote(overlaps, planted);
+        }
+    }
+
+    /// A critical task waits for these bypasses.
+    pub(crate) fn backing_promote(&mut self, parts: &[PartKey]) {
+        for key in parts {
+            if let Some(part) = self.requests.parts.get_mut(key) {
+                part.critical = true;
+            }
+        }
+        let wanted = |owner, _| match owner {
+            IoOwner::BypassWrite(key) | IoOwner::BypassFlush(key) => parts.binary_search(&key).is_ok(),
+            _ => false,
+        };
+        self.backing.promote(wanted, self.planted);
+    }
+
+    /// Takes back the part's write to the backing; false if it has been started.
+    pub(crate) fn backing_withdraw(&mut self, key: PartKey) -> bool {
+        let withdrawn = self.backing.withdraw(IoOwner::BypassWrite(key));
+        if let Some(id) = withdrawn {
+            self.forget_io(id);
+        }
+        withdrawn.is_some()
+    }
+}

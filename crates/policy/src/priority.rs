@@ -1,0 +1,261 @@
+//! I/O priority: which of the operations that wait for the backing starts next (RCP, FAST'17, section 4; design, section 8).
+//!
+//! Two queues, first in first out: what a client waits for, reads included, goes before what nobody is known to wait for. Of
+//! the second kind few are outstanding while there are any of the first, for a device does not take back what it was given: a
+//! critical operation would wait behind them inside the device.
+
+/// Operations outstanding at the backing at a time; further ones wait in the two queues (P7).
+pub const BACKING_SLOTS_MAX: usize = 256;
+/// Of these at most so many are non-critical, so that they never take all of the slots.
+pub const NONCRITICAL_SLOTS_MAX: usize = 128;
+/// Non-critical operations that may be outstanding beside critical ones, where room in the log is not scarce.
+pub const NONCRITICAL_BESIDE_CRITICAL: usize = 1;
+/// While both kinds wait and a non-critical one may start, one in so many starts is one of them: starvation is bounded.
+pub const NONCRITICAL_ONE_IN: usize = 16;
+
+/// Whether somebody is known to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// A client's request waits for it, as far as is known.
+    Critical,
+    /// Destaging, and writes that no request is known to wait for.
+    NonCritical,
+}
+
+/// What may be started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Critical operations that wait.
+    pub critical: usize,
+    /// Non-critical ones.
+    pub noncritical: usize,
+    /// How many of these may be outstanding beside critical ones; at least [`NONCRITICAL_BESIDE_CRITICAL`] count.
+    pub beside_critical: usize,
+}
+
+/// The chooser: counts what is outstanding, and says what starts next.
+///
+/// While nothing critical comes, each non-critical operation that ends lets one more of them be outstanding. So they get the
+/// whole device soon after the last critical one, but not in the moment between one request of a client and the next.
+#[derive(Clone, Debug, Default)]
+pub struct BackingPriority {
+    critical: usize,
+    noncritical: usize,
+    /// Non-critical operations that have ended since the last critical one came or ended.
+    calm: usize,
+    /// Critical starts since the last non-critical one, while such waited and might have started.
+    passed_over: usize,
+}
+
+impl BackingPriority {
+    /// An operation has come to wait.
+    pub fn arrived(&mut self, priority: Priority) {
+        if priority == Priority::Critical {
+            self.calm = 0;
+        }
+    }
+
+    /// What starts now, of what waits; the caller starts it. `None`: nothing, until something ends or comes.
+    pub fn start(&mut self, waiting: Waiting) -> Option<Priority> {
+        if self.outstanding() >= BACKING_SLOTS_MAX {
+            return None;
+        }
+        let noncritical = waiting.noncritical > 0 && self.noncritical < self.noncritical_max(&waiting);
+        let its_turn = self.passed_over + 1 >= NONCRITICAL_ONE_IN;
+        match waiting.critical > 0 {
+            true if !(noncritical && its_turn) => {
+                self.passed_over += usize::from(noncritical);
+                self.critical += 1;
+                Some(Priority::Critical)
+            }
+            _ if noncritical => {
+                self.passed_over = 0;
+                self.noncritical += 1;
+                Some(Priority::NonCritical)
+            }
+            _ => None,
+        }
+    }
+
+    /// Non-critical operations that may be outstanding now.
+    fn noncritical_max(&self, waiting: &Waiting) -> usize {
+        let beside = waiting.beside_critical.max(NONCRITICAL_BESIDE_CRITICAL);
+        beside.saturating_add(self.calm).min(NONCRITICAL_SLOTS_MAX)
+    }
+
+    /// Somebody comes to wait for a non-critical operation that is outstanding.
+    pub fn promoted(&mut self) {
+        self.noncritical = self.noncritical.saturating_sub(1);
+        self.critical += 1;
+        self.calm = 0;
+    }
+
+    /// An operation that was started, and counts as this now, has ended.
+    pub fn ended(&mut self, priority: Priority) {
+        match priority {
+            Priority::Critical => {
+                self.critical = self.critical.saturating_sub(1);
+                self.calm = 0;
+            }
+            Priority::NonCritical => {
+                self.noncritical = self.noncritical.saturating_sub(1);
+                if self.critical == 0 {
+                    self.calm = (self.calm + 1).min(NONCRITICAL_SLOTS_MAX);
+                }
+            }
+        }
+    }
+
+    /// Operations that have started and not ended.
+    pub fn outstanding(&self) -> usize {
+        self.critical + self.noncritical
+    }
+
+    /// Those of them that are non-critical.
+    pub fn outstanding_noncritical(&self) -> usize {
+        self.noncritical
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn waiting(critical: usize, noncritical: usize) -> Waiting {
+        Waiting { critical, noncritical, beside_critical: 0 }
+    }
+
+    #[test]
+    fn critical_first_and_one_noncritical_beside() {
+        let mut priority = BackingPriority::default();
+        priority.arrived(Priority::Critical);
+        assert_eq!(priority.start(waiting(1, 5)), Some(Priority::Critical));
+        assert_eq!(priority.start(waiting(0, 5)), Some(Priority::NonCritical));
+        assert_eq!(priority.start(waiting(0, 4)), None, "one is enough beside a critical one");
+        assert_eq!(
+            priority.start(Waiting { beside_critical: 2, ..waiting(0, 4) }),
+            Some(Priority::NonCritical),
+            "but more where the log needs room"
+        );
+    }
+
+    #[test]
+    fn the_device_is_taken_step_by_step_once_it_is_calm() {
+        let mut priority = BackingPriority::default();
+        let start_all = |p: &mut BackingPriority| std::iter::from_fn(|| p.start(waiting(0, 1000))).count();
+        assert_eq!(start_all(&mut priority), 1);
+        for outstanding in [2, 4, 8, 16, 32, 64, 128, 128] {
+            for _ in 0..priority.outstanding() {
+                priority.ended(Priority::NonCritical);
+            }
+            assert_eq!(start_all(&mut priority), outstanding);
+        }
+        priority.arrived(Priority::Critical);
+        assert_eq!(priority.start(waiting(1, 1000)), Some(Priority::Critical), "there is a slot left for it");
+        for _ in 0..128 {
+            priority.ended(Priority::NonCritical);
+        }
+        assert_eq!(start_all(&mut priority), 1, "all is as before as soon as a critical one has come");
+    }
+
+    #[test]
+    fn someone_comes_to_wait_for_what_is_outstanding() {
+        let mut priority = BackingPriority::default();
+        assert_eq!(priority.start(waiting(0, 2)), Some(Priority::NonCritical));
+        assert_eq!(priority.start(waiting(0, 1)), None);
+        priority.promoted();
+        assert_eq!(priority.outstanding_noncritical(), 0);
+        assert_eq!(priority.start(waiting(0, 1)), Some(Priority::NonCritical), "the next takes its place");
+        priority.ended(Priority::Critical);
+        assert_eq!(priority.outstanding(), 1);
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Come(bool),
+        End(usize),
+        Promote(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            5 => any::<bool>().prop_map(Step::Come),
+            4 => any::<usize>().prop_map(Step::End),
+            1 => any::<usize>().prop_map(Step::Promote),
+        ];
+        proptest::collection::vec(step, 1..2000)
+    }
+
+    proptest! {
+        /// Beside a plain list of what was started: the bounds hold, what is critical starts whenever there is a slot, and
+        /// what is not critical starts within a bounded number of starts once it may.
+        #[test]
+        fn keeps_its_bounds(steps in steps(), beside_critical in 0usize..6) {
+            let mut priority = BackingPriority::default();
+            let (mut critical, mut noncritical) = (0usize, 0usize);
+            let mut started: Vec<Priority> = Vec::new();
+            let mut calm = 0usize;
+            let mut passed_over = 0usize;
+            for step in steps {
+                match step {
+                    Step::Come(true) => {
+                        critical += 1;
+                        calm = 0;
+                        priority.arrived(Priority::Critical);
+                    }
+                    Step::Come(false) => {
+                        noncritical += 1;
+                        priority.arrived(Priority::NonCritical);
+                    }
+                    Step::End(n) if !started.is_empty() => {
+                        let ended = started.swap_remove(n % started.len());
+                        match ended {
+                            Priority::Critical => calm = 0,
+                            Priority::NonCritical if !started.contains(&Priority::Critical) => calm += 1,
+                            Priority::NonCritical => {}
+                        }
+                        priority.ended(ended);
+                    }
+                    Step::Promote(n) if !started.is_empty() => {
+                        let at = n % started.len();
+                        if started[at] == Priority::NonCritical {
+                            started[at] = Priority::Critical;
+                            calm = 0;
+                            priority.promoted();
+                        }
+                    }
+                    Step::End(_) | Step::Promote(_) => {}
+                }
+                while let Some(next) = priority.start(Waiting { critical, noncritical, beside_critical }) {
+                    let may = noncritical > 0
+                        && started.iter().filter(|p| **p == Priority::NonCritical).count()
+                            < (beside_critical.max(1) + calm).min(NONCRITICAL_SLOTS_MAX);
+                    match next {
+                        Priority::Critical => {
+                            prop_assert!(critical > 0);
+                            critical -= 1;
+                            passed_over += usize::from(may);
+                            prop_assert!(passed_over < NONCRITICAL_ONE_IN);
+                        }
+                        Priority::NonCritical => {
+                            prop_assert!(may);
+                            prop_assert!(critical == 0 || passed_over + 1 == NONCRITICAL_ONE_IN);
+                            noncritical -= 1;
+                            passed_over = 0;
+                        }
+                    }
+                    started.push(next);
+                }
+                prop_assert!(started.len() <= BACKING_SLOTS_MAX);
+                prop_assert_eq!(started.len(), priority.outstanding());
+                let outstanding = started.iter().filter(|p| **p == Priority::NonCritical).count();
+                prop_assert_eq!(outstanding, priority.outstanding_noncritical());
+                // Nothing critical waits while there is a slot, and nothing at all while nothing is outstanding.
+                prop_assert!(critical == 0 || started.len() == BACKING_SLOTS_MAX);
+                prop_assert!(noncritical == 0 || outstanding > 0 || started.len() == BACKING_SLOTS_MAX);
+            }
+        }
+    }
+}
