@@ -10,6 +10,8 @@ need_block_devices
 [[ -e /sys/kernel/btf/vmlinux ]] || skip "this kernel has no BTF"
 
 gcc -O1 -Wall -pthread -I"$ROOT/crates/hint/include" "$ROOT/tests/criticality/waits.c" -o waits
+gcc -O1 -Wall -pthread "$ROOT/tests/criticality/lwlocks.c" -o lwlocks
+gcc -O1 -Wall -pthread "$ROOT/tests/criticality/server.c" -o server
 cat >rules.toml <<'END'
 [[rule]]
 name = "critical task"
@@ -20,6 +22,20 @@ critical = true
 name = "background task"
 thread = "fb-back"
 critical = false
+
+[[rule]]
+name = "apart"
+thread = "fb-apart"
+critical = false
+
+[[rule]]
+name = "never"
+thread = "fb-never"
+critical = "never"
+
+[[rule]]
+thread = "srv-*"
+critical = "requests"
 END
 
 make_pair 128M 512M
@@ -53,19 +69,27 @@ waited() {
 print(sum(r["count"] for r in json.load(sys.stdin) if r["kind"] == sys.argv[1]))' "$1"
 }
 
+# under POLICY PROGRAM...: runs it under this policy, with the account before it in before.json.
+under() {
+    fb set db admission="$1"
+    fb explain db --json >before.json
+    timeout "$PATIENCE" "${@:2}" || fail "$WHAT: the program failed under $1"
+}
+
 # way KIND BELOW POLICY TASKS REASON WAIT: nothing of TASKS for REASON under BELOW, something under POLICY, by this wait.
 way() {
     local kind=$1 below=$2 policy=$3 tasks=$4 reason=$5 wait=$6 none some before
     WHAT=$kind
-    fb set db admission="$below"
-    fb explain db --json >before.json
-    timeout "$PATIENCE" ./waits "$kind" "$MOUNT" "$SECONDS_EACH" || fail "$kind: the program failed under $below"
+    local program=(./waits "$kind" "$MOUNT" "$SECONDS_EACH")
+    case $kind in
+    lwlock) program=(./lwlocks "$MOUNT" "$SECONDS_EACH") ;;
+    condition) program=(./server condition unix "$MOUNT" "$SECONDS_EACH") ;;
+    esac
+    under "$below" "${program[@]}"
     none=$(explained before.json "$tasks" "$reason")
     ((none == 0)) || fail "$kind: under $below $none writes of $tasks are $reason"
-    fb set db admission="$policy"
-    fb explain db --json >before.json
     before=$(through "$wait")
-    timeout "$PATIENCE" ./waits "$kind" "$MOUNT" "$SECONDS_EACH" || fail "$kind: the program failed under $policy"
+    under "$policy" "${program[@]}"
     some=$(explained before.json "$tasks" "$reason")
     ((some > 0)) || fail "$kind: under $policy no write of $tasks is $reason"
     [[ $reason == reissued ]] || (($(through "$wait") > before)) || fail "$kind: nothing was inherited through $wait"
@@ -79,9 +103,29 @@ way futex cp cp+pi "background task" inherited futex
 way mutex cp cp+pi "background task" inherited mutex
 way rwsem cp cp+pi jbd2 inherited journal
 way chain cp cp+pi jbd2 inherited journal
+way lwlock cp cp+pi "background task" inherited lwlock
+(($(explained before.json apart inherited) == 0)) || fail "a process that holds no lock inherited"
+way condition cp+pi cp+pi+ioi srv-worker reissued condition
 way writeback cp+pi cp+pi+ioi kworker reissued writeback
 (($(waited rwsem) > 0)) || fail "no wait for an inode's rwsem was seen"
 (($(through rwsem) > 0)) || fail "nothing was inherited through an rwsem"
+
+for socket in unix tcp; do
+    WHAT="requests over $socket"
+    under cp ./server requests $socket "$MOUNT" "$SECONDS_EACH"
+    (($(explained before.json srv-main direct) > 0)) || fail "$WHAT: no write before an answer is direct"
+    for task in srv-after srv-back; do
+        (($(explained before.json $task direct) == 0)) || fail "$WHAT: a write of $task is direct"
+        (($(explained before.json $task not-critical) > 0)) || fail "$WHAT: $task has not written"
+    done
+    pass "$WHAT: what is written before the answer is direct, what is written after it and beside it is not"
+done
+
+WHAT=never
+under cp+pi ./waits never "$MOUNT" "$SECONDS_EACH"
+(($(explained before.json never "direct") == 0)) || fail "a task that never is critical was"
+(($(explained before.json never "not-critical") > 0)) || fail "the task that never is critical has not written"
+pass "a task that never is to be critical is not, whatever it says"
 
 missing=$(status criticality_missing)
 [[ $missing == "[]" ]] || fail "sources of criticality are missing: $missing"

@@ -107,7 +107,7 @@ static void *back(void *unused)
 			end = (end + PIECE) % (64 * PIECE);
 			if (!end && ftruncate(fd, 0))
 				fail("ftruncate");
-		} else if (is("journal") || is("hint")) {
+		} else if (is("journal") || is("hint") || is("never")) {
 			char name[32];
 			snprintf(name, sizeof(name), "file%u", round % 512);
 			close(open_file(name, O_TRUNC));
@@ -140,8 +140,10 @@ static void *middle(void *unused)
 static void *critical(void *unused)
 {
 	(void)unused;
-	if (is("hint")) {
-		name_me("fb-hinting");
+	if (is("hint") || is("never")) {
+		name_me(is("hint") ? "fb-hinting" : "fb-never");
+		/* So that the rules have been asked. */
+		pause_ms(is("never") ? 1000 : 0);
 		if (forebay_critical_begin() < 0)
 			fail("forebay_critical_begin");
 	} else {
@@ -161,7 +163,7 @@ static void *critical(void *unused)
 				fail("lseek");
 		} else if (is("rwsem")) {
 			put(of_back, "z", 1, 0);
-		} else if (is("journal") || is("hint")) {
+		} else if (is("journal") || is("hint") || is("never")) {
 			put(own, "z", 1, 0);
 			if (fsync(own))
 				fail("fsync");
@@ -176,7 +178,7 @@ static void *critical(void *unused)
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
-		fprintf(stderr, "usage: %s futex|mutex|rwsem|hint|journal|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
+		fprintf(stderr, "usage: %s futex|mutex|rwsem|hint|never|journal|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
 		return 2;
 	}
 	kind = argv[1];

@@ -39,6 +39,7 @@ static long (*bpf_probe_read_kernel)(void *dst, u32 size, const void *src) = (vo
 static long (*bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static long (*bpf_task_pt_regs)(void *task) = (void *)175;
 static void *(*bpf_get_current_task_btf)(void) = (void *)158;
+static u64 (*bpf_get_attach_cookie)(void *ctx) = (void *)174;
 
 struct gendisk {
 	int major;
@@ -90,6 +91,21 @@ struct task_struct {
 	char comm[16];
 } CORE;
 
+struct sock_common {
+	u16 skc_family;
+	volatile u8 skc_state;
+} CORE;
+
+struct sock {
+	struct sock_common __sk_common;
+} CORE;
+
+struct unix_address;
+
+struct unix_sock {
+	struct unix_address *addr;
+} CORE;
+
 typedef struct {
 	s64 counter;
 } atomic_long_t;
@@ -121,6 +137,11 @@ struct pt_regs {
 #else
 #error "no such machine"
 #endif
+
+#define AF_UNIX 1
+#define TCP_ESTABLISHED 1
+#define TCP_SYN_RECV 3
+#define TCP_CLOSE 7
 
 /* Reads a field that the verifier does not know to be readable. */
 #define READ(dst, field) bpf_probe_read_kernel(&(dst), sizeof(dst), __builtin_preserve_access_index(&(field)))

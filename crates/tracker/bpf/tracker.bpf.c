@@ -7,6 +7,8 @@
  *   folio_wait_writeback   a task is about to wait for a page that is being written: the daemon promotes that write
  *   sched_switch           a task falls asleep: what for is seen by its stack (journal, page, buffer) or its futex
  *   sched_process_*        tasks come and go
+ *   sock_recv_length etc.  a task reads a request from an accepted socket, or answers on it
+ *   lwlock probes          a PostgreSQL process waits for a lightweight lock, or holds one
  *
  * Nothing here decides about data: wrong or missing tags change speed only (P8).
  */
@@ -87,6 +89,60 @@ struct {
 	__type(value, struct page_wait);
 } pages SEC(".maps");
 
+/* A request that a task has read and not answered. */
+struct request {
+	u64 sock;
+	u64 since;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FB_TASKS_MAX);
+	__type(key, u32);
+	__type(value, struct request);
+} requests SEC(".maps");
+
+/* Which task has read a request from a socket: another one may answer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FB_SOCKETS_MAX);
+	__type(key, u64);
+	__type(value, u32);
+} readers SEC(".maps");
+
+/* TCP connections that somebody else has opened. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FB_SOCKETS_MAX);
+	__type(key, u64);
+	__type(value, u32);
+} accepted SEC(".maps");
+
+/* Who holds lightweight locks of a name; the name is the address of its text, which all processes of a server share. */
+struct lock_holders {
+	u32 tids[FB_HOLDERS_MAX];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FB_LOCKS_MAX);
+	__type(key, u64);
+	__type(value, struct lock_holders);
+} lock_holders SEC(".maps");
+
+/* How many of them a task holds. */
+struct holding {
+	u64 name;
+	u64 tid;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FB_LOCKS_MAX);
+	__type(key, struct holding);
+	__type(value, u64);
+} held SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, FB_RANGES_MAX);
@@ -144,14 +200,30 @@ INLINE int hinted(void)
 	return (ioprio >> FB_HINT_SHIFT & FB_HINT_MASK) == FB_HINT_CRITICAL;
 }
 
+/* Whether a task has read a request and not answered it. */
+INLINE int in_request(u32 tid)
+{
+	struct request *request = bpf_map_lookup_elem(&requests, &tid);
+	return request && bpf_ktime_get_ns() - request->since < FB_REQUEST_NS_MAX;
+}
+
+/* Whether the current task works for a request; `role` is its own. */
+INLINE int is_direct(u32 tid, const struct fb_role *role)
+{
+	u32 rule = role ? role->critical : FB_CRITICAL_NONE;
+	if (rule == FB_CRITICAL_NEVER)
+		return 0;
+	return rule == FB_CRITICAL_DIRECT || (rule == FB_CRITICAL_REQUESTS && in_request(tid)) || hinted();
+}
+
 /* How the current task is critical now. */
 INLINE u32 criticality(u32 tid)
 {
-	if (hinted())
-		return FB_CRITICAL_DIRECT;
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
-	if (role && role->critical)
+	if (is_direct(tid, role))
 		return FB_CRITICAL_DIRECT;
+	if (role && role->critical == FB_CRITICAL_NEVER)
+		return FB_CRITICAL_NONE;
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
 	return holder && holder->count > 0 ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
 }
@@ -215,8 +287,11 @@ int on_bio(u64 *ctx)
 	bpf_get_current_comm(tag.comm, sizeof(tag.comm));
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tag.tid);
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tag.tid);
-	if ((role && role->critical) || hinted()) {
+	int never = role && role->critical == FB_CRITICAL_NEVER;
+	if (is_direct(tag.tid, role)) {
 		tag.critical = FB_CRITICAL_DIRECT;
+	} else if (never) {
+		tag.critical = FB_CRITICAL_NONE;
 	} else if (holder && holder->count > 0) {
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.waiter = holder->waiter;
@@ -438,17 +513,17 @@ INLINE u32 wait_by_stack(void *ctx)
 	return found;
 }
 
-/* The owner of the pthread mutex whose futex the current task waits for; 0 if it waits for none. */
-INLINE u32 futex_owner(void)
+/* Whether the current task waits for a futex, and the owner if it is that of a pthread mutex. */
+INLINE int futex_owner(u32 *owner)
 {
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
 	u32 words[3] = {};
 	if (REGS_SYSCALL(regs) != SYSCALL_FUTEX)
 		return 0;
-	if (bpf_probe_read_user(words, sizeof(words), (void *)REGS_FIRST(regs)))
-		return 0;
 	/* 2: locked, and somebody waits. The owner's tid lies 8 bytes after the futex. */
-	return words[0] == 2 ? words[2] : 0;
+	if (!bpf_probe_read_user(words, sizeof(words), (void *)REGS_FIRST(regs)) && words[0] == 2)
+		*owner = words[2];
+	return 1;
 }
 
 SEC("tp_btf/sched_switch")
@@ -459,7 +534,7 @@ int on_switch(u64 *ctx)
 	u32 state = ctx[3];
 	u32 woken = next->pid;
 	struct block *was = bpf_map_lookup_elem(&blocked, &woken);
-	if (was && was->wait > FB_WAIT_RWSEM) {
+	if (was && was->wait > FB_WAIT_RWSEM && was->wait != FB_WAIT_LWLOCK) {
 		/* Its comm is not the current one; the daemon knows the task by its number. */
 		end(woken, next->tgid);
 	}
@@ -473,15 +548,203 @@ int on_switch(u64 *ctx)
 	if (bpf_map_lookup_elem(&blocked, &tid))
 		return 0;
 	if (state & 1) {
-		u32 owner = futex_owner();
+		u32 owner = 0;
+		if (!futex_owner(&owner))
+			return 0;
 		if (owner)
 			begin(tid, prev->tgid, FB_WAIT_FUTEX, owner);
+		else if (role && role->critical == FB_CRITICAL_REQUESTS && in_request(tid))
+			begin(tid, prev->tgid, FB_WAIT_CONDITION, 0);
 		return 0;
 	}
 	u32 wait = wait_by_stack(ctx);
 	if (!wait)
 		return 0;
 	begin(tid, prev->tgid, wait, 0);
+	return 0;
+}
+
+/* --- requests ---------------------------------------------------------------------------------------------------------- */
+
+/* Whether somebody else has opened the connection. An accepted unix socket has the address of the one that listens. */
+INLINE int is_accepted(struct sock *sk)
+{
+	u64 key = (u64)sk;
+	if (sk->__sk_common.skc_family != AF_UNIX)
+		return bpf_map_lookup_elem(&accepted, &key) != 0;
+	struct unix_address *address = 0;
+	READ(address, ((struct unix_sock *)sk)->addr);
+	return sk->__sk_common.skc_state == TCP_ESTABLISHED && address;
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int on_tcp_state(u64 *ctx)
+{
+	u64 sk = ctx[0];
+	u32 before = ctx[1], now = ctx[2];
+	if (before == TCP_SYN_RECV && now == TCP_ESTABLISHED)
+		bpf_map_update_elem(&accepted, &sk, &now, BPF_ANY);
+	else if (now == TCP_CLOSE)
+		bpf_map_delete_elem(&accepted, &sk);
+	return 0;
+}
+
+/* The request that was read from this socket needs nobody's work any more. */
+INLINE void answered(u64 sk)
+{
+	u32 *reader = bpf_map_lookup_elem(&readers, &sk);
+	if (!reader)
+		return;
+	u32 tid = *reader;
+	struct request *request = bpf_map_lookup_elem(&requests, &tid);
+	if (request && request->sock == sk)
+		bpf_map_delete_elem(&requests, &tid);
+	bpf_map_delete_elem(&readers, &sk);
+}
+
+SEC("tp_btf/sock_recv_length")
+int on_receive(u64 *ctx)
+{
+	struct sock *sk = (void *)ctx[0];
+	s32 length = ctx[1];
+	u64 key = (u64)sk;
+	u32 tid = bpf_get_current_pid_tgid();
+	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
+	if (!role || role->critical != FB_CRITICAL_REQUESTS || length < 0)
+		return 0;
+	if (!length) {
+		answered(key);
+		return 0;
+	}
+	if (!is_accepted(sk))
+		return 0;
+	struct request request = { .sock = key, .since = bpf_ktime_get_ns() };
+	bpf_map_update_elem(&requests, &tid, &request, BPF_ANY);
+	bpf_map_update_elem(&readers, &key, &tid, BPF_ANY);
+	return 0;
+}
+
+SEC("tp_btf/sock_send_length")
+int on_send(u64 *ctx)
+{
+	u64 sk = ctx[0];
+	s32 length = ctx[1];
+	if (length > 0)
+		answered(sk);
+	return 0;
+}
+
+/* --- lightweight locks ------------------------------------------------------------------------------------------------- */
+
+/* The current task begins to wait for a lock of this name. */
+NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
+{
+	u32 zero = 0;
+	struct block *block = bpf_map_lookup_elem(&scratch, &zero);
+	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
+	if (!block)
+		return 0;
+	u32 critical = criticality(tid);
+	__builtin_memset(block, 0, sizeof(*block));
+	block->since = bpf_ktime_get_ns();
+	block->wait = FB_WAIT_LWLOCK;
+	block->told = critical != FB_CRITICAL_NONE;
+	u32 links = 0;
+	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
+		u32 holder = holding->tids[i];
+		if (!holder || holder == tid)
+			continue;
+		block->owner = holder;
+		if (!critical)
+			continue;
+		inherit(holder, tid, FB_WAIT_LWLOCK);
+		tell_wait(tid, tgid, critical, block);
+		if (links < FB_CHAIN_MAX)
+			block->chain[links++] = holder;
+		struct block *further = bpf_map_lookup_elem(&blocked, &holder);
+		if (further) {
+			tell_wait(holder, 0, FB_CRITICAL_INHERITED, further);
+			block->journal |= further->wait == FB_WAIT_JOURNAL;
+			u32 next = further->owner;
+			if (next && next != tid && links < FB_CHAIN_MAX) {
+				inherit(next, tid, FB_WAIT_LWLOCK);
+				block->chain[links++] = next;
+			}
+		}
+	}
+	block->links = links;
+	if (block->journal)
+		count(FB_COUNT_JOURNAL_WAITERS, 1);
+	bpf_map_update_elem(&blocked, &tid, block, BPF_ANY);
+	return 0;
+}
+
+/* The current task holds one more lock of this name. */
+NOINLINE int hold_lock(u64 name, u32 tid)
+{
+	struct holding key = { .name = name, .tid = tid };
+	u64 *count = bpf_map_lookup_elem(&held, &key);
+	if (count) {
+		*count += 1;
+		return 0;
+	}
+	u64 one = 1;
+	bpf_map_update_elem(&held, &key, &one, BPF_ANY);
+	struct lock_holders none = {};
+	bpf_map_update_elem(&lock_holders, &name, &none, BPF_NOEXIST);
+	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
+	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
+		if (!__sync_val_compare_and_swap(&holding->tids[i], 0, tid))
+			break;
+	}
+	return 0;
+}
+
+/* It has given one back. */
+NOINLINE int release_lock(u64 name, u32 tid)
+{
+	struct holding key = { .name = name, .tid = tid };
+	u64 *count = bpf_map_lookup_elem(&held, &key);
+	if (!count)
+		return 0;
+	if (*count > 1) {
+		*count -= 1;
+		return 0;
+	}
+	bpf_map_delete_elem(&held, &key);
+	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
+	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
+		if (holding->tids[i] == tid)
+			holding->tids[i] = 0;
+	}
+	return 0;
+}
+
+SEC("uprobe")
+int on_lwlock(void *ctx)
+{
+	u64 cookie = bpf_get_attach_cookie(ctx);
+	u32 kind = cookie & 0xff;
+	u32 form = cookie >> 8 & 0xff;
+	s64 offset = (s32)(cookie >> 32);
+	u64 name = offset;
+	if (form != FB_ARGUMENT_CONSTANT && bpf_probe_read_kernel(&name, sizeof(name), ctx + (cookie >> 16 & 0xffff)))
+		return 0;
+	if (form == FB_ARGUMENT_MEMORY && bpf_probe_read_user(&name, sizeof(name), (void *)(name + offset)))
+		return 0;
+	u64 ids = bpf_get_current_pid_tgid();
+	u32 tid = ids;
+	if (kind == FB_LWLOCK_WAIT) {
+		begin_lock(name, tid, ids >> 32);
+	} else if (kind == FB_LWLOCK_WAITED) {
+		struct block *block = bpf_map_lookup_elem(&blocked, &tid);
+		if (block && block->wait == FB_WAIT_LWLOCK)
+			end(tid, ids >> 32);
+	} else if (kind == FB_LWLOCK_ACQUIRE) {
+		hold_lock(name, tid);
+	} else if (kind == FB_LWLOCK_RELEASE) {
+		release_lock(name, tid);
+	}
 	return 0;
 }
 
@@ -517,6 +780,7 @@ int on_exit(u64 *ctx)
 	bpf_map_delete_elem(&roles, &tid);
 	bpf_map_delete_elem(&holders, &tid);
 	bpf_map_delete_elem(&pages, &tid);
+	bpf_map_delete_elem(&requests, &tid);
 	struct fb_signal signal = { .type = FB_SIGNAL_EXIT, .tid = tid, .tgid = task->tgid };
 	bpf_get_current_comm(signal.comm, sizeof(signal.comm));
 	tell(&signal);

@@ -11,6 +11,10 @@
 #define FB_TASKS_MAX 32768	/* tasks that are remembered; the longest unused one gives way */
 #define FB_CHAIN_MAX 8		/* links of a chain of blocked tasks that are followed */
 #define FB_FRAMES_MAX 24	/* frames of a stack that are looked at */
+#define FB_LOCKS_MAX 1024	/* names of lightweight locks, and locks held by a task of each name */
+#define FB_HOLDERS_MAX 8	/* tasks that are remembered as holders of locks of one name */
+#define FB_SOCKETS_MAX 16384	/* accepted TCP connections that are remembered */
+#define FB_REQUEST_NS_MAX 10000000000ull /* who has not answered for so long does not work for a request */
 #define FB_RANGES_MAX 32	/* functions of the kernel that are known */
 #define FB_TAGS_BYTES 1048576	/* ring of tags; a full one drops, and counts */
 #define FB_SIGNALS_BYTES 1048576	/* ring of signals; the same */
@@ -25,7 +29,9 @@
 #define FB_WAIT_BUFFER 6	/* a page or buffer, of which is not known who holds it */
 #define FB_WAIT_THROTTLE 7	/* a slot of the block layer's write-back throttle */
 #define FB_WAIT_IO 8		/* its own I/O */
-#define FB_WAIT_KINDS 9
+#define FB_WAIT_LWLOCK 9		/* a lightweight lock of PostgreSQL; the other side is who holds locks of its name */
+#define FB_WAIT_CONDITION 10	/* something in user space that has no owner, in the midst of a request */
+#define FB_WAIT_KINDS 11
 
 /* Kinds of signals. */
 #define FB_SIGNAL_FORK 1	/* tid has a child, other */
@@ -39,6 +45,9 @@
 #define FB_CRITICAL_NONE 0
 #define FB_CRITICAL_DIRECT 1
 #define FB_CRITICAL_INHERITED 2
+/* What the rules may say besides: */
+#define FB_CRITICAL_REQUESTS 3	/* critical from the read of a request on an accepted socket to the answer */
+#define FB_CRITICAL_NEVER 4	/* not critical, whatever it says of itself and whoever waits for it */
 
 /*
  * The hint in a task's I/O priority (ioprio_set(2), bits 3 to 12) that says that it works for a request. The kernel keeps it for
@@ -88,9 +97,20 @@ struct fb_range {
 	unsigned int reserved;
 };
 
+/* A probe in a program, as its cookie tells: bits 0-7 FB_LWLOCK_*, 8-15 FB_ARGUMENT_*, 16-31 place of the register in pt_regs, 32-63 offset. */
+#define FB_LWLOCK_WAIT 1	/* a task begins to wait for a lock */
+#define FB_LWLOCK_WAITED 2
+#define FB_LWLOCK_ACQUIRE 3	/* it holds one more lock of this name */
+#define FB_LWLOCK_RELEASE 4
+
+/* Where the probe's first argument, the lock's name, lies. */
+#define FB_ARGUMENT_REGISTER 0
+#define FB_ARGUMENT_MEMORY 1	/* at the register's address plus the offset */
+#define FB_ARGUMENT_CONSTANT 2	/* the offset itself */
+
 /* A task's place in the world, as the daemon's rules see it. */
 struct fb_role {
-	unsigned int critical;		/* FB_CRITICAL_NONE or _DIRECT */
+	unsigned int critical;		/* FB_CRITICAL_NONE, _DIRECT, _REQUESTS or _NEVER */
 	unsigned int seen;		/* it has written to a volume */
 };
 

@@ -5,6 +5,8 @@
 //! inherits. Everything here is a hint (P8): without it, or with a wrong one, data is the same.
 
 mod intake;
+mod lwlocks;
+mod probes;
 mod program;
 mod rules;
 mod tasks;
@@ -14,6 +16,6 @@ mod wire;
 
 pub use intake::Known;
 pub use program::TrackerError;
-pub use rules::{PRESETS, Rule, Rules, RulesError, TaskFacts};
+pub use rules::{Critical, PRESETS, Rule, Rules, RulesError, TaskFacts};
 pub use tracker::{Device, Promote, Tracker};
 pub use waits::{Wait, WaitFigures, Waits};

@@ -4,10 +4,12 @@ use std::fs;
 use std::os::fd::AsRawFd;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
-use aya::programs::{BtfTracePoint, ProgramError};
+use aya::programs::{BtfTracePoint, ProgramError, UProbe};
 use aya::{Btf, Ebpf, EbpfError};
 use thiserror::Error;
 
+use crate::lwlocks::Lwlocks;
+use crate::rules::Critical;
 use crate::waits::Wait;
 use crate::wire::{
     COUNT_SIGNALS_DROPPED, COUNT_TAGS_DROPPED, RANGES_MAX, RawRange, RawRole, RawSignal, RawTag,
@@ -65,6 +67,16 @@ const GROUPS: &[Group] = &[
     Group { programs: &[("on_folio_wait", "folio_wait_writeback")], without: "which page is waited for" },
 ];
 
+/// What notices requests on sockets.
+const REQUESTS: Group = Group {
+    programs: &[
+        ("on_tcp_state", "inet_sock_set_state"),
+        ("on_receive", "sock_recv_length"),
+        ("on_send", "sock_send_length"),
+    ],
+    without: "who works for a request that came over a socket",
+};
+
 /// Functions of the kernel in which a task sleeps, and what it waits for then.
 const FUNCTIONS: &[(&str, Wait)] = &[
     ("jbd2_log_wait_commit", Wait::Journal),
@@ -100,6 +112,8 @@ pub(crate) struct Programs {
 pub(crate) struct Rings {
     pub tags: TagRing,
     pub signals: SignalRing,
+    /// Not a ring, but what the same thread looks after; `None` if it cannot be.
+    pub locks: Option<Lwlocks>,
 }
 
 fn refused(e: impl std::error::Error) -> TrackerError {
@@ -138,20 +152,33 @@ fn attach(ebpf: &mut Ebpf, btf: &Btf, name: &'static str, tracepoint: &str) -> R
     Ok(())
 }
 
+fn locks(ebpf: &mut Ebpf) -> Result<Lwlocks, TrackerError> {
+    const NAME: &str = "on_lwlock";
+    let program = ebpf.program_mut(NAME).ok_or(TrackerError::Missing(NAME))?;
+    let program: &mut UProbe = program.try_into()?;
+    program.load()?;
+    let fd = program
+        .fd()?
+        .try_clone()
+        .map_err(|source| TrackerError::System { what: "keep a program", source })?;
+    Lwlocks::new(fd)
+        .map_err(|source| TrackerError::System { what: "read the type of user-space probes", source })
+}
+
 fn map(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, TrackerError> {
     ebpf.take_map(name).ok_or(TrackerError::Missing(name))
 }
 
 impl Programs {
-    /// Loads and attaches them.
-    pub fn load() -> Result<(Self, Rings), TrackerError> {
+    /// Loads and attaches them; those that follow `requests` on sockets only where a rule wants to know.
+    pub fn load(requests: bool) -> Result<(Self, Rings), TrackerError> {
         let btf = Btf::from_sys_fs().map_err(|e| TrackerError::NoBtf(e.to_string()))?;
         let mut ebpf = Ebpf::load(OBJECT)?;
         let mut missing = Vec::new();
         for (name, tracepoint) in WRITES {
             attach(&mut ebpf, &btf, name, tracepoint)?;
         }
-        for group in GROUPS {
+        for group in GROUPS.iter().chain(requests.then_some(&REQUESTS)) {
             let attached = group.programs.iter().try_for_each(|(n, t)| attach(&mut ebpf, &btf, n, t));
             if let Err(e) = attached {
                 missing.push(format!("{} ({e})", group.without));
@@ -167,7 +194,12 @@ impl Programs {
             }
             Err(e) => missing.push(format!("what tasks sleep in: the kernel's symbols cannot be read ({e})")),
         }
+        let locks = locks(&mut ebpf);
+        if let Err(e) = &locks {
+            missing.push(format!("waits for PostgreSQL's lightweight locks ({e})"));
+        }
         let rings = Rings {
+            locks: locks.ok(),
             tags: TagRing(RingBuf::try_from(map(&mut ebpf, "tags")?)?),
             signals: SignalRing(RingBuf::try_from(map(&mut ebpf, "signals")?)?),
         };
@@ -193,8 +225,8 @@ impl Programs {
     }
 
     /// Says how critical a task is by itself.
-    pub fn set_critical(&mut self, tid: u32, critical: bool) -> Result<(), TrackerError> {
-        let role = RawRole { critical: u32::from(critical), seen: 1 };
+    pub fn set_critical(&mut self, tid: u32, critical: Critical) -> Result<(), TrackerError> {
+        let role = RawRole { critical: critical.number(), seen: 1 };
         Ok(self.roles.insert(tid, role, 0)?)
     }
 

@@ -7,11 +7,12 @@ use thiserror::Error;
 pub const RULES_MAX: usize = 256;
 
 /// The rule sets that come with Forebay, by name.
-pub const PRESETS: [(&str, &str); 4] = [
+pub const PRESETS: [(&str, &str); 5] = [
     ("postgresql", include_str!("../presets/postgresql.toml")),
     ("redis", include_str!("../presets/redis.toml")),
     ("mariadb", include_str!("../presets/mariadb.toml")),
     ("mongodb", include_str!("../presets/mongodb.toml")),
+    ("servers", include_str!("../presets/servers.toml")),
 ];
 
 /// Rules that cannot be used.
@@ -26,6 +27,57 @@ pub enum RulesError {
     /// There are too many.
     #[error("{0} rules are more than {RULES_MAX}")]
     TooMany(usize),
+}
+
+/// What a rule says of a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Spelled")]
+pub enum Critical {
+    /// `false`: not by itself; it may inherit, or say of itself that it works for a request.
+    #[default]
+    No,
+    /// `true`: always.
+    Yes,
+    /// `"requests"`: from the read of a request on an accepted socket to the answer.
+    Requests,
+    /// `"never"`: whatever it says of itself, and whoever waits for it.
+    Never,
+}
+
+/// As it stands in a file.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Spelled {
+    Flag(bool),
+    Word(String),
+}
+
+impl TryFrom<Spelled> for Critical {
+    type Error = String;
+
+    fn try_from(spelled: Spelled) -> Result<Self, String> {
+        match spelled {
+            Spelled::Flag(false) => Ok(Self::No),
+            Spelled::Flag(true) => Ok(Self::Yes),
+            Spelled::Word(word) if word == "requests" => Ok(Self::Requests),
+            Spelled::Word(word) if word == "never" => Ok(Self::Never),
+            Spelled::Word(word) => {
+                Err(format!("critical is true, false, \"requests\" or \"never\", not \"{word}\""))
+            }
+        }
+    }
+}
+
+impl Critical {
+    /// `FB_CRITICAL_*` of `tracker.h`.
+    pub(crate) const fn number(self) -> u32 {
+        match self {
+            Self::No => 0,
+            Self::Yes => 1,
+            Self::Requests => 3,
+            Self::Never => 4,
+        }
+    }
 }
 
 /// One rule: it fits a task of which everything that is given holds. Texts may have `*` for any characters.
@@ -46,8 +98,8 @@ pub struct Rule {
     pub user: Option<String>,
     /// A TCP port on which the process listens.
     pub port: Option<u16>,
-    /// Whether such a task is critical.
-    pub critical: bool,
+    /// Whether such a task is critical, or when.
+    pub critical: Critical,
 }
 
 /// What the system tells of a task.
@@ -88,7 +140,7 @@ impl Rules {
             let line = e.span().map_or(1, |s| text.get(..s.start).unwrap_or(text).matches('\n').count() + 1);
             RulesError::Syntax(format!("line {line}: {}", e.message().replace('\n', " ")))
         })?;
-        let fits_all = |r: &Rule| Rule { name: None, critical: false, ..r.clone() } == Rule::default();
+        let fits_all = |r: &Rule| Rule { name: None, critical: Critical::No, ..r.clone() } == Rule::default();
         match file.rule.iter().position(fits_all) {
             Some(at) => Err(RulesError::FitsAll(at + 1)),
             None => Ok(Self(file.rule)),
@@ -122,6 +174,11 @@ impl Rules {
     /// The first rule that fits.
     pub fn of(&self, task: &TaskFacts) -> Option<&Rule> {
         self.0.iter().find(|r| r.fits(task))
+    }
+
+    /// Whether a rule asks for requests on sockets.
+    pub fn ask_for_requests(&self) -> bool {
+        self.0.iter().any(|r| r.critical == Critical::Requests)
     }
 
     /// Whether a rule asks for ports.
@@ -170,7 +227,7 @@ mod tests {
     }
 
     fn critical(preset: &str, task: &TaskFacts) -> Option<bool> {
-        Rules::preset(preset).unwrap().of(task).map(|r| r.critical)
+        Rules::preset(preset).unwrap().of(task).map(|r| r.critical == Critical::Yes)
     }
 
     #[test]
@@ -230,6 +287,24 @@ mod tests {
         assert!(rules.of(&task).is_some());
         task.ports.clear();
         assert!(rules.of(&task).is_none());
+    }
+
+    #[test]
+    fn a_task_is_critical_always_never_or_while_it_answers() {
+        for (spelled, critical) in [
+            ("true", Critical::Yes),
+            ("false", Critical::No),
+            ("\"requests\"", Critical::Requests),
+            ("\"never\"", Critical::Never),
+        ] {
+            let rules = Rules::parse(&format!("[[rule]]\nthread = \"x\"\ncritical = {spelled}")).unwrap();
+            assert_eq!(
+                (rules.0[0].critical, rules.ask_for_requests()),
+                (critical, critical == Critical::Requests)
+            );
+        }
+        let error = Rules::parse("[[rule]]\nthread = \"x\"\ncritical = \"often\"").unwrap_err().to_string();
+        assert!(error.contains("\"requests\" or \"never\", not \"often\""), "{error}");
     }
 
     #[test]

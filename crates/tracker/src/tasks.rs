@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use crate::rules::{Rules, TaskFacts};
+use crate::rules::{Critical, Rules, TaskFacts};
 
 /// Most tasks that are remembered; the eBPF program remembers as many.
 const TASKS_MAX: usize = 32_768;
@@ -16,7 +16,9 @@ const TITLE_BYTES_MAX: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Task {
     process: u32,
-    critical: bool,
+    critical: Critical,
+    /// A rule fits it.
+    ruled: bool,
 }
 
 /// A process, so that a change of its title is noticed.
@@ -39,7 +41,7 @@ pub(crate) struct Tasks {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     /// Tasks that have become critical, or are not any more.
-    pub critical: Vec<(u32, bool)>,
+    pub critical: Vec<(u32, Critical)>,
     /// Tasks that rules have named.
     pub named: Vec<(u32, Arc<str>)>,
 }
@@ -89,16 +91,17 @@ impl Tasks {
             return;
         };
         let rule = self.rules.of(&facts);
-        let critical = rule.is_some_and(|r| r.critical);
+        let critical = rule.map(|r| r.critical).unwrap_or_default();
+        let ruled = rule.is_some();
         if let Some(name) = rule.and_then(|r| r.name.as_deref()) {
             self.changes.named.push((tid, name.into()));
         }
-        let was = self.tasks.get(&tid).is_some_and(|t| t.critical);
+        let was = self.tasks.get(&tid).map(|t| t.critical).unwrap_or_default();
         if critical != was {
             self.changes.critical.push((tid, critical));
         }
         if self.tasks.len() < TASKS_MAX || self.tasks.contains_key(&tid) {
-            self.tasks.insert(tid, Task { process, critical });
+            self.tasks.insert(tid, Task { process, critical, ruled });
         }
     }
 
@@ -112,6 +115,12 @@ impl Tasks {
         let user = self.users.get(&uid).cloned().unwrap_or_default();
         let ports = if self.rules.ask_for_ports() { ports(process) } else { Vec::new() };
         Some(TaskFacts { title: title(process), thread, exe, cgroup, users: [user, uid.to_string()], ports })
+    }
+
+    /// The processes of which a rule speaks, with what it says.
+    pub fn ruled(&self) -> Vec<(u32, Critical)> {
+        let leaders = self.tasks.iter().filter(|(tid, t)| **tid == t.process && t.ruled);
+        leaders.map(|(tid, t)| (*tid, t.critical)).collect()
     }
 
     /// The task has ended.
@@ -193,7 +202,7 @@ mod tests {
             let mut tasks = Tasks::new(rules(&format!("[[rule]]\nname = \"me\"\n{rule}\ncritical = true")));
             tasks.scan();
             let Changes { critical, named } = tasks.take_changes();
-            assert!(critical.contains(&(pid, true)), "{rule}");
+            assert!(critical.contains(&(pid, Critical::Yes)), "{rule}");
             assert!(named.contains(&(pid, "me".into())), "{rule}");
             tasks.scan();
             assert!(!tasks.take_changes().critical.iter().any(|(tid, _)| *tid == pid), "nothing has changed");

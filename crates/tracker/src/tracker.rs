@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::intake::{Intake, Known, Wanted};
+use crate::lwlocks::Lwlocks;
 use crate::program::{Programs, Rings, SignalRing, TagRing, TrackerError};
 use crate::rules::Rules;
 use crate::tasks::Tasks;
@@ -93,8 +94,8 @@ impl Tracker {
     /// # Errors
     /// [`TrackerError`]: there will be no tags. The caller goes on without.
     pub fn start(rules: Rules) -> Result<Self, TrackerError> {
-        let (programs, rings) = Programs::load()?;
-        let Rings { tags, signals } = rings;
+        let (programs, rings) = Programs::load(rules.ask_for_requests())?;
+        let Rings { tags, signals, locks } = rings;
         let shared = Arc::new(Shared {
             programs: Mutex::new(programs),
             tags: Mutex::new(Tags { ring: tags, volumes: HashMap::new() }),
@@ -103,7 +104,7 @@ impl Tracker {
             labels: Mutex::default(),
             ends: AtomicBool::new(false),
         });
-        let follower = Follower { shared: Arc::clone(&shared), signals, again: Vec::new() };
+        let follower = Follower { shared: Arc::clone(&shared), signals, locks, again: Vec::new() };
         let thread = thread::Builder::new().name("tracker".into()).spawn(move || follower.run());
         let thread = thread.map_err(|source| TrackerError::System { what: "start a thread", source })?;
         Ok(Self { shared, thread: Some(thread) })
@@ -175,6 +176,8 @@ impl Drop for Tracker {
 struct Follower {
     shared: Arc<Shared>,
     signals: SignalRing,
+    /// `None`: they cannot be probed here.
+    locks: Option<Lwlocks>,
     /// Tasks to be looked at again, and when.
     again: Vec<(Instant, u32, u32)>,
 }
@@ -193,6 +196,7 @@ impl Follower {
             if scanned.is_none_or(|at| at.elapsed() >= SCAN_EVERY) {
                 hold(&self.shared.tasks).scan();
                 self.tell_changes();
+                self.follow_locks();
                 // Tags of writes that never come as a request must not fill the ring.
                 hold(&self.shared.tags).drain();
                 scanned = Some(Instant::now());
@@ -260,6 +264,13 @@ impl Follower {
         }
     }
 
+    fn follow_locks(&mut self) {
+        if let Some(locks) = &mut self.locks {
+            let processes = hold(&self.shared.tasks).ruled();
+            locks.follow(&processes);
+        }
+    }
+
     /// A critical task, or one that inherited, waits: outstanding writes that it waits for are promoted.
     fn waits(&self, signal: &RawSignal) {
         let Some(wait) = Wait::from_number(signal.wait) else {
@@ -270,10 +281,13 @@ impl Follower {
                 Wanted::Page { mapping: signal.mapping, index: signal.index }
             }
             // Few by construction: what is critical is not outstanding.
-            Wait::Writeback | Wait::Buffer | Wait::Throttle => Wanted::All,
+            Wait::Writeback | Wait::Buffer | Wait::Throttle | Wait::Condition => Wanted::All,
             Wait::Journal => Wanted::Kernel,
-            Wait::Mutex | Wait::Rwsem | Wait::Futex if signal.other != 0 => Wanted::Task(signal.other),
-            Wait::Mutex | Wait::Rwsem | Wait::Futex => return,
+            Wait::Mutex | Wait::Rwsem | Wait::Futex | Wait::Lwlock if signal.other != 0 => {
+                Wanted::Task(signal.other)
+            }
+            // Held by nobody who is known, or by one who is critical.
+            Wait::Mutex | Wait::Rwsem | Wait::Futex | Wait::Lwlock => return,
             Wait::Io => Wanted::Task(signal.tid),
         };
         let mut tags = hold(&self.shared.tags);

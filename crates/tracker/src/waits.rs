@@ -22,11 +22,15 @@ pub enum Wait {
     Throttle,
     /// Its own read, write or flush.
     Io,
+    /// A lightweight lock of PostgreSQL.
+    Lwlock,
+    /// Something of user space that has no owner - a condition variable, a semaphore - in the midst of a request.
+    Condition,
 }
 
 impl Wait {
     /// Every kind.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Mutex,
         Self::Rwsem,
         Self::Futex,
@@ -35,6 +39,8 @@ impl Wait {
         Self::Buffer,
         Self::Throttle,
         Self::Io,
+        Self::Lwlock,
+        Self::Condition,
     ];
 
     /// The spelling in texts and JSON.
@@ -48,6 +54,8 @@ impl Wait {
             Self::Buffer => "buffer",
             Self::Throttle => "throttle",
             Self::Io => "io",
+            Self::Lwlock => "lwlock",
+            Self::Condition => "condition",
         }
     }
 

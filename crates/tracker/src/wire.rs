@@ -118,6 +118,7 @@ impl RawSignal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Critical;
     use crate::waits::Wait;
 
     const HEADER: &str = include_str!("../bpf/tracker.h");
@@ -179,6 +180,8 @@ mod tests {
             ("FB_RANGES_MAX", RANGES_MAX as u64),
             ("FB_COUNT_TAGS_DROPPED", u64::from(COUNT_TAGS_DROPPED)),
             ("FB_COUNT_SIGNALS_DROPPED", u64::from(COUNT_SIGNALS_DROPPED)),
+            ("FB_CRITICAL_REQUESTS", u64::from(Critical::Requests.number())),
+            ("FB_CRITICAL_NEVER", u64::from(Critical::Never.number())),
             ("FB_WAIT_KINDS", Wait::ALL.len() as u64 + 1),
         ] {
             assert_eq!(constant(name), value, "{name}");

@@ -1,0 +1,236 @@
+//! PostgreSQL's lightweight locks, which sleep on semaphores without an owner: its static probes tell who waits, and who holds.
+//!
+//! Waits are probed in every process of the program: they are rare, and cost nothing while there are none. Who holds a lock matters
+//! only of processes that are not critical by themselves - checkpointer, background writer, WAL writer - and only these are probed
+//! where they take locks and give them back.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+
+use aya::programs::ProgramFd;
+
+use crate::probes::{self, Argument, Probe};
+use crate::rules::Critical;
+
+/// Programs with such locks that are probed; further ones are not.
+const PROGRAMS_MAX: usize = 16;
+/// Processes that may hold locks and are probed; further ones are not.
+const HOLDERS_MAX: usize = 64;
+
+/// What a probe tells: its name, and `FB_LWLOCK_*`.
+const WAITS: [(&str, u64); 2] = [("lwlock__wait__start", 1), ("lwlock__wait__done", 2)];
+const HOLDS: [(&str, u64); 4] = [
+    ("lwlock__acquire", 3),
+    ("lwlock__condacquire", 3),
+    ("lwlock__acquire__or__wait", 3),
+    ("lwlock__release", 4),
+];
+
+/// A program's file.
+type FileKey = (u64, u64);
+
+/// What is attached, until it is dropped.
+struct Attached(Vec<OwnedFd>);
+
+struct Program {
+    probes: Vec<Probe>,
+    /// Kept for as long as a process of it is there.
+    _waits: Attached,
+}
+
+/// See the module's documentation.
+pub(crate) struct Lwlocks {
+    program: ProgramFd,
+    perf_type: u32,
+    /// By file; `None`: it has no such probes.
+    programs: HashMap<FileKey, Option<Program>>,
+    holders: HashMap<u32, Attached>,
+}
+
+impl Lwlocks {
+    /// Nothing is attached yet; `program` is that of the probes.
+    pub fn new(program: ProgramFd) -> io::Result<Self> {
+        let text = fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
+        let perf_type = text.trim().parse().map_err(io::Error::other)?;
+        Ok(Self { program, perf_type, programs: HashMap::new(), holders: HashMap::new() })
+    }
+
+    /// These processes are there, with what the rules say of each.
+    pub fn follow(&mut self, processes: &[(u32, Critical)]) {
+        let mut seen = Vec::new();
+        for (pid, critical) in processes {
+            let exe = format!("/proc/{pid}/exe");
+            let Ok(file) = fs::metadata(&exe) else { continue };
+            let key = (file.dev(), file.ino());
+            seen.push(key);
+            self.learn(key, &exe);
+            let holds = matches!(critical, Critical::No | Critical::Never);
+            if !holds || self.holders.contains_key(pid) || self.holders.len() >= HOLDERS_MAX {
+                continue;
+            }
+            if let Some(Some(program)) = self.programs.get(&key) {
+                match self.attach(&exe, &program.probes, &HOLDS, Some(*pid)) {
+                    Ok(attached) => drop(self.holders.insert(*pid, attached)),
+                    Err(e) => tracing::debug!(pid, "who holds its locks is not known: {e}"),
+                }
+            }
+        }
+        self.holders.retain(|pid, _| processes.iter().any(|(p, _)| p == pid));
+        self.programs.retain(|key, _| seen.contains(key));
+    }
+
+    /// Looks at a program's file, and probes the waits in it if there are any to probe.
+    fn learn(&mut self, key: FileKey, exe: &str) {
+        if self.programs.contains_key(&key) || self.programs.len() >= PROGRAMS_MAX {
+            return;
+        }
+        let probes = fs::File::open(exe).and_then(probes::of_file).unwrap_or_default();
+        let probes: Vec<Probe> = probes
+            .into_iter()
+            .filter(|p| p.provider == "postgresql" && p.name.starts_with("lwlock__"))
+            .collect();
+        let program = match probes.is_empty() {
+            true => None,
+            false => match self.attach(exe, &probes, &WAITS, None) {
+                Ok(waits) => Some(Program { probes, _waits: waits }),
+                Err(e) => {
+                    tracing::warn!(exe, "waits for its lightweight locks are not known: {e}");
+                    None
+                }
+            },
+        };
+        self.programs.insert(key, program);
+    }
+
+    fn attach(
+        &self,
+        exe: &str,
+        probes: &[Probe],
+        wanted: &[(&str, u64)],
+        pid: Option<u32>,
+    ) -> io::Result<Attached> {
+        let mut attached = Attached(Vec::new());
+        for probe in probes {
+            let (Some((_, kind)), Some(first)) = (wanted.iter().find(|(n, _)| *n == probe.name), probe.first)
+            else {
+                continue;
+            };
+            let event = open_event(self.perf_type, exe, probe, pid)?;
+            let link = link(self.program.as_fd().as_raw_fd(), event.as_raw_fd(), cookie(*kind, first))?;
+            attached.0.extend([event, link]);
+        }
+        Ok(attached)
+    }
+}
+
+/// What the eBPF program is told of a probe; see `tracker.h`.
+fn cookie(kind: u64, argument: Argument) -> u64 {
+    let (form, register, offset) = match argument {
+        Argument::Register(register) => (0, register, 0),
+        Argument::Memory(register, offset) => (1, register, offset),
+        Argument::Constant(value) => (2, 0, value),
+    };
+    kind | form << 8 | u64::from(register) << 16 | u64::from(offset as u32) << 32
+}
+
+/// `perf_event_attr` up to its version 1 (72 bytes), which is all that a probe needs.
+#[repr(C)]
+#[derive(Default)]
+struct PerfEventAttr {
+    kind: u32,
+    size: u32,
+    /// The upper half: where the probe's semaphore lies in the file.
+    config: u64,
+    sample: [u64; 3],
+    flags: u64,
+    wakeup: u32,
+    bp_type: u32,
+    /// Address of the file's path.
+    config1: u64,
+    /// Offset of the instruction.
+    config2: u64,
+}
+
+/// The part of `union bpf_attr` that makes a link to a perf event.
+#[repr(C)]
+#[derive(Default)]
+struct LinkCreate {
+    prog_fd: u32,
+    target_fd: u32,
+    attach_type: u32,
+    flags: u32,
+    cookie: u64,
+}
+
+const BPF_LINK_CREATE: libc::c_long = 28;
+const BPF_PERF_EVENT: u32 = 41;
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+
+fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given out this descriptor, to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+fn open_event(perf_type: u32, exe: &str, probe: &Probe, pid: Option<u32>) -> io::Result<OwnedFd> {
+    let path = CString::new(exe)?;
+    let attr = PerfEventAttr {
+        kind: perf_type,
+        size: size_of::<PerfEventAttr>() as u32,
+        config: probe.semaphore << 32,
+        config1: path.as_ptr() as u64,
+        config2: probe.offset,
+        ..PerfEventAttr::default()
+    };
+    // An event of no process in particular belongs to a processor, and is told of all.
+    let (pid, cpu) = pid.map_or((-1, 0), |pid| (pid as libc::pid_t, -1));
+    // SAFETY: `attr` is as long as it says and lives, with the path that it points to, until after the call.
+    owned(unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC)
+    })
+}
+
+fn link(program: RawFd, event: RawFd, cookie: u64) -> io::Result<OwnedFd> {
+    let attr = LinkCreate {
+        prog_fd: program as u32,
+        target_fd: event as u32,
+        attach_type: BPF_PERF_EVENT,
+        flags: 0,
+        cookie,
+    };
+    // SAFETY: the kernel reads `attr`, of the length given, during the call only; what is beyond counts as zero.
+    owned(unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_CREATE, &raw const attr, size_of::<LinkCreate>()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_are_as_the_header_says() {
+        let header = include_str!("../bpf/tracker.h");
+        for (name, value) in [
+            ("LWLOCK_WAIT", 1),
+            ("LWLOCK_WAITED", 2),
+            ("LWLOCK_ACQUIRE", 3),
+            ("LWLOCK_RELEASE", 4),
+            ("ARGUMENT_REGISTER", 0),
+            ("ARGUMENT_MEMORY", 1),
+            ("ARGUMENT_CONSTANT", 2),
+        ] {
+            let line = format!("#define FB_{name} {value}");
+            assert!(header.lines().any(|l| l.split('\t').next() == Some(&line)), "{line}");
+        }
+        assert_eq!(cookie(3, Argument::Register(80)), 3 | 80 << 16);
+        assert_eq!(cookie(1, Argument::Memory(32, -8)), 1 | 1 << 8 | 32 << 16 | 0xffff_fff8 << 32);
+        assert_eq!(cookie(4, Argument::Constant(7)), 4 | 2 << 8 | 7 << 32);
+        assert_eq!(size_of::<PerfEventAttr>(), 72);
+        assert_eq!(size_of::<LinkCreate>(), 24);
+    }
+}
