@@ -124,7 +124,7 @@ pub struct Args {
         value_parser = BoolishValueParser::new())]
     pub destage_on_stop: Option<bool>,
 
-    /// Who is critical among the tasks that write to attached volumes: postgresql, redis, mariadb, mongodb, or a TOML file with
+    /// Who is critical among the tasks that write to attached volumes: postgresql, redis, mariadb, mongodb, servers, or a TOML file with
     /// rules (docs/guide/admission.md); may be given several times, the first rule that fits a task decides
     #[arg(long, value_name = "RULES")]
     pub rules: Vec<String>,
