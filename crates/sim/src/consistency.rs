@@ -7,7 +7,7 @@ use forebay_policy::Order;
 
 use crate::media::{Changes, View};
 use crate::oracle::Kept;
-use crate::order::{self, Held, NEVER, Ordered};
+use crate::order::{self, Held, History, NEVER, Ordered};
 use crate::stamp::{SECTOR, WriteNo};
 use crate::violation::{Interrupt, broken};
 
@@ -100,7 +100,7 @@ impl Image {
 #[derive(Default)]
 pub struct Consistency {
     /// By number; what the volume held before is not among them.
-    writes: Vec<Ordered>,
+    history: History,
     forced: Vec<bool>,
     open: Vec<Open>,
     /// What counts now.
@@ -120,13 +120,15 @@ impl Consistency {
     pub fn reset(&mut self, zero_before: bool) {
         let mut images = std::mem::take(&mut self.images);
         images.iter_mut().for_each(Image::forget);
-        *self = Self { images, zero_before, ..Self::default() };
+        let mut history = std::mem::take(&mut self.history);
+        history.clear();
+        *self = Self { images, history, zero_before, ..Self::default() };
     }
 
     /// A write is handed to the volume: the next number.
     pub fn issue(&mut self, issued: u64, first: u64, count: u64, zero: bool, forced: bool) {
         let (completed, covered) = (NEVER, NEVER);
-        self.writes.push(Ordered { sectors: first..first + count, zero, issued, completed, covered });
+        self.history.push(Ordered { sectors: first..first + count, zero, issued, completed, covered });
         self.forced.push(forced);
     }
 
@@ -134,9 +136,9 @@ impl Consistency {
     pub fn acknowledge(&mut self, acknowledged: u64, no: WriteNo, durable: bool) {
         let n = no.0 as usize - 1;
         let forced = self.forced[n];
-        self.writes[n].completed = acknowledged;
+        self.history.writes_mut()[n].completed = acknowledged;
         if forced {
-            self.writes[n].covered = acknowledged;
+            self.history.writes_mut()[n].covered = acknowledged;
         }
         let kept = if durable { Kept::Cut } else { Kept::Kill };
         if !(durable && forced) {
@@ -147,7 +149,7 @@ impl Consistency {
     /// The volume acknowledges, at `now`, the flush that was issued at `issued`.
     pub fn acknowledge_flush(&mut self, now: u64, issued: u64) {
         for open in self.open.extract_if(.., |open| open.acknowledged < issued) {
-            let covered = &mut self.writes[open.no as usize].covered;
+            let covered = &mut self.history.writes_mut()[open.no as usize].covered;
             *covered = now.min(*covered);
         }
     }
@@ -156,7 +158,7 @@ impl Consistency {
     pub fn fail_flush(&mut self, issued: u64) {
         let lost = |open: &mut Open| open.acknowledged < issued && open.kept < Kept::Cut;
         for open in self.open.extract_if(.., lost) {
-            self.writes[open.no as usize].release();
+            self.history.writes_mut()[open.no as usize].release();
         }
     }
 
@@ -168,7 +170,7 @@ impl Consistency {
     /// What nothing promises to survive this may be gone for good.
     pub fn lose(&mut self, survives: Kept) {
         for open in self.open.extract_if(.., |open| open.kept < survives) {
-            self.writes[open.no as usize].release();
+            self.history.writes_mut()[open.no as usize].release();
         }
     }
 
@@ -181,7 +183,7 @@ impl Consistency {
     /// Any of the writes acknowledged so far may be gone for good.
     pub fn release_all(&mut self) {
         self.open.clear();
-        self.writes.iter_mut().for_each(Ordered::release);
+        self.history.writes_mut().iter_mut().for_each(Ordered::release);
     }
 
     /// What the engine says of the backing now: whether it is consistent, and what counts.
@@ -239,7 +241,7 @@ impl Consistency {
     }
 
     fn check(&self, held: &[Held], view: View, by: Order) -> Result<(), Interrupt> {
-        let Err(d) = order::check_order(&self.writes, held, by, self.zero_before) else { return Ok(()) };
+        let Err(d) = order::check_order(&self.history, held, by, self.zero_before) else { return Ok(()) };
         let (missing, present) = (d.missing + 1, d.present + 1);
         let view = match view {
             View::Now => "as it is",
@@ -252,7 +254,7 @@ impl Consistency {
             ),
         );
         if let Interrupt::Violation(v) = &mut interrupt {
-            v.sectors = vec![d.sector, self.writes[d.present].sectors.start];
+            v.sectors = vec![d.sector, self.history.writes()[d.present].sectors.start];
         }
         Err(interrupt)
     }

@@ -77,37 +77,73 @@ pub struct Disorder {
     pub present: usize,
 }
 
+/// Every write to a volume, in the order of their issue.
+#[derive(Debug, Default)]
+pub struct History {
+    writes: Vec<Ordered>,
+    /// Of each sector, the writes to it.
+    of: Vec<Vec<u32>>,
+}
+
+impl History {
+    /// Forgets everything, reusing memory.
+    pub fn clear(&mut self) {
+        self.writes.clear();
+        self.of.iter_mut().for_each(Vec::clear);
+    }
+
+    /// The next write.
+    pub fn push(&mut self, write: Ordered) {
+        let end = write.sectors.end as usize;
+        if self.of.len() < end {
+            self.of.resize_with(end, Vec::new);
+        }
+        let number = self.writes.len() as u32;
+        self.of[write.sectors.start as usize..end].iter_mut().for_each(|of| of.push(number));
+        self.writes.push(write);
+    }
+
+    /// All of them.
+    pub fn writes(&self) -> &[Ordered] {
+        &self.writes
+    }
+
+    /// All of them, to learn when they were acknowledged.
+    pub fn writes_mut(&mut self) -> &mut [Ordered] {
+        &mut self.writes
+    }
+}
+
 /// Checks the order `by`: of every pair in which A came before B was issued, B is present only if A is. `image` has what
 /// each sector holds, from sector 0 on; `zero_before` says that zeroes may be from before all writes.
 ///
 /// Whatever is issued before the newest visible write was issued is decided by that one alone: what came before its
 /// issue must be there wholly, or be overwritten by what did not come before it. All else may be there, in part too.
-/// Zeroes are taken for those of the write that fits best: for being present, of the earliest.
+/// So of each sector only the newest write that came before that counts: what may stand in its place may stand in that of
+/// older ones. Zeroes are taken for those of the write that fits best: for being present, of the earliest.
 ///
 /// # Errors
 /// The first pair found.
-pub fn check_order(writes: &[Ordered], image: &[Held], by: Order, zero_before: bool) -> Result<(), Disorder> {
+pub fn check_order(history: &History, image: &[Held], by: Order, zero_before: bool) -> Result<(), Disorder> {
+    let writes = history.writes();
     let newest = |a: usize, b: usize| if writes[a].issued < writes[b].issued { b } else { a };
     let seen = image.iter().filter_map(|h| if let Held::Write(w) = h { Some(*w) } else { None });
     let seen = seen.reduce(newest);
     let zeroes = if zero_before { None } else { newest_zero(writes, image) };
     let Some(present) = seen.into_iter().chain(zeroes).reduce(newest) else { return Ok(()) };
     let horizon = writes[present].issued;
-    for (missing, a) in writes.iter().enumerate().filter(|(_, w)| w.before(by) < horizon) {
-        // What comes before `a` is older; everything else may stand in its place.
-        let stands = |held: usize| held == missing || writes[held].before(by) >= a.issued;
-        for sector in a.sectors.clone() {
-            let older = match image[sector as usize] {
-                Held::Write(held) => !stands(held),
-                Held::Nothing => true,
-                Held::Zero => {
-                    let zeroes = |w: &Ordered| w.zero && w.sectors.contains(&sector);
-                    !(0..writes.len()).any(|held| zeroes(&writes[held]) && stands(held))
-                }
-            };
-            if older {
-                return Err(Disorder { missing, sector, present });
-            }
+    for (sector, (held, of)) in image.iter().zip(&history.of).enumerate() {
+        let theirs = || of.iter().rev().map(|n| *n as usize);
+        let Some(missing) = theirs().find(|n| writes[*n].before(by) < horizon) else { continue };
+        // What comes before it is older; everything else may stand in its place.
+        let stands = |held: usize| held == missing || writes[held].before(by) >= writes[missing].issued;
+        let older = match *held {
+            Held::Write(held) => !stands(held),
+            Held::Nothing => true,
+            Held::Zero => !theirs().any(|n| writes[n].zero && stands(n)),
+        };
+        if older {
+            return Err(Disorder { missing, sector: sector as u64, present });
         }
     }
     Ok(())
@@ -242,11 +278,13 @@ mod tests {
             let expected = allowed(&writes, &image);
             let zeroes = image.values().any(|w| writes[*w].zero);
             let held = held(&writes, &image);
+            let mut known = History::default();
+            writes.iter().cloned().for_each(|w| known.push(w));
             let by = if random.percent(50) { Order::Completion } else { Order::Barrier };
-            let found = check_order(&writes, &held, by, false).is_ok();
+            let found = check_order(&known, &held, by, false).is_ok();
             // Zeroes do not say whose they are: what is allowed is never refused, and what is found is not allowed.
             assert!(found == expected || zeroes && found, "{writes:?} {image:?}");
-            let lenient = check_order(&writes, &held, by, true).is_ok();
+            let lenient = check_order(&known, &held, by, true).is_ok();
             assert!(lenient || !found, "{writes:?} {image:?}");
             by_zeroes += u64::from(lenient && !found);
             seen[usize::from(expected)] += 1;
@@ -262,13 +300,18 @@ mod tests {
             Ordered { sectors: sector..sector + 1, zero: false, issued, completed, covered }
         };
         let by = Order::Completion;
-        let writes = [write(0, 1, 2), write(1, 3, 4)];
+        let history = |writes: [Ordered; 2]| {
+            let mut history = History::default();
+            writes.into_iter().for_each(|w| history.push(w));
+            history
+        };
+        let writes = history([write(0, 1, 2), write(1, 3, 4)]);
         let only_later = [Held::Nothing, Held::Write(1)];
         let disorder = Disorder { missing: 0, sector: 0, present: 1 };
         assert_eq!(check_order(&writes, &only_later, by, false), Err(disorder));
         assert_eq!(check_order(&writes, &[Held::Write(0), Held::Nothing], by, false), Ok(()));
         // At the same time, or without a barrier between them, either may be there alone.
-        assert_eq!(check_order(&[write(0, 1, 9), write(1, 3, 4)], &only_later, by, false), Ok(()));
+        assert_eq!(check_order(&history([write(0, 1, 9), write(1, 3, 4)]), &only_later, by, false), Ok(()));
     }
 
     #[test]
