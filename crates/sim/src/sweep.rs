@@ -8,7 +8,7 @@
 use forebay_block::Criticality;
 use forebay_engine::{Engine, Role};
 use forebay_format::Layout;
-use forebay_policy::{Admission, Durability, OnFull, Settings, WritePolicy};
+use forebay_policy::{Admission, Durability, OnFull, Order, Settings, WritePolicy};
 
 use crate::fault::{Effect, Fault, OpKind};
 use crate::media::Survival;
@@ -138,22 +138,28 @@ struct Case {
     violation: Option<Violation>,
 }
 
+/// Of the admissions those that differ in what the engine does; the others differ in whom they admit.
+const ADMISSIONS: [Admission; 3] = [Admission::All, Admission::Sync, Admission::CpPiIoi];
+
 /// Every combination of policies.
 pub fn combinations() -> Vec<Settings> {
     let mut all = Vec::new();
     for write_policy in WritePolicy::ALL {
-        for admission in Admission::ALL {
-            for on_full in OnFull::ALL {
-                for durability in Durability::ALL {
-                    all.push(Settings {
-                        write_policy: *write_policy,
-                        order: forebay_policy::Order::default(),
-                        group_bytes: 16 * 4096,
-                        group_age_ms: 5,
-                        admission: *admission,
-                        on_full: *on_full,
-                        durability: *durability,
-                    });
+        let orders = if *write_policy == WritePolicy::Ordered { Order::ALL } else { &Order::ALL[..1] };
+        for order in orders {
+            for admission in ADMISSIONS {
+                for on_full in OnFull::ALL {
+                    for durability in Durability::ALL {
+                        all.push(Settings {
+                            write_policy: *write_policy,
+                            order: *order,
+                            group_bytes: 16 * 4096,
+                            group_age_ms: 5,
+                            admission,
+                            on_full: *on_full,
+                            durability: *durability,
+                        });
+                    }
                 }
             }
         }
@@ -168,7 +174,7 @@ const SHAPE: Shape = Shape {
     align: 512,
     stamped: true,
     journal_bytes: 2 * Layout::SEGMENT_BYTES_MIN as u64,
-    journal_apart: false,
+    journal_apart: true,
 };
 
 /// A fixed script: writes of all kinds, zeroes, reads and flushes, some of them in bursts.
@@ -184,9 +190,12 @@ fn script(label: u64, count: u64) -> Vec<Step> {
         let fua = random.percent(10);
         let action = match random.below(100) {
             0..70 => {
-                Action::Write { offset, len, fua, sync: random.percent(50), criticality: Criticality::None }
+                let sync = random.percent(50);
+                let criticality = if sync { Criticality::Direct } else { Criticality::None };
+                Action::Write { offset, len, fua, sync, criticality }
             }
-            70..78 => Action::Zero { offset, len, fua, unmap: random.percent(50) },
+            70..73 => Action::Promote { offset, len },
+            73..78 => Action::Zero { offset, len, fua, unmap: random.percent(50) },
             78..90 => Action::Read { offset, len },
             90..99 => Action::Flush,
             _ => Action::Destage,
@@ -278,7 +287,7 @@ pub fn failures(share: Share) -> Swept {
             let first = Round { faults, ..round(settings, steps.clone(), End::CrashIdle(kind)) };
             judged(settings, vec![first])
         };
-        for (role, name) in [(Role::Cache, "cache"), (Role::Backing, "backing")] {
+        for (role, name) in [(Role::Cache, "cache"), (Role::Backing, "backing"), (Role::Journal, "journal")] {
             let count = operations(&mut simulator, &with(Vec::new()), |text| text.contains(name)).len();
             for first in 1..=count as u64 {
                 for effect in [Effect::Eio, Effect::NoSpace] {

@@ -32,13 +32,13 @@ fn sweep(usual: u64, sweep: fn(Share) -> Swept) -> Swept {
 fn a_cut_at_every_write_flush_and_trim() {
     let swept = sweep(389, crashes);
     assert_eq!(swept.errors + swept.refused, 0, "nothing fails where nothing is sick");
-    assert!(swept.cases > 16 * 4 * 1000);
+    assert!(swept.cases > 72 * 4 * 1000);
 }
 
 #[test]
 fn every_nth_operation_fails() {
     let swept = sweep(97, failures);
-    assert!(swept.errors > 0 && swept.right > 0 && swept.cases > 16 * 4 * 100);
+    assert!(swept.errors > 0 && swept.right > 0 && swept.cases > 72 * 4 * 100);
 }
 
 #[test]
