@@ -16,8 +16,6 @@ pub mod config;
 pub mod forebay;
 #[path = "../../crates/forebay/src/resident.rs"]
 pub mod resident;
-#[path = "../../crates/forebay/src/size.rs"]
-pub mod size;
 #[path = "../../crates/forebay/src/volume_name.rs"]
 pub mod volume_name;
 
@@ -26,6 +24,9 @@ pub use forebay_stamp::fuzzing as stamp;
 
 /// Both sides of the NBD protocol; the tests of `crates/nbd` run the same functions.
 pub use forebay_nbd::fuzzing as nbd;
+
+/// Rules that say who is critical, and the static probes of a program; the tests of `crates/tracker` run the same functions.
+pub use forebay_tracker::fuzzing as tracker;
 
 /// A line from a client of the control socket.
 pub fn control_request(data: &[u8]) {

@@ -155,6 +155,29 @@ fn planted_bugs_are_in_no_program() {
     }
 }
 
+/// The fuzz targets are a workspace of their own, which no other test builds.
+#[test]
+fn every_fuzz_target_is_whole() {
+    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
+    let read = |file: &str| std::fs::read_to_string(fuzz.join(file)).unwrap();
+    let (lib, manifest, readme) = (read("src/lib.rs"), read("Cargo.toml"), read("README.md"));
+    let paths = lib.lines().filter_map(|line| line.strip_prefix("#[path = \"")?.strip_suffix("\"]"));
+    for path in paths {
+        assert!(fuzz.join("src").join(path).is_file(), "fuzz/src/lib.rs includes {path}, which is not there");
+    }
+    let mut targets = 0;
+    for file in std::fs::read_dir(fuzz.join("fuzz_targets")).unwrap() {
+        let file = file.unwrap().path();
+        let name = file.file_stem().unwrap().to_str().unwrap();
+        targets += 1;
+        assert!(manifest.contains(&format!("name = \"{name}\"\n")), "fuzz/Cargo.toml lacks {name}");
+        assert!(readme.contains(&format!("`{name}`")), "fuzz/README.md lacks {name}");
+        let corpus = std::fs::read_dir(fuzz.join("corpus").join(name));
+        assert!(corpus.is_ok_and(|mut seeds| seeds.next().is_some()), "{name} has no seeds");
+    }
+    assert!(targets > 20, "{targets}");
+}
+
 /// The Rust files of `crates/KRATE/src`.
 fn sources(krate: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();

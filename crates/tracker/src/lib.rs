@@ -4,6 +4,7 @@
 //! the tag when the request arrives ([`Tracker::arrive`]). Rules say who is critical by itself; whom a critical task waits for
 //! inherits. Everything here is a hint (P8): without it, or with a wrong one, data is the same.
 
+pub mod fuzzing;
 mod intake;
 mod lwlocks;
 mod probes;

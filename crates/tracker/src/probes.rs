@@ -112,7 +112,7 @@ pub(crate) fn of_file(file: File) -> io::Result<Vec<Probe>> {
     parse(&cache).map_err(io::Error::other)
 }
 
-fn parse<'data, R: ReadRef<'data>>(data: R) -> Result<Vec<Probe>, object::Error> {
+pub(crate) fn parse<'data, R: ReadRef<'data>>(data: R) -> Result<Vec<Probe>, object::Error> {
     let file = object::File::parse(data)?;
     if !file.is_64() || !file.is_little_endian() {
         return Ok(Vec::new());
@@ -126,7 +126,7 @@ fn parse<'data, R: ReadRef<'data>>(data: R) -> Result<Vec<Probe>, object::Error>
         file.segments().find_map(|segment| {
             let (offset, len) = segment.file_range();
             let within = address.checked_sub(segment.address())?;
-            (within < len).then_some(offset + within)
+            (within < len).then(|| offset.checked_add(within)).flatten()
         })
     };
     let mut probes = Vec::new();

@@ -4,6 +4,9 @@
 
 use std::path::PathBuf;
 
+use forebay_block::{BLOCK_BYTES, BlockNo, Seq};
+use forebay_format::checksum::block_checksum;
+use forebay_format::journal::{Group, GroupEntry, Head, JOURNAL_HEAD_BYTES, JOURNAL_RING_OFFSET, Moment};
 use forebay_format::label::{Label, LabelState, Phase};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -33,6 +36,39 @@ fn sample_label() -> Label {
     }
 }
 
+/// A journal with two groups, of a block and zeroes, and of another block.
+fn sample_journal() -> Vec<u8> {
+    let (ring, volume) = (8 * BLOCK_BYTES, 10 * BLOCK_BYTES + 512);
+    let mut head = Head::new([0xB2; 16], [0xC1; 16], volume, ring);
+    (head.update, head.generation, head.consistent) = (3, 4, true);
+    let mut bytes = vec![0; (JOURNAL_RING_OFFSET + ring) as usize];
+    for (number, blocks) in [(1u64, &[2u64, 3][..]), (2, &[10])] {
+        let data = vec![number as u8; BLOCK_BYTES as usize];
+        let seq = Seq(number);
+        let entry = |block: &u64| {
+            let (block, zero) = (BlockNo(*block), *block == 3);
+            let checksum = if zero { 0 } else { block_checksum(block, seq, &data) };
+            GroupEntry { block, seq, checksum, zero }
+        };
+        let moment = Moment { group: number, seq, time_ns: number, ..Moment::default() };
+        let group = Group {
+            cache_id: head.cache_id,
+            generation: 4,
+            position: head.head,
+            moment: moment.clone(),
+            entries: blocks.iter().map(entry).collect(),
+        };
+        let (at, descriptor) = (head.offset_of(head.head) as usize, group.encode());
+        bytes[at..at + descriptor.len()].copy_from_slice(&descriptor);
+        bytes[at + descriptor.len()..][..data.len()].copy_from_slice(&data);
+        head.head += group.bytes();
+        head.committed = moment;
+    }
+    let at = Head::copy_offset(head.update) as usize;
+    bytes[at..at + JOURNAL_HEAD_BYTES as usize].copy_from_slice(&head.encode());
+    bytes
+}
+
 /// Valid structures, and programs of changes to images.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let images = [writer::dirty(512), writer::dirty(4096)];
@@ -42,6 +78,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     };
     match target {
         "superblock" => vec![images[0].bytes[..4096].to_vec()],
+        "journal" => vec![sample_journal()],
         "label" => vec![sample_label().encode().repeat(2)],
         "segment_header" => of(&|w, s| w.at(s, 0)..w.at(s, w.layout().align)),
         "record" => of(&|w, s| w.at(s, s.records[1])..w.at(s, s.records[1] + w.layout().align)),
@@ -125,6 +162,11 @@ fn record() {
 #[test]
 fn summary() {
     run("summary", 2000);
+}
+
+#[test]
+fn journal() {
+    run("journal", 2000);
 }
 
 #[test]

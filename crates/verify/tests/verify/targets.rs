@@ -7,10 +7,13 @@
 use std::fmt::Debug;
 use std::sync::OnceLock;
 
+use forebay_block::{BufMut, DeviceOp};
 use forebay_format::Layout;
 use forebay_format::checksum::crc32c;
+use forebay_format::journal::{Group, Head, JOURNAL_HEAD_BYTES, JOURNAL_RING_OFFSET};
 use forebay_format::label::{LABEL_COPY_BYTES, Label};
 use forebay_format::record::RecordHeader;
+use forebay_format::replay::{Replay, Step};
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::Trailer;
 use forebay_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
@@ -21,13 +24,14 @@ use super::writer::{self, Writer};
 type Entry = fn(&[u8]);
 
 /// The targets: the name, which is that of its corpus, and the entry point of each.
-pub const TARGETS: [(&str, Entry); 6] = [
+pub const TARGETS: [(&str, Entry); 7] = [
     ("superblock", superblock),
     ("label", label),
     ("segment_header", segment_header),
     ("record", record),
     ("summary", summary),
     ("image", image),
+    ("journal", journal),
 ];
 
 fn layout(align: u32) -> Layout {
@@ -111,6 +115,58 @@ pub fn record(data: &[u8]) {
             }
             let len = u32_at(&bytes, 12) as usize;
             mend(&mut bytes, 8, len);
+        }
+    }
+}
+
+/// The bytes are a journal: the copies of its head, then the ring with its groups.
+pub fn journal(data: &[u8]) {
+    let mut bytes = data.to_vec();
+    for _ in 0..2 {
+        if let Ok(head) = Head::newest(&bytes) {
+            same(head.clone(), Head::decode(&head.encode()));
+            replay(head, &bytes);
+        }
+        for copy in 0..2 {
+            let at = copy * JOURNAL_HEAD_BYTES as usize;
+            mend(bytes.get_mut(at..).unwrap_or_default(), 12, JOURNAL_HEAD_BYTES as usize);
+        }
+        if let Some(group) = bytes.get_mut(JOURNAL_RING_OFFSET as usize..) {
+            let len = Group::descriptor_bytes_of(group).unwrap_or_default();
+            mend(group, 12, len as usize);
+        }
+    }
+}
+
+/// Nothing is read outside the journal, nothing is written outside the volume.
+fn replay(head: Head, journal: &[u8]) {
+    let (ring, volume) = (head.ring_bytes, head.volume_bytes);
+    let mut replay = Replay::new(head);
+    loop {
+        let read = match replay.step() {
+            Step::End => return,
+            Step::Journal(DeviceOp::Read { offset, len }) => {
+                assert!(len > 0 && offset >= JOURNAL_RING_OFFSET);
+                assert!(offset - JOURNAL_RING_OFFSET + len as u64 <= ring);
+                let mut read = BufMut::zeroed(len);
+                let there = usize::try_from(offset).ok().and_then(|at| journal.get(at..)).unwrap_or_default();
+                let there = &there[..len.min(there.len())];
+                read[..there.len()].copy_from_slice(there);
+                Some(read.freeze())
+            }
+            Step::Backing(DeviceOp::Write { offset, bufs, .. }) => {
+                let len: usize = bufs.iter().map(|b| b.len()).sum();
+                assert!(offset.checked_add(len as u64).is_some_and(|end| end <= volume));
+                None
+            }
+            Step::Backing(DeviceOp::Zero { offset, len, .. }) => {
+                assert!(offset.checked_add(len).is_some_and(|end| end <= volume));
+                None
+            }
+            Step::Journal(_) | Step::Backing(_) => None,
+        };
+        if replay.done(read.as_ref()).is_err() {
+            return;
         }
     }
 }
