@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Forebay's hint: the calling thread works for a request, so whatever it writes and waits for is awaited.
+ * What an application can tell Forebay: that the calling thread works for a request, so whatever it writes and waits for is awaited;
+ * and that its data is whole at this moment (forebay_mark).
  *
  *     int before = forebay_critical_begin();
  *     ... read the request, write, fsync, answer ...
  *     forebay_critical_end(before);
+ *
+ *     long long point = forebay_mark(NULL, "db", "nightly");
  *
  * A header alone; there is nothing to link. The hint stands in the thread's I/O priority, in bits that the kernel passes on with each
  * write. It costs two system calls, needs no privilege and no daemon, is inherited by threads and processes that are made, and
@@ -13,7 +16,13 @@
 #ifndef FOREBAY_H
 #define FOREBAY_H
 
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define FOREBAY_HINT_CRITICAL 763
@@ -41,6 +50,108 @@ static inline int forebay_critical_end(int before)
 	if (before < 0)
 		return -1;
 	return (int)syscall(SYS_ioprio_set, FOREBAY_WHO_PROCESS, 0, before);
+}
+
+/* Longest name of a consistency point, in bytes. */
+#define FOREBAY_LABEL_BYTES_MAX 64
+
+/* Appends a JSON string; returns where it ends. Six bytes for each of the text's, and two, have room. */
+static inline char *forebay_quote(char *out, const char *text)
+{
+	*out++ = '"';
+	for (; *text; text++) {
+		unsigned char c = (unsigned char)*text;
+		if (c < 0x20) {
+			out += sprintf(out, "\\u%04x", c);
+			continue;
+		}
+		if (c == '"' || c == '\\')
+			*out++ = '\\';
+		*out++ = (char)c;
+	}
+	*out++ = '"';
+	return out;
+}
+
+/*
+ * Declares a consistency point on a volume, with a name of at most 64 bytes, which may be empty or NULL. It has everything that was
+ * acknowledged before the call and nothing issued after it returned; it returns the point's number, 1 or more, when the group that
+ * ends there is committed on the backing's side, which takes as long as the backing takes. `socket` is the daemon's control socket, or
+ * NULL for the default one. -1 with errno set: EINVAL for names that are too long, ECANCELED if the daemon refuses (as under a write
+ * policy other than journaled; `forebay mark` says why), EPROTO if its answer is not understood, and those of the system calls.
+ */
+static inline long long forebay_mark(const char *socket_path, const char *volume, const char *label)
+{
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+	char line[64 + 6 * (256 + FOREBAY_LABEL_BYTES_MAX)], answer[256], *end = line;
+	const char *found = "{\"result\":{\"points\":[";
+	size_t got = 0;
+	ssize_t n = 0;
+	int length;
+
+	if (!label)
+		label = "";
+	if (strlen(volume) > 256 || strlen(label) > FOREBAY_LABEL_BYTES_MAX) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (socket_path) {
+		length = snprintf(at.sun_path, sizeof(at.sun_path), "%s", socket_path);
+	} else {
+		const char *directory = geteuid() ? getenv("XDG_RUNTIME_DIR") : "/run";
+		if (!directory) {
+			errno = ENOENT;
+			return -1;
+		}
+		length = snprintf(at.sun_path, sizeof(at.sun_path), "%s/forebay/%s.sock", directory, volume);
+	}
+	if (length < 0 || (size_t)length >= sizeof(at.sun_path)) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	end += sprintf(end, "{\"command\":\"mark\",\"volumes\":[");
+	end = forebay_quote(end, volume);
+	end += sprintf(end, "],\"label\":");
+	end = forebay_quote(end, label);
+	end += sprintf(end, "}\n");
+
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	if (connect(fd, (struct sockaddr *)&at, sizeof(at)))
+		goto failed;
+	for (char *from = line; from < end; from += n) {
+		n = send(fd, from, (size_t)(end - from), MSG_NOSIGNAL);
+		if (n < 0 && errno != EINTR)
+			goto failed;
+		n = n < 0 ? 0 : n;
+	}
+	/* A number, or the beginning of a refusal. */
+	while (got < sizeof(answer) - 1 && !memchr(answer, '\n', got)) {
+		n = recv(fd, answer + got, sizeof(answer) - 1 - got, 0);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			goto failed;
+		if (n == 0)
+			break;
+		got += (size_t)n;
+	}
+	close(fd);
+	answer[got] = 0;
+	if (!strncmp(answer, found, strlen(found))) {
+		long long point = strtoll(answer + strlen(found), &end, 10);
+		if (point > 0 && *end == ']')
+			return point;
+	}
+	errno = strncmp(answer, "{\"error\":", 9) ? EPROTO : ECANCELED;
+	return -1;
+
+failed:
+	n = errno;
+	close(fd);
+	errno = (int)n;
+	return -1;
 }
 
 #endif

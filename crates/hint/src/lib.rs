@@ -1,4 +1,5 @@
-//! Forebay's hint: the calling thread works for a request, so whatever it writes and waits for is awaited.
+//! What an application can tell Forebay: that the calling thread works for a request, so that whatever it writes and waits for is
+//! awaited; and that its data is whole at this moment ([`mark`]).
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -13,8 +14,12 @@
 //! system calls, needs no privilege and no daemon, is inherited by threads and processes that are made, and does no harm where
 //! there is no Forebay. `include/forebay.h` is the same for C.
 
+mod mark;
+
 use std::io;
 use std::marker::PhantomData;
+
+pub use mark::{LABEL_BYTES_MAX, mark, mark_at};
 
 const WHO_PROCESS: libc::c_int = 1;
 const CLASS_SHIFT: u32 = 13;
@@ -98,6 +103,53 @@ mod tests {
         assert_eq!(marked(3 << CLASS_SHIFT | 7), 3 << CLASS_SHIFT | 763 << 3 | 7);
         assert_eq!(marked(0), 2 << CLASS_SHIFT | 763 << 3 | 4);
         assert_eq!(marked(marked(0)), marked(0));
+    }
+
+    /// The header is C and C++ that compiles without a warning, and its `forebay_mark` speaks as this crate does.
+    #[test]
+    fn a_point_can_be_declared_from_c() {
+        use std::io::{BufRead, BufReader, Write};
+        use std::process::Command;
+        let directory = std::env::temp_dir().join(format!("forebay-header-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let (source, program, socket) =
+            (directory.join("mark.c"), directory.join("mark"), directory.join("socket"));
+        let text = "#include <errno.h>\n#include <stdio.h>\n#include \"forebay.h\"\nint main(int n, char **a) { (void)n; \
+                    long long point = forebay_mark(a[1], \"db\", a[2]); printf(\"%lld %d\\n\", point, errno); return 0; }\n";
+        std::fs::write(&source, text).unwrap();
+        let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+        let flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", include, "-o"];
+        let Ok(built) = Command::new("cc").args(flags).arg(&program).arg(&source).status() else {
+            assert!(std::env::var_os("CI").is_none(), "there is no C compiler");
+            eprintln!("SKIP: there is no C compiler");
+            return;
+        };
+        assert!(built.success());
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let daemon = std::thread::spawn(move || {
+            let answers = [
+                "{\"result\":{\"points\":[712]}}\n",
+                "{\"error\":{\"kind\":\"refused\",\"message\":\"no\"}}\n",
+            ];
+            answers.map(|answer| {
+                let (stream, _) = listener.accept().unwrap();
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).unwrap();
+                (&stream).write_all(answer.as_bytes()).unwrap();
+                line
+            })
+        });
+        let run = |label: &str| {
+            let out = Command::new(&program).arg(&socket).arg(label).output().unwrap();
+            String::from_utf8(out.stdout).unwrap()
+        };
+        assert_eq!(run("a \"quoted\"\n\\name"), "712 0\n");
+        assert_eq!(run(""), format!("-1 {}\n", libc::ECANCELED));
+        assert_eq!(run(&"x".repeat(65)), format!("-1 {}\n", libc::EINVAL));
+        let asked = daemon.join().unwrap();
+        let expected = r#"{"command":"mark","volumes":["db"],"label":"a \"quoted\"\u000a\\name"}"#;
+        assert_eq!(asked.map(|line| line.trim_end().to_owned())[0], expected);
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
