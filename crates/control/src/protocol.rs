@@ -26,6 +26,14 @@ pub enum Request {
         /// The volume's name.
         volume: String,
     },
+    /// Declare a consistency point on each of these volumes, and wait until it is committed; answered by their numbers.
+    Mark {
+        /// The volumes' names.
+        volumes: Vec<String>,
+        /// The point's name, at most 64 bytes; may be empty.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        label: String,
+    },
     /// Change settings of a running volume: all of them or, if one is not understood, none.
     Set {
         /// The volume's name.
@@ -68,6 +76,8 @@ pub enum Answer {
     Volumes(Vec<VolumeStatus>),
     /// Path of the kernel block device.
     Device(String),
+    /// Numbers of the consistency points, in the order of the volumes that were named.
+    Points(Vec<u64>),
     /// The account that was asked for.
     Explanation(Explanation),
     /// The waits that were asked for.
@@ -174,6 +184,10 @@ mod tests {
             (Request::Explain { volume: "db".into() }, r#"{"command":"explain","volume":"db"}"#),
             (Request::Flush { volume: "db".into() }, r#"{"command":"flush","volume":"db"}"#),
             (
+                Request::Mark { volumes: vec!["db".into()], label: "nightly".into() },
+                r#"{"command":"mark","volumes":["db"],"label":"nightly"}"#,
+            ),
+            (
                 Request::Set { volume: "db".into(), settings: vec![("on-full".into(), "wait".into())] },
                 r#"{"command":"set","volume":"db","settings":[["on-full","wait"]]}"#,
             ),
@@ -186,6 +200,13 @@ mod tests {
             assert_eq!(serde_json::to_string(&request).unwrap(), text);
             assert_eq!(parse_request(text.as_bytes()).unwrap(), request);
         }
+    }
+
+    /// As `forebay.h` and the crate `forebay-hint` read it.
+    #[test]
+    fn points_have_the_documented_wire_form() {
+        let line = Line::Result(Answer::Points(vec![7]));
+        assert_eq!(serde_json::to_string(&line).unwrap(), r#"{"result":{"points":[7]}}"#);
     }
 
     #[test]

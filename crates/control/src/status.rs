@@ -159,6 +159,14 @@ described! {
         Counter("forebay_groups_total") => groups: u64,
         #[doc = "Groups under way, or committed and not yet destaged."]
         Gauge("forebay_groups_waiting") => groups_waiting: u64,
+        #[doc = "Groups that had to end where no consistency point is although `group-ends` asks for one, because a writer waited for room, the cache failed or everything was to be destaged."]
+        Counter("forebay_groups_cut_total") => groups_cut: u64,
+        #[doc = "Consistency points committed: those that were declared, and with `group-ends=flushes` the flushes at which groups ended."]
+        Counter("forebay_points_total") => points: u64,
+        #[doc = "Number of the consistency point at which the backing alone is now, exactly; 0 if it is at none."]
+        Gauge("forebay_backing_point") => backing_point: u64,
+        #[doc = "Where groups may end under `journaled`: `anywhere`, at `flushes` or at declared `points`."]
+        Label => group_ends: String,
         #[doc = "Writes that entered the cache."]
         Counter("forebay_writes_admitted_total") => writes_admitted: u64,
         #[doc = "Writes that went to the backing without entering the cache."]

@@ -123,6 +123,11 @@ impl Engine {
         self.destage_pressure().runs() > 0
     }
 
+    /// Somebody waits who cannot go on before something is destaged.
+    pub(crate) fn destage_is_urgent(&self) -> bool {
+        self.destage_pressure().urgent
+    }
+
     pub(crate) fn destage_pressure(&self) -> Pressure {
         let age_ns = self.oldest_dirty_ns().map_or(0, |t| self.wall_ns().saturating_sub(t));
         Pressure {

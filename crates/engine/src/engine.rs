@@ -26,6 +26,7 @@ use crate::locks::Locks;
 use crate::log::Log;
 use crate::mutation::Planted;
 use crate::order::Order;
+use crate::points::Points;
 use crate::queue::BackingQueue;
 use crate::read::{PieceKey, Reads};
 use crate::reclaim::Reclaim;
@@ -89,6 +90,7 @@ pub struct Engine {
     pub(crate) gathers: Gathers,
     pub(crate) order: Order,
     pub(crate) journal: Journal,
+    pub(crate) points: Points,
     pub(crate) reclaim: Reclaim,
     pub(crate) replacement: Replacement,
     pub(crate) failure: Failure,
@@ -132,6 +134,7 @@ impl Engine {
             gathers: Gathers::default(),
             order: Order::new(&params.settings, params.journal.is_some()),
             journal: Journal::new(params.journal),
+            points: Points::default(),
             reclaim: Reclaim::default(),
             replacement: Replacement::new(capacity),
             failure: Failure::default(),
@@ -304,6 +307,7 @@ impl Engine {
                 self.endurance_bytes_a_day = bytes;
                 self.effects.push(Effect::CommandDone { id, result: Ok(()) });
             }
+            Command::Mark { label } => self.mark_command(id, label),
             Command::Destage => self.destage_command(id),
             Command::Stop { destage } => self.stop_command(id, destage),
         }
@@ -358,6 +362,7 @@ impl Engine {
                 * BLOCK_BYTES,
             oldest_missing_ns: self.journal_missing().map_or(self.oldest_dirty_ns(), |(_, oldest)| oldest),
             groups_waiting: self.journal.groups() as u64,
+            backing_point: if self.backing_is_consistent() { self.journal.point() } else { 0 },
             backing_consistent: self.backing_is_consistent(),
             index_bytes: (self.index.bytes() + self.segments.bytes() + self.replacement.bytes()) as u64,
             index_blocks: self.index.len() as u64,

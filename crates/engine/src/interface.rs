@@ -3,7 +3,7 @@
 use forebay_block::{DeviceOp, DeviceResult, IoError, Op, Origin, Reply, Seq};
 use forebay_format::Layout;
 use forebay_format::journal::Head;
-use forebay_policy::{AdmissionReason, Priority, Ranges, ReasonCounts, Settings};
+use forebay_policy::{AdmissionReason, Priority, Ranges, ReasonCounts, Settings, WritePolicy};
 use thiserror::Error;
 
 /// Names a client's request until its [`Effect::Reply`]; chosen by the host, unique while outstanding.
@@ -115,6 +115,12 @@ pub enum Command {
     SetRanges(Ranges),
     /// Bytes a day that may be written to the cache before the admission policy `adaptive` tightens; 0: no budget.
     SetEndurance(u64),
+    /// Declare a consistency point: what is acknowledged now, and nothing issued later. Answered by one [`Effect::Marked`] in
+    /// place of [`Effect::CommandDone`], once the group that ends there is committed.
+    Mark {
+        /// The point's name, at most [`forebay_format::journal::POINT_LABEL_BYTES`] long; what is longer is cut.
+        label: String,
+    },
     /// Destage everything that was acknowledged before this, and make it durable on the backing.
     Destage,
     /// Refuse new requests, finish those under way, destage if asked, leave a durable clean-stop mark, then idle.
@@ -161,6 +167,13 @@ pub enum Effect {
         /// The outcome.
         result: Result<(), IoError>,
     },
+    /// Answer [`Command::Mark`].
+    Marked {
+        /// The command's name.
+        id: RequestId,
+        /// The point's number: that of the group which ends there.
+        result: Result<u64, MarkError>,
+    },
     /// Recovery has ended; on success the volume serves requests from now on. Exactly once.
     Recovered(Result<RecoveryReport, RecoveryError>),
     /// The cache failed a durable write (P9) and everything in the log is on the backing: record durably, in the
@@ -170,6 +183,30 @@ pub enum Effect {
         /// The engine's name for it.
         id: IoId,
     },
+}
+
+/// Why a consistency point was not declared, or is not committed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum MarkError {
+    /// The backing does not move in groups.
+    #[error(
+        "the write policy is {0}: only journaled moves the backing in groups, which can end at a point (set write-policy=journaled)"
+    )]
+    Policy(WritePolicy),
+    /// What was acknowledged earlier is destaged in any order just now.
+    #[error(
+        "the backing is not consistent now, and so at no point; try again when `forebay status` calls it consistent"
+    )]
+    NotConsistent,
+    /// There are too many already.
+    #[error("too many points wait to be committed; try again later")]
+    TooMany,
+    /// The journal has failed for seconds.
+    #[error("the backing or the journal on its side fails: the point may be committed later, or never")]
+    Failing,
+    /// The volume stops.
+    #[error("the volume is stopping")]
+    Stopping,
 }
 
 /// What recovery found.
@@ -287,6 +324,12 @@ pub struct Status {
     pub groups: u64,
     /// Groups under way or committed that have not been destaged.
     pub groups_waiting: u64,
+    /// Groups that had to end where no point is although `group-ends` asks for one: nothing else made room for those who waited.
+    pub groups_cut: u64,
+    /// Consistency points that were committed.
+    pub points: u64,
+    /// Number of the point at which the backing alone is now, exactly; 0 if it is at none.
+    pub backing_point: u64,
     /// Writes that entered the log.
     pub writes_admitted: u64,
     /// Writes that went to the backing without entering the cache.

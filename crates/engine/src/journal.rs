@@ -24,13 +24,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, Nanos, Seq};
 use forebay_format::journal::{GROUP_ENTRIES_MAX, Group as Descriptor, GroupEntry, Head, Moment};
-use forebay_policy::OpenGroup;
+use forebay_policy::{GroupEnd, GroupEnds, OpenGroup};
 
 use crate::engine::{Engine, IoOwner};
 use crate::gather::{Bad, Member, Wanted};
 use crate::interface::{Class, Role};
 use crate::locks::BlockRange;
 use crate::mutation::Mutation;
+use crate::points::{Point, forget};
 use crate::segments::{SlotKind, SlotRef, UNREADABLE};
 
 /// Data blocks that are gathered and written together (256 KiB).
@@ -62,6 +63,8 @@ struct Group {
     descriptor: Descriptor,
     /// Those of its blocks that have data, in the descriptor's order.
     members: Vec<Member>,
+    /// It ends exactly at this point.
+    point: Option<Point>,
     phase: Phase,
     /// When its oldest write came.
     since: Nanos,
@@ -137,6 +140,22 @@ impl Journal {
         self.durable.as_ref().is_some_and(|head| head.consistent) && !self.uncertain
     }
 
+    /// As [`Journal::says_consistent`], as far as is known.
+    pub(crate) fn durable_says_consistent(&self) -> bool {
+        self.durable.as_ref().is_some_and(|head| head.consistent)
+    }
+
+    /// The point that a head names which may be on the medium, or 0.
+    pub(crate) fn point(&self) -> u64 {
+        let heads = self.durable.iter().chain(&self.writing).filter(|head| head.consistent);
+        heads.map(|head| head.committed.point).max().unwrap_or_default()
+    }
+
+    /// The point at which the group under way ends.
+    pub(crate) fn point_under_way(&self) -> Option<&Point> {
+        self.group.as_ref().and_then(|group| group.point.as_ref())
+    }
+
     /// The head on its way says that the group under way is committed.
     fn is_committing(&self) -> bool {
         let heads = self.writing.as_ref().zip(self.durable.as_ref());
@@ -208,7 +227,7 @@ impl Engine {
     }
 
     /// Whether it may be said that the backing is consistent.
-    fn journal_claims(&self) -> bool {
+    pub(crate) fn journal_claims(&self) -> bool {
         self.order.is_consistent() && !self.journal.retired
     }
 
@@ -219,6 +238,7 @@ impl Engine {
         if self.journal.paused_until.is_some_and(|until| self.now >= until) {
             self.journal.paused_until = None;
         }
+        self.points_step();
         if self.journal.paused_until.is_none() {
             // A group that is given up makes place for the next one.
             self.group_go_on();
@@ -237,31 +257,50 @@ impl Engine {
             && self.journal.says_consistent()
             && !self.commands.settling()
             && self.journal.is_idle();
-        if !may || !self.group_is_due() {
+        let end = self.group_end();
+        if !may || end == GroupEnd::Wait {
             return;
         }
         let durable = self.log.durable_upto();
         self.log_want_durable(self.log.written_upto());
-        if let Some((upto, newest)) = self.group_collect(durable) {
-            self.group_start(upto, newest);
+        let point = self.points.next().filter(|_| end == GroupEnd::AtPoint).cloned();
+        let late = self.mutant(Mutation::PointTakesLater);
+        let upto = point.as_ref().filter(|_| !late).map_or(durable, |point| point.upto);
+        if upto > durable && !self.failure.latched() {
+            // It will soon be.
+            return;
+        }
+        let at_point = point.is_some() && upto <= durable;
+        if let Some((upto, newest)) = self.group_collect(upto.min(durable), at_point) {
+            self.group_start(upto, newest, point.filter(|point| point.upto == upto || late));
         }
     }
 
-    fn group_is_due(&self) -> bool {
+    fn group_end(&self) -> GroupEnd {
         OpenGroup {
             blocks: self.journal.open_blocks,
             age_ms: self.journal.open_since.map_or(0, |since| self.now.since(since) / 1_000_000),
             pressed: self.destage_is_pressed() || self.journal.hurry,
+            urgent: self.destage_is_urgent(),
+            marked: self.points.is_marked(),
+            flushed: self.points.next().is_some(),
         }
-        .is_due(&self.settings)
+        .end(&self.settings)
     }
 
     /// The newest version of each block in the stretch that the next group covers, and where that ends. A stretch that holds
-    /// something lost or unreadable waits.
-    fn group_collect(&mut self, durable: Seq) -> Option<(Seq, BTreeMap<BlockNo, SlotRef>)> {
+    /// something lost or unreadable waits. Where the backing moves from point to point, one that ends `at_point` is taken whole,
+    /// whatever its size, if it can be had.
+    fn group_collect(&mut self, durable: Seq, at_point: bool) -> Option<(Seq, BTreeMap<BlockNo, SlotRef>)> {
         let head = self.journal.durable.as_ref()?;
         let room = head.ring_bytes - (head.head - head.tail);
-        let most = (self.settings.group_bytes / BLOCK_BYTES).clamp(1, GROUP_ENTRIES_MAX as u64 / 2) as usize;
+        let whole = at_point && self.points_are_kept();
+        let most = match whole {
+            true => GROUP_ENTRIES_MAX,
+            false => {
+                (self.settings.group_bytes / BLOCK_BYTES).clamp(1, GROUP_ENTRIES_MAX as u64 / 2) as usize
+            }
+        };
         let versions = self.segments.dirty_after(self.journal.committed);
         let mut versions = versions.take_while(|(seq, _)| *seq <= durable).peekable();
         let (mut newest, mut upto) = (BTreeMap::new(), self.journal.committed);
@@ -299,7 +338,17 @@ impl Engine {
         if all {
             upto = durable.max(upto);
         }
-        if newest.is_empty() {
+        let ends = at_point && all;
+        if ends && newest.is_empty() && Descriptor::descriptor_bytes(0) <= room {
+            return Some((upto, newest));
+        }
+        full |= ends && newest.is_empty();
+        // Cut is only what the empty ring does not hold, and what comes before something lost.
+        let cut = match full {
+            true => self.journal.is_empty(),
+            false => lost,
+        };
+        if newest.is_empty() || whole && !all && !cut {
             // Room comes when the head leaves groups behind. A record that would never fit goes in any order.
             let too_large = full && self.journal.is_empty();
             self.journal.hurry |= full;
@@ -314,7 +363,7 @@ impl Engine {
         Some((upto, newest))
     }
 
-    fn group_start(&mut self, upto: Seq, newest: BTreeMap<BlockNo, SlotRef>) {
+    fn group_start(&mut self, upto: Seq, newest: BTreeMap<BlockNo, SlotRef>, point: Option<Point>) {
         let Some(head) = self.journal.durable.as_ref() else { return };
         let (mut entries, mut members) = (Vec::with_capacity(newest.len()), Vec::with_capacity(newest.len()));
         for (block, slot) in newest {
@@ -328,13 +377,14 @@ impl Engine {
                 members.push(self.member(slot));
             }
         }
-        let moment = Moment {
-            group: head.committed.group + 1,
-            seq: upto,
-            time_ns: self.time_of(upto),
-            point: 0,
-            label: String::new(),
-        };
+        let group = head.committed.group + 1;
+        let mut moment = Moment { group, seq: upto, time_ns: self.time_of(upto), ..Moment::default() };
+        if self.mutant(Mutation::PointOutlivesGroup) {
+            (moment.point, moment.label) = (head.committed.point, head.committed.label.clone());
+        }
+        if let Some(point) = point.as_ref().filter(|_| !self.mutant(Mutation::PointForgotten)) {
+            (moment.time_ns, moment.point, moment.label) = (point.time_ns, group, point.label.clone());
+        }
         let descriptor = Descriptor {
             cache_id: self.layout.cache_id,
             generation: self.layout.generation,
@@ -350,6 +400,7 @@ impl Engine {
         self.journal.group = Some(Group {
             descriptor,
             members,
+            point,
             phase: Phase::Writing,
             since,
             asked,
@@ -479,6 +530,12 @@ impl Engine {
                 self.journal_failed();
             }
         }
+        if self.mutant(Mutation::PointAnsweredEarly)
+            && let Some(group) = &self.journal.group
+            && let Some(point) = group.point.clone()
+        {
+            self.point_committed(&point, group.descriptor.moment.group);
+        }
         if self.mutant(Mutation::JournalDestagesUncommitted)
             && let Some(group) = &self.journal.group
         {
@@ -561,7 +618,8 @@ impl Engine {
                     recorded.max(head.committed.seq)
                 }
             };
-            let moment = Moment { seq, time_ns: self.time_of(seq), ..head.committed.clone() };
+            let group = head.committed.group;
+            let moment = Moment { group, seq, time_ns: self.time_of(seq), ..Moment::default() };
             (head.applied, head.committed) = (moment.clone(), moment);
             head.consistent = true;
             return Some(head);
@@ -570,6 +628,7 @@ impl Engine {
             head.tail = group.end;
             head.applied = group.moment.clone();
         }
+        self.points.apply(&mut head);
         if self.mutant(Mutation::JournalLeavesBehindEarly)
             && let Some(group) = self.journal.ring.back()
         {
@@ -591,7 +650,9 @@ impl Engine {
         let Some(wanted) = self.head_wanted() else { return self.log_want_durable(self.log.written_upto()) };
         let Some(durable) = self.journal.durable.as_ref() else { return };
         let committing = wanted.head != durable.head;
-        let turns = wanted.consistent != durable.consistent || self.journal.uncertain;
+        let turns = wanted.consistent != durable.consistent
+            || self.journal.uncertain
+            || self.points.is_renouncing() && !committing;
         let leaves = wanted.tail != durable.tail;
         let moves = leaves || wanted.consistent && wanted.committed.seq > durable.committed.seq;
         let settling = self.commands.settling();
@@ -615,6 +676,7 @@ impl Engine {
 
     pub(crate) fn head_write_done(&mut self, result: DeviceResult) {
         let Some(head) = self.journal.writing.take() else { return };
+        self.points_told(&head, result.is_ok());
         if result.is_err() {
             // It may be there all the same; the next one takes its place.
             self.journal.uncertain = true;
@@ -629,9 +691,16 @@ impl Engine {
             group.members.iter().for_each(|m| self.segments.unpin(m.slot.segment()));
             let moment = group.descriptor.moment;
             self.journal.committed = moment.seq;
+            self.figures.groups_cut += u64::from(group.point.is_none() && self.points_are_kept());
+            if let Some(point) = &group.point {
+                self.point_committed(point, moment.group);
+            }
             let blocks = group.descriptor.entries.iter().map(|e| e.block).collect();
             self.journal.ring.push_back(InRing { end: head.head, moment, blocks });
             self.figures.groups += 1;
+        }
+        if head.committed.point == 0 {
+            self.journal.ring.iter_mut().for_each(|group| forget(&mut group.moment));
         }
         self.journal.committed = self.journal.committed.max(head.committed.seq);
         self.journal.durable = Some(head);
@@ -647,7 +716,9 @@ impl Engine {
         if !j.exists() {
             return None;
         }
+        let ends = self.settings.group_ends;
         let waits = self.order.is_journaled() && j.group.is_none() && j.says_consistent();
+        let waits = waits && (ends == GroupEnds::Anywhere || self.points.next().is_some());
         let due = j.open_since.filter(|_| waits && j.open_blocks > 0);
         let due = due.map(|since| since.plus_ms(self.settings.group_age_ms));
         [due, j.refresh_at, j.paused_until].into_iter().flatten().filter(|at| *at > self.now).min()

@@ -15,6 +15,7 @@ mod locks;
 mod log;
 mod mutation;
 mod order;
+mod points;
 mod queue;
 mod read;
 mod reclaim;
@@ -27,8 +28,8 @@ mod tables;
 
 pub use engine::Engine;
 pub use interface::{
-    Class, Command, Effect, Event, IoId, Params, RecoveryError, RecoveryReport, RequestId, Role, State,
-    Status,
+    Class, Command, Effect, Event, IoId, MarkError, Params, RecoveryError, RecoveryReport, RequestId, Role,
+    State, Status,
 };
 #[cfg(feature = "mutations")]
 pub use mutation::Mutation;

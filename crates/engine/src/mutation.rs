@@ -104,6 +104,21 @@ mutations! {
     /// A group is committed after a flush of the backing, in place of the journal's.
     JournalFlushesBacking,
 
+    // Consistency points.
+
+    /// A group that ends at a point takes along what came later.
+    PointTakesLater,
+    /// A point is answered before the group that ends there is committed.
+    PointAnsweredEarly,
+    /// The head does not name the point at which the group ends.
+    PointForgotten,
+    /// The head goes on to name a point after a group that ends elsewhere.
+    PointOutlivesGroup,
+    /// A bypass that came after a point goes in place while the head names it, or before it is committed.
+    PointForgetsBypass,
+    /// Where each flush is a point it takes along what was issued before its answer.
+    PointFlushLate,
+
     // Requests.
 
     /// A block that is written in part is put together without keeping other writers out.

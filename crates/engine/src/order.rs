@@ -259,7 +259,7 @@ impl Engine {
 
     /// Whether a bypass of `range` that depends on records up to `after` may go to the backing now: all of that is there,
     /// and recovery would not repeat it (hazard 3). A version of its own blocks that is on its way counts, too.
-    pub(crate) fn order_allows(&mut self, after: Seq, range: BlockRange) -> bool {
+    pub(crate) fn order_allows(&mut self, part: PartKey, after: Seq, range: BlockRange) -> bool {
         if !self.order.active {
             let allowed = self.order_is_renounced();
             self.order.note_bypass(after, Seq(0), allowed);
@@ -283,7 +283,7 @@ impl Engine {
                 || self.mutant(Mutation::OrderSupersedesNewest))
             && self.current_in(range).all(own);
         let gives_up = !in_turn && self.order_gives_up_on(range);
-        let allowed = (in_turn || gives_up) && self.order_is_renounced();
+        let allowed = (in_turn || gives_up) && self.order_is_renounced() && self.points_allow(part);
         if allowed && gives_up {
             // It overtakes what was acknowledged before, and may take away the last mark of a lost block.
             self.order_broken();
@@ -458,7 +458,11 @@ impl Engine {
     /// Nothing may be changed there before.
     pub(crate) fn order_is_renounced(&mut self) -> bool {
         // As long as it is consistent, the groups of the journal are part of it.
-        let journal = self.order.consistent() > Consistent::No || self.journal_is_renounced();
+        let journal = match self.order.is_consistent() {
+            // Only what groups hold leaves it at a point.
+            true => self.order.journaled || self.points_are_renounced(),
+            false => self.journal_is_renounced(),
+        };
         let (said, last) = (self.log.said_more_than(self.order.consistent()), self.log.last_seq());
         let renounced = said == Seq(0) || self.log.durable_upto() > said || self.failure.latched();
         if !renounced {

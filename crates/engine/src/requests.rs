@@ -26,10 +26,11 @@ use crate::interface::{Class, Effect, RequestId};
 use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner};
 use crate::mutation::Mutation;
+use crate::points::Point;
 use crate::tables::Table;
 
 /// Names a part; grows with arrival, so that the order of keys is the order of arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PartKey(pub(crate) u64);
 
 /// Zeroes of more blocks than this (1 MiB) go to the backing directly: in the log they would cost a slot a block.
@@ -123,6 +124,8 @@ struct Request {
 struct Flush {
     id: RequestId,
     log_upto: Seq,
+    /// The consistency point that it is, if each flush is one.
+    point: Point,
     backing_epoch: u64,
     /// Requests with volatile bypasses that had been acknowledged when it came.
     bypasses: u64,
@@ -254,8 +257,11 @@ impl Engine {
     /// Which way a write of these bytes goes, and why.
     fn choose(&mut self, (offset, len): (u64, u64), origin: Origin, fua: bool) -> AdmissionReason {
         let (in_range, roomy) = (self.ranges.touch(offset, len), self.is_roomy());
+        let to_points = self.points_are_kept();
         let context = WriteContext { origin, fua, in_range, roomy };
         match self.settings.admission.decide(&context) {
+            Decision::Bypass(_) if to_points => AdmissionReason::GroupEnds,
+            Decision::Cache(reason) if to_points => reason,
             Decision::Bypass(reason) => reason,
             Decision::Cache(_) if self.failure.latched() => AdmissionReason::CacheFailed,
             Decision::Cache(_) if self.settings.write_policy == WritePolicy::WriteThrough => {
@@ -390,7 +396,7 @@ impl Engine {
                 return true;
             }
         }
-        if bypass && !self.order_allows(after, range) || !self.locks.try_take(range, hold) {
+        if bypass && !self.order_allows(key, after, range) || !self.locks.try_take(range, hold) {
             return false;
         }
         if whole {
@@ -643,7 +649,8 @@ impl Engine {
             backing_epoch = 0;
         }
         let bypasses = self.drops.acknowledged();
-        self.requests.flushes.push(Flush { id, log_upto, backing_epoch, bypasses });
+        let point = self.point_now(String::new(), None);
+        self.requests.flushes.push(Flush { id, log_upto, point, backing_epoch, bypasses });
         self.backing_flush_if_wanted();
         self.flushes_answer();
     }
@@ -676,6 +683,7 @@ impl Engine {
                     if !self.mutant(Mutation::OrderForgetsBarrier) {
                         self.order.flushed(flush.log_upto);
                     }
+                    self.points_flushed(flush.point);
                 }
                 false => self.figures.errors += 1,
             }

@@ -189,7 +189,10 @@ impl Engine {
     }
 
     fn stop_drained(&mut self) -> Option<Phase> {
-        let idle = self.requests.is_idle() && self.reads.is_idle() && self.commands.destages.is_empty();
+        let idle = self.requests.is_idle()
+            && self.reads.is_idle()
+            && self.commands.destages.is_empty()
+            && !self.points.is_marked();
         let destage = self.commands.stop.as_ref().is_some_and(|s| s.destage);
         if !idle {
             if self.backing_is_given_up() {
@@ -208,7 +211,7 @@ impl Engine {
     }
 
     /// The backing has failed for so long that nobody should wait for it who wants an end.
-    fn backing_is_given_up(&self) -> bool {
+    pub(crate) fn backing_is_given_up(&self) -> bool {
         self.destage.failures().max(self.journal_failures()) >= GIVES_UP_AFTER
     }
 

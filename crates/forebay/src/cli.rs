@@ -64,6 +64,8 @@ commands! {
     Status => status,
     /// Write everything that the cache holds to the backing, and wait
     Flush => flush,
+    /// Declare a consistency point, and wait until the backing has it
+    Mark => mark,
     /// Show why writes were cached or bypassed
     Explain => explain,
     /// Show what critical tasks waited for

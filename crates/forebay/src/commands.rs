@@ -11,6 +11,7 @@ pub mod format;
 pub mod grow;
 pub mod inspect;
 pub mod man;
+pub mod mark;
 pub mod recover;
 pub mod run;
 pub mod serve;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use forebay_nbd::Address;
-use forebay_policy::{Admission, Durability, OnFull, Order, Ranges, Settings, WritePolicy, time};
+use forebay_policy::{Admission, Durability, GroupEnds, OnFull, Order, Ranges, Settings, WritePolicy, time};
 use serde::{Deserialize, Deserializer};
 
 use crate::volume_name;
@@ -65,6 +65,9 @@ pub struct VolumeConfig {
     /// See [`forebay_policy::Settings`].
     #[serde(default, rename = "group-age", deserialize_with = "group_age")]
     pub group_age_ms: Option<u64>,
+    /// See [`forebay_policy::Settings`].
+    #[serde(default, deserialize_with = "spelled")]
+    pub group_ends: Option<GroupEnds>,
     /// Where the journal lies.
     pub journal: Option<String>,
     /// See [`forebay_policy::Settings`].

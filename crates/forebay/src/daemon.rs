@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use forebay_control::{
     Answer, ControlError, Controller, FailureKind, Progress, Request, Server, VolumeStatus,
 };
-use forebay_host::Ending;
+use forebay_host::{Ending, POINT_LABEL_BYTES};
 use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, TlsSettings};
 use sd_notify::NotifyState;
 
@@ -211,6 +212,24 @@ impl Daemon {
         self.all().iter().map(|v| v.status()).collect()
     }
 
+    /// Declares a consistency point on each of the volumes.
+    fn mark(&self, names: &[String], label: &str) -> Result<Vec<u64>, Failure> {
+        let usage = |message: &str| Err(Failure::new(FailureKind::Usage, message));
+        if names.is_empty() {
+            return usage("no volume is named to declare a point on");
+        }
+        if label.len() > POINT_LABEL_BYTES || label.contains('\0') {
+            return usage("a point's label has at most 64 bytes, none of them zero");
+        }
+        let volumes = names.iter().map(|name| self.volume(name)).collect::<Result<Vec<_>, _>>()?;
+        // Each waits for its own backing.
+        thread::scope(|scope| {
+            let started: Vec<_> = volumes.iter().map(|volume| scope.spawn(|| volume.mark(label))).collect();
+            let broke_off = || Failure::new(FailureKind::Failed, "a volume broke off; the log says why");
+            started.into_iter().map(|mark| mark.join().unwrap_or_else(|_| Err(broke_off()))).collect()
+        })
+    }
+
     /// Destages a volume, parts it from its cache and stops serving it; the last one takes the daemon with it.
     fn release(&self, name: &str, progress: &mut dyn FnMut(Progress) -> bool) -> Outcome {
         let volume = self.volume(name)?;
@@ -255,6 +274,7 @@ impl Controller for Daemon {
             Request::Status { volume: None } => Ok(Answer::Volumes(self.statuses())),
             Request::Status { volume: Some(name) } => Ok(Answer::Volumes(vec![self.volume(&name)?.status()])),
             Request::Flush { volume } => self.volume(&volume)?.flush(progress).map(|()| Answer::Done),
+            Request::Mark { volumes, label } => self.mark(&volumes, &label).map(Answer::Points),
             Request::Set { volume, settings } => self.volume(&volume)?.set(&settings).map(|()| Answer::Done),
             Request::Explain { volume } => Ok(Answer::Explanation(self.volume(&volume)?.explanation())),
             Request::Waits { volume } => self.volume(&volume).map(|_| Answer::Waits(self.tracking.waits())),

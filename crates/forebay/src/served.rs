@@ -231,6 +231,13 @@ impl Served {
         Ok(())
     }
 
+    /// Declares a consistency point, and waits until it is committed.
+    pub fn mark(&self, label: &str) -> Result<u64, Failure> {
+        let point = self.handle.mark(label).map_err(|e| from_host(&e))?;
+        tracing::info!(volume = self.plan.name, point, label, "consistency point");
+        Ok(point)
+    }
+
     /// Destages everything that was acknowledged before, and tells how far it is.
     pub fn flush(&self, progress: &mut dyn FnMut(Progress) -> bool) -> Outcome {
         let total_bytes = self.handle.status().dirty_bytes;

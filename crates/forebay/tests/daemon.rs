@@ -39,6 +39,42 @@ fn what_was_acknowledged_survives_a_kill_and_reaches_the_backing() {
 }
 
 #[test]
+fn a_declared_point_is_what_recover_makes_of_the_backing() {
+    let place = Place::new();
+    let daemon = place.serve(&["--write-policy", "journaled", "--group-ends", "points"]);
+    let mut client = NbdClient::connect(&place.path("nbd"), "db");
+    while place.status()["backing_consistent"] != true {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    client.write(4096, &pattern(4096, 1, 8192));
+    let point = place.ask(&["mark", "db", "--label", "before the upgrade"]);
+    assert_eq!(place.status()["backing_point"], point.trim().parse::<u64>().unwrap());
+    client.write(4096, &pattern(4096, 2, 8192));
+    client.flush();
+    let (code, error) = place.fails(&["mark", "db", "--label", &"x".repeat(65), "--control", "control"]);
+    assert_eq!(code, 2, "{error}");
+    let (code, error) = place.fails(&["mark", "db", "other", "--control", "control"]);
+    assert!(code == 2 && error.contains("'other'"), "{error}");
+    daemon.kill();
+
+    let listed = place.ok(&["recover", "backing", "--list"]);
+    let named = format!("consistency point {} 'before the upgrade'", point.trim());
+    assert!(listed.contains(&named), "{listed}");
+    fs::remove_file(place.path("cache")).unwrap();
+    let done = place.ok(&["recover", "backing"]);
+    assert!(done.contains(&named), "{done}");
+    assert_eq!(file_bytes(&place.path("backing"), 4096, 8192), pattern(4096, 1, 8192));
+}
+
+#[test]
+fn a_point_is_refused_where_the_backing_does_not_move_in_groups() {
+    let place = Place::new();
+    let _daemon = place.serve(&["--write-policy", "ordered"]);
+    let (code, error) = place.fails(&["mark", "db", "--control", "control"]);
+    assert!(code == 3 && error.contains("ordered") && error.contains("journaled"), "{error}");
+}
+
+#[test]
 fn status_has_figures_for_people_programs_and_scrapers() {
     let place = Place::new();
     let daemon = place.serve(&[]);

@@ -23,7 +23,7 @@ use crate::core::Core;
 use crate::devices::{Devices, refine};
 use crate::error::HostError;
 use crate::handle::Shared;
-use crate::queue::{CommandDone, Ending, Incoming, Message, bytes_of};
+use crate::queue::{CommandDone, Ending, Incoming, MarkDone, Message, bytes_of};
 use crate::superblocks::Bench;
 
 /// Operations that the host itself starts carry tags from here on; the engine counts its own from 1.
@@ -63,6 +63,7 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     requests: HashMap<RequestId, Outstanding>,
     commands: HashMap<RequestId, CommandDone>,
+    marks: HashMap<RequestId, MarkDone>,
     next_id: u64,
     recovered: Option<Result<RecoveryReport, RecoveryError>>,
     retirement: Option<Retirement>,
@@ -87,6 +88,7 @@ impl Driver {
             shared,
             requests: HashMap::new(),
             commands: HashMap::new(),
+            marks: HashMap::new(),
             next_id: 0,
             recovered: None,
             retirement: None,
@@ -192,6 +194,11 @@ impl Driver {
                 self.commands.insert(id, done);
                 self.core.handle(Event::Command { id, command }, now);
             }
+            Message::Mark(label, done) => {
+                let id = self.new_id();
+                self.marks.insert(id, done);
+                self.core.handle(Event::Command { id, command: Command::Mark { label } }, now);
+            }
             Message::Promote { offset, len } => self.core.handle(Event::Promote { offset, len }, now),
             Message::Status => self.status_wanted = true,
             // The first one counts.
@@ -229,6 +236,11 @@ impl Driver {
                 // Only the host's own command to stop has nobody waiting for it.
                 None => self.stopped(result),
             },
+            Effect::Marked { id, result } => {
+                if let Some(done) = self.marks.remove(&id) {
+                    done(result);
+                }
+            }
             Effect::Recovered(result) => self.recovered = Some(result),
             Effect::RetireLog { id } => {
                 if let Devices::Pair(pair) = &mut self.devices {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::IoError;
 use forebay_device::OpenError;
-use forebay_engine::RecoveryError;
+use forebay_engine::{MarkError, RecoveryError};
 use forebay_format::FormatError;
 use forebay_format::pairing::Refusal;
 use forebay_format::replay::DamagedGroup;
@@ -287,6 +287,14 @@ pub enum HostError {
         /// What the engine answered.
         error: IoError,
     },
+    /// There can be no consistency point, or it is not known whether there is.
+    #[error("volume '{volume}': no consistency point was committed: {error}")]
+    Mark {
+        /// Its name.
+        volume: String,
+        /// Why.
+        error: MarkError,
+    },
     /// This machine computes checksums wrongly.
     #[error("this machine computes CRC-32C wrongly: nothing can be stored safely on it")]
     Checksum,
@@ -336,6 +344,7 @@ impl HostError {
             | Self::NoJournal { .. }
             | Self::NothingToRecover { .. }
             | Self::OwnerMayLive { .. }
+            | Self::Mark { error: MarkError::Policy(_), .. }
             | Self::CacheDirty { .. } => ErrorClass::Refused,
             Self::Damaged { .. }
             | Self::JournalDamaged { .. }
@@ -355,6 +364,7 @@ impl HostError {
             | Self::System { .. }
             | Self::Stopped { .. }
             | Self::Command { .. }
+            | Self::Mark { .. }
             | Self::Checksum => ErrorClass::Failed,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_block::{BlockService, Completion, ErrorKind, IoError, Op, Origin, VolumeInfo};
 use forebay_device::{DeviceInfo, Waker};
-use forebay_engine::{Command, Status};
+use forebay_engine::{Command, MarkError, Status};
 use forebay_policy::{AdmissionReason, Ranges, Settings};
 
 use crate::error::HostError;
@@ -173,6 +173,28 @@ impl VolumeHandle {
     /// [`HostError`] if the backing could not take it, or the volume has stopped.
     pub fn destage(&self) -> Result<(), HostError> {
         self.command(Command::Destage)
+    }
+
+    /// Declares a consistency point and waits until the group that ends there is committed on the backing's side. Returns its
+    /// number.
+    ///
+    /// # Errors
+    /// [`HostError::Mark`] if there can be none, [`HostError::Stopped`] if the volume has stopped.
+    pub fn mark(&self, label: &str) -> Result<u64, HostError> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let done = Box::new(move |result| {
+            // As for commands.
+            let _ = sender.send(result);
+        });
+        let volume = self.0.info.name.clone();
+        if !self.0.queue.tell(Message::Mark(label.to_owned(), done)) {
+            return Err(HostError::Stopped { volume });
+        }
+        match receiver.recv() {
+            Ok(Ok(point)) => Ok(point),
+            Ok(Err(MarkError::Stopping)) | Err(_) => Err(HostError::Stopped { volume }),
+            Ok(Err(error)) => Err(HostError::Mark { volume, error }),
+        }
     }
 
     fn command(&self, command: Command) -> Result<(), HostError> {

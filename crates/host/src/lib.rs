@@ -23,7 +23,7 @@ mod superblocks;
 mod volume;
 
 pub use error::{CacheContent, ErrorClass, HostError};
-pub use forebay_format::journal::Moment;
+pub use forebay_format::journal::{Moment, POINT_LABEL_BYTES};
 pub use format::{FormatOptions, Formatted, format};
 pub use handle::{Observer, VolumeHandle};
 pub use journal::{JOURNAL_SUFFIX, JournalChoice};

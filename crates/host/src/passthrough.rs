@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use forebay_block::{
     Allocation, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Op, Reply, StatusExtent, check_bounds,
 };
-use forebay_engine::{Class, Command, Effect, Event, IoId, RequestId, Role, State, Status};
-use forebay_policy::AdmissionReason;
+use forebay_engine::{Class, Command, Effect, Event, IoId, MarkError, RequestId, Role, State, Status};
+use forebay_policy::{AdmissionReason, WritePolicy};
 
 /// Whom a device operation is for.
 enum Purpose {
@@ -54,6 +54,11 @@ impl PassThrough {
             Event::Command { id, command } => match command {
                 Command::Set(_) | Command::SetRanges(_) | Command::SetEndurance(_) => {
                     self.effects.push(Effect::CommandDone { id, result: Ok(()) })
+                }
+                // It is like write-through: the backing passes every state and rests at none.
+                Command::Mark { .. } => {
+                    let result = Err(MarkError::Policy(WritePolicy::WriteThrough));
+                    self.effects.push(Effect::Marked { id, result });
                 }
                 // A flush covers whatever was acknowledged before it.
                 Command::Destage => self.io(DeviceOp::Flush, Purpose::Command(id)),

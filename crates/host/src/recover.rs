@@ -77,7 +77,11 @@ pub fn recover(
     let mut replay = if look { Replay::check_only(head) } else { Replay::new(head) };
     journal.carry_out(&bench, &mut *backing, &mut replay)?;
     let head: &Head = replay.head();
-    let waiting = if look { replay.moments().to_vec() } else { Vec::new() };
+    let mut waiting = if look { replay.moments().to_vec() } else { Vec::new() };
+    if let Some(last) = waiting.last_mut() {
+        // Since its commit the head may have given the point up, for something newer was written in place.
+        last.clone_from(&head.committed);
+    }
     Ok(Recovered {
         backing: spec.to_string(),
         volume_bytes: label.volume_bytes,

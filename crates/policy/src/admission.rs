@@ -75,6 +75,8 @@ spelled_enum! {
         Inherited = "inherited",
         /// The log is roomy and the endurance budget lasts.
         Roomy = "roomy",
+        /// Under `journaled` the backing moves only from point to point (`group-ends`), and nothing goes past the groups.
+        GroupEnds = "group-ends",
         /// It was on its way to the backing when a critical task came to wait for it.
         Reissued = "reissued",
         /// Bypassed: nobody is known to wait for it.
@@ -106,6 +108,7 @@ impl AdmissionReason {
             Self::Direct => "a critical task waits for it",
             Self::Inherited => "its task holds up a critical one",
             Self::Roomy => "the cache is roomy, and the endurance budget lasts",
+            Self::GroupEnds => "the backing moves from point to point only (group-ends)",
             Self::Reissued => "was on its way to the backing when a critical task came to wait",
             Self::NotSynchronous => "not flagged synchronous",
             Self::OutOfRange => "touches no range",

@@ -15,11 +15,11 @@ pub use admission::{
     Admission, AdmissionReason, Decision, ROOMY_DIRTY_PERCENT_MAX, ReasonCounts, WriteContext, endures,
 };
 pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Pressure};
-pub use groups::OpenGroup;
+pub use groups::{GroupEnd, OpenGroup};
 pub use priority::{
     BACKING_SLOTS_MAX, BackingPriority, NONCRITICAL_BESIDE_CRITICAL, NONCRITICAL_ONE_IN,
     NONCRITICAL_SLOTS_MAX, Priority, Waiting,
 };
 pub use ranges::{RANGES_MAX, Ranges};
 pub use replacement::{List, Replacement, Verdict};
-pub use settings::{Durability, OnFull, Order, Settings, UnknownSetting, WritePolicy};
+pub use settings::{Durability, GroupEnds, OnFull, Order, Settings, UnknownSetting, WritePolicy};

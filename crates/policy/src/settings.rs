@@ -88,6 +88,18 @@ spelled_enum! {
 }
 
 spelled_enum! {
+    /// Where groups of `journaled` may end, and with that in which states the backing rests (design, section 5).
+    GroupEnds {
+        /// Wherever size or age say so, and at each consistency point that is declared.
+        Anywhere = "anywhere",
+        /// At flushes alone: each flush is a consistency point.
+        Flushes = "flushes",
+        /// At declared consistency points alone.
+        Points = "points",
+    }
+}
+
+spelled_enum! {
     /// What an acknowledgement of a plain write promises (P1).
     Durability {
         /// Survives a power cut.
@@ -118,6 +130,8 @@ pub struct Settings {
     pub group_bytes: u64,
     /// Under `journaled`, a group is committed when its oldest write is so old, in milliseconds.
     pub group_age_ms: u64,
+    /// Where groups may end under `journaled`.
+    pub group_ends: GroupEnds,
     /// Which writes enter the cache.
     pub admission: Admission,
     /// What happens when the log is full.
@@ -133,6 +147,12 @@ impl Default for Order {
     }
 }
 
+impl Default for GroupEnds {
+    fn default() -> Self {
+        Self::Anywhere
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -140,6 +160,7 @@ impl Default for Settings {
             order: Order::default(),
             group_bytes: 16 << 20,
             group_age_ms: 5000,
+            group_ends: GroupEnds::Anywhere,
             admission: Admission::All,
             on_full: OnFull::Wait,
             durability: Durability::Write,
@@ -149,8 +170,16 @@ impl Default for Settings {
 
 impl Settings {
     /// The keys that [`Settings::set`] understands.
-    pub const KEYS: &'static [&'static str] =
-        &["write-policy", "order", "group-size", "group-age", "admission", "on-full", "durability"];
+    pub const KEYS: &'static [&'static str] = &[
+        "write-policy",
+        "order",
+        "group-size",
+        "group-age",
+        "group-ends",
+        "admission",
+        "on-full",
+        "durability",
+    ];
 
     /// Smallest and largest group, in bytes.
     pub const GROUP_BYTES: (u64, u64) = (4 << 10, 128 << 20);
@@ -176,6 +205,7 @@ impl Settings {
             "order" => self.order = Order::from_str(value)?,
             "group-size" => self.group_bytes = Self::group_bytes(value)?,
             "group-age" => self.group_age_ms = understood(value, crate::time::parse_ms(value))?,
+            "group-ends" => self.group_ends = GroupEnds::from_str(value)?,
             "admission" | "admit" => self.admission = Admission::from_str(value)?,
             "on-full" => self.on_full = OnFull::from_str(value)?,
             "durability" => self.durability = Durability::from_str(value)?,

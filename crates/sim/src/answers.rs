@@ -1,7 +1,7 @@
 //! What is checked when the engine answers: the promises that an answer makes, and whether an error is excused.
 
 use forebay_block::{Allocation, Buf, ErrorKind, IoError, Reply};
-use forebay_engine::RequestId;
+use forebay_engine::{MarkError, RequestId};
 use forebay_policy::{Admission, OnFull, WritePolicy};
 
 use crate::fault::OpKind;
@@ -120,6 +120,9 @@ impl<S: Subject> Life<'_, S> {
         }
         match ordered {
             Ordered::Set(order) => self.order = order,
+            Ordered::Mark { .. } => {
+                return Err(broken("wall", format!("point {} is done, not marked", id.0)));
+            }
             Ordered::Destage { floors, ticket } if result.is_ok() => {
                 self.world.check_alone("P9", &floors, 0, true)?;
                 self.world.oracle.acknowledge_flush(ticket);
@@ -139,6 +142,30 @@ impl<S: Subject> Life<'_, S> {
             }
         }
         Ok(())
+    }
+
+    /// A consistency point was answered: the backing is at it then.
+    pub(crate) fn marked(&mut self, id: RequestId, result: Result<u64, MarkError>) -> Result<(), Interrupt> {
+        let at = self.commands.iter().position(|(c, o)| *c == id && matches!(o, Ordered::Mark { .. }));
+        let Some((_, Ordered::Mark { label, in_groups })) = at.map(|at| self.commands.swap_remove(at)) else {
+            return Err(broken("wall", format!("point {} is answered twice or was never asked for", id.0)));
+        };
+        self.progress = self.now;
+        self.note(&[13, id.0, u64::from(result.is_ok())], || {
+            (format!("marked {:>4} {label}: {result:?}", id.0), Vec::new())
+        });
+        let excused = match result {
+            Ok(number) => return self.world.judge_marked(number, &label),
+            Err(MarkError::Policy(_)) => !in_groups || !self.keeps_groups(),
+            Err(MarkError::NotConsistent) => true,
+            Err(MarkError::Failing) => self.has_failed(),
+            Err(MarkError::Stopping) => self.stopping,
+            Err(MarkError::TooMany) => false,
+        };
+        match (excused, result) {
+            (false, Err(e)) => Err(broken("P9", format!("point '{label}' is refused without a reason: {e}"))),
+            _ => Ok(()),
+        }
     }
 
     fn check_stopped(&mut self, destage: bool) -> Result<(), Interrupt> {

@@ -3,11 +3,13 @@
 //! Knows the requests and what the backing holds, and nothing of how the engine came to it. A write that a power cut
 //! may take back, because nothing promised its durability, comes before nothing any more.
 
+use forebay_format::journal::Moment;
 use forebay_policy::Order;
 
 use crate::media::{Changes, View};
 use crate::oracle::Kept;
 use crate::order::{self, Held, History, NEVER, Ordered};
+use crate::points::Points;
 use crate::stamp::{SECTOR, WriteNo};
 use crate::violation::{Interrupt, broken};
 
@@ -23,6 +25,8 @@ struct Open {
 pub struct Told {
     /// The head says that the backing is consistent.
     pub consistent: bool,
+    /// What it says that the backing is as of.
+    pub moment: Moment,
     /// Sectors that the groups in the journal would change, and to what; later ones count.
     replayed: Vec<(usize, Held)>,
 }
@@ -47,6 +51,8 @@ struct Image {
     before: Vec<Held>,
     /// It keeps to this order: nothing but its content can change that.
     judged: Option<Order>,
+    /// The point at which it was seen to be since its content changed.
+    point: u64,
 }
 
 impl Image {
@@ -111,6 +117,8 @@ pub struct Consistency {
     /// A fault excuses disorder from now on.
     excused: bool,
     images: [Image; 2],
+    /// Points that were declared.
+    pub points: Points,
     /// Images that were judged.
     pub judged: u64,
 }
@@ -148,6 +156,7 @@ impl Consistency {
 
     /// The volume acknowledges, at `now`, the flush that was issued at `issued`.
     pub fn acknowledge_flush(&mut self, now: u64, issued: u64) {
+        self.points.flushed(issued);
         for open in self.open.extract_if(.., |open| open.acknowledged < issued) {
             let covered = &mut self.history.writes_mut()[open.no as usize].covered;
             *covered = now.min(*covered);
@@ -224,6 +233,11 @@ impl Consistency {
         let claimed = self.is_claimed();
         let image = &mut self.images[view as usize];
         image.follow(changes, data, told);
+        let point = image.told.moment.point;
+        if image.told.consistent && point > 0 && (image.judged.is_none() || image.point != point) {
+            self.points.judge(&image.told.moment, &self.history, &image.held, view)?;
+            image.point = point;
+        }
         // What the head says holds for whichever order was asked for: for the weaker one at least.
         let by = match (claimed, image.told.consistent) {
             (true, _) => self.by,

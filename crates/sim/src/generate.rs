@@ -3,7 +3,7 @@
 use forebay_block::Criticality;
 use forebay_emulate::{Kind, Settings as Emulation};
 use forebay_engine::Role;
-use forebay_policy::{Admission, Durability, OnFull, Order, Settings, WritePolicy};
+use forebay_policy::{Admission, Durability, GroupEnds, OnFull, Order, Settings, WritePolicy};
 
 use crate::fault::{Damage, Effect, Fault, OpKind, Rot};
 use crate::media::Survival;
@@ -12,6 +12,7 @@ use crate::random::Random;
 
 mod exchange;
 mod hints;
+mod points;
 mod theme;
 
 pub use theme::Theme;
@@ -137,6 +138,7 @@ pub fn plan(seed: u64, options: Options) -> Plan {
     let mut plan = Plan { seed, shape, cache_model, backing_model, rounds };
     choose_order(&mut plan, options);
     choose_place_of_journal(&mut plan);
+    points::declare(&mut plan, options);
     hints::hint(&mut plan, options);
     plan
 }
@@ -154,11 +156,16 @@ fn choose_place_of_journal(plan: &mut Plan) {
 /// that of the same seed without.
 fn choose_order(plan: &mut Plan, options: Options) {
     let mut random = Random::derived(plan.seed, ORDER_STREAM);
-    let wanted = random.below(3) == 0 || options.themes.contains(&Theme::Consistent);
+    let wanted = random.below(3) == 0
+        || options.themes.contains(&Theme::Consistent)
+        || options.themes.contains(&Theme::Points);
     let order = if random.percent(50) { Order::Completion } else { Order::Barrier };
     let strays = *random.pick(&[0, 0, 15, 40]);
     let changes = *random.pick(&[0, 0, 25]);
-    let journaled = *random.pick(&[0, 90, 100]);
+    let journaled = match options.themes.contains(&Theme::Points) {
+        true => 90,
+        false => *random.pick(&[0, 90, 100]),
+    };
     let segment_bytes = u64::from(plan.shape.segment_bytes);
     let journal_bytes = *random.pick(&[2 * segment_bytes, 2 * segment_bytes + 3 * BLOCK, 5 * segment_bytes]);
     if wanted && (journaled > 0 || random.percent(50)) {
@@ -225,6 +232,7 @@ fn settings(random: &mut Random) -> Settings {
         order: Order::default(),
         group_bytes: Settings::default().group_bytes,
         group_age_ms: Settings::default().group_age_ms,
+        group_ends: GroupEnds::Anywhere,
         admission: if random.percent(75) { Admission::All } else { Admission::Sync },
         on_full: if random.percent(65) { OnFull::Wait } else { OnFull::Bypass },
         durability: if random.percent(60) { Durability::Write } else { Durability::Flush },

@@ -18,6 +18,7 @@ pub mod oracle;
 pub mod order;
 pub mod plan;
 mod plan_text;
+pub mod points;
 pub mod random;
 pub mod run;
 mod second_opinion;

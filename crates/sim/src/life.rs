@@ -50,6 +50,7 @@ pub(crate) struct Pending {
 /// What a control command under way promises.
 pub(crate) enum Ordered {
     Set(Order),
+    Mark { label: String, in_groups: bool },
     Destage { floors: Vec<u64>, ticket: Ticket },
     Stop { destage: bool },
 }
@@ -162,6 +163,11 @@ impl<'w, S: Subject> Life<'w, S> {
         self.settings.write_policy == WritePolicy::Ordered && self.engine.knows_order()
     }
 
+    /// Whether groups are to be kept.
+    pub(crate) fn keeps_groups(&self) -> bool {
+        self.settings.write_policy == WritePolicy::Journaled && self.world.shape.journal_bytes > 0
+    }
+
     /// Whether the engine says that it is.
     pub(crate) fn says_consistent(&self) -> bool {
         self.engine.backing_is_consistent()
@@ -226,6 +232,7 @@ impl<'w, S: Subject> Life<'w, S> {
             Effect::Admitted { .. } => Ok(()),
             Effect::Reply { id, result } => self.reply(id, result),
             Effect::CommandDone { id, result } => self.command_done(id, result),
+            Effect::Marked { id, result } => self.marked(id, result),
             Effect::Recovered(result) => {
                 self.note(&[1, u64::from(result.is_ok())], || (format!("recovered: {result:?}"), Vec::new()));
                 if self.recovered.is_some() {

@@ -131,7 +131,15 @@ pub fn check_order(history: &History, image: &[Held], by: Order, zero_before: bo
     let seen = seen.reduce(newest);
     let zeroes = if zero_before { None } else { newest_zero(writes, image) };
     let Some(present) = seen.into_iter().chain(zeroes).reduce(newest) else { return Ok(()) };
-    let horizon = writes[present].issued;
+    match missing(history, image, by, writes[present].issued) {
+        Some((missing, sector)) => Err(Disorder { missing, sector, present }),
+        None => Ok(()),
+    }
+}
+
+/// A write that came before `horizon` and is not wholly there, nor overwritten by what did not come before it, and a sector of it.
+fn missing(history: &History, image: &[Held], by: Order, horizon: u64) -> Option<(usize, u64)> {
+    let writes = history.writes();
     for (sector, (held, of)) in image.iter().zip(&history.of).enumerate() {
         let theirs = || of.iter().rev().map(|n| *n as usize);
         let Some(missing) = theirs().find(|n| writes[*n].before(by) < horizon) else { continue };
@@ -143,10 +151,58 @@ pub fn check_order(history: &History, image: &[Held], by: Order, zero_before: bo
             Held::Zero => !theirs().any(|n| writes[n].zero && stands(n)),
         };
         if older {
-            return Err(Disorder { missing, sector: sector as u64, present });
+            return Some((missing, sector as u64));
         }
     }
-    Ok(())
+    None
+}
+
+/// What keeps an image from being at a consistency point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misplaced {
+    /// A write is missing that was acknowledged before.
+    Missing {
+        /// Its number.
+        write: usize,
+        /// A sector of it that holds something older.
+        sector: u64,
+    },
+    /// A write is there that was issued later.
+    Later {
+        /// Its number.
+        write: usize,
+        /// A sector that holds it.
+        sector: u64,
+    },
+}
+
+impl Misplaced {
+    /// A sector where it can be seen.
+    pub fn sector(self) -> u64 {
+        match self {
+            Self::Missing { sector, .. } | Self::Later { sector, .. } => sector,
+        }
+    }
+}
+
+/// Checks that the image is exactly at the point that was declared at the time `at`: it has what was acknowledged before, and
+/// nothing that was issued later. What was under way may be there or not.
+///
+/// # Errors
+/// The first write found that is not where it belongs.
+pub fn check_point(history: &History, image: &[Held], at: u64) -> Result<(), Misplaced> {
+    let writes = history.writes();
+    for (sector, held) in (0..).zip(image) {
+        if let Held::Write(write) = held
+            && writes[*write].issued > at
+        {
+            return Err(Misplaced::Later { write: *write, sector });
+        }
+    }
+    match missing(history, image, Order::Completion, at) {
+        Some((write, sector)) => Err(Misplaced::Missing { write, sector }),
+        None => Ok(()),
+    }
 }
 
 /// Of the zeroes in the image those that were written last, each taken for the earliest zeroes of its sector.
@@ -312,6 +368,29 @@ mod tests {
         assert_eq!(check_order(&writes, &[Held::Write(0), Held::Nothing], by, false), Ok(()));
         // At the same time, or without a barrier between them, either may be there alone.
         assert_eq!(check_order(&history([write(0, 1, 9), write(1, 3, 4)]), &only_later, by, false), Ok(()));
+    }
+
+    #[test]
+    fn a_point_has_what_came_before_it_and_nothing_later() {
+        let write = |sector, issued, completed| {
+            let covered = NEVER;
+            Ordered { sectors: sector..sector + 1, zero: false, issued, completed, covered }
+        };
+        // The second is under way when the point is declared.
+        let mut history = History::default();
+        [write(0, 1, 2), write(1, 3, 9), write(0, 6, 7)].into_iter().for_each(|w| history.push(w));
+        let image = |a, b| [Held::Write(a), b];
+        assert_eq!(check_point(&history, &image(0, Held::Nothing), 5), Ok(()));
+        assert_eq!(check_point(&history, &image(0, Held::Write(1)), 5), Ok(()));
+        let missing = Misplaced::Missing { write: 0, sector: 0 };
+        assert_eq!(check_point(&history, &[Held::Nothing, Held::Write(1)], 5), Err(missing));
+        let later = Misplaced::Later { write: 2, sector: 0 };
+        assert_eq!(check_point(&history, &image(2, Held::Write(1)), 5), Err(later));
+        assert_eq!(check_point(&history, &image(2, Held::Nothing), 8), Ok(()));
+        assert_eq!(
+            check_point(&history, &image(0, Held::Nothing), 8),
+            Err(Misplaced::Missing { write: 2, sector: 0 })
+        );
     }
 
     #[test]

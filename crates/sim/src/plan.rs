@@ -80,6 +80,8 @@ pub enum Action {
     },
     /// Change the settings.
     Set(Settings),
+    /// Declare a consistency point.
+    Mark,
     /// Destage everything and check the backing alone.
     Destage,
     /// Wait until everything is answered.

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use forebay_block::Criticality;
 use forebay_engine::Role;
-use forebay_policy::{Order, Settings, WritePolicy};
+use forebay_policy::{GroupEnds, Order, Settings, WritePolicy};
 use thiserror::Error;
 
 use crate::fault::{Effect, OpKind, Rot};
@@ -46,8 +46,12 @@ fn settings_text(s: &Settings) -> String {
         WritePolicy::Journaled => format!(" group-size={} group-age={}ms", s.group_bytes, s.group_age_ms),
         _ => String::new(),
     };
+    let ends = match s.group_ends {
+        GroupEnds::Anywhere => String::new(),
+        ends => format!(" group-ends={ends}"),
+    };
     format!(
-        "write-policy={}{order}{groups} admission={} on-full={} durability={}",
+        "write-policy={}{order}{groups}{ends} admission={} on-full={} durability={}",
         s.write_policy, s.admission, s.on_full, s.durability
     )
 }
@@ -79,6 +83,7 @@ impl fmt::Display for Action {
             Self::Flush => f.write_str("flush"),
             Self::Status { offset, len } => write!(f, "status {offset} {len}"),
             Self::Set(settings) => write!(f, "set {}", settings_text(settings)),
+            Self::Mark => f.write_str("mark"),
             Self::Destage => f.write_str("destage"),
             Self::Drain => f.write_str("drain"),
         }

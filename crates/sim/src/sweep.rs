@@ -155,6 +155,7 @@ pub fn combinations() -> Vec<Settings> {
                             order: *order,
                             group_bytes: 16 * 4096,
                             group_age_ms: 5,
+                            group_ends: forebay_policy::GroupEnds::default(),
                             admission,
                             on_full: *on_full,
                             durability: *durability,

@@ -272,6 +272,7 @@ impl World {
             self.consistency.judge(view, &changes, data, told)?;
         }
         self.stats.orders_judged = self.consistency.judged;
+        self.stats.points_judged = self.consistency.points.judged;
         Ok(())
     }
 

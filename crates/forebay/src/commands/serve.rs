@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use forebay_nbd::Address;
-use forebay_policy::{Admission, Durability, OnFull, Order, Ranges, Settings, WritePolicy, time};
+use forebay_policy::{Admission, Durability, GroupEnds, OnFull, Order, Ranges, Settings, WritePolicy, time};
 
 use crate::cli::Outcome;
 use crate::daemon;
@@ -75,6 +75,11 @@ pub struct Args {
     /// With --write-policy journaled: commit a group when its oldest write has this age [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = time::parse_ms)]
     pub group_age: Option<u64>,
+
+    /// With --write-policy journaled: where groups may end. `flushes` makes each flush a consistency point; with `points` the
+    /// backing moves only from one declared point (forebay mark) to the next [default: anywhere]
+    #[arg(long, value_name = "CHOICE", value_parser = choice!(GroupEnds))]
+    pub group_ends: Option<GroupEnds>,
 
     /// Where the journal for --write-policy journaled lies: a file or block device on the backing's side, which shares its
     /// fate, or `none` [default: a file beside a backing file, or the room behind the volume's end on a device]

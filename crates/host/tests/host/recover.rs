@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay_host::{Ending, ErrorClass, HostError, JournalChoice, Recovered, Volume, recover};
-use forebay_policy::{Settings, WritePolicy};
+use forebay_policy::{GroupEnds, Settings, WritePolicy};
 
 use crate::client::Client;
 use crate::place::{MIB, Place, refusal};
@@ -119,6 +119,81 @@ fn ordered_knows_as_of_when_the_backing_is() {
     volume.end(Ending::Destage).unwrap();
     assert!(recovered(&place).unwrap().moment.time_ns > 0);
     assert_eq!(counted(&place), 300);
+}
+
+/// A volume whose backing has caught up with its policy.
+fn consistent(place: &Place, settings: Settings) -> Volume {
+    let volume = open(place, settings);
+    while !volume.handle().status().backing_consistent {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    volume
+}
+
+#[test]
+fn with_group_ends_points_the_backing_is_at_a_declared_point_only() {
+    let place = Place::formatted(8 * MIB, 4 * MIB);
+    let settings = Settings { group_ends: GroupEnds::Points, ..journaled() };
+    let volume = consistent(&place, settings);
+    let client = Client(volume.handle());
+    let mut last = 0;
+    for n in 1..=350u64 {
+        let mut block = vec![0; BLOCK];
+        block[..8].copy_from_slice(&n.to_le_bytes());
+        client.write(n % 16 * BLOCK as u64, &block).unwrap();
+        if n % 100 == 0 {
+            let point = volume.handle().mark(&format!("after {n}")).unwrap();
+            assert!(point > last, "{point} after {last}");
+            assert_eq!(volume.handle().status().backing_point, point);
+            last = point;
+        }
+    }
+    let status = volume.handle().status();
+    assert_eq!((status.points, status.groups_cut), (3, 0));
+    volume.end(Ending::Abandon).unwrap();
+    let seen = look(&place).unwrap();
+    let named = seen.waiting.last().unwrap_or(&seen.moment);
+    assert_eq!((named.point, named.label.as_str()), (last, "after 300"));
+    let done = recovered(&place).unwrap();
+    assert_eq!((done.moment.point, done.moment.label.as_str()), (last, "after 300"));
+    assert_eq!(counted(&place), 300, "50 more were acknowledged");
+}
+
+#[test]
+fn with_group_ends_flushes_each_flush_is_a_point() {
+    let place = Place::formatted(8 * MIB, 4 * MIB);
+    let settings = Settings { group_ends: GroupEnds::Flushes, ..journaled() };
+    let volume = consistent(&place, settings);
+    let client = Client(volume.handle());
+    for n in 1..=350u64 {
+        let mut block = vec![0; BLOCK];
+        block[..8].copy_from_slice(&n.to_le_bytes());
+        client.write(n % 16 * BLOCK as u64, &block).unwrap();
+        if n % 50 == 0 && n < 350 {
+            client.flush().unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    let status = volume.handle().status();
+    assert!(status.points > 0 && status.groups_cut == 0, "{status:?}");
+    volume.end(Ending::Abandon).unwrap();
+    assert!(recovered(&place).unwrap().moment.point > 0);
+    let n = counted(&place);
+    assert!(n > 0 && n % 50 == 0 && n < 350, "{n} is no flush");
+}
+
+#[test]
+fn a_point_needs_groups() {
+    let place = Place::formatted(8 * MIB, 4 * MIB);
+    for policy in [WritePolicy::WriteBack, WritePolicy::WriteThrough, WritePolicy::Ordered] {
+        let volume = open(&place, Settings { write_policy: policy, ..Settings::default() });
+        let refusal = volume.handle().mark("").unwrap_err();
+        assert_eq!(refusal.class(), ErrorClass::Refused);
+        assert!(refusal.to_string().contains(policy.as_str()), "{refusal}");
+        let handle = volume.handle();
+        volume.end(Ending::Keep).unwrap();
+        assert!(matches!(handle.mark(""), Err(HostError::Stopped { .. })));
+    }
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub enum Theme {
     Exchanged,
     /// A backing that is to be consistent at every instant.
     Consistent,
+    /// Consistency points, where the backing moves in groups.
+    Points,
     /// Hints of who waits for what, most of them lies.
     Hinted,
 }
@@ -115,7 +117,7 @@ impl Manner {
                 self.busy = true;
                 self.settings.write_policy = WritePolicy::WriteBack;
             }
-            Theme::Consistent => {
+            Theme::Consistent | Theme::Points => {
                 self.settings.write_policy = WritePolicy::WriteBack;
                 self.reads_percent = self.reads_percent.min(10);
                 self.flush_percent = self.flush_percent.max(10);

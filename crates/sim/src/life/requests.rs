@@ -6,6 +6,7 @@ use forebay_policy::Order;
 
 use super::{Asked, Life, Ordered, Pending, SECTOR_BYTES};
 use crate::plan::Action;
+use crate::points;
 use crate::stamp;
 use crate::subject::Subject;
 use crate::violation::Interrupt;
@@ -32,6 +33,13 @@ impl<S: Subject> Life<'_, S> {
                     self.order = Order::Barrier;
                 }
                 self.order(id, Ordered::Set(settings.order), Command::Set(settings));
+                Ok(())
+            }
+            Action::Mark => {
+                let issued = self.world.oracle.issue_flush().time();
+                let label = points::label(self.world.consistency.points.mark(issued));
+                let ordered = Ordered::Mark { label: label.clone(), in_groups: self.keeps_groups() };
+                self.order(id, ordered, Command::Mark { label });
                 Ok(())
             }
             Action::Destage => {

@@ -141,6 +141,7 @@ impl<'a> Words<'a> {
             "flush" => Action::Flush,
             "status" => Action::Status { offset: self.number()?, len: self.number()? },
             "set" => Action::Set(self.settings()?),
+            "mark" => Action::Mark,
             "destage" => Action::Destage,
             "drain" => Action::Drain,
             other => return Err(format!("'{other}' is not an action")),

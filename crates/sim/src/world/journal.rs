@@ -50,7 +50,7 @@ impl World {
         let head = Self::head_of(journal)?.filter(|head| label.is_ok_and(|label| head.is_of(&label)));
         let mut told = Told::default();
         let Some(head) = head else { return Ok(told) };
-        told.consistent = head.consistent;
+        (told.consistent, told.moment) = (head.consistent, head.committed.clone());
         let mut replay = Replay::new(head);
         loop {
             let read = match replay.step() {
@@ -75,6 +75,22 @@ impl World {
             };
             replay.done(read.as_ref()).map_err(|e| broken("P4", e.to_string()))?;
         }
+    }
+
+    /// The volume says that the backing is at the point, or was a moment ago: that is durable there.
+    ///
+    /// # Errors
+    /// A violation of P4.
+    pub(crate) fn judge_marked(&mut self, number: u64, label: &str) -> Result<(), Interrupt> {
+        let told = self.told(View::Durable)?;
+        if !told.consistent || (told.moment.point, told.moment.label.as_str()) != (number, label) {
+            let durable = (told.consistent, told.moment.point, told.moment.label);
+            let message =
+                format!("point {number} '{label}' is answered, but the journal durably says {durable:?}");
+            return Err(broken("P4", message));
+        }
+        self.stats.points += 1;
+        self.judge_order()
     }
 
     /// What the host does before a run begins, or `forebay recover` in its place: groups that a crash left are applied.

@@ -49,6 +49,10 @@ pub struct Stats {
     pub sectors_checked: u64,
     /// Images of the backing alone whose order was judged (P4).
     pub orders_judged: u64,
+    /// Consistency points that were answered.
+    pub points: u64,
+    /// Images of the backing alone that were said to be at a point.
+    pub points_judged: u64,
 }
 
 impl Stats {
@@ -78,6 +82,8 @@ impl Stats {
         self.errors += other.errors;
         self.sectors_checked += other.sectors_checked;
         self.orders_judged += other.orders_judged;
+        self.points += other.points;
+        self.points_judged += other.points_judged;
     }
 
     /// Crashes of every kind.

@@ -21,6 +21,7 @@ const COPIES: &[Theme] = &[Theme::Copies];
 const FAILING: &[Theme] = &[Theme::Failing];
 const DECAYING: &[Theme] = &[Theme::Decaying];
 const CONSISTENT: &[Theme] = &[Theme::Consistent];
+const POINTS: &[Theme] = &[Theme::Points];
 const HINTED: &[Theme] = &[Theme::Hinted];
 const HINTED_CONSISTENT: &[Theme] = &[Theme::Hinted, Theme::Consistent];
 const CROWDED_COPIES: &[Theme] = &[Theme::Crowded, Theme::Copies];
@@ -111,6 +112,12 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::OrderForgetsToRenounce
         | M::JournalCutsRecords => (CONSISTENT, 1000),
         M::OrderRecordsNowhere => (CONSISTENT, 20_000),
+        M::PointTakesLater
+        | M::PointAnsweredEarly
+        | M::PointForgotten
+        | M::PointOutlivesGroup
+        | M::PointForgetsBypass
+        | M::PointFlushLate => (POINTS, 1000),
         M::ReissueUnlocksBacking | M::ReissueSkipsLog => (HINTED, 200),
         M::QueueForgetsNonCritical => (ANY, 100),
         M::PromotionForgets | M::PromotionStartsTwice => (CROWDED, 400),

@@ -253,6 +253,9 @@ impl Subject for Toy {
                 self.settings = settings;
                 self.effects.push(Effect::CommandDone { id, result: Ok(()) });
             }
+            Event::Command { id, command: Command::Mark { .. } } => {
+                self.effects.push(Effect::Marked { id, result: Err(MarkError::NotConsistent) });
+            }
             Event::Command { id, command } => {
                 self.queue.push_back(Work::Command { id, stop: matches!(command, Command::Stop { .. }) });
             }
