@@ -89,8 +89,10 @@ spelled_enum! {
 
 spelled_enum! {
     /// Where groups of `journaled` may end, and with that in which states the backing rests (design, section 5).
+    #[derive(Default)]
     GroupEnds {
         /// Wherever size or age say so, and at each consistency point that is declared.
+        #[default]
         Anywhere = "anywhere",
         /// At flushes alone: each flush is a consistency point.
         Flushes = "flushes",
@@ -144,12 +146,6 @@ impl Default for Order {
     /// The stronger one: what P4 says.
     fn default() -> Self {
         Self::Completion
-    }
-}
-
-impl Default for GroupEnds {
-    fn default() -> Self {
-        Self::Anywhere
     }
 }
 

@@ -179,7 +179,7 @@ fn with_group_ends_flushes_each_flush_is_a_point() {
     volume.end(Ending::Abandon).unwrap();
     assert!(recovered(&place).unwrap().moment.point > 0);
     let n = counted(&place);
-    assert!(n > 0 && n % 50 == 0 && n < 350, "{n} is no flush");
+    assert!(n > 0 && n.is_multiple_of(50) && n < 350, "{n} is no flush");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use forebay_block::{Buf, BufMut, DeviceOp, Nanos, Op, Reply, StatusExtent};
-use forebay_engine::{Class, Command, Effect, Event, IoId, MarkError, Params, RecoveryReport, RequestId, Role, State};
+use forebay_engine::{
+    Class, Command, Effect, Event, IoId, MarkError, Params, RecoveryReport, RequestId, Role, State,
+};
 use forebay_policy::{Durability, Settings};
 use forebay_sim::subject::Subject;
 
