@@ -305,6 +305,7 @@ impl World {
                     result.unwrap();
                     self.recovered = true;
                 }
+                Effect::Marked { .. } => panic!("no points are declared here"),
                 Effect::RetireLog { .. } => panic!("nothing fails here"),
             }
         }
