@@ -620,6 +620,10 @@ impl Engine {
     pub(crate) fn release(&mut self, range: BlockRange, hold: Hold) {
         self.locks.release(range, hold);
         self.requests.retry |= !self.mutant(Mutation::ForgetsWaiters);
+        if self.destage_has_lost() {
+            // The mark of a lost block may have been kept from moving on by this.
+            self.destage_look_again();
+        }
     }
 
     /// Sends a part that the log will not take (any more) back to the start; it goes to the backing then.
