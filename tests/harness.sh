@@ -169,7 +169,7 @@ serve_plain() {
 
 # $POLICY: a write policy out of those that keep acknowledged data in the cache more often than not, and an order for it.
 choose_policy() {
-    POLICY=(--write-policy "$(any_of write-back write-back ordered ordered write-through)"
+    POLICY=(--write-policy "$(any_of write-back write-back ordered journaled write-through)"
         --order "$(any_of completion barrier)")
 }
 

@@ -2,6 +2,8 @@
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use forebay_block::{Buf, DeviceOp};
 use forebay_device::{Device, DeviceSpec, open};
@@ -21,6 +23,8 @@ use crate::superblocks::Bench;
 pub const JOURNAL_SUFFIX: &str = ".journal";
 /// Size of the ring of a journal that is made in a file; the file takes room only as far as it is used.
 const RING_BYTES: u64 = 128 << 20;
+/// Pauses before what fails in a replay is tried again.
+const REPLAY_WAITS_MS: [u64; 4] = [50, 100, 200, 400];
 
 /// Where the user wants the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -164,7 +168,8 @@ impl Journal {
         Ok((replay.head().clone(), replay.blocks_applied()))
     }
 
-    /// Does what a replay says, until its end.
+    /// Does what a replay says, until its end. What fails is tried again a few times, but for a flush: what it should have
+    /// covered has to be written anew then, which the next start does.
     pub(crate) fn carry_out(
         &mut self,
         bench: &Bench<'_>,
@@ -173,11 +178,21 @@ impl Journal {
     ) -> Result<(), HostError> {
         loop {
             const DOING: &str = "bringing the backing to a consistent state";
-            let read = match replay.step() {
-                Step::End => return Ok(()),
-                Step::Backing(op) => bench.run(backing, DOING, op)?,
-                Step::Journal(op) => self.run(bench, backing, DOING, op)?,
+            let step = replay.step();
+            let mut attempt = |wait: u64| {
+                thread::sleep(Duration::from_millis(wait));
+                match &step {
+                    Step::End => Ok(None),
+                    Step::Backing(op) => bench.run(backing, DOING, op.clone()),
+                    Step::Journal(op) => self.run(bench, backing, DOING, op.clone()),
+                }
             };
+            let waits = match &step {
+                Step::End => return Ok(()),
+                Step::Backing(DeviceOp::Flush) | Step::Journal(DeviceOp::Flush) => &[],
+                Step::Backing(_) | Step::Journal(_) => &REPLAY_WAITS_MS[..],
+            };
+            let read = waits.iter().fold(attempt(0), |outcome, wait| outcome.or_else(|_| attempt(*wait)))?;
             let done = replay.done(read.as_ref());
             done.map_err(|error| HostError::JournalDamaged { journal: self.name.clone(), error })?;
         }

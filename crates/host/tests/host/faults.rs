@@ -11,7 +11,7 @@ use crate::stamp::{divide, work};
 const VOLUME: u64 = 16 * MIB;
 
 /// A volume whose devices fail by the rules of these handles.
-fn injected(place: &Place) -> (VolumeConfig, InjectHandle, InjectHandle) {
+pub fn injected(place: &Place) -> (VolumeConfig, InjectHandle, InjectHandle) {
     let (cache, backing) = (InjectHandle::default(), InjectHandle::default());
     let mut config = place.config();
     let handles = (cache.clone(), backing.clone());

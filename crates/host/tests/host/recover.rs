@@ -6,6 +6,7 @@ use forebay_host::{Ending, ErrorClass, HostError, JournalChoice, Recovered, Volu
 use forebay_policy::{GroupEnds, Settings, WritePolicy};
 
 use crate::client::Client;
+use crate::faults::injected;
 use crate::place::{MIB, Place, refusal};
 
 const BLOCK: usize = 4096;
@@ -89,6 +90,26 @@ fn a_start_with_the_cache_applies_the_journal_first() {
     volume.end(Ending::Destage).unwrap();
     assert!(look(&place).unwrap().moment.group >= committed);
     assert_eq!(counted(&place), 2000);
+}
+
+/// P9: what the backing refuses now and then while the journal is applied does not keep the volume from starting.
+#[test]
+fn a_backing_that_fails_now_and_then_is_brought_up_to_date() {
+    let place = Place::formatted(8 * MIB, 4 * MIB);
+    let mut tried = 0;
+    while tried == 0 {
+        count_up(&place, journaled(), 1000);
+        let waits = !look(&place).unwrap().waiting.is_empty();
+        let (mut config, _, backing) = injected(&place);
+        config.settings = journaled();
+        backing.set(["write:eio:from=0:to=64K:times=3".parse().unwrap()]);
+        let volume = Volume::open(config).unwrap();
+        assert!(backing.fired() >= 3 || !waits, "the journal was applied");
+        tried += u64::from(waits);
+        backing.set([]);
+        volume.end(Ending::Destage).unwrap();
+        assert_eq!(counted(&place), 1000);
+    }
 }
 
 #[test]
