@@ -480,9 +480,12 @@ impl Engine {
         let written = self.log.written_upto();
         // Until the backing is consistent, what was acknowledged before goes in any order.
         let free = self.order.catch_up.map(|c| c.upto.map_or(written, |(upto, _)| upto));
-        // What is committed goes in any order, too, and nothing else; as long as something is lost, all of it.
+        // What is committed goes in any order, too, and nothing else; as long as something is lost, or the log fails, which will
+        // never say how far the backing has come, all of it.
         let (written, free) = match self.order.journaled {
-            true if free.is_some() && self.destage_has_lost() => (written, Seq(u64::MAX)),
+            true if free.is_some() && (self.destage_has_lost() || self.failure.latched()) => {
+                (written, Seq(u64::MAX))
+            }
             true => (free.unwrap_or(self.journal.committed()), Seq(u64::MAX)),
             // What the journal is to say of a log that fails ends with what it durably has.
             false if self.failure.latched() && self.journal.found().is_some() => {
