@@ -34,6 +34,12 @@ thread = "fb-never"
 critical = "never"
 
 [[rule]]
+name = "rated"
+thread = "fb-hinting"
+critical = false
+rate = "16K"
+
+[[rule]]
 thread = "srv-*"
 critical = "requests"
 END
@@ -97,7 +103,7 @@ way() {
     pass "$kind: $reason writes of $tasks: none under $below, $some under $policy"
 }
 
-way hint all cp fb-hinting direct journal
+way hint all cp rated direct journal
 way journal cp cp+pi jbd2 inherited journal
 way futex cp cp+pi "background task" inherited futex
 way mutex cp cp+pi "background task" inherited mutex
@@ -120,6 +126,12 @@ for socket in unix tcp; do
     done
     pass "$WHAT: what is written before the answer is direct, what is written after it and beside it is not"
 done
+
+WHAT=rate
+under cp ./waits hint "$MOUNT" "$SECONDS_EACH"
+(($(explained before.json rated "over-rate") > 0)) || fail "a task with a rate of 16 KiB a second has not used it up"
+(($(explained before.json rated "direct") <= 4 * (SECONDS_EACH + 4))) || fail "a task has used more than its rate"
+pass "a rule's rate is kept to"
 
 WHAT=never
 under cp+pi ./waits never "$MOUNT" "$SECONDS_EACH"

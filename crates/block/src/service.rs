@@ -71,6 +71,8 @@ pub enum Criticality {
     Inherited,
     /// A critical task came to wait for the write itself after it was issued.
     Awaited,
+    /// Its issuer works for a request, but has used up what it is allowed.
+    Capped,
 }
 
 /// Answer to an [`Op`].

@@ -63,8 +63,12 @@ impl Way {
     fn of(reason: AdmissionReason, origin: Origin) -> Self {
         let path = if reason.is_cached() { Path::Log } else { Path::Bypass };
         // Where the policy does not ask who waits, somebody does.
-        let unawaited = matches!(reason, AdmissionReason::NotCritical | AdmissionReason::NotSynchronous);
-        Self { path, critical: !unawaited || origin.criticality != Criticality::None }
+        let unawaited = matches!(
+            reason,
+            AdmissionReason::NotCritical | AdmissionReason::NotSynchronous | AdmissionReason::OverRate
+        );
+        let known = !matches!(origin.criticality, Criticality::None | Criticality::Capped);
+        Self { path, critical: !unawaited || known }
     }
 }
 

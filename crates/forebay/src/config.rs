@@ -81,6 +81,9 @@ pub struct VolumeConfig {
     pub endurance: Option<Size>,
     /// Somebody waits for every request of NBD clients.
     pub critical: Option<bool>,
+    /// Of their writes at most so many bytes a second count as awaited.
+    #[serde(default, deserialize_with = "spelled")]
+    pub critical_rate: Option<Size>,
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled")]
     pub on_full: Option<OnFull>,

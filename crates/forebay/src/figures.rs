@@ -153,6 +153,7 @@ mod tests {
             ranges: Default::default(),
             endurance: 0,
             critical: false,
+            critical_rate: None,
         };
         let around = Surroundings {
             size_bytes: 1 << 30,

@@ -86,6 +86,8 @@ pub struct VolumePlan {
     pub endurance: u64,
     /// Somebody waits for every request of NBD clients, within an application's request.
     pub critical: bool,
+    /// Of these requests' writes at most so many bytes a second count as critical.
+    pub critical_rate: Option<u64>,
 }
 
 fn usage(message: String) -> Failure {
@@ -178,6 +180,7 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
         volume.durability = args.durability.or(volume.durability);
         volume.ranges = args.ranges.clone().or(volume.ranges.take());
         volume.endurance = args.endurance.map(Size).or(volume.endurance);
+        volume.critical_rate = args.critical_rate.map(Size).or(volume.critical_rate);
         volume.critical = args.critical.then_some(true).or(volume.critical);
     }
     let [volume] = volumes else {
@@ -268,6 +271,7 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
         ranges: v.ranges.unwrap_or_default(),
         endurance: v.endurance.map_or(0, |s| s.0),
         critical: v.critical.unwrap_or(false),
+        critical_rate: v.critical_rate.map(|s| s.0),
         journal,
         name,
     })

@@ -19,7 +19,7 @@ use crate::cli::{Failure, Outcome};
 use crate::failure::{from_fuse, from_host};
 use crate::figures::{Surroundings, volume_status};
 use crate::plan::VolumePlan;
-use crate::tracking::{Link, TrackedVolume, Tracking};
+use crate::tracking::{Link, RatedVolume, TrackedVolume, Tracking};
 use crate::trouble::Trouble;
 use forebay_policy::size;
 
@@ -124,7 +124,10 @@ impl Served {
 
     /// What frontends speak to.
     pub fn service(&self) -> Arc<dyn BlockService> {
-        Arc::new(self.handle.clone())
+        match self.plan.critical_rate {
+            Some(rate) => Arc::new(RatedVolume::new(self.handle.clone(), rate)),
+            None => Arc::new(self.handle.clone()),
+        }
     }
 
     /// What the frontend of the block device speaks to.

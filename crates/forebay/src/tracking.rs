@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
 use forebay_block::{BlockService, Completion, Criticality, Op, Origin, VolumeInfo};
 use forebay_control::{ExplainRow, Explanation, InheritedRow, WaitRow};
 use forebay_host::VolumeHandle;
-use forebay_policy::{Admission, AdmissionReason};
+use forebay_policy::{Admission, AdmissionReason, Allowance};
 use forebay_tracker::{Device, Known, Rules, Tracker, TrackerError, Wait};
 
 /// Most different rows of an account; what does not fit is counted as `other`.
@@ -191,10 +192,18 @@ impl BlockService for TrackedVolume {
         let Some((tracker, device, offset, len, known)) = found else {
             return self.inner.submit(op, origin, done);
         };
+        let criticality = match known.criticality {
+            Criticality::Direct | Criticality::Inherited | Criticality::Awaited
+                if !tracker.allows(known.tid, len) =>
+            {
+                Criticality::Capped
+            }
+            known => known,
+        };
         let origin = Origin {
             sync: origin.sync || known.sync,
             meta: origin.meta || known.meta,
-            criticality: known.criticality,
+            criticality,
             ioprio: known.ioprio,
             pid: known.tid,
         };
@@ -206,6 +215,41 @@ impl BlockService for TrackedVolume {
             tracker.done(device, offset, len);
             done(result);
         });
+        self.inner.submit(op, origin, done);
+    }
+}
+
+/// A volume as clients of an export see it whose critical writes have a rate.
+pub struct RatedVolume<S> {
+    inner: S,
+    rate: Mutex<Allowance>,
+    began: Instant,
+}
+
+impl<S: BlockService> RatedVolume<S> {
+    /// A view of the volume in which so many bytes a second may be critical.
+    pub fn new(inner: S, bytes_a_second: u64) -> Self {
+        Self { inner, rate: Mutex::new(Allowance::new(bytes_a_second, 0)), began: Instant::now() }
+    }
+}
+
+impl<S: BlockService> BlockService for RatedVolume<S> {
+    fn info(&self) -> VolumeInfo {
+        self.inner.info()
+    }
+
+    fn submit(&self, op: Op, mut origin: Origin, done: Completion) {
+        let bytes = match &op {
+            Op::Write { data, .. } => Some(data.len() as u64),
+            Op::Zero { .. } => Some(0),
+            _ => None,
+        };
+        if let (Some(bytes), Criticality::Direct) = (bytes, origin.criticality) {
+            let now_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            if !hold(&self.rate).take(bytes, now_ns) {
+                origin.criticality = Criticality::Capped;
+            }
+        }
         self.inner.submit(op, origin, done);
     }
 }

@@ -47,6 +47,19 @@ fn requests_of_a_critical_export_are_critical_and_of_another_are_not() {
     }
 }
 
+/// A second's worth is saved up: the first write uses it, the next comes long before as much has been earned again.
+#[test]
+fn an_export_has_no_more_critical_bytes_than_its_rate() {
+    let place = Place::new();
+    let daemon = place.serve(&["--admission", "cp+pi+ioi", "--critical", "--critical-rate", "1"]);
+    let mut client = NbdClient::connect(&place.path("nbd"), "db");
+    client.write(0, &pattern(1, 1, BLOCK));
+    client.write(0, &pattern(2, 1, BLOCK));
+    assert_eq!((reason(&place, "direct"), reason(&place, "over-rate")), (1, 1));
+    assert_eq!(client.read(0, BLOCK), pattern(2, 1, BLOCK));
+    assert!(daemon.stop().success());
+}
+
 #[test]
 fn adaptive_takes_everything_until_the_endurance_budget_is_used_up() {
     let place = Place::new();

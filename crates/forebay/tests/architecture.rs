@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("forebay-nbd", &["forebay-block"]),
     ("forebay-fuse", &["forebay-block"]),
-    ("forebay-tracker", &["forebay-block"]),
+    ("forebay-tracker", &["forebay-block", "forebay-policy"]),
     // It is for applications.
     ("forebay-hint", &[]),
     ("forebay-verify", &["forebay-block", "forebay-format"]),

@@ -85,6 +85,8 @@ spelled_enum! {
         OutOfRange = "out-of-range",
         /// Bypassed: no request is known to wait for it.
         NotCritical = "not-critical",
+        /// Bypassed: a request waits for it, but its control group or export has used up its rate of critical writes.
+        OverRate = "over-rate",
         /// Bypassed: the cache has no room, and `on-full` is `bypass`.
         NoRoom = "no-room",
         /// Bypassed: under `write-through` everything goes to the backing first.
@@ -113,6 +115,7 @@ impl AdmissionReason {
             Self::NotSynchronous => "not flagged synchronous",
             Self::OutOfRange => "touches no range",
             Self::NotCritical => "no request is known to wait for it",
+            Self::OverRate => "its rule or export has used up its rate of critical writes",
             Self::NoRoom => "the cache has no room, and on-full is bypass",
             Self::WriteThrough => "write-through: to the backing first",
             Self::LongZero => "more zeroes than the cache takes in one request",
@@ -160,6 +163,7 @@ impl Admission {
                 Criticality::Direct if sync => Decision::Cache(Why::Direct),
                 Criticality::Inherited if sync && inherits => Decision::Cache(Why::Inherited),
                 Criticality::Awaited if self.reissues() => Decision::Cache(Why::Reissued),
+                Criticality::Capped => Decision::Bypass(Why::OverRate),
                 _ => Decision::Bypass(Why::NotCritical),
             },
         }
@@ -184,6 +188,8 @@ mod tests {
     #[test]
     fn each_policy_admits_what_its_name_says() {
         use Criticality::{Awaited, Direct, Inherited, None};
+        let capped = decide(Admission::CpPiIoi, true, Criticality::Capped, false);
+        assert_eq!(capped, Decision::Bypass(AdmissionReason::OverRate));
         let rows = [
             (Admission::All, [true; 8]),
             (Admission::Sync, [false, true, false, true, false, true, false, true]),

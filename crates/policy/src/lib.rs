@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod allowance;
 mod destaging;
 mod groups;
 mod priority;
@@ -14,6 +15,7 @@ pub mod time;
 pub use admission::{
     Admission, AdmissionReason, Decision, ROOMY_DIRTY_PERCENT_MAX, ReasonCounts, WriteContext, endures,
 };
+pub use allowance::Allowance;
 pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Pressure};
 pub use groups::{GroupEnd, OpenGroup};
 pub use priority::{

@@ -85,7 +85,7 @@ impl Known {
     /// Of two that became one request: whatever is more urgent.
     fn with(self, other: Self) -> Self {
         let rank = |k: &Self| match k.criticality {
-            Criticality::None => 0,
+            Criticality::None | Criticality::Capped => 0,
             Criticality::Awaited => 1,
             Criticality::Inherited => 2,
             Criticality::Direct => 3,

@@ -1,6 +1,7 @@
 //! Who is critical: rules over what the system tells of a task. The first that fits decides.
 
-use serde::Deserialize;
+use forebay_policy::size;
+use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
 /// Most rules in force.
@@ -98,8 +99,15 @@ pub struct Rule {
     pub user: Option<String>,
     /// A TCP port on which the process listens.
     pub port: Option<u16>,
+    /// Most bytes a second of writes of all such tasks together that count as critical; without it, any.
+    #[serde(default, deserialize_with = "rate")]
+    pub rate: Option<u64>,
     /// Whether such a task is critical, or when.
     pub critical: Critical,
+}
+
+fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    size::parse(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
 }
 
 /// What the system tells of a task.
@@ -140,7 +148,9 @@ impl Rules {
             let line = e.span().map_or(1, |s| text.get(..s.start).unwrap_or(text).matches('\n').count() + 1);
             RulesError::Syntax(format!("line {line}: {}", e.message().replace('\n', " ")))
         })?;
-        let fits_all = |r: &Rule| Rule { name: None, critical: Critical::No, ..r.clone() } == Rule::default();
+        let fits_all = |r: &Rule| {
+            Rule { name: None, rate: None, critical: Critical::No, ..r.clone() } == Rule::default()
+        };
         match file.rule.iter().position(fits_all) {
             Some(at) => Err(RulesError::FitsAll(at + 1)),
             None => Ok(Self(file.rule)),
@@ -171,9 +181,14 @@ impl Rules {
         self.0.is_empty()
     }
 
-    /// The first rule that fits.
-    pub fn of(&self, task: &TaskFacts) -> Option<&Rule> {
-        self.0.iter().find(|r| r.fits(task))
+    /// The first rule that fits, and its place among all.
+    pub fn of(&self, task: &TaskFacts) -> Option<(usize, &Rule)> {
+        self.0.iter().enumerate().find(|(_, r)| r.fits(task))
+    }
+
+    /// The rates of the rules, each in its place.
+    pub fn rates(&self) -> impl Iterator<Item = Option<u64>> + '_ {
+        self.0.iter().map(|r| r.rate)
     }
 
     /// Whether a rule asks for requests on sockets.
@@ -227,7 +242,7 @@ mod tests {
     }
 
     fn critical(preset: &str, task: &TaskFacts) -> Option<bool> {
-        Rules::preset(preset).unwrap().of(task).map(|r| r.critical == Critical::Yes)
+        Rules::preset(preset).unwrap().of(task).map(|(_, r)| r.critical == Critical::Yes)
     }
 
     #[test]
@@ -303,6 +318,8 @@ mod tests {
                 (critical, critical == Critical::Requests)
             );
         }
+        let rated = Rules::parse("[[rule]]\ncgroup = \"/a*\"\ncritical = true\nrate = \"2M\"").unwrap();
+        assert_eq!(rated.rates().collect::<Vec<_>>(), [Some(2 << 20)]);
         let error = Rules::parse("[[rule]]\nthread = \"x\"\ncritical = \"often\"").unwrap_err().to_string();
         assert!(error.contains("\"requests\" or \"never\", not \"often\""), "{error}");
     }

@@ -43,7 +43,16 @@ pub(crate) struct Changes {
     /// Tasks that have become critical, or are not any more.
     pub critical: Vec<(u32, Critical)>,
     /// Tasks that rules have named.
-    pub named: Vec<(u32, Arc<str>)>,
+    pub named: Vec<(u32, Label)>,
+}
+
+/// What rules say of a task beside that it is critical.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Label {
+    /// What it is called in reports.
+    pub name: Option<Arc<str>>,
+    /// The rule whose rate it shares.
+    pub rate: Option<usize>,
 }
 
 impl Tasks {
@@ -91,10 +100,14 @@ impl Tasks {
             return;
         };
         let rule = self.rules.of(&facts);
-        let critical = rule.map(|r| r.critical).unwrap_or_default();
+        let critical = rule.map(|(_, r)| r.critical).unwrap_or_default();
         let ruled = rule.is_some();
-        if let Some(name) = rule.and_then(|r| r.name.as_deref()) {
-            self.changes.named.push((tid, name.into()));
+        if let Some((place, rule)) = rule
+            && (rule.name.is_some() || rule.rate.is_some())
+        {
+            let rate = rule.rate.map(|_| place);
+            let label = Label { name: rule.name.as_deref().map(Into::into), rate };
+            self.changes.named.push((tid, label));
         }
         let was = self.tasks.get(&tid).map(|t| t.critical).unwrap_or_default();
         if critical != was {
@@ -203,7 +216,7 @@ mod tests {
             tasks.scan();
             let Changes { critical, named } = tasks.take_changes();
             assert!(critical.contains(&(pid, Critical::Yes)), "{rule}");
-            assert!(named.contains(&(pid, "me".into())), "{rule}");
+            assert!(named.contains(&(pid, Label { name: Some("me".into()), rate: None })), "{rule}");
             tasks.scan();
             assert!(!tasks.take_changes().critical.iter().any(|(tid, _)| *tid == pid), "nothing has changed");
         }

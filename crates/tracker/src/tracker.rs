@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use forebay_policy::Allowance;
+
 use crate::intake::{Intake, Known, Wanted};
 use crate::lwlocks::Lwlocks;
 use crate::program::{Programs, Rings, SignalRing, TagRing, TrackerError};
 use crate::rules::Rules;
-use crate::tasks::Tasks;
+use crate::tasks::{Label, Tasks};
 use crate::waits::{Wait, Waits};
 use crate::wire::RawSignal;
 
@@ -72,8 +74,11 @@ struct Shared {
     tags: Mutex<Tags>,
     tasks: Mutex<Tasks>,
     waits: Mutex<Waits>,
-    /// What tasks are called: apart from `tasks`, which may be held for long.
-    labels: Mutex<HashMap<u32, Arc<str>>>,
+    /// The rates of rules, each in its place.
+    rates: Mutex<Vec<Option<Allowance>>>,
+    began: Instant,
+    /// What tasks are called, and whose rate they share: apart from `tasks`, which may be held for long.
+    labels: Mutex<HashMap<u32, Label>>,
     ends: AtomicBool,
 }
 
@@ -96,7 +101,10 @@ impl Tracker {
     pub fn start(rules: Rules) -> Result<Self, TrackerError> {
         let (programs, rings) = Programs::load(rules.ask_for_requests())?;
         let Rings { tags, signals, locks } = rings;
+        let rates = rules.rates().map(|rate| rate.map(|bytes| Allowance::new(bytes, 0))).collect();
         let shared = Arc::new(Shared {
+            rates: Mutex::new(rates),
+            began: Instant::now(),
             programs: Mutex::new(programs),
             tags: Mutex::new(Tags { ring: tags, volumes: HashMap::new() }),
             tasks: Mutex::new(Tasks::new(rules)),
@@ -143,7 +151,17 @@ impl Tracker {
 
     /// What the rules call a task in reports; `None` if no rule names it.
     pub fn label(&self, tid: u32) -> Option<Arc<str>> {
-        hold(&self.shared.labels).get(&tid).cloned()
+        hold(&self.shared.labels).get(&tid)?.name.clone()
+    }
+
+    /// Whether a critical write of so many bytes is within the rate of the rule that fits its task; it is counted then.
+    pub fn allows(&self, tid: u32, bytes: u64) -> bool {
+        let Some(place) = hold(&self.shared.labels).get(&tid).and_then(|label| label.rate) else {
+            return true;
+        };
+        let now_ns = u64::try_from(self.shared.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let mut rates = hold(&self.shared.rates);
+        rates.get_mut(place).and_then(Option::as_mut).is_none_or(|rate| rate.take(bytes, now_ns))
     }
 
     /// What works only in part, in words.

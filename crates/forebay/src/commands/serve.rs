@@ -102,6 +102,10 @@ pub struct Args {
     #[arg(long)]
     pub critical: bool,
 
+    /// Most bytes a second of NBD clients' writes that --critical counts so, for this volume [default: any]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub critical_rate: Option<u64>,
+
     /// What a write does when the cache has no room: wait for room, or go to the backing [default: wait]
     #[arg(long, value_name = "CHOICE", value_parser = choice!(OnFull))]
     pub on_full: Option<OnFull>,
