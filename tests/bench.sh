@@ -17,6 +17,16 @@ for figure in postmark_write_back_of_write_through fileserver_ordered_of_write_t
     jq -e ".figures.$figure > 0" report/policies.json >/dev/null || fail "no figure $figure in policies.json"
 done
 grep -q '<polyline' report/policies.html || fail "the page has no lines"
+if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control ]] && ls /usr/lib/postgresql/*/bin/pgbench >/dev/null 2>&1; then
+    "$FOREBAY" bench admission-postgresql --quick --out "$DIR/report" >figures 2>errors || fail "bench admission-postgresql: $(tail -n 3 errors)"
+    for figure in all_tpmc cp_pi_ioi_tpmc cp_pi_ioi_of_all no_cache_p99_9_ms cp_pi_ioi_per_cached_block_of_all; do
+        jq -e ".figures.tpcc_cache_16_mib_$figure > 0" report/admission-postgresql.json >/dev/null || fail "no figure $figure"
+    done
+    grep -q "Table 3" report/admission-postgresql.html || fail "the page of admission-postgresql lacks a table"
+    pass "bench admission-postgresql reports its figures"
+else
+    note "bench admission-postgresql is left out: it needs root, FUSE, loop devices and PostgreSQL"
+fi
 "$FOREBAY" tune journal --quick --load ycsb_a --knob cache-size --values 4M,8M,16M --revenue linear:1 --penalty linear:0 --out "$DIR/tuned" \
     --log warn >figures || fail "tune journal: $(tail -n 3 figures)"
 jq -e '.figures.best_w_bytes > 0 and .figures.best_penalty == 0 and .figures.best_profit == .figures.best_revenue' \

@@ -22,11 +22,11 @@ pub(crate) struct Daemon {
 const NAME: &str = "bench";
 
 impl Daemon {
-    /// Serves `cache` and `backing` by NBD and, if the system lets it, through FUSE; with these settings.
+    /// Serves `cache` and `backing`, or `backing` alone, by NBD and, if the system lets it, through FUSE; with these settings.
     pub(crate) fn start(
         forebay: &Path,
         scratch: &Path,
-        cache: &DeviceSpec,
+        cache: Option<&DeviceSpec>,
         backing: &DeviceSpec,
         fuse: bool,
         settings: &[(&str, String)],
@@ -34,7 +34,11 @@ impl Daemon {
         let (nbd, control) = (scratch.join("nbd.sock"), scratch.join("control.sock"));
         let mut command = Command::new(forebay);
         command.args(["--log", "error", "serve", "--name", NAME]);
-        command.args(["--cache", &cache.to_string(), "--backing", &backing.to_string()]);
+        match cache {
+            Some(cache) => command.args(["--cache", &cache.to_string()]),
+            None => command.arg("--no-cache"),
+        };
+        command.args(["--backing", &backing.to_string()]);
         command.arg("--control").arg(&control);
         for (key, value) in settings {
             command.args([&format!("--{key}"), value]);
@@ -83,9 +87,14 @@ impl Daemon {
 
     /// The volume's figures.
     pub(crate) fn status(&self) -> Result<serde_json::Value, BenchError> {
-        let text = self.tell_with("status", &["--json"])?;
+        self.json("status")
+    }
+
+    /// What a command says of the volume, as JSON.
+    pub(crate) fn json(&self, command: &str) -> Result<serde_json::Value, BenchError> {
+        let text = self.tell_with(command, &["--json"])?;
         serde_json::from_str(&text)
-            .map_err(|e| BenchError::Forebay(format!("the daemon's status is no JSON: {e}")))
+            .map_err(|e| BenchError::Forebay(format!("what `forebay {command}` says is no JSON: {e}")))
     }
 
     /// Makes a block device of the volume.

@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
+mod admission_postgresql;
 mod contender;
 mod cpu;
 mod daemon;
@@ -23,6 +25,7 @@ mod store;
 pub mod tune;
 mod volume;
 
+pub use admission_postgresql::admission_postgresql;
 pub use function::{BadFunction, FORMS, Function, number};
 pub use plot::Plot;
 pub use policies::policies;
@@ -40,6 +43,10 @@ pub struct Options {
     pub quick: bool,
     /// An empty directory on the file system that is to be measured; 2 GiB are used.
     pub scratch: PathBuf,
+    /// How often each contender is measured, instead of the benchmark's own number of rounds.
+    pub rounds: Option<u32>,
+    /// Seconds that each measurement of an application takes, instead of the benchmark's own.
+    pub seconds: Option<u64>,
     /// The `forebay` binary that is started as the daemon.
     pub forebay: PathBuf,
 }

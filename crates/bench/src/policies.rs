@@ -9,7 +9,7 @@ use forebay_policy::WritePolicy;
 use crate::contender::{BASE, Contender, contenders, journaled};
 use crate::loads::Kind;
 use crate::plot::Plot;
-use crate::postgresql::PostgreSql;
+use crate::postgresql::{PostgreSql, ROUGH};
 use crate::report::{Figures, Report, Table};
 use crate::run::{Outcome, Scale, run};
 use crate::{BenchError, Options};
@@ -130,7 +130,7 @@ fn postgresql(options: &Options) -> Result<Option<PostgreSql>, BenchError> {
             eprintln!("{POSTGRESQL}: not measured, because {why}");
             Ok(None)
         }
-        None => PostgreSql::prepare(&options.scratch).map(Some),
+        None => PostgreSql::prepare(&options.scratch, ROUGH).map(Some),
     }
 }
 

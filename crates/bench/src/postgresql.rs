@@ -1,11 +1,13 @@
 //! A TPC-C-like load on a real PostgreSQL, on ext4 on an attached volume. Needs root, FUSE, loop devices and PostgreSQL; what is
 //! missing is told.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use forebay_device::DeviceSpec;
 use forebay_host::{FormatOptions, format};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -14,29 +16,59 @@ use crate::contender::Contender;
 use crate::daemon::Daemon;
 use crate::run::{Outcome, Staleness, backing_spec, cache_spec, journal_spec};
 
-/// Warehouses, of about 6 MB each.
-const WAREHOUSES: u32 = 20;
-const IMAGE_BYTES: u64 = 1 << 30;
-/// About 80% of what the database has after its load.
-const CACHE_BYTES: u64 = 112 << 20;
-const CLIENTS: u32 = 8;
 /// Longest wait for PostgreSQL to start or stop.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
+/// The file behind the backing.
+const BACKING: &str = "pg-backing";
 
-const SCHEMA: &str = include_str!("postgresql/schema.sql");
-/// Scripts of pgbench, and how often each is drawn, in percent.
-const SCRIPTS: [(&str, &str, u32); 3] = [
-    ("new_order", include_str!("postgresql/new_order.sql"), 47),
-    ("payment", include_str!("postgresql/payment.sql"), 45),
-    ("stock_level", include_str!("postgresql/stock_level.sql"), 8),
-];
+/// A database and what is asked of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Load {
+    /// Makes the tables of `:w` warehouses.
+    pub(crate) schema: &'static str,
+    /// Scripts of pgbench, and how often each is drawn, in percent.
+    pub(crate) scripts: &'static [(&'static str, &'static str, u32)],
+    pub(crate) warehouses: u32,
+    pub(crate) clients: u32,
+    pub(crate) image_bytes: u64,
+    /// Lines of `postgresql.conf`.
+    pub(crate) configuration: &'static str,
+}
+
+/// How a file becomes a device.
+pub(crate) type SpecOf = fn(&Path) -> Result<DeviceSpec, BenchError>;
+
+/// What the database's volume stands on.
+pub(crate) struct Site {
+    /// The cache and its size; `None`: the backing as it is.
+    pub(crate) cache: Option<(SpecOf, u64)>,
+    pub(crate) backing: SpecOf,
+    /// Flags of `forebay serve`.
+    pub(crate) flags: Vec<(&'static str, String)>,
+}
+
+/// The load of `policies`: a rough TPC-C, in front of a cache of about 80% of what the database has after its load.
+pub(crate) const ROUGH: Load = Load {
+    schema: include_str!("postgresql/schema.sql"),
+    scripts: &[
+        ("new_order", include_str!("postgresql/new_order.sql"), 47),
+        ("payment", include_str!("postgresql/payment.sql"), 45),
+        ("stock_level", include_str!("postgresql/stock_level.sql"), 8),
+    ],
+    warehouses: 20,
+    clients: 8,
+    image_bytes: 1 << 30,
+    configuration: "shared_buffers = 16MB\nmax_wal_size = 64MB\nlisten_addresses = ''\ncheckpoint_timeout = 30s\n",
+};
+const ROUGH_CACHE_BYTES: u64 = 112 << 20;
 
 /// An image with a file system and a database on it, of which each contender gets a copy.
 pub(crate) struct PostgreSql {
     bin: PathBuf,
     dir: PathBuf,
     image: PathBuf,
+    load: Load,
 }
 
 /// Runs a program that must end well.
@@ -118,16 +150,16 @@ impl PostgreSql {
     }
 
     /// Makes the image in `scratch`.
-    pub(crate) fn prepare(scratch: &Path) -> Result<Self, BenchError> {
+    pub(crate) fn prepare(scratch: &Path, load: Load) -> Result<Self, BenchError> {
         let bin = newest().ok_or_else(|| BenchError::Forebay("PostgreSQL is not installed".to_owned()))?;
-        let database = Self { bin, dir: scratch.to_owned(), image: scratch.join("image") };
+        let database = Self { bin, dir: scratch.to_owned(), image: scratch.join("image"), load };
         let made = |what: &Path| {
             let what = format!("make {}", what.display());
             move |e| BenchError::system(what, e)
         };
         let file = fs::File::create(&database.image).map_err(made(&database.image))?;
-        file.set_len(IMAGE_BYTES).map_err(made(&database.image))?;
-        for (name, script, _) in SCRIPTS {
+        file.set_len(database.load.image_bytes).map_err(made(&database.image))?;
+        for (name, script, _) in database.load.scripts {
             let place = scratch.join(format!("{name}.sql"));
             fs::write(&place, script).map_err(made(&place))?;
         }
@@ -139,15 +171,13 @@ impl PostgreSql {
         // The scratch directory may be root's alone; sockets lie on the volume.
         database
             .as_postgres("initdb", &["-D", path(&data)?, "-A", "trust", "-U", "postgres", "--no-sync"])?;
-        let configuration =
-            "shared_buffers = 16MB\nmax_wal_size = 64MB\nlisten_addresses = ''\ncheckpoint_timeout = 30s\n";
         let file = data.join("postgresql.auto.conf");
-        fs::write(&file, configuration).map_err(made(&file))?;
+        fs::write(&file, database.load.configuration).map_err(made(&file))?;
         {
             let _server = Server::start(&database)?;
-            let warehouses = format!("w={WAREHOUSES}");
+            let warehouses = format!("w={}", database.load.warehouses);
             let schema = scratch.join("schema.sql");
-            fs::write(&schema, SCHEMA).map_err(made(&schema))?;
+            fs::write(&schema, database.load.schema).map_err(made(&schema))?;
             let sockets = path(&data)?.to_owned();
             let flags = [
                 "-h",
@@ -190,34 +220,13 @@ impl PostgreSql {
         warm: Duration,
         time: Duration,
     ) -> Result<Outcome, BenchError> {
-        let (cache, backing) = (self.dir.join("pg-cache"), self.dir.join("pg-backing"));
-        let label = self.dir.join(format!("pg-backing{}", forebay_host::LABEL_SUFFIX));
-        let journal = backing.with_extension("log");
-        for old in [&cache, &backing, &label, &journal] {
-            // It is there from the second time on.
-            let _ = fs::remove_file(old);
-        }
-        call("cp", &["--sparse=always", path(&self.image)?, path(&backing)?])?;
-        let (cache_device, backing_device) = (cache_spec(&cache)?, backing_spec(&backing)?);
         let mut flags = contender.flags();
-        flags.push(("journal", journal_spec(&backing)?.to_string()));
-        let options = FormatOptions {
-            cache: forebay_device::DeviceSpec::Path(cache),
-            backing: forebay_device::DeviceSpec::Path(backing),
-            cache_bytes: Some(CACHE_BYTES),
-            backing_bytes: None,
-            volume_bytes: None,
-            align: None,
-            force: false,
-        };
-        format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
-        let mut daemon = Daemon::start(forebay, &self.dir, &cache_device, &backing_device, true, &flags)?;
-        let device = daemon.attach()?;
-        let _mounted = Mounted::new(path(&device)?, &self.mount(), false)?;
-        let _server = Server::start(self)?;
-        self.pgbench(warm)?;
-        let per_second = self.pgbench(time)?;
-        let status = daemon.status()?;
+        flags.push(("journal", journal_spec(&self.dir.join(BACKING))?.to_string()));
+        let site = Site { cache: Some((cache_spec, ROUGH_CACHE_BYTES)), backing: backing_spec, flags };
+        let running = self.serve(forebay, &site)?;
+        running.pgbench(warm)?;
+        let per_second = running.pgbench(time)?.per_second;
+        let status = running.daemon.status()?;
         let stale = status.get("staleness_seconds").and_then(serde_json::Value::as_f64).unwrap_or_default();
         let figure = |key: &str| status.get(key).and_then(serde_json::Value::as_u64).unwrap_or_default();
         Ok(Outcome {
@@ -229,28 +238,179 @@ impl PostgreSql {
         })
     }
 
-    /// Transactions a second.
-    fn pgbench(&self, time: Duration) -> Result<f64, BenchError> {
-        let (data, seconds) = (self.data(), time.as_secs().max(1).to_string());
-        let (clients, warehouses) = (CLIENTS.to_string(), format!("w={WAREHOUSES}"));
+    /// Starts the server on a copy of the image, on a volume of its own.
+    pub(crate) fn serve(&self, forebay: &Path, site: &Site) -> Result<Running<'_>, BenchError> {
+        let (cache, backing) = (self.dir.join("pg-cache"), self.dir.join(BACKING));
+        let label = self.dir.join(format!("{BACKING}{}", forebay_host::LABEL_SUFFIX));
+        for old in [&cache, &backing, &label, &backing.with_extension("log")] {
+            // It is there from the second time on.
+            let _ = fs::remove_file(old);
+        }
+        call("cp", &["--sparse=always", path(&self.image)?, path(&backing)?])?;
+        let backing_device = (site.backing)(&backing)?;
+        let mut cache_device = None;
+        if let Some((spec_of, bytes)) = site.cache {
+            cache_device = Some(spec_of(&cache)?);
+            let options = FormatOptions {
+                cache: DeviceSpec::Path(cache),
+                backing: DeviceSpec::Path(backing),
+                cache_bytes: Some(bytes),
+                backing_bytes: None,
+                volume_bytes: None,
+                align: None,
+                force: false,
+            };
+            format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
+        }
+        let cache = cache_device.as_ref();
+        let mut daemon = Daemon::start(forebay, &self.dir, cache, &backing_device, true, &site.flags)?;
+        let device = daemon.attach()?;
+        let mounted = Mounted::new(path(&device)?, &self.mount(), false)?;
+        let server = Server::start(self)?;
+        Ok(Running { database: self, _server: server, _mounted: mounted, daemon })
+    }
+
+    /// The bytes of the volume where the database's log lies when the load begins.
+    pub(crate) fn log_ranges(&self) -> Result<String, BenchError> {
+        let device = call("losetup", &["-f", "--show", path(&self.image)?])?;
+        let _mounted = Mounted::new(device.trim(), &self.mount(), true)?;
+        let directory = self.data().join("pg_wal");
+        let entries = fs::read_dir(&directory)
+            .map_err(|e| BenchError::system(format!("look into {}", directory.display()), e))?;
+        let mut ranges: Vec<String> = Vec::new();
+        for file in entries.filter_map(Result::ok).map(|e| e.path()).filter(|p| p.is_file()) {
+            ranges.extend(extents(&call("filefrag", &["-v", "-b4096", path(&file)?])?));
+        }
+        Ok(ranges.join(","))
+    }
+}
+
+/// Where a file's extents lie, by `filefrag -v -b4096`: `FROM-TO` in bytes.
+fn extents(text: &str) -> impl Iterator<Item = String> + '_ {
+    text.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        fields.next()?.trim().parse::<u32>().ok()?;
+        let (from, to) = fields.nth(1)?.split_once("..")?;
+        let block = |text: &str| text.trim().parse::<u64>().ok();
+        Some(format!("{}-{}", block(from)? * 4096, (block(to)? + 1) * 4096))
+    })
+}
+
+/// A server on a volume. Dropping it ends both.
+pub(crate) struct Running<'a> {
+    database: &'a PostgreSql,
+    _server: Server<'a>,
+    _mounted: Mounted,
+    pub(crate) daemon: Daemon,
+}
+
+/// What pgbench has to say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Transactions {
+    pub(crate) per_second: f64,
+    /// Of each script, in their order.
+    pub(crate) counts: Vec<u64>,
+    /// Of each transaction, in microseconds, sorted.
+    pub(crate) latencies_us: Vec<u64>,
+    /// Whole seconds in which no transaction ended.
+    pub(crate) silent_seconds: u64,
+}
+
+impl Running<'_> {
+    /// Reads every file of the database, so that what follows reads from memory.
+    pub(crate) fn warm_up(&self) -> Result<(), BenchError> {
+        let reading = |place: &Path| {
+            let what = format!("read {}", place.display());
+            move |e| BenchError::system(what, e)
+        };
+        let mut directories = vec![self.database.data()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(&directory).map_err(reading(&directory))?.filter_map(Result::ok) {
+                let place = entry.path();
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => directories.push(place),
+                    // One that is gone meanwhile need not be read.
+                    Ok(kind) if kind.is_file() => drop(fs::read(&place)),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the load for a while.
+    pub(crate) fn pgbench(&self, time: Duration) -> Result<Transactions, BenchError> {
+        let (database, load) = (self.database, &self.database.load);
+        let (data, seconds) = (database.data(), time.as_secs().max(1).to_string());
+        let (clients, warehouses) = (load.clients.to_string(), format!("w={}", load.warehouses));
+        let log = database.dir.join("transactions");
         let mut args: Vec<String> =
             ["-h", path(&data)?, "-n", "-c", &clients, "-j", "2", "-T", &seconds, "-D", &warehouses]
                 .map(str::to_owned)
                 .to_vec();
-        for (name, _, percent) in SCRIPTS {
-            args.extend([
-                "-f".to_owned(),
-                format!("{}@{percent}", path(&self.dir.join(format!("{name}.sql")))?),
-            ]);
+        args.extend(
+            ["-U", "postgres", "--max-tries=10", "--log", "--log-prefix", path(&log)?].map(str::to_owned),
+        );
+        for (name, _, percent) in load.scripts {
+            let script = database.dir.join(format!("{name}.sql"));
+            args.extend(["-f".to_owned(), format!("{}@{percent}", path(&script)?)]);
         }
         args.push("postgres".to_owned());
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let said = self.as_postgres("pgbench", &args)?;
+        // Not as the server's user, who may not write here.
+        let said = call(database.bin.join("pgbench"), &args)?;
+        let mut logged = Logged::default();
+        let entries = fs::read_dir(&database.dir).map_err(|e| BenchError::system("find pgbench's log", e))?;
+        for entry in entries.filter_map(Result::ok) {
+            if entry.file_name().to_string_lossy().starts_with("transactions.") {
+                let place = entry.path();
+                let text =
+                    fs::read_to_string(&place).map_err(|e| BenchError::system("read pgbench's log", e))?;
+                text.lines().for_each(|line| logged.add(line));
+                fs::remove_file(&place).map_err(|e| BenchError::system("remove pgbench's log", e))?;
+            }
+        }
         let rate = said
             .lines()
             .filter_map(|line| line.strip_prefix("tps = "))
             .find_map(|rest| rest.split(' ').next()?.parse().ok());
-        rate.ok_or_else(|| BenchError::Forebay(format!("pgbench says no rate: {}", said.trim())))
+        let per_second =
+            rate.ok_or_else(|| BenchError::Forebay(format!("pgbench says no rate: {}", said.trim())))?;
+        Ok(logged.transactions(per_second, load.scripts.len()))
+    }
+}
+
+/// pgbench's log of transactions: client, number, microseconds, script, seconds and microseconds since 1970 when it ended.
+#[derive(Default)]
+struct Logged {
+    latencies_us: Vec<u64>,
+    counts: BTreeMap<usize, u64>,
+    seconds: BTreeSet<u64>,
+}
+
+impl Logged {
+    fn add(&mut self, line: &str) {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| fields.get(at).and_then(|f| f.parse::<u64>().ok());
+        // A transaction that failed for good says so in place of its time.
+        let (Some(us), Some(script), Some(second)) = (number(2), number(3), number(4)) else { return };
+        self.latencies_us.push(us);
+        *self.counts.entry(script as usize).or_default() += 1;
+        self.seconds.insert(second);
+    }
+
+    fn transactions(mut self, per_second: f64, scripts: usize) -> Transactions {
+        self.latencies_us.sort_unstable();
+        let span = match (self.seconds.first(), self.seconds.last()) {
+            (Some(first), Some(last)) => last - first + 1,
+            _ => 0,
+        };
+        Transactions {
+            per_second,
+            counts: (0..scripts).map(|n| self.counts.get(&n).copied().unwrap_or_default()).collect(),
+            latencies_us: self.latencies_us,
+            silent_seconds: span - self.seconds.len() as u64,
+        }
     }
 }
 
@@ -296,5 +456,28 @@ impl Drop for Server<'_> {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_of_transactions_is_added_up() {
+        let mut logged = Logged::default();
+        for line in ["0 1 900 0 100 5", "1 1 100 1 100 6", "0 2 300 0 103 1", "1 2 failed 1 103 2", ""] {
+            logged.add(line);
+        }
+        let t = logged.transactions(1.5, 3);
+        assert_eq!((t.latencies_us, t.counts, t.silent_seconds), (vec![100, 300, 900], vec![2, 1, 0], 2));
+    }
+
+    #[test]
+    fn extents_are_read_as_filefrag_writes_them() {
+        let text = "Filesystem type is: ef53\nFile size of x is 8192 (2 blocks of 4096 bytes)\n ext:     logical_offset:        \
+                    physical_offset: length:   expected: flags:\n   0:        0..       1:      34816..     34817:      2:             \
+                    last,eof\nx: 1 extent found\n";
+        assert_eq!(extents(text).collect::<Vec<_>>(), ["142606336-142614528"]);
     }
 }

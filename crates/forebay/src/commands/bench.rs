@@ -16,6 +16,8 @@ pub enum What {
     Volume,
     /// The write policies against each other, under the loads of FAST'13, in front of a store with an access time of 2 ms
     Policies,
+    /// The admission policies under TPC-C on PostgreSQL, on a disk with NV-DRAM caches from scarce to sufficient, as in ATC'15; needs root
+    AdmissionPostgresql,
 }
 
 /// Arguments of `forebay bench`.
@@ -30,6 +32,14 @@ pub struct Args {
     /// A first impression, in under a minute
     #[arg(long)]
     quick: bool,
+
+    /// How often to measure each contender [default: the benchmark's own number]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+
+    /// Seconds for each measurement of a real application [default: the benchmark's own number]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: Option<u64>,
 
     /// Where to work and to leave the report
     #[arg(long, value_name = "DIR", default_value = "forebay-bench")]
@@ -48,10 +58,17 @@ pub fn run(args: Args) -> Outcome {
     std::fs::create_dir_all(&scratch).map_err(|e| system(&format!("make {}", scratch.display()), e))?;
     let scratch = scratch.canonicalize().map_err(|e| system("find the scratch directory", e))?;
     let forebay = std::env::current_exe().map_err(|e| system("find this program", e))?;
-    let options = Options { quick: args.quick, scratch: scratch.clone(), forebay };
+    let options = Options {
+        quick: args.quick,
+        rounds: args.rounds,
+        seconds: args.seconds,
+        scratch: scratch.clone(),
+        forebay,
+    };
     let result = match args.what {
         What::Volume => forebay_bench::volume(&options),
         What::Policies => forebay_bench::policies(&options),
+        What::AdmissionPostgresql => forebay_bench::admission_postgresql(&options),
     };
     // Files of a gibibyte are not left behind, whatever came out.
     std::fs::remove_dir_all(&scratch).map_err(|e| system(&format!("remove {}", scratch.display()), e))?;

@@ -1,0 +1,315 @@
+//! What the campaigns of admission share: who is compared, what is known of each, and the page that shows it beside ATC'15.
+
+use std::collections::BTreeMap;
+
+use forebay_policy::Admission;
+use serde_json::Value;
+
+use crate::plot::Plot;
+use crate::report::{Figures, Table};
+
+/// The one that the others are compared with, as in the paper.
+pub(crate) const BASE: Admission = Admission::All;
+
+/// A way to admit writes, or no cache at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Contender(Option<usize>);
+
+impl Contender {
+    /// The backing as it is.
+    pub(crate) const NO_CACHE: Self = Self(None);
+
+    pub(crate) fn of(admission: Admission) -> Self {
+        Self(Admission::ALL.iter().position(|a| *a == admission))
+    }
+
+    pub(crate) fn admission(self) -> Option<Admission> {
+        Admission::ALL.get(self.0?).copied()
+    }
+
+    /// As people call it.
+    pub(crate) fn label(self) -> &'static str {
+        self.admission().map_or("no cache", Admission::as_str)
+    }
+
+    /// As figures do.
+    pub(crate) fn name(self) -> String {
+        self.label().replace([' ', '+'], "_")
+    }
+}
+
+/// What one measurement has shown.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shown {
+    /// The measure of the application: what it is for.
+    pub(crate) rate: f64,
+    /// Latencies of its requests in milliseconds: the 99th and 99.9th percentile, and the 99.99th.
+    pub(crate) tail_ms: [f64; 3],
+    /// Seconds in which nothing was answered.
+    pub(crate) silent_seconds: f64,
+    /// Bytes written to the cache, and requests that volume and cache carried out, a second.
+    pub(crate) cache_bytes: f64,
+    pub(crate) writes_per_second: f64,
+    /// Times a write waited for room.
+    pub(crate) stalls: f64,
+    /// What `forebay explain` and `forebay waits` say in the end.
+    pub(crate) explain: Value,
+    pub(crate) waits: Value,
+}
+
+/// A percentile of sorted microseconds, in milliseconds.
+pub(crate) fn percentile_ms(sorted_us: &[u64], per_myriad: usize) -> f64 {
+    let at = (sorted_us.len() * per_myriad).div_ceil(10_000).saturating_sub(1);
+    sorted_us.get(at).map_or(0.0, |us| *us as f64 / 1000.0)
+}
+
+/// All that was measured, by load, bytes of the cache and contender.
+#[derive(Default)]
+pub(crate) struct Results(BTreeMap<(&'static str, u64, Contender), Vec<Shown>>);
+
+impl Results {
+    pub(crate) fn add(&mut self, load: &'static str, cache_bytes: u64, contender: Contender, shown: Shown) {
+        self.0.entry((load, cache_bytes, contender)).or_default().push(shown);
+    }
+
+    /// The median of a figure over the rounds. What has no cache has none of any size.
+    pub(crate) fn median(
+        &self,
+        load: &'static str,
+        cache_bytes: u64,
+        contender: Contender,
+        figure: impl Fn(&Shown) -> f64,
+    ) -> Option<f64> {
+        let cache_bytes = if contender == Contender::NO_CACHE { 0 } else { cache_bytes };
+        let mut values: Vec<f64> = self.0.get(&(load, cache_bytes, contender))?.iter().map(figure).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied()
+    }
+
+    /// The last round's account of a contender.
+    pub(crate) fn last(&self, load: &'static str, cache_bytes: u64, contender: Contender) -> Option<&Shown> {
+        self.0.get(&(load, cache_bytes, contender))?.last()
+    }
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes >> 20
+}
+
+/// Application performance for each byte cached.
+pub(crate) fn per_cached_byte(shown: &Shown) -> f64 {
+    if shown.cache_bytes > 0.0 { shown.rate / shown.cache_bytes } else { 0.0 }
+}
+
+/// A figure that is named for each contender: its ending, and how it is computed.
+type Named = (&'static str, fn(&Shown) -> f64);
+
+/// Figures as they are, and those that are relative to the base.
+const ABSOLUTE: [Named; 5] = [
+    ("p99_ms", |s| s.tail_ms[0]),
+    ("p99_9_ms", |s| s.tail_ms[1]),
+    ("p99_99_ms", |s| s.tail_ms[2]),
+    ("silent_seconds", |s| s.silent_seconds),
+    ("stalls", |s| s.stalls),
+];
+const RELATIVE: [Named; 4] = [
+    ("of_all", |s| s.rate),
+    ("cache_bytes_of_all", |s| s.cache_bytes),
+    ("per_cached_block_of_all", per_cached_byte),
+    ("writes_of_all", |s| s.writes_per_second),
+];
+
+/// Adds the figures of one load: `LOAD_cache_N_mib_POLICY_FIGURE`.
+pub(crate) fn add_figures(
+    figures: &mut Figures,
+    results: &Results,
+    load: &'static str,
+    sizes: &[u64],
+    (contenders, rate): (&[Contender], &str),
+) {
+    for size in sizes {
+        for contender in contenders {
+            let name = format!("{load}_cache_{}_mib_{}", mib(*size), contender.name());
+            let of = |c: Contender, figure: fn(&Shown) -> f64| results.median(load, *size, c, figure);
+            if let Some(value) = of(*contender, |s| s.rate) {
+                figures.insert(format!("{name}_{rate}"), value);
+            }
+            for (ending, figure) in ABSOLUTE {
+                if let Some(value) = of(*contender, figure) {
+                    figures.insert(format!("{name}_{ending}"), value);
+                }
+            }
+            let base = Contender::of(BASE);
+            for (ending, figure) in RELATIVE {
+                if let (Some(value), Some(base)) = (of(*contender, figure), of(base, figure))
+                    && base > 0.0
+                    && *contender != Contender::of(BASE)
+                {
+                    figures.insert(format!("{name}_{ending}"), value / base);
+                }
+            }
+        }
+    }
+}
+
+/// A figure of every contender over the size of the cache.
+pub(crate) fn over_sizes(
+    results: &Results,
+    (load, sizes, contenders): (&'static str, &[u64], &[Contender]),
+    (title, y_label): (&str, &str),
+    figure: fn(&Shown) -> f64,
+) -> Plot {
+    let line = |c: &Contender| {
+        let point = |size: &u64| Some((mib(*size) as f64, results.median(load, *size, *c, figure)?));
+        (c.label().to_owned(), sizes.iter().filter_map(point).collect())
+    };
+    Plot {
+        title: title.to_owned(),
+        x_label: "cache, MiB".into(),
+        y_label: y_label.to_owned(),
+        lines: contenders.iter().map(line).collect(),
+        mark: None,
+    }
+}
+
+fn number(row: &Value, key: &str) -> f64 {
+    row.get(key).and_then(Value::as_f64).unwrap_or_default()
+}
+
+fn word<'a>(row: &'a Value, key: &str) -> &'a str {
+    row.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn rows(account: &Value) -> impl Iterator<Item = &Value> {
+    account.as_array().into_iter().flatten()
+}
+
+/// What critical tasks waited for under each policy (Figure 5): milliseconds in all, by kind.
+pub(crate) fn waits_table(
+    results: &Results,
+    load: &'static str,
+    size: u64,
+    contenders: &[Contender],
+) -> Table {
+    let accounts: Vec<(&Contender, &Value)> = contenders
+        .iter()
+        .filter_map(|c| Some((c, &results.last(load, size, *c)?.waits)))
+        .filter(|(_, waits)| rows(waits).next().is_some())
+        .collect();
+    let kinds: BTreeMap<&str, ()> =
+        accounts.iter().flat_map(|(_, waits)| rows(waits)).map(|row| (word(row, "kind"), ())).collect();
+    let mut columns = vec!["waits for".to_owned()];
+    columns.extend(accounts.iter().map(|(c, _)| c.label().to_owned()));
+    let lines = kinds.keys().map(|kind| {
+        let ms = |waits: &&Value| {
+            let row = rows(waits).find(|row| word(row, "kind") == *kind);
+            row.map_or(0.0, |row| number(row, "total_us") / 1000.0)
+        };
+        let mut line = vec![(*kind).to_owned()];
+        line.extend(accounts.iter().map(|(_, waits)| format!("{:.0}", ms(waits))));
+        line
+    });
+    let heading =
+        format!("{load}, cache {} MiB: what critical tasks waited for, ms in all (Figure 5)", mib(size));
+    (heading, columns, lines.collect())
+}
+
+/// What the critical writes were (Table 3): percent of the bytes in the cache, by data and by how they were known to be critical.
+pub(crate) fn breakdown_table(results: &Results, load: &'static str, size: u64) -> Table {
+    let contender = Contender::of(Admission::CpPiIoi);
+    let empty = Value::Null;
+    let account = results.last(load, size, contender).and_then(|s| s.explain.get("rows")).unwrap_or(&empty);
+    let cached = || rows(account).filter(|row| row.get("cached").and_then(Value::as_bool) == Some(true));
+    let all: f64 = cached().map(|row| number(row, "bytes")).sum();
+    let percent = |data: &str, reason: Option<&str>| {
+        let fits = |row: &&Value| {
+            (data.is_empty() || word(row, "data") == data) && reason.is_none_or(|r| word(row, "reason") == r)
+        };
+        cached().filter(fits).map(|row| number(row, "bytes")).sum::<f64>() / all.max(1.0) * 100.0 + 0.0
+    };
+    let line = |(label, data, paper): (&str, &str, &str)| {
+        let shares = [Some("direct"), Some("inherited"), Some("reissued"), None].map(|r| percent(data, r));
+        let mut line = vec![label.to_owned()];
+        line.extend(shares.iter().map(|share| format!("{share:.3}")));
+        line.push(paper.to_owned());
+        line
+    };
+    let columns = ["%", "CP", "PI", "IOI", "total", "ATC'15: CP, PI, IOI, total"].map(str::to_owned).to_vec();
+    let lines = [
+        ("data", "data", "98.741, 1.092, 0.052, 99.885 (database and log)"),
+        ("metadata", "metadata", "0, 0, 0.001, 0.001"),
+        ("journal", "journal", "0, 0.078, 0.036, 0.114"),
+        ("total", "", "98.741, 1.170, 0.089, 100"),
+    ];
+    let heading = format!("{load}, cache {} MiB: critical writes under cp+pi+ioi (Table 3)", mib(size));
+    (heading, columns, lines.into_iter().map(line).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contenders_have_names_that_are_fit_for_figures() {
+        let names: Vec<String> = Admission::ALL.iter().map(|a| Contender::of(*a).name()).collect();
+        assert_eq!(names.last().map(String::as_str), Some("adaptive"));
+        assert!(names.iter().all(|n| n.chars().all(|c| c.is_ascii_lowercase() || c == '_')), "{names:?}");
+        assert_eq!(
+            (Contender::NO_CACHE.name(), Contender::NO_CACHE.admission()),
+            ("no_cache".to_owned(), None)
+        );
+    }
+
+    #[test]
+    fn figures_are_medians_and_relative_to_all() {
+        let mut results = Results::default();
+        let shown = |rate, cache_bytes| Shown { rate, cache_bytes, ..Shown::default() };
+        for rate in [100.0, 90.0, 300.0] {
+            results.add("tpcc", 1 << 20, Contender::of(Admission::All), shown(rate, 1000.0));
+        }
+        results.add("tpcc", 1 << 20, Contender::of(Admission::CpPiIoi), shown(150.0, 250.0));
+        results.add("tpcc", 0, Contender::NO_CACHE, shown(20.0, 0.0));
+        let contenders = [BASE, Admission::CpPiIoi].map(Contender::of);
+        let contenders = [contenders[0], contenders[1], Contender::NO_CACHE];
+        let mut figures = Figures::new();
+        add_figures(&mut figures, &results, "tpcc", &[1 << 20], (&contenders, "tpmc"));
+        for (name, value) in [
+            ("all_tpmc", 100.0),
+            ("cp_pi_ioi_of_all", 1.5),
+            ("cp_pi_ioi_cache_bytes_of_all", 0.25),
+            ("cp_pi_ioi_per_cached_block_of_all", 6.0),
+            ("no_cache_of_all", 0.2),
+        ] {
+            let figure = figures[&format!("tpcc_cache_1_mib_{name}")];
+            assert!((figure - value).abs() < 1e-9, "{name}: {figure}");
+        }
+        let plot = over_sizes(&results, ("tpcc", &[1 << 20], &contenders), ("t", "y"), |s| s.rate);
+        assert_eq!(plot.lines[1], ("cp+pi+ioi".to_owned(), vec![(1.0, 150.0)]));
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_sorted() {
+        let sorted: Vec<u64> = (1..=10_000).map(|n| n * 1000).collect();
+        assert_eq!([9900, 9990, 9999].map(|p| percentile_ms(&sorted, p)), [9900.0, 9990.0, 9999.0]);
+        assert_eq!((percentile_ms(&[5000], 9900), percentile_ms(&[], 9900)), (5.0, 0.0));
+    }
+
+    #[test]
+    fn tables_add_up_what_the_daemon_says() {
+        let row = |data: &str, reason: &str, cached: bool, bytes: u64| serde_json::json!({"task": "t", "data": data, "reason": reason, "cached": cached, "writes": 1, "bytes": bytes});
+        let explain = serde_json::json!({"rows": [
+            row("data", "direct", true, 90), row("journal", "inherited", true, 10), row("data", "not-critical", false, 900)]});
+        let waits = serde_json::json!([{"kind": "journal", "total_us": 2500}]);
+        let mut results = Results::default();
+        let contender = Contender::of(Admission::CpPiIoi);
+        results.add("tpcc", 1 << 20, contender, Shown { explain, waits, ..Shown::default() });
+        let (_, _, lines) = breakdown_table(&results, "tpcc", 1 << 20);
+        assert_eq!(lines[0][1..5], ["90.000", "0.000", "0.000", "90.000"]);
+        assert_eq!(lines[3][1..5], ["90.000", "10.000", "0.000", "100.000"]);
+        let (_, columns, lines) = waits_table(&results, "tpcc", 1 << 20, &[Contender::NO_CACHE, contender]);
+        assert_eq!(
+            (columns[1].as_str(), lines),
+            ("cp+pi+ioi", vec![vec!["journal".to_owned(), "2".to_owned()]])
+        );
+    }
+}

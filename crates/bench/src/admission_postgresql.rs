@@ -1,0 +1,249 @@
+//! `forebay bench admission-postgresql`: the admission policies under TPC-C on PostgreSQL, in front of a disk, with caches from scarce to
+//! sufficient (ATC'15, section 7.2).
+
+use std::path::Path;
+use std::time::Duration;
+
+use forebay_device::DeviceSpec;
+use forebay_policy::Admission;
+
+use crate::admission::{
+    Contender, Results, Shown, add_figures, breakdown_table, over_sizes, per_cached_byte, percentile_ms,
+    waits_table,
+};
+use crate::postgresql::{Load, PostgreSql, Site};
+use crate::report::{Figures, Report, Table};
+use crate::{BenchError, Options};
+
+const NAME: &str = "tpcc";
+/// TPC-C's mix: at least 43% payments and 4% of each of the others; the rest are new orders, of which the measure counts those in a minute.
+const SCRIPTS: &[(&str, &str, u32)] = &[
+    ("new_order", include_str!("tpcc/new_order.sql"), 45),
+    ("payment", include_str!("tpcc/payment.sql"), 43),
+    ("order_status", include_str!("tpcc/order_status.sql"), 4),
+    ("delivery", include_str!("tpcc/delivery.sql"), 4),
+    ("stock_level", include_str!("tpcc/stock_level.sql"), 4),
+];
+/// Checkpoints are frequent, as with the paper's log of 256 MB for a database ten times as large; the log's files are used again, so
+/// that it is known where they lie.
+const CONFIGURATION: &str = "shared_buffers = 48MB\nmin_wal_size = 64MB\nmax_wal_size = 64MB\nwal_keep_size = 0\n\
+                             listen_addresses = ''\ncheckpoint_timeout = 30s\nmax_connections = 40\n";
+
+/// Sizes and times.
+struct Plan {
+    load: Load,
+    /// Bytes of the cache, from scarce to sufficient.
+    sizes: &'static [u64],
+    contenders: Vec<Contender>,
+    rounds: u32,
+    warm: Duration,
+    time: Duration,
+}
+
+impl Plan {
+    fn new(options: &Options) -> Self {
+        let load = |warehouses, clients, image_bytes| Load {
+            schema: include_str!("tpcc/schema.sql"),
+            scripts: SCRIPTS,
+            warehouses,
+            clients,
+            image_bytes,
+            configuration: CONFIGURATION,
+        };
+        let cached = |policies: &[Admission]| {
+            let mut all: Vec<Contender> = policies.iter().map(|a| Contender::of(*a)).collect();
+            all.push(Contender::NO_CACHE);
+            all
+        };
+        let second = Duration::from_secs(1);
+        let own = match options.quick {
+            true => Self {
+                load: load(1, 4, 384 << 20),
+                sizes: &[16 << 20],
+                contenders: cached(&[Admission::All, Admission::CpPiIoi]),
+                rounds: 1,
+                warm: second,
+                time: 2 * second,
+            },
+            false => Self {
+                load: load(10, 24, 1 << 30),
+                sizes: &[16 << 20, 48 << 20, 160 << 20, 512 << 20],
+                contenders: cached(Admission::ALL),
+                rounds: 3,
+                warm: 10 * second,
+                time: 40 * second,
+            },
+        };
+        let time = options.seconds.map_or(own.time, |s| second * u32::try_from(s).unwrap_or(u32::MAX));
+        Self { rounds: options.rounds.unwrap_or(own.rounds), warm: own.warm.min(time), time, ..own }
+    }
+}
+
+fn device(text: String) -> Result<DeviceSpec, BenchError> {
+    text.parse().map_err(|e: forebay_device::UnknownDevice| BenchError::Forebay(e.to_string()))
+}
+
+/// The paper's ramdisk, written past the processor's caches.
+fn nvdram(path: &Path) -> Result<DeviceSpec, BenchError> {
+    device(format!("emulate:nvdram:file={},sync=no", path.display()))
+}
+
+/// The paper's disks had 10,000 turns a minute.
+fn disk(path: &Path) -> Result<DeviceSpec, BenchError> {
+    device(format!("emulate:hdd-10k:file={},sync=no", path.display()))
+}
+
+/// Runs it and returns the figures.
+///
+/// # Errors
+/// [`BenchError`]: also if something is missing that it needs.
+pub fn admission_postgresql(options: &Options) -> Result<Report, BenchError> {
+    if let Some(missing) = PostgreSql::missing() {
+        return Err(BenchError::Forebay(format!("admission-postgresql cannot run here: {missing}")));
+    }
+    let plan = Plan::new(options);
+    let database = PostgreSql::prepare(&options.scratch, plan.load)?;
+    let ranges = database.log_ranges()?;
+    let mut results = Results::default();
+    for round in 0..plan.rounds {
+        for size in plan.sizes {
+            for contender in &plan.contenders {
+                let (bare, first) = (*contender == Contender::NO_CACHE, size == &plan.sizes[0]);
+                if bare && !first {
+                    continue;
+                }
+                let size = if bare { 0 } else { *size };
+                let shown = measure(options, &database, &plan, *contender, (size, &ranges))?;
+                eprintln!(
+                    "round {}: cache {} MiB, {}: {:.0} new orders a minute",
+                    round + 1,
+                    size >> 20,
+                    contender.label(),
+                    shown.rate
+                );
+                results.add(NAME, size, *contender, shown);
+            }
+        }
+    }
+    Ok(report(&results, &plan))
+}
+
+fn measure(
+    options: &Options,
+    database: &PostgreSql,
+    plan: &Plan,
+    contender: Contender,
+    (cache_bytes, ranges): (u64, &str),
+) -> Result<Shown, BenchError> {
+    let mut flags = vec![("write-policy", "write-back".to_owned()), ("rules", "postgresql".to_owned())];
+    if let Some(admission) = contender.admission() {
+        flags.push(("admission", admission.to_string()));
+        if admission == Admission::Range {
+            flags.push(("ranges", ranges.to_owned()));
+        }
+    }
+    let cache = contender.admission().map(|_| (nvdram as _, cache_bytes));
+    let running = database.serve(&options.forebay, &Site { cache, backing: disk, flags })?;
+    running.warm_up()?;
+    running.pgbench(plan.warm)?;
+    let before = running.daemon.status()?;
+    let transactions = running.pgbench(plan.time)?;
+    let after = running.daemon.status()?;
+    let figure = |status: &serde_json::Value, key: &str| {
+        status.get(key).and_then(serde_json::Value::as_f64).unwrap_or_default()
+    };
+    let grown = |key: &str| figure(&after, key) - figure(&before, key);
+    let seconds = plan.time.as_secs_f64().max(1.0);
+    let new_orders = transactions.counts.first().copied().unwrap_or_default() as f64;
+    Ok(Shown {
+        rate: new_orders / seconds * 60.0,
+        tail_ms: [9900, 9990, 9999].map(|p| percentile_ms(&transactions.latencies_us, p)),
+        silent_seconds: transactions.silent_seconds as f64,
+        cache_bytes: grown("bytes_to_cache"),
+        writes_per_second: grown("writes") / seconds,
+        stalls: grown("stalls"),
+        explain: running.daemon.json("explain")?,
+        waits: running.daemon.json("waits")?,
+    })
+}
+
+/// What the paper says in words or numbers: of which cache, what, how much, and the figure here that stands beside it.
+const PAPER: &[(&str, &str, &str)] = &[
+    ("cp+pi+ioi against all, scarce cache (Figure 4a, 32 MB)", "1.80", "of_all"),
+    ("cp+pi+ioi against all, sufficient cache (Figure 4a, 4 GB)", "1.00", "of_all"),
+    ("bytes cached by cp+pi+ioi against all, sufficient cache", "0.28", "cache_bytes_of_all"),
+    (
+        "performance per cached block, cp+pi+ioi against all, scarce (Figure 7)",
+        "1.2 to 3.7",
+        "per_cached_block_of_all",
+    ),
+    (
+        "performance per cached block, cp+pi+ioi against all, sufficient (Figure 7)",
+        "1.2 to 3.7",
+        "per_cached_block_of_all",
+    ),
+    ("new orders of cp+pi+ioi against all, middle (Figure 8, 512 MB)", "1.57", "of_all"),
+    ("requests a second of cp+pi+ioi against all, middle (Figure 8, 512 MB)", "0.91", "writes_of_all"),
+];
+
+fn beside_the_paper(figures: &Figures, scarce: u64, middle: u64, sufficient: u64) -> Table {
+    let contender = Contender::of(Admission::CpPiIoi).name();
+    let line = |(what, paper, ending): &(&str, &str, &str)| {
+        let size = match what {
+            what if what.contains("scarce") => scarce,
+            what if what.contains("middle") => middle,
+            _ => sufficient,
+        };
+        let here = figures.get(&format!("{NAME}_cache_{}_mib_{contender}_{ending}", size >> 20));
+        let here = here.map_or_else(|| "not measured".to_owned(), |v| format!("{v:.2}"));
+        vec![(*what).to_owned(), here, (*paper).to_owned()]
+    };
+    let columns = ["", "here", "ATC'15"].map(str::to_owned).to_vec();
+    ("Here and in the paper".to_owned(), columns, PAPER.iter().map(line).collect())
+}
+
+fn report(results: &Results, plan: &Plan) -> Report {
+    let (sizes, contenders) = (plan.sizes, plan.contenders.as_slice());
+    let mut figures = Figures::new();
+    add_figures(&mut figures, results, NAME, sizes, (contenders, "tpmc"));
+    let (scarce, middle, sufficient) =
+        (sizes[0], sizes[sizes.len() / 2], sizes.last().copied().unwrap_or_default());
+    let over = |title: &str, y: &str, figure: fn(&Shown) -> f64| {
+        over_sizes(results, (NAME, sizes, contenders), (title, y), figure)
+    };
+    let bars = |figure: fn(&Shown) -> f64| -> Vec<(String, f64)> {
+        let bar = |c: &Contender| Some((c.label().to_owned(), results.median(NAME, middle, *c, figure)?));
+        contenders.iter().filter_map(bar).collect()
+    };
+    Report {
+        name: "admission-postgresql",
+        title: format!(
+            "Admission policies under TPC-C on PostgreSQL: {} warehouses of a tenth of the standard's rows, {} clients without think time, an \
+             emulated disk of 10,000 rpm, an emulated NV-DRAM cache; {} rounds of {} s, medians",
+            plan.load.warehouses,
+            plan.load.clients,
+            plan.rounds,
+            plan.time.as_secs()
+        ),
+        charts: vec![
+            (format!("New orders a minute, cache {} MiB (Figure 8)", middle >> 20), bars(|s| s.rate)),
+            (
+                format!("Writes a second, cache {} MiB (Figure 8)", middle >> 20),
+                bars(|s| s.writes_per_second),
+            ),
+        ],
+        plots: vec![
+            over("New orders a minute (Figure 4a)", "tpmC", |s| s.rate),
+            over("New orders a minute for each MiB cached (Figure 7)", "tpmC/MiB", |s| {
+                per_cached_byte(s) * f64::from(1 << 20)
+            }),
+            over("99.9th percentile of a transaction's latency", "ms", |s| s.tail_ms[1]),
+        ],
+        tables: vec![
+            beside_the_paper(&figures, scarce, middle, sufficient),
+            waits_table(results, NAME, middle, contenders),
+            breakdown_table(results, NAME, sufficient),
+        ],
+        figures,
+    }
+}
