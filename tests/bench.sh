@@ -24,6 +24,15 @@ if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control ]] && ls /usr/lib/po
     done
     grep -q "Table 3" report/admission-postgresql.html || fail "the page of admission-postgresql lacks a table"
     pass "bench admission-postgresql reports its figures"
+    if command -v redis-server >/dev/null; then
+        "$FOREBAY" bench admission-redis --quick --out "$DIR/report" >figures 2>errors || fail "bench admission-redis: $(tail -n 3 errors)"
+        for figure in all_requests_per_second cp_pi_ioi_of_all no_cache_p99_9_ms; do
+            jq -e ".figures.ycsb_a_cache_16_mib_$figure > 0" report/admission-redis.json >/dev/null || fail "no figure $figure"
+        done
+        pass "bench admission-redis reports its figures"
+    else
+        note "bench admission-redis is left out: Redis is not installed"
+    fi
 else
     note "bench admission-postgresql is left out: it needs root, FUSE, loop devices and PostgreSQL"
 fi

@@ -1,15 +1,37 @@
 //! What the campaigns of admission share: who is compared, what is known of each, and the page that shows it beside ATC'15.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use forebay_device::DeviceSpec;
 use forebay_policy::Admission;
 use serde_json::Value;
 
+use crate::BenchError;
 use crate::plot::Plot;
 use crate::report::{Figures, Table};
 
 /// The one that the others are compared with, as in the paper.
 pub(crate) const BASE: Admission = Admission::All;
+
+fn device(text: String) -> Result<DeviceSpec, BenchError> {
+    text.parse().map_err(|e: forebay_device::UnknownDevice| BenchError::Forebay(e.to_string()))
+}
+
+/// The paper's ramdisk, written past the processor's caches.
+pub(crate) fn nvdram(path: &Path) -> Result<DeviceSpec, BenchError> {
+    device(format!("emulate:nvdram:file={},sync=no", path.display()))
+}
+
+/// The paper's disks had 10,000 turns a minute.
+pub(crate) fn disk(path: &Path) -> Result<DeviceSpec, BenchError> {
+    device(format!("emulate:hdd-10k:file={},sync=no", path.display()))
+}
+
+/// The paper's SSD.
+pub(crate) fn flash(path: &Path) -> Result<DeviceSpec, BenchError> {
+    device(format!("emulate:ssd-sata:file={},sync=no", path.display()))
+}
 
 /// A way to admit writes, or no cache at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,6 +77,19 @@ pub(crate) struct Shown {
     /// What `forebay explain` and `forebay waits` say in the end.
     pub(crate) explain: Value,
     pub(crate) waits: Value,
+}
+
+impl Shown {
+    /// With what a volume's figures have grown by in so many seconds.
+    pub(crate) fn grown(self, before: &Value, after: &Value, seconds: f64) -> Self {
+        let grown = |key: &str| number(after, key) - number(before, key);
+        Self {
+            cache_bytes: grown("bytes_to_cache"),
+            writes_per_second: grown("writes") / seconds,
+            stalls: grown("stalls"),
+            ..self
+        }
+    }
 }
 
 /// A percentile of sorted microseconds, in milliseconds.
@@ -214,8 +249,9 @@ pub(crate) fn waits_table(
     (heading, columns, lines.collect())
 }
 
-/// What the critical writes were (Table 3): percent of the bytes in the cache, by data and by how they were known to be critical.
-pub(crate) fn breakdown_table(results: &Results, load: &'static str, size: u64) -> Table {
+/// What the critical writes were (Table 3): percent of the bytes in the cache, by data and by how they were known to be critical; with
+/// the `paper`'s numbers, which are of PostgreSQL.
+pub(crate) fn breakdown_table(results: &Results, load: &'static str, size: u64, paper: bool) -> Table {
     let contender = Contender::of(Admission::CpPiIoi);
     let empty = Value::Null;
     let account = results.last(load, size, contender).and_then(|s| s.explain.get("rows")).unwrap_or(&empty);
@@ -227,14 +263,16 @@ pub(crate) fn breakdown_table(results: &Results, load: &'static str, size: u64) 
         };
         cached().filter(fits).map(|row| number(row, "bytes")).sum::<f64>() / all.max(1.0) * 100.0 + 0.0
     };
-    let line = |(label, data, paper): (&str, &str, &str)| {
+    let line = |(label, data, of_paper): (&str, &str, &str)| {
         let shares = [Some("direct"), Some("inherited"), Some("reissued"), None].map(|r| percent(data, r));
         let mut line = vec![label.to_owned()];
         line.extend(shares.iter().map(|share| format!("{share:.3}")));
-        line.push(paper.to_owned());
+        line.extend(paper.then(|| of_paper.to_owned()));
         line
     };
-    let columns = ["%", "CP", "PI", "IOI", "total", "ATC'15: CP, PI, IOI, total"].map(str::to_owned).to_vec();
+    let columns =
+        ["%", "CP", "PI", "IOI", "total"].into_iter().chain(paper.then_some("ATC'15: CP, PI, IOI, total"));
+    let columns = columns.map(str::to_owned).collect();
     let lines = [
         ("data", "data", "98.741, 1.092, 0.052, 99.885 (database and log)"),
         ("metadata", "metadata", "0, 0, 0.001, 0.001"),
@@ -303,7 +341,7 @@ mod tests {
         let mut results = Results::default();
         let contender = Contender::of(Admission::CpPiIoi);
         results.add("tpcc", 1 << 20, contender, Shown { explain, waits, ..Shown::default() });
-        let (_, _, lines) = breakdown_table(&results, "tpcc", 1 << 20);
+        let (_, _, lines) = breakdown_table(&results, "tpcc", 1 << 20, true);
         assert_eq!(lines[0][1..5], ["90.000", "0.000", "0.000", "90.000"]);
         assert_eq!(lines[3][1..5], ["90.000", "10.000", "0.000", "100.000"]);
         let (_, columns, lines) = waits_table(&results, "tpcc", 1 << 20, &[Contender::NO_CACHE, contender]);

@@ -1,15 +1,13 @@
 //! `forebay bench admission-postgresql`: the admission policies under TPC-C on PostgreSQL, in front of a disk, with caches from scarce to
 //! sufficient (ATC'15, section 7.2).
 
-use std::path::Path;
 use std::time::Duration;
 
-use forebay_device::DeviceSpec;
 use forebay_policy::Admission;
 
 use crate::admission::{
-    Contender, Results, Shown, add_figures, breakdown_table, over_sizes, per_cached_byte, percentile_ms,
-    waits_table,
+    Contender, Results, Shown, add_figures, breakdown_table, disk, nvdram, over_sizes, per_cached_byte,
+    percentile_ms, waits_table,
 };
 use crate::postgresql::{Load, PostgreSql, Site};
 use crate::report::{Figures, Report, Table};
@@ -79,20 +77,6 @@ impl Plan {
     }
 }
 
-fn device(text: String) -> Result<DeviceSpec, BenchError> {
-    text.parse().map_err(|e: forebay_device::UnknownDevice| BenchError::Forebay(e.to_string()))
-}
-
-/// The paper's ramdisk, written past the processor's caches.
-fn nvdram(path: &Path) -> Result<DeviceSpec, BenchError> {
-    device(format!("emulate:nvdram:file={},sync=no", path.display()))
-}
-
-/// The paper's disks had 10,000 turns a minute.
-fn disk(path: &Path) -> Result<DeviceSpec, BenchError> {
-    device(format!("emulate:hdd-10k:file={},sync=no", path.display()))
-}
-
 /// Runs it and returns the figures.
 ///
 /// # Errors
@@ -149,22 +133,17 @@ fn measure(
     let before = running.daemon.status()?;
     let transactions = running.pgbench(plan.time)?;
     let after = running.daemon.status()?;
-    let figure = |status: &serde_json::Value, key: &str| {
-        status.get(key).and_then(serde_json::Value::as_f64).unwrap_or_default()
-    };
-    let grown = |key: &str| figure(&after, key) - figure(&before, key);
     let seconds = plan.time.as_secs_f64().max(1.0);
     let new_orders = transactions.counts.first().copied().unwrap_or_default() as f64;
     Ok(Shown {
         rate: new_orders / seconds * 60.0,
         tail_ms: [9900, 9990, 9999].map(|p| percentile_ms(&transactions.latencies_us, p)),
         silent_seconds: transactions.silent_seconds as f64,
-        cache_bytes: grown("bytes_to_cache"),
-        writes_per_second: grown("writes") / seconds,
-        stalls: grown("stalls"),
         explain: running.daemon.json("explain")?,
         waits: running.daemon.json("waits")?,
-    })
+        ..Shown::default()
+    }
+    .grown(&before, &after, seconds))
 }
 
 /// What the paper says in words or numbers: of which cache, what, how much, and the figure here that stands beside it.
@@ -242,7 +221,7 @@ fn report(results: &Results, plan: &Plan) -> Report {
         tables: vec![
             beside_the_paper(&figures, scarce, middle, sufficient),
             waits_table(results, NAME, middle, contenders),
-            breakdown_table(results, NAME, sufficient),
+            breakdown_table(results, NAME, sufficient, true),
         ],
         figures,
     }

@@ -5,6 +5,7 @@
 
 mod admission;
 mod admission_postgresql;
+mod admission_redis;
 mod contender;
 mod cpu;
 mod daemon;
@@ -14,11 +15,13 @@ mod function;
 pub mod fuzzing;
 mod load;
 mod loads;
+mod mounted;
 mod nbd_client;
 mod pages;
 mod plot;
 mod policies;
 mod postgresql;
+mod redis;
 mod report;
 mod run;
 mod store;
@@ -26,6 +29,7 @@ pub mod tune;
 mod volume;
 
 pub use admission_postgresql::admission_postgresql;
+pub use admission_redis::admission_redis;
 pub use function::{BadFunction, FORMS, Function, number};
 pub use plot::Plot;
 pub use policies::policies;

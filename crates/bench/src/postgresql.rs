@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::BenchError;
 use crate::contender::Contender;
 use crate::daemon::Daemon;
+use crate::mounted::{self, Mounted, call, path};
 use crate::run::{Outcome, Staleness, backing_spec, cache_spec, journal_spec};
 
 /// Longest wait for PostgreSQL to start or stop.
@@ -71,59 +72,12 @@ pub(crate) struct PostgreSql {
     load: Load,
 }
 
-/// Runs a program that must end well.
-fn call(program: impl AsRef<Path>, args: &[&str]) -> Result<String, BenchError> {
-    let program = program.as_ref();
-    let doing = || format!("run {}", program.display());
-    let output = Command::new(program)
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| BenchError::system(doing(), e))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(BenchError::Forebay(format!("{} failed: {}", program.display(), said.trim())))
-        }
-    }
-}
-
-fn path(path: &Path) -> Result<&str, BenchError> {
-    path.to_str().ok_or_else(|| BenchError::Forebay(format!("{} is not UTF-8", path.display())))
-}
-
 /// The newest PostgreSQL where Debian puts it.
 fn newest() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
     let number = |p: &PathBuf| p.file_name().and_then(|n| n.to_str()).and_then(|n| n.parse::<u32>().ok());
     let newest = versions.filter_map(Result::ok).map(|e| e.path()).max_by_key(number)?;
     Some(newest.join("bin")).filter(|bin| bin.join("postgres").exists() && bin.join("pgbench").exists())
-}
-
-/// A mounted file system; dropping it unmounts it.
-struct Mounted {
-    place: PathBuf,
-    /// A loop device that goes with it.
-    device: Option<String>,
-}
-
-impl Mounted {
-    fn new(device: &str, place: &Path, own: bool) -> Result<Self, BenchError> {
-        fs::create_dir_all(place).map_err(|e| BenchError::system(format!("make {}", place.display()), e))?;
-        call("mount", &[device, path(place)?])?;
-        Ok(Self { place: place.to_owned(), device: own.then(|| device.to_owned()) })
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        // What cannot be unmounted is told by what follows, which needs the device.
-        let _ = Command::new("umount").arg(&self.place).status();
-        if let Some(device) = &self.device {
-            let _ = Command::new("losetup").args(["-d", device]).status();
-        }
-    }
 }
 
 /// A running server; dropping it stops it.
@@ -135,14 +89,11 @@ struct Server<'a> {
 impl PostgreSql {
     /// What is missing to run it here, if anything is.
     pub(crate) fn missing() -> Option<String> {
-        if !rustix::process::geteuid().is_root() {
-            return Some("only root can attach and mount".to_owned());
-        }
-        if !Path::new("/dev/fuse").exists() || !Path::new("/dev/loop-control").exists() {
-            return Some("this kernel has no FUSE or no loop devices".to_owned());
+        if let Some(missing) = mounted::missing() {
+            return Some(missing);
         }
         let Some(_) = newest() else { return Some("PostgreSQL is not installed".to_owned()) };
-        let programs = [("mkfs.ext4", "-V"), ("setpriv", "--version"), ("losetup", "--version")];
+        let programs = [("setpriv", "--version"), ("losetup", "--version")];
         let absent = programs.iter().find(|(program, flag)| call(program, &[flag]).is_err());
         absent
             .map(|(program, _)| format!("{program} is missing"))

@@ -18,6 +18,8 @@ pub enum What {
     Policies,
     /// The admission policies under TPC-C on PostgreSQL, on a disk with NV-DRAM caches from scarce to sufficient, as in ATC'15; needs root
     AdmissionPostgresql,
+    /// The admission policies under YCSB on Redis, on a disk with NV-DRAM and SSD caches, as in ATC'15; needs root
+    AdmissionRedis,
 }
 
 /// Arguments of `forebay bench`.
@@ -69,6 +71,7 @@ pub fn run(args: Args) -> Outcome {
         What::Volume => forebay_bench::volume(&options),
         What::Policies => forebay_bench::policies(&options),
         What::AdmissionPostgresql => forebay_bench::admission_postgresql(&options),
+        What::AdmissionRedis => forebay_bench::admission_redis(&options),
     };
     // Files of a gibibyte are not left behind, whatever came out.
     std::fs::remove_dir_all(&scratch).map_err(|e| system(&format!("remove {}", scratch.display()), e))?;
