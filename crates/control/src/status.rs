@@ -159,6 +159,12 @@ described! {
         Counter("forebay_groups_total") => groups: u64,
         #[doc = "Groups under way, or committed and not yet destaged."]
         Gauge("forebay_groups_waiting") => groups_waiting: u64,
+        #[doc = "How far the backing may lag behind: a time, a number of bytes, or `none`."]
+        Label => max_staleness: String,
+        #[doc = "Times writers were held back because the backing lacked nearly as much as `max_staleness` allows."]
+        Counter("forebay_staleness_holds_total") => holds: u64,
+        #[doc = "Seconds of the volume's life, about, in which `staleness_seconds` was at most so many seconds (the key; `+Inf` counts all)."]
+        Counters("forebay_staleness_seconds_bucket", "le") => staleness_histogram: BTreeMap<String, u64>,
         #[doc = "Groups that had to end where no consistency point is although `group-ends` asks for one, because a writer waited for room, the cache failed or everything was to be destaged."]
         Counter("forebay_groups_cut_total") => groups_cut: u64,
         #[doc = "Consistency points committed: those that were declared, and with `group-ends=flushes` the flushes at which groups ended."]

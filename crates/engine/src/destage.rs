@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
-use forebay_policy::{List, Pressure, WritePolicy};
+use forebay_policy::{EDGE_PERCENT, List, Pressure, WritePolicy};
 
 use crate::engine::{Engine, IoOwner, Life};
 use crate::gather::{Bad, Member, Wanted};
@@ -79,6 +79,8 @@ pub(crate) struct Destage {
     /// Blocks whose log copy could not be read the last time.
     unreadable: Table<BlockNo, Unreadable>,
     unreadable_retry: Option<Nanos>,
+    /// Blocks that became clean by a flush, since start.
+    cleaned: u64,
     /// Nothing could be collected although blocks are dirty; wait for something to change.
     barren: bool,
 }
@@ -129,7 +131,9 @@ impl Engine {
     }
 
     pub(crate) fn destage_pressure(&self) -> Pressure {
-        let age_ns = self.oldest_dirty_ns().map_or(0, |t| self.wall_ns().saturating_sub(t));
+        let oldest = self.oldest_dirty_or_young_ns(forebay_policy::DIRTY_AGE_S_MAX * 1000);
+        let age_ns = oldest.map_or(0, |t| self.wall_ns().saturating_sub(t));
+        let staleness_percent = self.staleness_percent();
         Pressure {
             segments: self.segments.count() as u64,
             segments_free: self.segments.free_count() as u64,
@@ -137,7 +141,9 @@ impl Engine {
             blocks_dirty: self.segments.dirty(),
             oldest_dirty_s: age_ns / 1_000_000_000,
             tail_dirty: self.reclaim_wants_clean_tail(),
-            urgent: self.log.waits_for_room()
+            staleness_percent,
+            urgent: staleness_percent >= EDGE_PERCENT
+                || self.log.waits_for_room()
                 || self.commands.destaging()
                 || self.failure.latched()
                 || self.order.bypass_waits(),
@@ -354,6 +360,11 @@ impl Engine {
         self.destage.barren = false;
     }
 
+    /// Grows with whatever the backing, or the journal on its side, takes durably.
+    pub(crate) fn destage_progress(&self) -> u64 {
+        self.destage.cleaned + self.figures.groups
+    }
+
     fn destage_unlock(&mut self, range: BlockRange) {
         if self.mutant(Mutation::UnlocksEarly) {
             return;
@@ -428,6 +439,7 @@ impl Engine {
         }
         self.destage.failures = 0;
         for (range, members) in covered {
+            self.destage.cleaned += members.len() as u64;
             for (block, Member { slot, seq, void, .. }) in range.iter().zip(members) {
                 if void {
                     self.segments.unpin(slot.segment());
@@ -506,7 +518,7 @@ impl Engine {
     }
 
     pub(crate) fn destage_next_wake(&self) -> Option<Nanos> {
-        let aged = match self.oldest_dirty_ns() {
+        let aged = match self.oldest_dirty_or_young_ns(forebay_policy::DIRTY_AGE_S_MAX * 1000) {
             Some(t) if self.life == Life::Running => {
                 let due = t.saturating_sub(self.wall_offset_ns);
                 let at = Nanos(due).plus_ms(forebay_policy::DIRTY_AGE_S_MAX * 1000);

@@ -33,6 +33,7 @@ use crate::reclaim::Reclaim;
 use crate::recovery::{Recovery, Step};
 use crate::requests::{PartKey, Requests};
 use crate::segments::SegmentTable;
+use crate::staleness::Lag;
 use crate::stop::Commands;
 use crate::tables::Table;
 
@@ -91,6 +92,7 @@ pub struct Engine {
     pub(crate) order: Order,
     pub(crate) journal: Journal,
     pub(crate) points: Points,
+    pub(crate) lag: Lag,
     pub(crate) reclaim: Reclaim,
     pub(crate) replacement: Replacement,
     pub(crate) failure: Failure,
@@ -135,6 +137,7 @@ impl Engine {
             order: Order::new(&params.settings, params.journal.is_some()),
             journal: Journal::new(params.journal),
             points: Points::default(),
+            lag: Lag::default(),
             reclaim: Reclaim::default(),
             replacement: Replacement::new(capacity),
             failure: Failure::default(),
@@ -211,10 +214,16 @@ impl Engine {
         if !matches!(self.life, Life::Running | Life::Stopping) {
             return None;
         }
-        [self.log_next_wake(), self.destage_next_wake(), self.order_next_wake(), self.journal_next_wake()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.log_next_wake(),
+            self.destage_next_wake(),
+            self.order_next_wake(),
+            self.journal_next_wake(),
+            self.staleness_next_wake(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn io_done(&mut self, id: IoId, result: DeviceResult) {
@@ -358,8 +367,7 @@ impl Engine {
             dirty_bytes: self.segments.dirty() * BLOCK_BYTES,
             cached_bytes: self.index.len() as u64 * BLOCK_BYTES,
             oldest_dirty_ns: self.oldest_dirty_ns(),
-            missing_bytes: self.journal_missing().map_or(self.segments.dirty(), |(blocks, _)| blocks)
-                * BLOCK_BYTES,
+            missing_bytes: self.missing_bytes(),
             oldest_missing_ns: self.journal_missing().map_or(self.oldest_dirty_ns(), |(_, oldest)| oldest),
             groups_waiting: self.journal.groups() as u64,
             backing_point: if self.backing_is_consistent() { self.journal.point() } else { 0 },
@@ -381,14 +389,5 @@ impl Engine {
             true => Consistent::No,
             false => self.order.consistent(),
         }
-    }
-
-    pub(crate) fn oldest_dirty_ns(&self) -> Option<u64> {
-        self.segments
-            .live
-            .iter()
-            .map(|i| self.segments.get(*i))
-            .find(|s| s.dirty > 0)
-            .map(|s| s.time_first_ns)
     }
 }

@@ -291,8 +291,7 @@ pub struct Status {
     pub dirty_bytes: u64,
     /// Bytes cached now, dirty and clean.
     pub cached_bytes: u64,
-    /// Wall-clock time (ns since 1970) of the oldest write that the backing lacks; `None` if it lacks none. An
-    /// upper bound of the staleness: kept for each segment, not for each write.
+    /// Wall-clock time (ns since 1970) of the oldest write that the backing lacks, or a little before; `None` if it lacks none.
     pub oldest_dirty_ns: Option<u64>,
     /// Bytes that the backing and the journal on its side lack: what is lost with the cache. As `dirty_bytes` but under
     /// `journaled`, where it is an estimate.
@@ -336,6 +335,8 @@ pub struct Status {
     pub writes_bypassed: u64,
     /// How many of both there were for which reason; each write counts once, when it is acknowledged.
     pub reasons: ReasonCounts,
+    /// Times writers were held back because the backing lacked nearly as much as `max-staleness` allows.
+    pub holds: u64,
     /// Times a write had to wait because the log was full.
     pub stalls: u64,
     /// Requests answered with an error.

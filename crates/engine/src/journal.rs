@@ -415,7 +415,7 @@ impl Engine {
     /// Wall-clock time before which everything acknowledged is in records up to `upto`, or on the backing.
     fn time_of(&self, upto: Seq) -> u64 {
         let later = self.segments.dirty_after(upto).next();
-        later.map_or(self.wall_ns(), |(_, slot)| self.segments.get(slot.segment()).time_first_ns)
+        later.map_or(self.wall_ns(), |(seq, slot)| self.time_of_record(seq, slot.segment()))
     }
 
     /// Writes to the ring, in two operations where it begins anew.
@@ -703,7 +703,12 @@ impl Engine {
             self.journal.ring.iter_mut().for_each(|group| forget(&mut group.moment));
         }
         self.journal.committed = self.journal.committed.max(head.committed.seq);
+        let begins = head.consistent && !self.journal.durable_says_consistent();
         self.journal.durable = Some(head);
+        if begins {
+            // What was counted before has gone in any order.
+            self.journal_count_open(self.journal.committed);
+        }
         if self.journal.ring.is_empty() {
             self.journal.hurry = false;
         }

@@ -23,6 +23,7 @@ mod recovery;
 mod reissue;
 mod requests;
 mod segments;
+mod staleness;
 mod stop;
 mod tables;
 

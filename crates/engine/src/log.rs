@@ -139,6 +139,8 @@ pub(crate) struct Log {
     /// Segment (in the order of the log) up to which `clean_upto` has been worked out.
     clean_segment: u64,
     stalled: bool,
+    /// Writers are held back for the bound of staleness.
+    held: bool,
     last_data: Seq,
     proven: Seq,
     prove_at: Option<Nanos>,
@@ -172,12 +174,18 @@ impl Log {
             completion_upto: Seq(0),
             clean_segment: 0,
             stalled: false,
+            held: false,
             last_data: Seq(0),
             proven: Seq(0),
             prove_at: None,
             expected: 0,
             expected_until: Nanos(0),
         }
+    }
+
+    /// Writes wait to enter the log.
+    pub(crate) fn has_writers(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Continues a recovered log: `last` is its last record, `head` the segment that may take more records, with the
@@ -387,9 +395,10 @@ impl Engine {
             return;
         }
         let stalled_before = std::mem::take(&mut self.log.stalled);
+        self.log.held = self.staleness_holds();
         while self.log.batches.len() < BATCHES_IN_FLIGHT_MAX {
             let urgent = !self.log.queue_urgent.is_empty();
-            if !urgent && (self.log.queue.is_empty() || self.log_waits_for_company()) {
+            if !urgent && (self.log.queue.is_empty() || self.log.held || self.log_waits_for_company()) {
                 break;
             }
             let reserved = !urgent && self.segments.free_count() < SEGMENTS_RESERVED;
@@ -487,8 +496,9 @@ impl Engine {
                 && extents <= RECORD_EXTENTS_MAX as usize
                 && slots_used + slots < SEGMENT_SLOTS_MAX
         };
-        let reserved =
-            self.segments.free_count() < SEGMENTS_RESERVED && !self.mutant(Mutation::ForgetsReserve);
+        let reserved = self.segments.free_count() < SEGMENTS_RESERVED
+            && !self.mutant(Mutation::ForgetsReserve)
+            || self.log.held;
         loop {
             // A segment that was opened from the reserve takes no writes, else they would use the reserve up.
             let queue = match (self.log.queue_urgent.is_empty(), reserved) {
@@ -526,6 +536,7 @@ impl Engine {
         };
         let seq = self.log.next_seq;
         self.log.next_seq = seq.next();
+        self.lag.moments.note(seq, self.wall_ns());
         let (index, first_seq) = (head.index, self.segments.get(head.index).first_seq);
         self.log_work_out_clean();
         let mut record = RecordHeader {

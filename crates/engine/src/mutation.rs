@@ -119,6 +119,11 @@ mutations! {
     /// Where each flush is a point it takes along what was issued before its answer.
     PointFlushLate,
 
+    // Staleness.
+
+    /// The bound of staleness counts for nothing.
+    StalenessIgnored,
+
     // Requests.
 
     /// A block that is written in part is put together without keeping other writers out.

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use forebay_nbd::Address;
-use forebay_policy::{Admission, Durability, GroupEnds, OnFull, Order, Ranges, Settings, WritePolicy, time};
+use forebay_policy::{
+    Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Ranges, Settings, WritePolicy, time,
+};
 use serde::{Deserialize, Deserializer};
 
 use crate::volume_name;
@@ -68,6 +70,9 @@ pub struct VolumeConfig {
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled")]
     pub group_ends: Option<GroupEnds>,
+    /// See [`forebay_policy::Settings`].
+    #[serde(default, deserialize_with = "spelled")]
+    pub max_staleness: Option<MaxStaleness>,
     /// Where the journal lies.
     pub journal: Option<String>,
     /// See [`forebay_policy::Settings`].

@@ -25,10 +25,17 @@ pub struct Surroundings {
     pub endurance_bytes_a_day: u64,
     /// Sources of criticality that are missing.
     pub criticality_missing: Vec<String>,
+    /// How often it lagged behind by how much.
+    pub staleness: BTreeMap<String, u64>,
     /// Where the volume is offered.
     pub exports: Vec<String>,
     /// Since the volume began to start.
     pub uptime: Duration,
+}
+
+/// Age of the oldest write that the backing lacks.
+pub fn staleness_seconds(s: &Status, wall_ns: u64) -> f64 {
+    s.oldest_missing_ns.map_or(0, |oldest| wall_ns.saturating_sub(oldest)) as f64 / 1e9
 }
 
 /// The status of a volume, from the engine's figures and what is around it.
@@ -47,7 +54,6 @@ pub fn volume_status(
         Some(State::Stopping | State::Stopped) => VolumeState::Stopping,
     };
     let complete = s.dirty_bytes == 0 && state != VolumeState::Starting;
-    let age_ns = s.oldest_missing_ns.map_or(0, |oldest| wall_ns.saturating_sub(oldest));
     VolumeStatus {
         name: plan.name.clone(),
         state,
@@ -57,7 +63,7 @@ pub fn volume_status(
         cached_bytes: s.cached_bytes,
         dirty_bytes: s.dirty_bytes,
         staleness_bytes: s.missing_bytes,
-        staleness_seconds: age_ns as f64 / 1e9,
+        staleness_seconds: staleness_seconds(s, wall_ns),
         recovery_point: match s.oldest_missing_ns {
             _ if complete => Some(rfc3339(wall_ns)),
             None if s.backing_consistent => Some(rfc3339(wall_ns)),
@@ -96,6 +102,9 @@ pub fn volume_status(
         points: s.points,
         backing_point: s.backing_point,
         group_ends: settings.group_ends.to_string(),
+        max_staleness: settings.max_staleness.to_string(),
+        holds: s.holds,
+        staleness_histogram: around.staleness,
         writes_admitted: s.writes_admitted,
         writes_bypassed: s.writes_bypassed,
         writes_reissued: s.reasons.get(AdmissionReason::Reissued),
@@ -163,6 +172,7 @@ mod tests {
             ranges: String::new(),
             endurance_bytes_a_day: 0,
             criticality_missing: Vec::new(),
+            staleness: BTreeMap::new(),
             exports: Vec::new(),
             uptime: Duration::from_secs(5),
         };

@@ -16,6 +16,7 @@ mod plan;
 mod resident;
 mod served;
 mod service_manager;
+mod staleness_histogram;
 mod stop;
 mod tracking;
 mod trouble;

@@ -175,6 +175,7 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
         volume.group_bytes = args.group_size.or(volume.group_bytes);
         volume.group_age_ms = args.group_age.or(volume.group_age_ms);
         volume.group_ends = args.group_ends.or(volume.group_ends);
+        volume.max_staleness = args.max_staleness.or(volume.max_staleness);
         volume.admission = args.admission.or(volume.admission);
         volume.on_full = args.on_full.or(volume.on_full);
         volume.durability = args.durability.or(volume.durability);
@@ -263,6 +264,7 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
             order: v.order.unwrap_or(defaults.order),
             group_bytes: v.group_bytes.unwrap_or(defaults.group_bytes),
             group_age_ms: v.group_age_ms.unwrap_or(defaults.group_age_ms),
+            max_staleness: v.max_staleness.unwrap_or(defaults.max_staleness),
             group_ends: v.group_ends.unwrap_or(defaults.group_ends),
             admission: v.admission.unwrap_or(defaults.admission),
             on_full: v.on_full.unwrap_or(defaults.on_full),

@@ -17,11 +17,17 @@ use forebay_policy::UnknownSetting;
 
 use crate::cli::{Failure, Outcome};
 use crate::failure::{from_fuse, from_host};
-use crate::figures::{Surroundings, volume_status};
+use crate::figures::{Surroundings, staleness_seconds, volume_status};
 use crate::plan::VolumePlan;
+use crate::staleness_histogram::StalenessHistogram;
 use crate::tracking::{Link, RatedVolume, TrackedVolume, Tracking};
 use crate::trouble::Trouble;
 use forebay_policy::size;
+
+/// Nanoseconds since 1970.
+fn wall_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+}
 
 /// How often a client that waits for a flush hears how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
@@ -53,6 +59,7 @@ pub struct Served {
     nbd: Mutex<Vec<String>>,
     /// What was told of its devices.
     trouble: Mutex<Trouble>,
+    staleness: Mutex<StalenessHistogram>,
     recorders: Recorders,
     started: Instant,
 }
@@ -96,6 +103,7 @@ impl Served {
             device: Mutex::default(),
             nbd: Mutex::default(),
             trouble: Mutex::default(),
+            staleness: Mutex::default(),
             recorders,
             started,
             plan,
@@ -319,6 +327,7 @@ impl Served {
     /// Logs what its devices have failed since the last time.
     pub fn look_for_trouble(&self) {
         let figures = self.handle.status();
+        hold(&self.staleness).count(staleness_seconds(&figures, wall_ns()));
         hold(&self.trouble).look(self.name(), &figures, &self.recorders.failures());
     }
 
@@ -326,7 +335,7 @@ impl Served {
     pub fn status(&self) -> VolumeStatus {
         let figures = self.handle.status();
         let settings = self.handle.settings();
-        let wall_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+        let wall_ns = wall_ns();
         let device = hold(&self.device).as_ref().map(|d| d.display().to_string());
         let attached = device.is_some();
         let criticality_missing = match self.plan.critical {
@@ -341,6 +350,7 @@ impl Served {
             criticality_missing,
             endurance_bytes_a_day: self.handle.endurance_bytes_a_day(),
             ranges: self.handle.ranges().to_string(),
+            staleness: hold(&self.staleness).cumulative(),
             exports: self.exports(),
             uptime: self.started.elapsed(),
         };

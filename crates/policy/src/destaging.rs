@@ -2,6 +2,8 @@
 
 use crate::priority::NONCRITICAL_BESIDE_CRITICAL;
 
+use crate::{EDGE_PERCENT, HARDER_PERCENT};
+
 /// What the chooser may look at.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pressure {
@@ -17,7 +19,9 @@ pub struct Pressure {
     pub oldest_dirty_s: u64,
     /// The stock of free segments is low, and what would be freed next is dirty.
     pub tail_dirty: bool,
-    /// A writer waits for room, a command waits for everything to be destaged, or the cache is failing.
+    /// How much of the bound of staleness is used up, in percent; 0 without one.
+    pub staleness_percent: u64,
+    /// A writer waits for room, a command waits for everything to be destaged, the cache is failing, or the bound of staleness is near.
     pub urgent: bool,
     /// Nothing new enters the log as dirty (write-through), so that waiting for overwrites gains nothing.
     pub draining: bool,
@@ -51,6 +55,20 @@ impl Pressure {
         if self.urgent {
             return DESTAGE_RUNS_MAX;
         }
+        // Up to the bound's edge, harder the nearer it is.
+        let near = match self.staleness_percent {
+            0..HARDER_PERCENT => 0,
+            percent @ HARDER_PERCENT..EDGE_PERCENT => {
+                let (range, most) =
+                    (EDGE_PERCENT - HARDER_PERCENT, (DESTAGE_RUNS_MAX - DESTAGE_RUNS_LEAST) as u64);
+                DESTAGE_RUNS_LEAST + ((percent - HARDER_PERCENT) * most / range) as usize
+            }
+            _ => DESTAGE_RUNS_MAX,
+        };
+        near.max(self.runs_by_fill())
+    }
+
+    fn runs_by_fill(&self) -> usize {
         let used = self.segments - self.segments_free.min(self.segments);
         let dirty_segments = self.blocks_dirty / self.blocks_per_segment.max(1);
         let clean_segments = used.saturating_sub(dirty_segments);
@@ -97,6 +115,12 @@ mod tests {
         );
         assert_eq!(Pressure { oldest_dirty_s: 31, ..at(90) }.runs(), 2);
         assert_eq!(Pressure { urgent: true, ..at(90) }.runs(), DESTAGE_RUNS_MAX);
+        let stale = |staleness_percent| Pressure { staleness_percent, ..at(90) }.runs();
+        let near: Vec<usize> = (0..200).map(stale).collect();
+        assert!(
+            near.is_sorted() && near[49] == 0 && near[50] == 4 && near[90] == DESTAGE_RUNS_MAX,
+            "{near:?}"
+        );
         let runs: Vec<usize> = (0..=50).rev().map(|free| at(free).runs()).collect();
         assert!(runs.is_sorted() && runs[0] >= 4, "{runs:?}");
         assert_eq!(at(0).runs(), DESTAGE_RUNS_MAX);

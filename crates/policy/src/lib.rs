@@ -10,6 +10,7 @@ mod ranges;
 mod replacement;
 mod settings;
 pub mod size;
+mod staleness;
 pub mod time;
 
 pub use admission::{
@@ -25,3 +26,4 @@ pub use priority::{
 pub use ranges::{RANGES_MAX, Ranges};
 pub use replacement::{List, Replacement, Verdict};
 pub use settings::{Durability, GroupEnds, OnFull, Order, Settings, UnknownSetting, WritePolicy};
+pub use staleness::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, Staleness};

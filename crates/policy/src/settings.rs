@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Admission;
+use crate::{Admission, MaxStaleness};
 
 /// A setting's name or value that is not known; `allowed` lists what is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,6 +134,8 @@ pub struct Settings {
     pub group_age_ms: u64,
     /// Where groups may end under `journaled`.
     pub group_ends: GroupEnds,
+    /// How far the backing may lag behind.
+    pub max_staleness: MaxStaleness,
     /// Which writes enter the cache.
     pub admission: Admission,
     /// What happens when the log is full.
@@ -157,6 +159,7 @@ impl Default for Settings {
             group_bytes: 16 << 20,
             group_age_ms: 5000,
             group_ends: GroupEnds::Anywhere,
+            max_staleness: MaxStaleness::None,
             admission: Admission::All,
             on_full: OnFull::Wait,
             durability: Durability::Write,
@@ -172,6 +175,7 @@ impl Settings {
         "group-size",
         "group-age",
         "group-ends",
+        "max-staleness",
         "admission",
         "on-full",
         "durability",
@@ -202,6 +206,7 @@ impl Settings {
             "group-size" => self.group_bytes = Self::group_bytes(value)?,
             "group-age" => self.group_age_ms = understood(value, crate::time::parse_ms(value))?,
             "group-ends" => self.group_ends = GroupEnds::from_str(value)?,
+            "max-staleness" => self.max_staleness = MaxStaleness::from_str(value)?,
             "admission" | "admit" => self.admission = Admission::from_str(value)?,
             "on-full" => self.on_full = OnFull::from_str(value)?,
             "durability" => self.durability = Durability::from_str(value)?,

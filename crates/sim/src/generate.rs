@@ -3,7 +3,7 @@
 use forebay_block::Criticality;
 use forebay_emulate::{Kind, Settings as Emulation};
 use forebay_engine::Role;
-use forebay_policy::{Admission, Durability, GroupEnds, OnFull, Order, Settings, WritePolicy};
+use forebay_policy::{Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Settings, WritePolicy};
 
 use crate::fault::{Damage, Effect, Fault, OpKind, Rot};
 use crate::media::Survival;
@@ -13,6 +13,7 @@ use crate::random::Random;
 mod exchange;
 mod hints;
 mod points;
+mod staleness;
 mod theme;
 
 pub use theme::Theme;
@@ -139,6 +140,7 @@ pub fn plan(seed: u64, options: Options) -> Plan {
     choose_order(&mut plan, options);
     choose_place_of_journal(&mut plan);
     points::declare(&mut plan, options);
+    staleness::bound(&mut plan, options);
     hints::hint(&mut plan, options);
     plan
 }
@@ -233,6 +235,7 @@ fn settings(random: &mut Random) -> Settings {
         group_bytes: Settings::default().group_bytes,
         group_age_ms: Settings::default().group_age_ms,
         group_ends: GroupEnds::Anywhere,
+        max_staleness: MaxStaleness::None,
         admission: if random.percent(75) { Admission::All } else { Admission::Sync },
         on_full: if random.percent(65) { OnFull::Wait } else { OnFull::Bypass },
         durability: if random.percent(60) { Durability::Write } else { Durability::Flush },

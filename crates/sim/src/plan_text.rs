@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use forebay_block::Criticality;
 use forebay_engine::Role;
-use forebay_policy::{GroupEnds, Order, Settings, WritePolicy};
+use forebay_policy::{GroupEnds, MaxStaleness, Order, Settings, WritePolicy};
 use thiserror::Error;
 
 use crate::fault::{Effect, OpKind, Rot};
@@ -50,8 +50,12 @@ fn settings_text(s: &Settings) -> String {
         GroupEnds::Anywhere => String::new(),
         ends => format!(" group-ends={ends}"),
     };
+    let bound = match s.max_staleness {
+        MaxStaleness::None => String::new(),
+        bound => format!(" max-staleness={bound}"),
+    };
     format!(
-        "write-policy={}{order}{groups}{ends} admission={} on-full={} durability={}",
+        "write-policy={}{order}{groups}{ends}{bound} admission={} on-full={} durability={}",
         s.write_policy, s.admission, s.on_full, s.durability
     )
 }

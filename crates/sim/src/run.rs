@@ -125,9 +125,11 @@ impl Simulator {
             End::CrashAfter(steps, _) => steps,
             _ => u64::MAX,
         };
+        let healthy = round.faults.is_empty() && !world.decays && world.backing.emulated.is_none();
         let random = Random::derived(round.schedule, 3);
         let mut script =
             Script { life: Life::new(world, make(params), round.settings, random, crash_at), healed: false };
+        script.life.healthy = healthy;
         let outcome = script.live(round);
         let outcome = match (&opinion, &script.life.recovered) {
             (Some(verifier), Some(Ok(recovery))) => second_opinion::compare(verifier, recovery).and(outcome),
@@ -281,6 +283,7 @@ impl<S: Subject> Script<'_, S> {
             End::CrashSettled(_) => {
                 self.drain(0)?;
                 self.settle()?;
+                self.life.let_lag_grow()?;
                 self.consistent_again()
             }
             // A crash at the start comes before there is a life.

@@ -2,6 +2,7 @@
 
 use forebay_block::Nanos;
 use forebay_engine::{Effect, Engine, Event, State};
+use forebay_policy::Staleness;
 
 /// The engine, or a toy with the same front that the simulator's own tests use.
 pub trait Subject {
@@ -15,6 +16,10 @@ pub trait Subject {
     fn state(&self, now: Nanos) -> Option<State>;
     /// Whether it says, by [`Engine::status`], that the backing alone is consistent (P4).
     fn backing_is_consistent(&self) -> bool;
+    /// How far the backing lags behind, by [`Engine::status`].
+    fn staleness(&self, _now: Nanos) -> Staleness {
+        Staleness::default()
+    }
     /// Whether it knows policies under which it is to say so.
     fn knows_order(&self) -> bool {
         true
@@ -40,5 +45,9 @@ impl Subject for Engine {
 
     fn backing_is_consistent(&self) -> bool {
         Self::backing_is_consistent(self)
+    }
+
+    fn staleness(&self, now: Nanos) -> Staleness {
+        Self::staleness(self, now)
     }
 }

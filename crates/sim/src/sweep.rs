@@ -156,6 +156,7 @@ pub fn combinations() -> Vec<Settings> {
                             group_bytes: 16 * 4096,
                             group_age_ms: 5,
                             group_ends: forebay_policy::GroupEnds::default(),
+                            max_staleness: forebay_policy::MaxStaleness::None,
                             admission,
                             on_full: *on_full,
                             durability: *durability,

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
 use forebay_nbd::Address;
-use forebay_policy::{Admission, Durability, GroupEnds, OnFull, Order, Ranges, Settings, WritePolicy, time};
+use forebay_policy::{
+    Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Ranges, Settings, WritePolicy, time,
+};
 
 use crate::cli::Outcome;
 use crate::daemon;
@@ -80,6 +82,11 @@ pub struct Args {
     /// backing moves only from one declared point (forebay mark) to the next [default: anywhere]
     #[arg(long, value_name = "CHOICE", value_parser = choice!(GroupEnds))]
     pub group_ends: Option<GroupEnds>,
+
+    /// How far the backing may lag behind: a time (5s) or a size (64M). Near it destaging is hurried, at its edge writers are held
+    /// back [default: none]
+    #[arg(long, value_name = "TIME|SIZE")]
+    pub max_staleness: Option<MaxStaleness>,
 
     /// Where the journal for --write-policy journaled lies: a file or block device on the backing's side, which shares its
     /// fate, or `none` [default: a file beside a backing file, or the room behind the volume's end on a device]

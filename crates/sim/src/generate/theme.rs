@@ -32,6 +32,8 @@ pub enum Theme {
     Consistent,
     /// Consistency points, where the backing moves in groups.
     Points,
+    /// A backing that must not lag far behind.
+    Stale,
     /// Hints of who waits for what, most of them lies.
     Hinted,
 }
@@ -116,6 +118,11 @@ impl Manner {
                 self.reads_percent = self.reads_percent.min(20);
                 self.busy = true;
                 self.settings.write_policy = WritePolicy::WriteBack;
+            }
+            Theme::Stale => {
+                self.settings.write_policy = WritePolicy::WriteBack;
+                self.reads_percent = self.reads_percent.min(20);
+                (self.faulty, self.decaying) = (false, false);
             }
             Theme::Consistent | Theme::Points => {
                 self.settings.write_policy = WritePolicy::WriteBack;

@@ -21,6 +21,7 @@ const COPIES: &[Theme] = &[Theme::Copies];
 const FAILING: &[Theme] = &[Theme::Failing];
 const DECAYING: &[Theme] = &[Theme::Decaying];
 const CONSISTENT: &[Theme] = &[Theme::Consistent];
+const STALE: &[Theme] = &[Theme::Stale];
 const POINTS: &[Theme] = &[Theme::Points];
 const HINTED: &[Theme] = &[Theme::Hinted];
 const HINTED_CONSISTENT: &[Theme] = &[Theme::Hinted, Theme::Consistent];
@@ -118,6 +119,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::PointOutlivesGroup
         | M::PointForgetsBypass
         | M::PointFlushLate => (POINTS, 1000),
+        M::StalenessIgnored => (STALE, 200),
         M::ReissueUnlocksBacking | M::ReissueSkipsLog => (HINTED, 200),
         M::QueueForgetsNonCritical => (ANY, 100),
         M::PromotionForgets | M::PromotionStartsTwice => (CROWDED, 400),

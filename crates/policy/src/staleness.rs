@@ -1,0 +1,115 @@
+//! How far the backing may lag behind, and what is done so that it does not lag further (design, section 1: staleness, the RPO).
+//!
+//! ```text
+//!  0 %                50 %                          90 %      100 %
+//!  ├── as always ──────┼── destaged harder and harder ──┼── writers are held back ──►
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::UnknownSetting;
+
+/// What the backing lacks, and with it what would be lost with the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Staleness {
+    /// Bytes.
+    pub bytes: u64,
+    /// Age of the oldest of them, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// The most of it that is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MaxStaleness {
+    /// Anything.
+    #[default]
+    None,
+    /// An age in milliseconds, at least [`MaxStaleness::AGE_MS_MIN`].
+    Age(u64),
+    /// Bytes, at least [`MaxStaleness::BYTES_MIN`].
+    Bytes(u64),
+}
+
+/// From here on, in percent of the bound, destaging does not wait for anything to gain.
+pub const HARDER_PERCENT: u64 = 50;
+/// From here on writers are held back.
+pub const EDGE_PERCENT: u64 = 90;
+/// Writers that are held back go on after so long without any progress of the backing, in milliseconds: a backing that fails is
+/// hidden as long as the cache has room (P9).
+pub const HOLD_MS_MAX: u64 = 1000;
+
+impl MaxStaleness {
+    /// The shortest age: what a flush of a slow disk takes should be far less.
+    pub const AGE_MS_MIN: u64 = 10;
+    /// The fewest bytes: a record on its way.
+    pub const BYTES_MIN: u64 = 64 << 10;
+
+    /// How much of the bound is used up, in percent; 0 without a bound.
+    pub fn percent(self, now: Staleness) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Age(bound) => now.age_ms.saturating_mul(100) / bound.max(1),
+            Self::Bytes(bound) => now.bytes.saturating_mul(100) / bound.max(1),
+        }
+    }
+}
+
+impl fmt::Display for MaxStaleness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Age(ms) => f.write_str(&crate::time::show_ms(*ms)),
+            Self::Bytes(bytes) => write!(f, "{bytes}"),
+        }
+    }
+}
+
+impl FromStr for MaxStaleness {
+    type Err = UnknownSetting;
+
+    /// A time with its unit, a size, or `none`. What could be both (`5m`) is a time.
+    fn from_str(text: &str) -> Result<Self, UnknownSetting> {
+        let bound = match (crate::time::parse_ms(text), crate::size::parse(text)) {
+            _ if text == "none" => Some(Self::None),
+            (Ok(ms), _) => (ms >= Self::AGE_MS_MIN).then_some(Self::Age(ms)),
+            (_, Ok(bytes)) => (bytes >= Self::BYTES_MIN).then_some(Self::Bytes(bytes)),
+            _ => None,
+        };
+        let allowed = "none, the times from 10ms and the sizes from 64K".to_owned();
+        bound.ok_or_else(|| UnknownSetting { given: text.to_owned(), allowed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn times_and_sizes_are_told_apart() {
+        let read = |text: &str| text.parse::<MaxStaleness>();
+        assert_eq!(read("5s"), Ok(MaxStaleness::Age(5000)));
+        assert_eq!(read("5m"), Ok(MaxStaleness::Age(300_000)));
+        assert_eq!(read("5M"), Ok(MaxStaleness::Bytes(5 << 20)));
+        assert_eq!(read("none"), Ok(MaxStaleness::None));
+        for text in ["", "5", "4K", "1ms", "much"] {
+            assert!(read(text).unwrap_err().to_string().contains("10ms"), "{text}");
+        }
+    }
+
+    proptest! {
+        /// What is shown is read again, and more staleness never counts for less.
+        #[test]
+        fn bounds_are_shown_as_they_are_read(ms in 10u64..1 << 40, bytes in 1u64 << 16..1 << 50, a: u64, b: u64) {
+            for bound in [MaxStaleness::None, MaxStaleness::Age(ms), MaxStaleness::Bytes(bytes)] {
+                prop_assert_eq!(bound.to_string().parse(), Ok(bound));
+                let at = |n| bound.percent(Staleness { bytes: n, age_ms: n });
+                prop_assert!(at(a.min(b)) <= at(a.max(b)));
+                prop_assert_eq!(at(0), 0);
+            }
+            prop_assert!(MaxStaleness::Age(ms).percent(Staleness { age_ms: ms, bytes: 0 }) == 100);
+        }
+    }
+}
