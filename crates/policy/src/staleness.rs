@@ -109,7 +109,7 @@ mod tests {
                 prop_assert!(at(a.min(b)) <= at(a.max(b)));
                 prop_assert_eq!(at(0), 0);
             }
-            prop_assert!(MaxStaleness::Age(ms).percent(Staleness { age_ms: ms, bytes: 0 }) == 100);
+            prop_assert_eq!(MaxStaleness::Age(ms).percent(Staleness { age_ms: ms, bytes: 0 }), 100);
         }
     }
 }
