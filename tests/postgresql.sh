@@ -8,41 +8,7 @@ CLIENT=$ROOT/tests/clients/postgresql_commits.py
 
 need python3 mkfs.ext4 e2fsck losetup setpriv
 need_block_devices
-BIN=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)
-[[ -x $BIN/postgres && -x $BIN/pgbench && -x $BIN/pg_amcheck ]] || skip "PostgreSQL is not installed"
-id postgres >/dev/null 2>&1 || skip "there is no user postgres"
-
-DATA=$MOUNT/data
-SOCKETS=$DIR/sockets
-install -d -o postgres "$SOCKETS"
-POSTGRES=
-
-as_postgres() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }
-psql() { as_postgres "$BIN/psql" -h "$SOCKETS" -qAtX -v ON_ERROR_STOP=1 "$@"; }
-
-# A session of its own, so that every process of it can be found.
-start_postgres() {
-    setsid setpriv --reuid postgres --regid postgres --init-groups "$BIN/postgres" -D "$DATA" \
-        -k "$SOCKETS" -c listen_addresses= >>"$DIR/postgres.log" 2>&1 </dev/null &
-    POSTGRES=$!
-    OWN+=("$POSTGRES")
-    await "$PATIENCE" postgres_answers && ! ended "$POSTGRES" || fail "PostgreSQL does not start: $(tail "$DIR/postgres.log" | cut -c 1-200)"
-}
-
-postgres_answers() { ended "$POSTGRES" || "$BIN/pg_isready" -q -h "$SOCKETS"; }
-
-no_session() { ! pgrep -s "$POSTGRES" >/dev/null; }
-
-# Ends it in the way that its state allows; its disk may be gone.
-end_postgres() {
-    kill "-$1" "$POSTGRES" 2>/dev/null || true
-    if ! await 20 no_session; then
-        pkill -KILL -s "$POSTGRES" || true
-        await 20 no_session || fail "processes of PostgreSQL cannot be killed: $(pgrep -a -s "$POSTGRES")"
-    fi
-    wait "$POSTGRES" 2>/dev/null || true
-    OWN=()
-}
+source "$ROOT/tests/harness-postgresql.sh"
 
 check_postgres() {
     local there
@@ -65,9 +31,7 @@ start_volume
 mkfs.ext4 -q "$DEVICE"
 mkdir "$MOUNT"
 mount "$DEVICE" "$MOUNT"
-install -d -o postgres "$DATA"
-as_postgres "$BIN/initdb" -D "$DATA" --data-checksums -A trust -U postgres >initdb.out 2>&1 || fail "initdb: $(cat initdb.out)"
-cat >>"$DATA/postgresql.conf" <<'CONF'
+init_postgres <<'CONF'
 shared_buffers = 32MB
 max_wal_size = 48MB
 min_wal_size = 32MB
@@ -76,7 +40,7 @@ restart_after_crash = off
 CONF
 # PostgreSQL does not make its configuration durable, and the kill will take what the kernel has not written.
 sync -f "$MOUNT"
-start_postgres
+start_postgres || postgres_does_not_start
 as_postgres "$BIN/pgbench" -h "$SOCKETS" -i -q -s 1 postgres >pgbench.out 2>&1 || fail "pgbench: $(cat pgbench.out)"
 psql -c "CREATE EXTENSION amcheck"
 
@@ -102,7 +66,7 @@ for ((cycle = 1; cycle <= CYCLES; cycle++)); do
     choose_database_flags
     start_volume "${FLAGS[@]}"
     check_file_system
-    start_postgres
+    start_postgres || postgres_does_not_start
     check_postgres
 done
 
@@ -115,7 +79,7 @@ await "$PATIENCE" ended "$DAEMON" || fail "the daemon stays after its only volum
 DAEMON=
 DEVICE=$(losetup -f --show backing)
 check_file_system
-start_postgres
+start_postgres || postgres_does_not_start
 check_postgres
 end_postgres TERM
 umount "$MOUNT"
