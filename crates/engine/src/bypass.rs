@@ -201,6 +201,14 @@ impl Engine {
             || self.drops.recalled_upto(range) > clean
     }
 
+    /// Whether one more bypass may begin that ends with a supersede record.
+    pub(crate) fn supersede_has_room(&mut self) -> bool {
+        let promised = self.requests.parts.values().filter(|part| part.supersedes).count();
+        let has_room = promised < self.log_room_for_supersedes();
+        self.requests.supersede_waits |= !has_room;
+        has_room
+    }
+
     /// The current slots of a range, found by whichever is shorter, the range or the index.
     pub(crate) fn current_in(
         &self,

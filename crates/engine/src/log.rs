@@ -368,6 +368,15 @@ impl Engine {
                 || self.log.head.as_ref().is_some_and(|h| h.offset < self.layout.segment_bytes / 2))
     }
 
+    /// Supersede records that find room in a log that is full of writes: half of a segment, the one of the reserve that is not
+    /// kept for moving the tail. Whoever waits for such a record holds its blocks, which the tail may need (P7).
+    pub(crate) fn log_room_for_supersedes(&self) -> usize {
+        match self.segments.free_count() >= SEGMENTS_RESERVED {
+            true => (self.layout.segment_bytes / self.layout.align / 2) as usize,
+            false => 0,
+        }
+    }
+
     /// Whether a record in flight speaks of `block`.
     pub(crate) fn log_has_in_flight(&self, block: BlockNo) -> bool {
         let speaks = |e: &Extent| e.block <= block && block.0 < e.block.0 + u64::from(e.count);
@@ -782,7 +791,7 @@ impl Engine {
             if let Some(claim) = self.log.claims.pop_front() {
                 self.log.durable_clean_upto = self.log.durable_clean_upto.max(claim.clean_upto);
                 // What waited for this to be durable may go on: the next set, and bypasses.
-                self.requests.retry |= self.order.bypass_waits();
+                self.requests.retry |= self.order.bypass_waits() || self.requests.supersede_waits;
                 self.destage_look_again();
                 self.reclaim_retire_below(claim.tail);
             }

@@ -99,6 +99,8 @@ pub(crate) struct Part {
     pub(crate) reissuable: bool,
     /// A request is known to wait for it, or nothing is known.
     pub(crate) critical: bool,
+    /// It is a bypass that ends with a supersede record, and holds its blocks until then.
+    pub(crate) supersedes: bool,
     /// The newest record that it depends on: as things were when it arrived.
     pub(crate) after: Seq,
     /// Failed flushes of the backing when it was written there.
@@ -146,6 +148,8 @@ pub(crate) struct Requests {
     pub(crate) landings: BTreeMap<PartKey, BlockRange>,
     /// Locks were released, or the failure moved on: waiting parts may start.
     pub(crate) retry: bool,
+    /// A bypass waits until the log has room for its supersede record, or it needs none any more.
+    pub(crate) supersede_waits: bool,
     flushes: Vec<Flush>,
     next_part: u64,
 }
@@ -310,6 +314,7 @@ impl Engine {
                 || self.settings.durability == Durability::Write,
             reissuable: self.settings.write_policy != WritePolicy::WriteThrough,
             critical: way.critical,
+            supersedes: false,
             after: self.order_dependence(),
             losses: 0,
             state: PartState::Waiting,
@@ -339,6 +344,7 @@ impl Engine {
     pub(crate) fn requests_start_waiting(&mut self) {
         if std::mem::take(&mut self.requests.retry) {
             self.order.forget_bypass_waits();
+            self.requests.supersede_waits = false;
             let mut at = 0;
             while let Some(key) = self.requests.waiting.get(at).copied() {
                 if self.must_wait_for(key, at) || !self.try_start(key) {
@@ -400,8 +406,15 @@ impl Engine {
                 return true;
             }
         }
-        if bypass && !self.order_allows(key, after, range) || !self.locks.try_take(range, hold) {
+        let supersedes = bypass && !self.failure.latched() && self.needs_supersede(range);
+        if supersedes && !self.supersede_has_room()
+            || bypass && !self.order_allows(key, after, range)
+            || !self.locks.try_take(range, hold)
+        {
             return false;
+        }
+        if let Some(part) = self.requests.parts.get_mut(&key) {
+            part.supersedes = supersedes;
         }
         if whole {
             self.part_assemble(key)
