@@ -1,5 +1,5 @@
 //! What an application can tell Forebay: that the calling thread works for a request, so that whatever it writes and waits for is
-//! awaited; and that its data is whole at this moment ([`mark`]).
+//! awaited; and that its data is whole at this moment (`mark`).
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
