@@ -342,7 +342,9 @@ impl Engine {
     }
 
     pub(crate) fn requests_start_waiting(&mut self) {
-        if std::mem::take(&mut self.requests.retry) {
+        // Segments become free when their last reader has gone, too.
+        let room = self.requests.supersede_waits && self.log_room_for_supersedes() > 0;
+        if std::mem::take(&mut self.requests.retry) || room {
             self.order.forget_bypass_waits();
             self.requests.supersede_waits = false;
             let mut at = 0;
