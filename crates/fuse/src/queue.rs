@@ -80,6 +80,7 @@ impl Queue {
     fn set_up_in(directory: PathBuf, limits: &QueueLimits) -> (Self, QueueSetup) {
         let mut queue = Self { directory, before: Vec::new(), refused: Vec::new() };
         queue.set("max_sectors_kb", &(limits.request_bytes_max >> 10).to_string());
+        queue.set_requests_anew(limits.requests_max);
         let reserved = limits.reserve && queue.set("scheduler", SCHEDULER);
         if reserved {
             queue.set("iosched/low_latency", "0");
@@ -91,9 +92,26 @@ impl Queue {
         if queue.directory.join("wbt_lat_usec").exists() {
             queue.set("wbt_lat_usec", if reserved { "0" } else { THROTTLE_DEFAULT });
         }
-        queue.set("nr_requests", &limits.requests_max.to_string());
+        // A scheduler has slots of its own.
+        let _ = fs::write(queue.directory.join("nr_requests"), limits.requests_max.to_string());
         let setup = QueueSetup { reserved, refused: queue.refused.clone() };
         (queue, setup)
+    }
+
+    /// Sets the number of slots of a queue without a scheduler. What a former user has set there goes on counting while another
+    /// number is shown, and only a change takes it away.
+    fn set_requests_anew(&mut self, requests: u32) {
+        let path = self.directory.join("nr_requests");
+        let before = fs::read_to_string(&path);
+        let scheduler = self.directory.join("scheduler");
+        if scheduler.exists() {
+            let _ = fs::write(scheduler, SCHEDULER_DEFAULT);
+        }
+        let _ = fs::write(&path, (requests / 2).to_string());
+        match fs::write(&path, requests.to_string()).and(before) {
+            Ok(before) => self.before.push(("nr_requests", before.trim().to_owned())),
+            Err(e) => self.refused.push(format!("nr_requests={requests}: {e}")),
+        }
     }
 
     /// Writes `value`, unless it is there already; false, with the reason noted, if the kernel does not take it.
