@@ -437,7 +437,10 @@ impl Engine {
         let recorded = self.order_recorded() >= progress;
         if !recorded {
             match self.log.claim_of_clean(progress) {
-                _ if self.failure.latched() => self.journal.hurry(),
+                _ if self.failure.latched() => {
+                    self.journal.hurry();
+                    self.journal_step();
+                }
                 Some(seq) => self.log_want_durable(seq),
                 None => self.log_tick(true),
             }
