@@ -178,20 +178,19 @@ impl Journal {
     ) -> Result<(), HostError> {
         loop {
             const DOING: &str = "bringing the backing to a consistent state";
-            let step = replay.step();
+            let (on_journal, op) = match replay.step() {
+                Step::End => return Ok(()),
+                Step::Backing(op) => (false, op),
+                Step::Journal(op) => (true, op),
+            };
             let mut attempt = |wait: u64| {
                 thread::sleep(Duration::from_millis(wait));
-                match &step {
-                    Step::End => Ok(None),
-                    Step::Backing(op) => bench.run(backing, DOING, op.clone()),
-                    Step::Journal(op) => self.run(bench, backing, DOING, op.clone()),
+                match on_journal {
+                    true => self.run(bench, backing, DOING, op.clone()),
+                    false => bench.run(backing, DOING, op.clone()),
                 }
             };
-            let waits = match &step {
-                Step::End => return Ok(()),
-                Step::Backing(DeviceOp::Flush) | Step::Journal(DeviceOp::Flush) => &[],
-                Step::Backing(_) | Step::Journal(_) => &REPLAY_WAITS_MS[..],
-            };
+            let waits = if matches!(op, DeviceOp::Flush) { &[][..] } else { &REPLAY_WAITS_MS[..] };
             let read = waits.iter().fold(attempt(0), |outcome, wait| outcome.or_else(|_| attempt(*wait)))?;
             let done = replay.done(read.as_ref());
             done.map_err(|error| HostError::JournalDamaged { journal: self.name.clone(), error })?;
