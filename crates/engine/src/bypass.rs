@@ -172,8 +172,10 @@ impl Engine {
             return;
         };
         let (range, asked, class) = (part.range, part.durable, part.class());
+        // Nobody waits for such a write, but whoever flushes would wait for the flush of the backing that it needed.
+        let unawaited = class == Class::Background && matches!(part.payload, Payload::Data { .. });
         // What comes after it in the order of writes must not outlive it.
-        let durable = asked || self.needs_supersede(range) || self.order.keeps_versions();
+        let durable = asked || unawaited || self.needs_supersede(range) || self.order.keeps_versions();
         let volatile = self.mutant(Mutation::BypassesVolatile);
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;

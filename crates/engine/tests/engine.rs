@@ -96,6 +96,28 @@ fn a_reissued_write_that_waits_for_the_backing_never_goes_there() {
     w.assert_backing_complete();
 }
 
+/// Who flushes waits for what is awaited, and not for what the backing keeps of writes that nobody waits for.
+#[test]
+fn a_flush_does_not_wait_for_the_backing_because_of_writes_that_nobody_waits_for() {
+    let lazy = Settings { durability: Durability::Flush, ..settings() };
+    let mut w = World::new(1, Settings { admission: Admission::Cp, ..lazy }, 64, 8);
+    // The first one covers what a run before may have left.
+    let first = w.submit(Op::Flush);
+    w.run_until_answered(first).unwrap();
+    for id in (0..4).map(|n| w.write(n * 4096, 4096)).collect::<Vec<_>>() {
+        w.run_until_answered(id).unwrap();
+    }
+    w.submit(Op::Flush);
+    assert_eq!((w.flushes_at_backing(), w.waiting()), (0, 0), "they were made durable as they were written");
+    // Under a policy that does not ask who waits a flush makes up for it.
+    let mut w = World::new(1, Settings { write_policy: WritePolicy::WriteThrough, ..lazy }, 64, 8);
+    let id = w.write(0, 4096);
+    w.run_until_answered(id).unwrap();
+    let flush = w.submit(Op::Flush);
+    assert_eq!((w.flushes_at_backing(), w.waiting()), (1, 1));
+    w.run_until_answered(flush).unwrap();
+}
+
 /// A write that waits for room makes the destaging that makes room one that somebody waits for.
 #[test]
 fn a_writer_that_waits_for_room_hurries_the_destage() {

@@ -273,6 +273,15 @@ impl World {
             .collect()
     }
 
+    /// Flushes of the backing that are under way; nothing ends.
+    pub fn flushes_at_backing(&mut self) -> usize {
+        self.poll();
+        self.ios
+            .iter()
+            .filter(|(_, role, op)| *role == Role::Backing && matches!(op, DeviceOp::Flush))
+            .count()
+    }
+
     /// Ends the operation of the backing that was started first.
     pub fn end_at_backing(&mut self) {
         let at = self.ios.iter().position(|(_, role, _)| *role == Role::Backing).unwrap();
