@@ -1,36 +1,78 @@
 //! What the campaigns of admission share: who is compared, what is known of each, and the page that shows it beside ATC'15.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::time::Duration;
 
-use forebay_device::DeviceSpec;
 use forebay_policy::Admission;
 use serde_json::Value;
 
-use crate::BenchError;
+use crate::Options;
 use crate::plot::Plot;
 use crate::report::{Figures, Table};
+use crate::site::{Emulated, Site};
 
 /// The one that the others are compared with, as in the paper.
 pub(crate) const BASE: Admission = Admission::All;
 
-fn device(text: String) -> Result<DeviceSpec, BenchError> {
-    text.parse().map_err(|e: forebay_device::UnknownDevice| BenchError::Forebay(e.to_string()))
-}
-
 /// The paper's ramdisk, written past the processor's caches.
-pub(crate) fn nvdram(path: &Path) -> Result<DeviceSpec, BenchError> {
-    device(format!("emulate:nvdram:file={},sync=no", path.display()))
-}
-
-/// The paper's disks had 10,000 turns a minute.
-pub(crate) fn disk(path: &Path) -> Result<DeviceSpec, BenchError> {
-    device(format!("emulate:hdd-10k:file={},sync=no", path.display()))
-}
-
+pub(crate) const NVDRAM: &str = "nvdram";
 /// The paper's SSD.
-pub(crate) fn flash(path: &Path) -> Result<DeviceSpec, BenchError> {
-    device(format!("emulate:ssd-sata:file={},sync=no", path.display()))
+pub(crate) const FLASH: &str = "ssd-sata";
+/// The paper's disks had 10,000 turns a minute, and their volatile write cache was turned off (section 7.1).
+pub(crate) const DISK: &str = "hdd-10k,write-cache=no";
+
+/// Who is compared, how often, for how long, and on what.
+pub(crate) struct Contest {
+    pub(crate) contenders: Vec<Contender>,
+    /// Bytes of the cache, from scarce to sufficient; one at least.
+    pub(crate) sizes: Vec<u64>,
+    pub(crate) rounds: u32,
+    pub(crate) warm: Duration,
+    pub(crate) time: Duration,
+    pub(crate) backing: Emulated,
+    with: Vec<(String, String)>,
+}
+
+/// A benchmark's own answers.
+pub(crate) struct Own {
+    pub(crate) admissions: Vec<Admission>,
+    pub(crate) sizes: Vec<u64>,
+    pub(crate) rounds: u32,
+    pub(crate) warm_seconds: u64,
+    pub(crate) seconds: u64,
+}
+
+impl Contest {
+    /// What was asked for, and the benchmark's own answers for the rest.
+    pub(crate) fn new(options: &Options, own: Own) -> Self {
+        let asked = &options.contest;
+        let contender = |admission: &Option<Admission>| admission.map_or(Contender::NO_CACHE, Contender::of);
+        let contenders = match asked.policies.as_slice() {
+            [] => own.admissions.iter().copied().map(Contender::of).chain([Contender::NO_CACHE]).collect(),
+            policies => policies.iter().map(contender).collect(),
+        };
+        let time = Duration::from_secs(options.seconds.unwrap_or(own.seconds));
+        Self {
+            contenders,
+            sizes: if asked.caches.is_empty() { own.sizes } else { asked.caches.clone() },
+            rounds: options.rounds.unwrap_or(own.rounds),
+            warm: Duration::from_secs(own.warm_seconds).min(time),
+            time,
+            backing: Emulated::new(asked.backing_model.as_deref().unwrap_or(DISK)),
+            with: asked.with.clone(),
+        }
+    }
+
+    /// What a contender's volume stands on.
+    pub(crate) fn site(&self, contender: Contender, cache: Emulated, cache_bytes: u64, rules: &str) -> Site {
+        let mut flags = vec![("write-policy".into(), "write-back".into()), ("rules".into(), rules.into())];
+        let admission = contender.admission();
+        if let Some(admission) = admission {
+            flags.push(("admission".into(), admission.to_string()));
+            flags.extend(self.with.iter().cloned());
+        }
+        Site { cache: admission.map(|_| (cache, cache_bytes)), backing: self.backing.clone(), flags }
+    }
 }
 
 /// A way to admit writes, or no cache at all.

@@ -1,16 +1,15 @@
 //! `forebay bench admission-postgresql`: the admission policies under TPC-C on PostgreSQL, in front of a disk, with caches from scarce to
 //! sufficient (ATC'15, section 7.2).
 
-use std::time::Duration;
-
 use forebay_policy::Admission;
 
 use crate::admission::{
-    Contender, Results, Shown, add_figures, breakdown_table, disk, nvdram, over_sizes, per_cached_byte,
-    percentile_ms, waits_table,
+    Contender, Contest, NVDRAM, Own, Results, Shown, add_figures, breakdown_table, over_sizes,
+    per_cached_byte, percentile_ms, waits_table,
 };
-use crate::postgresql::{Load, PostgreSql, Site};
+use crate::postgresql::{Load, PostgreSql};
 use crate::report::{Figures, Report, Table};
+use crate::site::Emulated;
 use crate::{BenchError, Options};
 
 const NAME: &str = "tpcc";
@@ -27,15 +26,11 @@ const SCRIPTS: &[(&str, &str, u32)] = &[
 const CONFIGURATION: &str = "shared_buffers = 48MB\nmin_wal_size = 64MB\nmax_wal_size = 64MB\nwal_keep_size = 0\n\
                              listen_addresses = ''\ncheckpoint_timeout = 30s\nmax_connections = 40\n";
 
-/// Sizes and times.
+/// What is run.
 struct Plan {
     load: Load,
-    /// Bytes of the cache, from scarce to sufficient.
-    sizes: &'static [u64],
-    contenders: Vec<Contender>,
-    rounds: u32,
-    warm: Duration,
-    time: Duration,
+    contest: Contest,
+    cache: Emulated,
 }
 
 impl Plan {
@@ -48,32 +43,26 @@ impl Plan {
             image_bytes,
             configuration: CONFIGURATION,
         };
-        let cached = |policies: &[Admission]| {
-            let mut all: Vec<Contender> = policies.iter().map(|a| Contender::of(*a)).collect();
-            all.push(Contender::NO_CACHE);
-            all
+        let (load, own) = match options.quick {
+            true => {
+                let admissions = vec![Admission::All, Admission::CpPiIoi];
+                let own = Own { admissions, sizes: vec![16 << 20], rounds: 1, warm_seconds: 1, seconds: 2 };
+                (load(1, 4, 384 << 20), own)
+            }
+            false => {
+                let sizes = vec![16 << 20, 48 << 20, 160 << 20, 512 << 20];
+                let own = Own {
+                    admissions: Admission::ALL.to_vec(),
+                    sizes,
+                    rounds: 3,
+                    warm_seconds: 10,
+                    seconds: 40,
+                };
+                (load(10, 24, 1 << 30), own)
+            }
         };
-        let second = Duration::from_secs(1);
-        let own = match options.quick {
-            true => Self {
-                load: load(1, 4, 384 << 20),
-                sizes: &[16 << 20],
-                contenders: cached(&[Admission::All, Admission::CpPiIoi]),
-                rounds: 1,
-                warm: second,
-                time: 2 * second,
-            },
-            false => Self {
-                load: load(10, 24, 1 << 30),
-                sizes: &[16 << 20, 48 << 20, 160 << 20, 512 << 20],
-                contenders: cached(Admission::ALL),
-                rounds: 3,
-                warm: 10 * second,
-                time: 40 * second,
-            },
-        };
-        let time = options.seconds.map_or(own.time, |s| second * u32::try_from(s).unwrap_or(u32::MAX));
-        Self { rounds: options.rounds.unwrap_or(own.rounds), warm: own.warm.min(time), time, ..own }
+        let cache = Emulated::new(options.contest.cache_model.as_deref().unwrap_or(NVDRAM));
+        Self { load, contest: Contest::new(options, own), cache }
     }
 }
 
@@ -89,10 +78,11 @@ pub fn admission_postgresql(options: &Options) -> Result<Report, BenchError> {
     let database = PostgreSql::prepare(&options.scratch, plan.load)?;
     let ranges = database.log_ranges()?;
     let mut results = Results::default();
-    for round in 0..plan.rounds {
-        for size in plan.sizes {
-            for contender in &plan.contenders {
-                let (bare, first) = (*contender == Contender::NO_CACHE, size == &plan.sizes[0]);
+    let contest = &plan.contest;
+    for round in 0..contest.rounds {
+        for (number, size) in contest.sizes.iter().enumerate() {
+            for contender in &contest.contenders {
+                let (bare, first) = (*contender == Contender::NO_CACHE, number == 0);
                 if bare && !first {
                     continue;
                 }
@@ -119,21 +109,17 @@ fn measure(
     contender: Contender,
     (cache_bytes, ranges): (u64, &str),
 ) -> Result<Shown, BenchError> {
-    let mut flags = vec![("write-policy", "write-back".to_owned()), ("rules", "postgresql".to_owned())];
-    if let Some(admission) = contender.admission() {
-        flags.push(("admission", admission.to_string()));
-        if admission == Admission::Range {
-            flags.push(("ranges", ranges.to_owned()));
-        }
+    let mut site = plan.contest.site(contender, plan.cache.clone(), cache_bytes, "postgresql");
+    if contender.admission() == Some(Admission::Range) {
+        site.flags.push(("ranges".to_owned(), ranges.to_owned()));
     }
-    let cache = contender.admission().map(|_| (nvdram as _, cache_bytes));
-    let running = database.serve(&options.forebay, &Site { cache, backing: disk, flags })?;
+    let running = database.serve(&options.forebay, &site)?;
     running.warm_up()?;
-    running.pgbench(plan.warm)?;
+    running.pgbench(plan.contest.warm)?;
     let before = running.daemon.status()?;
-    let transactions = running.pgbench(plan.time)?;
+    let transactions = running.pgbench(plan.contest.time)?;
     let after = running.daemon.status()?;
-    let seconds = plan.time.as_secs_f64().max(1.0);
+    let seconds = plan.contest.time.as_secs_f64().max(1.0);
     let new_orders = transactions.counts.first().copied().unwrap_or_default() as f64;
     Ok(Shown {
         rate: new_orders / seconds * 60.0,
@@ -182,11 +168,11 @@ fn beside_the_paper(figures: &Figures, scarce: u64, middle: u64, sufficient: u64
 }
 
 fn report(results: &Results, plan: &Plan) -> Report {
-    let (sizes, contenders) = (plan.sizes, plan.contenders.as_slice());
+    let (sizes, contenders) = (plan.contest.sizes.as_slice(), plan.contest.contenders.as_slice());
     let mut figures = Figures::new();
     add_figures(&mut figures, results, NAME, sizes, (contenders, "tpmc"));
-    let (scarce, middle, sufficient) =
-        (sizes[0], sizes[sizes.len() / 2], sizes.last().copied().unwrap_or_default());
+    let size = |at: usize| sizes.get(at).copied().unwrap_or_default();
+    let (scarce, middle, sufficient) = (size(0), size(sizes.len() / 2), size(sizes.len().saturating_sub(1)));
     let over = |title: &str, y: &str, figure: fn(&Shown) -> f64| {
         over_sizes(results, (NAME, sizes, contenders), (title, y), figure)
     };
@@ -197,12 +183,14 @@ fn report(results: &Results, plan: &Plan) -> Report {
     Report {
         name: "admission-postgresql",
         title: format!(
-            "Admission policies under TPC-C on PostgreSQL: {} warehouses of a tenth of the standard's rows, {} clients without think time, an \
-             emulated disk of 10,000 rpm, an emulated NV-DRAM cache; {} rounds of {} s, medians",
+            "Admission policies under TPC-C on PostgreSQL: {} warehouses of a tenth of the standard's rows, {} clients without think time, in \
+             front of an emulated {} a cache on an emulated {}; {} rounds of {} s, medians",
             plan.load.warehouses,
             plan.load.clients,
-            plan.rounds,
-            plan.time.as_secs()
+            plan.contest.backing.name(),
+            plan.cache.name(),
+            plan.contest.rounds,
+            plan.contest.time.as_secs()
         ),
         charts: vec![
             (format!("New orders a minute, cache {} MiB (Figure 8)", middle >> 20), bars(|s| s.rate)),

@@ -1,59 +1,60 @@
 //! `forebay bench admission-redis`: the admission policies under YCSB on Redis, in front of a disk, with NV-DRAM and with an SSD as the cache
 //! (ATC'15, section 7.3).
 
-use std::time::Duration;
-
 use forebay_policy::Admission;
 
 use crate::admission::{
-    Contender, Results, Shown, add_figures, breakdown_table, disk, flash, nvdram, percentile_ms, waits_table,
+    Contender, Contest, FLASH, NVDRAM, Own, Results, Shown, add_figures, breakdown_table, percentile_ms,
+    waits_table,
 };
-use crate::postgresql::{Site, SpecOf};
 use crate::redis::{Redis, Requests, missing};
 use crate::report::{Figures, Report, Table};
+use crate::site::Emulated;
 use crate::{BenchError, Options};
 
-/// A load on a kind of cache: its name, the share of updates, how a file becomes the cache.
-type Load = (&'static str, u64, SpecOf);
+/// A load on a kind of cache: its name, the share of updates, the emulated cache.
+type Load = (&'static str, u64, &'static str);
 
 /// YCSB's A and B.
 const LOADS: [Load; 4] =
-    [("ycsb_a", 50, nvdram), ("ycsb_b", 5, nvdram), ("ycsb_a_ssd", 50, flash), ("ycsb_b_ssd", 5, flash)];
+    [("ycsb_a", 50, NVDRAM), ("ycsb_b", 5, NVDRAM), ("ycsb_a_ssd", 50, FLASH), ("ycsb_b_ssd", 5, FLASH)];
 
-/// Sizes and times.
+/// What is run.
 struct Plan {
-    loads: &'static [Load],
+    loads: Vec<Load>,
+    /// Instead of the loads' own.
+    cache: Option<Emulated>,
     records: u64,
     clients: u64,
     volume_bytes: u64,
-    cache_bytes: u64,
-    contenders: Vec<Contender>,
-    rounds: u32,
-    warm: Duration,
-    time: Duration,
+    contest: Contest,
 }
 
 impl Plan {
     fn new(options: &Options) -> Self {
-        let second = Duration::from_secs(1);
-        let (admissions, own): (&[Admission], _) = match options.quick {
-            true => (&[Admission::All, Admission::CpPiIoi], (&LOADS[..1], 5000, 4, 16 << 20, 1, second, 2)),
-            false => (Admission::ALL, (&LOADS[..], 100_000, 40, 64 << 20, 3, 10 * second, 40)),
+        let own = |admissions, size, rounds, warm_seconds, seconds| Own {
+            admissions,
+            sizes: vec![size],
+            rounds,
+            warm_seconds,
+            seconds,
         };
-        let (loads, records, clients, cache_bytes, rounds, warm, seconds) = own;
-        let time = second * u32::try_from(options.seconds.unwrap_or(seconds)).unwrap_or(u32::MAX);
         // Which bytes are Redis's log is not known beforehand: its files come and go.
-        let asked = admissions.iter().filter(|a| **a != Admission::Range).map(|a| Contender::of(*a));
+        let asked = Admission::ALL.iter().copied().filter(|a| *a != Admission::Range).collect();
+        let (loads, records, clients, own) = match options.quick {
+            true => (1, 5000, 4, own(vec![Admission::All, Admission::CpPiIoi], 16 << 20, 1, 1, 2)),
+            false => (LOADS.len(), 100_000, 40, own(asked, 64 << 20, 3, 10, 40)),
+        };
+        let cache = options.contest.cache_model.as_deref().map(Emulated::new);
+        // With one cache for all, a load need not be run again with another.
+        let loads = if cache.is_some() { loads.min(2) } else { loads };
         Self {
-            loads,
+            loads: LOADS.into_iter().take(loads).collect(),
+            cache,
             records,
             clients,
             volume_bytes: if options.quick { 384 << 20 } else { 1 << 30 },
-            cache_bytes,
-            contenders: asked.chain([Contender::NO_CACHE]).collect(),
-            rounds: options.rounds.unwrap_or(rounds),
-            warm: warm.min(time),
-            time,
+            contest: Contest::new(options, own),
         }
     }
 }
@@ -68,18 +69,24 @@ pub fn admission_redis(options: &Options) -> Result<Report, BenchError> {
     }
     let plan = Plan::new(options);
     let mut results = Results::default();
-    for round in 0..plan.rounds {
-        for load in plan.loads {
-            for contender in &plan.contenders {
-                let shown = measure(options, &plan, *contender, load)?;
+    let contest = &plan.contest;
+    for round in 0..contest.rounds {
+        for (load, size) in plan.loads.iter().flat_map(|l| contest.sizes.iter().map(move |s| (l, *s))) {
+            for contender in &contest.contenders {
+                let bare = *contender == Contender::NO_CACHE;
+                if bare && Some(&size) != contest.sizes.first() {
+                    continue;
+                }
+                let size = if bare { 0 } else { size };
+                let shown = measure(options, &plan, *contender, (load, size))?;
                 eprintln!(
-                    "round {}: {}, {}: {:.0} requests a second",
+                    "round {}: {}, cache {} MiB, {}: {:.0} requests a second",
                     round + 1,
                     load.0,
+                    size >> 20,
                     contender.label(),
                     shown.rate
                 );
-                let size = if *contender == Contender::NO_CACHE { 0 } else { plan.cache_bytes };
                 results.add(load.0, size, *contender, shown);
             }
         }
@@ -91,21 +98,19 @@ fn measure(
     options: &Options,
     plan: &Plan,
     contender: Contender,
-    (_, updates_percent, cache): &Load,
+    ((_, updates_percent, cache), cache_bytes): (&Load, u64),
 ) -> Result<Shown, BenchError> {
-    let mut flags = vec![("write-policy", "write-back".to_owned()), ("rules", "redis".to_owned())];
-    flags.extend(contender.admission().map(|admission| ("admission", admission.to_string())));
-    let cache = contender.admission().map(|_| (*cache, plan.cache_bytes));
-    let site = Site { cache, backing: disk, flags };
+    let cache = plan.cache.clone().unwrap_or_else(|| Emulated::new(*cache));
+    let site = plan.contest.site(contender, cache, cache_bytes, "redis");
     let redis = Redis::serve(&options.forebay, &options.scratch, plan.volume_bytes, &site)?;
     let requests =
         Requests { records: plan.records, clients: plan.clients, updates_percent: *updates_percent };
     redis.load(&requests)?;
-    redis.ask(&requests, plan.warm)?;
+    redis.ask(&requests, plan.contest.warm)?;
     let before = redis.daemon.status()?;
-    let answers = redis.ask(&requests, plan.time)?;
+    let answers = redis.ask(&requests, plan.contest.time)?;
     let after = redis.daemon.status()?;
-    let seconds = plan.time.as_secs_f64().max(1.0);
+    let seconds = plan.contest.time.as_secs_f64().max(1.0);
     Ok(Shown {
         rate: answers.latencies_us.len() as f64 / seconds,
         tail_ms: [9900, 9990, 9999].map(|p| percentile_ms(&answers.latencies_us, p)),
@@ -131,9 +136,9 @@ const PAPER: [(&str, &str, &str, &str); 8] = [
 
 fn beside_the_paper(figures: &Figures, plan: &Plan) -> Table {
     let contender = Contender::of(Admission::CpPiIoi).name();
+    let size = plan.contest.sizes.last().copied().unwrap_or_default();
     let line = |(load, ending, what, paper): (&str, &str, &str, &str)| {
-        let here =
-            figures.get(&format!("{load}_cache_{}_mib_{contender}_{ending}", plan.cache_bytes >> 20))?;
+        let here = figures.get(&format!("{load}_cache_{}_mib_{contender}_{ending}", size >> 20))?;
         Some([load, what, &format!("{here:.2}"), paper].map(str::to_owned).to_vec())
     };
     let columns = ["cp+pi+ioi against all", "", "here", "ATC'15"].map(str::to_owned).to_vec();
@@ -152,9 +157,10 @@ const PAPER_TAILS: [(&str, Admission, &str); 6] = [
 
 fn tails(results: &Results, plan: &Plan) -> Table {
     let mut lines = Vec::new();
-    for (load, ..) in plan.loads {
-        for contender in &plan.contenders {
-            let tail = |n: usize| results.median(load, plan.cache_bytes, *contender, |s| s.tail_ms[n]);
+    let size = plan.contest.sizes.last().copied().unwrap_or_default();
+    for (load, ..) in &plan.loads {
+        for contender in &plan.contest.contenders {
+            let tail = |n: usize| results.median(load, size, *contender, |s| s.tail_ms[n]);
             let (Some(p99), Some(p99_9), Some(p99_99)) = (tail(0), tail(1), tail(2)) else { continue };
             let paper = PAPER_TAILS.iter().find(|(l, a, _)| l == load && Some(*a) == contender.admission());
             let mut line = vec![(*load).to_owned(), contender.label().to_owned()];
@@ -168,33 +174,33 @@ fn tails(results: &Results, plan: &Plan) -> Table {
 }
 
 fn report(results: &Results, plan: &Plan) -> Report {
-    let contenders = plan.contenders.as_slice();
+    let (sizes, contenders) = (plan.contest.sizes.as_slice(), plan.contest.contenders.as_slice());
+    let size = sizes.last().copied().unwrap_or_default();
     let mut figures = Figures::new();
     let (mut charts, mut tables) = (Vec::new(), Vec::new());
-    for (load, ..) in plan.loads {
-        add_figures(&mut figures, results, load, &[plan.cache_bytes], (contenders, "requests_per_second"));
-        let bar = |c: &Contender| {
-            Some((c.label().to_owned(), results.median(load, plan.cache_bytes, *c, |s| s.rate)?))
-        };
+    for (load, ..) in &plan.loads {
+        add_figures(&mut figures, results, load, sizes, (contenders, "requests_per_second"));
+        let bar = |c: &Contender| Some((c.label().to_owned(), results.median(load, size, *c, |s| s.rate)?));
         charts.push((
             format!("{load}: requests a second (Figure 9)"),
             contenders.iter().filter_map(bar).collect(),
         ));
-        tables.push(waits_table(results, load, plan.cache_bytes, contenders));
-        tables.push(breakdown_table(results, load, plan.cache_bytes, false));
+        tables.push(waits_table(results, load, size, contenders));
+        tables.push(breakdown_table(results, load, size, false));
     }
     tables.insert(0, tails(results, plan));
     tables.insert(0, beside_the_paper(&figures, plan));
     Report {
         name: "admission-redis",
         title: format!(
-            "Admission policies under YCSB on Redis, its log synced at each command, snapshots each 5 s: {} records of 1 KB, {} clients, an \
-             emulated disk of 10,000 rpm, a cache of {} MiB on emulated NV-DRAM or SSD; {} rounds of {} s, medians",
+            "Admission policies under YCSB on Redis, its log synced at each command, snapshots each 5 s: {} records of 1 KB, {} clients, in \
+             front of an emulated {} a cache of {} MiB on emulated NV-DRAM or SSD; {} rounds of {} s, medians",
             plan.records,
             plan.clients,
-            plan.cache_bytes >> 20,
-            plan.rounds,
-            plan.time.as_secs()
+            plan.contest.backing.name(),
+            size >> 20,
+            plan.contest.rounds,
+            plan.contest.time.as_secs()
         ),
         figures,
         charts,

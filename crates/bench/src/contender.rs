@@ -12,13 +12,14 @@ pub(crate) struct Contender {
 
 impl Contender {
     /// Names and values of the flags of `forebay serve`.
-    pub(crate) fn flags(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn flags(&self) -> Vec<(String, String)> {
         let settings = &self.settings;
-        vec![
+        let flags = [
             ("write-policy", settings.write_policy.to_string()),
             ("order", settings.order.to_string()),
             ("group-size", settings.group_bytes.to_string()),
-        ]
+        ];
+        flags.map(|(key, value)| (key.to_owned(), value)).to_vec()
     }
 }
 

@@ -29,7 +29,7 @@ impl Daemon {
         cache: Option<&DeviceSpec>,
         backing: &DeviceSpec,
         fuse: bool,
-        settings: &[(&str, String)],
+        settings: &[(String, String)],
     ) -> Result<Self, BenchError> {
         let (nbd, control) = (scratch.join("nbd.sock"), scratch.join("control.sock"));
         let mut command = Command::new(forebay);

@@ -24,6 +24,7 @@ mod postgresql;
 mod redis;
 mod report;
 mod run;
+mod site;
 mod store;
 pub mod tune;
 mod volume;
@@ -34,10 +35,12 @@ pub use function::{BadFunction, FORMS, Function, number};
 pub use plot::Plot;
 pub use policies::policies;
 pub use report::{Figures, Report, Table};
+pub use site::check_model;
 pub use volume::volume;
 
 use std::path::PathBuf;
 
+use forebay_policy::Admission;
 use thiserror::Error;
 
 /// How a benchmark is to be run.
@@ -51,8 +54,25 @@ pub struct Options {
     pub rounds: Option<u32>,
     /// Seconds that each measurement of an application takes, instead of the benchmark's own.
     pub seconds: Option<u64>,
+    /// What campaigns of admission compare, and on what.
+    pub contest: Contest,
     /// The `forebay` binary that is started as the daemon.
     pub forebay: PathBuf,
+}
+
+/// What campaigns of admission compare, and on what, instead of what each compares by itself.
+#[derive(Clone, Debug, Default)]
+pub struct Contest {
+    /// The policies, `None` for no cache at all; empty: the benchmark's own.
+    pub policies: Vec<Option<Admission>>,
+    /// Sizes of the cache in bytes; empty: the benchmark's own.
+    pub caches: Vec<u64>,
+    /// The emulated cache, as `ssd-sata,plp=no`.
+    pub cache_model: Option<String>,
+    /// The emulated backing, as `hdd-10k,write-cache=no`.
+    pub backing_model: Option<String>,
+    /// Further flags of `forebay serve`, for all who have a cache.
+    pub with: Vec<(String, String)>,
 }
 
 /// Why a benchmark gave no figures.

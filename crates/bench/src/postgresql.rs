@@ -7,15 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay_device::DeviceSpec;
-use forebay_host::{FormatOptions, format};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::BenchError;
 use crate::contender::Contender;
 use crate::daemon::Daemon;
 use crate::mounted::{self, Mounted, call, path};
-use crate::run::{Outcome, Staleness, backing_spec, cache_spec, journal_spec};
+use crate::run::{BACKING as ROUGH_BACKING, CACHE, Outcome, Staleness, journal_spec};
+use crate::site::{Emulated, Site};
 
 /// Longest wait for PostgreSQL to start or stop.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,18 +34,6 @@ pub(crate) struct Load {
     pub(crate) image_bytes: u64,
     /// Lines of `postgresql.conf`.
     pub(crate) configuration: &'static str,
-}
-
-/// How a file becomes a device.
-pub(crate) type SpecOf = fn(&Path) -> Result<DeviceSpec, BenchError>;
-
-/// What the database's volume stands on.
-pub(crate) struct Site {
-    /// The cache and its size; `None`: the backing as it is.
-    pub(crate) cache: Option<(SpecOf, u64)>,
-    pub(crate) backing: SpecOf,
-    /// Flags of `forebay serve`.
-    pub(crate) flags: Vec<(&'static str, String)>,
 }
 
 /// The load of `policies`: a rough TPC-C, in front of a cache of about 80% of what the database has after its load.
@@ -172,8 +159,9 @@ impl PostgreSql {
         time: Duration,
     ) -> Result<Outcome, BenchError> {
         let mut flags = contender.flags();
-        flags.push(("journal", journal_spec(&self.dir.join(BACKING))?.to_string()));
-        let site = Site { cache: Some((cache_spec, ROUGH_CACHE_BYTES)), backing: backing_spec, flags };
+        flags.push(("journal".to_owned(), journal_spec(&self.dir.join(BACKING))?.to_string()));
+        let (cache, backing) = (Emulated::new(CACHE), Emulated::new(ROUGH_BACKING));
+        let site = Site { cache: Some((cache, ROUGH_CACHE_BYTES)), backing, flags };
         let running = self.serve(forebay, &site)?;
         running.pgbench(warm)?;
         let per_second = running.pgbench(time)?.per_second;
@@ -191,31 +179,11 @@ impl PostgreSql {
 
     /// Starts the server on a copy of the image, on a volume of its own.
     pub(crate) fn serve(&self, forebay: &Path, site: &Site) -> Result<Running<'_>, BenchError> {
-        let (cache, backing) = (self.dir.join("pg-cache"), self.dir.join(BACKING));
-        let label = self.dir.join(format!("{BACKING}{}", forebay_host::LABEL_SUFFIX));
-        for old in [&cache, &backing, &label, &backing.with_extension("log")] {
-            // It is there from the second time on.
-            let _ = fs::remove_file(old);
-        }
+        let backing = self.dir.join(BACKING);
+        // It is there from the second time on.
+        let _ = fs::remove_file(&backing);
         call("cp", &["--sparse=always", path(&self.image)?, path(&backing)?])?;
-        let backing_device = (site.backing)(&backing)?;
-        let mut cache_device = None;
-        if let Some((spec_of, bytes)) = site.cache {
-            cache_device = Some(spec_of(&cache)?);
-            let options = FormatOptions {
-                cache: DeviceSpec::Path(cache),
-                backing: DeviceSpec::Path(backing),
-                cache_bytes: Some(bytes),
-                backing_bytes: None,
-                volume_bytes: None,
-                align: None,
-                force: false,
-            };
-            format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
-        }
-        let cache = cache_device.as_ref();
-        let mut daemon = Daemon::start(forebay, &self.dir, cache, &backing_device, true, &site.flags)?;
-        let device = daemon.attach()?;
+        let (daemon, device) = site.serve(forebay, &backing)?;
         let mounted = Mounted::new(path(&device)?, &self.mount(), false)?;
         let server = Server::start(self)?;
         Ok(Running { database: self, _server: server, _mounted: mounted, daemon })

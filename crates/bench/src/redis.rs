@@ -9,14 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_device::DeviceSpec;
-use forebay_host::{FormatOptions, format};
-
 use crate::BenchError;
 use crate::daemon::Daemon;
 use crate::dice::{Dice, Zipf};
 use crate::mounted::{self, Mounted, call, path};
-use crate::postgresql::Site;
+use crate::site::Site;
 
 /// The paper's records have 1 KB.
 const RECORD_BYTES: usize = 1024;
@@ -61,32 +58,11 @@ pub(crate) fn missing() -> Option<String> {
 impl Redis {
     /// Starts it on a fresh volume of `bytes` in `dir`.
     pub(crate) fn serve(forebay: &Path, dir: &Path, bytes: u64, site: &Site) -> Result<Self, BenchError> {
-        let (cache, backing) = (dir.join("redis-cache"), dir.join("redis-backing"));
-        let label = dir.join(format!("redis-backing{}", forebay_host::LABEL_SUFFIX));
-        for old in [&cache, &backing, &label] {
-            // It is there from the second time on.
-            let _ = fs::remove_file(old);
-        }
+        let backing = dir.join("redis-backing");
         let made = |e| BenchError::system(format!("make {}", backing.display()), e);
+        // Created, it is empty: one of before is gone.
         fs::File::create(&backing).and_then(|f| f.set_len(bytes)).map_err(made)?;
-        let backing_device = (site.backing)(&backing)?;
-        let mut cache_device = None;
-        if let Some((spec_of, cache_bytes)) = site.cache {
-            cache_device = Some(spec_of(&cache)?);
-            let options = FormatOptions {
-                cache: DeviceSpec::Path(cache),
-                backing: DeviceSpec::Path(backing.clone()),
-                cache_bytes: Some(cache_bytes),
-                backing_bytes: None,
-                volume_bytes: None,
-                align: None,
-                force: false,
-            };
-            format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
-        }
-        let mut daemon =
-            Daemon::start(forebay, dir, cache_device.as_ref(), &backing_device, true, &site.flags)?;
-        let device = daemon.attach()?;
+        let (daemon, device) = site.serve(forebay, &backing)?;
         call("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", path(&device)?])?;
         let mount = dir.join("mnt");
         let mounted = Mounted::new(path(&device)?, &mount, false)?;

@@ -15,14 +15,13 @@ use crate::BenchError;
 use crate::dice::Dice;
 use crate::file_system::FileSystem;
 use crate::loads::Kind;
+use crate::site::Emulated;
 use crate::store::{BLOCK_BYTES, Store};
 
 /// A store behind a network, with about 2 ms for an access as in Figure 1 of the paper; data survives the death of the process only.
-const BACKING: &str = "emulate:remote:file=";
-const BACKING_SETTINGS: &str = ",sync=no,latency=2ms,latency-p99=5ms";
+pub(crate) const BACKING: &str = "remote,latency=2ms,latency-p99=5ms";
 /// The paper's cache was an SSD behind PCIe.
-const CACHE: &str = "emulate:ssd-nvme:file=";
-const CACHE_SETTINGS: &str = ",sync=no";
+pub(crate) const CACHE: &str = "ssd-nvme";
 /// How often staleness is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -61,24 +60,9 @@ pub(crate) struct Staleness {
     pub(crate) bytes_max: f64,
 }
 
-fn spec(kind: &str, path: &Path, settings: &str) -> Result<DeviceSpec, BenchError> {
-    let text = format!("{kind}{}{settings}", path.display());
-    text.parse().map_err(|e: forebay_device::UnknownDevice| BenchError::Forebay(e.to_string()))
-}
-
-/// A file as the emulated backing.
-pub(crate) fn backing_spec(path: &Path) -> Result<DeviceSpec, BenchError> {
-    spec(BACKING, path, BACKING_SETTINGS)
-}
-
-/// A file as the emulated cache.
-pub(crate) fn cache_spec(path: &Path) -> Result<DeviceSpec, BenchError> {
-    spec(CACHE, path, CACHE_SETTINGS)
-}
-
 /// A file for the journal on the backing's side: an export of its own of a store that is like the backing.
 pub(crate) fn journal_spec(backing: &Path) -> Result<DeviceSpec, BenchError> {
-    backing_spec(&backing.with_extension("log"))
+    Emulated::new(BACKING).at(&backing.with_extension("log"))
 }
 
 fn forebay(error: impl std::fmt::Display) -> BenchError {
@@ -111,7 +95,11 @@ fn open(dir: &Path, volume_bytes: u64, cache_bytes: u64, settings: Settings) -> 
         force: false,
     };
     format(&options, &mut |_, _| {}).map_err(forebay)?;
-    let mut config = VolumeConfig::new("bench", Some(cache_spec(&cache)?), backing_spec(&backing)?);
+    let mut config = VolumeConfig::new(
+        "bench",
+        Some(Emulated::new(CACHE).at(&cache)?),
+        Emulated::new(BACKING).at(&backing)?,
+    );
     config.settings = settings;
     config.journal = JournalChoice::At(journal_spec(&backing)?);
     Volume::open(config).map_err(forebay)

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use forebay_bench::{BenchError, Options};
+use forebay_bench::{BenchError, Contest, Options};
 use forebay_control::FailureKind;
+use forebay_policy::Admission;
 
 use crate::cli::{Failure, Outcome};
 use crate::output::print;
@@ -43,9 +44,48 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
 
+    /// Admission policies to compare in the admission benchmarks, `none` for no cache [default: all of them]
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = policy)]
+    policies: Vec<OrNone>,
+
+    /// Sizes of the cache in the admission benchmarks [default: the benchmark's own]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = forebay_policy::size::parse)]
+    caches: Vec<u64>,
+
+    /// The emulated cache of the admission benchmarks, as `ssd-sata` or `nvdram,latency=1us`
+    #[arg(long, value_name = "KIND[,KEY=VALUE]", value_parser = model)]
+    cache_model: Option<String>,
+
+    /// The emulated backing of the admission benchmarks, as `hdd-7k2` or `hdd-10k,write-cache=yes`
+    #[arg(long, value_name = "KIND[,KEY=VALUE]", value_parser = model)]
+    backing_model: Option<String>,
+
+    /// A further flag of `forebay serve` for all in the admission benchmarks who have a cache, as `on-full=bypass`; may be given again
+    #[arg(long, value_name = "FLAG=VALUE", value_parser = pair)]
+    with: Vec<(String, String)>,
+
     /// Where to work and to leave the report
     #[arg(long, value_name = "DIR", default_value = "forebay-bench")]
     out: PathBuf,
+}
+
+/// An admission policy, or no cache.
+type OrNone = Option<Admission>;
+
+fn policy(text: &str) -> Result<OrNone, String> {
+    match text {
+        "none" => Ok(None),
+        _ => text.parse().map(Some).map_err(|e: forebay_policy::UnknownSetting| e.to_string()),
+    }
+}
+
+fn model(text: &str) -> Result<String, String> {
+    forebay_bench::check_model(text).map(|()| text.to_owned()).map_err(|e| e.to_string())
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (flag, value) = text.split_once('=').ok_or("expected FLAG=VALUE")?;
+    Ok((flag.to_owned(), value.to_owned()))
 }
 
 fn failed(e: &BenchError) -> Failure {
@@ -64,6 +104,13 @@ pub fn run(args: Args) -> Outcome {
         quick: args.quick,
         rounds: args.rounds,
         seconds: args.seconds,
+        contest: Contest {
+            policies: args.policies,
+            caches: args.caches,
+            cache_model: args.cache_model,
+            backing_model: args.backing_model,
+            with: args.with,
+        },
         scratch: scratch.clone(),
         forebay,
     };

@@ -1,0 +1,102 @@
+//! What an application's volume stands on: emulated devices in files of the scratch directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use forebay_device::DeviceSpec;
+use forebay_host::{FormatOptions, format};
+
+use crate::BenchError;
+use crate::daemon::Daemon;
+
+/// An emulated device: its kind, and parameters if it is not as the kind is, `hdd-10k,write-cache=no`. It is not synced, so that what is measured is the
+/// model's time and not that of the disk below.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Emulated(String);
+
+impl Emulated {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// As people call it.
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// It, with this file as its medium.
+    pub(crate) fn at(&self, file: &Path) -> Result<DeviceSpec, BenchError> {
+        let (kind, parameters) =
+            self.0.split_once(',').map_or((self.0.as_str(), None), |(k, p)| (k, Some(p)));
+        let mut text = format!("emulate:{kind}:file={},sync=no", file.display());
+        if let Some(parameters) = parameters {
+            text = format!("{text},{parameters}");
+        }
+        text.parse().map_err(|e: forebay_device::UnknownDevice| BenchError::Forebay(e.to_string()))
+    }
+}
+
+/// Whether this names an emulated device, as [`crate::Contest`] has them.
+///
+/// # Errors
+/// If not: what is wrong with it.
+pub fn check_model(text: &str) -> Result<(), BenchError> {
+    Emulated::new(text).at(Path::new("file")).map(drop)
+}
+
+/// What a volume stands on, and how it is set.
+pub(crate) struct Site {
+    /// The cache and its size; `None`: the backing as it is.
+    pub(crate) cache: Option<(Emulated, u64)>,
+    pub(crate) backing: Emulated,
+    /// Flags of `forebay serve`.
+    pub(crate) flags: Vec<(String, String)>,
+}
+
+impl Site {
+    /// A daemon with an attached volume on the file `backing`, and the volume's block device. The cache lies beside it, anew.
+    pub(crate) fn serve(&self, forebay: &Path, backing: &Path) -> Result<(Daemon, PathBuf), BenchError> {
+        let cache_file = backing.with_extension("cache");
+        let mut label = backing.as_os_str().to_owned();
+        label.push(forebay_host::LABEL_SUFFIX);
+        for old in [cache_file.as_path(), Path::new(&label), &backing.with_extension("log")] {
+            // It is there from the second time on.
+            let _ = fs::remove_file(old);
+        }
+        let mut cache = None;
+        if let Some((model, bytes)) = &self.cache {
+            cache = Some(model.at(&cache_file)?);
+            let options = FormatOptions {
+                cache: DeviceSpec::Path(cache_file),
+                backing: DeviceSpec::Path(backing.to_owned()),
+                cache_bytes: Some(*bytes),
+                backing_bytes: None,
+                volume_bytes: None,
+                align: None,
+                force: false,
+            };
+            format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
+        }
+        let scratch = backing.parent().unwrap_or(Path::new("."));
+        let backing = self.backing.at(backing)?;
+        let mut daemon = Daemon::start(forebay, scratch, cache.as_ref(), &backing, true, &self.flags)?;
+        let device = daemon.attach()?;
+        Ok((daemon, device))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_of_a_model_stand_behind_the_file() {
+        let spec = |text: &str| Emulated::new(text).at(Path::new("/f")).map(|spec| spec.to_string());
+        assert_eq!(spec("hdd-10k").unwrap(), "emulate:hdd-10k:file=/f,sync=no");
+        assert_eq!(
+            spec("hdd-10k,write-cache=no,queue=4").unwrap(),
+            "emulate:hdd-10k:file=/f,sync=no,queue=4,write-cache=no"
+        );
+        assert!(spec("tape").unwrap_err().to_string().contains("tape"));
+    }
+}
