@@ -4,6 +4,7 @@
 //!              ┌─ critical ──────── first in, first out ─┐   which: policy::BackingPriority
 //!  engine.io ──┤        ▲ promoted                       ├──────────► outstanding ──► ended
 //!              └─ non-critical ──── first in, first out ─┘                  │ counts as critical from now on
+//!                 (destaging and bypasses apart)
 //!                       └► withdrawn: a reissued bypass need not go there   ▼ promoted
 //! ```
 //!
@@ -17,7 +18,7 @@
 use std::collections::VecDeque;
 
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp};
-use forebay_policy::{BackingPriority, Priority, Waiting};
+use forebay_policy::{Background, BackingPriority, Priority, Waiting};
 
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Effect, IoId, Role};
@@ -40,11 +41,15 @@ struct Queued {
 pub(crate) struct BackingQueue {
     chooser: BackingPriority,
     critical: VecDeque<Queued>,
-    noncritical: VecDeque<Queued>,
+    /// Non-critical operations: what makes room in the log, and what goes past it.
+    destaging: VecDeque<Queued>,
+    bypasses: VecDeque<Queued>,
     /// What was started, and as what it counts.
     outstanding: Table<IoId, (Priority, IoOwner)>,
     /// Non-critical operations that may be outstanding beside critical ones.
     pub(crate) beside_critical: usize,
+    /// Destaging goes before bypasses.
+    pub(crate) log_fills: bool,
     promoted: u64,
 }
 
@@ -62,9 +67,25 @@ impl BackingQueue {
     pub(crate) fn push(&mut self, id: IoId, op: DeviceOp, priority: Priority, owner: IoOwner) {
         let queued = Queued { id, range: changes(&op), op, owner };
         self.chooser.arrived(priority);
-        match priority {
-            Priority::Critical => self.critical.push_back(queued),
-            Priority::NonCritical => self.noncritical.push_back(queued),
+        match (priority, owner) {
+            (Priority::Critical, _) => self.critical.push_back(queued),
+            (Priority::NonCritical, IoOwner::DestageWrite(_) | IoOwner::DestageFlush) => {
+                self.destaging.push_back(queued)
+            }
+            (Priority::NonCritical, _) => self.bypasses.push_back(queued),
+        }
+    }
+
+    /// Which of the non-critical operations is next.
+    fn background(&mut self) -> Background {
+        // Numbers are given in the order in which operations come.
+        match (self.destaging.front(), self.bypasses.front()) {
+            (Some(destage), Some(bypass)) => {
+                let longer = if destage.id < bypass.id { Background::Destage } else { Background::Bypass };
+                self.chooser.background(longer, self.log_fills)
+            }
+            (Some(_), None) => Background::Destage,
+            (None, _) => Background::Bypass,
         }
     }
 
@@ -75,7 +96,8 @@ impl BackingQueue {
             self.chooser.start(Waiting { critical, noncritical, beside_critical: self.beside_critical })?;
         let queue = match priority {
             Priority::Critical => &mut self.critical,
-            Priority::NonCritical => &mut self.noncritical,
+            Priority::NonCritical if self.background() == Background::Destage => &mut self.destaging,
+            Priority::NonCritical => &mut self.bypasses,
         };
         let Queued { id, op, owner, .. } = queue.pop_front()?;
         self.outstanding.insert(id, (priority, owner));
@@ -91,7 +113,7 @@ impl BackingQueue {
 
     /// Operations that wait: critical, and not.
     pub(crate) fn waiting(&self) -> (usize, usize) {
-        (self.critical.len(), self.noncritical.len())
+        (self.critical.len(), self.destaging.len() + self.bypasses.len())
     }
 
     pub(crate) fn outstanding(&self) -> usize {
@@ -104,7 +126,7 @@ impl BackingQueue {
     }
 
     fn has_noncritical(&self) -> bool {
-        !self.noncritical.is_empty() || self.chooser.outstanding_noncritical() > 0
+        self.waiting().1 > 0 || self.chooser.outstanding_noncritical() > 0
     }
 
     /// Somebody waits for the operations that are `wanted`: they go behind the critical ones that are there already.
@@ -112,24 +134,26 @@ impl BackingQueue {
         if !self.has_noncritical() {
             return;
         }
-        let mut at = 0;
-        while let Some(queued) = self.noncritical.get(at) {
-            if !wanted(queued.owner, queued.range) {
-                at += 1;
-                continue;
+        for queue in [&mut self.destaging, &mut self.bypasses] {
+            let mut at = 0;
+            while let Some(queued) = queue.get(at) {
+                if !wanted(queued.owner, queued.range) {
+                    at += 1;
+                    continue;
+                }
+                let Some(queued) = queue.remove(at) else { break };
+                self.promoted += 1;
+                if planted.is(Mutation::PromotionForgets) {
+                    continue;
+                }
+                if planted.is(Mutation::PromotionStartsTwice) {
+                    let (op, range) = (queued.op.clone(), queued.range);
+                    queue.insert(at, Queued { id: queued.id, op, owner: queued.owner, range });
+                    at += 1;
+                }
+                self.chooser.arrived(Priority::Critical);
+                self.critical.push_back(queued);
             }
-            let Some(queued) = self.noncritical.remove(at) else { break };
-            self.promoted += 1;
-            if planted.is(Mutation::PromotionForgets) {
-                continue;
-            }
-            if planted.is(Mutation::PromotionStartsTwice) {
-                let (op, range) = (queued.op.clone(), queued.range);
-                self.noncritical.insert(at, Queued { id: queued.id, op, owner: queued.owner, range });
-                at += 1;
-            }
-            self.chooser.arrived(Priority::Critical);
-            self.critical.push_back(queued);
         }
         // Of what is outstanding the blocks are not known any more; only whose it is.
         for (priority, owner) in self.outstanding.values_mut() {
@@ -143,7 +167,7 @@ impl BackingQueue {
 
     /// Takes the operation back if it has not been started.
     fn withdraw(&mut self, owner: IoOwner) -> Option<IoId> {
-        for queue in [&mut self.noncritical, &mut self.critical] {
+        for queue in [&mut self.bypasses, &mut self.critical] {
             if let Some(at) = queue.iter().position(|q| q.owner == owner) {
                 return queue.remove(at).map(|q| q.id);
             }
@@ -157,7 +181,9 @@ impl Engine {
     pub(crate) fn backing_start(&mut self) {
         self.backing_lend();
         if self.backing.waiting().1 > 0 {
-            self.backing.beside_critical = self.destage_pressure().runs_beside_critical();
+            let pressure = self.destage_pressure();
+            self.backing.beside_critical = pressure.runs_beside_critical();
+            self.backing.log_fills = pressure.log_fills();
         }
         if self.mutant(Mutation::QueueForgetsNonCritical) && self.backing.waiting().0 == 0 {
             return;

@@ -43,6 +43,11 @@ impl Pressure {
         (self.runs() / RUNS_FOR_EACH_BESIDE_CRITICAL).max(NONCRITICAL_BESIDE_CRITICAL)
     }
 
+    /// Whether the log wants room more than writes that nobody waits for want to be on the backing.
+    pub fn log_fills(&self) -> bool {
+        self.runs() > DESTAGE_RUNS_LEAST
+    }
+
     /// How many runs may be on their way to the backing at once; 0 for none.
     ///
     /// Half full is where destaging starts: the lower half of the log coalesces overwrites, the upper half takes
@@ -125,6 +130,7 @@ mod tests {
         assert!(runs.is_sorted() && runs[0] >= 4, "{runs:?}");
         assert_eq!(at(0).runs(), DESTAGE_RUNS_MAX);
         assert_eq!([90, 50, 0].map(|free| at(free).runs_beside_critical()), [1, 1, 8]);
+        assert_eq!([90, 50, 40].map(|free| at(free).log_fills()), [false, false, true]);
         assert_eq!(Pressure { blocks_dirty: 0, urgent: true, ..at(0) }.runs(), 0);
     }
 }

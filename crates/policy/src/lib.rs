@@ -20,7 +20,7 @@ pub use allowance::Allowance;
 pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Pressure};
 pub use groups::{GroupEnd, OpenGroup};
 pub use priority::{
-    BACKING_SLOTS_MAX, BackingPriority, NONCRITICAL_BESIDE_CRITICAL, NONCRITICAL_ONE_IN,
+    BACKING_SLOTS_MAX, Background, BackingPriority, NONCRITICAL_BESIDE_CRITICAL, NONCRITICAL_ONE_IN,
     NONCRITICAL_SLOTS_MAX, Priority, Waiting,
 };
 pub use ranges::{RANGES_MAX, Ranges};

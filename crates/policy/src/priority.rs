@@ -22,6 +22,18 @@ pub enum Priority {
     NonCritical,
 }
 
+/// While the log fills, and both destaging and bypasses wait, one in so many non-critical starts is a bypass.
+pub const BYPASS_ONE_IN: usize = 8;
+
+/// What kind of non-critical operation it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Background {
+    /// It makes room in the log.
+    Destage,
+    /// A write that no request is known to wait for, on its way past the log.
+    Bypass,
+}
+
 /// What may be started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
@@ -45,6 +57,8 @@ pub struct BackingPriority {
     calm: usize,
     /// Critical starts since the last non-critical one, while such waited and might have started.
     passed_over: usize,
+    /// Destages that were preferred since the last bypass that started.
+    preferred: usize,
 }
 
 impl BackingPriority {
@@ -74,6 +88,22 @@ impl BackingPriority {
                 Some(Priority::NonCritical)
             }
             _ => None,
+        }
+    }
+
+    /// Which of the non-critical operations goes, where both kinds wait: the one that has waited longer, or, while the log fills,
+    /// destaging. Who waits for room in the log waits for it; and a bypass keeps nobody waiting, nor does a hundred of them,
+    /// which would be before a run that empties a whole segment.
+    pub fn background(&mut self, waits_longer: Background, log_fills: bool) -> Background {
+        match log_fills && self.preferred + 1 < BYPASS_ONE_IN {
+            true => {
+                self.preferred += 1;
+                Background::Destage
+            }
+            false => {
+                self.preferred = 0;
+                if log_fills { Background::Bypass } else { waits_longer }
+            }
         }
     }
 
@@ -170,6 +200,17 @@ mod tests {
         assert_eq!(priority.start(waiting(0, 1)), Some(Priority::NonCritical), "the next takes its place");
         priority.ended(Priority::Critical);
         assert_eq!(priority.outstanding(), 1);
+    }
+
+    #[test]
+    fn destaging_goes_first_while_the_log_fills_but_bypasses_are_not_forgotten() {
+        use Background::{Bypass, Destage};
+        let mut priority = BackingPriority::default();
+        assert_eq!([Bypass, Destage].map(|longer| priority.background(longer, false)), [Bypass, Destage]);
+        let started: Vec<_> = (0..2 * BYPASS_ONE_IN).map(|_| priority.background(Bypass, true)).collect();
+        let bypasses: Vec<usize> =
+            started.iter().enumerate().filter(|(_, kind)| **kind == Bypass).map(|(at, _)| at).collect();
+        assert_eq!(bypasses, [BYPASS_ONE_IN - 1, 2 * BYPASS_ONE_IN - 1]);
     }
 
     #[derive(Clone, Copy, Debug)]
