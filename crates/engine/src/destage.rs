@@ -36,6 +36,9 @@ pub(crate) const COLLECT_BLOCKS_HURRIED: usize = 512;
 const FLUSH_AFTER_BLOCKS: usize = 4096;
 /// The same while writers wait for room.
 const FLUSH_AFTER_BLOCKS_HURRIED: usize = 512;
+/// The same in a small log: an eighth of it, or else it would be full before what was written counts as room. No less than so
+/// many blocks share a flush, however small the log is.
+const FLUSH_AFTER_BLOCKS_LEAST: usize = 64;
 /// Runs on their way while groups wait to be destaged, at least.
 const EAGER_RUNS: usize = 4;
 /// First and longest pause after the backing has failed, in milliseconds.
@@ -409,7 +412,9 @@ impl Engine {
     fn destage_flush_if_due(&mut self, allowed: usize) {
         let d = &self.destage;
         let quiet = d.runs.is_empty() && (d.plan.is_empty() || allowed == 0 || d.paused_until.is_some());
-        let enough = if self.log.waits_for_room() { FLUSH_AFTER_BLOCKS_HURRIED } else { FLUSH_AFTER_BLOCKS };
+        let most = if self.log.waits_for_room() { FLUSH_AFTER_BLOCKS_HURRIED } else { FLUSH_AFTER_BLOCKS };
+        let blocks = self.segments.count() * (self.layout.segment_bytes as usize / BLOCK_BYTES as usize);
+        let enough = most.min((blocks / 8).max(FLUSH_AFTER_BLOCKS_LEAST));
         let due = !d.written.is_empty() && (d.written_blocks >= enough || quiet);
         if due && d.flushing.is_none() {
             self.destage.flushing = Some((self.backing_losses(), std::mem::take(&mut self.destage.written)));

@@ -91,11 +91,12 @@ const FUNCTIONS: &[(&str, Wait)] = &[
     ("folio_wait_bit_common", Wait::Buffer),
     ("__filemap_get_folio", Wait::Buffer),
     ("__folio_lock", Wait::Buffer),
-    ("out_of_line_wait_on_bit", Wait::Buffer),
     ("out_of_line_wait_on_bit_lock", Wait::Buffer),
     ("wbt_wait", Wait::Throttle),
     ("blk_mq_get_tag", Wait::Throttle),
     ("rq_qos_wait", Wait::Throttle),
+    // A buffer is waited for by whoever has asked for it to be read or written: the journal's thread for its commit.
+    ("__wait_on_buffer", Wait::Io),
     ("submit_bio_wait", Wait::Io),
     ("blkdev_issue_flush", Wait::Io),
     ("iomap_dio_rw", Wait::Io),
