@@ -317,6 +317,36 @@ impl SignalRing {
 mod tests {
     use super::*;
 
+    /// As `wait_by_stack` of the program: of the functions on a stack the most telling one counts.
+    fn wait_of(stack: &[&str]) -> Option<Wait> {
+        stack.iter().filter_map(|name| FUNCTIONS.iter().find(|(f, _)| f == name)).map(|(_, wait)| *wait).min()
+    }
+
+    /// Stacks of PostgreSQL's and Redis's tasks, as the kernel has them.
+    #[test]
+    fn stacks_say_what_is_waited_for() {
+        let write = "ext4_buffered_write_iter";
+        for (stack, wait) in [
+            // The journal's thread waits for its own commit: nobody else's writes are in its way.
+            (
+                &["out_of_line_wait_on_bit", "__wait_on_buffer", "jbd2_journal_commit_transaction"][..],
+                Wait::Io,
+            ),
+            (&["out_of_line_wait_on_bit_lock", "__lock_buffer", "ext4_mark_inode_dirty"], Wait::Buffer),
+            (&["out_of_line_wait_on_bit", "do_get_write_access", "ext4_reserve_inode_write"], Wait::Journal),
+            (&["__filemap_get_folio", "ext4_da_write_begin", write], Wait::Buffer),
+            (&["blk_mq_get_tag", "ext4_bio_write_folio", "file_write_and_wait_range"], Wait::Throttle),
+            (
+                &["folio_wait_bit_common", "folio_wait_writeback", "__filemap_fdatawait_range"],
+                Wait::Writeback,
+            ),
+            (&["submit_bio_wait", "blkdev_issue_flush", "ext4_sync_file"], Wait::Io),
+        ] {
+            assert_eq!(wait_of(stack), Some(wait), "{stack:?}");
+        }
+        assert_eq!(wait_of(&[write, "vfs_write"]), None);
+    }
+
     #[test]
     fn functions_end_where_the_next_begins() {
         let text = "ffff02 T folio_wait_writeback\nffff00 t other\nffff02 T alias\nffff09 t third\nffff20 d rq_qos_wait\n";
