@@ -34,6 +34,9 @@ fn wrong_usage_is_2_and_names_what_is_allowed() {
         (&["format", "emulate:hdd-10k:file=c,rmp=5400", "--backing", "b"], "hdd-10k has no parameter 'rmp'"),
         (&["status", "--json", "--prometheus"], "cannot be used with"),
         (&["--log", "verbose!", "status"], "--log"),
+        (&["bench", "admission-redis", "--policies", "all,most"], "'most' is not one of all, sync"),
+        (&["bench", "admission-redis", "--cache-model", "tape"], "'tape' is not a kind of device"),
+        (&["bench", "admission-redis", "--with", "on-full"], "expected FLAG=VALUE"),
     ] {
         let (code, error) = fails(args);
         assert_eq!(code, 2, "{args:?}: {error}");
