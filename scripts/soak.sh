@@ -44,6 +44,7 @@ step "small worlds" env FOREBAY_SIM_PATHS="${SOAK_PATHS:-20000}" \
 step "a full cache" env FOREBAY_CACHE_MB="${SOAK_CACHE_MB:-8192}" tests/restart-8g.sh
 step "order at every instant" env N="${SOAK_ORDERED:-100000}" tests/ordered.sh
 step "groups at every instant" env N="${SOAK_ORDERED:-100000}" tests/journaled.sh
+step "losses of the caches of a consistency group" env FOREBAY_INSTANTS="${SOAK_LOSSES:-30}" tests/consistency-group.sh
 step "losses of the cache" env FOREBAY_INSTANTS="${SOAK_LOSSES:-30}" tests/lost-cache.sh
 step "power cuts of the binary" env N="${SOAK_CUTS:-1200}" RUNS="${SOAK_RUNS:-12}" tests/power-cuts.sh
 

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -56,6 +57,13 @@ impl Client {
                 _ => ClientError::Io { path: path.to_owned(), source: e },
             }),
         }
+    }
+
+    /// From here on a daemon that says nothing for so long is given up.
+    pub fn limit(&mut self, silence: Duration) {
+        // No time of zero is asked for, and nothing else can fail.
+        let _ = self.reader.get_ref().set_read_timeout(Some(silence));
+        let _ = self.reader.get_ref().set_write_timeout(Some(silence));
     }
 
     /// Sends a command and waits for its end, however long it takes; `progress` sees each step of a long one.

@@ -18,7 +18,10 @@ mod timestamp;
 pub use client::{Client, ClientError};
 pub use explain::{ExplainRow, Explanation, InheritedRow, WaitRow};
 pub use metrics::prometheus;
-pub use protocol::{Answer, ControlError, FailureKind, Line, Progress, Request, parse_line, parse_request};
+pub use protocol::{
+    Answer, ControlError, FailureKind, GroupState, GroupStep, Line, Progress, Request, parse_line,
+    parse_request,
+};
 pub use server::{CONNECTIONS_MAX, Controller, LINE_BYTES_MAX, Server};
 pub use socket::{BindError, bind};
 pub use status::{Field, Measure, VolumeState, VolumeStatus};

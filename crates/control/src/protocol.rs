@@ -34,6 +34,19 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         label: String,
     },
+    /// A step of a round of a consistency group, from one daemon to another; answered by how the member stands then.
+    Common {
+        /// The volume's name.
+        volume: String,
+        /// Names of the consistency group and its members, which must be those that the member knows.
+        names: String,
+        /// Which round; 0 only asks.
+        round: u64,
+        /// Which run of the member it was begun with.
+        run: u64,
+        /// What is to be done.
+        step: GroupStep,
+    },
     /// Change settings of a running volume: all of them or, if one is not understood, none.
     Set {
         /// The volume's name.
@@ -66,6 +79,59 @@ pub enum Request {
     },
 }
 
+/// A step of a round of a consistency group, in their order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum GroupStep {
+    /// The round begins, and no other goes on.
+    Begin,
+    /// A point that is prepared is committed, or forgotten.
+    Settle {
+        /// Its number.
+        point: u64,
+        /// It is committed.
+        keep: bool,
+    },
+    /// Cut, and acknowledge nothing more for a while.
+    Hold,
+    /// Go on.
+    Release,
+    /// Make the group that ends at the cut durable, and do not apply it.
+    Prepare {
+        /// The point's name.
+        label: String,
+        /// Which backings share the point, as 32 hexadecimal digits.
+        set: String,
+        /// Which of the members this is.
+        member: u32,
+    },
+}
+
+/// How a member of a consistency group stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct GroupState {
+    /// Which run answers.
+    pub run: u64,
+    /// The newest round that it knows.
+    pub round: u64,
+    /// The common point at which its backing is, or 0.
+    pub decided: u64,
+    /// The common point that is prepared, or 0.
+    pub prepared: u64,
+    /// A point should be declared.
+    pub wanted: bool,
+    /// Identity of its backing, as 32 hexadecimal digits.
+    pub backing: String,
+}
+
+impl GroupState {
+    /// Identity of its backing.
+    pub fn backing_id(&self) -> Option<[u8; 16]> {
+        u128::from_str_radix(&self.backing, 16).ok().map(u128::to_le_bytes)
+    }
+}
+
 /// The end of a command that succeeded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -78,6 +144,8 @@ pub enum Answer {
     Device(String),
     /// Numbers of the consistency points, in the order of the volumes that were named.
     Points(Vec<u64>),
+    /// How the member of a consistency group stands.
+    Common(GroupState),
     /// The account that was asked for.
     Explanation(Explanation),
     /// The waits that were asked for.

@@ -171,7 +171,13 @@ described! {
         Counter("forebay_points_total") => points: u64,
         #[doc = "Number of the consistency point at which the backing alone is now, exactly; 0 if it is at none."]
         Gauge("forebay_backing_point") => backing_point: u64,
-        #[doc = "Where groups may end under `journaled`: `anywhere`, at `flushes` or at declared `points`."]
+        #[doc = "The consistency group that the volume is a member of: its name, then those of its members; empty if it is in none."]
+        Label => consistency_group: String,
+        #[doc = "Number of the point of its consistency group at which the backing alone is now, exactly; 0 if it is at none."]
+        Gauge("forebay_common_point") => common_point: u64,
+        #[doc = "Number of the point of its consistency group that is prepared on the backing's side, until all members have it; 0 if there is none."]
+        Gauge("forebay_common_prepared") => common_prepared: u64,
+        #[doc = "Where groups may end under `journaled`: `anywhere`, at `flushes`, at declared `points`, or at points that are `common` to a consistency group."]
         Label => group_ends: String,
         #[doc = "Writes that entered the cache."]
         Counter("forebay_writes_admitted_total") => writes_admitted: u64,

@@ -16,6 +16,7 @@ use forebay_format::record::Consistent;
 use forebay_policy::{Durability, Ranges, Replacement, Settings, WritePolicy};
 
 use crate::bypass::Drops;
+use crate::common::CommonPoints;
 use crate::destage::{Destage, RunKey};
 use crate::failure::Failure;
 use crate::gather::{GatherKey, Gathers};
@@ -92,6 +93,7 @@ pub struct Engine {
     pub(crate) order: Order,
     pub(crate) journal: Journal,
     pub(crate) points: Points,
+    pub(crate) common: CommonPoints,
     pub(crate) lag: Lag,
     pub(crate) reclaim: Reclaim,
     pub(crate) replacement: Replacement,
@@ -135,8 +137,9 @@ impl Engine {
             destage: Destage::default(),
             gathers: Gathers::default(),
             order: Order::new(&params.settings, params.journal.is_some()),
-            journal: Journal::new(params.journal),
+            journal: Journal::new(params.journal, params.prepared),
             points: Points::default(),
+            common: CommonPoints::default(),
             lag: Lag::default(),
             reclaim: Reclaim::default(),
             replacement: Replacement::new(capacity),
@@ -220,6 +223,7 @@ impl Engine {
             self.order_next_wake(),
             self.journal_next_wake(),
             self.staleness_next_wake(),
+            self.common_next_wake(),
         ]
         .into_iter()
         .flatten()
@@ -317,6 +321,7 @@ impl Engine {
                 self.effects.push(Effect::CommandDone { id, result: Ok(()) });
             }
             Command::Mark { label } => self.mark_command(id, label),
+            Command::Common { round, run, step } => self.common_command(id, round, run, step),
             Command::Destage => self.destage_command(id),
             Command::Stop { destage } => self.stop_command(id, destage),
         }
@@ -372,6 +377,9 @@ impl Engine {
             groups_waiting: self.journal.groups() as u64,
             backing_point: if self.backing_is_consistent() { self.journal.point() } else { 0 },
             backing_consistent: self.backing_is_consistent(),
+            common_point: if self.backing_is_consistent() { self.journal.common_state().0 } else { 0 },
+            common_prepared: self.journal.common_state().1,
+            common_wanted: self.common_is_wanted() && self.life == Life::Running && self.common_presses(),
             index_bytes: (self.index.bytes() + self.segments.bytes() + self.replacement.bytes()) as u64,
             index_blocks: self.index.len() as u64,
             requests: self.requests.len() as u64,

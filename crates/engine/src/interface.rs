@@ -2,7 +2,8 @@
 
 use forebay_block::{DeviceOp, DeviceResult, IoError, Op, Origin, Reply, Seq};
 use forebay_format::Layout;
-use forebay_format::journal::Head;
+use forebay_format::common::Common;
+use forebay_format::journal::{Group, Head};
 use forebay_policy::{AdmissionReason, Priority, Ranges, ReasonCounts, Settings, WritePolicy};
 use thiserror::Error;
 
@@ -68,6 +69,8 @@ pub struct Params {
     /// The head of the journal on the backing's side, of this run, durable, with no group left in it; `None` without a journal.
     /// Its ring holds at least twice a segment of the cache.
     pub journal: Option<Head>,
+    /// The group that this head says is prepared and not committed.
+    pub prepared: Option<Group>,
 }
 
 /// What the world tells the engine.
@@ -120,6 +123,16 @@ pub enum Command {
     Mark {
         /// The point's name, at most [`forebay_format::journal::POINT_LABEL_BYTES`] long; what is longer is cut.
         label: String,
+    },
+    /// A step towards a point that the members of a consistency group share. Answered by one [`Effect::CommonDone`] in place of
+    /// [`Effect::CommandDone`].
+    Common {
+        /// Which round: it grows with each, and is the number of the point that it leads to. 0 only asks how things stand.
+        round: u64,
+        /// The run that began the round ([`CommonState::run`]); does not count for [`CommonStep::Begin`].
+        run: u64,
+        /// What is to be done.
+        step: CommonStep,
     },
     /// Destage everything that was acknowledged before this, and make it durable on the backing.
     Destage,
@@ -174,6 +187,13 @@ pub enum Effect {
         /// The point's number: that of the group which ends there.
         result: Result<u64, MarkError>,
     },
+    /// Answer [`Command::Common`].
+    CommonDone {
+        /// The command's name.
+        id: RequestId,
+        /// How things stand then.
+        result: Result<CommonState, CommonError>,
+    },
     /// Recovery has ended; on success the volume serves requests from now on. Exactly once.
     Recovered(Result<RecoveryReport, RecoveryError>),
     /// The cache failed a durable write (P9) and everything in the log is on the backing: record durably, in the
@@ -207,6 +227,68 @@ pub enum MarkError {
     /// The volume stops.
     #[error("the volume is stopping")]
     Stopping,
+    /// It shares its points with others.
+    #[error("the volume is a member of a consistency group, whose points all members declare together")]
+    Member,
+}
+
+/// A step towards a common point, in the order in which a round takes them (`docs/design/consistency.md`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommonStep {
+    /// The round begins: nothing that an earlier one still asks for is done from here on. Answered when none of it is on its
+    /// way.
+    Begin,
+    /// What an earlier round has left prepared is committed, or forgotten. Also ends a round.
+    Settle {
+        /// Number of the point.
+        point: u64,
+        /// Every member has it prepared or decided: it is committed. Else nobody has decided it.
+        keep: bool,
+    },
+    /// Acknowledge what is under way and then nothing more for a while; answered when the point is cut there.
+    Hold,
+    /// All members have cut: go on. Answered well if nothing was acknowledged since.
+    Release,
+    /// Make the group that ends at the cut durable in the journal, and do not apply it.
+    Prepare {
+        /// The point's name.
+        label: String,
+        /// Who shares it; its points do not count.
+        group: Common,
+    },
+}
+
+/// How a member of a consistency group stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommonState {
+    /// Which run answers.
+    pub run: u64,
+    /// The newest round that it knows: the next one has a larger number.
+    pub round: u64,
+    /// The common point at which the backing is, durably; 0 if it is at none.
+    pub decided: u64,
+    /// The common point that is prepared, durably, and not decided; 0 if there is none.
+    pub prepared: u64,
+}
+
+/// Why a step towards a common point was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CommonError {
+    /// No point can be declared.
+    #[error(transparent)]
+    Mark(#[from] MarkError),
+    /// The volume shares its points with nobody.
+    #[error("the volume is no member of a consistency group (group-ends is not common)")]
+    NoMember,
+    /// Another round has begun, or another run.
+    #[error("another round has begun meanwhile")]
+    Overtaken,
+    /// A member took too long.
+    #[error("writers were held back for as long as they may be, and the other members were not ready")]
+    Expired,
+    /// The point that is to be settled is not prepared.
+    #[error("the volume has given the point up meanwhile, and went on without the other members")]
+    GivenUp,
 }
 
 /// What recovery found.
@@ -329,6 +411,12 @@ pub struct Status {
     pub points: u64,
     /// Number of the point at which the backing alone is now, exactly; 0 if it is at none.
     pub backing_point: u64,
+    /// Common point of the consistency group at which the backing is, 0 if it is at none.
+    pub common_point: u64,
+    /// Common point that is prepared on the backing's side and not decided, 0 if there is none.
+    pub common_prepared: u64,
+    /// The members of the consistency group should declare a point soon: the log wants room, or somebody waits.
+    pub common_wanted: bool,
     /// Writes that entered the log.
     pub writes_admitted: u64,
     /// Writes that went to the backing without entering the cache.

@@ -23,6 +23,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, Nanos, Seq};
+use forebay_format::common::Common;
 use forebay_format::journal::{GROUP_ENTRIES_MAX, Group as Descriptor, GroupEntry, Head, Moment};
 use forebay_policy::{GroupEnd, GroupEnds, OpenGroup};
 
@@ -55,6 +56,10 @@ struct InRing {
 enum Phase {
     Writing,
     Flushing,
+    /// The head is to say that it is prepared.
+    Preparing,
+    /// The head says so; whether it is committed is decided by others ([`crate::common`]).
+    Prepared,
     Committing,
 }
 
@@ -78,6 +83,13 @@ struct Group {
     given_up: bool,
 }
 
+impl Group {
+    /// It ends at a point that other volumes share.
+    fn is_common(&self) -> bool {
+        self.point.as_ref().is_some_and(|point| point.common.is_some())
+    }
+}
+
 /// State of the journal.
 #[derive(Default)]
 pub(crate) struct Journal {
@@ -87,6 +99,8 @@ pub(crate) struct Journal {
     writing: Option<Head>,
     /// Writing the head has failed: what is on the medium is not known, and has to be written again.
     uncertain: bool,
+    /// What is on the medium may speak of a group that is prepared although writing that has failed.
+    may_tell: bool,
     ring: VecDeque<InRing>,
     group: Option<Group>,
     /// It is not used any more.
@@ -106,8 +120,20 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    pub(crate) fn new(head: Option<Head>) -> Self {
-        Self { durable: head, ..Self::default() }
+    pub(crate) fn new(head: Option<Head>, prepared: Option<Descriptor>) -> Self {
+        let common = head.as_ref().map(|head| head.common.clone());
+        let group = prepared.map(|descriptor| Group {
+            point: Some(Point::found(&descriptor.moment, common)),
+            descriptor,
+            members: Vec::new(),
+            phase: Phase::Prepared,
+            since: Nanos(0),
+            asked: 0,
+            outstanding: 0,
+            losses: 0,
+            given_up: false,
+        });
+        Self { durable: head, group, ..Self::default() }
     }
 
     /// There is one.
@@ -120,6 +146,12 @@ impl Journal {
         self.durable.as_ref().filter(|head| head.consistent).map(|head| head.committed.seq)
     }
 
+    /// As [`Journal::found`], with a group that is prepared.
+    pub(crate) fn found_prepared(&self) -> Option<Seq> {
+        let prepared = self.group.as_ref().map(|group| group.descriptor.moment.seq);
+        self.found().map(|found| prepared.map_or(found, |prepared| prepared.max(found)))
+    }
+
     /// Everything in records up to this one is in the journal or on the backing.
     pub(crate) fn committed(&self) -> Seq {
         self.committed
@@ -127,12 +159,68 @@ impl Journal {
 
     /// Nothing of the journal is on its way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.group.is_none() && self.writing.is_none()
+        (self.group.is_none() || self.is_prepared()) && self.writing.is_none()
     }
 
     /// No group is left to be done again.
     pub(crate) fn is_empty(&self) -> bool {
-        self.is_idle() && self.ring.is_empty()
+        self.is_idle() && self.group.is_none() && self.ring.is_empty()
+    }
+
+    /// A group rests in the journal until others decide.
+    fn is_prepared(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.phase == Phase::Prepared && !group.given_up)
+    }
+
+    /// Where the group under way ends, or the last one has ended.
+    pub(crate) fn boundary(&self) -> Seq {
+        self.group.as_ref().map_or(self.committed, |group| group.descriptor.moment.seq)
+    }
+
+    /// The common points that are decided and prepared, durably; 0 for none.
+    pub(crate) fn common_state(&self) -> (u64, u64) {
+        let head = self.durable.as_ref().filter(|head| head.consistent);
+        head.map_or((0, 0), |head| (head.common.decided, head.common.prepared))
+    }
+
+    /// A group for a common point is not prepared any more if it is not yet.
+    pub(crate) fn common_overtaken(&mut self) {
+        let begun = |group: &&mut Group| matches!(group.phase, Phase::Writing | Phase::Flushing);
+        if let Some(group) = self.group.as_mut().filter(|group| group.is_common()).filter(begun) {
+            group.given_up = true;
+        }
+    }
+
+    /// Nothing is on its way that changes what is decided or prepared.
+    pub(crate) fn common_is_at_rest(&self) -> bool {
+        let moves = |group: &Group| group.is_common() && !self.is_prepared();
+        self.writing.is_none() && !self.uncertain && !self.group.as_ref().is_some_and(moves)
+    }
+
+    /// The prepared group is committed from now on, or forgotten; false if none ends at this point.
+    pub(crate) fn common_settles(&mut self, point: u64, keep: bool) -> bool {
+        let prepared = self.is_prepared() && self.common_state().1 == point;
+        let Some(group) = self.group.as_mut().filter(|_| prepared) else { return false };
+        match keep {
+            true => group.phase = Phase::Committing,
+            false => group.given_up = true,
+        }
+        true
+    }
+
+    /// What was to become of the point has durably become of it.
+    pub(crate) fn common_is_settled(&self, point: u64) -> bool {
+        self.common_state().1 != point && self.common_is_at_rest()
+    }
+
+    /// The prepared group is committed, and ends at no common point.
+    pub(crate) fn common_goes_alone(&mut self) {
+        if self.is_prepared()
+            && let Some(group) = &mut self.group
+        {
+            (group.point, group.phase) = (None, Phase::Committing);
+            forget(&mut group.descriptor.moment);
+        }
     }
 
     /// What is on the medium says that the backing is consistent.
@@ -159,7 +247,14 @@ impl Journal {
     /// The head on its way says that the group under way is committed.
     fn is_committing(&self) -> bool {
         let heads = self.writing.as_ref().zip(self.durable.as_ref());
-        heads.is_some_and(|(writing, durable)| writing.head != durable.head)
+        heads.is_some_and(|(writing, durable)| {
+            commits(writing, durable) || writing.prepared > durable.prepared
+        })
+    }
+
+    /// A head that may be on the medium speaks of a group that is prepared.
+    pub(crate) fn tells_of_prepared(&self) -> bool {
+        self.may_tell || self.durable.iter().chain(&self.writing).any(Head::has_prepared)
     }
 
     /// Groups are under way or committed that have not been destaged.
@@ -174,19 +269,29 @@ impl Journal {
 
     /// A version comes into the log; `replaces` is the one that was current, if it is dirty.
     pub(crate) fn version_added(&mut self, now: Nanos, replaces: Option<Seq>) {
-        let boundary = self.group.as_ref().map_or(self.committed, |g| g.descriptor.moment.seq);
-        if replaces.is_none_or(|seq| seq <= boundary) {
+        if replaces.is_none_or(|seq| seq <= self.boundary()) {
             self.open_blocks += 1;
             self.open_since.get_or_insert(now);
         }
     }
 }
 
+/// The head commits a group that the other has not.
+fn commits(head: &Head, before: &Head) -> bool {
+    head.head != before.head
+}
+
 impl Engine {
     /// The volume begins to serve, with everything up to `progress` on the backing.
     pub(crate) fn journal_begin(&mut self, progress: Seq) {
         self.journal.committed = progress;
-        self.journal_count_open(progress);
+        if self.mutant(Mutation::CommonForgetsPrepared)
+            && let Some(head) = &mut self.journal.durable
+        {
+            head.forget_prepared();
+            self.journal.group = None;
+        }
+        self.journal_count_open(self.journal.boundary());
     }
 
     fn journal_count_open(&mut self, after: Seq) {
@@ -238,6 +343,7 @@ impl Engine {
         if self.journal.paused_until.is_some_and(|until| self.now >= until) {
             self.journal.paused_until = None;
         }
+        self.common_step();
         self.points_step();
         if self.journal.paused_until.is_none() {
             // A group that is given up makes place for the next one.
@@ -246,6 +352,7 @@ impl Engine {
             self.group_go_on();
             self.head_write_if_due();
         }
+        self.common_tell();
     }
 
     // Groups.
@@ -256,7 +363,8 @@ impl Engine {
             && self.journal_claims()
             && self.journal.says_consistent()
             && !self.commands.settling()
-            && self.journal.is_idle();
+            && self.journal.is_idle()
+            && self.journal.group.is_none();
         let end = self.group_end();
         if !may || end == GroupEnd::Wait {
             return;
@@ -277,6 +385,13 @@ impl Engine {
     }
 
     fn group_end(&self) -> GroupEnd {
+        let open = self.journal_open();
+        let shared = self.settings.group_ends == GroupEnds::Common;
+        OpenGroup { urgent: open.urgent && (!shared || self.common_is_impatient()), ..open }
+            .end(&self.settings)
+    }
+
+    pub(crate) fn journal_open(&self) -> OpenGroup {
         OpenGroup {
             blocks: self.journal.open_blocks,
             age_ms: self.journal.open_since.map_or(0, |since| self.now.since(since) / 1_000_000),
@@ -285,7 +400,6 @@ impl Engine {
             marked: self.points.is_marked(),
             flushed: self.points.next().is_some(),
         }
-        .end(&self.settings)
     }
 
     /// The newest version of each block in the stretch that the next group covers, and where that ends. A stretch that holds
@@ -449,11 +563,17 @@ impl Engine {
     fn group_go_on(&mut self) {
         loop {
             let (losses, committing) = (self.backing_losses(), self.journal.is_committing());
-            let claims = self.journal_claims();
+            // A policy without groups takes it from the log.
+            let claims = self.journal_claims() && self.order.is_journaled();
             let Some(group) = &mut self.journal.group else { return };
-            group.given_up |= !claims || group.losses != losses && group.phase != Phase::Committing;
+            let flushed = matches!(group.phase, Phase::Preparing | Phase::Prepared | Phase::Committing);
+            group.given_up |= !claims || group.losses != losses && !flushed;
             if group.given_up && group.outstanding == 0 && !committing {
-                return self.group_abandon();
+                // No replay may take it for prepared any more.
+                if !(flushed && group.is_common() && self.journal.tells_of_prepared()) {
+                    self.group_abandon();
+                }
+                return;
             }
             let more = group.asked < group.members.len() && group.outstanding < PIECES_MAX;
             match group.phase {
@@ -521,7 +641,9 @@ impl Engine {
         let Some(group) = &mut self.journal.group else { return };
         group.outstanding = 0;
         match result {
-            Ok(_) if group.losses == losses && !group.given_up => group.phase = Phase::Committing,
+            Ok(_) if group.losses == losses && !group.given_up => {
+                group.phase = if group.is_common() { Phase::Preparing } else { Phase::Committing };
+            }
             Ok(_) => group.given_up = true,
             Err(error) => {
                 group.given_up = true;
@@ -599,6 +721,8 @@ impl Engine {
             // Nothing is to be done again: the log has it all.
             head.consistent = false;
             head.tail = head.head;
+            head.common.decided = 0;
+            head.forget_prepared();
             (head.applied.seq, head.committed.seq) = (Seq(0), Seq(0));
             return Some(head);
         }
@@ -622,6 +746,8 @@ impl Engine {
             let moment = Moment { group, seq, time_ns: self.time_of(seq), ..Moment::default() };
             (head.applied, head.committed) = (moment.clone(), moment);
             head.consistent = true;
+            head.common.decided = 0;
+            head.forget_prepared();
             return Some(head);
         }
         for group in self.journal.ring.iter().take_while(|g| g.moment.seq <= progress) {
@@ -634,13 +760,40 @@ impl Engine {
         {
             (head.tail, head.applied) = (group.end, group.moment.clone());
         }
-        if let Some(group) =
-            self.journal.group.as_ref().filter(|g| g.phase == Phase::Committing && !g.given_up)
-        {
-            head.head += group.descriptor.bytes();
-            head.committed = group.descriptor.moment.clone();
-        }
+        self.head_takes_group(&mut head);
         Some(head)
+    }
+
+    /// What the head says of the group under way.
+    fn head_takes_group(&self, head: &mut Head) {
+        head.forget_prepared();
+        if self.settings.group_ends != GroupEnds::Common {
+            head.common = Common::default();
+        }
+        let Some(group) = self.journal.group.as_ref().filter(|group| !group.given_up) else { return };
+        let common = group.point.as_ref().and_then(|point| point.common.clone());
+        let behind = head.head + group.descriptor.bytes();
+        let decides = group.phase == Phase::Preparing && self.mutant(Mutation::CommonDecidesAlone);
+        match (group.phase, common) {
+            (Phase::Committing, _) => {}
+            (_, Some(_)) if decides => {}
+            (Phase::Preparing | Phase::Prepared, Some(common)) => {
+                // Of other members there were other points.
+                let decided = if common.shares_with(&head.common) { head.common.decided } else { 0 };
+                head.prepared = behind;
+                head.common = Common { decided, ..common };
+                return;
+            }
+            _ => return,
+        }
+        (head.head, head.prepared) = (behind, behind);
+        head.committed = group.descriptor.moment.clone();
+        let kept = self.mutant(Mutation::CommonForgetsToRenounce);
+        match group.point.as_ref().and_then(|point| point.common.as_ref()) {
+            Some(common) => head.common = Common { decided: common.prepared, prepared: 0, ..common.clone() },
+            None if kept => {}
+            None => head.common.decided = 0,
+        }
     }
 
     fn head_write_if_due(&mut self) {
@@ -649,7 +802,9 @@ impl Engine {
         }
         let Some(wanted) = self.head_wanted() else { return self.log_want_durable(self.log.written_upto()) };
         let Some(durable) = self.journal.durable.as_ref() else { return };
-        let committing = wanted.head != durable.head;
+        let prepares =
+            (wanted.prepared, wanted.common.prepared) != (durable.prepared, durable.common.prepared);
+        let committing = commits(&wanted, durable) || prepares;
         let turns = wanted.consistent != durable.consistent
             || self.journal.uncertain
             || self.points.is_renouncing() && !committing;
@@ -680,13 +835,14 @@ impl Engine {
         if result.is_err() {
             // It may be there all the same; the next one takes its place.
             self.journal.uncertain = true;
+            self.journal.may_tell |= head.has_prepared();
             return self.journal_failed();
         }
-        (self.journal.uncertain, self.journal.failures) = (false, 0);
+        (self.journal.uncertain, self.journal.may_tell, self.journal.failures) = (false, false, 0);
         while self.journal.ring.front().is_some_and(|g| g.end <= head.tail) {
             self.journal.ring.pop_front();
         }
-        let commits = self.journal.durable.as_ref().is_some_and(|d| d.head != head.head);
+        let commits = self.journal.durable.as_ref().is_some_and(|before| commits(&head, before));
         if commits && let Some(group) = self.journal.group.take() {
             group.members.iter().for_each(|m| self.segments.unpin(m.slot.segment()));
             let moment = group.descriptor.moment;
@@ -704,7 +860,11 @@ impl Engine {
         }
         self.journal.committed = self.journal.committed.max(head.committed.seq);
         let begins = head.consistent && !self.journal.durable_says_consistent();
+        let prepares = !commits && head.has_prepared();
         self.journal.durable = Some(head);
+        if prepares {
+            self.group_prepared();
+        }
         if begins {
             // What was counted before has gone in any order.
             self.journal_count_open(self.journal.committed);
@@ -712,8 +872,25 @@ impl Engine {
         if self.journal.ring.is_empty() {
             self.journal.hurry = false;
         }
+        if self.journal.group.as_ref().is_some_and(|group| group.given_up) {
+            self.group_go_on();
+        }
         self.requests.retry |= self.order.bypass_waits();
         self.destage_look_again();
+    }
+
+    /// The head on the medium says that the group under way is prepared.
+    fn group_prepared(&mut self) {
+        let destages = self.mutant(Mutation::CommonDestagesPrepared);
+        let Some(group) = self.journal.group.as_mut().filter(|g| g.phase == Phase::Preparing) else { return };
+        group.phase = Phase::Prepared;
+        group.members.drain(..).for_each(|m| self.segments.unpin(m.slot.segment()));
+        if destages {
+            self.journal.committed = group.descriptor.moment.seq;
+        }
+        if let Some(point) = group.point.clone() {
+            self.common_prepared(&point);
+        }
     }
 
     pub(crate) fn journal_next_wake(&self) -> Option<Nanos> {

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod bypass;
+mod common;
 mod destage;
 mod engine;
 mod failure;
@@ -27,10 +28,11 @@ mod staleness;
 mod stop;
 mod tables;
 
+pub use common::HOLD_MS;
 pub use engine::Engine;
 pub use interface::{
-    Class, Command, Effect, Event, IoId, MarkError, Params, RecoveryError, RecoveryReport, RequestId, Role,
-    State, Status,
+    Class, Command, CommonError, CommonState, CommonStep, Effect, Event, IoId, MarkError, Params,
+    RecoveryError, RecoveryReport, RequestId, Role, State, Status,
 };
 #[cfg(feature = "mutations")]
 pub use mutation::Mutation;

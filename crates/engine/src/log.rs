@@ -139,7 +139,7 @@ pub(crate) struct Log {
     /// Segment (in the order of the log) up to which `clean_upto` has been worked out.
     clean_segment: u64,
     stalled: bool,
-    /// Writers are held back for the bound of staleness.
+    /// Writers are held back for the bound of staleness, or for a common point.
     held: bool,
     last_data: Seq,
     proven: Seq,
@@ -273,6 +273,11 @@ impl Log {
         self.stalled
     }
 
+    /// Every record is written.
+    pub(crate) fn is_written(&self) -> bool {
+        self.batches.is_empty()
+    }
+
     /// Nothing is queued or in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.is_empty()
@@ -404,7 +409,7 @@ impl Engine {
             return;
         }
         let stalled_before = std::mem::take(&mut self.log.stalled);
-        self.log.held = self.staleness_holds();
+        self.log.held = self.staleness_holds() || self.common_holds();
         while self.log.batches.len() < BATCHES_IN_FLIGHT_MAX {
             let urgent = !self.log.queue_urgent.is_empty();
             if !urgent && (self.log.queue.is_empty() || self.log.held || self.log_waits_for_company()) {

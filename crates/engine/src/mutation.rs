@@ -118,6 +118,18 @@ mutations! {
     PointForgetsBypass,
     /// Where each flush is a point it takes along what was issued before its answer.
     PointFlushLate,
+    /// A common point is cut before everything that is under way has been acknowledged.
+    CommonCutsEarly,
+    /// A common point counts although writers were not held back any more when the last member had cut.
+    CommonIgnoresExpiry,
+    /// What is prepared is destaged before it is decided.
+    CommonDestagesPrepared,
+    /// What is prepared is committed without anybody having said so.
+    CommonDecidesAlone,
+    /// A volume that went on alone still says that it is at the common point.
+    CommonForgetsToRenounce,
+    /// The next run does not know what is prepared.
+    CommonForgetsPrepared,
 
     // Staleness.
 

@@ -14,11 +14,12 @@
 use std::collections::VecDeque;
 
 use forebay_block::Seq;
+use forebay_format::common::Common;
 use forebay_format::journal::{Head, Moment};
 use forebay_policy::{GroupEnds, WritePolicy};
 
 use crate::engine::{Engine, Life};
-use crate::interface::{Effect, MarkError, RequestId};
+use crate::interface::{CommonError, Effect, MarkError, RequestId};
 use crate::mutation::Mutation;
 use crate::requests::PartKey;
 
@@ -37,13 +38,23 @@ pub(crate) struct Point {
     pub(crate) label: String,
     /// The command that declared it; none if it is a flush.
     pub(crate) command: Option<RequestId>,
+    /// Other volumes share it.
+    pub(crate) common: Option<Common>,
+}
+
+impl Point {
+    /// The point at which a group ends that an earlier run has left prepared: all requests of this run come later.
+    pub(crate) fn found(moment: &Moment, common: Option<Common>) -> Self {
+        let (label, parts) = (moment.label.clone(), PartKey::default());
+        Self { upto: moment.seq, parts, time_ns: moment.time_ns, label, command: None, common }
+    }
 }
 
 /// Points under way.
 #[derive(Default)]
 pub(crate) struct Points {
     /// Declared and not committed, oldest first.
-    marks: VecDeque<Point>,
+    pub(crate) marks: VecDeque<Point>,
     /// The last flush that was answered, if each flush is a point.
     flush: Option<Point>,
     /// Parts up to this one had come before the point that the head names.
@@ -75,6 +86,7 @@ impl Points {
         if self.renounce {
             forget(&mut head.applied);
             forget(&mut head.committed);
+            head.common.decided = 0;
         }
     }
 }
@@ -88,12 +100,13 @@ impl Engine {
     /// What is acknowledged now and nothing else is to be a point.
     pub(crate) fn point_now(&self, label: String, command: Option<RequestId>) -> Point {
         let (upto, parts) = (self.log.written_upto(), self.requests.newest_part());
-        Point { upto, parts, time_ns: self.wall_ns(), label, command }
+        Point { upto, parts, time_ns: self.wall_ns(), label, command, common: None }
     }
 
     pub(crate) fn mark_command(&mut self, id: RequestId, label: String) {
         let refusal = match self.life {
             Life::Running if self.points.marks.len() >= MARKS_MAX => Some(MarkError::TooMany),
+            Life::Running if self.common_is_wanted() => Some(MarkError::Member),
             Life::Running => self.points_refusal(),
             _ => Some(MarkError::Stopping),
         };
@@ -108,7 +121,7 @@ impl Engine {
     }
 
     /// Why no point can be declared now.
-    fn points_refusal(&self) -> Option<MarkError> {
+    pub(crate) fn points_refusal(&self) -> Option<MarkError> {
         let policy = self.settings.write_policy;
         if policy != WritePolicy::Journaled || !self.order.is_journaled() || self.order.is_leaving() {
             return Some(MarkError::Policy(policy));
@@ -131,10 +144,23 @@ impl Engine {
         }
         let failing = self.backing_is_given_up().then_some(MarkError::Failing);
         if let Some(error) = refusal.or(failing) {
-            for point in std::mem::take(&mut self.points.marks) {
-                let result = Err(error.clone());
-                self.effects.extend(point.command.map(|id| Effect::Marked { id, result }));
-            }
+            self.points_refuse(|_| true, &error.into());
+        }
+        let shared = self.common_is_wanted();
+        self.points_refuse(|point| point.common.is_some() && !shared, &CommonError::NoMember);
+        self.points_refuse(|point| point.common.is_none() && shared, &MarkError::Member.into());
+    }
+
+    /// These points will not be committed.
+    pub(crate) fn points_refuse(&mut self, which: impl Fn(&Point) -> bool, error: &CommonError) {
+        let (refused, kept) = std::mem::take(&mut self.points.marks).into_iter().partition(which);
+        self.points.marks = kept;
+        let refused: VecDeque<Point> = refused;
+        for (id, common) in refused.into_iter().filter_map(|point| Some((point.command?, point.common))) {
+            self.effects.push(match (common, error) {
+                (None, CommonError::Mark(error)) => Effect::Marked { id, result: Err(error.clone()) },
+                _ => Effect::CommonDone { id, result: Err(error.clone()) },
+            });
         }
     }
 
@@ -151,9 +177,11 @@ impl Engine {
     pub(crate) fn point_committed(&mut self, point: &Point, number: u64) {
         self.figures.points += 1;
         self.points.named = point.parts;
-        let answered = self.points.marks.pop_front_if(|mark| mark.command == point.command);
-        if let Some(id) = answered.and_then(|mark| mark.command) {
-            self.effects.push(Effect::Marked { id, result: Ok(number) });
+        if point.common.is_none() {
+            let answered = self.points.marks.pop_front_if(|mark| mark.command == point.command);
+            if let Some(id) = answered.and_then(|mark| mark.command) {
+                self.effects.push(Effect::Marked { id, result: Ok(number) });
+            }
         }
         if self.points.flush.as_ref().is_some_and(|flush| flush.upto <= point.upto) {
             self.points.flush = None;
@@ -179,7 +207,7 @@ impl Engine {
         if self.mutant(Mutation::PointForgetsBypass) {
             return true;
         }
-        let under_way = self.journal.point_under_way();
+        let under_way = self.journal.point_under_way().into_iter().chain(self.common.cut());
         if self.points.marks.iter().chain(under_way).any(|point| part > point.parts) {
             return false;
         }
@@ -194,6 +222,7 @@ impl Engine {
         if named && !std::mem::replace(&mut self.points.renounce, true) {
             self.journal_step();
         }
-        !named
+        // What is prepared is named, too: it is committed, or forgotten, before long.
+        !named && !self.journal.tells_of_prepared()
     }
 }

@@ -603,7 +603,7 @@ impl Engine {
     }
 
     fn recovery_end(&mut self, result: Result<RecoveryReport, RecoveryError>) {
-        let result = result.and_then(|report| match self.journal.found() {
+        let result = result.and_then(|report| match self.journal.found_prepared() {
             // Only what was durable in the log has come there.
             Some(found) if found > report.last_seq => {
                 Err(RecoveryError::BehindBacking { last_seq: report.last_seq.0, backing_seq: found.0 })

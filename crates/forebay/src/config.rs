@@ -70,6 +70,11 @@ pub struct VolumeConfig {
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled")]
     pub group_ends: Option<GroupEnds>,
+    /// Name of the consistency group that it is a member of.
+    pub consistency_group: Option<String>,
+    /// The members, itself among them, each as a name or `NAME=SOCKET`.
+    #[serde(default)]
+    pub members: Vec<String>,
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled")]
     pub max_staleness: Option<MaxStaleness>,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use forebay_control::{
@@ -15,6 +15,7 @@ use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, TlsSettings}
 use sd_notify::NotifyState;
 
 use crate::cli::{Failure, Outcome};
+use crate::consistency_group::ConsistencyGroup;
 use crate::control_path::control_path;
 use crate::failure::from_nbd;
 use crate::output::print;
@@ -96,6 +97,8 @@ fn control_sockets(plan: &Plan) -> Result<Vec<PathBuf>, Failure> {
 struct Daemon {
     volumes: Mutex<BTreeMap<String, Arc<Served>>>,
     nbd: Mutex<Vec<NbdServer>>,
+    groups: Mutex<Vec<Arc<ConsistencyGroup>>>,
+    leaders: Mutex<Vec<JoinHandle<()>>>,
     tls: Option<TlsSettings>,
     tracking: Arc<Tracking>,
     /// Where files for loop devices are made.
@@ -114,7 +117,8 @@ impl Daemon {
         let directory = sockets.first().and_then(|s| s.parent()).unwrap_or(Path::new("")).to_owned();
         let tracking = Arc::new(Tracking::new(plan.rules));
         let (volumes, nbd, tls) = (Mutex::default(), Mutex::default(), plan.tls);
-        let daemon = Self { volumes, nbd, tls, tracking, directory, reasons };
+        let (groups, leaders) = (Mutex::default(), Mutex::default());
+        let daemon = Self { volumes, nbd, groups, leaders, tls, tracking, directory, reasons };
         for volume in plan.volumes {
             match Served::start(volume, Arc::clone(&daemon.tracking)) {
                 Ok(served) => {
@@ -131,6 +135,7 @@ impl Daemon {
 
     /// Opens all sockets, those for NBD first.
     fn offer(self: &Arc<Self>, sockets: &[PathBuf]) -> Result<Vec<Server>, Failure> {
+        self.lead_groups()?;
         self.offer_nbd()?;
         let controller: Arc<dyn Controller> = Arc::clone(self) as Arc<dyn Controller>;
         let start = |path: &PathBuf| Server::start(path, Arc::clone(&controller)).map_err(ControlError::from);
@@ -212,6 +217,32 @@ impl Daemon {
         self.all().iter().map(|v| v.status()).collect()
     }
 
+    /// The consistency group with these names.
+    fn group(&self, names: &str) -> Result<Arc<ConsistencyGroup>, Failure> {
+        let group = hold(&self.groups).iter().find(|group| group.names() == names).cloned();
+        group.ok_or_else(|| Failure::new(FailureKind::Failed, "the daemon is starting; try again"))
+    }
+
+    /// Finds the consistency groups of its volumes, and sees to the points of those that it leads.
+    fn lead_groups(&self) -> Outcome {
+        for volume in self.all() {
+            let Some(plan) = &volume.plan().group else { continue };
+            if hold(&self.groups).iter().any(|group| group.names() == plan.names) {
+                continue;
+            }
+            let here = |name: &str| hold(&self.volumes).get(name).cloned();
+            let group = Arc::new(ConsistencyGroup::find(plan, here)?);
+            if group.is_led_here() {
+                let leader = group.lead().map_err(|e| {
+                    Failure::new(FailureKind::Failed, format!("cannot start a thread for common points: {e}"))
+                })?;
+                hold(&self.leaders).push(leader);
+            }
+            hold(&self.groups).push(group);
+        }
+        Ok(())
+    }
+
     /// Declares a consistency point on each of the volumes.
     fn mark(&self, names: &[String], label: &str) -> Result<Vec<u64>, Failure> {
         let usage = |message: &str| Err(Failure::new(FailureKind::Usage, message));
@@ -222,9 +253,24 @@ impl Daemon {
             return usage("a point's label has at most 64 bytes, none of them zero");
         }
         let volumes = names.iter().map(|name| self.volume(name)).collect::<Result<Vec<_>, _>>()?;
+        // Members of one consistency group share one point.
+        let mut shared: BTreeMap<&str, u64> = BTreeMap::new();
+        for group in volumes.iter().filter_map(|volume| volume.plan().group.as_ref()) {
+            if !shared.contains_key(group.names.as_str()) {
+                shared.insert(&group.names, self.group(&group.names)?.mark(label)?);
+            }
+        }
+        let point = |volume: &Served| {
+            let group = volume.plan().group.as_ref();
+            match group.and_then(|group| shared.get(group.names.as_str())) {
+                Some(point) => Ok(*point),
+                None => volume.mark(label),
+            }
+        };
+        let point = &point;
         // Each waits for its own backing.
         thread::scope(|scope| {
-            let started: Vec<_> = volumes.iter().map(|volume| scope.spawn(|| volume.mark(label))).collect();
+            let started: Vec<_> = volumes.iter().map(|volume| scope.spawn(move || point(volume))).collect();
             let broke_off = || Failure::new(FailureKind::Failed, "a volume broke off; the log says why");
             started.into_iter().map(|mark| mark.join().unwrap_or_else(|_| Err(broke_off()))).collect()
         })
@@ -247,6 +293,7 @@ impl Daemon {
 
     /// Takes the volumes away from their users, then stops them. All are stopped; the first error is returned.
     fn stop(&self, destage: bool) -> Outcome {
+        hold(&self.groups).iter().for_each(|group| group.stop());
         let volumes = self.all();
         volumes.iter().for_each(|v| v.withdraw());
         for server in hold(&self.nbd).drain(..) {
@@ -260,6 +307,8 @@ impl Daemon {
                 outcome = outcome.and(Err(e));
             }
         }
+        // What they wait for in a daemon of another member has its limit.
+        hold(&self.leaders).drain(..).for_each(|leader| drop(leader.join()));
         outcome
     }
 }
@@ -275,6 +324,9 @@ impl Controller for Daemon {
             Request::Status { volume: Some(name) } => Ok(Answer::Volumes(vec![self.volume(&name)?.status()])),
             Request::Flush { volume } => self.volume(&volume)?.flush(progress).map(|()| Answer::Done),
             Request::Mark { volumes, label } => self.mark(&volumes, &label).map(Answer::Points),
+            Request::Common { volume, names, round, run, step } => {
+                Ok(Answer::Common(self.volume(&volume)?.common(&names, round, run, step)?))
+            }
             Request::Set { volume, settings } => self.volume(&volume)?.set(&settings).map(|()| Answer::Done),
             Request::Explain { volume } => Ok(Answer::Explanation(self.volume(&volume)?.explanation())),
             Request::Waits { volume } => self.volume(&volume).map(|_| Answer::Waits(self.tracking.waits())),

@@ -101,6 +101,9 @@ pub fn volume_status(
         groups_cut: s.groups_cut,
         points: s.points,
         backing_point: s.backing_point,
+        consistency_group: plan.group.as_ref().map(|group| group.names.clone()).unwrap_or_default(),
+        common_point: s.common_point,
+        common_prepared: s.common_prepared,
         group_ends: settings.group_ends.to_string(),
         max_staleness: settings.max_staleness.to_string(),
         holds: s.holds,
@@ -149,6 +152,7 @@ mod tests {
 
     fn status(figures: &Status) -> VolumeStatus {
         let plan = VolumePlan {
+            group: None,
             name: "db".into(),
             cache: "cache".parse().ok(),
             backing: "backing".parse().unwrap(),

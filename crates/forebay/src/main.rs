@@ -4,6 +4,7 @@
 mod cli;
 mod commands;
 mod config;
+mod consistency_group;
 mod control_path;
 mod daemon;
 mod failure;

@@ -8,12 +8,13 @@ use forebay_device::DeviceSpec;
 use forebay_device::decorate::{BadDecoration, Decoration};
 use forebay_host::JournalChoice;
 use forebay_nbd::{Address, TlsSettings};
-use forebay_policy::{Ranges, Settings};
+use forebay_policy::{GroupEnds, Ranges, Settings, WritePolicy};
 use forebay_tracker::{PRESETS, Rules, RulesError};
 
 use crate::cli::Failure;
 use crate::commands::serve::Args;
 use crate::config::{Config, VolumeConfig};
+use crate::consistency_group::GroupPlan;
 use forebay_policy::size::Size;
 
 /// Longest configuration file that is read, in bytes.
@@ -78,6 +79,8 @@ pub struct VolumePlan {
     pub decorate: Vec<DeviceDecoration>,
     /// Where the journal lies.
     pub journal: JournalChoice,
+    /// The consistency group that it is a member of.
+    pub group: Option<GroupPlan>,
     /// Policies.
     pub settings: Settings,
     /// What the admission policy `range` lets in.
@@ -175,6 +178,10 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
         volume.group_bytes = args.group_size.or(volume.group_bytes);
         volume.group_age_ms = args.group_age.or(volume.group_age_ms);
         volume.group_ends = args.group_ends.or(volume.group_ends);
+        volume.consistency_group = args.consistency_group.clone().or(volume.consistency_group.take());
+        if !args.members.is_empty() {
+            volume.members.clone_from(&args.members);
+        }
         volume.max_staleness = args.max_staleness.or(volume.max_staleness);
         volume.admission = args.admission.or(volume.admission);
         volume.on_full = args.on_full.or(volume.on_full);
@@ -233,6 +240,7 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
 
 fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan, Failure> {
     let name = v.name;
+    let wrong = |e: String| usage(format!("volume '{name}': {e}"));
     let device =
         |text: String| text.parse::<DeviceSpec>().map_err(|e| usage(format!("volume '{name}': {e}")));
     let cache = match (v.cache, v.no_cache.unwrap_or(false)) {
@@ -251,7 +259,32 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
     };
     let journal = journal(v.journal.as_deref()).map_err(|e| usage(format!("volume '{name}': {e}")))?;
     let defaults = Settings::default();
+    let group = match &v.consistency_group {
+        Some(group) => Some(GroupPlan::parse(group, &v.members, &name).map_err(&wrong)?),
+        None if v.members.is_empty() => None,
+        None => return Err(wrong("has members, and no consistency-group".to_owned())),
+    };
+    let ends = match (&group, v.group_ends) {
+        (Some(_), None | Some(GroupEnds::Common)) => GroupEnds::Common,
+        (None, Some(GroupEnds::Common)) => {
+            return Err(wrong(
+                "group-ends is common, which is for members of a consistency-group".to_owned(),
+            ));
+        }
+        (None, ends) => ends.unwrap_or(defaults.group_ends),
+        (Some(_), Some(ends)) => {
+            return Err(wrong(format!(
+                "group-ends is {ends}, but the points of a consistency-group are common"
+            )));
+        }
+    };
+    if group.is_some() && (v.write_policy != Some(WritePolicy::Journaled) || cache.is_none()) {
+        return Err(wrong(
+            "members of a consistency-group need a cache and write-policy journaled".to_owned(),
+        ));
+    }
     Ok(VolumePlan {
+        group,
         cache,
         backing: device(backing)?,
         nbd: v.nbd,
@@ -265,7 +298,7 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
             group_bytes: v.group_bytes.unwrap_or(defaults.group_bytes),
             group_age_ms: v.group_age_ms.unwrap_or(defaults.group_age_ms),
             max_staleness: v.max_staleness.unwrap_or(defaults.max_staleness),
-            group_ends: v.group_ends.unwrap_or(defaults.group_ends),
+            group_ends: ends,
             admission: v.admission.unwrap_or(defaults.admission),
             on_full: v.on_full.unwrap_or(defaults.on_full),
             durability: v.durability.unwrap_or(defaults.durability),
@@ -317,7 +350,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
-    use forebay_policy::{OnFull, WritePolicy};
+    use forebay_policy::OnFull;
 
     fn plan(args: &[&str]) -> Result<Plan, Failure> {
         let cli = Cli::try_parse_from(["forebay", "serve"].iter().chain(args)).unwrap();

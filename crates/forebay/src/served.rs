@@ -7,13 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_block::BlockService;
-use forebay_control::{Explanation, FailureKind, Progress, VolumeStatus};
+use forebay_control::{Explanation, FailureKind, GroupState, GroupStep, Progress, VolumeStatus};
 use forebay_device::decorate::{self, Recorders};
 use forebay_device::{Device, Survives};
 use forebay_engine::Role;
 use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
-use forebay_host::{Ending, Volume, VolumeConfig, VolumeHandle};
-use forebay_policy::UnknownSetting;
+use forebay_host::{Common, CommonStep, Ending, Volume, VolumeConfig, VolumeHandle};
+use forebay_policy::{GroupEnds, Settings, UnknownSetting, WritePolicy};
 
 use crate::cli::{Failure, Outcome};
 use crate::failure::{from_fuse, from_host};
@@ -227,6 +227,7 @@ impl Served {
             };
             known.map_err(|e| usage(key, e))?;
         }
+        self.check_membership(&new)?;
         if let Some(bytes) = endurance {
             self.handle.set_endurance(bytes).map_err(|e| from_host(&e))?;
         }
@@ -247,6 +248,62 @@ impl Served {
         let point = self.handle.mark(label).map_err(|e| from_host(&e))?;
         tracing::info!(volume = self.plan.name, point, label, "consistency point");
         Ok(point)
+    }
+
+    /// Takes a step of a round of its consistency group, of which whoever asks knows these names.
+    pub fn common(&self, names: &str, round: u64, run: u64, step: GroupStep) -> Result<GroupState, Failure> {
+        let ours = self.plan.group.as_ref().map_or("", |group| group.names.as_str());
+        if ours != names {
+            let known = if ours.is_empty() { "no consistency group".to_owned() } else { format!("'{ours}'") };
+            let message = format!(
+                "the volume '{}' is a member of {known}, and not of '{names}' (name and members)",
+                self.plan.name
+            );
+            return Err(Failure::new(FailureKind::Refused, message));
+        }
+        let step = match step {
+            GroupStep::Begin => CommonStep::Begin,
+            GroupStep::Settle { point, keep } => CommonStep::Settle { point, keep },
+            GroupStep::Hold => CommonStep::Hold,
+            GroupStep::Release => CommonStep::Release,
+            GroupStep::Prepare { label, set, member } => {
+                let set = u128::from_str_radix(&set, 16).map_err(|e| {
+                    Failure::new(FailureKind::Usage, format!("'{set}' tells no set of backings: {e}"))
+                })?;
+                let (set, names) = (set.to_le_bytes(), ours.to_owned());
+                CommonStep::Prepare { label, group: Common { set, member, names, ..Common::default() } }
+            }
+        };
+        let state = self.handle.common(round, run, step).map_err(|e| from_host(&e))?;
+        let backing = u128::from_le_bytes(self.handle.backing_id().unwrap_or_default());
+        Ok(GroupState {
+            run: state.run,
+            round: state.round,
+            decided: state.decided,
+            prepared: state.prepared,
+            wanted: round == 0 && self.handle.status().common_wanted,
+            backing: format!("{backing:032x}"),
+        })
+    }
+
+    /// A member of a consistency group stays one, and nobody else becomes one, as long as it is served.
+    fn check_membership(&self, new: &Settings) -> Outcome {
+        let common = new.group_ends == GroupEnds::Common;
+        match &self.plan.group {
+            Some(group) if !common || new.write_policy != WritePolicy::Journaled => {
+                let message = format!(
+                    "the volume '{}' is a member of a consistency group ({}), which needs write-policy=journaled and \
+                     group-ends=common; serve it without --consistency-group first",
+                    self.plan.name, group.names
+                );
+                Err(Failure::new(FailureKind::Refused, message))
+            }
+            None if common => Err(Failure::new(
+                FailureKind::Usage,
+                "group-ends: common is for members of a consistency group (`forebay serve --consistency-group`)",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Destages everything that was acknowledged before, and tells how far it is.
@@ -362,6 +419,10 @@ fn volume_config(plan: &VolumePlan, recorders: &Recorders) -> VolumeConfig {
     let mut config = VolumeConfig::new(&plan.name, plan.cache.clone(), plan.backing.clone());
     config.settings = plan.settings;
     config.journal = plan.journal.clone();
+    config.member = plan.group.as_ref().and_then(|group| {
+        let member = group.members.iter().position(|member| member.name == plan.name)?;
+        Some((group.names.clone(), member as u32))
+    });
     config.takeover = plan.takeover;
     config.accept_stale = plan.accept_stale;
     if !plan.decorate.is_empty() {

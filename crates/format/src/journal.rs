@@ -9,17 +9,23 @@
 //!
 //! A group counts once the head says so: it is written and flushed, then the head is written durably with the group in it,
 //! then the group is applied in place, then the head leaves it behind. [`crate::replay`] does again what a crash cut short.
+//!
+//! The last group of a volume that shares its points with others ([`crate::common`]) may be *prepared* first: it lies behind
+//! `head`, durable, and is not applied before it is known that all members have theirs.
 
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, BufMut, Seq};
 
 use crate::FormatError;
 use crate::checksum::crc_with_hole;
+use crate::common::{COMMON_NAMES_BYTES, Common};
 use crate::cursor::{Reader, Writer, text_field, text_of};
 use crate::identities::Identities;
 use crate::label::{Label, LabelState};
 
-/// Version of heads and groups that this release writes and reads.
+/// Version of groups, and of heads that know no consistency group.
 pub const JOURNAL_VERSION: u32 = 1;
+/// Version of heads that know one ([`Common`]).
+pub const JOURNAL_VERSION_COMMON: u32 = 2;
 /// Bytes of one copy of the head; what it says lies in its first 512.
 pub const JOURNAL_HEAD_BYTES: u64 = 4096;
 /// Where the ring with the groups begins.
@@ -98,6 +104,10 @@ pub struct Head {
     pub applied: Moment,
     /// What it is as of with them.
     pub committed: Moment,
+    /// Position behind the group that is prepared and not committed; that of `head` if there is none.
+    pub prepared: u64,
+    /// What it knows of a consistency group.
+    pub common: Common,
 }
 
 impl Head {
@@ -115,6 +125,8 @@ impl Head {
             head: 0,
             applied: Moment::default(),
             committed: Moment::default(),
+            prepared: 0,
+            common: Common::default(),
         }
     }
 
@@ -169,7 +181,8 @@ impl Head {
         let mut out = [0; JOURNAL_HEAD_BYTES as usize];
         let mut w = Writer::new(&mut out);
         w.bytes(HEAD_MAGIC);
-        w.u32(JOURNAL_VERSION);
+        let knows = self.common != Common::default();
+        w.u32(if knows { JOURNAL_VERSION_COMMON } else { JOURNAL_VERSION });
         w.skip(4);
         w.u64(self.update);
         w.bytes(&self.backing_id);
@@ -183,6 +196,15 @@ impl Head {
         w.u64(self.head);
         self.applied.write(&mut w);
         self.committed.write(&mut w);
+        if knows {
+            w.u64(self.prepared);
+            w.u64(self.common.decided);
+            w.u64(self.common.prepared);
+            w.bytes(&self.common.set);
+            w.u32(self.common.member);
+            w.u32(0);
+            w.bytes(&text_field::<COMMON_NAMES_BYTES>(&self.common.names));
+        }
         seal(&mut out);
         Buf::copy_of(&out)
     }
@@ -193,7 +215,7 @@ impl Head {
     /// [`FormatError`] if it is none, or of an unknown version.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let bytes = bytes.get(..JOURNAL_HEAD_BYTES as usize).ok_or(FormatError::Truncated)?;
-        let mut r = opened(bytes, bytes, HEAD_MAGIC)?;
+        let (version, mut r) = opened(bytes, bytes, HEAD_MAGIC, JOURNAL_VERSION_COMMON)?;
         let update = r.counter("update")?;
         let (backing_id, cache_id) = (r.array()?, r.array()?);
         let generation = r.counter("generation")?;
@@ -210,6 +232,23 @@ impl Head {
             return Err(FormatError::Field("tail or head"));
         }
         let (applied, committed) = (Moment::read(&mut r)?, Moment::read(&mut r)?);
+        let (mut prepared, mut common) = (head, Common::default());
+        if version == JOURNAL_VERSION_COMMON {
+            prepared = r.counter("prepared")?;
+            common = Common {
+                decided: r.counter("common_decided")?,
+                prepared: r.counter("common_prepared")?,
+                set: r.array()?,
+                member: r.u32()?,
+                names: String::new(),
+            };
+            r.u32()?;
+            common.names = text_of(r.bytes(COMMON_NAMES_BYTES)?);
+        }
+        let one = whole(prepared) && prepared >= head && prepared - tail <= ring_bytes;
+        if !one || (prepared > head) != (common.prepared > 0) {
+            return Err(FormatError::Field("prepared"));
+        }
         Ok(Self {
             update,
             backing_id,
@@ -222,7 +261,19 @@ impl Head {
             head,
             applied,
             committed,
+            prepared,
+            common,
         })
+    }
+
+    /// A group is prepared, and not committed.
+    pub const fn has_prepared(&self) -> bool {
+        self.common.prepared > 0
+    }
+
+    /// The group that is prepared will not be committed, or the backing has gone on without it.
+    pub fn forget_prepared(&mut self) {
+        (self.prepared, self.common.prepared) = (self.head, 0);
     }
 
     /// The newer copy of the two that a journal begins with.
@@ -338,7 +389,7 @@ impl Group {
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let len = Self::descriptor_bytes_of(bytes)? as usize;
         let bytes = bytes.get(..len).ok_or(FormatError::Truncated)?;
-        let mut r = opened(bytes, bytes, GROUP_MAGIC)?;
+        let (_, mut r) = opened(bytes, bytes, GROUP_MAGIC, JOURNAL_VERSION)?;
         let cache_id = r.array()?;
         let generation = r.counter("generation")?;
         let position = r.counter("position")?;
@@ -364,8 +415,13 @@ impl Group {
     }
 }
 
-/// Checks magic, checksum and version; what follows them is left to be read.
-fn opened<'a>(bytes: &'a [u8], covered: &[u8], magic: &[u8; 8]) -> Result<Reader<'a>, FormatError> {
+/// Checks magic, checksum and version, which is at most `newest`; what follows them is left to be read.
+fn opened<'a>(
+    bytes: &'a [u8],
+    covered: &[u8],
+    magic: &[u8; 8],
+    newest: u32,
+) -> Result<(u32, Reader<'a>), FormatError> {
     let mut r = Reader::new(bytes);
     if r.bytes(8)? != magic {
         return Err(FormatError::Magic);
@@ -374,10 +430,10 @@ fn opened<'a>(bytes: &'a [u8], covered: &[u8], magic: &[u8; 8]) -> Result<Reader
     if r.u32()? != crc_with_hole(covered, CRC_AT) {
         return Err(FormatError::Checksum);
     }
-    if version != JOURNAL_VERSION {
+    if !(JOURNAL_VERSION..=newest).contains(&version) {
         return Err(FormatError::Version(version));
     }
-    Ok(r)
+    Ok((version, r))
 }
 
 fn seal(out: &mut [u8]) {

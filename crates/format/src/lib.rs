@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checksum;
+pub mod common;
 mod cursor;
 mod error;
 pub mod identities;

@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::FormatError;
 use crate::checksum::block_checksum;
+use crate::common::Common;
 use crate::journal::{GROUP_FIXED_BYTES, Group, GroupEntry, Head, Moment};
 
 /// Most bytes that are read or written at once.
@@ -40,6 +41,8 @@ pub struct DamagedGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Check,
+    /// The head says that what was prepared is committed, before any of it is applied.
+    Decide,
     Apply,
     Flush,
     Head,
@@ -62,6 +65,21 @@ pub struct Replay {
     moments: Vec<Moment>,
     applied: u64,
     check_only: bool,
+    /// The group that was checked last.
+    checked: Option<Group>,
+    /// The last group was prepared, and the head has not known what the backing is as of with it.
+    takes_prepared: bool,
+}
+
+/// What is to become of a group that is prepared and not committed ([`crate::common`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prepared {
+    /// It is applied: every member of the consistency group has its own.
+    Applied,
+    /// It is forgotten: not every member has its own.
+    Dropped,
+    /// It is forgotten, and the backing goes on without the others: it is at no common point any more.
+    Alone,
 }
 
 impl Replay {
@@ -80,7 +98,35 @@ impl Replay {
             moments: Vec::new(),
             applied: 0,
             check_only: false,
+            checked: None,
+            takes_prepared: false,
         }
+    }
+
+    /// As [`Replay::new`], and it is known what is to become of a group that is prepared.
+    pub fn deciding(mut head: Head, prepared: Prepared) -> Self {
+        let before = head.clone();
+        let applied = prepared == Prepared::Applied && head.has_prepared();
+        if applied {
+            (head.head, head.common.decided) = (head.prepared, head.common.prepared);
+        }
+        if prepared == Prepared::Alone {
+            head.common = Common::default();
+        }
+        head.forget_prepared();
+        let changed = before != head;
+        let mut replay = Self { takes_prepared: applied, ..Self::new(head) };
+        if changed && replay.phase == Phase::End {
+            replay.head.update += 1;
+            replay.phase = Phase::Head;
+        }
+        replay
+    }
+
+    /// Only reads and checks the group that is prepared; [`Replay::checked`] has it then.
+    pub fn of_prepared(head: &Head) -> Self {
+        let (tail, end) = (head.head, head.prepared);
+        Self::check_only(Head { tail, head: end, ..head.clone() })
     }
 
     /// Only reads and checks: changes nothing.
@@ -98,6 +144,11 @@ impl Replay {
         &self.moments
     }
 
+    /// The last group that was found to be whole.
+    pub fn checked(&mut self) -> Option<Group> {
+        self.checked.take()
+    }
+
     /// Blocks that were written to the backing.
     pub fn blocks_applied(&self) -> u64 {
         self.applied
@@ -111,7 +162,7 @@ impl Replay {
                 None => Step::Journal(self.read()),
             },
             Phase::Flush => Step::Backing(DeviceOp::Flush),
-            Phase::Head => {
+            Phase::Decide | Phase::Head => {
                 let bufs = vec![self.head.encode()];
                 Step::Journal(DeviceOp::Write {
                     offset: Head::copy_offset(self.head.update),
@@ -158,6 +209,10 @@ impl Replay {
                 self.head.tail = self.head.head;
                 self.head.applied = self.head.committed.clone();
                 self.phase = Phase::Head;
+                Ok(())
+            }
+            Phase::Decide => {
+                (self.at, self.phase) = (self.head.tail, Phase::Apply);
                 Ok(())
             }
             Phase::Head | Phase::End => {
@@ -270,7 +325,7 @@ impl Replay {
     fn go_on(&mut self) {
         let over = self.group.as_ref().is_some_and(|g| self.entries == g.entries.len());
         if over && self.writes.is_empty() {
-            self.group = None;
+            self.checked = self.group.take();
             self.entries = 0;
         }
         if self.group.is_some() || self.at < self.head.head || !self.writes.is_empty() {
@@ -278,6 +333,11 @@ impl Replay {
         }
         self.phase = match self.phase {
             Phase::Check if self.check_only => Phase::End,
+            Phase::Check if self.takes_prepared => {
+                self.head.update += 1;
+                self.head.committed = self.moments.last().cloned().unwrap_or_default();
+                Phase::Decide
+            }
             Phase::Check => {
                 self.at = self.head.tail;
                 Phase::Apply
@@ -392,6 +452,7 @@ mod tests {
             }
             head.committed = group.moment;
         }
+        head.prepared = head.head;
         place.journal[..BLOCK_BYTES as usize].copy_from_slice(&head.encode());
         (place, expected)
     }
@@ -427,6 +488,54 @@ mod tests {
             prop_assert!(place.replay(usize::MAX).is_err());
             prop_assert_eq!(place.volume, before);
         }
+    }
+
+    /// Whatever is to become of a prepared group, at whichever step a crash cuts it short.
+    #[test]
+    fn a_prepared_group_is_applied_only_if_all_have_it() {
+        let groups = [vec![(1, 1), (2, 2)], vec![(2, 7), (3, 0)]];
+        let (committed, before) = world(&groups[..1], 29, 31, 0);
+        let (whole, after) = world(&groups, 29, 31, 0);
+        let mut place = Place { volume: committed.volume.clone(), ..whole.clone() };
+        let mut head = Head::newest(&committed.journal[..JOURNAL_RING_OFFSET as usize]).unwrap();
+        head.prepared = Head::newest(&whole.journal[..JOURNAL_RING_OFFSET as usize]).unwrap().head;
+        head.common = crate::common::Common {
+            decided: 4,
+            prepared: 5,
+            names: "shop data log".to_owned(),
+            ..Default::default()
+        };
+        place.journal[..BLOCK_BYTES as usize].copy_from_slice(&head.encode());
+        let rows =
+            [(Prepared::Applied, &after, 5), (Prepared::Dropped, &before, 4), (Prepared::Alone, &before, 0)];
+        for ((what, volume, decided), crash) in
+            rows.into_iter().flat_map(|row| (0..14).map(move |n| (row, n)))
+        {
+            let mut place = place.clone();
+            for steps in [crash, usize::MAX] {
+                let found = Head::newest(&place.journal[..JOURNAL_RING_OFFSET as usize]).unwrap();
+                let mut replay = Replay::deciding(found, what);
+                for _ in 0..steps {
+                    let Some(read) = place.step(replay.step()) else { break };
+                    replay.done(read.as_ref()).unwrap();
+                }
+            }
+            let end = Head::newest(&place.journal[..JOURNAL_RING_OFFSET as usize]).unwrap();
+            assert_eq!(&place.volume, volume, "{what:?} {crash}");
+            let group = if what == Prepared::Applied { 2 } else { 1 };
+            assert_eq!((end.tail, end.prepared, end.committed.group), (end.head, end.head, group));
+            assert_eq!((end.common.decided, end.common.prepared), (decided, 0));
+        }
+        // Whoever knows nothing of the others leaves it alone.
+        place.replay(usize::MAX).unwrap();
+        let head = Head::newest(&place.journal[..JOURNAL_RING_OFFSET as usize]).unwrap();
+        assert!(place.volume == before && head.has_prepared());
+        let mut replay = Replay::of_prepared(&head);
+        while let Some(read) = place.step(replay.step()) {
+            replay.done(read.as_ref()).unwrap();
+        }
+        let group = replay.checked().unwrap();
+        assert_eq!((group.moment.group, group.entries.len()), (2, 2));
     }
 
     #[test]

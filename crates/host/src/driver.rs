@@ -23,7 +23,7 @@ use crate::core::Core;
 use crate::devices::{Devices, refine};
 use crate::error::HostError;
 use crate::handle::Shared;
-use crate::queue::{CommandDone, Ending, Incoming, MarkDone, Message, bytes_of};
+use crate::queue::{CommandDone, CommonDone, Ending, Incoming, MarkDone, Message, bytes_of};
 use crate::superblocks::Bench;
 
 /// Operations that the host itself starts carry tags from here on; the engine counts its own from 1.
@@ -64,6 +64,7 @@ pub(crate) struct Driver {
     requests: HashMap<RequestId, Outstanding>,
     commands: HashMap<RequestId, CommandDone>,
     marks: HashMap<RequestId, MarkDone>,
+    common: HashMap<RequestId, CommonDone>,
     next_id: u64,
     recovered: Option<Result<RecoveryReport, RecoveryError>>,
     retirement: Option<Retirement>,
@@ -89,6 +90,7 @@ impl Driver {
             requests: HashMap::new(),
             commands: HashMap::new(),
             marks: HashMap::new(),
+            common: HashMap::new(),
             next_id: 0,
             recovered: None,
             retirement: None,
@@ -199,6 +201,11 @@ impl Driver {
                 self.marks.insert(id, done);
                 self.core.handle(Event::Command { id, command: Command::Mark { label } }, now);
             }
+            Message::Common(round, run, step, done) => {
+                let id = self.new_id();
+                self.common.insert(id, done);
+                self.core.handle(Event::Command { id, command: Command::Common { round, run, step } }, now);
+            }
             Message::Promote { offset, len } => self.core.handle(Event::Promote { offset, len }, now),
             Message::Status => self.status_wanted = true,
             // The first one counts.
@@ -238,6 +245,11 @@ impl Driver {
             },
             Effect::Marked { id, result } => {
                 if let Some(done) = self.marks.remove(&id) {
+                    done(result);
+                }
+            }
+            Effect::CommonDone { id, result } => {
+                if let Some(done) = self.common.remove(&id) {
                     done(result);
                 }
             }

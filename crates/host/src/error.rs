@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::IoError;
 use forebay_device::OpenError;
-use forebay_engine::{MarkError, RecoveryError};
+use forebay_engine::{CommonError, MarkError, RecoveryError};
 use forebay_format::FormatError;
 use forebay_format::pairing::Refusal;
 use forebay_format::replay::DamagedGroup;
@@ -295,6 +295,50 @@ pub enum HostError {
         /// Why.
         error: MarkError,
     },
+    /// A step towards a point of a consistency group was not taken.
+    #[error("volume '{volume}': {error}")]
+    Common {
+        /// Its name.
+        volume: String,
+        /// Why.
+        error: CommonError,
+    },
+    /// A backing that shares its points with others is treated alone.
+    #[error(
+        "{backing} is {member}, a member of the consistency group '{group}' of {members}: name the backings of all of them, so that they \
+         are brought to the same point; --alone brings this one to its last point without the others"
+    )]
+    Member {
+        /// The backing.
+        backing: String,
+        /// Name of the volume.
+        member: String,
+        /// Name of the consistency group.
+        group: String,
+        /// Names of all members.
+        members: String,
+    },
+    /// Several backings cannot be brought to one point.
+    #[error("{backing} {why}; nothing was changed")]
+    NoCommonPoint {
+        /// The backing that stands in the way.
+        backing: String,
+        /// Why.
+        why: String,
+    },
+    /// A backing holds a point of which only the other members know whether it counts.
+    #[error(
+        "{backing} is a member of the consistency group '{group}' and holds a point that the other members of {members} may have \
+         reached; run `forebay recover` with the backings of all of them first"
+    )]
+    HoldsPrepared {
+        /// The backing.
+        backing: String,
+        /// Name of the consistency group.
+        group: String,
+        /// Names of all members.
+        members: String,
+    },
     /// This machine computes checksums wrongly.
     #[error("this machine computes CRC-32C wrongly: nothing can be stored safely on it")]
     Checksum,
@@ -345,6 +389,12 @@ impl HostError {
             | Self::NothingToRecover { .. }
             | Self::OwnerMayLive { .. }
             | Self::Mark { error: MarkError::Policy(_), .. }
+            | Self::Common {
+                error: CommonError::NoMember | CommonError::Mark(MarkError::Policy(_)), ..
+            }
+            | Self::Member { .. }
+            | Self::NoCommonPoint { .. }
+            | Self::HoldsPrepared { .. }
             | Self::CacheDirty { .. } => ErrorClass::Refused,
             Self::Damaged { .. }
             | Self::JournalDamaged { .. }
@@ -365,6 +415,7 @@ impl HostError {
             | Self::Stopped { .. }
             | Self::Command { .. }
             | Self::Mark { .. }
+            | Self::Common { .. }
             | Self::Checksum => ErrorClass::Failed,
         }
     }

@@ -212,6 +212,7 @@ pub(crate) fn cache_content(
         wall_offset_ns: bench.clock.wall_offset_ns(),
         clean_stop: superblock.clean_stop,
         journal: None,
+        prepared: None,
     });
     loop {
         let mut effects = Vec::new();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_block::{BlockService, Completion, ErrorKind, IoError, Op, Origin, VolumeInfo};
 use forebay_device::{DeviceInfo, Waker};
-use forebay_engine::{Command, MarkError, Status};
+use forebay_engine::{Command, CommonError, CommonState, CommonStep, MarkError, Status};
 use forebay_policy::{AdmissionReason, Ranges, Settings};
 
 use crate::error::HostError;
@@ -33,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) info: VolumeInfo,
     pub(crate) cache: Option<DeviceInfo>,
     pub(crate) backing: DeviceInfo,
+    pub(crate) backing_id: Option<[u8; 16]>,
     pub(crate) queue: RequestQueue,
     pub(crate) observer: OnceLock<Observer>,
     published: Mutex<Published>,
@@ -43,7 +44,7 @@ impl Shared {
     pub(crate) fn new(
         info: VolumeInfo,
         cache: Option<DeviceInfo>,
-        backing: DeviceInfo,
+        backing: (DeviceInfo, Option<[u8; 16]>),
         settings: Settings,
         waker: Waker,
     ) -> Self {
@@ -51,7 +52,8 @@ impl Shared {
         Self {
             info,
             cache,
-            backing,
+            backing: backing.0,
+            backing_id: backing.1,
             queue: RequestQueue::new(waker),
             observer: OnceLock::new(),
             published: Mutex::new(published),
@@ -195,6 +197,32 @@ impl VolumeHandle {
             Ok(Err(MarkError::Stopping)) | Err(_) => Err(HostError::Stopped { volume }),
             Ok(Err(error)) => Err(HostError::Mark { volume, error }),
         }
+    }
+
+    /// A step of a round of the volume's consistency group ([`CommonStep`]).
+    ///
+    /// # Errors
+    /// [`HostError::Common`] if it was not taken, [`HostError::Stopped`] if the volume has stopped.
+    pub fn common(&self, round: u64, run: u64, step: CommonStep) -> Result<CommonState, HostError> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let done = Box::new(move |result| {
+            // As for commands.
+            let _ = sender.send(result);
+        });
+        let volume = self.0.info.name.clone();
+        if !self.0.queue.tell(Message::Common(round, run, step, done)) {
+            return Err(HostError::Stopped { volume });
+        }
+        match receiver.recv() {
+            Ok(Ok(state)) => Ok(state),
+            Ok(Err(CommonError::Mark(MarkError::Stopping))) | Err(_) => Err(HostError::Stopped { volume }),
+            Ok(Err(error)) => Err(HostError::Common { volume, error }),
+        }
+    }
+
+    /// Identity of the backing; `None` without a cache.
+    pub fn backing_id(&self) -> Option<[u8; 16]> {
+        self.0.backing_id
     }
 
     fn command(&self, command: Command) -> Result<(), HostError> {

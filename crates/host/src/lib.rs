@@ -23,12 +23,14 @@ mod superblocks;
 mod volume;
 
 pub use error::{CacheContent, ErrorClass, HostError};
+pub use forebay_engine::{CommonState, CommonStep};
+pub use forebay_format::common::{Common, names_of, set_of};
 pub use forebay_format::journal::{Moment, POINT_LABEL_BYTES};
 pub use format::{FormatOptions, Formatted, format};
 pub use handle::{Observer, VolumeHandle};
 pub use journal::{JOURNAL_SUFFIX, JournalChoice};
 pub use label::{LABEL_SUFFIX, LabelPlace};
 pub use queue::{Ending, REQUEST_BYTES_MAX, REQUEST_BYTES_TOTAL_MAX, REQUESTS_MAX};
-pub use recover::{Recovered, recover};
+pub use recover::{RecoverOptions, Recovered, recover, recover_group};
 pub use resize::{grow, release, shrink};
 pub use volume::{Decorator, Volume, VolumeConfig};

@@ -8,8 +8,9 @@ use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
 use forebay_engine::Role;
 use forebay_format::checksum;
 use forebay_format::identities::{Identities, Starter, Update};
-use forebay_format::journal::Head;
+use forebay_format::journal::{Group, Head};
 use forebay_format::pairing::{Refusal, decide};
+use forebay_format::replay::Replay;
 
 use crate::error::HostError;
 use crate::identity::{fingerprint, host_id, host_name, wall_ns};
@@ -39,6 +40,10 @@ pub(crate) struct Pair {
     pub(crate) journal: Option<Journal>,
     /// The head with which this run begins its journal.
     pub(crate) head: Option<Head>,
+    /// The group that is prepared according to it.
+    pub(crate) prepared: Option<Group>,
+    /// The consistency group that this run is a member of: its names, and which of the members this is.
+    pub(crate) member: Option<(String, u32)>,
     choice: JournalChoice,
     place: LabelPlace,
     names: (String, String),
@@ -73,8 +78,8 @@ impl Pair {
         let label = place.read(&bench, &mut *backing)?;
         let names = (places.cache.to_string(), places.backing.to_string());
         let identities = Identities { superblock, label };
-        let (journal, head, choice) = (None, None, places.journal.clone());
-        let pair = Self { cache, backing, identities, journal, head, choice, place, names };
+        let (journal, head, prepared, member, choice) = (None, None, None, None, places.journal.clone());
+        let pair = Self { cache, backing, identities, journal, head, prepared, member, choice, place, names };
         pair.check_fingerprint(places)?;
         let (found_bytes, wanted_bytes) =
             (pair.backing.info().size_bytes, pair.identities.superblock.volume_bytes);
@@ -130,7 +135,16 @@ impl Pair {
         }
         let label = self.identities.label.as_ref().map_or(0, |label| label.generation);
         let generation = superblock.layout.generation.max(label) + 1;
-        self.head = Some(Head::for_run(found.as_ref(), &self.identities, generation, journal.ring_bytes));
+        let mut head = Head::for_run(found.as_ref(), &self.identities, generation, journal.ring_bytes);
+        if head.has_prepared() {
+            let mut check = Replay::of_prepared(&head);
+            journal.carry_out(bench, &mut *self.backing, &mut check)?;
+            self.prepared = check.checked();
+        } else if let Some((names, member)) = &self.member {
+            // From here on nobody takes it for a volume of its own; points that it has shared with others are none of these.
+            head.common.join(names, *member);
+        }
+        self.head = Some(head);
         self.journal = Some(journal);
         Ok(())
     }

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use forebay_block::{
     Allocation, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Op, Reply, StatusExtent, check_bounds,
 };
-use forebay_engine::{Class, Command, Effect, Event, IoId, MarkError, RequestId, Role, State, Status};
+use forebay_engine::{
+    Class, Command, CommonError, Effect, Event, IoId, MarkError, RequestId, Role, State, Status,
+};
 use forebay_policy::{AdmissionReason, WritePolicy};
 
 /// Whom a device operation is for.
@@ -59,6 +61,9 @@ impl PassThrough {
                 Command::Mark { .. } => {
                     let result = Err(MarkError::Policy(WritePolicy::WriteThrough));
                     self.effects.push(Effect::Marked { id, result });
+                }
+                Command::Common { .. } => {
+                    self.effects.push(Effect::CommonDone { id, result: Err(CommonError::NoMember) });
                 }
                 // A flush covers whatever was acknowledged before it.
                 Command::Destage => self.io(DeviceOp::Flush, Purpose::Command(id)),

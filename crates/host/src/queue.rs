@@ -6,7 +6,7 @@ use std::thread::{self, ThreadId};
 
 use forebay_block::{Completion, ErrorKind, IoError, Op, Origin};
 use forebay_device::Waker;
-use forebay_engine::{Command, MarkError};
+use forebay_engine::{Command, CommonError, CommonState, CommonStep, MarkError};
 
 /// Requests of a volume that are queued or under way at a time; further ones wait in `submit` (P7).
 pub const REQUESTS_MAX: usize = 1024;
@@ -28,12 +28,17 @@ pub(crate) type CommandDone = Box<dyn FnOnce(Result<(), IoError>) + Send>;
 /// Called once with a consistency point's number.
 pub(crate) type MarkDone = Box<dyn FnOnce(Result<u64, MarkError>) + Send>;
 
+/// Called once with how the volume stands in its consistency group.
+pub(crate) type CommonDone = Box<dyn FnOnce(Result<CommonState, CommonError>) + Send>;
+
 /// Something other than a request that the thread is told.
 pub(crate) enum Message {
     /// A command for the engine.
     Command(Command, CommandDone),
     /// Declare a consistency point with this name.
     Mark(String, MarkDone),
+    /// A step of a round of its consistency group: the round, the run that began it, the step.
+    Common(u64, u64, CommonStep, CommonDone),
     /// A critical task waits for outstanding writes of these bytes.
     Promote { offset: u64, len: u64 },
     /// The volume's end: stop cleanly, then remove the cache for good if asked, then end the thread.

@@ -19,7 +19,7 @@ use crate::label::LabelPlace;
 use crate::pair::{Decorate, Pair, Places};
 use crate::passthrough::PassThrough;
 use crate::queue::{Ending, REQUEST_BYTES_MAX};
-use crate::recover::journal_of;
+use crate::recover::{holds_prepared, journal_of};
 use crate::superblocks::Bench;
 
 /// What a volume is made of and how it behaves.
@@ -34,6 +34,8 @@ pub struct VolumeConfig {
     pub journal: JournalChoice,
     /// The user's choices.
     pub settings: Settings,
+    /// The consistency group that it is a member of: its names ([`crate::names_of`]), and which of the members it is.
+    pub member: Option<(String, u32)>,
     /// Start although another host has not stopped the volume cleanly: it is surely dead.
     pub takeover: bool,
     /// Without a cache: go on from what the backing has, although its cache may hold newer data, which becomes void.
@@ -54,6 +56,7 @@ impl VolumeConfig {
             backing,
             journal: JournalChoice::Auto,
             settings: Settings::default(),
+            member: None,
             takeover: false,
             accept_stale: false,
             decorate: None,
@@ -196,6 +199,7 @@ fn start_cached(
     let places = Places { cache, backing: config.backing, journal: config.journal };
     let mut decorate = config.decorate.take();
     let mut pair = Pair::open(ring, clock, &places, decorate.as_mut().map(around))?;
+    pair.member = config.member.take();
     let wants_journal = config.settings.write_policy == WritePolicy::Journaled;
     let decorate = decorate.as_mut().map(around);
     let clean_stop = pair.begin_run(&bench, &places, config.takeover, wants_journal, decorate)?;
@@ -210,11 +214,12 @@ fn start_cached(
         wall_offset_ns: clock.wall_offset_ns(),
         clean_stop,
         journal: pair.head.take(),
+        prepared: pair.prepared.take(),
     });
     let shared = Shared::new(
         info(config.name, superblock.volume_bytes),
         Some(pair.cache.info().clone()),
-        pair.backing.info().clone(),
+        (pair.backing.info().clone(), Some(superblock.backing_id)),
         config.settings,
         ring.waker(),
     );
@@ -240,6 +245,9 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
             if let Some(mut journal) = journal
                 && let Some(head) = journal.head(&bench, &mut *backing)?
             {
+                if head.has_prepared() && head.is_of(&label) {
+                    return Err(holds_prepared(&config.backing, &head.common));
+                }
                 journal.replay(&bench, &mut *backing, Some(&label), head)?;
             }
             // From here on the two go separate ways, and the cache must never be used with this backing again.
@@ -250,7 +258,7 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
     let shared = Shared::new(
         info(config.name, size_bytes),
         None,
-        backing.info().clone(),
+        (backing.info().clone(), None),
         config.settings,
         ring.waker(),
     );

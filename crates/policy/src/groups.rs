@@ -75,6 +75,7 @@ mod tests {
             (GroupEnds::Anywhere, [GroupEnd::Anywhere, GroupEnd::Anywhere, GroupEnd::Anywhere]),
             (GroupEnds::Flushes, [GroupEnd::Wait, GroupEnd::AtPoint, GroupEnd::Anywhere]),
             (GroupEnds::Points, [GroupEnd::Wait, GroupEnd::Wait, GroupEnd::Anywhere]),
+            (GroupEnds::Common, [GroupEnd::Wait, GroupEnd::Wait, GroupEnd::Anywhere]),
         ];
         for (ends, expected) in rows {
             let settings = settings(ends);

@@ -98,6 +98,8 @@ spelled_enum! {
         Flushes = "flushes",
         /// At declared consistency points alone.
         Points = "points",
+        /// At points that a consistency group's members share.
+        Common = "common",
     }
 }
 

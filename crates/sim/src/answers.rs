@@ -2,6 +2,7 @@
 
 use forebay_block::{Allocation, Buf, ErrorKind, IoError, Reply};
 use forebay_engine::{MarkError, RequestId};
+use forebay_policy::GroupEnds;
 use forebay_policy::{Admission, OnFull, WritePolicy};
 
 use crate::fault::OpKind;
@@ -147,7 +148,9 @@ impl<S: Subject> Life<'_, S> {
     /// A consistency point was answered: the backing is at it then.
     pub(crate) fn marked(&mut self, id: RequestId, result: Result<u64, MarkError>) -> Result<(), Interrupt> {
         let at = self.commands.iter().position(|(c, o)| *c == id && matches!(o, Ordered::Mark { .. }));
-        let Some((_, Ordered::Mark { label, in_groups })) = at.map(|at| self.commands.swap_remove(at)) else {
+        let Some((_, Ordered::Mark { label, in_groups, shared })) =
+            at.map(|at| self.commands.swap_remove(at))
+        else {
             return Err(broken("wall", format!("point {} is answered twice or was never asked for", id.0)));
         };
         self.progress = self.now;
@@ -161,6 +164,7 @@ impl<S: Subject> Life<'_, S> {
             Err(MarkError::Failing) => self.has_failed(),
             Err(MarkError::Stopping) => self.stopping,
             Err(MarkError::TooMany) => false,
+            Err(MarkError::Member) => shared || self.settings.group_ends == GroupEnds::Common,
         };
         match (excused, result) {
             (false, Err(e)) => Err(broken("P9", format!("point '{label}' is refused without a reason: {e}"))),
@@ -181,7 +185,7 @@ impl<S: Subject> Life<'_, S> {
     }
 
     /// Whether any device has reported an error in this life.
-    fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         let any = |e: &[u64]| e.iter().any(|n| *n > 0);
         any(&self.world.cache.errors) || any(&self.world.backing.errors) || any(&self.world.journal.errors)
     }

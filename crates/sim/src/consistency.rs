@@ -27,14 +27,29 @@ pub struct Told {
     pub consistent: bool,
     /// What it says that the backing is as of.
     pub moment: Moment,
+    /// The common points of the consistency group that are decided and prepared.
+    pub common: (u64, u64),
     /// Sectors that the groups in the journal would change, and to what; later ones count.
     replayed: Vec<(usize, Held)>,
+    /// What the backing would be as of with the group that is prepared, and what that would change.
+    prepared: Option<(Moment, Vec<(usize, Held)>)>,
 }
 
 impl Told {
     /// A group holds these sectors, from `first` on.
     pub fn put(&mut self, first: usize, held: impl Iterator<Item = Held>) {
-        self.replayed.extend((first..).zip(held));
+        let replayed = self.prepared.as_mut().map_or(&mut self.replayed, |(_, replayed)| replayed);
+        replayed.extend((first..).zip(held));
+    }
+
+    /// What is put from here on is what the prepared group changes.
+    pub fn prepare(&mut self, moment: Moment) {
+        self.prepared = Some((moment, Vec::new()));
+    }
+
+    /// What the backing would be as of with the group that is prepared.
+    pub fn prepared(&self) -> Option<&Moment> {
+        self.prepared.as_ref().map(|(moment, _)| moment)
     }
 }
 
@@ -53,6 +68,8 @@ struct Image {
     judged: Option<Order>,
     /// The point at which it was seen to be since its content changed.
     point: u64,
+    /// The common point at which it was seen to be, with the group that is prepared, since then.
+    prepared: u64,
 }
 
 impl Image {
@@ -229,6 +246,7 @@ impl Consistency {
         changes: &Changes,
         data: &[u8],
         told: Option<Told>,
+        volatile: bool,
     ) -> Result<(), Interrupt> {
         let claimed = self.is_claimed();
         let image = &mut self.images[view as usize];
@@ -237,6 +255,19 @@ impl Consistency {
         if image.told.consistent && point > 0 && (image.judged.is_none() || image.point != point) {
             self.points.judge(&image.told.moment, &self.history, &image.held, view)?;
             image.point = point;
+        }
+        self.points.judge_common(&image.told, view == View::Durable || !volatile)?;
+        let prepared = image.told.common.1;
+        if prepared == 0 {
+            image.prepared = 0;
+        }
+        if let Some((moment, replayed)) = &image.told.prepared
+            && (image.judged.is_none() || image.prepared != prepared)
+        {
+            let mut held = image.held.clone();
+            replayed.iter().for_each(|(sector, is)| held[*sector] = *is);
+            self.points.judge(moment, &self.history, &held, view)?;
+            image.prepared = prepared;
         }
         // What the head says holds for whichever order was asked for: for the weaker one at least.
         let by = match (claimed, image.told.consistent) {

@@ -10,6 +10,7 @@ use crate::media::Survival;
 use crate::plan::{Action, CrashKind, End, Plan, Round, Shape, Step};
 use crate::random::Random;
 
+mod common;
 mod exchange;
 mod hints;
 mod points;
@@ -140,6 +141,7 @@ pub fn plan(seed: u64, options: Options) -> Plan {
     choose_order(&mut plan, options);
     choose_place_of_journal(&mut plan);
     points::declare(&mut plan, options);
+    common::share(&mut plan, options);
     staleness::bound(&mut plan, options);
     hints::hint(&mut plan, options);
     plan
@@ -159,12 +161,12 @@ fn choose_place_of_journal(plan: &mut Plan) {
 fn choose_order(plan: &mut Plan, options: Options) {
     let mut random = Random::derived(plan.seed, ORDER_STREAM);
     let wanted = random.below(3) == 0
-        || options.themes.contains(&Theme::Consistent)
-        || options.themes.contains(&Theme::Points);
+        || [Theme::Consistent, Theme::Points, Theme::Common].iter().any(|t| options.themes.contains(t));
     let order = if random.percent(50) { Order::Completion } else { Order::Barrier };
     let strays = *random.pick(&[0, 0, 15, 40]);
     let changes = *random.pick(&[0, 0, 25]);
-    let journaled = match options.themes.contains(&Theme::Points) {
+    let grouped = [Theme::Points, Theme::Common].iter().any(|t| options.themes.contains(t));
+    let journaled = match grouped {
         true => 90,
         false => *random.pick(&[0, 90, 100]),
     };

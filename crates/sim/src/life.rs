@@ -19,6 +19,7 @@ use crate::wall;
 use crate::world::{Retirement, World};
 
 mod requests;
+mod rounds;
 
 const SECTOR_BYTES: u64 = SECTOR as u64;
 /// Most steps of one life: far more than any plan needs (P7).
@@ -54,7 +55,7 @@ pub(crate) struct Pending {
 /// What a control command under way promises.
 pub(crate) enum Ordered {
     Set(Order),
-    Mark { label: String, in_groups: bool },
+    Mark { label: String, in_groups: bool, shared: bool },
     Destage { floors: Vec<u64>, ticket: Ticket },
     Stop { destage: bool },
 }
@@ -76,6 +77,8 @@ enum Due {
     CacheModel,
     BackingModel,
     Journal(IoId),
+    /// The coordinator of a consistency group goes on.
+    Coordinator,
 }
 
 /// The end of an operation of a device.
@@ -105,7 +108,7 @@ pub struct Life<'w, S> {
     pub(crate) commands: Vec<(RequestId, Ordered)>,
     next_id: u64,
     /// Settings for writes that are issued now.
-    settings: Settings,
+    pub(crate) settings: Settings,
     /// What the engine has been asked to keep in order, and has confirmed; less from the moment it is asked.
     pub(crate) order: Order,
     /// Outcome of recovery.
@@ -125,12 +128,17 @@ pub struct Life<'w, S> {
     pub(crate) reset_unseen: bool,
     /// When something was last answered.
     pub progress: Nanos,
+    /// The round of the consistency group that is under way.
+    coordinator: Option<rounds::Coordinator>,
+    /// Steps of rounds that are not answered, and whether the volume was a member then.
+    asked_common: Vec<(RequestId, bool)>,
 }
 
 impl<'w, S: Subject> Life<'w, S> {
     /// A life that begins.
     pub fn new(world: &'w mut World, engine: S, settings: Settings, random: Random, crash_at: u64) -> Self {
         let now = Nanos(1_000_000);
+        world.consistency.points.follow(&settings);
         Self {
             world,
             engine,
@@ -155,17 +163,19 @@ impl<'w, S: Subject> Life<'w, S> {
             lags_since: None,
             reset_unseen: false,
             progress: now,
+            coordinator: None,
+            asked_common: Vec::new(),
         }
     }
 
     /// Requests and commands that are not answered.
     pub fn outstanding(&self) -> usize {
-        self.pending.len() + self.commands.len()
+        self.pending.len() + self.commands.len() + self.asked_common.len()
     }
 
     /// Whether a device is doing anything.
     pub fn is_busy(&self) -> bool {
-        !self.due.is_empty()
+        self.due.iter().any(|Reverse((_, _, due))| *due != Due::Coordinator)
     }
 
     /// Whether the backing is to be kept consistent now.
@@ -280,6 +290,7 @@ impl<'w, S: Subject> Life<'w, S> {
             Effect::Reply { id, result } => self.reply(id, result),
             Effect::CommandDone { id, result } => self.command_done(id, result),
             Effect::Marked { id, result } => self.marked(id, result),
+            Effect::CommonDone { id, result } => self.common_done(id, result),
             Effect::Recovered(result) => {
                 self.note(&[1, u64::from(result.is_ok())], || (format!("recovered: {result:?}"), Vec::new()));
                 if self.recovered.is_some() {
@@ -411,6 +422,10 @@ impl<'w, S: Subject> Life<'w, S> {
             Due::CacheModel | Due::BackingModel => {
                 let role = if what == Due::CacheModel { Role::Cache } else { Role::Backing };
                 self.model_ends(role);
+                return Ok(());
+            }
+            Due::Coordinator => {
+                self.coordinate();
                 return Ok(());
             }
             Due::Retired(id) => {

@@ -4,7 +4,7 @@
 //! volume works. The ordered and journaled policies are judged by it.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use forebay_policy::Order;
 
@@ -185,21 +185,21 @@ impl Misplaced {
     }
 }
 
-/// Checks that the image is exactly at the point that was declared at the time `at`: it has what was acknowledged before, and
-/// nothing that was issued later. What was under way may be there or not.
+/// Checks that the image is exactly at the point that was declared at some time: it has what was acknowledged before the first of
+/// these times, and nothing that was issued after the last. What was under way may be there or not.
 ///
 /// # Errors
 /// The first write found that is not where it belongs.
-pub fn check_point(history: &History, image: &[Held], at: u64) -> Result<(), Misplaced> {
+pub fn check_point(history: &History, image: &[Held], at: RangeInclusive<u64>) -> Result<(), Misplaced> {
     let writes = history.writes();
     for (sector, held) in (0..).zip(image) {
         if let Held::Write(write) = held
-            && writes[*write].issued > at
+            && writes[*write].issued > *at.end()
         {
             return Err(Misplaced::Later { write: *write, sector });
         }
     }
-    match missing(history, image, Order::Completion, at) {
+    match missing(history, image, Order::Completion, *at.start()) {
         Some((write, sector)) => Err(Misplaced::Missing { write, sector }),
         None => Ok(()),
     }
@@ -380,15 +380,15 @@ mod tests {
         let mut history = History::default();
         [write(0, 1, 2), write(1, 3, 9), write(0, 6, 7)].into_iter().for_each(|w| history.push(w));
         let image = |a, b| [Held::Write(a), b];
-        assert_eq!(check_point(&history, &image(0, Held::Nothing), 5), Ok(()));
-        assert_eq!(check_point(&history, &image(0, Held::Write(1)), 5), Ok(()));
+        assert_eq!(check_point(&history, &image(0, Held::Nothing), 5..=5), Ok(()));
+        assert_eq!(check_point(&history, &image(0, Held::Write(1)), 5..=5), Ok(()));
         let missing = Misplaced::Missing { write: 0, sector: 0 };
-        assert_eq!(check_point(&history, &[Held::Nothing, Held::Write(1)], 5), Err(missing));
+        assert_eq!(check_point(&history, &[Held::Nothing, Held::Write(1)], 5..=5), Err(missing));
         let later = Misplaced::Later { write: 2, sector: 0 };
-        assert_eq!(check_point(&history, &image(2, Held::Write(1)), 5), Err(later));
-        assert_eq!(check_point(&history, &image(2, Held::Nothing), 8), Ok(()));
+        assert_eq!(check_point(&history, &image(2, Held::Write(1)), 5..=5), Err(later));
+        assert_eq!(check_point(&history, &image(2, Held::Nothing), 8..=8), Ok(()));
         assert_eq!(
-            check_point(&history, &image(0, Held::Nothing), 8),
+            check_point(&history, &image(0, Held::Nothing), 8..=8),
             Err(Misplaced::Missing { write: 2, sector: 0 })
         );
     }

@@ -82,10 +82,25 @@ pub enum Action {
     Set(Settings),
     /// Declare a consistency point.
     Mark,
+    /// Lead the volume to a point of its consistency group.
+    Round(CommonRound),
     /// Destage everything and check the backing alone.
     Destage,
     /// Wait until everything is answered.
     Drain,
+}
+
+/// A round of a consistency group, by a coordinator that may fall silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommonRound {
+    /// So many steps are taken.
+    pub steps: u8,
+    /// Microseconds for which writers are held back; an eighth of that between other steps.
+    pub pause_us: u32,
+    /// All others have what an earlier round left behind.
+    pub keeps_old: bool,
+    /// All others have prepared the point.
+    pub keeps: bool,
 }
 
 /// An action and how long after the one before it is issued.

@@ -88,6 +88,10 @@ impl fmt::Display for Action {
             Self::Status { offset, len } => write!(f, "status {offset} {len}"),
             Self::Set(settings) => write!(f, "set {}", settings_text(settings)),
             Self::Mark => f.write_str("mark"),
+            Self::Round(r) => {
+                let flags = [(r.keeps_old, "keeps-old"), (r.keeps, "keeps")];
+                write!(f, "round-of-group {} {}{}", r.steps, r.pause_us, Flags(&flags))
+            }
             Self::Destage => f.write_str("destage"),
             Self::Drain => f.write_str("drain"),
         }

@@ -1,8 +1,12 @@
 //! Whether the backing alone is exactly at a consistency point when the journal says so (P4): everything acknowledged before the
 //! point is there, and nothing that was issued later.
 
-use forebay_format::journal::Moment;
+use std::collections::{BTreeMap, BTreeSet};
 
+use forebay_format::journal::Moment;
+use forebay_policy::{GroupEnds, Settings, WritePolicy};
+
+use crate::consistency::Told;
 use crate::media::View;
 use crate::order::{self, Held, History, Misplaced};
 use crate::violation::{Interrupt, broken};
@@ -16,8 +20,22 @@ pub struct Points {
     flushes: Vec<u64>,
     /// Which flush the point is that has this number.
     matched: Option<(u64, u64)>,
+    /// Rounds of the consistency group so far.
+    pub rounds: u64,
+    /// Its points, by their numbers: what was acknowledged before the first time comes before, what was issued after the second
+    /// later.
+    common: BTreeMap<u64, (u64, u64)>,
+    /// Those that all members have: whoever settles them may keep them.
+    kept: BTreeSet<u64>,
+    /// The point that is durably prepared and that nobody has settled, and the number of its group.
+    rests: Option<(u64, u64)>,
     /// Images that were judged.
     pub judged: u64,
+}
+
+/// Name of a common point.
+pub fn common_label(number: u64) -> String {
+    format!("c{number}")
 }
 
 /// Name of the point that was declared as so manieth.
@@ -30,6 +48,74 @@ impl Points {
     pub fn mark(&mut self, issued: u64) -> usize {
         self.marks.push(issued);
         self.marks.len() - 1
+    }
+
+    /// The common point was cut between these times.
+    pub fn cut(&mut self, number: u64, asked: u64, answered: u64) {
+        self.common.insert(number, (asked, answered));
+    }
+
+    /// All members had cut at this time, while writers were held back.
+    pub fn released(&mut self, number: u64, at: u64) {
+        if let Some((before, _)) = self.common.get_mut(&number) {
+            *before = at;
+        }
+    }
+
+    /// The volume is told what becomes of the point.
+    pub fn settling(&mut self, number: u64, keep: bool) {
+        if keep {
+            self.kept.insert(number);
+        }
+        self.rests.take_if(|(rests, _)| *rests == number);
+    }
+
+    /// The point is durably prepared, in the group with this number.
+    pub fn prepared(&mut self, number: u64, group: u64) {
+        self.rests = Some((number, group));
+    }
+
+    /// A new cache is paired with the backing, which has gone on without what was prepared.
+    pub fn part(&mut self) {
+        self.rests = None;
+    }
+
+    /// The volume has these settings from now on: it may be no member any more.
+    pub fn follow(&mut self, settings: &Settings) {
+        if settings.group_ends != GroupEnds::Common || settings.write_policy != WritePolicy::Journaled {
+            self.rests = None;
+        }
+    }
+
+    /// Judges what the journal says of the consistency group.
+    ///
+    /// # Errors
+    /// A violation of P4.
+    pub fn judge_common(&mut self, told: &Told, durable: bool) -> Result<(), Interrupt> {
+        let decided = told.common.0;
+        if !told.consistent {
+            self.rests = None;
+            return Ok(());
+        }
+        if decided > 0 && !self.kept.contains(&decided) {
+            return Err(broken(
+                "P4",
+                format!("the backing is said to be at common point {decided}, which nobody decided"),
+            ));
+        }
+        if decided > 0 && told.moment.label != common_label(decided) {
+            let message = format!(
+                "the backing is said to be at common point {decided}, and at '{}'",
+                told.moment.label
+            );
+            return Err(broken("P4", message));
+        }
+        match self.rests {
+            Some((point, group)) if durable && told.common.1 != point && told.moment.group < group => {
+                Err(broken("P4", format!("common point {point} was prepared, and is not any more")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A flush was answered.
@@ -49,23 +135,34 @@ impl Points {
         view: View,
     ) -> Result<(), Interrupt> {
         self.judged += 1;
-        let check = |at: u64| order::check_point(history, held, at);
-        let outcome = match moment.label.strip_prefix('m').map(|n| n.parse::<usize>()) {
-            Some(Ok(mark)) => match self.marks.get(mark) {
-                Some(at) => check(*at),
-                None => return Err(broken("P4", format!("nobody declared the point '{}'", moment.label))),
-            },
-            _ => {
-                let known = self.matched.filter(|(point, _)| *point == moment.point).map(|(_, at)| at);
-                let fits = |at: &u64| check(*at).is_ok();
-                match known.into_iter().chain(self.flushes.iter().rev().copied()).find(fits) {
-                    Some(at) => {
-                        self.matched = Some((moment.point, at));
-                        Ok(())
+        let check = |at: u64| order::check_point(history, held, at..=at);
+        let common = moment.label.strip_prefix('c').and_then(|n| n.parse().ok()).map(|n| self.common.get(&n));
+        let outcome = match common {
+            Some(Some((before, after))) => Some(order::check_point(history, held, *before..=*after)),
+            Some(None) => return Err(broken("P4", format!("nobody cut the point '{}'", moment.label))),
+            None => None,
+        };
+        let outcome = match outcome {
+            Some(outcome) => outcome,
+            None => match moment.label.strip_prefix('m').map(|n| n.parse::<usize>()) {
+                Some(Ok(mark)) => match self.marks.get(mark) {
+                    Some(at) => check(*at),
+                    None => {
+                        return Err(broken("P4", format!("nobody declared the point '{}'", moment.label)));
                     }
-                    None => check(self.flushes.last().copied().unwrap_or_default()),
+                },
+                _ => {
+                    let known = self.matched.filter(|(point, _)| *point == moment.point).map(|(_, at)| at);
+                    let fits = |at: &u64| check(*at).is_ok();
+                    match known.into_iter().chain(self.flushes.iter().rev().copied()).find(fits) {
+                        Some(at) => {
+                            self.matched = Some((moment.point, at));
+                            Ok(())
+                        }
+                        None => check(self.flushes.last().copied().unwrap_or_default()),
+                    }
                 }
-            }
+            },
         };
         outcome.map_err(|misplaced| said(moment, misplaced, history, view))
     }

@@ -3,7 +3,7 @@
 use forebay_engine::Role;
 use forebay_format::Layout;
 use forebay_format::identities::Identities;
-use forebay_format::journal::Head;
+use forebay_format::journal::{Group, Head};
 use forebay_format::label::LABEL_BYTES;
 
 use crate::consistency::Consistency;
@@ -62,6 +62,8 @@ pub struct World {
     pairs: u64,
     /// The head with which the run that is being started begins its journal.
     next_head: Option<Head>,
+    /// The group that is prepared according to it.
+    next_prepared: Option<Group>,
     /// The last round ended with a stop that destaged everything.
     pub destaged: bool,
     /// Something in the plan goes back to what devices were after an earlier round.
@@ -121,6 +123,7 @@ impl World {
             runs: 0,
             pairs: 0,
             next_head: None,
+            next_prepared: None,
             destaged: false,
             keeps_images: false,
             images: Vec::new(),
@@ -258,8 +261,9 @@ impl World {
         if !journaled && !self.consistency.is_claimed() {
             return Ok(());
         }
+        let volatile = self.storage().any(|device| device.media.is_volatile());
         for view in [View::Now, View::Durable] {
-            if view == View::Durable && !self.storage().any(|device| device.media.is_volatile()) {
+            if view == View::Durable && !volatile {
                 break;
             }
             let changes = self.backing.media.take_changes(view);
@@ -269,7 +273,7 @@ impl World {
                 false => None,
             };
             let data = self.backing.media.view(view, 0, volume);
-            self.consistency.judge(view, &changes, data, told)?;
+            self.consistency.judge(view, &changes, data, told, volatile)?;
         }
         self.stats.orders_judged = self.consistency.judged;
         self.stats.points_judged = self.consistency.points.judged;

@@ -38,3 +38,6 @@ mod sweeps;
 
 #[path = "simulation/owners.rs"]
 mod owners;
+
+#[path = "simulation/group.rs"]
+mod group;

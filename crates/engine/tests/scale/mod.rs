@@ -21,6 +21,7 @@ impl Full {
             wall_offset_ns: 0,
             clean_stop: false,
             journal: None,
+            prepared: None,
         };
         let mut full = Self { engine: Engine::new(params), cache, recovered: None };
         while full.recovered.is_none() {

@@ -60,6 +60,7 @@ impl World {
             wall_offset_ns: 1 << 60,
             clean_stop: false,
             journal: None,
+            prepared: None,
         };
         let mut world = Self {
             engine: Engine::new(params.clone()),
@@ -314,7 +315,7 @@ impl World {
                     result.unwrap();
                     self.recovered = true;
                 }
-                Effect::Marked { .. } => panic!("no points are declared here"),
+                Effect::Marked { .. } | Effect::CommonDone { .. } => panic!("no points are declared here"),
                 Effect::RetireLog { .. } => panic!("nothing fails here"),
             }
         }

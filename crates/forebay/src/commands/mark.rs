@@ -18,7 +18,7 @@ For a volume with --write-policy journaled; refused (exit code 3) under any othe
 before, and nothing that was issued after the command ended. Ends well when the group that ends there is committed on the backing's \
 side: from then on until the next group `forebay recover` would make the backing exactly that. With --group-ends points the backing \
 moves only from one point to the next. Prints the point's number; for several volumes (of one daemon) a line for each, with its name \
-before it: a point of each volume, declared at about the same time. `forebay recover BACKING --list` shows the points that a backing holds.")]
+before it: a point of each volume, declared at about the same time. Of a member of a consistency group it is a point of all members, and the number is that of the common point. `forebay recover BACKING --list` shows the points that a backing holds.")]
 pub struct Args {
     /// The volumes, all of one daemon
     #[arg(required = true, value_name = "NAME", value_parser = volume_name::parse)]

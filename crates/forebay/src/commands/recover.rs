@@ -2,7 +2,7 @@
 
 use forebay_control::{FailureKind, rfc3339};
 use forebay_device::DeviceSpec;
-use forebay_host::{Moment, Recovered, recover};
+use forebay_host::{JournalChoice, Moment, RecoverOptions, Recovered, recover, recover_group};
 use serde::Serialize;
 
 use crate::cli::{Failure, Outcome};
@@ -14,18 +14,25 @@ use crate::plan;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     forebay recover disk.img\n  \
-    forebay recover disk.img --list\n\n\
+    forebay recover disk.img --list\n  \
+    forebay recover data.img log.img\n\n\
 For a backing whose cache is lost, or not at hand, and whose last run had --write-policy journaled or ordered. Applies what \
 the journal on the backing's side has committed, and says as of when the backing is. What was acknowledged later is in the \
 cache alone: a cache that is still there is better served again. `forebay serve --no-cache --accept-stale` goes on from here. \
+Several backings, of all members of one consistency group, are brought to the newest point that all of them have. \
 Refused (exit code 3) while the volume's owner on another host may write, or if the backing is not known to be consistent.")]
 pub struct Args {
-    /// The backing
-    backing: DeviceSpec,
+    /// The backing, or those of all members of a consistency group
+    #[arg(required = true, value_name = "BACKING")]
+    backings: Vec<DeviceSpec>,
 
-    /// Where its journal lies, if not where `forebay serve` puts it by itself
+    /// Where its journal lies, if not where `forebay serve` puts it by itself; for several backings once for each, in their order
     #[arg(long, value_name = "LOCATION")]
-    journal: Option<String>,
+    journal: Vec<String>,
+
+    /// Bring a member of a consistency group to its last point without the others; it shares no point with them any more
+    #[arg(long, conflicts_with = "list")]
+    alone: bool,
 
     /// Change nothing; show the states that the journal holds
     #[arg(long)]
@@ -59,6 +66,8 @@ struct Result<'a> {
     backing: &'a str,
     size_bytes: u64,
     cache: &'a str,
+    /// Number of the point of its consistency group at which the backing is now, or 0.
+    common_point: u64,
     /// What the backing is as of now.
     as_of: Point,
     /// What it would be as of with each group that waits in the journal.
@@ -73,19 +82,52 @@ fn point(moment: &Moment) -> Point {
 
 /// Recovers, and says as of when the backing is.
 pub fn run(args: Args) -> Outcome {
-    let journal = plan::journal(args.journal.as_deref()).map_err(|e| Failure::new(FailureKind::Usage, e))?;
-    let done = recover(&args.backing, &journal, args.takeover, args.list).map_err(|e| from_host(&e))?;
-    if args.json {
-        return print_json(&Result {
-            backing: &done.backing,
-            size_bytes: done.volume_bytes,
-            cache: &done.cache,
-            as_of: point(&done.moment),
-            waiting: done.waiting.iter().map(point).collect(),
-            blocks_applied: done.blocks_applied,
-        });
+    let usage = |e: String| Failure::new(FailureKind::Usage, e);
+    let mut journals = args
+        .journal
+        .iter()
+        .map(|text| plan::journal(Some(text)))
+        .collect::<std::result::Result<Vec<_>, _>>()
+        .map_err(usage)?;
+    if !journals.is_empty() && journals.len() != args.backings.len() {
+        return Err(usage("give --journal once for each backing, in their order".to_owned()));
     }
-    print(&text(&done, args.list))
+    journals.resize(args.backings.len(), JournalChoice::Auto);
+    let places: Vec<_> = args.backings.into_iter().zip(journals).collect();
+    let options = RecoverOptions { takeover: args.takeover, look: args.list, alone: args.alone };
+    let (common, done) = match places.as_slice() {
+        [(backing, journal)] => (0, vec![recover(backing, journal, options).map_err(|e| from_host(&e))?]),
+        _ if args.list || args.alone => {
+            return Err(usage("--list and --alone are for one backing at a time".to_owned()));
+        }
+        _ => recover_group(&places, args.takeover).map_err(|e| from_host(&e))?,
+    };
+    match (done.as_slice(), args.json) {
+        ([one], true) => print_json(&result(one)),
+        (all, true) => print_json(&serde_json::json!({
+            "common_point": common,
+            "backings": all.iter().map(result).collect::<Vec<_>>(),
+        })),
+        (all, false) => {
+            let mut said: String = all.iter().map(|done| text(done, args.list)).collect();
+            if common > 0 {
+                said += &format!("all are at common point {common} of the consistency group\n");
+            }
+            print(&said)
+        }
+    }
+}
+
+fn result(done: &Recovered) -> Result<'_> {
+    Result {
+        backing: &done.backing,
+        size_bytes: done.volume_bytes,
+        cache: &done.cache,
+        common_point: done.common.decided,
+        as_of: point(&done.moment),
+        waiting: done.waiting.iter().map(point).collect(),
+        blocks_applied: done.blocks_applied,
+    }
 }
 
 fn text(done: &Recovered, list: bool) -> String {
@@ -109,6 +151,18 @@ fn text(done: &Recovered, list: bool) -> String {
     let mut text = format!("applied: {}\n", show(&done.moment));
     for moment in &done.waiting {
         text += &format!("waiting: {}\n", show(moment));
+    }
+    let common = &done.common;
+    if !common.names.is_empty() {
+        let members = common.members().collect::<Vec<_>>().join(", ");
+        text += &format!("consistency group: {} of {members}\n", common.name());
+        for (what, point) in
+            [("is", common.decided), ("can be brought by recovering all members", common.prepared)]
+        {
+            if point > 0 {
+                text += &format!("common point {point}: at it the backing {what}\n");
+            }
+        }
     }
     text
 }

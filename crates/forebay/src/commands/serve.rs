@@ -83,6 +83,16 @@ pub struct Args {
     #[arg(long, value_name = "CHOICE", value_parser = choice!(GroupEnds))]
     pub group_ends: Option<GroupEnds>,
 
+    /// With --write-policy journaled: the volume is a member of this consistency group, and shares its consistency points with
+    /// the other --members
+    #[arg(long, value_name = "NAME", requires = "members")]
+    pub consistency_group: Option<String>,
+
+    /// The members of the consistency group, this volume among them, with commas between: names of volumes, or NAME=SOCKET where
+    /// the control socket of its daemon is not the default one
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "consistency_group")]
+    pub members: Vec<String>,
+
     /// How far the backing may lag behind: a time (5s) or a size (64M). Near it destaging is hurried, at its edge writers are held
     /// back [default: none]
     #[arg(long, value_name = "TIME|SIZE")]

@@ -71,6 +71,8 @@ fn label() {
 fn journal() {
     let bytes = golden("journal-head", &samples::journal_head().encode());
     assert_eq!(Head::decode(&bytes), Ok(samples::journal_head()));
+    let bytes = golden("journal-head-common", &samples::journal_head_common().encode());
+    assert_eq!(Head::decode(&bytes), Ok(samples::journal_head_common()));
     let bytes = golden("journal-group", &samples::group().encode());
     assert_eq!(Group::decode(&bytes), Ok(samples::group()));
 }

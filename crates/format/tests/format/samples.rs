@@ -3,6 +3,7 @@
 use forebay_block::{BlockNo, Seq};
 use forebay_format::Layout;
 use forebay_format::checksum::block_checksum;
+use forebay_format::common::Common;
 use forebay_format::journal::{Group, GroupEntry, Head, Moment};
 use forebay_format::label::{Label, LabelState, Phase};
 use forebay_format::record::{Consistent, Extent, ExtentKind, RecordHeader};
@@ -80,6 +81,23 @@ pub fn journal_head() -> Head {
         head: 0x0000_6162_6365_6000,
         applied: moment(0x71),
         committed: moment(0x72),
+        prepared: 0x0000_6162_6365_6000,
+        common: Common::default(),
+    }
+}
+
+/// As [`journal_head`], of a member of a consistency group with a prepared group.
+pub fn journal_head_common() -> Head {
+    Head {
+        prepared: 0x0000_6162_6366_6000,
+        common: Common {
+            decided: 0x31,
+            prepared: 0x32,
+            set: id(0xD0),
+            member: 1,
+            names: "shop data log".to_owned(),
+        },
+        ..journal_head()
     }
 }
 

@@ -51,6 +51,8 @@ fn constants() {
         ("LABEL_COPY_BYTES", label::LABEL_COPY_BYTES as u64),
         ("LABEL_BYTES", label::LABEL_BYTES as u64),
         ("JOURNAL_VERSION", journal::JOURNAL_VERSION.into()),
+        ("JOURNAL_VERSION_COMMON", journal::JOURNAL_VERSION_COMMON.into()),
+        ("COMMON_NAMES_BYTES", forebay_format::common::COMMON_NAMES_BYTES as u64),
         ("JOURNAL_HEAD_BYTES", journal::JOURNAL_HEAD_BYTES),
         ("JOURNAL_RING_OFFSET", journal::JOURNAL_RING_OFFSET),
         ("GROUP_FIXED_BYTES", journal::GROUP_FIXED_BYTES as u64),
@@ -202,11 +204,12 @@ fn moment_fields() {
 
 #[test]
 fn journal_head_fields() {
-    let h = samples::journal_head();
+    assert_eq!(samples::journal_head().encode()[8..12], le32(1), "no consistency group: version 1");
+    let h = samples::journal_head_common();
     let bytes = h.encode();
     let fields = [
         ("magic", b"FBJOURN\0".to_vec()),
-        ("version", le32(1)),
+        ("version", le32(2)),
         ("crc", crc(&bytes, 12)),
         ("update", le64(h.update)),
         ("backing_id", h.backing_id.to_vec()),
@@ -219,6 +222,12 @@ fn journal_head_fields() {
         ("head", le64(h.head)),
         ("applied", moment(&h.applied)),
         ("committed", moment(&h.committed)),
+        ("prepared", le64(h.prepared)),
+        ("common_decided", le64(h.common.decided)),
+        ("common_prepared", le64(h.common.prepared)),
+        ("common_set", h.common.set.to_vec()),
+        ("common_member", le32(h.common.member)),
+        ("common_names", text(&h.common.names, 168)),
     ];
     assert_eq!(check_fields("### Journal head", &bytes, &fields), bytes.len());
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use forebay_host::{Ending, ErrorClass, HostError, JournalChoice, Recovered, Volume, recover};
+use forebay_host::{
+    Ending, ErrorClass, HostError, JournalChoice, RecoverOptions, Recovered, Volume, recover,
+};
 use forebay_policy::{GroupEnds, Settings, WritePolicy};
 
 use crate::client::Client;
@@ -27,11 +29,15 @@ fn open(place: &Place, settings: Settings) -> Volume {
 }
 
 fn look(place: &Place) -> Result<Recovered, HostError> {
-    recover(&place.spec("backing"), &JournalChoice::Auto, false, true)
+    recover(
+        &place.spec("backing"),
+        &JournalChoice::Auto,
+        RecoverOptions { look: true, ..RecoverOptions::default() },
+    )
 }
 
 fn recovered(place: &Place) -> Result<Recovered, HostError> {
-    recover(&place.spec("backing"), &JournalChoice::Auto, false, false)
+    recover(&place.spec("backing"), &JournalChoice::Auto, RecoverOptions::default())
 }
 
 /// Counts up block by block: block `n % 16` holds `n`, and `n` is written only when `n - 1` has been acknowledged.

@@ -17,10 +17,11 @@ pub(super) fn declare(plan: &mut Plan, options: Options) {
     if plan.shape.journal_bytes == 0 || !journaled || !(themed || random.percent(50)) {
         return;
     }
-    let ends = *random.pick(GroupEnds::ALL);
+    let alone = [GroupEnds::Anywhere, GroupEnds::Flushes, GroupEnds::Points];
+    let ends = *random.pick(&alone);
     let changes = random.percent(20);
     for settings in plan.settings_mut().filter(|s| s.write_policy == WritePolicy::Journaled) {
-        settings.group_ends = if changes { *random.pick(GroupEnds::ALL) } else { ends };
+        settings.group_ends = if changes { *random.pick(&alone) } else { ends };
     }
     let percent = *random.pick(&[2, 5, 20, 50]);
     for round in &mut plan.rounds {

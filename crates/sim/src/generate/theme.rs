@@ -32,6 +32,8 @@ pub enum Theme {
     Consistent,
     /// Consistency points, where the backing moves in groups.
     Points,
+    /// A consistency group, of which the volume is a member.
+    Common,
     /// A backing that must not lag far behind.
     Stale,
     /// Hints of who waits for what, most of them lies.
@@ -124,7 +126,7 @@ impl Manner {
                 self.reads_percent = self.reads_percent.min(20);
                 (self.faulty, self.decaying) = (false, false);
             }
-            Theme::Consistent | Theme::Points => {
+            Theme::Consistent | Theme::Points | Theme::Common => {
                 self.settings.write_policy = WritePolicy::WriteBack;
                 self.reads_percent = self.reads_percent.min(10);
                 self.flush_percent = self.flush_percent.max(10);

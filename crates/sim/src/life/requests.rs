@@ -2,7 +2,7 @@
 
 use forebay_block::{BufMut, Op, Origin};
 use forebay_engine::{Command, Event, RequestId};
-use forebay_policy::Order;
+use forebay_policy::{GroupEnds, Order};
 
 use super::{Asked, Life, Ordered, Pending, SECTOR_BYTES};
 use crate::plan::Action;
@@ -29,6 +29,7 @@ impl<S: Subject> Life<'_, S> {
             }
             Action::Set(settings) => {
                 self.settings = settings;
+                self.world.consistency.points.follow(&settings);
                 if settings.order == Order::Barrier {
                     self.order = Order::Barrier;
                 }
@@ -38,8 +39,13 @@ impl<S: Subject> Life<'_, S> {
             Action::Mark => {
                 let issued = self.world.oracle.issue_flush().time();
                 let label = points::label(self.world.consistency.points.mark(issued));
-                let ordered = Ordered::Mark { label: label.clone(), in_groups: self.keeps_groups() };
+                let shared = self.settings.group_ends == GroupEnds::Common;
+                let ordered = Ordered::Mark { label: label.clone(), in_groups: self.keeps_groups(), shared };
                 self.order(id, ordered, Command::Mark { label });
+                Ok(())
+            }
+            Action::Round(round) => {
+                self.begin_round(round);
                 Ok(())
             }
             Action::Destage => {

@@ -8,7 +8,7 @@ use forebay_policy::Settings;
 
 use super::{PlanError, ROLES, SURVIVALS, TITLE};
 use crate::fault::{Damage, Effect, Fault, OpKind, Rot};
-use crate::plan::{Action, Between, CrashKind, End, HostCrash, Plan, Round, Shape, Step};
+use crate::plan::{Action, Between, CommonRound, CrashKind, End, HostCrash, Plan, Round, Shape, Step};
 
 /// The words of a line that are not yet consumed.
 struct Words<'a>(std::str::SplitWhitespace<'a>);
@@ -142,6 +142,13 @@ impl<'a> Words<'a> {
             "status" => Action::Status { offset: self.number()?, len: self.number()? },
             "set" => Action::Set(self.settings()?),
             "mark" => Action::Mark,
+            "round-of-group" => {
+                let [steps, pause_us] = [self.number::<u64>()?, self.number()?];
+                let steps = u8::try_from(steps).map_err(|e| e.to_string())?;
+                let pause_us = u32::try_from(pause_us).map_err(|e| e.to_string())?;
+                let [keeps_old, keeps] = self.flags(["keeps-old", "keeps"])?;
+                Action::Round(CommonRound { steps, pause_us, keeps_old, keeps })
+            }
             "destage" => Action::Destage,
             "drain" => Action::Drain,
             other => return Err(format!("'{other}' is not an action")),

@@ -4,9 +4,9 @@ use forebay_block::{DeviceOp, Nanos};
 use forebay_engine::Role;
 use forebay_format::FormatError;
 use forebay_format::identities::Identities;
-use forebay_format::journal::{Head, JOURNAL_RING_OFFSET};
+use forebay_format::journal::{Group, Head, JOURNAL_RING_OFFSET};
 use forebay_format::label::{LABEL_BYTES, Label};
-use forebay_format::replay::{Replay, Step};
+use forebay_format::replay::{Prepared, Replay, Step};
 
 use super::World;
 use crate::consistency::Told;
@@ -51,10 +51,23 @@ impl World {
         let mut told = Told::default();
         let Some(head) = head else { return Ok(told) };
         (told.consistent, told.moment) = (head.consistent, head.committed.clone());
-        let mut replay = Replay::new(head);
+        told.common = (head.common.decided, head.common.prepared);
+        self.told_by(journal, &mut Replay::new(head.clone()), &mut told)?;
+        if head.has_prepared() {
+            // The committed groups are there already: only the prepared one is of interest.
+            let whole = Head { tail: head.head, ..head };
+            let mut check = Replay::of_prepared(&whole);
+            self.told_by(journal, &mut check, &mut told)?;
+            told.prepare(check.checked().map(|group| group.moment).unwrap_or_default());
+            self.told_by(journal, &mut Replay::deciding(whole, Prepared::Applied), &mut told)?;
+        }
+        Ok(told)
+    }
+
+    fn told_by(&self, journal: &[u8], replay: &mut Replay, told: &mut Told) -> Result<(), Interrupt> {
         loop {
             let read = match replay.step() {
-                Step::End => return Ok(told),
+                Step::End => return Ok(()),
                 Step::Journal(DeviceOp::Read { offset, len }) => {
                     Some(forebay_block::Buf::copy_of(&journal[offset as usize..][..len]))
                 }
@@ -93,6 +106,56 @@ impl World {
         self.judge_order()
     }
 
+    /// The volume says that the common point is prepared: that is durable, whatever becomes of it.
+    ///
+    /// # Errors
+    /// A violation of P4.
+    pub(crate) fn judge_prepared(&mut self, number: u64) -> Result<(), Interrupt> {
+        let told = self.told(View::Durable)?;
+        match told.prepared() {
+            Some(moment) if told.common.1 == number => self.consistency.points.prepared(number, moment.group),
+            // It has been given up meanwhile.
+            _ if told.consistent && told.common.0 == 0 && told.moment.point == 0 => {}
+            _ => {
+                let durable = (told.consistent, told.common);
+                let message =
+                    format!("common point {number} is prepared, but the journal durably says {durable:?}");
+                return Err(broken("P4", message));
+            }
+        }
+        self.stats.common_prepared += 1;
+        self.judge_order()
+    }
+
+    /// The volume says that the common point is decided, or forgotten.
+    ///
+    /// # Errors
+    /// A violation of P4.
+    pub(crate) fn judge_settled(&mut self, number: u64, keep: bool) -> Result<(), Interrupt> {
+        let told = self.told(View::Durable)?;
+        let (decided, prepared) = told.common;
+        let as_said = match keep {
+            true => told.consistent && decided == number && prepared == 0,
+            false => decided != number,
+        };
+        if !as_said {
+            let message = format!(
+                "common point {number} is settled ({keep}), but the journal durably says {:?}",
+                told.common
+            );
+            return Err(broken("P4", message));
+        }
+        self.stats.common_settled += 1;
+        self.judge_order()
+    }
+
+    /// The group that is prepared in the journal.
+    fn prepared_in(&self, head: &Head) -> Result<Option<Group>, Interrupt> {
+        let mut replay = Replay::of_prepared(head);
+        self.told_by(self.journal_bytes(View::Now), &mut replay, &mut Told::default())?;
+        Ok(replay.checked())
+    }
+
     /// What the host does before a run begins, or `forebay recover` in its place: groups that a crash left are applied.
     /// Returns during which of the host's writes after these the crash comes.
     pub(super) fn replay(
@@ -128,8 +191,9 @@ impl World {
             .generation
             .max(identities.label.as_ref().map_or(0, |label| label.generation))
             + 1;
-        self.next_head =
-            Some(Head::for_run(found.as_ref(), identities, generation, self.shape.journal_bytes));
+        let next = Head::for_run(found.as_ref(), identities, generation, self.shape.journal_bytes);
+        self.next_prepared = if next.has_prepared() { self.prepared_in(&next)? } else { None };
+        self.next_head = Some(next);
         Ok(crash_at)
     }
 

@@ -163,6 +163,7 @@ impl World {
     /// the segments stays there.
     pub(super) fn form_pair(&mut self, crash_at: Option<u64>) -> Result<(), Interrupt> {
         self.pairs += 1;
+        self.consistency.points.part();
         self.forget_log();
         if self.superblock() != Err(FormatError::Magic) {
             let write = |at| self.cache.write_alone(at, Buf::zeroed(SUPERBLOCK_BYTES));
@@ -262,6 +263,7 @@ impl World {
             wall_offset_ns: EPOCH_NS + self.layout.generation * RUN_NS,
             clean_stop,
             journal: self.next_head.take(),
+            prepared: self.next_prepared.take(),
         })
     }
 

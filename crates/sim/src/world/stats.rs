@@ -51,6 +51,10 @@ pub struct Stats {
     pub orders_judged: u64,
     /// Consistency points that were answered.
     pub points: u64,
+    /// Common points of a consistency group that were prepared.
+    pub common_prepared: u64,
+    /// Those that were decided or forgotten.
+    pub common_settled: u64,
     /// Images of the backing alone that were said to be at a point.
     pub points_judged: u64,
 }
@@ -83,6 +87,8 @@ impl Stats {
         self.sectors_checked += other.sectors_checked;
         self.orders_judged += other.orders_judged;
         self.points += other.points;
+        self.common_prepared += other.common_prepared;
+        self.common_settled += other.common_settled;
         self.points_judged += other.points_judged;
     }
 

@@ -23,6 +23,7 @@ const DECAYING: &[Theme] = &[Theme::Decaying];
 const CONSISTENT: &[Theme] = &[Theme::Consistent];
 const STALE: &[Theme] = &[Theme::Stale];
 const POINTS: &[Theme] = &[Theme::Points];
+const COMMON: &[Theme] = &[Theme::Common];
 const HINTED: &[Theme] = &[Theme::Hinted];
 const HINTED_CONSISTENT: &[Theme] = &[Theme::Hinted, Theme::Consistent];
 const CROWDED_COPIES: &[Theme] = &[Theme::Crowded, Theme::Copies];
@@ -119,6 +120,12 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::PointOutlivesGroup
         | M::PointForgetsBypass
         | M::PointFlushLate => (POINTS, 1000),
+        M::CommonCutsEarly
+        | M::CommonDestagesPrepared
+        | M::CommonDecidesAlone
+        | M::CommonForgetsToRenounce
+        | M::CommonForgetsPrepared => (COMMON, 1000),
+        M::CommonIgnoresExpiry => (COMMON, 6000),
         M::StalenessIgnored => (STALE, 200),
         M::ReissueUnlocksBacking | M::ReissueSkipsLog => (HINTED, 200),
         M::QueueForgetsNonCritical => (ANY, 100),

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use forebay_block::{Buf, BufMut, DeviceOp, Nanos, Op, Reply, StatusExtent};
 use forebay_engine::{
-    Class, Command, Effect, Event, IoId, MarkError, Params, RecoveryReport, RequestId, Role, State,
+    Class, Command, CommonError, Effect, Event, IoId, MarkError, Params, RecoveryReport, RequestId, Role,
+    State,
 };
 use forebay_policy::{Durability, Settings};
 use forebay_sim::subject::Subject;
@@ -257,6 +258,9 @@ impl Subject for Toy {
             }
             Event::Command { id, command: Command::Mark { .. } } => {
                 self.effects.push(Effect::Marked { id, result: Err(MarkError::NotConsistent) });
+            }
+            Event::Command { id, command: Command::Common { .. } } => {
+                self.effects.push(Effect::CommonDone { id, result: Err(CommonError::NoMember) });
             }
             Event::Command { id, command } => {
                 self.queue.push_back(Work::Command { id, stop: matches!(command, Command::Stop { .. }) });
