@@ -56,12 +56,13 @@ pub struct Campaign {
     pub twice: u64,
 }
 
-/// Runs a plan without and with the verifier's second opinion: what the verifier or a difference breaks.
+/// Runs a plan without and with the verifier's second opinion: what was counted, and what breaks a promise, the verifier or
+/// a difference.
 fn run_twice<S: Subject>(
     simulator: &mut Simulator,
     plan: &Plan,
     make: &mut impl FnMut(Params) -> S,
-) -> Option<Violation> {
+) -> (Stats, Option<Violation>) {
     let [first, second] = [false, true].map(|second_opinion| {
         simulator.second_opinion = second_opinion;
         simulator.run_with(plan, Detail::HashData, &mut *make)
@@ -74,7 +75,7 @@ fn run_twice<S: Subject>(
         round: plan.rounds.len().saturating_sub(1),
         step: 0,
     };
-    second.violation.clone().or_else(|| (first != second).then(differ))
+    (first.stats, second.violation.clone().or_else(|| (first != second).then(differ)))
 }
 
 /// One seed in so many is run twice.
@@ -86,14 +87,13 @@ impl Campaign {
         Self { options, ..Self::default() }
     }
 
-    /// Runs one seed; on a violation, shrinks its plan. Now and then a seed is run twice.
+    /// Runs one seed; on a violation, shrinks its plan. One in [`TWICE_EVERY`] is run twice.
     pub fn seed(&mut self, seed: u64) -> Option<Finding> {
         self.seeds += 1;
         let plan = generate::plan(seed, self.options);
-        let finding = self.plan(&plan, true);
-        match finding {
-            None if seed.is_multiple_of(TWICE_EVERY) => self.differs(&plan, true),
-            finding => finding,
+        match seed.is_multiple_of(TWICE_EVERY) {
+            true => self.differs(&plan, true),
+            false => self.plan(&plan, true),
         }
     }
 
@@ -112,10 +112,11 @@ impl Campaign {
     ) -> Option<Finding> {
         self.twice += 1;
         let simulator = &mut self.simulator;
-        let violation = run_twice(simulator, plan, &mut make)?;
-        let mut found = (plan.clone(), violation);
+        let (stats, violation) = run_twice(simulator, plan, &mut make);
+        self.stats.add(&stats);
+        let mut found = (plan.clone(), violation?);
         if shrink {
-            found = shrink::shrink(plan, found.1, |p| run_twice(simulator, p, &mut make));
+            found = shrink::shrink(plan, found.1, |p| run_twice(simulator, p, &mut make).1);
         }
         let (plan, violation) = found;
         simulator.second_opinion = true;

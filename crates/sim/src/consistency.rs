@@ -29,6 +29,8 @@ pub struct Told {
     pub moment: Moment,
     /// The common points of the consistency group that are decided and prepared.
     pub common: (u64, u64),
+    /// Groups in the journal have not been applied.
+    pub replays: bool,
     /// Sectors that the groups in the journal would change, and to what; later ones count.
     replayed: Vec<(usize, Held)>,
     /// What the backing would be as of with the group that is prepared, and what that would change.
@@ -233,6 +235,11 @@ impl Consistency {
     /// The engine has said that the backing is consistent.
     pub fn is_claimed(&self) -> bool {
         self.claimed && !self.excused
+    }
+
+    /// Whether the journal held groups to be applied when the view was judged last.
+    pub fn replays(&self, view: View) -> bool {
+        self.images[view as usize].told.replays
     }
 
     /// Follows a view of the backing, and judges it if anybody says that it is consistent: the engine, or the journal on it.

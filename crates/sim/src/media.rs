@@ -141,10 +141,12 @@ pub enum Changes {
 }
 
 impl Changes {
-    /// Whether anything has changed behind the first `bytes`.
-    pub fn reach(&self, bytes: usize) -> bool {
+    /// Whether anything has changed in the bytes `start..end`.
+    pub fn touch(&self, start: u64, end: u64) -> bool {
         match self {
-            Self::Some(ranges) => ranges.iter().any(|(at, len)| at + len > bytes),
+            Self::Some(ranges) => {
+                ranges.iter().any(|(at, len)| (*at as u64) < end && start < (at + len) as u64)
+            }
             Self::All => true,
         }
     }

@@ -267,8 +267,7 @@ impl World {
                 break;
             }
             let changes = self.backing.media.take_changes(view);
-            let apart = self.shape.journal_apart && self.journal.media.take_changes(view).reach(0);
-            let told = match journaled && (apart || changes.reach(volume)) {
+            let told = match journaled && self.may_tell_otherwise(view, &changes) {
                 true => Some(self.told(view)?),
                 false => None,
             };

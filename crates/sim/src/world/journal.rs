@@ -10,7 +10,7 @@ use forebay_format::replay::{Prepared, Replay, Step};
 
 use super::World;
 use crate::consistency::Told;
-use crate::media::{Data, View};
+use crate::media::{Changes, Data, View};
 use crate::order::Held;
 use crate::stamp::SECTOR;
 use crate::violation::{Interrupt, broken};
@@ -43,6 +43,20 @@ impl World {
         }
     }
 
+    /// Whether a host without the cache may learn something else from the journal, now that the backing has changed so.
+    pub(super) fn may_tell_otherwise(&mut self, view: View, backing: &Changes) -> bool {
+        let label = self.label_offset();
+        let start = self.journal_offset();
+        // What lies in the ring tells nothing as long as the head speaks of no group.
+        let told = match self.consistency.replays(view) {
+            true => self.journal_len(),
+            false => JOURNAL_RING_OFFSET,
+        };
+        let apart = self.shape.journal_apart.then(|| self.journal.media.take_changes(view));
+        backing.touch(label, label + LABEL_BYTES as u64)
+            || apart.as_ref().unwrap_or(backing).touch(start, start + told)
+    }
+
     /// What a host without the cache would learn from the journal in a view of the backing.
     pub(super) fn told(&self, view: View) -> Result<Told, Interrupt> {
         let label = Label::newest(self.backing.media.view(view, self.label_offset(), LABEL_BYTES));
@@ -51,6 +65,7 @@ impl World {
         let mut told = Told::default();
         let Some(head) = head else { return Ok(told) };
         (told.consistent, told.moment) = (head.consistent, head.committed.clone());
+        told.replays = head.tail < head.head || head.has_prepared();
         told.common = (head.common.decided, head.common.prepared);
         self.told_by(journal, &mut Replay::new(head.clone()), &mut told)?;
         if head.has_prepared() {
