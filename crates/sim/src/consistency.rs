@@ -14,6 +14,7 @@ use crate::stamp::{SECTOR, WriteNo};
 use crate::violation::{Interrupt, broken};
 
 /// A write that was acknowledged and may still be lost, or is not covered by a flush yet.
+#[derive(Clone)]
 struct Open {
     no: u32,
     acknowledged: u64,
@@ -21,7 +22,7 @@ struct Open {
 }
 
 /// What a host without the cache would learn from the journal.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Told {
     /// The head says that the backing is consistent.
     pub consistent: bool,
@@ -56,7 +57,7 @@ impl Told {
 }
 
 /// One view of the backing, as it was when it was judged last.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Image {
     /// What its sectors hold.
     raw: Vec<Held>,
@@ -122,7 +123,7 @@ impl Image {
 }
 
 /// See the module's documentation.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Consistency {
     /// By number; what the volume held before is not among them.
     history: History,

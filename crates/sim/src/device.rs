@@ -63,6 +63,7 @@ fn records(layout: &Layout, offset: u64, data: &[u8]) -> Vec<RecordHeader> {
 }
 
 /// An operation that has not completed.
+#[derive(Clone)]
 pub struct InFlight {
     /// The engine's name for it.
     pub id: IoId,
@@ -90,6 +91,7 @@ struct Latency {
 pub type EffectCounts = [u64; Effect::ALL.len()];
 
 /// A device of the simulated world.
+#[derive(Clone)]
 pub struct Device {
     /// Which one.
     pub role: Role,

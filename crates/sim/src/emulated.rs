@@ -14,6 +14,13 @@ pub struct Emulated {
     ended: Vec<(u64, Nanos)>,
 }
 
+/// A copy is idle, as a device is when a round begins.
+impl Clone for Emulated {
+    fn clone(&self) -> Self {
+        Self::new(self.settings.clone())
+    }
+}
+
 impl Emulated {
     /// A device of a certain kind.
     pub fn new(settings: Settings) -> Self {

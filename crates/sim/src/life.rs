@@ -18,8 +18,11 @@ use crate::violation::{Interrupt, broken};
 use crate::wall;
 use crate::world::{Retirement, World};
 
+mod death;
 mod requests;
 mod rounds;
+
+pub use death::{Death, Watch};
 
 const SECTOR_BYTES: u64 = SECTOR as u64;
 /// Most steps of one life: far more than any plan needs (P7).
@@ -132,6 +135,8 @@ pub struct Life<'w, S> {
     coordinator: Option<rounds::Coordinator>,
     /// Steps of rounds that are not answered, and whether the volume was a member then.
     asked_common: Vec<(RequestId, bool)>,
+    /// Looks on.
+    pub watch: Option<Watch<'w>>,
 }
 
 impl<'w, S: Subject> Life<'w, S> {
@@ -165,6 +170,7 @@ impl<'w, S: Subject> Life<'w, S> {
             progress: now,
             coordinator: None,
             asked_common: Vec::new(),
+            watch: None,
         }
     }
 
@@ -201,6 +207,10 @@ impl<'w, S: Subject> Life<'w, S> {
     fn count_step(&mut self) -> Result<(), Interrupt> {
         if self.step >= self.crash_at {
             return Err(Interrupt::Crash);
+        }
+        if let Some(watch) = self.watch.take() {
+            watch(self.world, self.death());
+            self.watch = Some(watch);
         }
         self.step += 1;
         self.world.steps += 1;
@@ -497,14 +507,5 @@ impl<'w, S: Subject> Life<'w, S> {
     fn new_id(&mut self) -> RequestId {
         self.next_id += 1;
         RequestId(self.next_id)
-    }
-
-    /// The process is gone: what was being retired may have become durable or not.
-    pub fn end(self) -> Random {
-        let mut random = self.random;
-        if !self.retiring.is_empty() {
-            self.world.leave_retirement(random.below(4));
-        }
-        random
     }
 }

@@ -74,6 +74,7 @@ impl Data {
 }
 
 /// A write that has taken effect but may not survive a power cut, or a durable one above such.
+#[derive(Clone)]
 struct Entry {
     order: u64,
     offset: usize,
@@ -84,7 +85,7 @@ struct Entry {
 }
 
 /// How a power cut chooses what is left of unflushed writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Survival {
     /// None.
     Nothing,
@@ -104,6 +105,7 @@ impl Survival {
 }
 
 /// A device's sectors. Offsets are bytes from the device's start; the first `start` bytes are not simulated.
+#[derive(Clone)]
 pub struct Media {
     start: u64,
     /// What a read sees.

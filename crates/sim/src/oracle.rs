@@ -106,6 +106,7 @@ pub struct Wrong {
 }
 
 /// See the module's documentation.
+#[derive(Clone)]
 pub struct Oracle {
     clock: u64,
     run: u32,

@@ -78,7 +78,7 @@ pub struct Disorder {
 }
 
 /// Every write to a volume, in the order of their issue.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct History {
     writes: Vec<Ordered>,
     /// Of each sector, the writes to it.

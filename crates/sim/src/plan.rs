@@ -113,7 +113,7 @@ pub struct Step {
 }
 
 /// A crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CrashKind {
     /// The process dies (kill -9).
     Kill,

@@ -12,7 +12,7 @@ use crate::order::{self, Held, History, Misplaced};
 use crate::violation::{Interrupt, broken};
 
 /// The points that were asked for.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Points {
     /// When each was declared, by the number in its name.
     marks: Vec<u64>,

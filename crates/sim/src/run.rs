@@ -5,7 +5,7 @@ use forebay_engine::{Engine, Params, RecoveryError, State};
 
 use crate::emulated::Emulated;
 use crate::fault::{Effect, OpKind};
-use crate::life::Life;
+use crate::life::{Death, Life, Watch};
 use crate::plan::{Action, Between, CrashKind, End, Plan, Round};
 use crate::random::Random;
 use crate::second_opinion;
@@ -14,10 +14,15 @@ use crate::trace::{Detail, Line, Trace};
 use crate::violation::{Interrupt, Violation, broken};
 use crate::world::{Protocol, Stats, World};
 
+mod forks;
+
 /// Virtual time without any answer after which the world heals; as much again, and the engine is stuck (P7).
 const PATIENCE: Nanos = Nanos(30_000_000_000);
 /// Most bytes of one read of the check after recovery.
 const VERIFY_BYTES: u64 = 64 << 10;
+
+/// How a round ended: a broken promise or whatever else ends the plan, and at which step.
+type Ended = Result<(), (Interrupt, u64)>;
 
 /// What came of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +71,11 @@ impl Simulator {
         mut make: impl FnMut(Params) -> S,
         mut between: impl FnMut(usize, &mut World),
     ) -> Outcome {
+        self.begin(plan, detail);
+        self.rounds(plan, None, &mut make, &mut between)
+    }
+
+    fn begin(&mut self, plan: &Plan, detail: Detail) {
         let decays = plan
             .rounds
             .iter()
@@ -76,11 +86,24 @@ impl Simulator {
         self.world.begin(plan.shape, decays, Trace::new(detail));
         self.world.cache.emulated = plan.cache_model.clone().map(Emulated::new);
         self.world.backing.emulated = plan.backing_model.clone().map(Emulated::new);
+    }
+
+    /// The rounds of a plan, of which the first has `ended` already or is run, too.
+    fn rounds<S: Subject>(
+        &mut self,
+        plan: &Plan,
+        mut ended: Option<Ended>,
+        make: &mut impl FnMut(Params) -> S,
+        between: &mut impl FnMut(usize, &mut World),
+    ) -> Outcome {
         let mut violation = None;
         for (number, round) in plan.rounds.iter().enumerate() {
             self.world.trace.round = number;
-            between(number, &mut self.world);
-            match self.round(round, &mut make) {
+            let ended = ended.take().unwrap_or_else(|| {
+                between(number, &mut self.world);
+                self.round(round, make, None)
+            });
+            match ended {
                 Ok(()) => self.world.keep_image(),
                 Err((Interrupt::Violation(mut v), step)) => {
                     (v.round, v.step) = (number, step);
@@ -102,7 +125,8 @@ impl Simulator {
         &mut self,
         round: &Round,
         make: &mut impl FnMut(Params) -> S,
-    ) -> Result<(), (Interrupt, u64)> {
+        watch: Option<Watch<'_>>,
+    ) -> Ended {
         let world = &mut self.world;
         let mut fate = Random::derived(round.schedule, 5);
         for event in &round.between {
@@ -130,17 +154,16 @@ impl Simulator {
         let mut script =
             Script { life: Life::new(world, make(params), round.settings, random, crash_at), healed: false };
         script.life.healthy = healthy;
+        script.life.watch = watch.map(|watch| watch as Watch<'_>);
         let outcome = script.live(round);
         let outcome = match (&opinion, &script.life.recovered) {
             (Some(verifier), Some(Ok(recovery))) => second_opinion::compare(verifier, recovery).and(outcome),
             _ => outcome,
         };
-        let (step, recovered) = (script.life.step, script.life.recovered.is_some());
-        let now = script.life.now;
-        let errors = script.life.errors().cache;
-        let failed = errors[OpKind::Write as usize] + errors[OpKind::Flush as usize] > 0;
         let stopped = matches!(script.life.stopped, Some(Ok(())));
-        let mut random = script.life.end();
+        let mut death = script.life.death();
+        let step = death.step;
+        death.leave(world);
         let crash = match (outcome, round.end) {
             (Ok(()), End::Stop { .. }) if stopped => world.end_run(None).err().map(|_| CrashKind::Kill),
             (Ok(()), End::CrashInLastWords { write, crash, .. }) if stopped => {
@@ -149,16 +172,25 @@ impl Simulator {
             (Ok(()) | Err(Interrupt::Crash), end) => Some(crash_of(end)),
             (Err(other), _) => return Err((other, step)),
         };
-        world.stats.crashes_in_recovery += u64::from(!recovered);
-        world.trace.note((now, step), &[9], || (format!("end of the round: {}", round.end), Vec::new()));
+        self.dies(death, round.end, crash).map_err(|i| (i, step))
+    }
+
+    /// The life of a round is over, as `end` wanted it or not: by a crash, or by a stop after which power fails.
+    fn dies(&mut self, mut death: Death, end: End, crash: Option<CrashKind>) -> Result<(), Interrupt> {
+        let world = &mut self.world;
+        let errors = world.cache.errors;
+        let failed = errors[OpKind::Write as usize] + errors[OpKind::Flush as usize] > 0;
+        world.stats.crashes_in_recovery += u64::from(!death.recovered);
+        let words = || (format!("end of the round: {end}"), Vec::new());
+        world.trace.note((death.now, death.step), &[9], words);
         match crash {
-            Some(kind) => world.crash(kind, &mut random),
+            Some(kind) => world.crash(kind, &mut death.random),
             None => {
                 world.power_off();
-                world.destaged = matches!(round.end, End::Stop { destage: true });
+                world.destaged = matches!(end, End::Stop { destage: true });
             }
         }
-        world.judge_order().map_err(|i| (i, step))?;
+        world.judge_order()?;
         if failed && crash.is_some() {
             world.consistency.excuse();
         }

@@ -5,6 +5,8 @@
 //! - [`failures`]: every n-th operation of a device fails, once or for good, under every combination of policies;
 //! - [`decays`]: every sector of a small, full log is damaged in five ways.
 
+use std::collections::HashMap;
+
 use forebay_block::Criticality;
 use forebay_engine::{Engine, Role};
 use forebay_format::Layout;
@@ -14,7 +16,7 @@ use crate::fault::{Effect, Fault, OpKind};
 use crate::media::Survival;
 use crate::plan::{Action, CrashKind, End, Plan, Round, Shape, Step};
 use crate::random::Random;
-use crate::run::Simulator;
+use crate::run::{Outcome, Simulator};
 use crate::stamp::SECTOR;
 use crate::trace::{Detail, Line};
 use crate::violation::Violation;
@@ -230,8 +232,7 @@ fn round(settings: Settings, steps: Vec<Step>, end: End) -> Round {
 
 /// A plan whose rounds are `first` and then two that find out what is left.
 fn judged(settings: Settings, mut rounds: Vec<Round>) -> Plan {
-    let nothing = CrashKind::Cut { cache: true, backing: true, survival: Survival::Nothing };
-    rounds.push(round(settings, Vec::new(), End::CrashIdle(nothing)));
+    rounds.push(round(settings, Vec::new(), End::CrashIdle(cut(Survival::Nothing))));
     rounds.push(round(settings, Vec::new(), End::Stop { destage: true }));
     Plan { seed: 0, shape: SHAPE, cache_model: None, backing_model: None, rounds }
 }
@@ -248,6 +249,11 @@ fn run(simulator: &mut Simulator, name: String, plan: Plan) -> Case {
     Case { name, plan, stats: outcome.stats, violation: outcome.violation }
 }
 
+/// A power cut of both devices.
+const fn cut(survival: Survival) -> CrashKind {
+    CrashKind::Cut { cache: true, backing: true, survival }
+}
+
 /// Power cuts at every write, flush and trim of both devices in a script of 1,000 actions.
 pub fn crashes(share: Share) -> Swept {
     let mut simulator = Simulator::default();
@@ -261,16 +267,25 @@ pub fn crashes(share: Share) -> Swept {
     let steps = script(1, CRASH_SCRIPT_ACTIONS);
     for settings in combinations() {
         let until = |after: u64, survival: Survival| {
-            let kind = CrashKind::Cut { cache: true, backing: true, survival };
-            judged(settings, vec![round(settings, steps.clone(), End::CrashAfter(after, kind))])
+            judged(settings, vec![round(settings, steps.clone(), End::CrashAfter(after, cut(survival)))])
         };
-        let changes =
-            operations(&mut simulator, &until(u64::MAX, Survival::Nothing), |text| !text.contains(" read "));
+        let whole = until(u64::MAX, Survival::Nothing);
+        let changes = operations(&mut simulator, &whole, |text| !text.contains(" read "));
+        let mut forks: HashMap<u64, Vec<CrashKind>> = HashMap::new();
+        let cases = changes.iter().flat_map(|at| ways.map(|(_, survival)| (*at, cut(survival))));
+        for (at, kind) in (swept.cases..).zip(cases).filter(|(case, _)| share.takes(*case)).map(|(_, c)| c) {
+            forks.entry(at).or_default().push(kind);
+        }
+        let mut outcomes = simulator.run_forks(&whole, &forks);
         for at in changes {
             for (way, survival) in ways {
                 swept.case(share, || {
                     let name = format!("{settings:?}, cut at step {at}, {way}");
-                    run(&mut simulator, name, until(at, survival))
+                    let plan = until(at, survival);
+                    match outcomes.remove(&(at, cut(survival))) {
+                        Some(Outcome { stats, violation, .. }) => Case { name, plan, stats, violation },
+                        None => run(&mut simulator, name, plan),
+                    }
                 });
             }
         }
@@ -283,7 +298,7 @@ pub fn failures(share: Share) -> Swept {
     let mut simulator = Simulator::default();
     let mut swept = Swept::default();
     let steps = script(2, FAILURE_SCRIPT_ACTIONS);
-    let kind = CrashKind::Cut { cache: true, backing: true, survival: Survival::Nothing };
+    let kind = cut(Survival::Nothing);
     for settings in combinations() {
         let with = |faults: Vec<Fault>| {
             let first = Round { faults, ..round(settings, steps.clone(), End::CrashIdle(kind)) };

@@ -33,7 +33,7 @@ pub enum Detail {
 }
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Trace {
     hash: u64,
     detail: Detail,

@@ -29,6 +29,7 @@ pub use stats::Stats;
 const SECTOR_BYTES: u64 = SECTOR as u64;
 
 /// Devices, oracle and what the host remembers of them.
+#[derive(Clone)]
 pub struct World {
     /// The volume and its cache.
     pub shape: Shape,

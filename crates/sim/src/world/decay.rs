@@ -13,6 +13,7 @@ use crate::stamp::{self, Content, SECTOR};
 const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES / SECTOR_BYTES;
 
 /// A write to the cache that did not do what was reported, until a later one proves that it should be there.
+#[derive(Clone)]
 pub(super) struct Breach {
     /// When it was durable as far as the engine could know; never, if no flush has come since.
     durable: Option<u64>,

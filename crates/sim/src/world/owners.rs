@@ -59,6 +59,7 @@ pub enum Retirement {
 }
 
 /// What the two devices said of each other when a round had ended.
+#[derive(Clone)]
 pub struct Image {
     pub(super) identities: Identities,
     /// [`World::runs`] then.

@@ -3,7 +3,12 @@
 use std::sync::Mutex;
 
 use forebay_sim::campaign::{Campaign, figure, figures};
+use forebay_sim::generate::{self, Options};
+use forebay_sim::media::Survival;
+use forebay_sim::plan::{CrashKind, End};
+use forebay_sim::run::Simulator;
 use forebay_sim::sweep::{Share, Swept, crashes, decays, failures};
+use forebay_sim::trace::Detail;
 
 use super::threads::on_two_threads;
 
@@ -26,6 +31,28 @@ fn sweep(usual: u64, sweep: fn(Share) -> Swept) -> Swept {
     let shown: Vec<String> = total.found.iter().map(|b| format!("{}: {}", b.case, b.violation)).collect();
     assert!(shown.is_empty(), "{shown:#?}");
     total
+}
+
+/// A sweep runs what comes before a crash once for all crashes; each must be what its plan alone would have been.
+#[test]
+fn a_fork_is_what_its_plan_would_be() {
+    let (mut simulator, mut alone) = (Simulator::default(), Simulator::default());
+    let (mut compared, mut reached) = (0, 0);
+    for seed in 0..12 {
+        let mut plan = generate::plan(seed, Options::default());
+        let kinds =
+            Survival::ALL.map(|survival| CrashKind::Cut { cache: seed % 3 > 0, backing: true, survival });
+        let forks = (0..200).step_by(7).map(|step| (step, kinds.to_vec())).collect();
+        plan.rounds[0].end = End::CrashAfter(u64::MAX, CrashKind::Kill);
+        let outcomes = simulator.run_forks(&plan, &forks);
+        for ((step, kind), outcome) in outcomes {
+            plan.rounds[0].end = End::CrashAfter(step, kind);
+            assert_eq!(outcome, alone.run(&plan, Detail::Hash), "seed {seed}, {kind:?} after step {step}");
+            compared += 1;
+            reached = reached.max(step);
+        }
+    }
+    assert!(compared > 300 && reached == 196, "{compared} compared, up to step {reached}");
 }
 
 #[test]
