@@ -28,6 +28,9 @@ pub use forebay_nbd::fuzzing as nbd;
 /// Rules that say who is critical, and the static probes of a program; the tests of `crates/tracker` run the same functions.
 pub use forebay_tracker::fuzzing as tracker;
 
+/// Traces of requests; the tests of `crates/replay` run the same functions.
+pub use forebay_replay::fuzzing as replay;
+
 /// A line from a client of the control socket.
 pub fn control_request(data: &[u8]) {
     let _ = forebay_control::parse_request(data);

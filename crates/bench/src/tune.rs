@@ -33,6 +33,26 @@ impl Knob {
         }
     }
 
+    /// Positions that suit a load which works on so many bytes.
+    pub fn positions(self, working_set: u64, quick: bool) -> Vec<f64> {
+        self.percents(quick).iter().map(|p| (working_set * p / 100) as f64).collect()
+    }
+
+    /// The settings of a volume at a position, and the size of its cache in bytes.
+    pub fn volume(self, w: f64, working_set: u64) -> (Settings, u64) {
+        let bytes = w as u64;
+        match self {
+            Self::GroupSize => (
+                Settings { write_policy: WritePolicy::Journaled, group_bytes: bytes, ..Settings::default() },
+                working_set * CACHE_PERCENT / 100,
+            ),
+            Self::CacheSize => (
+                Settings { write_policy: WritePolicy::Ordered, order: Order::Barrier, ..Settings::default() },
+                bytes,
+            ),
+        }
+    }
+
     /// Positions, in percent of a load's working set.
     const fn percents(self, quick: bool) -> &'static [u64] {
         match (self, quick) {
@@ -146,7 +166,7 @@ pub fn measure_load(
         || BenchError::Forebay(format!("'{load}' is not a load; known are {}", load_names().join(", ")));
     let kind = Kind::ALL.into_iter().find(|kind| kind.name() == load).ok_or_else(known)?;
     let plan = Plan::new(quick);
-    let own = || knob.percents(quick).iter().map(|p| (plan.scale.working_set * p / 100) as f64).collect();
+    let own = || knob.positions(plan.scale.working_set, quick);
     let mut values: Vec<f64> = if values.is_empty() { own() } else { values.to_vec() };
     values.sort_by(f64::total_cmp);
     let mut outcomes: BTreeMap<usize, Vec<Outcome>> = BTreeMap::new();
@@ -167,20 +187,8 @@ pub fn measure_load(
 }
 
 fn one(scratch: &Path, kind: Kind, knob: Knob, w: f64, scale: Scale) -> Result<Outcome, BenchError> {
-    let bytes = w as u64;
-    let (settings, cache_bytes) = match knob {
-        Knob::GroupSize => (grouped(bytes), scale.working_set * CACHE_PERCENT / 100),
-        Knob::CacheSize => (
-            Settings { write_policy: WritePolicy::Ordered, order: Order::Barrier, ..Settings::default() },
-            bytes,
-        ),
-    };
+    let (settings, cache_bytes) = knob.volume(w, scale.working_set);
     run(scratch, kind, settings, cache_bytes, scale)
-}
-
-/// Settings under which groups are as large as that.
-fn grouped(group_bytes: u64) -> Settings {
-    Settings { write_policy: WritePolicy::Journaled, group_bytes, ..Settings::default() }
 }
 
 /// Sums up the staleness that was seen while throughput was measured.

@@ -40,6 +40,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forebay-verify",
         ],
     ),
+    (
+        "forebay-replay",
+        &["forebay-block", "forebay-format", "forebay-policy", "forebay-emulate", "forebay-engine"],
+    ),
 ];
 
 /// Foreign crates that `format`, `policy` and `engine` may use: none of them does I/O, keeps time or is random.

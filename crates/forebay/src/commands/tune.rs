@@ -7,6 +7,8 @@ use clap::ValueEnum;
 use forebay_bench::tune::{Knob, Point, Seen, StaleBy, Worth, load_names, measure_load, report};
 use forebay_bench::{BenchError, Function, number};
 use forebay_control::{Answer, FailureKind, Request, VolumeStatus};
+use forebay_emulate::Settings as Model;
+use forebay_replay::{Setup, Trace, replay};
 
 use super::ask;
 use crate::cli::{Failure, Outcome};
@@ -105,6 +107,28 @@ pub struct Args {
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(load_names()), default_value = "postmark", conflicts_with = "name")]
     load: String,
 
+    /// A client's log of requests as fio writes it (write_iolog); several are several clients at once. They are replayed in virtual
+    /// time, with models of the devices, in place of a measurement
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "load", "quick"])]
+    trace: Vec<PathBuf>,
+
+    /// Requests that each client of a trace has under way at most
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..), requires = "trace")]
+    depth: u16,
+
+    /// The cache device for a trace, KIND[,KEY=VALUE...] as in emulate:
+    #[arg(long, value_name = "MODEL", default_value = "ssd-nvme", requires = "trace")]
+    cache_model: Model,
+
+    /// The backing for a trace
+    #[arg(
+        long,
+        value_name = "MODEL",
+        default_value = "remote,latency=2ms,latency-p99=5ms",
+        requires = "trace"
+    )]
+    backing_model: Model,
+
     /// What is turned
     #[arg(long, value_enum, default_value = "group-size", conflicts_with = "name")]
     knob: Turned,
@@ -145,7 +169,8 @@ pub fn run(args: Args) -> Outcome {
             let volume = Running { name, control: args.control.as_ref() };
             (format!("Volume {name}"), volume.measure(&args.values, Duration::from_secs_f64(args.seconds))?)
         }
-        None => (format!("Load {}", args.load), built_in(&args, knob)?),
+        None if args.trace.is_empty() => (format!("Load {}", args.load), built_in(&args, knob)?),
+        None => (traces_named(&args.trace), replayed(&args, knob)?),
     };
     let worth = Worth { revenue: args.revenue, penalty: args.penalty, stale_by: args.penalty_of.into() };
     if let (Some(name), Some(best)) = (&args.name, worth.best(&points)) {
@@ -171,6 +196,39 @@ fn built_in(args: &Args, knob: Knob) -> Result<Vec<Point>, Failure> {
     // Large files are not left behind, whatever came out.
     std::fs::remove_dir_all(&scratch).map_err(|e| system("remove", &scratch, e))?;
     measured.map_err(|e| failed(&e))
+}
+
+fn traces_named(files: &[PathBuf]) -> String {
+    let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    format!("Replay of {}", names.join(", "))
+}
+
+/// Nothing is measured here: the models say how long everything takes.
+fn replayed(args: &Args, knob: Knob) -> Result<Vec<Point>, Failure> {
+    let read = |file: &PathBuf| {
+        let text = std::fs::read_to_string(file)
+            .map_err(|e| Failure::new(FailureKind::Failed, format!("cannot read {}: {e}", file.display())))?;
+        Trace::parse(&text).map_err(|e| {
+            Failure::new(FailureKind::Usage, format!("{} cannot be replayed: {e}", file.display()))
+        })
+    };
+    let traces = args.trace.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let working_set = Trace::working_set(&traces);
+    let mut values =
+        if args.values.is_empty() { knob.positions(working_set, false) } else { args.values.clone() };
+    values.sort_by(f64::total_cmp);
+    let point = |w: f64| {
+        let (settings, cache_bytes) = knob.volume(w, working_set);
+        let (cache, backing) = (args.cache_model.clone(), args.backing_model.clone());
+        let setup = Setup { settings, cache_bytes, cache, backing, depth: usize::from(args.depth) };
+        let outcome =
+            replay(&traces, &setup).map_err(|e| Failure::new(FailureKind::Failed, e.to_string()))?;
+        let (stale_seconds, stale_bytes) = (outcome.stale_seconds, outcome.stale_bytes);
+        let point = Point { w, per_second: outcome.per_second(), stale_seconds, stale_bytes };
+        tell(&point);
+        Ok(point)
+    };
+    values.into_iter().map(point).collect()
 }
 
 /// A volume that a daemon serves.
