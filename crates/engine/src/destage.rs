@@ -55,6 +55,8 @@ type WrittenRun = (BlockRange, Vec<Member>);
 struct Run {
     range: BlockRange,
     zero: bool,
+    /// It needs no flush.
+    durable: bool,
     members: Vec<Member>,
 }
 
@@ -70,6 +72,8 @@ struct Unreadable {
 #[derive(Default)]
 pub(crate) struct Destage {
     plan: VecDeque<(BlockNo, SlotRef)>,
+    /// The plan's blocks are written durably.
+    durable: bool,
     runs: BTreeMap<RunKey, Run>,
     next_run: u64,
     /// Runs on the backing that await its flush.
@@ -216,9 +220,11 @@ impl Engine {
         }
         if self.order.keeps_versions() {
             self.destage.plan = self.order_collect();
+            self.destage.durable = self.order_writes_durably(self.destage.plan.len());
             self.destage.barren = self.destage.plan.is_empty();
             return !self.destage.barren;
         }
+        self.destage.durable = false;
         if !self.order_is_renounced() {
             return false;
         }
@@ -251,7 +257,8 @@ impl Engine {
             self.segments.pin(m.slot.segment());
         }
         let range = BlockRange::new(first, members.len() as u64);
-        self.destage.runs.insert(key, Run { range, zero, members: members.clone() });
+        let durable = self.destage.durable && !zero;
+        self.destage.runs.insert(key, Run { range, zero, durable, members: members.clone() });
         if self.mutant(Mutation::UnlocksEarly) {
             range.iter().for_each(|b| self.release(BlockRange::new(b, 1), Hold::Backing));
         }
@@ -300,7 +307,7 @@ impl Engine {
         let Some(run) = self.destage.runs.get(&key) else {
             return;
         };
-        let offset = run.range.first.offset();
+        let (offset, durable) = (run.range.first.offset(), run.durable);
         let len = (run.range.count * BLOCK_BYTES).min(self.volume_bytes - offset);
         let op = if run.zero {
             DeviceOp::Zero { offset, len, unmap: true }
@@ -313,7 +320,7 @@ impl Engine {
             if let Some(last) = bufs.last_mut().filter(|_| cut > 0) {
                 *last = last.slice(0, last.len() - cut);
             }
-            DeviceOp::Write { offset, bufs, durable: false }
+            DeviceOp::Write { offset, bufs, durable }
         };
         // Until somebody waits for it: see the backing's queue.
         self.io(Role::Backing, op, Class::Background, IoOwner::DestageWrite(key));
@@ -325,6 +332,10 @@ impl Engine {
         };
         self.destage_unlock(run.range);
         match result {
+            Ok(_) if run.durable => {
+                self.destage.failures = 0;
+                self.destage_clean(run.range, run.members);
+            }
             Ok(_) => {
                 self.destage.written_blocks += run.members.len();
                 self.destage.written.push((run.range, run.members));
@@ -444,25 +455,31 @@ impl Engine {
         }
         self.destage.failures = 0;
         for (range, members) in covered {
-            self.destage.cleaned += members.len() as u64;
-            for (block, Member { slot, seq, void, .. }) in range.iter().zip(members) {
-                if void {
-                    self.segments.unpin(slot.segment());
-                    continue;
-                }
-                self.command_paid(block, seq);
-                if self.segments.holds(slot) {
-                    self.segments.became_clean(slot);
-                }
-                let current = self.index.get(block, &self.segments);
-                let newer = current.filter(|_| self.mutant(Mutation::CleansNewerVersion));
-                if let Some(clean) = newer.or(current.filter(|c| *c == slot)) {
-                    self.segments.became_clean(clean);
-                    self.destage_readable(block);
-                    self.track(clean);
-                }
+            self.destage_clean(range, members);
+        }
+    }
+
+    /// The run is on the backing, durably.
+    fn destage_clean(&mut self, range: BlockRange, members: Vec<Member>) {
+        self.destage.cleaned += members.len() as u64;
+        for (block, Member { slot, seq, void, .. }) in range.iter().zip(members) {
+            if void {
                 self.segments.unpin(slot.segment());
+                continue;
             }
+            self.command_paid(block, seq);
+            if self.segments.holds(slot) {
+                self.segments.became_clean(slot);
+                self.order_destaged(slot);
+            }
+            let current = self.index.get(block, &self.segments);
+            let newer = current.filter(|_| self.mutant(Mutation::CleansNewerVersion));
+            if let Some(clean) = newer.or(current.filter(|c| *c == slot)) {
+                self.segments.became_clean(clean);
+                self.destage_readable(block);
+                self.track(clean);
+            }
+            self.segments.unpin(slot.segment());
         }
         self.destage.barren = false;
     }

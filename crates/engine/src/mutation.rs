@@ -82,6 +82,8 @@ mutations! {
     OrderRecoversNewest,
     /// A log that fails is taken to say how far the backing has come.
     OrderRecordsNowhere,
+    /// Of a set that slides, versions are void as soon as a newer one of their block is chosen.
+    OrderVoidsEarly,
 
     // Groups.
 

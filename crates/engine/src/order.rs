@@ -21,7 +21,7 @@
 //! - When the policy is chosen, or after acknowledged data was lost, the backing is not consistent yet: what was
 //!   acknowledged until then goes in any order, with a flush at its end ([`CatchUp`]). `docs/design/consistency.md` has the argument.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::{BlockNo, Nanos, Seq};
 use forebay_format::record::Consistent;
@@ -34,6 +34,8 @@ use crate::mutation::Mutation;
 use crate::requests::PartKey;
 use crate::segments::{DIRTY, SlotKind, SlotRef, UNREADABLE};
 
+/// Most blocks that are collected at once and written durably, in place of a flush after them.
+const DURABLE_BLOCKS_MAX: usize = 64;
 /// Pause before a backing that has just failed to flush is asked again.
 const FLUSH_RETRY_MS: u64 = 1000;
 
@@ -60,6 +62,15 @@ impl Independent {
     }
 }
 
+/// Records that are destaged at the same time.
+#[derive(Clone, Copy)]
+struct Set {
+    /// The last one.
+    upto: Seq,
+    /// It takes in more as its oldest records reach the backing.
+    slides: bool,
+}
+
 /// State of ordered destaging.
 #[derive(Default)]
 pub(crate) struct Order {
@@ -73,8 +84,11 @@ pub(crate) struct Order {
     leaving: bool,
     /// Everything in records up to this one is on the backing, durably, or void.
     progress: Seq,
-    /// Last record of the set in flight.
-    set: Option<Seq>,
+    /// The set in flight.
+    set: Option<Set>,
+    /// Versions in the set of whose blocks it holds newer ones, with their records, by the newest. They are void as soon as that one
+    /// is on the backing, and count as missing until then.
+    voids: BTreeMap<SlotRef, Vec<(SlotRef, Seq)>>,
     catch_up: Option<CatchUp>,
     /// Records up to this one are covered by a flush that was acknowledged.
     barrier: Seq,
@@ -211,6 +225,7 @@ impl Engine {
         self.order.active = active;
         self.journal_begin(self.order.progress);
         self.order.set = None;
+        self.order.voids.clear();
         self.order.catch_up = None;
         if active {
             self.order_catch_up();
@@ -325,12 +340,17 @@ impl Engine {
         if !self.order.active {
             return;
         }
-        let done = |e: &Self, upto: Seq| {
-            e.destage.is_idle()
-                && e.segments.dirty_after(e.order.progress).next().is_none_or(|(seq, _)| seq > upto)
-        };
-        if let Some(upto) = self.order.set.filter(|upto| done(self, *upto)) {
-            self.order_complete(upto);
+        let first = self.segments.dirty_after(self.order.progress).next().map(|(seq, _)| seq);
+        let upto = first.map_or(self.log.written_upto(), |seq| Seq(seq.0 - 1));
+        match self.order.set {
+            Some(set) if upto >= set.upto && self.destage.is_idle() => {
+                self.order_complete(set.upto);
+            }
+            Some(set) if set.slides && upto.min(set.upto) > self.order.progress => {
+                self.order.progress = upto.min(set.upto);
+                self.requests.retry = true;
+            }
+            _ => {}
         }
         if self.order.set.is_none() {
             let first = self.segments.dirty_after(self.order.progress).next();
@@ -393,7 +413,7 @@ impl Engine {
     /// What is to be destaged next, sorted by address; empty if there is nothing to be done now.
     pub(crate) fn order_collect(&mut self) -> VecDeque<(BlockNo, SlotRef)> {
         loop {
-            let Some(upto) = self.order.set else {
+            let Some(Set { upto, slides }) = self.order.set else {
                 self.order_outlives_log();
                 // What a committed group covers, its replay repeats.
                 let replayed = self.order.journaled && self.order.catch_up.is_none();
@@ -406,19 +426,39 @@ impl Engine {
                     return VecDeque::new();
                 }
                 match self.order_set_end() {
-                    Some(end) => self.order.set = Some(end),
+                    Some(upto) => {
+                        let slides = !self.order.journaled && self.order.catch_up.is_none();
+                        self.order.set = Some(Set { upto, slides });
+                    }
                     None => return VecDeque::new(),
                 }
                 continue;
             };
-            let members = self.order_members(upto);
+            let slides = slides && self.order.catch_up.is_none();
+            let members = self.order_members(upto, slides);
             if !members.is_empty() {
                 return members;
+            }
+            if slides && self.order_slides(upto) {
+                continue;
             }
             if !self.destage.is_idle() || !self.order_complete(upto) {
                 return VecDeque::new();
             }
         }
+    }
+
+    /// Takes in what depends on nothing that is still missing, beyond `upto`; false if there is no such, or if recovery would
+    /// not go on from here yet.
+    fn order_slides(&mut self, upto: Seq) -> bool {
+        let end = self.order_set_end().filter(|end| *end > upto && self.order.catch_up.is_none());
+        let early = self.mutant(Mutation::OrderForgetsProgress);
+        let Some(end) = end.filter(|_| early || self.order_is_recorded()) else { return false };
+        if !self.order_is_renounced() {
+            return false;
+        }
+        self.order.set = Some(Set { upto: end, slides: true });
+        true
     }
 
     /// Recovery would go on behind this record. A log that fails cannot say so: the journal does, or nobody.
@@ -516,15 +556,25 @@ impl Engine {
         set.oldest.map(|_| written)
     }
 
-    /// The dirty versions of the set that ends with `upto`: the newest of each block. Older ones are void.
-    fn order_members(&mut self, upto: Seq) -> VecDeque<(BlockNo, SlotRef)> {
+    /// The dirty versions of the set that ends with `upto`: the newest of each block. Older ones are void; in a set that slides
+    /// only when that one is on the backing, for what depends on them must not come before.
+    fn order_members(&mut self, upto: Seq, slides: bool) -> VecDeque<(BlockNo, SlotRef)> {
         let dirty = self.segments.dirty_after(self.order.progress).take_while(|(seq, _)| *seq <= upto);
         let mut dirty: Vec<(BlockNo, usize, SlotRef)> =
             dirty.enumerate().map(|(n, (_, r))| (self.segments.slot(r).block(), n, r)).collect();
         dirty.sort_unstable_by_key(|(block, n, _)| (*block, *n));
         let mut members = VecDeque::new();
+        self.order.voids.clear();
+        let mut older = Vec::new();
         for (at, (block, _, slot)) in dirty.iter().enumerate() {
             let newest = dirty.get(at + 1).is_none_or(|(next, ..)| next != block);
+            if !newest && slides && !self.mutant(Mutation::OrderVoidsEarly) {
+                older.push((*slot, self.segments.seq(*slot)));
+                continue;
+            }
+            if !older.is_empty() {
+                self.order.voids.insert(*slot, std::mem::take(&mut older));
+            }
             if !newest {
                 self.segments.became_clean(*slot);
             } else if wants_destage(self.segments.slot(*slot)) {
@@ -532,6 +582,23 @@ impl Engine {
             }
         }
         members
+    }
+
+    /// A version is on the backing, durably: older ones of its set are void.
+    pub(crate) fn order_destaged(&mut self, newest: SlotRef) {
+        for (slot, seq) in self.order.voids.remove(&newest).unwrap_or_default() {
+            // It may be gone by now, and its slot in use anew.
+            let holds = self.segments.holds(slot) && self.segments.slot(slot).has(DIRTY);
+            if holds && self.segments.seq(slot) == seq {
+                self.segments.became_clean(slot);
+            }
+        }
+    }
+
+    /// How the backing takes what is collected now: a few blocks durably, each for itself, so that what depends on them need not
+    /// wait for a flush.
+    pub(crate) fn order_writes_durably(&self, blocks: usize) -> bool {
+        self.order.set.is_some_and(|set| set.slides) && blocks <= DURABLE_BLOCKS_MAX
     }
 
     /// Nothing of the set is on its way any more; true if all of it is on the backing.
@@ -546,17 +613,22 @@ impl Engine {
             let s = e.segments.slot(slot);
             s.kind() == SlotKind::Poison || e.destage.is_corrupt(s.block(), slot)
         };
-        if left.iter().any(|slot| !lost(self, *slot)) {
+        let voids: Vec<SlotRef> = self.order.voids.values().flatten().map(|(slot, _)| *slot).collect();
+        if left.iter().any(|slot| !lost(self, *slot) && !voids.contains(slot)) {
             return false;
         }
         if !left.is_empty() {
             self.order_broken();
+            // What is lost stands for its older versions, too.
+            let (left, void): (Vec<_>, Vec<_>) = left.into_iter().partition(|slot| lost(self, *slot));
+            void.into_iter().for_each(|slot| self.segments.became_clean(slot));
             if !self.failure.latched() {
                 // The marks of what is lost move to the log's head, out of the set's way.
                 self.move_poison(left.into_iter());
                 return false;
             }
         }
+        self.order.voids.clear();
         self.order.progress = upto;
         self.order.set = None;
         self.requests.retry = true;
@@ -630,32 +702,42 @@ mod tests {
 
         /// The set that begins with record `first`, as a number of records.
         fn set(&self, first: usize) -> usize {
+            self.set_of(first..self.distances.len()).count()
+        }
+
+        /// The first of these records of which none depends on another.
+        fn set_of(&self, left: impl Iterator<Item = usize>) -> impl Iterator<Item = usize> {
             let mut set = Independent::default();
-            let joins = |n: &usize| {
+            left.take_while(move |n| {
                 let seq = Seq(*n as u64 + 1);
                 let admitted = set.admits(seq, self.distances[*n]);
                 set.oldest.get_or_insert(seq);
                 admitted
-            };
-            (first..self.distances.len()).take_while(joins).count()
+            })
         }
     }
 
+    /// Writes that enter the log in the order of their issue, each with a record of its own, and are acknowledged in that
+    /// order: true is an issue, false an acknowledgement.
+    fn history(issues: Vec<bool>) -> (Graph, Distances) {
+        let (mut graph, mut ours) = (Graph::default(), Distances::default());
+        for issue in issues {
+            if issue {
+                graph.issue();
+                ours.issue();
+            } else if (ours.acknowledged as usize) < ours.distances.len() {
+                graph.complete(ours.acknowledged as usize);
+                ours.acknowledged += 1;
+            }
+        }
+        (graph, ours)
+    }
+
     proptest! {
-        /// Writes that enter the log in the order of their issue, each with a record of its own, and are acknowledged in that
-        /// order: the sets are the maximal ones of the paper's graph, one after the other.
+        /// The sets are the maximal ones of the paper's graph, one after the other.
         #[test]
         fn sets_are_those_of_the_graph(issues in proptest::collection::vec(any::<bool>(), 1..200)) {
-            let (mut graph, mut ours) = (Graph::default(), Distances::default());
-            for issue in issues {
-                if issue {
-                    graph.issue();
-                    ours.issue();
-                } else if (ours.acknowledged as usize) < ours.distances.len() {
-                    graph.complete(ours.acknowledged as usize);
-                    ours.acknowledged += 1;
-                }
-            }
+            let (graph, ours) = history(issues);
             let mut left: BTreeSet<usize> = (0..ours.distances.len()).collect();
             let mut first = 0;
             while !left.is_empty() {
@@ -666,6 +748,24 @@ mod tests {
                 left.retain(|w| !set.contains(w));
                 first += count;
             }
+        }
+    }
+
+    proptest! {
+        /// Whichever of a set's writes ends next: it slides over what the graph allows then, and over nothing else.
+        #[test]
+        fn a_set_slides_as_the_graph_allows(
+            issues in proptest::collection::vec(any::<bool>(), 1..200),
+            ends in proptest::collection::vec(any::<prop::sample::Index>(), 200),
+        ) {
+            let (graph, ours) = history(issues);
+            let mut left: BTreeSet<usize> = (0..ours.distances.len()).collect();
+            for end in ends.iter().take(left.len()) {
+                let set: Vec<usize> = ours.set_of(left.iter().copied()).collect();
+                prop_assert_eq!(&set, &graph.ready(&left).into_iter().collect::<Vec<_>>());
+                left.remove(&set[end.index(set.len())]);
+            }
+            prop_assert!(left.is_empty());
         }
     }
 

@@ -7,6 +7,7 @@ use forebay_block::{DeviceOp, ErrorKind, IoError, Nanos};
 use forebay_engine::{Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role, State};
 use forebay_policy::{MaxStaleness, Order, Settings, WritePolicy};
 
+use crate::device::InFlight;
 use crate::emulated::Emulated;
 use crate::fault::OpKind;
 use crate::oracle::{Kept, Ticket};
@@ -447,7 +448,13 @@ impl<'w, S: Subject> Life<'w, S> {
             // A reset takes nothing that was acknowledged.
             Due::Journal(id) => (id, self.world.journal.complete(id).0),
             Due::Backing(id) => {
+                let flush = |io: &InFlight| io.id == id && matches!(io.op, DeviceOp::Flush);
+                let flush = self.world.backing.in_flight.iter().any(flush);
                 let (result, harm) = self.world.backing.complete(id);
+                if flush && result.is_err() && !self.world.consistency.is_claimed() {
+                    // Bypasses from before there was an order are gone with it; the next flush is told (limits of `consistency.md`).
+                    self.world.consistency.lose(Kept::Cut);
+                }
                 if harm.reset {
                     self.lose_unflushed();
                     self.reset_unseen = true;
