@@ -52,7 +52,7 @@ pub struct OrderOptions {
     pub order: Dependence,
     /// Judge what a replay of the journal would make of the backing; without it, the backing as it lies there.
     pub journal: bool,
-    /// Exchange the data of so many pairs of neighbouring writes with a flush between them, which must be found.
+    /// Exchange the data of so many pairs of neighbouring writes of which one comes before the other, which must be found.
     pub swaps: u64,
 }
 
@@ -103,7 +103,8 @@ pub fn order(options: &OrderOptions) -> io::Result<OrderReport> {
     let acks = Acks::load(&options.acks)?;
     let mut judge = Judge::new(&acks, options.order)?;
     judge.ring = options.journal.then(Ring::default);
-    let swaps = if options.swaps > 0 { swaps(&options.record, options.swaps)? } else { HashMap::new() };
+    let swaps =
+        if options.swaps > 0 { swaps(&options.record, &judge, options.swaps)? } else { HashMap::new() };
     let mut reader = Reader::open(&options.record)?;
     while let Some(mut entry) = reader.next_entry()? {
         if let (Action::Write { offset, data, .. }, Some(other)) =
@@ -120,25 +121,26 @@ pub fn order(options: &OrderOptions) -> io::Result<OrderReport> {
 /// Place and data of a write.
 type Written = (u64, Vec<u8>);
 
-/// Of so many pairs of writes, spread over the record, with a flush of the backing between them: what each is to be, by the
-/// number of its entry.
-fn swaps(record: &Path, count: u64) -> io::Result<HashMap<u64, Written>> {
+/// Of so many pairs of neighbouring writes to the backing, spread over the record, of which one comes before the other: what
+/// each is to be, by the number of its entry.
+fn swaps(record: &Path, judge: &Judge, count: u64) -> io::Result<HashMap<u64, Written>> {
     let mut reader = Reader::open(record)?;
-    let (mut flushed, mut last): (bool, Option<(u64, Written)>) = (false, None);
+    let mut last: Option<(u64, (u64, Written))> = None;
     let mut pairs: Vec<[(u64, Written); 2]> = Vec::new();
     while let Some(entry) = reader.next_entry()? {
-        match entry.action {
-            Action::Flush { .. } if entry.role == Role::Backing => flushed = true,
-            Action::Write { offset, data, .. } if entry.role == Role::Backing => {
-                let this = (entry.number, (offset, data));
-                match last.take() {
-                    Some(earlier) if flushed => pairs.push([earlier, this]),
-                    _ => last = Some(this),
-                }
-                flushed = false;
-            }
-            _ => {}
+        let Action::Write { offset, data, .. } = entry.action else { continue };
+        if entry.role != Role::Backing {
+            continue;
         }
+        let Some((issued, before)) = judge.times(offset, &data)? else { continue };
+        let this = (entry.number, (offset, data));
+        last = match last {
+            Some((comes_before, earlier)) if comes_before < issued => {
+                pairs.push([earlier, this]);
+                None
+            }
+            _ => Some((before, this)),
+        };
     }
     let every = (pairs.len() / count.max(1) as usize).max(1);
     let chosen = pairs.into_iter().step_by(every).take(count as usize);
@@ -305,6 +307,22 @@ impl Judge {
             }
             other => Err(io::Error::other(format!("sector {sector} was written with {other}"))),
         }
+    }
+
+    /// When the newest version in the data was issued, and what is issued from when on comes after one of them; `None` if it
+    /// is none of the volume's.
+    fn times(&self, offset: u64, data: &[u8]) -> io::Result<Option<(u64, u64)>> {
+        let mut times: Option<(u64, u64)> = None;
+        for (sector, bytes) in (offset / SECTOR_BYTES as u64..).zip(data.chunks_exact(SECTOR_BYTES)) {
+            let Some(history) = self.sectors.get(sector as usize) else { continue };
+            let Some(change) = self.place(sector, Found::look(bytes))?.checked_sub(1).map(|n| history[n])
+            else {
+                continue;
+            };
+            let (issued, before) = times.unwrap_or((0, NEVER));
+            times = Some((issued.max(change.issued), before.min(change.before)));
+        }
+        Ok(times)
     }
 
     /// From now on this version may be there.

@@ -34,6 +34,12 @@ impl Oracle {
         }
     }
 
+    /// Any sector may have been given up, because the cache could not be read for long: reading it may fail.
+    pub fn excuse_all_errors(&mut self) {
+        let now = self.clock;
+        self.sectors.iter_mut().for_each(|s| s.excuse.harmed = now);
+    }
+
     /// Whether reading any sector of the range may fail, or might have since the time `since`.
     pub fn may_fail(&self, first: u64, count: u64, since: u64) -> bool {
         let end = (first + count).min(self.sectors.len() as u64);

@@ -114,7 +114,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::OrderForgetsToRenounce
         | M::JournalCutsRecords => (CONSISTENT, 1000),
         M::OrderRecordsNowhere => (CONSISTENT, 20_000),
-        M::OrderVoidsEarly => (CONSISTENT, 20_000),
+        M::OrderVoidsEarly => (CONSISTENT, 200),
         M::PointTakesLater
         | M::PointAnsweredEarly
         | M::PointForgotten
