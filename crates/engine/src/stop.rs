@@ -44,6 +44,8 @@ struct DestageAll {
     backing_epoch: u64,
     /// Requests with volatile bypasses that had been acknowledged then.
     bypasses: u64,
+    /// What a failed flush had taken away when it was told to another command: this one had come before that.
+    error: Option<IoError>,
 }
 
 /// Commands under way.
@@ -84,7 +86,7 @@ impl Engine {
         self.destage_try_backing();
         self.log_roll_head();
         let bypasses = self.drops.acknowledged();
-        self.commands.destages.push(DestageAll { id, upto, backing_epoch, bypasses });
+        self.commands.destages.push(DestageAll { id, upto, backing_epoch, bypasses, error: None });
         self.backing_flush_if_wanted();
         self.destage_look_again();
     }
@@ -149,14 +151,22 @@ impl Engine {
         let (epoch, retired) = (self.drops.flush_epoch_done(), self.failure.retired());
         let forgets = self.mutant(Mutation::DestageForgetsOwed);
         let waiting = std::mem::take(&mut self.commands.destages);
-        for command in waiting {
+        let mut lost: Option<IoError> = None;
+        for mut command in waiting {
+            command.error = command.error.take().or_else(|| lost.clone());
             let log_done =
                 (command.upto <= clean || all) && (self.commands.owed.is_empty() || forgets) || retired;
             let recorded = command.upto <= self.log.durable_upto() || retired;
             let result = match log_done && recorded && command.backing_epoch <= epoch {
                 // The mark of a lost block may have moved on in the log, away from what the command waits for.
                 true if !retired && self.destage_has_lost() => Err(Self::unreadable_error()),
-                true => self.drops.take_command_error(command.bypasses).map_or(Ok(()), Err),
+                true => match command.error.or_else(|| self.drops.take_command_error(command.bypasses)) {
+                    Some(error) => {
+                        lost.get_or_insert(error.clone());
+                        Err(error)
+                    }
+                    None => Ok(()),
+                },
                 false if !log_done && exhausted => Err(Self::unreadable_error()),
                 false if !log_done && backing_fails => Err(Self::backing_fails_error()),
                 false if !recorded && self.failure.stuck() => Err(Self::log_failed_error()),
@@ -166,6 +176,9 @@ impl Engine {
                 }
             };
             self.effects.push(Effect::CommandDone { id: command.id, result });
+        }
+        if let Some(lost) = lost {
+            self.commands.destages.iter_mut().for_each(|c| c.error = c.error.take().or(Some(lost.clone())));
         }
         if self.commands.destages.is_empty() {
             self.commands.owed.clear();

@@ -122,6 +122,7 @@ pub fn replay(traces: &[Trace], setup: &Setup) -> Result<Outcome, ReplayError> {
         wall_offset_ns: EPOCH_NS,
         clean_stop: false,
         journal: (setup.settings.write_policy == WritePolicy::Journaled).then_some(head),
+        prepared: None,
     };
     let device = |name, model: &Model, bytes, keep| {
         Device::new(model, bytes, keep).map_err(|e| ReplayError::Model(name, e))
@@ -211,7 +212,10 @@ impl Run<'_> {
                     Effect::RetireLog { .. } => {
                         return Err(ReplayError::Failed("the cache is taken for failed".into()));
                     }
-                    Effect::Admitted { .. } | Effect::CommandDone { .. } | Effect::Marked { .. } => {}
+                    Effect::Admitted { .. }
+                    | Effect::CommandDone { .. }
+                    | Effect::Marked { .. }
+                    | Effect::CommonDone { .. } => {}
                 }
             }
         }

@@ -309,8 +309,8 @@ impl Judge {
         }
     }
 
-    /// When the newest version in the data was issued, and what is issued from when on comes after one of them; `None` if it
-    /// is none of the volume's.
+    /// When the newest version in the data was issued, and from when on what is issued comes after it; `None` if the data is
+    /// not the volume's. The rest of its block may have been there before.
     fn times(&self, offset: u64, data: &[u8]) -> io::Result<Option<(u64, u64)>> {
         let mut times: Option<(u64, u64)> = None;
         for (sector, bytes) in (offset / SECTOR_BYTES as u64..).zip(data.chunks_exact(SECTOR_BYTES)) {
@@ -319,8 +319,9 @@ impl Judge {
             else {
                 continue;
             };
-            let (issued, before) = times.unwrap_or((0, NEVER));
-            times = Some((issued.max(change.issued), before.min(change.before)));
+            if times.is_none_or(|(issued, _)| change.issued > issued) {
+                times = Some((change.issued, change.before));
+            }
         }
         Ok(times)
     }

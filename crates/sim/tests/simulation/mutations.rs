@@ -113,7 +113,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::JournalForgetsToRenounce
         | M::OrderForgetsToRenounce
         | M::JournalCutsRecords => (CONSISTENT, 1000),
-        M::OrderRecordsNowhere => (CONSISTENT, 20_000),
+        M::OrderRecordsNowhere => (CONSISTENT, 80_000),
         M::OrderVoidsEarly => (CONSISTENT, 200),
         M::PointTakesLater
         | M::PointAnsweredEarly
