@@ -107,6 +107,7 @@ impl Image {
         self.held.clear();
         self.told = Told::default();
         self.judged = None;
+        (self.point, self.prepared) = (0, 0);
     }
 
     fn replay(&mut self) {
