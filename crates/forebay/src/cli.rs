@@ -40,7 +40,6 @@ macro_rules! commands {
     ($($(#[doc = $doc:literal])* $variant:ident => $module:ident),+ $(,)?) => {
         /// Every command; each lives in the module of its name.
         #[derive(Subcommand)]
-        #[expect(clippy::large_enum_variant, reason = "a process has one")]
         pub enum Command { $($(#[doc = $doc])* $variant(commands::$module::Args)),+ }
 
         impl Command {

@@ -87,7 +87,7 @@ impl Campaign {
         Self { options, ..Self::default() }
     }
 
-    /// Runs one seed; on a violation, shrinks its plan. One in [`TWICE_EVERY`] is run twice.
+    /// Runs one seed; on a violation, shrinks its plan. Now and then one is run twice.
     pub fn seed(&mut self, seed: u64) -> Option<Finding> {
         self.seeds += 1;
         let plan = generate::plan(seed, self.options);
