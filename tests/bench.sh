@@ -54,7 +54,7 @@ jq -e '.figures.best_w_bytes == 262144' tuned/tune-journal.json >/dev/null || fa
 # A trace is replayed in virtual time: twice the same, and told what is wrong with it.
 {
     echo "fio version 2 iolog"
-    for n in {1..400}; do echo "file write $((n * 7919 % 1000 * 4096)) 4096"; ((n % 16)) || echo "file sync"; done
+    for n in {1..1000}; do echo "file write $((n * 7919 % 1000 * 4096)) 4096"; ((n % 16)) || echo "file sync"; done
 } >trace
 for run in 1 2; do
     "$FOREBAY" tune journal --trace trace --depth 4 --revenue linear:1 --penalty linear:0 --out "$DIR/replayed$run" --log warn >figures ||
@@ -64,7 +64,7 @@ cmp replayed1/tune-journal.json replayed2/tune-journal.json || fail "a replay di
 jq -e '.figures | .best_operations_per_second > 0 and .best_staleness_bytes > 0' replayed1/tune-journal.json >/dev/null ||
     fail "tune journal --trace: $(cat figures)"
 echo "file leap 0 4096" >>trace
-refused 2 "line 427: 'leap' is not an action" "$FOREBAY" tune journal --trace trace --revenue linear:1 --penalty linear:0
+refused 2 "line 1064: 'leap' is not an action" "$FOREBAY" tune journal --trace trace --revenue linear:1 --penalty linear:0
 pass "tune journal replays traces"
 code=0
 "$FOREBAY" tune journal --revenue cubic:1 --penalty linear:1 >refused 2>&1 || code=$?
