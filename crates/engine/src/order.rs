@@ -340,22 +340,21 @@ impl Engine {
         if !self.order.active {
             return;
         }
-        let first = self.segments.dirty_after(self.order.progress).next().map(|(seq, _)| seq);
-        let upto = first.map_or(self.log.written_upto(), |seq| Seq(seq.0 - 1));
-        match self.order.set {
-            Some(set) if upto >= set.upto && self.destage.is_idle() => {
+        let there = |e: &Self| {
+            let first = e.segments.dirty_after(e.order.progress).next();
+            first.map_or(e.log.written_upto(), |(seq, _)| Seq(seq.0 - 1))
+        };
+        if let Some(set) = self.order.set {
+            let upto = there(self);
+            if upto >= set.upto && self.destage.is_idle() {
                 self.order_complete(set.upto);
-            }
-            Some(set) if set.slides && upto.min(set.upto) > self.order.progress => {
+            } else if set.slides && upto.min(set.upto) > self.order.progress {
                 self.order.progress = upto.min(set.upto);
                 self.requests.retry = true;
             }
-            _ => {}
         }
         if self.order.set.is_none() {
-            let first = self.segments.dirty_after(self.order.progress).next();
-            let upto = first.map_or(self.log.written_upto(), |(seq, _)| Seq(seq.0 - 1));
-            self.order.progress = self.order.progress.max(upto);
+            self.order.progress = self.order.progress.max(there(self));
         }
         if let Some(after) = self.order.bypass_waits {
             if after > self.log.durable_clean_upto() && after <= self.order.progress {
@@ -451,7 +450,7 @@ impl Engine {
     /// Takes in what depends on nothing that is still missing, beyond `upto`; false if there is no such, or if recovery would
     /// not go on from here yet.
     fn order_slides(&mut self, upto: Seq) -> bool {
-        let end = self.order_set_end().filter(|end| *end > upto && self.order.catch_up.is_none());
+        let end = self.order_set_end().filter(|end| *end > upto);
         let early = self.mutant(Mutation::OrderForgetsProgress);
         let Some(end) = end.filter(|_| early || self.order_is_recorded()) else { return false };
         if !self.order_is_renounced() {
@@ -613,8 +612,8 @@ impl Engine {
             let s = e.segments.slot(slot);
             s.kind() == SlotKind::Poison || e.destage.is_corrupt(s.block(), slot)
         };
-        let voids: Vec<SlotRef> = self.order.voids.values().flatten().map(|(slot, _)| *slot).collect();
-        if left.iter().any(|slot| !lost(self, *slot) && !voids.contains(slot)) {
+        let is_void = |slot: &SlotRef| self.order.voids.values().flatten().any(|(void, _)| void == slot);
+        if left.iter().any(|slot| !lost(self, *slot) && !is_void(slot)) {
             return false;
         }
         if !left.is_empty() {
