@@ -8,9 +8,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use forebay_format::label::LABEL_BYTES;
 use forebay_record::{Action, Entry, Reader, Role};
 use serde::Serialize;
 
@@ -156,6 +158,8 @@ struct Judge {
     /// How many are surely in place.
     in_place: Vec<usize>,
     ring: Option<Ring>,
+    /// Where on the backing the ring lies, if it has no device of its own.
+    behind: Option<Range<u64>>,
     /// For each `before` of a version that may be missing next in a sector, how many sectors.
     missing: BTreeMap<u64, u64>,
     /// When the newest write was issued that may be there.
@@ -219,6 +223,7 @@ impl Judge {
             settled,
             in_place,
             ring: None,
+            behind: None,
             missing,
             newest: 0,
             pending: BTreeMap::new(),
@@ -230,29 +235,41 @@ impl Judge {
 
     fn take(&mut self, entry: Entry) -> io::Result<()> {
         let time_ns = entry.time_ns;
-        match (entry.role, &mut self.ring) {
-            (Role::Backing, _) => {}
-            (Role::Journal, Some(ring)) => {
-                let effects = match entry.action {
-                    Action::Write { op, offset, durable, data } => ring.begin(op, offset, durable, &data)?,
-                    Action::Flush { op } => {
-                        ring.flush(op);
-                        Effects::default()
-                    }
-                    Action::End { op, errno } => ring.end(op, errno == 0),
-                    Action::Open { .. } => return Ok(()),
-                    Action::Zero { .. } => {
-                        return Err(io::Error::other("the journal was zeroed in this run"));
-                    }
-                };
-                self.follow(effects, time_ns)?;
-                self.judge(entry.number);
+        match (entry.role, entry.action) {
+            (Role::Backing, Action::Open { size_bytes, .. }) => {
+                let volume_bytes = (self.sectors.len() * SECTOR_BYTES) as u64;
+                let label = (size_bytes / 4096 * 4096).saturating_sub(LABEL_BYTES as u64);
+                self.behind = self.ring.is_some().then_some(volume_bytes.next_multiple_of(4096)..label);
                 return Ok(());
             }
+            (Role::Journal, Action::Open { .. }) => {
+                self.behind = None;
+                return Ok(());
+            }
+            (Role::Backing, action) => self.take_backing(action, time_ns)?,
+            (Role::Journal, action) if self.ring.is_some() => self.take_journal(action, time_ns)?,
             _ => return Ok(()),
         }
-        match entry.action {
-            Action::Open { .. } => return Ok(()),
+        self.judge(entry.number);
+        Ok(())
+    }
+
+    fn take_backing(&mut self, action: Action, time_ns: u64) -> io::Result<()> {
+        match (&action, &self.behind) {
+            (Action::Write { offset, .. }, Some(ring)) if !ring.contains(offset) => {}
+            (Action::Write { op, offset, durable, data }, Some(ring)) => {
+                let (offset, data) = (offset - ring.start, data.clone());
+                return self
+                    .take_journal(Action::Write { op: *op, offset, durable: *durable, data }, time_ns);
+            }
+            // A flush is one of both, and the other side knows nothing of a write's end.
+            (Action::Flush { .. } | Action::End { .. }, Some(_)) => {
+                self.take_journal(action.clone(), time_ns)?
+            }
+            _ => {}
+        }
+        match action {
+            Action::Open { .. } => {}
             Action::Write { op, offset, durable, data } => self.begin(op, offset, durable, &data)?,
             Action::Zero { .. } => return Err(io::Error::other("the backing was zeroed in this run")),
             Action::Flush { op } => {
@@ -261,8 +278,22 @@ impl Judge {
             }
             Action::End { op, errno } => self.end(op, errno == 0, time_ns)?,
         }
-        self.judge(entry.number);
         Ok(())
+    }
+
+    fn take_journal(&mut self, action: Action, time_ns: u64) -> io::Result<()> {
+        let Some(ring) = &mut self.ring else { return Ok(()) };
+        let effects = match action {
+            Action::Write { op, offset, durable, data } => ring.begin(op, offset, durable, &data)?,
+            Action::Flush { op } => {
+                ring.flush(op);
+                Effects::default()
+            }
+            Action::End { op, errno } => ring.end(op, errno == 0),
+            Action::Open { .. } => Effects::default(),
+            Action::Zero { .. } => return Err(io::Error::other("the journal was zeroed in this run")),
+        };
+        self.follow(effects, time_ns)
     }
 
     /// What an event of the journal means for what a replay would make of the backing.
