@@ -107,7 +107,7 @@ kill_process() {
 
 cleanup() {
     local code=$? point loop
-    trap - EXIT
+    trap - EXIT ERR
     set +e
     for pid in "${OWN[@]}" $DAEMON; do
         { kill -KILL "$pid"; await 20 ended "$pid"; wait "$pid"; } 2>/dev/null

@@ -17,6 +17,8 @@ pub enum DeviceKind {
     Block,
     /// A file or persistent memory, mapped into the process.
     Mapped,
+    /// An export of an NBD server.
+    Network,
 }
 
 impl DeviceKind {
@@ -26,6 +28,7 @@ impl DeviceKind {
             Self::File => "file",
             Self::Block => "block",
             Self::Mapped => "mapped",
+            Self::Network => "nbd",
         }
     }
 }
@@ -42,7 +45,7 @@ pub enum Survives {
 /// What is known about an open device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Path, as given.
+    /// Path or address, as given.
     pub name: String,
     /// What it is made of.
     pub kind: DeviceKind,

@@ -3,8 +3,8 @@
 //! A [`Device`] belongs to one thread. Operations are submitted with a tag and their ends are polled; nothing blocks but
 //! [`Ring::submit_and_wait`], the one place where a volume's thread sleeps. Files and block devices go through
 //! io_uring ([`FileDevice`]), persistent memory and tmpfs can be mapped ([`MappedDevice`]), a file can take the time of
-//! another device ([`EmulatedDevice`]), and the decorators in [`decorate`] wrap any of them to delay, throttle, fail or
-//! measure it.
+//! another device ([`EmulatedDevice`]), a backing may be an export of an NBD server ([`NbdDevice`]), and the decorators in
+//! [`decorate`] wrap any of them to delay, throttle, fail or measure it.
 
 mod claim;
 mod clock;
@@ -16,6 +16,7 @@ mod file;
 pub mod fuzzing;
 mod mapped;
 mod medium;
+mod nbd;
 mod open;
 mod ring;
 mod stores;
@@ -27,5 +28,6 @@ pub use emulated::{EmulatedDevice, Lateness};
 pub use emulation::EmulateSpec;
 pub use file::FileDevice;
 pub use mapped::MappedDevice;
+pub use nbd::{NbdDevice, NbdSpec};
 pub use open::{DeviceSpec, OpenError, UnknownDevice, open};
 pub use ring::{Ring, Waker};

@@ -1,7 +1,8 @@
 //! Naming and opening devices.
 //!
 //! A device is given as a path (regular file or block device), as `pmem:PATH` (memory-mapped file; for caches) or as
-//! `emulate:KIND:file=PATH[,key=value...]` (a file that takes the time of another device).
+//! `emulate:KIND:file=PATH[,key=value...]` (a file that takes the time of another device); for backings also as
+//! `nbd://HOST:PORT/EXPORT` or `nbd+unix:///EXPORT?socket=PATH` (an export of an NBD server).
 
 use std::fmt;
 use std::io;
@@ -15,6 +16,7 @@ use crate::emulated::EmulatedDevice;
 use crate::emulation::EmulateSpec;
 use crate::file::FileDevice;
 use crate::mapped::MappedDevice;
+use crate::nbd::{NbdDevice, NbdSpec};
 use crate::ring::Ring;
 
 /// Where a device is and how it is to be driven.
@@ -26,14 +28,17 @@ pub enum DeviceSpec {
     Pmem(PathBuf),
     /// A file that takes the time of another device.
     Emulate(Box<EmulateSpec>),
+    /// An export of an NBD server.
+    Nbd(Box<NbdSpec>),
 }
 
 impl DeviceSpec {
-    /// The file or block device that holds the bytes.
+    /// The file or block device that holds the bytes; of an NBD export its address, which is for messages only.
     pub fn path(&self) -> &Path {
         match self {
             Self::Path(path) | Self::Pmem(path) => path,
             Self::Emulate(spec) => &spec.file,
+            Self::Nbd(spec) => spec.as_path(),
         }
     }
 }
@@ -44,6 +49,7 @@ impl fmt::Display for DeviceSpec {
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Pmem(path) => write!(f, "pmem:{}", path.display()),
             Self::Emulate(spec) => spec.fmt(f),
+            Self::Nbd(spec) => spec.fmt(f),
         }
     }
 }
@@ -67,10 +73,14 @@ impl FromStr for DeviceSpec {
             Some(("emulate", rest)) => {
                 EmulateSpec::read(rest).map(|spec| Self::Emulate(Box::new(spec))).map_err(unknown)
             }
+            Some((scheme @ ("nbd" | "nbd+unix"), rest)) => NbdSpec::read(scheme == "nbd+unix", rest)
+                .map(|spec| Self::Nbd(Box::new(spec)))
+                .map_err(unknown),
             None if !given.is_empty() => Ok(Self::Path(given.into())),
             _ => Err(unknown(format!(
-                "known are PATH (a file or block device; ./PATH if it has a colon), pmem:PATH and \
-                 emulate:KIND:file=PATH (KIND is one of {})",
+                "known are PATH (a file or block device; ./PATH if it has a colon), pmem:PATH, \
+                 emulate:KIND:file=PATH (KIND is one of {}), and for backings nbd://HOST:PORT/EXPORT and \
+                 nbd+unix:///EXPORT?socket=PATH",
                 EmulateSpec::kinds()
             ))),
         }
@@ -133,6 +143,7 @@ pub fn open(spec: &DeviceSpec, ring: &Ring) -> Result<Box<dyn Device>, OpenError
         DeviceSpec::Path(path) => Box::new(FileDevice::open(path, ring)?),
         DeviceSpec::Pmem(path) => Box::new(MappedDevice::open(path)?),
         DeviceSpec::Emulate(spec) => Box::new(EmulatedDevice::open(spec, ring)?),
+        DeviceSpec::Nbd(spec) => Box::new(NbdDevice::open(spec, ring)?),
     })
 }
 
@@ -151,6 +162,11 @@ mod tests {
             assert!(told.contains("pmem:PATH"), "{told}");
         }
         assert_eq!(parse("pmem:/x").unwrap().to_string(), "pmem:/x");
+        for export in ["nbd://store:10809/db", "nbd+unix:///db?socket=/run/s"] {
+            assert_eq!(parse(export).unwrap().to_string(), export);
+        }
+        let told = parse("nbd://").unwrap_err().to_string();
+        assert!(told.contains("'nbd://' does not name a device; it names no host"), "{told}");
     }
     #[test]
     fn names_of_emulated_devices() {

@@ -66,6 +66,13 @@ impl Waker {
         }
     }
 
+    /// The same for who publishes where the ring's thread does not look before it sleeps: the wake counts even if it comes
+    /// before the sleep.
+    pub(crate) fn wake_always(&self) {
+        // As above.
+        let _ = (&self.0.event).write(&1u64.to_ne_bytes());
+    }
+
     fn announce_sleep(&self) {
         self.0.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

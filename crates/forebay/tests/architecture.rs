@@ -14,7 +14,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     // It is used by who makes a record and by who judges by it.
     ("forebay-record", &[]),
     ("forebay-emulate", &["forebay-block"]),
-    ("forebay-device", &["forebay-block", "forebay-emulate", "forebay-record"]),
+    // Of the NBD crate it uses the codec, which serves both sides.
+    ("forebay-device", &["forebay-block", "forebay-emulate", "forebay-nbd", "forebay-record"]),
     ("forebay-control", &["forebay-block", "forebay-policy"]),
     (
         "forebay-host",

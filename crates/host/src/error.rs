@@ -110,6 +110,14 @@ pub enum HostError {
         /// What the device demands.
         logical_block: u32,
     },
+    /// An export is to be a cache.
+    #[error(
+        "{cache} cannot be a cache, which must lie on this host; an NBD export can be a backing or a journal"
+    )]
+    RemoteCache {
+        /// The cache, as given.
+        cache: String,
+    },
     /// Formatting would overwrite a cache that is in use by a volume.
     #[error("{cache} is the cache of {backing} {content}; --force overwrites it")]
     CacheUsed {
@@ -378,6 +386,7 @@ impl HostError {
             | Self::CacheTruncated { .. }
             | Self::BackingTruncated { .. }
             | Self::CacheAlignment { .. }
+            | Self::RemoteCache { .. }
             | Self::CacheUsed { .. }
             | Self::ForeignData { .. }
             | Self::BackingPaired { .. }

@@ -69,8 +69,13 @@ pub struct Formatted {
 /// [`HostError`]; a refusal leaves both as they were.
 pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<Formatted, HostError> {
     let failed = |e| HostError::system("format", options.cache.path(), e);
+    if matches!(options.cache, DeviceSpec::Nbd(_)) {
+        return Err(HostError::RemoteCache { cache: options.cache.to_string() });
+    }
     let mut made = MadeFiles::default();
-    made.file(options.backing.path(), options.backing_bytes)?;
+    if !matches!(options.backing, DeviceSpec::Nbd(_)) {
+        made.file(options.backing.path(), options.backing_bytes)?;
+    }
     if options.cache_bytes.is_none() && !options.cache.path().exists() {
         let why = "does not exist: give --size to make a file";
         return Err(HostError::Size { path: options.cache.to_string(), why });
@@ -103,7 +108,10 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
         clean_stop: true,
         has_label,
         created_ns: wall_ns(),
-        backing_name: absolute(options.backing.path()),
+        backing_name: match &options.backing {
+            DeviceSpec::Nbd(export) => export.to_string(),
+            backing => absolute(backing.path()),
+        },
         fingerprint: match has_label {
             true => String::new(),
             false => fingerprint(options.backing.path(), backing.info().size_bytes),
@@ -343,7 +351,7 @@ fn prepare(
             matches!(extents[..], [extent] if extent.allocation == Allocation::Data && extent.len == bytes)
         }
         // Nothing is gained by writing over a whole flash device, or over memory.
-        DeviceKind::Block | DeviceKind::Mapped => true,
+        DeviceKind::Block | DeviceKind::Mapped | DeviceKind::Network => true,
     };
     if !written_before {
         write_zeroes(bench, cache, Layout::SEGMENTS_OFFSET, bytes, progress)?;

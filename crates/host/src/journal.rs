@@ -77,7 +77,7 @@ impl Journal {
                 DeviceSpec::Path(PathBuf::from(path))
             }
         };
-        if !spec.path().exists() {
+        if !matches!(spec, DeviceSpec::Nbd(_)) && !spec.path().exists() {
             if !make {
                 return Ok(None);
             }

@@ -42,8 +42,8 @@ impl LabelPlace {
                 name.push(LABEL_SUFFIX);
                 Self::SideFile(name.into())
             }
-            (DeviceKind::Block, Some(end)) if volume_bytes <= end => Self::Behind(end),
-            (DeviceKind::Block, _) => Self::Nowhere,
+            (DeviceKind::Block | DeviceKind::Network, Some(end)) if volume_bytes <= end => Self::Behind(end),
+            (DeviceKind::Block | DeviceKind::Network, _) => Self::Nowhere,
         }
     }
 

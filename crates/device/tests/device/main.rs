@@ -5,5 +5,6 @@ mod claim;
 mod decorate;
 mod emulated;
 mod harness;
+mod nbd;
 mod round_trip;
 mod zero;

@@ -7,10 +7,10 @@ use crate::harness::{
     Driver, LoopDevice, Random, disk_directory, file, file_content, memory_directory, skip,
 };
 
-const SIZE: u64 = 8 << 20;
+pub const SIZE: u64 = 8 << 20;
 
 /// Random writes, some of many small buffers at odd places in memory, and reads, held to a model.
-fn exercise(driver: &Driver, device: &mut dyn Device, unit: u64) -> Vec<u8> {
+pub fn exercise(driver: &Driver, device: &mut dyn Device, unit: u64) -> Vec<u8> {
     let mut random = Random(0x5eed_0001);
     let mut model = vec![0u8; SIZE as usize];
     for round in 0..20 {
@@ -54,7 +54,7 @@ fn exercise(driver: &Driver, device: &mut dyn Device, unit: u64) -> Vec<u8> {
     model
 }
 
-fn past_the_end_is_refused(driver: &Driver, device: &mut dyn Device) {
+pub fn past_the_end_is_refused(driver: &Driver, device: &mut dyn Device) {
     for op in [
         DeviceOp::Read { offset: SIZE, len: 512 },
         DeviceOp::Read { offset: u64::MAX - 511, len: 512 },

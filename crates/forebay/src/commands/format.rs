@@ -20,7 +20,8 @@ pub struct Args {
     /// The cache to make: a file or block device, pmem:PATH or emulate:KIND:file=PATH
     cache: DeviceSpec,
 
-    /// The store behind it: a file or block device; what is on it stays as it is
+    /// The store behind it: a file, block device or NBD export (nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH); what
+    /// is on it stays as it is
     #[arg(long)]
     backing: DeviceSpec,
 
@@ -32,7 +33,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     backing_size: Option<u64>,
 
-    /// Size of the volume [default: the whole backing]; on a block device, 12 KiB less leave room for a label that
+    /// Size of the volume [default: the whole backing]; on a block device or NBD export, 12 KiB less leave room for a label that
     /// lets a foreign or stale backing be told with certainty
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     volume_size: Option<u64>,

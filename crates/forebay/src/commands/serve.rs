@@ -45,7 +45,8 @@ pub struct Args {
     #[arg(long, value_name = "CACHE")]
     pub cache: Option<String>,
 
-    /// The store behind it: a file or block device, or emulate:KIND:file=PATH
+    /// The store behind it: a file or block device, an NBD export (nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH),
+    /// or emulate:KIND:file=PATH
     #[arg(long, value_name = "BACKING")]
     pub backing: Option<String>,
 
@@ -98,8 +99,9 @@ pub struct Args {
     #[arg(long, value_name = "TIME|SIZE")]
     pub max_staleness: Option<MaxStaleness>,
 
-    /// Where the journal for --write-policy journaled lies: a file or block device on the backing's side, which shares its
-    /// fate, or `none` [default: a file beside a backing file, or the room behind the volume's end on a device]
+    /// Where the journal for --write-policy journaled lies: a file, block device or NBD export on the backing's side, which
+    /// shares its fate, or `none` [default: a file beside a backing file, or the room behind the volume's end on a device or
+    /// NBD export]
     #[arg(long, value_name = "LOCATION")]
     pub journal: Option<String>,
 

@@ -1,0 +1,132 @@
+//! An export of an NBD server as a device: for backings, and for journals beside them.
+//!
+//! One connection, two threads of its own ([`exchange`]), simple replies. What a server lacks is made of what it has: a durable
+//! write is a write and a flush, zeroing is writing. A server that goes away is waited for.
+//!
+//! NBD knows no exclusive use. Two daemons of this host cannot open the same export by the same name; beyond that it is the
+//! server's business, and that of the backing's label.
+
+mod exchange;
+mod handshake;
+mod requests;
+mod uri;
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_block::{DeviceOp, DeviceResult, Nanos};
+
+pub use uri::NbdSpec;
+
+use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
+use crate::file::check_range;
+use crate::nbd::exchange::{Exchange, SETTLE_PAUSE};
+use crate::nbd::handshake::connect;
+use crate::nbd::uri::Server;
+use crate::open::OpenError;
+use crate::ring::Ring;
+
+/// How long an opening waits for a holder of the export that may be about to end.
+const HOLDER_WAIT_MAX: Duration = Duration::from_secs(1);
+/// How often it looks.
+const HOLDER_POLL: Duration = Duration::from_millis(20);
+
+/// See the module's documentation.
+pub struct NbdDevice {
+    info: DeviceInfo,
+    exchange: Arc<Exchange>,
+    finished: Vec<(u64, DeviceResult)>,
+    /// Goes with the process, however that ends.
+    _claim: UnixListener,
+}
+
+impl NbdDevice {
+    /// Connects to an export.
+    ///
+    /// # Errors
+    /// [`OpenError`]; also for an export that is read-only or takes no flush.
+    pub fn open(spec: &NbdSpec, ring: &Ring) -> Result<Self, OpenError> {
+        let failed = |doing| move |e| OpenError::system(doing, spec.as_path(), e);
+        let claim = claim(spec)?;
+        let (stream, terms) = connect(spec).map_err(failed("connect to"))?;
+        // A process that was killed may have sent writes that the server has not come to yet.
+        thread::sleep(SETTLE_PAUSE);
+        let exchange = Exchange::start(spec, stream, terms, ring.waker()).map_err(failed("use"))?;
+        Ok(Self {
+            info: DeviceInfo {
+                name: spec.to_string(),
+                kind: DeviceKind::Network,
+                size_bytes: terms.size_bytes,
+                logical_block: terms.sizes.minimum,
+                physical_block: terms.sizes.preferred.clamp(terms.sizes.minimum, 4096),
+                direct: true,
+                volatile_cache: true,
+                survives: Survives::PowerCut,
+                durability: "survives a power cut as far as the NBD server keeps what it has flushed",
+            },
+            exchange,
+            finished: Vec::new(),
+            _claim: claim,
+        })
+    }
+}
+
+/// Takes the export's name on this host, by an abstract socket, which the kernel gives to one process only and takes back when
+/// that ends.
+fn claim(spec: &NbdSpec) -> Result<UnixListener, OpenError> {
+    let mut hasher = DefaultHasher::new();
+    match &spec.server {
+        Server::Unix(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()).hash(&mut hasher),
+        Server::Tcp(host, port) => (host, port).hash(&mut hasher),
+    }
+    spec.export.hash(&mut hasher);
+    let failed = |e| OpenError::system("claim", spec.as_path(), e);
+    let name = format!("forebay-nbd-{:016x}", hasher.finish());
+    let address = SocketAddr::from_abstract_name(name).map_err(failed)?;
+    let begun = Instant::now();
+    loop {
+        match UnixListener::bind_addr(&address) {
+            Ok(claim) => return Ok(claim),
+            Err(e) if e.kind() != io::ErrorKind::AddrInUse => return Err(failed(e)),
+            Err(_) if begun.elapsed() > HOLDER_WAIT_MAX => {
+                let holder = "another process of this host".to_owned();
+                return Err(OpenError::InUse { path: spec.as_path().to_owned(), holder });
+            }
+            Err(_) => thread::sleep(HOLDER_POLL),
+        }
+    }
+}
+
+impl Device for NbdDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn submit(&mut self, tag: u64, op: DeviceOp, _now: Nanos) {
+        match check_range(&op, self.info.size_bytes) {
+            Ok(()) => self.exchange.submit(tag, op),
+            Err(e) => self.finished.push((tag, Err(e))),
+        }
+    }
+
+    fn poll(&mut self, _now: Nanos, done: &mut Vec<(u64, DeviceResult)>) {
+        done.append(&mut self.finished);
+        self.exchange.poll(done);
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        (!self.finished.is_empty() || self.exchange.has_done()).then_some(Nanos(0))
+    }
+}
+
+impl Drop for NbdDevice {
+    fn drop(&mut self) {
+        self.exchange.close();
+    }
+}
