@@ -105,6 +105,33 @@ stop_daemon
 refuses "gone on without" cache.left backing
 pass "used caches, data, and a cache whose backing went on alone ($SECONDS s)"
 
+# --- a backing in the middle of a group
+
+rm -f state
+make_pair 16M 32M
+serve --write-policy journaled --group-age 50ms --decorate "backing:delay:write:fixed=1s"
+"$FOREBAY_STAMP" write "${TARGET[@]}" --threads 4 --largest 16 --mix 94,0,0,6 >stamp.out 2>&1 &
+OWN=($!)
+has_waiting() { cp backing.journal backing.forebay copy/ && cp --sparse=always backing copy/ && "$FOREBAY" recover copy/backing --list --takeover | grep -q ^waiting; }
+mkdir copy
+await "$PATIENCE" has_waiting || fail "no group is ever waiting"
+kill_daemon
+OWN=()
+for name in backing backing.forebay backing.journal; do mv "copy/$name" "$name"; done
+unchanged backing backing.forebay backing.journal -- refused 3 "would stay inconsistent" "$FOREBAY" format new --size 16M --backing backing --force
+mv backing.journal journal
+unchanged backing backing.forebay journal -- refused 3 "is not found" "$FOREBAY" format new --size 16M --backing backing --force
+unchanged backing backing.forebay journal -- refused 3 "is not found" \
+    "$FOREBAY" serve --name db --backing backing --no-cache --accept-stale --control "$DIR/second"
+unchanged backing backing.forebay journal -- refused 3 "would stay inconsistent" \
+    "$FOREBAY" format new --size 16M --backing backing --force --journal journal
+truncate -s 16M blank
+unchanged backing backing.forebay journal blank -- refused 3 "blank has no label.*name the members" \
+    "$FOREBAY" recover backing blank --journal journal --journal none
+"$FOREBAY" recover backing --journal journal >/dev/null || fail "recover failed"
+"$FOREBAY" format new --size 16M --backing backing --force --journal journal >/dev/null || fail "format failed"
+pass "a backing in the middle of a group, and one without a label among others ($SECONDS s)"
+
 # --- usage
 
 refused 2 "" "$FOREBAY" serve --name db --cache cache

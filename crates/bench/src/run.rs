@@ -93,6 +93,7 @@ fn open(dir: &Path, volume_bytes: u64, cache_bytes: u64, settings: Settings) -> 
         volume_bytes: None,
         align: None,
         force: false,
+        journal: JournalChoice::Auto,
     };
     format(&options, &mut |_, _| {}).map_err(forebay)?;
     let mut config = VolumeConfig::new(

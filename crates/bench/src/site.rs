@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use forebay_device::DeviceSpec;
-use forebay_host::{FormatOptions, format};
+use forebay_host::{FormatOptions, JournalChoice, format};
 
 use crate::BenchError;
 use crate::daemon::Daemon;
@@ -74,6 +74,7 @@ impl Site {
                 volume_bytes: None,
                 align: None,
                 force: false,
+                journal: JournalChoice::Auto,
             };
             format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
-use forebay_host::{FormatOptions, Volume, VolumeConfig, format};
+use forebay_host::{FormatOptions, JournalChoice, Volume, VolumeConfig, format};
 
 use crate::cpu::cpu_time;
 use crate::daemon::Daemon;
@@ -187,6 +187,7 @@ fn make_volume(dir: &Path, name: &str, scale: &Scale) -> Result<(PathBuf, PathBu
         volume_bytes: None,
         align: None,
         force: false,
+        journal: JournalChoice::Auto,
     };
     format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
     Ok((cache, backing))

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{BlockService, Buf, DeviceOp, Op, Origin};
 use forebay_device::{Clock, DeviceSpec, Ring, open};
-use forebay_host::{Ending, FormatOptions, Volume, VolumeConfig, VolumeHandle, format};
+use forebay_host::{Ending, FormatOptions, JournalChoice, Volume, VolumeConfig, VolumeHandle, format};
 
 const WRITE_BYTES: usize = 4096;
 const CACHE_BYTES: u64 = 2 << 30;
@@ -108,6 +108,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         volume_bytes: None,
         align: None,
         force: true,
+        journal: JournalChoice::Auto,
     };
     let made = format(&options, &mut |_, _| {})?;
     println!("{}: {}, log aligned to {}", made.cache.name, made.cache.durability, made.layout.align);

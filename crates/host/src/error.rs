@@ -206,6 +206,39 @@ pub enum HostError {
         /// The backing, as given.
         backing: String,
     },
+    /// The backing would be left in the middle of a group.
+    #[error(
+        "{backing} has not all of what its journal {journal} has committed (up to group {group}) and would stay inconsistent: \
+         `forebay recover` it first, or give --journal none to lose that, too"
+    )]
+    HoldsGroups {
+        /// The backing, as given.
+        backing: String,
+        /// Its journal.
+        journal: String,
+        /// The last committed group.
+        group: u64,
+    },
+    /// The backing may be in the middle of a group.
+    #[error(
+        "the journal of {backing} is not found, and may hold what {backing} needs to be consistent: give --journal LOCATION, or \
+         --journal none if it is lost"
+    )]
+    JournalMissing {
+        /// The backing, as given.
+        backing: String,
+    },
+    /// Nothing on the backing's side says what it is.
+    #[error(
+        "{backing} has no label, so that nothing is known of it{}; nothing was changed",
+        if *.among { ", nor whose member it is: name the members of one consistency group and nothing else" } else { "" }
+    )]
+    NoLabel {
+        /// The backing, as given.
+        backing: String,
+        /// It was named among others.
+        among: bool,
+    },
     /// Nobody knows where this backing stands.
     #[error("{backing} {why}")]
     NothingToRecover {
@@ -395,6 +428,9 @@ impl HostError {
             | Self::NotAJournal { .. }
             | Self::ForeignJournal { .. }
             | Self::NoJournal { .. }
+            | Self::HoldsGroups { .. }
+            | Self::JournalMissing { .. }
+            | Self::NoLabel { .. }
             | Self::NothingToRecover { .. }
             | Self::OwnerMayLive { .. }
             | Self::Mark { error: MarkError::Policy(_), .. }

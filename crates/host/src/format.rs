@@ -15,8 +15,10 @@ use forebay_policy::Settings;
 
 use crate::error::{CacheContent, HostError};
 use crate::identity::{fingerprint, host_id, host_name, random_id, wall_ns};
+use crate::journal::JournalChoice;
 use crate::label::{LabelPlace, sync_directory};
 use crate::pair::carry_out;
+use crate::recover::journal_left;
 use crate::superblocks::Bench;
 
 /// Bytes of zeroes that are written at a time.
@@ -42,6 +44,9 @@ pub struct FormatOptions {
     pub align: Option<u32>,
     /// Overwrite a used cache or other data, and take a backing away from its cache.
     pub force: bool,
+    /// Where the journal lies of a backing that is taken away from its cache: it must hold nothing that the backing needs. With
+    /// [`JournalChoice::None`] it is given up.
+    pub journal: JournalChoice,
 }
 
 /// What was made.
@@ -264,7 +269,7 @@ fn check_backing(
         return Err(HostError::Size { path: name(), why });
     }
     if options.force {
-        return Ok(());
+        return check_journal(bench, backing, options);
     }
     let found = bench.find_superblock(backing);
     if matches!(found, Ok(Some(superblock)) if superblock.state == CacheState::Paired) {
@@ -274,6 +279,28 @@ fn check_backing(
         Some((_, label)) if label.state == LabelState::Paired => {
             Err(HostError::BackingPaired { backing: name(), cache: label.cache_name })
         }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to leave a backing in the middle of a group, which only its cache or its journal can mend.
+fn check_journal(
+    bench: &Bench<'_>,
+    backing: &mut dyn Device,
+    options: &FormatOptions,
+) -> Result<(), HostError> {
+    let label = match LabelPlace::find(bench, backing, options.backing.path()) {
+        Ok(Some((_, label))) if label.state == LabelState::Paired => label,
+        // What is damaged, or was never a backing, is to be overwritten.
+        Ok(_) | Err(HostError::Damaged { .. }) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    match journal_left(bench, backing, &options.backing, &label, &options.journal)? {
+        Some((journal, head)) if head.tail != head.head => Err(HostError::HoldsGroups {
+            backing: options.backing.to_string(),
+            journal: journal.name,
+            group: head.committed.group,
+        }),
         _ => Ok(()),
     }
 }

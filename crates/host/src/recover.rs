@@ -59,12 +59,13 @@ impl Found {
         spec: &DeviceSpec,
         journal: &JournalChoice,
         options: RecoverOptions,
+        among: bool,
     ) -> Result<Self, HostError> {
         let mut backing = open(spec, bench.ring)?;
         let name = spec.to_string();
         let unknown = |why: &str| HostError::NothingToRecover { backing: name.clone(), why: why.to_owned() };
         let Some((_, label)) = LabelPlace::find(bench, &mut *backing, spec.path())? else {
-            return Err(unknown("has no label: nothing is known of it, and nothing was changed"));
+            return Err(HostError::NoLabel { backing: name, among });
         };
         if label.state != LabelState::Paired {
             return Err(unknown("is complete: its cache was removed, and there is nothing to recover"));
@@ -129,7 +130,7 @@ impl Found {
 ///
 /// # Errors
 /// [`HostError`]; [`HostError::OwnerMayLive`] while its owner may write and not `takeover`,
-/// [`HostError::NothingToRecover`] if it is not known to be consistent, and [`HostError::Member`] if others have to be brought to the
+/// [`HostError::NoLabel`] or [`HostError::NothingToRecover`] if it is not known to be consistent, and [`HostError::Member`] if others have to be brought to the
 /// same point. Nothing has been changed then.
 pub fn recover(
     spec: &DeviceSpec,
@@ -139,7 +140,7 @@ pub fn recover(
     let ring = Ring::new().map_err(|e| HostError::system("open", spec.path(), e))?;
     let clock = Clock::start();
     let bench = Bench { ring: &ring, clock: &clock };
-    let found = Found::open(&bench, spec, journal, options)?;
+    let found = Found::open(&bench, spec, journal, options, false)?;
     let head = found.head.clone();
     let replay = match (options.look, head.common == Common::default()) {
         (true, _) => Replay::check_only(head),
@@ -165,7 +166,8 @@ pub fn recover_group(
     let clock = Clock::start();
     let bench = Bench { ring: &ring, clock: &clock };
     let options = RecoverOptions { takeover, ..RecoverOptions::default() };
-    let open = |(spec, journal): &(DeviceSpec, JournalChoice)| Found::open(&bench, spec, journal, options);
+    let open =
+        |(spec, journal): &(DeviceSpec, JournalChoice)| Found::open(&bench, spec, journal, options, true);
     let mut found = places.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     found.sort_by_key(|found| found.head.common.member);
     let point = common_point(&found)?;
@@ -239,4 +241,25 @@ pub(crate) fn journal_of(
     choice: &JournalChoice,
 ) -> Result<Option<Journal>, HostError> {
     Journal::open(bench, choice, (backing, path, label.volume_bytes), 4096, false, &mut None)
+}
+
+/// The journal that tells how the backing was left, with its head, of a backing that is about to go on without its cache. `None` if
+/// its latest run had none, or the user has given it up.
+pub(crate) fn journal_left(
+    bench: &Bench<'_>,
+    backing: &mut dyn Device,
+    spec: &DeviceSpec,
+    label: &Label,
+    choice: &JournalChoice,
+) -> Result<Option<(Journal, Head)>, HostError> {
+    if label.journal_run == 0 || *choice == JournalChoice::None {
+        return Ok(None);
+    }
+    let missing = || HostError::JournalMissing { backing: spec.to_string() };
+    let mut journal = journal_of(bench, backing, spec.path(), label, choice)?.ok_or_else(missing)?;
+    let head = journal.head(bench, backing)?;
+    let ids = (label.backing_id, label.cache_id);
+    let head = head.filter(|head| (head.backing_id, head.cache_id) == ids).ok_or_else(missing)?;
+    // One of an earlier run has been brought to its end by the start of the later one.
+    Ok(head.is_of(label).then_some((journal, head)))
 }

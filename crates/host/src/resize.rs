@@ -84,6 +84,7 @@ pub fn shrink(
         volume_bytes: Some(superblock.volume_bytes),
         align: Some(superblock.layout.align),
         force: false,
+        journal: JournalChoice::Auto,
     };
     format(&options, progress)
 }

@@ -19,7 +19,7 @@ use crate::label::LabelPlace;
 use crate::pair::{Decorate, Pair, Places};
 use crate::passthrough::PassThrough;
 use crate::queue::{Ending, REQUEST_BYTES_MAX};
-use crate::recover::{holds_prepared, journal_of};
+use crate::recover::{holds_prepared, journal_left};
 use crate::superblocks::Bench;
 
 /// What a volume is made of and how it behaves.
@@ -241,11 +241,9 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
                 return Err(HostError::WithoutItsCache { backing, cache });
             }
             // What the journal has of a consistent state comes first.
-            let journal = journal_of(&bench, &*backing, config.backing.path(), &label, &config.journal)?;
-            if let Some(mut journal) = journal
-                && let Some(head) = journal.head(&bench, &mut *backing)?
-            {
-                if head.has_prepared() && head.is_of(&label) {
+            let left = journal_left(&bench, &mut *backing, &config.backing, &label, &config.journal)?;
+            if let Some((mut journal, head)) = left {
+                if head.has_prepared() {
                     return Err(holds_prepared(&config.backing, &head.common));
                 }
                 journal.replay(&bench, &mut *backing, Some(&label), head)?;

@@ -1,14 +1,15 @@
 //! `forebay format`: make a cache and pair it with a backing.
 
 use clap::ArgAction;
-use forebay_control::Progress;
+use forebay_control::{FailureKind, Progress};
 use forebay_device::DeviceSpec;
 use forebay_host::{FormatOptions, LabelPlace};
 
-use crate::cli::Outcome;
+use crate::cli::{Failure, Outcome};
 use crate::failure::from_host;
 use crate::meter::Meter;
 use crate::output::print;
+use crate::plan;
 use forebay_policy::size;
 
 /// Arguments of `forebay format`.
@@ -46,6 +47,11 @@ pub struct Args {
     /// Overwrite a used cache or other data, and take the backing away from the cache that it has
     #[arg(long, action = ArgAction::SetTrue)]
     force: bool,
+
+    /// With --force: where the journal of the backing's last run lies, if not where `forebay serve` puts it by itself. It must hold
+    /// nothing that the backing needs to be consistent (`forebay recover` sees to that); `none` gives it up
+    #[arg(long, value_name = "LOCATION", requires = "force")]
+    journal: Option<String>,
 }
 
 /// Never touches the volume's data.
@@ -58,6 +64,7 @@ pub fn run(args: Args) -> Outcome {
         volume_bytes: args.volume_size,
         align: args.align.and_then(|a| a.parse().ok()),
         force: args.force,
+        journal: plan::journal(args.journal.as_deref()).map_err(|e| Failure::new(FailureKind::Usage, e))?,
     };
     let mut meter = Meter::new("wrote");
     let formatted = forebay_host::format(&options, &mut |done, total_bytes| {

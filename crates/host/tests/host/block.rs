@@ -5,7 +5,9 @@ use std::process::Command;
 
 use forebay_device::DeviceSpec;
 use forebay_format::pairing::Refusal;
-use forebay_host::{Ending, FormatOptions, Formatted, HostError, LabelPlace, Volume, VolumeConfig, format};
+use forebay_host::{
+    Ending, FormatOptions, Formatted, HostError, JournalChoice, LabelPlace, Volume, VolumeConfig, format,
+};
 
 use crate::client::Client;
 use crate::place::{MIB, Place, refusal, sparse};
@@ -66,6 +68,7 @@ fn make(
         volume_bytes,
         align: None,
         force,
+        journal: JournalChoice::Auto,
     };
     format(&options, &mut |_, _| {})
 }

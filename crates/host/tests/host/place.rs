@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use forebay_device::DeviceSpec;
-use forebay_host::{Ending, FormatOptions, Formatted, HostError, Volume, VolumeConfig, format};
+use forebay_host::{
+    Ending, FormatOptions, Formatted, HostError, JournalChoice, Volume, VolumeConfig, format,
+};
 use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;
@@ -57,6 +59,7 @@ impl Place {
             volume_bytes: None,
             align: None,
             force: false,
+            journal: JournalChoice::Auto,
         }
     }
 

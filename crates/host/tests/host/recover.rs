@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use forebay_host::{
-    Ending, ErrorClass, HostError, JournalChoice, RecoverOptions, Recovered, Volume, recover,
+    Ending, ErrorClass, HostError, JournalChoice, RecoverOptions, Recovered, Volume, format, recover,
+    recover_group,
 };
 use forebay_policy::{GroupEnds, Settings, WritePolicy};
 
@@ -135,6 +136,76 @@ fn what_is_not_known_to_be_consistent_is_refused() {
     config.journal = JournalChoice::None;
     Volume::open(config).unwrap().end(Ending::Abandon).unwrap();
     unknown(&place);
+}
+
+/// What belongs to a backing, byte for byte.
+fn side(place: &Place) -> [Vec<u8>; 3] {
+    ["backing", "backing.forebay", "backing.journal"].map(|name| place.content(name))
+}
+
+#[test]
+fn no_backing_is_left_in_the_middle_of_a_group_unasked() {
+    let place = Place::formatted(8 * MIB, 4 * MIB);
+    while look(&place).map_or(true, |seen| seen.waiting.is_empty()) {
+        count_up(&place, journaled(), 500);
+    }
+    let left = side(&place);
+    let anew = |journal: JournalChoice| {
+        let mut options = place.options(8 * MIB, 4 * MIB);
+        (options.cache, options.force, options.journal) = (place.spec("new"), true, journal);
+        format(&options, &mut |_, _| {})
+    };
+    let alone = || {
+        let mut config = place.plain_config();
+        config.accept_stale = true;
+        Volume::open(config)
+    };
+    let refused = |e: HostError, words: &str| {
+        assert_eq!(e.class(), ErrorClass::Refused, "{e}");
+        assert!(e.to_string().contains(words) && e.to_string().contains("--journal none"), "{e}");
+    };
+    refused(anew(JournalChoice::Auto).unwrap_err(), "would stay inconsistent");
+    assert!(side(&place) == left, "refused, and changed something");
+
+    std::fs::rename(place.path("backing.journal"), place.path("elsewhere")).unwrap();
+    refused(anew(JournalChoice::Auto).unwrap_err(), "is not found");
+    refused(alone().err().unwrap(), "is not found");
+    let elsewhere = JournalChoice::At(place.spec("elsewhere"));
+    refused(anew(elsewhere.clone()).unwrap_err(), "would stay inconsistent");
+    recover(&place.spec("backing"), &elsewhere, RecoverOptions::default()).unwrap();
+    counted(&place);
+    anew(elsewhere).unwrap();
+
+    // Once more from what was left, with the journal given up, by each of the two.
+    for (name, content) in ["backing", "backing.forebay", "elsewhere"].iter().zip(&left) {
+        std::fs::write(place.path(name), content).unwrap();
+    }
+    anew(JournalChoice::None).unwrap();
+    for (name, content) in ["backing", "backing.forebay"].iter().zip(&left) {
+        std::fs::write(place.path(name), content).unwrap();
+    }
+    let mut config = place.plain_config();
+    (config.accept_stale, config.journal) = (true, JournalChoice::None);
+    Volume::open(config).unwrap().end(Ending::Abandon).unwrap();
+}
+
+#[test]
+fn a_backing_without_a_label_is_named() {
+    let place = Place::formatted(8 * MIB, 4 * MIB);
+    count_up(&place, journaled(), 100);
+    std::fs::write(place.path("blank"), vec![0; MIB as usize]).unwrap();
+    let blank = place.spec("blank");
+    let e = recover(&blank, &JournalChoice::Auto, RecoverOptions::default()).unwrap_err();
+    assert!(
+        e.to_string().ends_with("blank has no label, so that nothing is known of it; nothing was changed"),
+        "{e}"
+    );
+    let all = [place.spec("backing"), blank].map(|spec| (spec, JournalChoice::Auto));
+    let left = side(&place);
+    let e = recover_group(&all, false).unwrap_err();
+    assert!(matches!(&e, HostError::NoLabel { backing, among: true } if backing.ends_with("blank")), "{e}");
+    assert!(e.to_string().contains("name the members of one consistency group"), "{e}");
+    assert!(side(&place) == left && e.class() == ErrorClass::Refused);
 }
 
 #[test]
