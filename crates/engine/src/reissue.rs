@@ -4,7 +4,8 @@
 //! ```text
 //!  waiting for locks, its turn, or the backing ──► goes to the log instead
 //!  being written to the backing ──┬► the part: appended to the log, acknowledged when it is there
-//!                                 └► its backing write: *lands* alone, its outcome counts for nothing any more
+//!                                 └► its backing write: *lands* alone, its outcome counts for nothing any more;
+//!                                    if the log fails the part, its error is answered after that
 //! ```
 //!
 //! Never two backing writes of one block in flight (hazard 4): what lands holds its blocks on the backing until it has,
@@ -116,6 +117,7 @@ impl Engine {
         if !self.mutant(Mutation::ReissueUnlocksBacking) {
             self.release(range, Hold::Backing);
         }
+        self.part_landed(key);
         true
     }
 }

@@ -83,6 +83,7 @@ pub(crate) enum PartState {
     Superseding,
     AwaitingRetirement,
     CopyingClean { pieces: u32 },
+    Landing,
 }
 
 /// A block range of a request that goes one way.
@@ -366,10 +367,8 @@ impl Engine {
             std::mem::take(&mut self.requests.waiting).into_iter().partition(bypass);
         self.requests.waiting = waiting.into();
         for key in refused {
-            if let Some(part) = self.requests.parts.remove(&key) {
-                let error = IoError::new(ErrorKind::Shutdown, "write that waited for the backing");
-                self.part_counted(part.request, Some(error));
-            }
+            let error = IoError::new(ErrorKind::Shutdown, "write that waited for the backing");
+            self.part_answer(key, Some(error));
         }
     }
 
@@ -402,9 +401,7 @@ impl Engine {
             crate::failure::Gate::Pass => {}
             crate::failure::Gate::Wait => return false,
             crate::failure::Gate::Refuse => {
-                if let Some(part) = self.requests.parts.remove(&key) {
-                    self.part_counted(part.request, Some(Self::log_failed_error()));
-                }
+                self.part_answer(key, Some(Self::log_failed_error()));
                 return true;
             }
         }
@@ -567,11 +564,35 @@ impl Engine {
 
     /// The part has come to its end: its locks are given back and its request answered if it was the last.
     pub(crate) fn part_finish(&mut self, key: PartKey, error: Option<IoError>) {
-        let Some(part) = self.requests.parts.remove(&key) else {
+        let Some(part) = self.requests.parts.get(&key) else {
             return;
         };
         self.release(part.range, part.hold);
-        self.part_counted(part.request, error);
+        self.part_answer(key, error);
+    }
+
+    /// The part, which holds nothing any more, counts as done. A failed one whose write to the backing is still on its way
+    /// does when that has landed: after an error was answered nothing of it may show that did not before (P2).
+    pub(crate) fn part_answer(&mut self, key: PartKey, error: Option<IoError>) {
+        if error.is_some()
+            && self.requests.landings.contains_key(&key)
+            && let Some(part) = self.requests.parts.get_mut(&key)
+        {
+            part.state = PartState::Landing;
+            part.error = error;
+        } else if let Some(part) = self.requests.parts.remove(&key) {
+            self.part_counted(part.request, error);
+        }
+    }
+
+    /// The write to the backing has landed that a failed part was waiting for.
+    pub(crate) fn part_landed(&mut self, key: PartKey) {
+        if let Some(part) = self.requests.parts.get_mut(&key)
+            && part.state == PartState::Landing
+        {
+            let error = part.error.take();
+            self.part_answer(key, error);
+        }
     }
 
     /// Counts a part as done and answers the request with the last one.
