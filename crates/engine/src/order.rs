@@ -189,7 +189,9 @@ impl Engine {
         // What a crash may have cut short comes before all that follows, as if a flush had been acknowledged.
         self.order.barrier = self.log.written_upto();
         let trusts = kept > Consistent::No && self.mutant(Mutation::OrderTrustsWeaker);
-        if kept < self.order.consistent() && !trusts {
+        // Recovery has met what was lost.
+        let broken = self.order.catch_up.is_some();
+        if (broken || kept < self.order.consistent()) && !trusts {
             // Versions of which a bypass has made all void, and others that nobody needs any more.
             self.order_drop_versions();
             self.order_catch_up();
