@@ -413,6 +413,9 @@ impl Engine {
         while self.log.batches.len() < BATCHES_IN_FLIGHT_MAX {
             let urgent = !self.log.queue_urgent.is_empty();
             if !urgent && (self.log.queue.is_empty() || self.log.held || self.log_waits_for_company()) {
+                // Whoever is held back finds as little room as before: it must go on being made (P7).
+                let full = self.log.held && self.segments.free_count() <= SEGMENTS_RESERVED;
+                self.log.stalled = stalled_before && full && !self.log.queue.is_empty();
                 break;
             }
             let reserved = !urgent && self.segments.free_count() < SEGMENTS_RESERVED;

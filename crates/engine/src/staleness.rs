@@ -10,6 +10,7 @@ use forebay_policy::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, St
 
 use crate::engine::{Engine, Life};
 use crate::mutation::Mutation;
+use crate::segments::{SlotKind, SlotRef};
 
 /// Most records of which the time is remembered; beyond, every other one is forgotten.
 const MOMENTS_MAX: usize = 4096;
@@ -83,7 +84,7 @@ impl Engine {
         self.lag.moments.of(seq).unwrap_or(0).max(opened)
     }
 
-    /// As [`Engine::oldest_dirty_ns`] for the backing and the journal on its side.
+    /// As [`Engine::oldest_dirty_ns`] for the backing and the journal on its side, without what is lost.
     fn oldest_missing_ns(&self, young_ms: u64) -> Option<u64> {
         match self.journal_missing() {
             Some((_, oldest)) => oldest,
@@ -91,14 +92,21 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::oldest_dirty_ns`], but what is surely younger than that is not looked for: it is told older than it is.
+    /// As [`Engine::oldest_dirty_ns`], but without what is lost, and what is surely younger than that is not looked for: it is told
+    /// older than it is.
     pub(crate) fn oldest_dirty_or_young_ns(&self, young_ms: u64) -> Option<u64> {
         let segment = self.segments.live.iter().map(|i| self.segments.get(*i)).find(|s| s.dirty > 0)?;
         let age_ms = self.wall_ns().saturating_sub(segment.time_first_ns) / 1_000_000;
-        if age_ms < young_ms { Some(segment.time_first_ns) } else { self.oldest_dirty_ns() }
+        if age_ms < young_ms {
+            return Some(segment.time_first_ns);
+        }
+        let there = |(_, slot): &(Seq, SlotRef)| self.segments.slot(*slot).kind() != SlotKind::Poison;
+        let (seq, slot) = self.segments.dirty_after(Seq(0)).find(there)?;
+        Some(self.time_of_record(seq, slot.segment()))
     }
 
-    /// How much of the bound is used up, in percent.
+    /// How much of the bound is used up, in percent. What is lost for good counts for nothing: neither destaging harder nor
+    /// waiting brings it to the backing.
     pub(crate) fn staleness_percent(&self) -> u64 {
         let bound = self.settings.max_staleness;
         if self.mutant(Mutation::StalenessIgnored) {
@@ -111,7 +119,10 @@ impl Engine {
                 let oldest = self.oldest_missing_ns(ms * HARDER_PERCENT / 100);
                 now.age_ms = oldest.map_or(0, |at| self.wall_ns().saturating_sub(at) / 1_000_000);
             }
-            MaxStaleness::Bytes(_) => now.bytes = self.missing_bytes(),
+            MaxStaleness::Bytes(_) => {
+                let lost = self.journal_missing().map_or(self.segments.lost() * BLOCK_BYTES, |_| 0);
+                now.bytes = self.missing_bytes().saturating_sub(lost);
+            }
         }
         bound.percent(now)
     }

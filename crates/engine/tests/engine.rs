@@ -8,7 +8,7 @@ mod world;
 
 use forebay_block::{ErrorKind, Op, Reply};
 use forebay_engine::{Command, State};
-use forebay_policy::{Admission, Durability, OnFull, Settings, WritePolicy};
+use forebay_policy::{Admission, Durability, MaxStaleness, OnFull, Settings, WritePolicy};
 use world::{World, settings};
 
 #[test]
@@ -215,6 +215,28 @@ fn an_unreadable_block_does_not_keep_a_full_log_waiting_for_good() {
         w.command(Command::Destage).unwrap();
         w.assert_backing_complete();
     }
+}
+
+/// What is lost can never be brought to the backing: no writer is held back for it, however tight the bound of staleness.
+#[test]
+fn nobody_is_held_back_for_a_block_that_is_lost() {
+    let tight = Settings { max_staleness: MaxStaleness::Age(100), ..settings() };
+    let mut w = World::new(1, tight, 400, 8);
+    let id = w.write(4096 * 398, 4096);
+    w.run_until_answered(id).unwrap();
+    w.unreadable = Some(w.place_of_newest(4096 * 398));
+    let writes = |w: &mut World| {
+        for round in 0..60u64 {
+            let id = w.write(round % 30 * (32 << 10), 32 << 10);
+            w.run_until_answered(id).unwrap();
+        }
+        w.status().holds
+    };
+    let held = writes(&mut w);
+    assert!(held > 0, "as long as it is tried again");
+    // The mark that it is lost grows old.
+    w.run(500);
+    assert_eq!(writes(&mut w), held);
 }
 
 /// A full cache in front of a backing that fails: writers wait. A stop must not wait for what will not come.
