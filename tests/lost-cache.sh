@@ -11,7 +11,7 @@
 source "$(dirname "$0")/harness.sh"
 
 INSTANTS=${FOREBAY_INSTANTS:-2}
-POLICIES=${POLICIES-ordered:completion ordered:barrier journaled}
+POLICIES=${POLICIES-ordered:completion ordered:barrier journaled journaled:flushes journaled:points}
 # Instants within which write-back has to show faults.
 WRITE_BACK_MAX=${FOREBAY_WRITE_BACK:-8}
 CLIENT=$ROOT/tests/clients/dated_work.py
@@ -64,15 +64,24 @@ policy_flags() {
     case $1 in
         # Small groups, so that a loss often comes in the middle of one that is being applied.
         journaled) FLAGS=(--write-policy journaled --group-size "$(any_of 256K 1M 4M)" --group-age "$(any_of 200ms 1s)") ;;
+        # The client's hints: its flushes are points, or points are declared (`mark_points`).
+        journaled:*) FLAGS=(--write-policy journaled --group-ends "${1#*:}" --group-age 200ms) ;;
         *:*) FLAGS=(--write-policy "${1%%:*}" --order "${1#*:}") ;;
         *) FLAGS=(--write-policy "$1") ;;
     esac
 }
 
+# Declares points until the daemon is gone.
+mark_points() {
+    while fb mark db; do
+        sleep 0.2
+    done >marks 2>&1
+}
+
 # run_until_lost CHOICE MS_MIN IOPS: load on a fresh volume whose backing takes IOPS operations a second, until at a random
 # instant, MS_MIN after the load's beginning or later, the cache is lost. $AS_OF is the time as of which the backing said to be.
 run_until_lost() {
-    local client load asked said stale
+    local client load marks= asked said stale
     policy_flags "$1"
     cp --sparse=always image backing
     rm -f backing.* cache log
@@ -87,6 +96,11 @@ run_until_lost() {
     as_postgres "$BIN/pgbench" -h "$SOCKETS" -n -c 2 -T 60 postgres >pgbench.out 2>&1 &
     load=$!
     OWN+=("$client" "$load")
+    if [[ $1 == journaled:points ]]; then
+        mark_points &
+        marks=$!
+        OWN+=("$marks")
+    fi
     await "$PATIENCE" grep -q writing client.out || fail "the client does not write: $(cat client.err)"
     doze "$2" 6000
     asked=$(date +%s.%N)
@@ -102,6 +116,10 @@ run_until_lost() {
     end_postgres QUIT
     wait "$client" || fail "the client ended with an error: $(cat client.err)"
     wait "$load" || true
+    if [[ -n $marks ]]; then
+        wait "$marks"
+        grep -q '^[0-9]' marks || fail "no point was declared: $(cat marks)"
+    fi
     unmount_dead
 }
 
