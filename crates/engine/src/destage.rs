@@ -290,7 +290,7 @@ impl Engine {
                 // Overwritten meanwhile; nobody will ever see it.
                 if self.segments.holds(slot) && self.segments.slot(slot).has(DIRTY) {
                     self.segments.became_clean(slot);
-                    self.order_broken();
+                    self.order_catch_up();
                 }
             } else {
                 self.segments.mark(slot, UNREADABLE, true);

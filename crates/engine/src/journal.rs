@@ -470,7 +470,7 @@ impl Engine {
             let stranded =
                 self.failure.latched() && !full && self.segments.dirty_after(durable).next().is_some();
             if lost || stranded || too_large {
-                self.order_broken();
+                self.order_catch_up();
             }
             return None;
         }

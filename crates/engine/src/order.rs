@@ -21,21 +21,22 @@
 //! - When the policy is chosen, or after acknowledged data was lost, the backing is not consistent yet: what was
 //!   acknowledged until then goes in any order, with a flush at its end ([`CatchUp`]). `docs/design/consistency.md` has the argument.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-use forebay_block::{BlockNo, Nanos, Seq};
+use forebay_block::{Nanos, Seq};
 use forebay_format::record::Consistent;
 use forebay_policy::{Order as Dependence, Settings, WritePolicy};
 
-use crate::destage::{COLLECT_BLOCKS_HURRIED, COLLECT_BLOCKS_MAX, wants_destage};
 use crate::engine::{Engine, Life};
 use crate::locks::BlockRange;
 use crate::mutation::Mutation;
 use crate::requests::PartKey;
 use crate::segments::{DIRTY, SlotKind, SlotRef, UNREADABLE};
 
-/// Most blocks that are collected at once and written durably, in place of a flush after them.
-const DURABLE_BLOCKS_MAX: usize = 64;
+use self::sets::Set;
+
+mod sets;
+
 /// Pause before a backing that has just failed to flush is asked again.
 const FLUSH_RETRY_MS: u64 = 1000;
 
@@ -46,29 +47,6 @@ struct CatchUp {
     parts: PartKey,
     /// Once these have ended: the log's last record, and the flush that covers them.
     upto: Option<(Seq, u64)>,
-}
-
-/// Records that follow each other in the log and of which none depends on another.
-#[derive(Default)]
-struct Independent {
-    oldest: Option<Seq>,
-}
-
-impl Independent {
-    /// Whether the record, so far behind the newest one that it depends on, depends on none of these.
-    fn admits(&self, seq: Seq, distance: u16) -> bool {
-        let after = Seq(seq.0.saturating_sub(u64::from(distance.max(1))));
-        self.oldest.is_none_or(|oldest| after < oldest)
-    }
-}
-
-/// Records that are destaged at the same time.
-#[derive(Clone, Copy)]
-struct Set {
-    /// The last one.
-    upto: Seq,
-    /// It takes in more as its oldest records reach the backing.
-    slides: bool,
 }
 
 /// State of ordered destaging.
@@ -248,17 +226,13 @@ impl Engine {
         }
     }
 
-    /// From now on the backing is consistent again when all that is acknowledged now is on it.
+    /// The policy is chosen, or data that was acknowledged will never be on the backing, so that its order cannot be kept: from now on
+    /// the backing is consistent again when all that is acknowledged now is on it.
     pub(crate) fn order_catch_up(&mut self) {
         if self.order.active && !self.mutant(Mutation::OrderClaimsTooEarly) {
             let parts = self.requests.newest_part();
             self.order.catch_up = Some(CatchUp { parts, upto: None });
         }
-    }
-
-    /// Data that was acknowledged will never be on the backing: its order cannot be kept.
-    pub(crate) fn order_broken(&mut self) {
-        self.order_catch_up();
     }
 
     /// The newest record that a write depends on which is issued now.
@@ -303,7 +277,7 @@ impl Engine {
         let allowed = (in_turn || gives_up) && self.order_is_renounced() && self.points_allow(part);
         if allowed && gives_up {
             // It overtakes what was acknowledged before, and may take away the last mark of a lost block.
-            self.order_broken();
+            self.order_catch_up();
         }
         let newest = self.current_in(range).map(|slot| self.segments.seq(slot)).max().unwrap_or_default();
         let newest = newest.max(self.drops.recalled_upto(range));
@@ -411,57 +385,6 @@ impl Engine {
         self.order.flush_again.filter(|at| *at > self.now)
     }
 
-    /// What is to be destaged next, sorted by address; empty if there is nothing to be done now.
-    pub(crate) fn order_collect(&mut self) -> VecDeque<(BlockNo, SlotRef)> {
-        loop {
-            let Some(Set { upto, slides }) = self.order.set else {
-                self.order_outlives_log();
-                // What a committed group covers, its replay repeats.
-                let replayed = self.order.journaled && self.order.catch_up.is_none();
-                if !replayed && !self.mutant(Mutation::OrderForgetsProgress) && !self.order_is_recorded() {
-                    return VecDeque::new();
-                }
-                // What goes in any order must not be taken for the work of a consistent run, nor what keeps to barriers
-                // only for that of one which counts every acknowledgement.
-                if !self.order_is_renounced() {
-                    return VecDeque::new();
-                }
-                match self.order_set_end() {
-                    Some(upto) => {
-                        let slides = !self.order.journaled && self.order.catch_up.is_none();
-                        self.order.set = Some(Set { upto, slides });
-                    }
-                    None => return VecDeque::new(),
-                }
-                continue;
-            };
-            let slides = slides && self.order.catch_up.is_none();
-            let members = self.order_members(upto, slides);
-            if !members.is_empty() {
-                return members;
-            }
-            if slides && self.order_slides(upto) {
-                continue;
-            }
-            if !self.destage.is_idle() || !self.order_complete(upto) {
-                return VecDeque::new();
-            }
-        }
-    }
-
-    /// Takes in what depends on nothing that is still missing, beyond `upto`; false if there is no such, or if recovery would
-    /// not go on from here yet.
-    fn order_slides(&mut self, upto: Seq) -> bool {
-        let end = self.order_set_end().filter(|end| *end > upto);
-        let early = self.mutant(Mutation::OrderForgetsProgress);
-        let Some(end) = end.filter(|_| early || self.order_is_recorded()) else { return false };
-        if !self.order_is_renounced() {
-            return false;
-        }
-        self.order.set = Some(Set { upto: end, slides: true });
-        true
-    }
-
     /// Recovery would go on behind this record. A log that fails cannot say so: the journal does, or nobody.
     fn order_recorded(&self) -> Seq {
         let recorded = match (self.failure.latched(), self.journal.found()) {
@@ -518,124 +441,6 @@ impl Engine {
         renounced && journal || self.mutant(Mutation::OrderForgetsToRenounce)
     }
 
-    /// Where the largest set ends that begins behind `progress` and of whose records none depends on another, or all of which
-    /// are in committed groups; `None` if nothing is to be destaged. What is lost for good holds nobody up.
-    fn order_set_end(&self) -> Option<Seq> {
-        let written = self.log.written_upto();
-        // Until the backing is consistent, what was acknowledged before goes in any order.
-        let free = self.order.catch_up.map(|c| c.upto.map_or(written, |(upto, _)| upto));
-        // What is committed goes in any order, too, and nothing else; as long as something is lost, or the log fails, which will
-        // never say how far the backing has come, all of it.
-        let (written, free) = match self.order.journaled {
-            true if free.is_some() && (self.destage_has_lost() || self.failure.latched()) => {
-                (written, Seq(u64::MAX))
-            }
-            true => (free.unwrap_or(self.journal.committed()), Seq(u64::MAX)),
-            // What the journal is to say of a log that fails ends with what it durably has.
-            false if self.failure.latched() && self.journal.found().is_some() => {
-                (self.log.durable_upto(), free.unwrap_or_default())
-            }
-            false => (written, free.unwrap_or_default()),
-        };
-        let enough = if self.log.waits_for_room() { COLLECT_BLOCKS_HURRIED } else { COLLECT_BLOCKS_MAX };
-        let (mut set, mut last, mut blocks) = (Independent::default(), Seq(0), 0);
-        for (seq, slot) in self.segments.dirty_after(self.order.progress) {
-            if seq > written {
-                break;
-            }
-            let free = seq <= free || self.mutant(Mutation::OrderIgnoresDependence);
-            let full = seq != last && blocks >= enough;
-            if full || !(free || set.admits(seq, self.segments.distance(slot))) {
-                return set.oldest.map(|_| Seq(seq.0 - 1));
-            }
-            if self.segments.slot(slot).kind() != SlotKind::Poison {
-                set.oldest.get_or_insert(seq);
-                blocks += 1;
-            }
-            last = seq;
-        }
-        set.oldest.map(|_| written)
-    }
-
-    /// The dirty versions of the set that ends with `upto`: the newest of each block. Older ones are void; in a set that slides
-    /// only when that one is on the backing, for what depends on them must not come before.
-    fn order_members(&mut self, upto: Seq, slides: bool) -> VecDeque<(BlockNo, SlotRef)> {
-        let dirty = self.segments.dirty_after(self.order.progress).take_while(|(seq, _)| *seq <= upto);
-        let mut dirty: Vec<(BlockNo, usize, SlotRef)> =
-            dirty.enumerate().map(|(n, (_, r))| (self.segments.slot(r).block(), n, r)).collect();
-        dirty.sort_unstable_by_key(|(block, n, _)| (*block, *n));
-        let mut members = VecDeque::new();
-        self.order.voids.clear();
-        let mut older = Vec::new();
-        for (at, (block, _, slot)) in dirty.iter().enumerate() {
-            let newest = dirty.get(at + 1).is_none_or(|(next, ..)| next != block);
-            if !newest && slides && !self.mutant(Mutation::OrderVoidsEarly) {
-                older.push((*slot, self.segments.seq(*slot)));
-                continue;
-            }
-            if !older.is_empty() {
-                self.order.voids.insert(*slot, std::mem::take(&mut older));
-            }
-            if !newest {
-                self.segments.became_clean(*slot);
-            } else if wants_destage(self.segments.slot(*slot)) {
-                members.push_back((*block, *slot));
-            }
-        }
-        members
-    }
-
-    /// A version is on the backing, durably: older ones of its set are void.
-    pub(crate) fn order_destaged(&mut self, newest: SlotRef) {
-        for (slot, seq) in self.order.voids.remove(&newest).unwrap_or_default() {
-            // It may be gone by now, and its slot in use anew.
-            let holds = self.segments.holds(slot) && self.segments.slot(slot).has(DIRTY);
-            if holds && self.segments.seq(slot) == seq {
-                self.segments.became_clean(slot);
-            }
-        }
-    }
-
-    /// How the backing takes what is collected now: a few blocks durably, each for itself, so that what depends on them need not
-    /// wait for a flush.
-    pub(crate) fn order_writes_durably(&self, blocks: usize) -> bool {
-        self.order.set.is_some_and(|set| set.slides) && blocks <= DURABLE_BLOCKS_MAX
-    }
-
-    /// Nothing of the set is on its way any more; true if all of it is on the backing.
-    fn order_complete(&mut self, upto: Seq) -> bool {
-        let left: Vec<SlotRef> = self
-            .segments
-            .dirty_after(self.order.progress)
-            .take_while(|(seq, _)| *seq <= upto)
-            .map(|(_, slot)| slot)
-            .collect();
-        let lost = |e: &Self, slot: SlotRef| {
-            let s = e.segments.slot(slot);
-            s.kind() == SlotKind::Poison || e.destage.is_corrupt(s.block(), slot)
-        };
-        let is_void = |slot: &SlotRef| self.order.voids.values().flatten().any(|(void, _)| void == slot);
-        if left.iter().any(|slot| !lost(self, *slot) && !is_void(slot)) {
-            return false;
-        }
-        if !left.is_empty() {
-            self.order_broken();
-            // What is lost stands for its older versions, too.
-            let (left, void): (Vec<_>, Vec<_>) = left.into_iter().partition(|slot| lost(self, *slot));
-            void.into_iter().for_each(|slot| self.segments.became_clean(slot));
-            if !self.failure.latched() {
-                // The marks of what is lost move to the log's head, out of the set's way.
-                self.move_poison(left.into_iter());
-                return false;
-            }
-        }
-        self.order.voids.clear();
-        self.order.progress = upto;
-        self.order.set = None;
-        self.requests.retry = true;
-        true
-    }
-
     /// A version was overwritten; true if it has to be destaged all the same.
     pub(crate) fn order_keeps(&mut self, slot: SlotRef) -> bool {
         let s = *self.segments.slot(slot);
@@ -643,163 +448,11 @@ impl Engine {
         if keeps && (s.kind() == SlotKind::Poison || s.has(UNREADABLE)) {
             // What replaces it is not on the backing yet.
             if !self.mutant(Mutation::OrderForgetsLost) {
-                self.order_broken();
+                self.order_catch_up();
             }
             return false;
         }
         let forgets = self.life == Life::Recovering && self.mutant(Mutation::OrderRecoversNewest);
         keeps && !forgets && !self.mutant(Mutation::OrderDropsVersions)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// The paper's graph (FAST'13, section 3.1), built as its text says: a link from each completed write to each write that
-    /// is issued later.
-    #[derive(Default)]
-    struct Graph {
-        completed: Vec<usize>,
-        predecessors: Vec<Vec<usize>>,
-    }
-
-    impl Graph {
-        fn issue(&mut self) {
-            self.predecessors.push(self.completed.clone());
-        }
-
-        fn complete(&mut self, write: usize) {
-            self.completed.push(write);
-        }
-
-        /// Writes of which no predecessor is left.
-        fn ready(&self, left: &BTreeSet<usize>) -> BTreeSet<usize> {
-            let free = |w: &&usize| self.predecessors[**w].iter().all(|p| !left.contains(p));
-            left.iter().filter(free).copied().collect()
-        }
-
-        fn bytes(&self) -> usize {
-            self.predecessors.iter().map(|p| size_of::<usize>() * p.len() + size_of::<Vec<usize>>()).sum()
-        }
-    }
-
-    /// What the engine keeps: of each record, in the order of the log, one number.
-    #[derive(Default)]
-    struct Distances {
-        acknowledged: u64,
-        distances: Vec<u16>,
-    }
-
-    impl Distances {
-        fn issue(&mut self) {
-            let seq = Seq(self.distances.len() as u64 + 1);
-            self.distances.push(Engine::order_distance(seq, Seq(self.acknowledged)));
-        }
-
-        /// The set that begins with record `first`, as a number of records.
-        fn set(&self, first: usize) -> usize {
-            self.set_of(first..self.distances.len()).count()
-        }
-
-        /// The first of these records of which none depends on another.
-        fn set_of(&self, left: impl Iterator<Item = usize>) -> impl Iterator<Item = usize> {
-            let mut set = Independent::default();
-            left.take_while(move |n| {
-                let seq = Seq(*n as u64 + 1);
-                let admitted = set.admits(seq, self.distances[*n]);
-                set.oldest.get_or_insert(seq);
-                admitted
-            })
-        }
-    }
-
-    /// Writes that enter the log in the order of their issue, each with a record of its own, and are acknowledged in that
-    /// order: true is an issue, false an acknowledgement.
-    fn history(issues: Vec<bool>) -> (Graph, Distances) {
-        let (mut graph, mut ours) = (Graph::default(), Distances::default());
-        for issue in issues {
-            if issue {
-                graph.issue();
-                ours.issue();
-            } else if (ours.acknowledged as usize) < ours.distances.len() {
-                graph.complete(ours.acknowledged as usize);
-                ours.acknowledged += 1;
-            }
-        }
-        (graph, ours)
-    }
-
-    proptest! {
-        /// The sets are the maximal ones of the paper's graph, one after the other.
-        #[test]
-        fn sets_are_those_of_the_graph(issues in proptest::collection::vec(any::<bool>(), 1..200)) {
-            let (graph, ours) = history(issues);
-            let mut left: BTreeSet<usize> = (0..ours.distances.len()).collect();
-            let mut first = 0;
-            while !left.is_empty() {
-                let count = ours.set(first);
-                prop_assert!(count > 0);
-                let set: BTreeSet<usize> = (first..first + count).collect();
-                prop_assert_eq!(&set, &graph.ready(&left));
-                left.retain(|w| !set.contains(w));
-                first += count;
-            }
-        }
-    }
-
-    proptest! {
-        /// Whichever of a set's writes ends next: it slides over what the graph allows then, and over nothing else.
-        #[test]
-        fn a_set_slides_as_the_graph_allows(
-            issues in proptest::collection::vec(any::<bool>(), 1..200),
-            ends in proptest::collection::vec(any::<prop::sample::Index>(), 200),
-        ) {
-            let (graph, ours) = history(issues);
-            let mut left: BTreeSet<usize> = (0..ours.distances.len()).collect();
-            for end in ends.iter().take(left.len()) {
-                let set: Vec<usize> = ours.set_of(left.iter().copied()).collect();
-                prop_assert_eq!(&set, &graph.ready(&left).into_iter().collect::<Vec<_>>());
-                left.remove(&set[end.index(set.len())]);
-            }
-            prop_assert!(left.is_empty());
-        }
-    }
-
-    /// Memory and work against the graph, at a depth of 16 and with 2,000 writes that have not been destaged.
-    #[test]
-    fn costs_less_than_the_graph() {
-        const WRITES: usize = 2000;
-        const DEPTH: usize = 16;
-        let (mut graph, mut ours) = (Graph::default(), Distances::default());
-        for n in 0..WRITES {
-            graph.issue();
-            ours.issue();
-            if n >= DEPTH {
-                graph.complete(n - DEPTH);
-            }
-            ours.acknowledged = (n + 1).saturating_sub(DEPTH) as u64;
-        }
-        let links: usize = graph.predecessors.iter().map(Vec::len).sum();
-        let (mut first, mut comparisons) = (0, 0);
-        while first < WRITES {
-            let set = ours.set(first);
-            comparisons += set + 1;
-            first += set;
-        }
-        let bytes = (graph.bytes() / WRITES, size_of::<u16>());
-        println!(
-            "a write: {} bytes and {} links in the graph; {} bytes and {:.1} comparisons here",
-            bytes.0,
-            links / WRITES,
-            bytes.1,
-            comparisons as f64 / WRITES as f64
-        );
-        assert!(comparisons < 2 * WRITES && links > 100 * WRITES);
-        assert!(bytes.0 > 100 * bytes.1);
     }
 }
