@@ -192,6 +192,26 @@ fn choose_order(plan: &mut Plan, options: Options) {
     }
 }
 
+/// Puts such an action behind so many steps of a hundred, at once or a little later.
+fn sprinkle(
+    plan: &mut Plan,
+    random: &mut Random,
+    percent: u64,
+    mut action: impl FnMut(&mut Random) -> Action,
+) {
+    for round in &mut plan.rounds {
+        let mut steps = Vec::with_capacity(round.steps.len() * 2);
+        for step in std::mem::take(&mut round.steps) {
+            steps.push(step);
+            if random.percent(percent) {
+                let delay_us = if random.percent(50) { 0 } else { random.below(2000) };
+                steps.push(Step { delay_us, action: action(random) });
+            }
+        }
+        round.steps = steps;
+    }
+}
+
 /// One plan in 64 has devices whose operations take the time of real ones, and complete in their order. A stream of
 /// its own, so that the rest of a plan is that of the same seed with random latencies.
 fn models(seed: u64) -> (Option<Emulation>, Option<Emulation>) {

@@ -68,16 +68,22 @@ impl fmt::Display for Flags<'_> {
     }
 }
 
+/// What is known of who waits for a write, by its name here; nothing, if none is said.
+const CRITICALITIES: [(Criticality, &str); 4] = [
+    (Criticality::Direct, "critical"),
+    (Criticality::Inherited, "inherited"),
+    (Criticality::Awaited, "awaited"),
+    (Criticality::Capped, "capped"),
+];
+
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Read { offset, len } => write!(f, "read {offset} {len}"),
             Self::Write { offset, len, fua, sync, criticality } => {
-                let is = |c| *criticality == c;
-                let (direct, inherited) = (is(Criticality::Direct), is(Criticality::Inherited));
-                let awaited = (is(Criticality::Awaited), "awaited");
-                let flags =
-                    [(*fua, "fua"), (*sync, "sync"), (direct, "critical"), (inherited, "inherited"), awaited];
+                let [direct, inherited, awaited, capped] =
+                    CRITICALITIES.map(|(c, name)| (*criticality == c, name));
+                let flags = [(*fua, "fua"), (*sync, "sync"), direct, inherited, awaited, capped];
                 write!(f, "write {offset} {len}{}", Flags(&flags))
             }
             Self::Zero { offset, len, fua, unmap } => {

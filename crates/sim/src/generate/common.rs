@@ -3,7 +3,7 @@
 use forebay_policy::{GroupEnds, WritePolicy};
 
 use super::{Options, Theme};
-use crate::plan::{Action, CommonRound, Plan, Step};
+use crate::plan::{Action, CommonRound, Plan};
 use crate::random::Random;
 
 /// Label of the random stream: the rest of a plan is that of the same seed without a consistency group.
@@ -27,21 +27,12 @@ pub(super) fn share(plan: &mut Plan, options: Options) {
     }
     let percent = *random.pick(&[2, 10, 30]);
     let silent = *random.pick(&[10, 30, 60]);
-    for round in &mut plan.rounds {
-        let mut steps = Vec::with_capacity(round.steps.len() * 2);
-        for step in std::mem::take(&mut round.steps) {
-            steps.push(step);
-            if random.percent(percent) {
-                let delay_us = if random.percent(50) { 0 } else { random.below(2000) };
-                let round = CommonRound {
-                    steps: if random.percent(silent) { random.between(1, 5) as u8 } else { 6 },
-                    pause_us: *random.pick(&[0, 0, 100, 3000, 30_000, 1_500_000]),
-                    keeps_old: random.percent(50),
-                    keeps: random.percent(80),
-                };
-                steps.push(Step { delay_us, action: Action::Round(round) });
-            }
-        }
-        round.steps = steps;
-    }
+    super::sprinkle(plan, &mut random, percent, |random| {
+        Action::Round(CommonRound {
+            steps: if random.percent(silent) { random.between(1, 5) as u8 } else { 6 },
+            pause_us: *random.pick(&[0, 0, 100, 3000, 30_000, 1_500_000]),
+            keeps_old: random.percent(50),
+            keeps: random.percent(80),
+        })
+    });
 }

@@ -40,8 +40,12 @@ pub(super) fn hint(plan: &mut Plan, options: Options) {
             if let Action::Write { offset, len, criticality, .. } = &mut step.action {
                 range = (*offset, *len);
                 if random.percent(critical_percent) {
-                    *criticality =
-                        *random.pick(&[Criticality::Direct, Criticality::Inherited, Criticality::Awaited]);
+                    *criticality = *random.pick(&[
+                        Criticality::Direct,
+                        Criticality::Inherited,
+                        Criticality::Awaited,
+                        Criticality::Capped,
+                    ]);
                 }
             }
             steps.push(step);

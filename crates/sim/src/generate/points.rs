@@ -3,7 +3,7 @@
 use forebay_policy::{GroupEnds, WritePolicy};
 
 use super::{Options, Theme};
-use crate::plan::{Action, Plan, Step};
+use crate::plan::{Action, Plan};
 use crate::random::Random;
 
 /// Label of the random stream: the rest of a plan is that of the same seed without points.
@@ -24,15 +24,5 @@ pub(super) fn declare(plan: &mut Plan, options: Options) {
         settings.group_ends = if changes { *random.pick(&alone) } else { ends };
     }
     let percent = *random.pick(&[2, 5, 20, 50]);
-    for round in &mut plan.rounds {
-        let mut steps = Vec::with_capacity(round.steps.len() * 2);
-        for step in std::mem::take(&mut round.steps) {
-            steps.push(step);
-            if random.percent(percent) {
-                let delay_us = if random.percent(50) { 0 } else { random.below(2000) };
-                steps.push(Step { delay_us, action: Action::Mark });
-            }
-        }
-        round.steps = steps;
-    }
+    super::sprinkle(plan, &mut random, percent, |_| Action::Mark);
 }

@@ -6,7 +6,7 @@ use forebay_block::Criticality;
 use forebay_emulate::{BadSetting, Settings as Emulation};
 use forebay_policy::Settings;
 
-use super::{PlanError, ROLES, SURVIVALS, TITLE};
+use super::{CRITICALITIES, PlanError, ROLES, SURVIVALS, TITLE};
 use crate::fault::{Damage, Effect, Fault, OpKind, Rot};
 use crate::plan::{Action, Between, CommonRound, CrashKind, End, HostCrash, Plan, Round, Shape, Step};
 
@@ -122,14 +122,10 @@ impl<'a> Words<'a> {
             "read" => Action::Read { offset: self.number()?, len: self.number()? },
             "write" => {
                 let (offset, len) = (self.number()?, self.number()?);
-                let [fua, sync, direct, inherited, awaited] =
-                    self.flags(["fua", "sync", "critical", "inherited", "awaited"])?;
-                let criticality = match (direct, inherited, awaited) {
-                    (true, ..) => Criticality::Direct,
-                    (_, true, _) => Criticality::Inherited,
-                    (.., true) => Criticality::Awaited,
-                    _ => Criticality::None,
-                };
+                let [direct, inherited, awaited, capped] = CRITICALITIES.map(|(_, name)| name);
+                let [fua, sync, is @ ..] = self.flags(["fua", "sync", direct, inherited, awaited, capped])?;
+                let known = CRITICALITIES.iter().zip(is).find(|(_, is)| *is);
+                let criticality = known.map_or(Criticality::None, |((c, _), _)| *c);
                 Action::Write { offset, len, fua, sync, criticality }
             }
             "zero" => {
