@@ -1,8 +1,9 @@
 //! The tracker at work: a thread that follows tasks and waits, and the tags that frontends ask for.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -79,7 +80,22 @@ struct Shared {
     began: Instant,
     /// What tasks are called, and whose rate they share: apart from `tasks`, which may be held for long.
     labels: Mutex<HashMap<u32, Label>>,
+    falls: Falls,
     ends: AtomicBool,
+}
+
+/// How often a mistake of the tracker's own was met.
+#[derive(Default)]
+struct Falls(AtomicU64);
+
+impl Falls {
+    /// Does a piece of the tracker's work. A panic in it costs that piece: requests go on, and so does the tracker (P8).
+    fn bear<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        // What such a piece leaves behind half done is borne by `hold`.
+        let done = catch_unwind(AssertUnwindSafe(work)).ok();
+        self.0.fetch_add(u64::from(done.is_none()), Ordering::Relaxed);
+        done
+    }
 }
 
 fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -110,6 +126,7 @@ impl Tracker {
             tasks: Mutex::new(Tasks::new(rules)),
             waits: Mutex::default(),
             labels: Mutex::default(),
+            falls: Falls::default(),
             ends: AtomicBool::new(false),
         });
         let follower = Follower { shared: Arc::clone(&shared), signals, locks, again: Vec::new() };
@@ -137,16 +154,21 @@ impl Tracker {
 
     /// A write of these bytes has arrived from the device: what is known of it.
     pub fn arrive(&self, device: Device, offset: u64, len: u64) -> Option<Known> {
-        let mut tags = hold(&self.shared.tags);
-        tags.drain();
-        tags.volumes.get_mut(&device.0)?.intake.arrive(offset, len)
+        let known = self.shared.falls.bear(|| {
+            let mut tags = hold(&self.shared.tags);
+            tags.drain();
+            tags.volumes.get_mut(&device.0)?.intake.arrive(offset, len)
+        });
+        known.flatten()
     }
 
     /// A write that nobody was known to wait for when it arrived is done.
     pub fn done(&self, device: Device, offset: u64, len: u64) {
-        if let Some(volume) = hold(&self.shared.tags).volumes.get_mut(&device.0) {
-            volume.intake.done(offset, len);
-        }
+        self.shared.falls.bear(|| {
+            if let Some(volume) = hold(&self.shared.tags).volumes.get_mut(&device.0) {
+                volume.intake.done(offset, len);
+            }
+        });
     }
 
     /// What the rules call a task in reports; `None` if no rule names it.
@@ -166,7 +188,13 @@ impl Tracker {
 
     /// What works only in part, in words.
     pub fn missing(&self) -> Vec<String> {
-        hold(&self.shared.programs).missing.clone()
+        let mut missing = hold(&self.shared.programs).missing.clone();
+        let falls = self.shared.falls.0.load(Ordering::Relaxed);
+        if falls > 0 {
+            missing
+                .push(format!("the tracker failed {falls} times and went on (a defect; the log has where)"));
+        }
+        missing
     }
 
     /// Tags and signals that were dropped because they came too fast.
@@ -209,24 +237,33 @@ const SEEN: u32 = 6;
 
 impl Follower {
     fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
         let mut scanned: Option<Instant> = None;
-        while !self.shared.ends.load(Ordering::Relaxed) {
-            if scanned.is_none_or(|at| at.elapsed() >= SCAN_EVERY) {
-                hold(&self.shared.tasks).scan();
-                self.tell_changes();
-                self.follow_locks();
-                // Tags of writes that never come as a request must not fill the ring.
-                hold(&self.shared.tags).drain();
-                scanned = Some(Instant::now());
+        while !shared.ends.load(Ordering::Relaxed) {
+            let due = scanned.is_none_or(|at| at.elapsed() >= SCAN_EVERY);
+            scanned = if due { Some(Instant::now()) } else { scanned };
+            if shared.falls.bear(|| self.turn(due)).is_none() {
+                thread::sleep(SCAN_EVERY);
             }
-            let soon = if self.again.is_empty() { WAIT_MS } else { 10 };
-            self.signals.wait(soon);
-            while let Some(signal) = self.signals.next() {
-                self.hear(&signal);
-            }
-            self.look_again();
-            self.tell_changes();
         }
+    }
+
+    /// Looks at all processes, if that is `due`, and hears what the programs have to tell.
+    fn turn(&mut self, due: bool) {
+        if due {
+            hold(&self.shared.tasks).scan();
+            self.tell_changes();
+            self.follow_locks();
+            // Tags of writes that never come as a request must not fill the ring.
+            hold(&self.shared.tags).drain();
+        }
+        let soon = if self.again.is_empty() { WAIT_MS } else { 10 };
+        self.signals.wait(soon);
+        while let Some(signal) = self.signals.next() {
+            self.hear(&signal);
+        }
+        self.look_again();
+        self.tell_changes();
     }
 
     fn hear(&mut self, signal: &RawSignal) {
@@ -325,6 +362,20 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mistake_of_the_tracker_costs_one_piece_of_its_work() {
+        let (falls, tags) = (Falls::default(), Mutex::new(0));
+        let work = |n: u32| {
+            let mut tags = hold(&tags);
+            assert!(!n.is_multiple_of(3), "a mistake");
+            *tags += 1;
+            *tags
+        };
+        let done: Vec<_> = (1..=6).map(|n| falls.bear(|| work(n))).collect();
+        assert_eq!(done, [Some(1), Some(2), None, Some(3), Some(4), None]);
+        assert_eq!(falls.0.load(Ordering::Relaxed), 2);
+    }
 
     #[test]
     fn kinds_of_signals_are_those_of_the_header() {
