@@ -283,7 +283,11 @@ mod tests {
         let thread =
             |exe: &str, thread: &str| TaskFacts { exe: exe.into(), thread: thread.into(), ..titled("x") };
         assert_eq!(critical("mariadb", &thread("/usr/sbin/mariadbd", "ib_io_wr-1")), Some(false));
-        assert_eq!(critical("mariadb", &thread("/usr/sbin/mariadbd", "mariadbd")), Some(true));
+        assert_eq!(critical("mariadb", &thread("/usr/sbin/mysqld", "connection")), Some(true));
+        let (mariadb, nameless) =
+            (Rules::preset("mariadb").unwrap(), thread("/usr/sbin/mariadbd", "mariadbd"));
+        let asked = mariadb.of(&nameless).map(|(_, r)| r.critical == Critical::Requests);
+        assert_eq!(asked, Some(true), "all threads of MariaDB 10 are called so");
         assert_eq!(critical("mongodb", &thread("/usr/bin/mongod", "conn17")), Some(true));
         assert_eq!(critical("mongodb", &thread("/usr/bin/mongod", "WTCheck.Thread")), Some(false));
     }
