@@ -76,7 +76,6 @@ pub fn admission_postgresql(options: &Options) -> Result<Report, BenchError> {
     }
     let plan = Plan::new(options);
     let database = PostgreSql::prepare(&options.scratch, plan.load)?;
-    let ranges = database.log_ranges()?;
     let mut results = Results::default();
     let contest = &plan.contest;
     for round in 0..contest.rounds {
@@ -87,7 +86,7 @@ pub fn admission_postgresql(options: &Options) -> Result<Report, BenchError> {
                     continue;
                 }
                 let size = if bare { 0 } else { *size };
-                let shown = measure(options, &database, &plan, *contender, (size, &ranges))?;
+                let shown = measure(options, &database, &plan, *contender, size)?;
                 eprintln!(
                     "round {}: cache {} MiB, {}: {:.0} new orders a minute",
                     round + 1,
@@ -107,18 +106,21 @@ fn measure(
     database: &PostgreSql,
     plan: &Plan,
     contender: Contender,
-    (cache_bytes, ranges): (u64, &str),
+    cache_bytes: u64,
 ) -> Result<Shown, BenchError> {
-    let mut site = plan.contest.site(contender, plan.cache.clone(), cache_bytes, "postgresql");
-    if contender.admission() == Some(Admission::Range) {
-        site.flags.push(("ranges".to_owned(), ranges.to_owned()));
-    }
+    let site = plan.contest.site(contender, plan.cache.clone(), cache_bytes, "postgresql");
     let running = database.serve(&options.forebay, &site)?;
     running.warm_up()?;
-    running.pgbench(plan.contest.warm)?;
-    let before = running.daemon.status()?;
-    let transactions = running.pgbench(plan.contest.time)?;
-    let after = running.daemon.status()?;
+    let run = || {
+        running.pgbench(plan.contest.warm)?;
+        let before = running.daemon.status()?;
+        let transactions = running.pgbench(plan.contest.time)?;
+        Ok((before, transactions, running.daemon.status()?))
+    };
+    let (before, transactions, after) = match contender.admission() {
+        Some(Admission::Range) => running.with_log_ranges(run)?,
+        _ => run()?,
+    };
     let seconds = plan.contest.time.as_secs_f64().max(1.0);
     let new_orders = transactions.counts.first().copied().unwrap_or_default() as f64;
     Ok(Shown {

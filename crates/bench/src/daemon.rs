@@ -97,6 +97,11 @@ impl Daemon {
             .map_err(|e| BenchError::Forebay(format!("what `forebay {command}` says is no JSON: {e}")))
     }
 
+    /// Changes a setting of the volume.
+    pub(crate) fn set(&self, key: &str, value: &str) -> Result<(), BenchError> {
+        self.tell_with("set", &[&format!("{key}={value}")]).map(drop)
+    }
+
     /// Makes a block device of the volume.
     pub(crate) fn attach(&mut self) -> Result<PathBuf, BenchError> {
         let path = self.tell("attach")?;

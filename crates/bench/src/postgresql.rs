@@ -3,8 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,6 +22,8 @@ use crate::site::{Emulated, Site};
 /// Longest wait for PostgreSQL to start or stop.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
+/// How often it is looked where the database's log lies.
+const FOLLOW: Duration = Duration::from_millis(500);
 /// The file behind the backing.
 const BACKING: &str = "pg-backing";
 
@@ -188,20 +193,6 @@ impl PostgreSql {
         let server = Server::start(self)?;
         Ok(Running { database: self, _server: server, _mounted: mounted, daemon })
     }
-
-    /// The bytes of the volume where the database's log lies when the load begins.
-    pub(crate) fn log_ranges(&self) -> Result<String, BenchError> {
-        let device = call("losetup", &["-f", "--show", path(&self.image)?])?;
-        let _mounted = Mounted::new(device.trim(), &self.mount(), true)?;
-        let directory = self.data().join("pg_wal");
-        let entries = fs::read_dir(&directory)
-            .map_err(|e| BenchError::system(format!("look into {}", directory.display()), e))?;
-        let mut ranges: Vec<String> = Vec::new();
-        for file in entries.filter_map(Result::ok).map(|e| e.path()).filter(|p| p.is_file()) {
-            ranges.extend(extents(&call("filefrag", &["-v", "-b4096", path(&file)?])?));
-        }
-        Ok(ranges.join(","))
-    }
 }
 
 /// Where a file's extents lie, by `filefrag -v -b4096`: `FROM-TO` in bytes.
@@ -236,6 +227,45 @@ pub(crate) struct Transactions {
 }
 
 impl Running<'_> {
+    /// Does something while the volume's `ranges` are those of the files of the database's log, which come and go.
+    pub(crate) fn with_log_ranges<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, BenchError>,
+    ) -> Result<T, BenchError> {
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let following = scope.spawn(|| {
+                let mut known = String::new();
+                while !ends.load(Ordering::Relaxed) {
+                    let ranges = self.log_ranges()?;
+                    if ranges != known {
+                        self.daemon.set("ranges", &ranges)?;
+                        known = ranges;
+                    }
+                    thread::sleep(FOLLOW);
+                }
+                Ok(())
+            });
+            let done = work();
+            ends.store(true, Ordering::Relaxed);
+            following.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+            done
+        })
+    }
+
+    /// The bytes of the volume where the database's log lies now.
+    fn log_ranges(&self) -> Result<String, BenchError> {
+        let directory = self.database.data().join("pg_wal");
+        let entries = fs::read_dir(&directory)
+            .map_err(|e| BenchError::system(format!("look into {}", directory.display()), e))?;
+        let mut ranges: Vec<String> = Vec::new();
+        for file in entries.filter_map(Result::ok).map(|e| e.path()).filter(|p| p.is_file()) {
+            // One that is gone meanwhile counts for nothing.
+            ranges.extend(call("filefrag", &["-v", "-b4096", path(&file)?]).iter().flat_map(|t| extents(t)));
+        }
+        Ok(ranges.join(","))
+    }
+
     /// Reads every file of the database, so that what follows reads from memory.
     pub(crate) fn warm_up(&self) -> Result<(), BenchError> {
         let reading = |place: &Path| {
@@ -356,7 +386,7 @@ impl<'a> Server<'a> {
             if Instant::now() >= until {
                 return Err(BenchError::Forebay("PostgreSQL does not start; see postgres.log".to_owned()));
             }
-            std::thread::sleep(POLL);
+            thread::sleep(POLL);
         }
         Ok(server)
     }
@@ -368,7 +398,7 @@ impl Drop for Server<'_> {
         let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
         let until = Instant::now() + PATIENCE;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
-            std::thread::sleep(POLL);
+            thread::sleep(POLL);
         }
         if matches!(self.child.try_wait(), Ok(None)) {
             eprintln!("PostgreSQL in {} does not stop and is killed", self.database.dir.display());
