@@ -268,6 +268,8 @@ impl Exchange {
             move || {
                 // Why it ended makes no difference: it is over, and tried anew.
                 let _ = shared.read_answers(&stream);
+                // Whoever sends just now must not wait for a server that may not take it any more.
+                stream.shut_down();
                 shared.state().ended = true;
                 shared.work.notify_one();
             }

@@ -1,6 +1,7 @@
 //! An export of an NBD server as a device: against nbdkit, and against a server that loses what was not flushed.
 
 use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -94,6 +95,36 @@ fn servers_rich_and_poor() {
         let in_use = open(&server.uri().parse::<DeviceSpec>().unwrap(), &driver.ring).err().unwrap();
         assert!(in_use.to_string().contains("is in use by"), "{in_use}");
     }
+}
+
+/// Passes bytes on between a TCP client and a unix socket.
+fn pass_on(listener: &TcpListener, socket: &Path) {
+    let (client, _) = listener.accept().unwrap();
+    let server = UnixStream::connect(socket).unwrap();
+    let (mut from_client, mut to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+    let there = thread::spawn(move || {
+        let _ = std::io::copy(&mut from_client, &mut to_server);
+        let _ = to_server.shutdown(Shutdown::Write);
+    });
+    let _ = std::io::copy(&mut &server, &mut &client);
+    let _ = client.shutdown(Shutdown::Both);
+    there.join().unwrap();
+}
+
+#[test]
+fn over_tcp() {
+    let directory = disk_directory();
+    let Some(server) = Server::start(&directory, &["memory", "8M"]) else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("nbd://localhost:{}/", listener.local_addr().unwrap().port());
+    let socket = server.socket.clone();
+    let proxy = thread::spawn(move || pass_on(&listener, &socket));
+    let driver = Driver::new();
+    let mut device = driver.open(&uri);
+    assert_eq!(device.info().name, uri);
+    exercise(&driver, &mut *device, 512);
+    drop(device);
+    proxy.join().unwrap();
 }
 
 #[test]
