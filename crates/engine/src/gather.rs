@@ -1,7 +1,8 @@
 //! Gathering blocks from the log, checked, for whoever writes them elsewhere.
 //!
 //! Blocks that lie together in the log are read together. A read that fails, or brings a block that does not match its
-//! checksum (P5), is repeated block by block, so that one bad block does not hold up its neighbours.
+//! checksum (P5), is repeated block by block, so that one bad block does not hold up its neighbours. What the cache has lost is
+//! taken from the journal on the backing's side if a committed group has it, by the same checksum.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ use crate::segments::SlotRef;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct GatherKey(u64);
 
-/// Attempts to read a block.
+/// Attempts to read a block from the cache; one more goes to the journal.
 const ATTEMPTS_MAX: u32 = 3;
 
 /// Who wants the blocks.
@@ -111,9 +112,14 @@ impl Engine {
         };
         gather.outstanding += 1;
         let read = &gather.reads[n];
-        let offset = gather.members[read.first].place;
-        let op = DeviceOp::Read { offset, len: read.count * BLOCK_BYTES as usize };
-        self.io(Role::Cache, op, Class::Background, IoOwner::GatherRead(key, n as u32));
+        let Member { block, seq, place, .. } = gather.members[read.first];
+        let len = read.count * BLOCK_BYTES as usize;
+        let from_journal = read.attempt > ATTEMPTS_MAX;
+        // That it has a copy was seen just before.
+        let copy = if from_journal { self.journal_copy(block, seq) } else { None };
+        let (role, offset) = copy.map_or((Role::Cache, place), |offset| (Role::Journal, offset));
+        let op = DeviceOp::Read { offset, len };
+        self.io(role, op, Class::Background, IoOwner::GatherRead(key, n as u32));
     }
 
     pub(crate) fn gather_read_done(&mut self, key: GatherKey, n: u32, result: DeviceResult) {
@@ -134,12 +140,13 @@ impl Engine {
                 gather.reads[n].data = Some(data);
             }
             _ if count == 1 && attempt >= ATTEMPTS_MAX => {
-                let Member { block, slot, .. } = gather.members[first];
-                gather.bad.push(Bad { block, slot, corrupt });
+                let Member { block, slot, seq, .. } = gather.members[first];
                 match corrupt {
                     true => self.figures.checksum_failures += 1,
+                    false if attempt > ATTEMPTS_MAX => self.figures.backing_errors += 1,
                     false => self.figures.cache_errors += 1,
                 }
+                self.gather_elsewhere(key, n, Bad { block, slot, corrupt }, seq);
             }
             _ => {
                 gather.reads[n].count = 0;
@@ -158,6 +165,21 @@ impl Engine {
         if self.gathers.under_way.get(&key).is_some_and(|g| g.outstanding == 0) {
             self.gather_end(key);
         }
+    }
+
+    /// The cache does not have the block that this was to read.
+    fn gather_elsewhere(&mut self, key: GatherKey, n: usize, bad: Bad, seq: Seq) {
+        let copy = self.journal_copy(bad.block, seq);
+        let Some(gather) = self.gathers.under_way.get_mut(&key) else { return };
+        let GatherRead { first, attempt, .. } = gather.reads[n];
+        if copy.is_none() || attempt > ATTEMPTS_MAX {
+            gather.bad.push(bad);
+            return;
+        }
+        gather.reads[n].count = 0;
+        gather.reads.push(GatherRead { first, count: 1, attempt: ATTEMPTS_MAX + 1, data: None });
+        let last = gather.reads.len() - 1;
+        self.gather_issue_read(key, last);
     }
 
     fn gather_end(&mut self, key: GatherKey) {

@@ -46,10 +46,13 @@ const REFRESH_MS: u64 = 1000;
 
 /// A group whose blocks a replay could write.
 struct InRing {
+    /// Position of its first byte.
+    position: u64,
     /// Position behind it.
     end: u64,
     moment: Moment,
-    blocks: Vec<BlockNo>,
+    /// In ascending order of their blocks.
+    entries: Vec<GroupEntry>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -305,9 +308,23 @@ impl Engine {
     /// A group that a replay could write again holds one of the blocks.
     pub(crate) fn journal_holds(&self, range: BlockRange) -> bool {
         let within = |block: &BlockNo| range.contains(*block);
-        let under_way = self.journal.group.iter().flat_map(|g| g.descriptor.entries.iter().map(|e| &e.block));
-        let held = self.journal.ring.iter().flat_map(|g| &g.blocks).chain(under_way).any(within);
+        let under_way = self.journal.group.iter().flat_map(|g| &g.descriptor.entries);
+        let held = self.journal.ring.iter().flat_map(|g| &g.entries).chain(under_way);
+        let held = held.map(|entry| &entry.block).any(within);
         held && !self.mutant(Mutation::JournalForgetsHeld)
+    }
+
+    /// Byte offset in the journal where a committed group has this version of a block, which the cache may have lost since.
+    pub(crate) fn journal_copy(&self, block: BlockNo, seq: Seq) -> Option<u64> {
+        let head = self.journal.durable.as_ref()?;
+        self.journal.ring.iter().find_map(|group| {
+            let n = group.entries.binary_search_by_key(&block, |entry| entry.block).ok()?;
+            let (before, from) = group.entries.split_at(n);
+            from.first().filter(|entry| entry.seq == seq && !entry.zero)?;
+            let before = before.iter().filter(|entry| !entry.zero).count() as u64;
+            let descriptor = Descriptor::descriptor_bytes(group.entries.len());
+            Some(head.offset_of(group.position + descriptor + before * BLOCK_BYTES))
+        })
     }
 
     /// Whether no replay would change the backing, and nobody would take it for consistent. The head follows what the order
@@ -845,14 +862,13 @@ impl Engine {
         let commits = self.journal.durable.as_ref().is_some_and(|before| commits(&head, before));
         if commits && let Some(group) = self.journal.group.take() {
             group.members.iter().for_each(|m| self.segments.unpin(m.slot.segment()));
-            let moment = group.descriptor.moment;
+            let Descriptor { position, moment, entries, .. } = group.descriptor;
             self.journal.committed = moment.seq;
             self.figures.groups_cut += u64::from(group.point.is_none() && self.points_are_kept());
             if let Some(point) = &group.point {
                 self.point_committed(point, moment.group);
             }
-            let blocks = group.descriptor.entries.iter().map(|e| e.block).collect();
-            self.journal.ring.push_back(InRing { end: head.head, moment, blocks });
+            self.journal.ring.push_back(InRing { position, end: head.head, moment, entries });
             self.figures.groups += 1;
         }
         if head.committed.point == 0 {

@@ -1,7 +1,10 @@
 //! A backing without its cache (P4): `journaled` and `ordered` leave it consistent, and it is known as of when.
 
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use forebay_device::decorate::{ErrorInjected, InjectHandle};
+use forebay_engine::Role;
 use forebay_host::{
     Ending, ErrorClass, HostError, JournalChoice, RecoverOptions, Recovered, Volume, format, recover,
     recover_group,
@@ -327,4 +330,53 @@ fn a_damaged_or_foreign_journal_changes_nothing() {
     let mut config = place.config();
     config.settings = journaled();
     assert!(matches!(refusal(config), HostError::ForeignJournal { .. }));
+}
+
+/// P5, P9: what the cache loses of a group that is committed is in the journal.
+#[test]
+fn what_the_cache_loses_after_its_commit_is_taken_from_the_journal() {
+    for sick in ["flipped", "read:eio"] {
+        let place = Place::formatted(8 * MIB, 4 * MIB);
+        let (cache, backing) = (InjectHandle::default(), InjectHandle::default());
+        let handles = (cache.clone(), backing.clone());
+        let mut config = place.config();
+        config.settings = journaled();
+        config.decorate = Some(Box::new(move |role, device| match role {
+            Role::Cache => Box::new(ErrorInjected::new(device, handles.0.clone())),
+            Role::Backing => Box::new(ErrorInjected::new(device, handles.1.clone())),
+            Role::Journal => device,
+        }));
+        let volume = Volume::open(config).unwrap();
+        while !volume.handle().status().backing_consistent {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let client = Client(volume.handle());
+        let image: Vec<u8> = (0..100 * BLOCK).map(|i| (i / 7) as u8).collect();
+        backing.set(["write:eio".parse().unwrap()]);
+        client.write(0, &image).unwrap();
+        while client.0.status().missing_bytes > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(client.0.status().dirty_bytes > 0, "the backing takes nothing");
+        match sick {
+            "flipped" => {
+                let file = std::fs::File::options().write(true).open(place.path("cache")).unwrap();
+                let mut log = place.content("cache").split_off(MIB as usize);
+                log.iter_mut().step_by(512).for_each(|byte| *byte ^= 1);
+                file.write_all_at(&log, MIB).unwrap();
+                file.sync_all().unwrap();
+            }
+            rule => cache.set([rule.parse().unwrap()]),
+        }
+        backing.set([]);
+        client.0.destage().unwrap();
+        let status = client.0.status();
+        assert!(status.checksum_failures + status.cache_errors > 0 && status.backing_consistent, "{sick}");
+        assert!(place.content("backing")[..image.len()] == image, "{sick}");
+        assert!(
+            client.read(0, image.len()).unwrap()[..] == image,
+            "{sick}: what is clean is read from the backing"
+        );
+        volume.end(Ending::Abandon).unwrap();
+    }
 }
