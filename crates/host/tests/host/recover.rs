@@ -368,10 +368,17 @@ fn what_the_cache_loses_after_its_commit_is_taken_from_the_journal() {
             }
             rule => cache.set([rule.parse().unwrap()]),
         }
+        // What destaging had read before is tried, in vain, and read anew.
+        let missed = || {
+            let status = client.0.status();
+            status.checksum_failures + status.cache_errors
+        };
+        while missed() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         backing.set([]);
         client.0.destage().unwrap();
-        let status = client.0.status();
-        assert!(status.checksum_failures + status.cache_errors > 0 && status.backing_consistent, "{sick}");
+        assert!(client.0.status().backing_consistent, "{sick}");
         assert!(place.content("backing")[..image.len()] == image, "{sick}");
         assert!(
             client.read(0, image.len()).unwrap()[..] == image,
