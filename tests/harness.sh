@@ -132,11 +132,20 @@ trap cleanup EXIT
 trap 'exit 1' INT TERM
 trap 'echo "FAIL $SCRIPT (seed $SEED): ${BASH_SOURCE[0]##*/}:$LINENO: $BASH_COMMAND"' ERR
 
+# draw: $DRAWN is a number below 2^31 that follows from $SEED, in $(...) too, where bash draws $RANDOM anew.
+draw() {
+    local state=$SEED
+    [[ ! -e $DIR/drawn ]] || read -r state <"$DIR/drawn"
+    state=$((state * 6364136223846793005 + 1442695040888963407))
+    echo "$state" >"$DIR/drawn"
+    DRAWN=$((state >> 33 & 0x7fffffff))
+}
+
 # A number from $1 to $2.
-between() { echo $(($1 + (RANDOM * 32768 + RANDOM) % ($2 - $1 + 1))); }
+between() { draw && echo $(($1 + DRAWN % ($2 - $1 + 1))); }
 
 # One of the arguments.
-any_of() { shift $((RANDOM % $#)); echo "$1"; }
+any_of() { draw && shift $((DRAWN % $#)) && echo "$1"; }
 
 # Sleeps between $1 and $2 milliseconds.
 doze() { sleep "$(printf '%d.%03d' $(($(between "$1" "$2") / 1000)) $(($(between "$1" "$2") % 1000)))"; }

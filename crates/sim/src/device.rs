@@ -140,6 +140,8 @@ impl Device {
     /// Makes it a new device.
     pub fn wipe(&mut self, len: usize) {
         self.media.wipe(0, len);
+        // A run that a violation ended leaves some.
+        self.in_flight.clear();
         self.emulated = None;
         self.unreadable.clear();
         self.effects = EffectCounts::default();

@@ -162,11 +162,25 @@ fn work(args: &Args, end: u64, shared: &Shared) {
             break;
         }
         let findings: Vec<_> = (first..end.min(first.saturating_add(SEEDS_AT_A_TIME)))
-            .filter_map(|seed| Some((seed, campaign.seed(seed)?)))
+            .filter_map(|seed| {
+                let _told = ToldInPanic(seed);
+                Some((seed, campaign.seed(seed)?))
+            })
             .collect();
         let mut total = shared.total();
         total.0.take(&mut campaign);
         total.1.extend(findings);
+    }
+}
+
+/// A seed at which the simulator itself may fail.
+struct ToldInPanic(u64);
+
+impl Drop for ToldInPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the simulator failed at seed {}", self.0);
+        }
     }
 }
 
