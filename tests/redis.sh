@@ -33,6 +33,21 @@ start_volume() {
     attach_device
 }
 
+# ext4 may know of a file's new length before the data is there, whose write was under way and not acknowledged: the end of a log
+# is zeroes then, which Redis takes for no log at all. Whether anything that was acknowledged is among them, the client knows.
+drop_zeroes_at_end() {
+    python3 - "$MOUNT"/appendonlydir/*.aof <<'PY'
+import sys
+for name in sys.argv[1:]:
+    with open(name, "r+b") as log:
+        whole = log.read()
+        rest = whole.rstrip(b"\0")
+        if len(rest) < len(whole):
+            print(f"{name.rsplit('/')[-1]}: {len(whole) - len(rest)} zeroes at the end")
+            log.truncate(len(rest))
+PY
+}
+
 make_pair 32M 256M
 start_volume
 mkfs.ext4 -q "$DEVICE"
@@ -54,6 +69,8 @@ for ((cycle = 1; cycle <= CYCLES; cycle++)); do
     choose_database_flags
     start_volume "${FLAGS[@]}"
     check_file_system
+    zeroes=$(drop_zeroes_at_end)
+    [[ -z $zeroes ]] || note "$zeroes"
     start_redis
     there=$(python3 "$CLIENT" check "$SOCKET" acknowledged 2>&1) || fail "after kill $KILLS: $there"
 done
