@@ -211,6 +211,11 @@ impl Engine {
         has_room
     }
 
+    /// Somebody waits for room in the log: writers, or a bypass whose supersede record would find none.
+    pub(crate) fn room_is_awaited(&self) -> bool {
+        self.log.waits_for_room() || self.requests.supersede_waits
+    }
+
     /// The current slots of a range, found by whichever is shorter, the range or the index.
     pub(crate) fn current_in(
         &self,
@@ -415,9 +420,9 @@ impl Engine {
             self.current_in(range).map(|slot| self.segments.slot(slot).block()).collect();
         blocks.sort_unstable();
         for block in blocks {
-            // What made a dirty block void is durable on the backing.
-            self.command_paid(block, Seq(u64::MAX));
             if let Some(slot) = self.index.remove(block, &self.segments) {
+                // What made a dirty block void is durable on the backing.
+                self.command_paid(block, Seq(u64::MAX), slot);
                 self.untrack(slot);
                 self.segments.ceased_current(slot, false);
             }

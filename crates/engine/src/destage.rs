@@ -150,7 +150,7 @@ impl Engine {
             tail_dirty: self.reclaim_wants_clean_tail(),
             staleness_percent,
             urgent: staleness_percent >= EDGE_PERCENT
-                || self.log.waits_for_room()
+                || self.room_is_awaited()
                 || self.commands.destaging()
                 || self.failure.latched()
                 || self.order.bypass_waits(),
@@ -229,7 +229,7 @@ impl Engine {
             return false;
         }
         let mut found: Vec<(BlockNo, SlotRef)> = Vec::new();
-        let enough = if self.log.waits_for_room() { COLLECT_BLOCKS_HURRIED } else { COLLECT_BLOCKS_MAX };
+        let enough = if self.room_is_awaited() { COLLECT_BLOCKS_HURRIED } else { COLLECT_BLOCKS_MAX };
         for index in &self.segments.live {
             if found.len() >= enough {
                 break;
@@ -423,7 +423,7 @@ impl Engine {
     fn destage_flush_if_due(&mut self, allowed: usize) {
         let d = &self.destage;
         let quiet = d.runs.is_empty() && (d.plan.is_empty() || allowed == 0 || d.paused_until.is_some());
-        let most = if self.log.waits_for_room() { FLUSH_AFTER_BLOCKS_HURRIED } else { FLUSH_AFTER_BLOCKS };
+        let most = if self.room_is_awaited() { FLUSH_AFTER_BLOCKS_HURRIED } else { FLUSH_AFTER_BLOCKS };
         let blocks = self.segments.count() * (self.layout.segment_bytes as usize / BLOCK_BYTES as usize);
         let enough = most.min((blocks / 8).max(FLUSH_AFTER_BLOCKS_LEAST));
         let due = !d.written.is_empty() && (d.written_blocks >= enough || quiet);
@@ -467,7 +467,7 @@ impl Engine {
                 self.segments.unpin(slot.segment());
                 continue;
             }
-            self.command_paid(block, seq);
+            self.command_paid(block, seq, slot);
             if self.segments.holds(slot) {
                 self.segments.became_clean(slot);
                 self.order_destaged(slot);

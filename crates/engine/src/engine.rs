@@ -358,7 +358,7 @@ impl Engine {
             Life::New | Life::Recovering => State::Starting,
             Life::RecoveryFailed => State::Degraded,
             Life::Running if self.failure.latched() => State::Degraded,
-            Life::Running if self.log.waits_for_room() => State::Full,
+            Life::Running if self.room_is_awaited() => State::Full,
             Life::Running => State::Healthy,
             Life::Stopping => State::Stopping,
             Life::Stopped => State::Stopped,

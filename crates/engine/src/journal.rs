@@ -473,6 +473,10 @@ impl Engine {
         if ends && newest.is_empty() && Descriptor::descriptor_bytes(0) <= room {
             return Some((upto, newest));
         }
+        if all && newest.is_empty() {
+            // What was counted has reached the backing on another way: a set of before, or a bypass in its place.
+            self.journal_count_open(upto);
+        }
         full |= ends && newest.is_empty();
         // Cut is only what the empty ring does not hold, and what comes before something lost.
         let cut = match full {

@@ -24,7 +24,7 @@ use crate::interface::{Class, Role};
 use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
 use crate::mutation::Mutation;
-use crate::segments::{DIRTY, FREQUENT, REFERENCED, SegmentState, SlotKind, SlotRef, TRACKED};
+use crate::segments::{DIRTY, FREQUENT, REFERENCED, Segment, SegmentState, SlotKind, SlotRef, TRACKED};
 use crate::tables::Table;
 
 /// Of a segment's blocks at most one in so many is copied to the head: cleaning must gain room.
@@ -74,7 +74,8 @@ impl Engine {
         SEGMENTS_RESERVED + 2 + self.segments.count() / 32
     }
 
-    /// Whether a free segment is wanted and the segment that would become one is dirty.
+    /// Whether a free segment is wanted and the segment that would become one has to wait for destaging: it is dirty, or the set in
+    /// flight begins with it.
     pub(crate) fn reclaim_wants_clean_tail(&self) -> bool {
         let mut live = self.segments.live.iter().map(|i| self.segments.get(*i));
         let mut stock = self.segments.free_count();
@@ -82,8 +83,9 @@ impl Engine {
             stock += usize::from(s.state == SegmentState::Retiring);
             s.state != SegmentState::Retiring
         });
+        let waits = |s: &Segment| s.dirty > 0 || self.order_progress().is_some_and(|p| s.last_seq > p);
         stock < self.segments_free_wanted()
-            && tail.is_some_and(|s| s.state == SegmentState::Sealed && s.dirty > 0)
+            && tail.is_some_and(|s| s.state == SegmentState::Sealed && waits(s))
     }
 
     /// Moves the tail as far as it can and is wanted.
@@ -137,7 +139,7 @@ impl Engine {
             self.reclaim.judged = segment_seq;
             self.judge(tail);
         }
-        if self.log.waits_for_room() {
+        if self.room_is_awaited() {
             self.relocations_cancel();
         }
         self.reclaim.reads.is_empty() && self.reclaim.copying.is_empty()
@@ -145,7 +147,7 @@ impl Engine {
 
     /// Asks replacement for each clean block of the tail whether it stays, and starts to copy those that do.
     fn judge(&mut self, tail: u32) {
-        let room = self.segments.free_count() > SEGMENTS_RESERVED && !self.log.waits_for_room();
+        let room = self.segments.free_count() > SEGMENTS_RESERVED && !self.room_is_awaited();
         let budget = if room { self.segments.slots_len(tail) / KEEP_ONE_IN } else { 0 };
         let mut kept: Vec<(BlockNo, SlotRef)> = Vec::new();
         for slot in self.segments.slot_refs(tail) {
@@ -205,7 +207,7 @@ impl Engine {
             let data = data.as_ref().map(|d| d.slice(n * 4096, 4096));
             let unchecked = self.mutant(Mutation::CopiesUnchecked);
             match data.filter(|d| unchecked || block_checksum(*block, *seq, d) == *checksum) {
-                Some(data) if !self.failure.latched() && !self.log.waits_for_room() => {
+                Some(data) if !self.failure.latched() && !self.room_is_awaited() => {
                     let extent = Some(Extent { block: *block, count: 1, kind: ExtentKind::Clean });
                     let owner = AppendOwner::Relocation(*block);
                     self.log_append(Append {

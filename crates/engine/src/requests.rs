@@ -366,6 +366,7 @@ impl Engine {
         let (refused, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.requests.waiting).into_iter().partition(bypass);
         self.requests.waiting = waiting.into();
+        self.requests.supersede_waits = false;
         for key in refused {
             let error = IoError::new(ErrorKind::Shutdown, "write that waited for the backing");
             self.part_answer(key, Some(error));

@@ -53,8 +53,9 @@ struct DestageAll {
 pub(crate) struct Commands {
     destages: Vec<DestageAll>,
     /// Blocks that were dirty when a destage command came and were overwritten since: the backing lacks them until
-    /// this or a later record of theirs is on it. At most one for each cached block, and none without a command.
-    owed: BTreeMap<BlockNo, Seq>,
+    /// this or a later version is on it; of the versions in a record, that in the later slot. At most one for each cached block,
+    /// and none without a command.
+    owed: BTreeMap<BlockNo, (Seq, SlotRef)>,
     stop: Option<Stop>,
 }
 
@@ -97,13 +98,13 @@ impl Engine {
         let Some(last) = self.commands.destages.last() else { return };
         let (slot, seq) = (self.segments.slot(old), self.segments.seq(old));
         if slot.has(DIRTY) && seq <= last.upto {
-            self.commands.owed.insert(block, seq);
+            self.commands.owed.insert(block, (seq, old));
         }
     }
 
-    /// The backing has this version of `block`, durably.
-    pub(crate) fn command_paid(&mut self, block: BlockNo, seq: Seq) {
-        if self.commands.owed.get(&block).is_some_and(|owed| *owed <= seq) {
+    /// The backing has the version of `block` that is in this slot, of this record, durably.
+    pub(crate) fn command_paid(&mut self, block: BlockNo, seq: Seq, slot: SlotRef) {
+        if self.commands.owed.get(&block).is_some_and(|owed| *owed <= (seq, slot)) {
             self.commands.owed.remove(&block);
         }
     }
@@ -139,6 +140,11 @@ impl Engine {
         moved
     }
 
+    /// Whether something in records up to this one is dirty.
+    fn lacks(&self, upto: Seq) -> bool {
+        self.segments.dirty_after(Seq(0)).next().is_some_and(|(seq, _)| seq <= upto)
+    }
+
     fn destages_answer(&mut self) {
         if self.commands.destages.is_empty() {
             return;
@@ -158,8 +164,11 @@ impl Engine {
                 (command.upto <= clean || all) && (self.commands.owed.is_empty() || forgets) || retired;
             let recorded = command.upto <= self.log.durable_upto() || retired;
             let result = match log_done && recorded && command.backing_epoch <= epoch {
-                // The mark of a lost block may have moved on in the log, away from what the command waits for.
-                true if !retired && self.destage_has_lost() => Err(Self::unreadable_error()),
+                // The mark of a lost block may have moved on in the log, away from what the command waits for; and where no mark
+                // can be written any more, the order goes on past what is lost.
+                true if !retired && (self.destage_has_lost() || self.lacks(command.upto)) => {
+                    Err(Self::unreadable_error())
+                }
                 true => match command.error.or_else(|| self.drops.take_command_error(command.bypasses)) {
                     Some(error) => {
                         lost.get_or_insert(error.clone());

@@ -106,7 +106,7 @@ impl Engine {
             }
             false => (written, free.unwrap_or_default()),
         };
-        let enough = if self.log.waits_for_room() { COLLECT_BLOCKS_HURRIED } else { COLLECT_BLOCKS_MAX };
+        let enough = if self.room_is_awaited() { COLLECT_BLOCKS_HURRIED } else { COLLECT_BLOCKS_MAX };
         let (mut set, mut last, mut blocks) = (Independent::default(), Seq(0), 0);
         for (seq, slot) in self.segments.dirty_after(self.order.progress) {
             if seq > written {
