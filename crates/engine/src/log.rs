@@ -141,6 +141,8 @@ pub(crate) struct Log {
     stalled: bool,
     /// Writers are held back for the bound of staleness, or for a common point.
     held: bool,
+    /// The record that begins this run where a crash may have left torn ones: nothing follows it before it is durable.
+    begins: Option<Seq>,
     last_data: Seq,
     proven: Seq,
     prove_at: Option<Nanos>,
@@ -175,6 +177,7 @@ impl Log {
             clean_segment: 0,
             stalled: false,
             held: false,
+            begins: None,
             last_data: Seq(0),
             proven: Seq(0),
             prove_at: None,
@@ -266,6 +269,11 @@ impl Log {
         if consistent >= Consistent::Completion {
             self.completion_upto = seq;
         }
+    }
+
+    /// The record that begins the run is on its way.
+    fn is_beginning(&self) -> bool {
+        self.begins.is_some_and(|seq| seq < self.next_seq && seq > self.durable_upto)
     }
 
     /// Writers wait because no segment is free for them.
@@ -361,6 +369,17 @@ impl Engine {
         }
     }
 
+    /// Begins a run after a crash with a record that has no data. A record that was torn at the log's end, under the same number,
+    /// may have a whole header: if the run's first record put equal data behind it, and a crash kept that data but not the new
+    /// header, the torn one would be whole, and what was seen to be lost would be back (P3). This one is a single unit, which is
+    /// written or not, and gives the place to this run for good.
+    pub(crate) fn log_begin_after_crash(&mut self) {
+        if !self.mutant(Mutation::BeginsWithData) {
+            self.log.begins = Some(self.log.next_seq);
+            self.log_tick(true);
+        }
+    }
+
     /// Whether a record in flight or durable already carries this tail.
     pub(crate) fn log_claimed_tail(&self) -> u64 {
         self.log.claimed_tail
@@ -410,7 +429,7 @@ impl Engine {
         }
         let stalled_before = std::mem::take(&mut self.log.stalled);
         self.log.held = self.staleness_holds() || self.common_holds();
-        while self.log.batches.len() < BATCHES_IN_FLIGHT_MAX {
+        while self.log.batches.len() < BATCHES_IN_FLIGHT_MAX && !self.log.is_beginning() {
             let urgent = !self.log.queue_urgent.is_empty();
             if !urgent && (self.log.queue.is_empty() || self.log.held || self.log_waits_for_company()) {
                 // Whoever is held back finds as little room as before: it must go on being made (P7).

@@ -253,6 +253,8 @@ mutations! {
     IgnoresZeroes,
     /// What was read from the log is not made durable by a flush.
     RecoversVolatile,
+    /// The first record of a run has data, where a crash may have left a torn one.
+    BeginsWithData,
     /// What the log says is clean is destaged again.
     IgnoresCleanMark,
     /// The log ends before a damaged record although later ones prove that it was durable.

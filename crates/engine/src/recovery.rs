@@ -16,7 +16,8 @@
 //!  Flush of the cache: what recovery saw must not be lost later; then the volume serves
 //! ```
 //!
-//! Recovery writes nothing, so that a crash in it is just another crash.
+//! Recovery writes nothing, so that a crash in it is just another crash. What it leaves torn behind the log's end the run's first record
+//! makes void ([`Engine::log_begin_after_crash`]).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -617,6 +618,9 @@ impl Engine {
             && !self.recovery.trust_clean
         {
             self.drops.distrust(report.last_seq);
+        }
+        if result.is_ok() && !self.recovery.trust_clean {
+            self.log_begin_after_crash();
         }
         self.life = if result.is_ok() { Life::Running } else { Life::RecoveryFailed };
         let (clean_upto, ordered) = (self.recovery.clean_upto, self.recovery.ordered);

@@ -18,6 +18,9 @@ pub enum Theme {
     Crowded,
     /// Many short runs of small writes, each ended by a power cut of the cache.
     Cuts,
+    /// Short runs that change one block, a sector at a time, each ended by a power cut: records that are torn where others with nearly
+    /// the same data come to lie.
+    Touches,
     /// Writes that are durable only when a flush says so, and power cuts.
     Flushes,
     /// Writes that go past the log and leave a clean copy there; many clean stops.
@@ -42,10 +45,11 @@ pub enum Theme {
 
 impl Theme {
     /// Every theme that is given to plans at random; for the order at the backing each seed draws by itself.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Contended,
         Self::Crowded,
         Self::Cuts,
+        Self::Touches,
         Self::Flushes,
         Self::Copies,
         Self::Failing,
@@ -95,6 +99,22 @@ impl Manner {
                 self.changes_settings = false;
                 self.options.actions_max = self.options.actions_max.min(12);
                 self.options.rounds_max *= 3;
+            }
+            Theme::Touches => {
+                self.hot = (0, BLOCK / SECTOR_BYTES);
+                self.aligned_percent = 0;
+                self.sectors_max = 1;
+                self.reads_percent = 5;
+                self.zero_percent = 20;
+                self.flush_percent = 2;
+                self.busy = true;
+                self.cuts = true;
+                self.settings.write_policy = WritePolicy::WriteBack;
+                self.settings.admission = Admission::All;
+                self.settings.durability = Durability::Flush;
+                self.changes_settings = false;
+                self.options.actions_max = self.options.actions_max.min(12);
+                self.options.rounds_max *= 4;
             }
             Theme::Flushes => {
                 self.hot.1 = self.hot.1.min(32);

@@ -16,6 +16,7 @@ const ANY: &[Theme] = &[];
 const CONTENDED: &[Theme] = &[Theme::Contended];
 const CROWDED: &[Theme] = &[Theme::Crowded];
 const CUTS: &[Theme] = &[Theme::Cuts];
+const TOUCHES: &[Theme] = &[Theme::Touches];
 const FLUSHES: &[Theme] = &[Theme::Flushes];
 const COPIES: &[Theme] = &[Theme::Copies];
 const FAILING: &[Theme] = &[Theme::Failing];
@@ -107,12 +108,12 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::JournalDestagesUncommitted
         | M::JournalLeavesBehindEarly
         | M::JournalHeadVolatile
-        | M::JournalForgetsHeld
         | M::JournalTakesCurrent
         | M::JournalFlushesBacking
         | M::JournalForgetsToRenounce
         | M::OrderForgetsToRenounce
         | M::JournalCutsRecords => (CONSISTENT, 1000),
+        M::JournalForgetsHeld => (CONSISTENT, 8000),
         M::OrderRecordsNowhere => (CONSISTENT, 80_000),
         M::OrderVoidsEarly => (CONSISTENT, 200),
         M::PointTakesLater
@@ -136,7 +137,8 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         M::ForgetsFailedFlush => (CROWDED_FAILING_COPIES, 12_000),
         M::TellsFailedFlushTooEarly => (FAILING_COPIES, 15_000),
         M::AcceptsTorn => (CUTS, 100),
-        M::AcceptsEarlierRun => (CUTS, 3000),
+        M::AcceptsEarlierRun => (TOUCHES, 8000),
+        M::BeginsWithData => (TOUCHES, 40_000),
     }
 }
 
