@@ -197,7 +197,7 @@ impl Device {
         let late_ns = if matches!(effect, Some(Effect::Slow | Effect::Stuck)) { ns } else { 0 };
         let early = match &op {
             DeviceOp::Read { offset, len } if self.random.percent(50) => {
-                Some(Buf::copy_of(self.media.read(*offset, *len)))
+                Some(self.media.read_buf(*offset, *len))
             }
             _ => None,
         };
@@ -307,7 +307,7 @@ impl Device {
                 if self.unreadable.iter().any(|s| sectors.contains(s)) {
                     return Err(IoError::new(ErrorKind::Io, "simulated latent sector error"));
                 }
-                outcome = io.early.or_else(|| Some(Buf::copy_of(self.media.read(offset, len))));
+                outcome = io.early.or_else(|| Some(self.media.read_buf(offset, len)));
             }
             DeviceOp::Write { offset, bufs, durable } => {
                 self.write(offset, Data::Bufs(bufs), durable && error.is_none(), io.effect, harm);

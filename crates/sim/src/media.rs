@@ -118,6 +118,8 @@ pub struct Media {
     len: usize,
     /// Whether a chunk was ever written, so that a medium is wiped in time proportional to its use.
     touched: Vec<bool>,
+    /// What is read of places that were never written.
+    zeroes: Buf,
     /// What has changed in each [`View`] since somebody looked.
     changed: [Changes; 2],
     /// Most contested sectors of which [`Media::cut_by_choice`] tries every combination.
@@ -178,6 +180,7 @@ impl Media {
             order: 0,
             len,
             touched: vec![false; len.div_ceil(CHUNK)],
+            zeroes: Buf::zeroed(0),
             changed: [Changes::All, Changes::All],
             contested_max: CONTESTED_MAX,
         }
@@ -227,6 +230,18 @@ impl Media {
     pub fn read(&self, offset: u64, len: usize) -> &[u8] {
         let at = self.at(offset);
         &self.now[at..at + len]
+    }
+
+    /// The same in a buffer, which is shared with other reads where nothing was ever written.
+    pub fn read_buf(&mut self, offset: u64, len: usize) -> Buf {
+        let at = self.at(offset);
+        if len == 0 || self.touched[at / CHUNK..=(at + len - 1) / CHUNK].contains(&true) {
+            return Buf::copy_of(self.read(offset, len));
+        }
+        if self.zeroes.len() < len {
+            self.zeroes = Buf::zeroed(len);
+        }
+        self.zeroes.slice(0, len)
     }
 
     /// Writes all of the first `len` bytes, durably, while nothing is volatile.
