@@ -213,7 +213,7 @@ impl Engine {
 
     /// Somebody waits for room in the log: writers, or a bypass whose supersede record would find none.
     pub(crate) fn room_is_awaited(&self) -> bool {
-        self.log.waits_for_room() || self.requests.supersede_waits
+        self.log.waits_for_room() || self.requests.supersede_waits && self.log_room_for_supersedes() == 0
     }
 
     /// The current slots of a range, found by whichever is shorter, the range or the index.

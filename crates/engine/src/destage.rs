@@ -26,6 +26,8 @@ use crate::tables::Table;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RunKey(u64);
 
+/// Age of dirty data, in milliseconds, from which on it is destaged even if there is room.
+const DIRTY_AGE_MS_MAX: u64 = forebay_policy::DIRTY_AGE_S_MAX * 1000;
 /// Longest run, in blocks (1 MiB).
 const RUN_BLOCKS_MAX: usize = 256;
 /// Dirty blocks looked at to form runs; sorting them is what merges neighbours.
@@ -138,7 +140,7 @@ impl Engine {
     }
 
     pub(crate) fn destage_pressure(&self) -> Pressure {
-        let oldest = self.oldest_dirty_or_young_ns(forebay_policy::DIRTY_AGE_S_MAX * 1000);
+        let oldest = self.oldest_dirty_or_young_ns(DIRTY_AGE_MS_MAX);
         let age_ns = oldest.map_or(0, |t| self.wall_ns().saturating_sub(t));
         let staleness_percent = self.staleness_percent();
         Pressure {
@@ -540,10 +542,10 @@ impl Engine {
     }
 
     pub(crate) fn destage_next_wake(&self) -> Option<Nanos> {
-        let aged = match self.oldest_dirty_or_young_ns(forebay_policy::DIRTY_AGE_S_MAX * 1000) {
+        let aged = match self.oldest_dirty_or_young_ns(DIRTY_AGE_MS_MAX) {
             Some(t) if self.life == Life::Running => {
                 let due = t.saturating_sub(self.wall_offset_ns);
-                let at = Nanos(due).plus_ms(forebay_policy::DIRTY_AGE_S_MAX * 1000);
+                let at = Nanos(due).plus_ms(DIRTY_AGE_MS_MAX);
                 (at > self.now).then_some(at)
             }
             _ => None,

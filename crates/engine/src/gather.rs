@@ -102,22 +102,20 @@ impl Engine {
         let gather = Gather { wanted, members, reads, outstanding: 0, bad: Vec::new() };
         self.gathers.under_way.insert(key, gather);
         for n in 0..count {
-            self.gather_issue_read(key, n);
+            self.gather_issue_read(key, n, None);
         }
     }
 
-    fn gather_issue_read(&mut self, key: GatherKey, n: usize) {
+    /// Starts read `n`, from the cache or from `journal`, a byte offset there.
+    fn gather_issue_read(&mut self, key: GatherKey, n: usize, journal: Option<u64>) {
         let Some(gather) = self.gathers.under_way.get_mut(&key) else {
             return;
         };
         gather.outstanding += 1;
         let read = &gather.reads[n];
-        let Member { block, seq, place, .. } = gather.members[read.first];
+        let place = gather.members[read.first].place;
         let len = read.count * BLOCK_BYTES as usize;
-        let from_journal = read.attempt > ATTEMPTS_MAX;
-        // That it has a copy was seen just before.
-        let copy = if from_journal { self.journal_copy(block, seq) } else { None };
-        let (role, offset) = copy.map_or((Role::Cache, place), |offset| (Role::Journal, offset));
+        let (role, offset) = journal.map_or((Role::Cache, place), |offset| (Role::Journal, offset));
         let op = DeviceOp::Read { offset, len };
         self.io(role, op, Class::Background, IoOwner::GatherRead(key, n as u32));
     }
@@ -158,7 +156,7 @@ impl Engine {
                     data: None,
                 }));
                 for n in begin..begin + count {
-                    self.gather_issue_read(key, n);
+                    self.gather_issue_read(key, n, None);
                 }
             }
         }
@@ -179,7 +177,7 @@ impl Engine {
         gather.reads[n].count = 0;
         gather.reads.push(GatherRead { first, count: 1, attempt: ATTEMPTS_MAX + 1, data: None });
         let last = gather.reads.len() - 1;
-        self.gather_issue_read(key, last);
+        self.gather_issue_read(key, last, copy);
     }
 
     fn gather_end(&mut self, key: GatherKey) {

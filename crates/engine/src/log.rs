@@ -78,6 +78,13 @@ pub(crate) struct Append {
     pub(crate) after: Seq,
 }
 
+impl Append {
+    /// Nothing, for a record that is to carry the tail and what is proven.
+    fn tick(durable: bool) -> Self {
+        Self { extent: None, data: None, owner: AppendOwner::Tick, durable, after: Seq(0) }
+    }
+}
+
 struct Piece {
     extent: Option<Extent>,
     slots: Option<(SlotRef, u32)>,
@@ -276,6 +283,11 @@ impl Log {
         self.begins.is_some_and(|seq| seq < self.next_seq && seq > self.durable_upto)
     }
 
+    /// The next record is the one that begins the run.
+    fn is_to_begin(&self) -> bool {
+        self.begins == Some(self.next_seq)
+    }
+
     /// Writers wait because no segment is free for them.
     pub(crate) fn waits_for_room(&self) -> bool {
         self.stalled
@@ -359,25 +371,16 @@ impl Engine {
     /// Sees to it that a record carries the present tail, clean mark and proof; alone if no write takes them along.
     pub(crate) fn log_tick(&mut self, durable: bool) {
         if self.log.queue_urgent.is_empty() {
-            self.log_append_urgent(Append {
-                extent: None,
-                data: None,
-                owner: AppendOwner::Tick,
-                durable,
-                after: Seq(0),
-            });
+            self.log_append_urgent(Append::tick(durable));
         }
     }
 
-    /// Begins a run after a crash with a record that has no data. A record that was torn at the log's end, under the same number,
-    /// may have a whole header: if the run's first record put equal data behind it, and a crash kept that data but not the new
-    /// header, the torn one would be whole, and what was seen to be lost would be back (P3). This one is a single unit, which is
-    /// written or not, and gives the place to this run for good.
+    /// After a crash the run's first record will have no data, and nothing follows it before it is durable. A record that was torn
+    /// at the log's end, under the same number, may have a whole header: if the run's first record put equal data behind it, and
+    /// a crash kept that data but not the new header, the torn one would be whole, and what was seen to be lost would be back (P3).
+    /// `docs/design/recovery.md` has the cases.
     pub(crate) fn log_begin_after_crash(&mut self) {
-        if !self.mutant(Mutation::BeginsWithData) {
-            self.log.begins = Some(self.log.next_seq);
-            self.log_tick(true);
-        }
+        self.log.begins = Some(self.log.next_seq).filter(|_| !self.mutant(Mutation::BeginsWithData));
     }
 
     /// Whether a record in flight or durable already carries this tail.
@@ -430,6 +433,9 @@ impl Engine {
         let stalled_before = std::mem::take(&mut self.log.stalled);
         self.log.held = self.staleness_holds() || self.common_holds();
         while self.log.batches.len() < BATCHES_IN_FLIGHT_MAX && !self.log.is_beginning() {
+            if self.log.is_to_begin() {
+                self.log_queue_beginning();
+            }
             let urgent = !self.log.queue_urgent.is_empty();
             if !urgent && (self.log.queue.is_empty() || self.log.held || self.log_waits_for_company()) {
                 // Whoever is held back finds as little room as before: it must go on being made (P7).
@@ -451,6 +457,14 @@ impl Engine {
             self.start_batch(taken);
         }
         self.figures.stalls += u64::from(self.log.stalled && !stalled_before);
+    }
+
+    /// What begins the run comes before the first that is queued.
+    fn log_queue_beginning(&mut self) {
+        let is_there = self.log.queue_urgent.front().is_some_and(|a| a.extent.is_none() && a.durable);
+        if !is_there && !(self.log.queue_urgent.is_empty() && self.log.queue.is_empty()) {
+            self.log.queue_urgent.push_front(Append::tick(true));
+        }
     }
 
     /// Whether a small record would rather wait for others to share its header with: until the record in flight is
@@ -535,7 +549,8 @@ impl Engine {
         let reserved = self.segments.free_count() < SEGMENTS_RESERVED
             && !self.mutant(Mutation::ForgetsReserve)
             || self.log.held;
-        loop {
+        let alone = self.log.is_to_begin();
+        while !(alone && !taken.is_empty()) {
             // A segment that was opened from the reserve takes no writes, else they would use the reserve up.
             let queue = match (self.log.queue_urgent.is_empty(), reserved) {
                 (false, _) => &mut self.log.queue_urgent,

@@ -154,6 +154,31 @@ fn damage_after_a_clean_stop_is_an_error_and_no_older_version() {
 }
 
 #[test]
+fn a_run_after_a_crash_begins_with_a_record_without_data_and_makes_it_durable_first() {
+    for (seed, durability) in
+        [(2, Durability::Write), (3, Durability::Write), (2, Durability::Flush), (3, Durability::Flush)]
+    {
+        let mut w = World::new(seed, Settings { durability, ..settings() }, 64, 8);
+        let id = w.write(4096, 4096);
+        w.run_until_answered(id).unwrap();
+        w.restart_unread(false);
+        assert_eq!(w.writes_to_cache(), [0; 0], "a start without writes leaves the log alone");
+        // They are there before the engine is asked what is to be done.
+        let ids: Vec<u64> = (2..6).map(|block| w.write(block * 4096, 4096)).collect();
+        assert_eq!(w.writes_to_cache(), [1]);
+        while w.writes_to_cache() == [1] {
+            w.end_at_cache();
+        }
+        if durability == Durability::Flush {
+            assert_eq!(w.writes_to_cache(), [0; 0], "written is not durable");
+            w.end_at_cache();
+        }
+        assert!(!w.writes_to_cache().is_empty());
+        ids.into_iter().for_each(|id| drop(w.run_until_answered(id).unwrap()));
+    }
+}
+
+#[test]
 fn random_traffic_survives_kills_in_every_mode() {
     for seed in 0..60 {
         let settings = Settings {

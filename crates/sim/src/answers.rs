@@ -120,7 +120,9 @@ impl<S: Subject> Life<'_, S> {
             }
         }
         match ordered {
-            Ordered::Set(order) => self.order = order,
+            // Of several that are answered at once, the last to be given counts.
+            Ordered::Set(order) if order == self.settings.order => self.order = order,
+            Ordered::Set(_) => {}
             Ordered::Mark { .. } => {
                 return Err(broken("wall", format!("point {} is done, not marked", id.0)));
             }

@@ -7,11 +7,11 @@ use std::cmp::Reverse;
 use std::io;
 
 use forebay_block::Seq;
-use forebay_format::Layout;
 use forebay_format::record::{HEADER_BYTES_MAX, RecordHeader};
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::Trailer;
 use forebay_format::superblock::Superblock;
+use forebay_format::{FormatError, Layout};
 
 use crate::claims::Claims;
 use crate::finding::{Finding, FindingKind, Findings, Severity};
@@ -104,7 +104,7 @@ impl Survey {
                 // A truncated image; or a superblock that was made up to keep a reader busy.
                 break;
             }
-            let header = read_header(image, layout, index, &mut misplaced)?;
+            let (header, leftover) = read_header(image, layout, index, &mut misplaced)?;
             header.iter().for_each(|h| claims.learn_header(h));
             let own_lap = header.map_or(0, |h| h.segment_seq);
             let trailer = read_trailer(image, layout, index)?;
@@ -117,6 +117,9 @@ impl Survey {
             }
             image.read_segment(layout, index, &mut bytes)?;
             let newest = sweep(layout, own_lap, &bytes, &mut claims).filter(|l| l.segment_seq > own_lap);
+            if leftover {
+                continue;
+            }
             let own = header.map(|header| SegmentInfo {
                 index,
                 header,
@@ -222,20 +225,24 @@ fn sweep(layout: &Layout, lap_min: u64, bytes: &[u8], claims: &mut Claims) -> Op
     newest
 }
 
-/// The valid header of segment `index`; headers of this cache that belong elsewhere go to `misplaced`.
+/// The valid header of segment `index`; headers of this cache that belong elsewhere go to `misplaced`. True if there is one of
+/// another cache, which was here before: what is torn over that was never acknowledged, and is not part of the log.
 fn read_header(
     image: &mut Image<'_>,
     layout: &Layout,
     index: u32,
     misplaced: &mut Vec<(u32, SegmentHeader)>,
-) -> io::Result<Option<SegmentHeader>> {
+) -> io::Result<(Option<SegmentHeader>, bool)> {
     let mut bytes = vec![0; layout.align as usize];
     image.read(layout.segment_offset(index), &mut bytes)?;
-    let header = SegmentHeader::decode(layout, index, &bytes).ok();
-    if header.is_none() {
-        misplaced.extend(header_of_any_place(layout, &bytes).map(|h| (index, h)));
+    match SegmentHeader::decode(layout, index, &bytes) {
+        Ok(header) => Ok((Some(header), false)),
+        Err(error) => {
+            let of_this_cache = header_of_any_place(layout, &bytes);
+            misplaced.extend(of_this_cache.map(|h| (index, h)));
+            Ok((None, error == FormatError::Foreign && of_this_cache.is_none()))
+        }
     }
-    Ok(header)
 }
 
 fn read_trailer(image: &mut Image<'_>, layout: &Layout, index: u32) -> io::Result<Option<Trailer>> {

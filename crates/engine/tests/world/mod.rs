@@ -285,7 +285,25 @@ impl World {
 
     /// Ends the operation of the backing that was started first.
     pub fn end_at_backing(&mut self) {
-        let at = self.ios.iter().position(|(_, role, _)| *role == Role::Backing).unwrap();
+        self.end_first(Role::Backing);
+    }
+
+    /// Units of the log that each write to the cache has which is under way, once the engine has been asked what is to be done;
+    /// nothing ends.
+    pub fn writes_to_cache(&mut self) -> Vec<u64> {
+        self.poll();
+        let cache = self.ios.iter().filter(|(_, role, _)| *role == Role::Cache);
+        let writes = cache.filter(|(.., op)| matches!(op, DeviceOp::Write { .. }));
+        writes.map(|(.., op)| op.write_bytes() / u64::from(self.params.layout.align)).collect()
+    }
+
+    /// Ends the operation of the cache that was started first.
+    pub fn end_at_cache(&mut self) {
+        self.end_first(Role::Cache);
+    }
+
+    fn end_first(&mut self, of: Role) {
+        let at = self.ios.iter().position(|(_, role, _)| *role == of).unwrap();
         self.end(at);
     }
 
