@@ -462,7 +462,8 @@ impl Engine {
     /// What begins the run comes before the first that is queued.
     fn log_queue_beginning(&mut self) {
         let is_there = self.log.queue_urgent.front().is_some_and(|a| a.extent.is_none() && a.durable);
-        if !is_there && !(self.log.queue_urgent.is_empty() && self.log.queue.is_empty()) {
+        let nothing_comes = self.log.queue_urgent.is_empty() && self.log.queue.is_empty();
+        if !is_there && !nothing_comes {
             self.log.queue_urgent.push_front(Append::tick(true));
         }
     }
@@ -550,7 +551,7 @@ impl Engine {
             && !self.mutant(Mutation::ForgetsReserve)
             || self.log.held;
         let alone = self.log.is_to_begin();
-        while !(alone && !taken.is_empty()) {
+        while !alone || taken.is_empty() {
             // A segment that was opened from the reserve takes no writes, else they would use the reserve up.
             let queue = match (self.log.queue_urgent.is_empty(), reserved) {
                 (false, _) => &mut self.log.queue_urgent,
