@@ -148,7 +148,11 @@ between() { draw && echo $(($1 + DRAWN % ($2 - $1 + 1))); }
 any_of() { draw && shift $((DRAWN % $#)) && echo "$1"; }
 
 # Sleeps between $1 and $2 milliseconds.
-doze() { sleep "$(printf '%d.%03d' $(($(between "$1" "$2") / 1000)) $(($(between "$1" "$2") % 1000)))"; }
+doze() {
+    local ms
+    ms=$(between "$1" "$2")
+    sleep "$(printf '%d.%03d' $((ms / 1000)) $((ms % 1000)))"
+}
 
 # make_pair CACHE_SIZE BACKING_SIZE [CACHE BACKING]: a fresh cache on a blank, sparse backing.
 make_pair() {
