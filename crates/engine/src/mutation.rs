@@ -259,6 +259,8 @@ mutations! {
     IgnoresCleanMark,
     /// The log ends before a damaged record although later ones prove that it was durable.
     IgnoresProof,
+    /// Proof of more is looked for only in the two segments behind the log's end, whatever is known to lie behind them.
+    LooksTooNear,
     /// Of segments that are not part of the log any more the records are applied.
     IgnoresTail,
 

@@ -42,7 +42,7 @@ const BODIES_AHEAD_MAX: usize = 8;
 const HEAD_BYTES: usize = 8192;
 /// As much as it takes, for a segment whose header is damaged and whose first record has a long one.
 const HEAD_BYTES_MAX: usize = HEADER_BYTES_MAX + 4096;
-/// Segments behind the log's end that are read through: a single write that went astray can hide two.
+/// Segments behind the last known one that are read through: a single write that went astray can hide two.
 const BEYOND_SEGMENTS: usize = 2;
 /// Bytes read of a segment's end: its trailer, in either alignment.
 const TRAILER_BYTES: usize = 4096;
@@ -86,11 +86,15 @@ struct Scan {
 /// What all records of a segment say, wherever they stand.
 #[derive(Clone, Copy, Default)]
 struct Swept {
-    /// Greatest `durable_upto`.
-    proof: Seq,
+    /// What the last run's records say.
+    proof: Proof,
     /// Run and number of the newest record.
     newest: (u64, Seq),
 }
+
+/// A run, and up to which record it knew the log to be durable. The later run's word counts: it has seen where the log ended, and has used
+/// the numbers behind anew.
+type Proof = (u64, Seq);
 
 /// A record at or behind one whose data does not match: torn, and so the log's end, or damaged later.
 struct Doubt {
@@ -133,8 +137,8 @@ pub(crate) struct Recovery {
     chain: VecDeque<u32>,
     bodies: BTreeMap<u32, Vec<SummaryEntry>>,
     clean_upto: Seq,
-    /// Records up to this one were durable once, say records behind the log's end.
-    beyond: Seq,
+    /// What records say that lie where the log would have gone on.
+    beyond: Proof,
     /// How consistent the backing was when the last record was written.
     ordered: Consistent,
     error: Option<RecoveryError>,
@@ -152,25 +156,10 @@ impl Recovery {
             chain: VecDeque::new(),
             bodies: BTreeMap::new(),
             clean_upto: Seq(0),
-            beyond: Seq(0),
+            beyond: Proof::default(),
             ordered: Consistent::No,
             error: None,
             report: RecoveryReport::default(),
-        }
-    }
-}
-
-impl Recovery {
-    /// Records up to this one were durable once. After a clean stop these are all that its run wrote, whose mark lies in
-    /// a segment without a summary: what does not match there is damaged, not torn.
-    fn proof(&self) -> Seq {
-        let proof = self.candidates.values().map(Candidate::proof).max().unwrap_or_default();
-        let last_run = self.candidates.values().map(Candidate::generation).max().unwrap_or_default();
-        let proof = proof.max(self.beyond);
-        let scans = self.candidates.values().filter_map(|c| c.scan.as_ref());
-        match scans.map(|s| s.swept.newest).max() {
-            Some((generation, seq)) if self.trust_clean && generation >= last_run => proof.max(seq),
-            _ => proof,
         }
     }
 }
@@ -203,9 +192,9 @@ impl Candidate {
     }
 
     /// Records up to this one were durable once, whatever can be read now.
-    fn proof(&self) -> Seq {
-        let scanned = self.scan.as_ref().map_or(Seq(0), |s| s.swept.proof);
-        self.trailer.map_or(scanned, |t| t.last_seq)
+    fn proof(&self) -> Proof {
+        let scanned = self.scan.as_ref().map_or(Proof::default(), |s| s.swept.proof);
+        self.trailer.map_or(scanned, |t| (t.generation, t.last_seq))
     }
 }
 
@@ -340,9 +329,24 @@ impl Engine {
     /// segment before it and have destroyed that one, too. The log would seem to end before; its records say better.
     fn recovery_beyond(&mut self, index: u32, data: &[u8]) {
         let ahead = self.segments.next_free().take_while(|i| *i != index).count() as u64;
-        let segment_seq = self.segments.live.back().map_or(1, |i| self.segments.get(*i).seq + 1) + ahead;
-        let proof = sweep(&self.layout, segment_seq, data).proof;
+        let proof = sweep(&self.layout, self.recovery_next_segment_seq() + ahead, data).proof;
         self.recovery.beyond = self.recovery.beyond.max(proof);
+    }
+
+    /// Number of the segment that would follow the log's last one.
+    fn recovery_next_segment_seq(&self) -> u64 {
+        self.segments.live.back().map_or(1, |i| self.segments.get(*i).seq + 1)
+    }
+
+    /// The segments that would have been opened next. If some that the log's last run opened there are known, it got at least as far.
+    fn recovery_steps_beyond(&self) -> VecDeque<Step> {
+        let (next, candidates) = (self.recovery_next_segment_seq(), &self.recovery.candidates);
+        let last = self.recovery.chain.back().and_then(|i| candidates.get(i));
+        let run = last.and_then(Candidate::reach).map_or(0, |r| r.generation);
+        let known = candidates.values().filter(|c| c.header.generation >= run).map(|c| c.header.segment_seq);
+        let far = !self.mutant(Mutation::LooksTooNear);
+        let known = known.max().filter(|_| far).map_or(0, |seq| (seq + 1).saturating_sub(next));
+        self.segments.next_free().take(known as usize + BEYOND_SEGMENTS).map(Step::Beyond).collect()
     }
 
     /// Puts the log together, or finds that it cannot be done.
@@ -353,7 +357,7 @@ impl Engine {
         }
         self.recovery.phase = Phase::Beyond;
         self.segments.order_free();
-        self.recovery.todo = self.segments.next_free().take(BEYOND_SEGMENTS).map(Step::Beyond).collect();
+        self.recovery.todo = self.recovery_steps_beyond();
     }
 
     /// There is proof behind the log's end of more than the log has. What was doubtful there is damage then, and the log
@@ -397,7 +401,7 @@ impl Engine {
                 self.recovery.todo = unsealed.map(|c| Step::Scan(c.index)).collect();
             }
             Phase::Scans => self.recovery_find_log(),
-            Phase::Beyond if self.recovery.beyond > self.recovery.report.last_seq => {
+            Phase::Beyond if self.recovery_proof() > self.recovery.report.last_seq => {
                 self.recovery_judge_again();
             }
             Phase::Beyond => {
@@ -431,9 +435,22 @@ impl Engine {
         self.recovery.candidates.retain(|i, c| best.get(&c.header.segment_seq).is_some_and(|b| b.1 == *i));
     }
 
+    /// Records up to this one were durable once. After a clean stop these are all that its run wrote, whose mark lies in
+    /// a segment without a summary: what does not match there is damaged, not torn.
+    fn recovery_proof(&self) -> Seq {
+        if self.mutant(Mutation::IgnoresProof) {
+            return Seq(0);
+        }
+        let Recovery { candidates, trust_clean, beyond, .. } = &self.recovery;
+        let last_run = candidates.values().map(Candidate::generation).max().unwrap_or_default();
+        let scans = candidates.values().filter_map(|c| c.scan.as_ref());
+        let newest = scans.map(|s| s.swept.newest).max().filter(|n| *trust_clean && n.0 >= last_run);
+        candidates.values().map(Candidate::proof).chain([*beyond]).chain(newest).max().unwrap_or_default().1
+    }
+
     /// Finds the segments that form the log. See the case table.
     fn recovery_judge(&mut self) -> Result<(), RecoveryError> {
-        let proof = if self.mutant(Mutation::IgnoresProof) { Seq(0) } else { self.recovery.proof() };
+        let proof = self.recovery_proof();
         let starts: BTreeMap<u64, SegmentHeader> =
             self.recovery.candidates.values().map(|c| (c.header.segment_seq, c.header)).collect();
         for c in self.recovery.candidates.values_mut() {
@@ -733,7 +750,7 @@ fn sweep(layout: &Layout, segment_seq: u64, data: &[u8]) -> Swept {
     let align = layout.align as usize;
     for at in (align..data.len()).step_by(align) {
         if let Ok(h) = RecordHeader::decode(layout, segment_seq, at as u32, &data[at..]) {
-            swept.proof = swept.proof.max(h.durable_upto);
+            swept.proof = swept.proof.max((h.generation, h.durable_upto));
             swept.newest = swept.newest.max((h.generation, h.seq));
         }
     }

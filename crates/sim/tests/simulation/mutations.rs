@@ -139,6 +139,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         M::AcceptsTorn => (CUTS, 100),
         M::AcceptsEarlierRun => (TOUCHES, 8000),
         M::BeginsWithData => (TOUCHES, 40_000),
+        M::LooksTooNear => (CROWDED_DECAYING, 150_000),
     }
 }
 
