@@ -30,6 +30,18 @@ pub(crate) fn crc_with_hole(bytes: &[u8], at: usize) -> u32 {
     digest.finalize() as u32
 }
 
+/// The same of a structure of which the first `used` bytes say something. The padding behind them counts as the zeroes that were written,
+/// whatever is there: a power cut may have taken some of it away, and what is written there next would bring it back.
+pub(crate) fn crc_but_padding(bytes: &[u8], used: usize, at: usize) -> u32 {
+    const ZEROES: [u8; 4096] = [0; 4096];
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(&bytes[..at]);
+    digest.update(&[0; 4]);
+    digest.update(&bytes[at + 4..used]);
+    digest.update(&ZEROES[..bytes.len() - used]);
+    digest.finalize() as u32
+}
+
 /// Whether this machine computes CRC-32C right; to be asked once at start, before anything is written or believed.
 pub fn self_test() -> bool {
     crc32c(b"123456789") == 0xE306_9283 && crc32c(&[0; 4096]) == 0x98F9_4189

@@ -2,12 +2,14 @@
 
 use forebay_block::Seq;
 
-use crate::checksum::crc_with_hole;
+use crate::checksum::{crc_but_padding, crc_with_hole};
 use crate::cursor::{Reader, Writer};
 use crate::{FormatError, Layout};
 
 const MAGIC: &[u8; 8] = b"FBSEGMNT";
 const CRC_AT: usize = 8;
+/// Without padding.
+const USED_BYTES: usize = 64;
 
 /// First `align` bytes of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +57,7 @@ impl SegmentHeader {
         if r.bytes(8)? != MAGIC {
             return Err(FormatError::Magic);
         }
-        if r.u32()? != crc_with_hole(bytes, CRC_AT) {
+        if r.u32()? != crc_but_padding(bytes, USED_BYTES, CRC_AT) {
             return Err(FormatError::Checksum);
         }
         let align = r.u32()?;

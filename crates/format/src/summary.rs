@@ -5,13 +5,15 @@
 
 use forebay_block::Seq;
 
-use crate::checksum::{crc_with_hole, crc32c};
+use crate::checksum::{crc_but_padding, crc_with_hole, crc32c};
 use crate::cursor::{Reader, Writer};
 use crate::record::{Consistent, EXTENT_BYTES, Extent, RecordHeader, read_extents, write_extent};
 use crate::{FormatError, Layout};
 
 const MAGIC: &[u8; 8] = b"FBSUMMRY";
 const CRC_AT: usize = 8;
+/// Of the trailer, without padding.
+const USED_BYTES: usize = 108;
 const ENTRY_BYTES: usize = 16;
 
 /// What a summary says of one record; its sequence number follows from its place.
@@ -147,7 +149,7 @@ impl Trailer {
         if r.bytes(8)? != MAGIC {
             return Err(FormatError::Magic);
         }
-        if r.u32()? != crc_with_hole(bytes, CRC_AT) {
+        if r.u32()? != crc_but_padding(bytes, USED_BYTES, CRC_AT) {
             return Err(FormatError::Checksum);
         }
         let body_bytes = r.u32()?;
@@ -221,7 +223,7 @@ mod tests {
     use crate::superblock::tests::sample as superblock;
 
     #[test]
-    fn round_trip_and_every_flipped_bit_is_found() {
+    fn round_trip_and_every_flipped_bit_is_found_but_for_padding() {
         let layout = superblock().layout;
         let mut b = SummaryBuilder::default();
         let mut h = record();
@@ -260,7 +262,7 @@ mod tests {
         for at in 0..out.len() {
             let mut bad = out.clone();
             bad[at] ^= 0x80;
-            assert!(read(&bad).is_err(), "flip at {at}");
+            assert_eq!(read(&bad).is_ok(), at >= out.len() - 512 + USED_BYTES, "flip at {at}");
         }
     }
 }

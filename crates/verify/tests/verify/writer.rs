@@ -6,7 +6,7 @@ use std::ops::Range;
 use forebay_block::{BlockNo, Seq};
 use forebay_format::Layout;
 use forebay_format::checksum::block_checksum;
-use forebay_format::record::{Consistent, Extent, ExtentKind, RecordHeader};
+use forebay_format::record::{Consistent, EXTENT_BYTES, Extent, ExtentKind, FIXED_BYTES, RecordHeader};
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::{SummaryBuilder, Trailer, entry_bytes};
 use forebay_format::superblock::{CacheState, SUPERBLOCK_OFFSETS, Superblock};
@@ -255,6 +255,28 @@ impl Writer {
             }
         }
         used
+    }
+
+    /// What lies behind headers and trailers up to the next unit: it says nothing.
+    pub fn padding(&self) -> Vec<Range<usize>> {
+        let layout = &self.superblock.layout;
+        let align = layout.align as usize;
+        let mut padding = Vec::new();
+        for s in &self.live {
+            padding.push(self.at(s, 64)..self.at(s, layout.align));
+            for record in &s.records {
+                let at = self.at(s, *record);
+                let header =
+                    RecordHeader::decode(layout, s.segment_seq, *record as u32, &self.bytes[at..]).unwrap();
+                let used = FIXED_BYTES + header.extents.len() * EXTENT_BYTES + header.checksums.len() * 4;
+                padding.push(at + used..at + header.header_bytes(layout.align));
+            }
+            if s.summary_bytes > 0 {
+                let end = self.at(s, SEGMENT_BYTES);
+                padding.push(end - align + 108..end);
+            }
+        }
+        padding
     }
 }
 
