@@ -366,9 +366,10 @@ impl Engine {
         let d = &mut self.destage;
         let flushing = d.flushing.iter_mut().flat_map(|(_, runs)| runs);
         for (run, members) in d.written.iter_mut().chain(flushing) {
-            for (block, member) in run.iter().zip(members).filter(|(b, m)| range.contains(*b) && !m.void) {
+            for (_, member) in run.iter().zip(members).filter(|(b, m)| range.contains(*b) && !m.void) {
                 member.void = true;
-                if self.index.get(block, &self.segments) == Some(member.slot) {
+                // An order at the backing may ask for a version that was overwritten meanwhile, too.
+                if self.segments.holds(member.slot) {
                     self.segments.mark(member.slot, DESTAGING, false);
                 }
             }

@@ -240,7 +240,7 @@ impl<S: Subject> Life<'_, S> {
             && p.settings.admission == Admission::All
             && p.settings.on_full == OnFull::Wait;
         match p.asked {
-            Asked::Read(_) => reads_failed,
+            Asked::Read(_) => reads_failed || self.world.may_have_given_up(self.now),
             Asked::Status(_) => false,
             // P9: a write that the cache takes never hears of the backing, but for what a part of a block needs.
             Asked::Write(_) if hidden && !cache_sick => {

@@ -18,8 +18,6 @@ mod forks;
 
 /// Virtual time without any answer after which the world heals; as much again, and the engine is stuck (P7).
 const PATIENCE: Nanos = Nanos(30_000_000_000);
-/// No life gives a block up before that which the cache cannot read.
-const GIVEN_UP: Nanos = Nanos(50_000_000_000);
 /// Most bytes of one read of the check after recovery.
 const VERIFY_BYTES: u64 = 64 << 10;
 
@@ -182,7 +180,7 @@ impl Simulator {
         let world = &mut self.world;
         let errors = world.cache.errors;
         let failed = errors[OpKind::Write as usize] + errors[OpKind::Flush as usize] > 0;
-        if errors[OpKind::Read as usize] > 0 && death.now >= GIVEN_UP {
+        if world.may_have_given_up(death.now) {
             world.oracle.excuse_all_errors();
         }
         world.stats.crashes_in_recovery += u64::from(!death.recovered);

@@ -1,16 +1,18 @@
 //! Damage that devices do not report: what it may cost, and what later writes prove.
 
-use forebay_block::{BLOCK_BYTES, DeviceOp};
+use forebay_block::{BLOCK_BYTES, DeviceOp, Nanos};
 use forebay_engine::Role;
 use forebay_format::Layout;
 
 use super::{SECTOR_BYTES, World};
 use crate::device::Harm;
-use crate::fault::Rot;
+use crate::fault::{OpKind, Rot};
 use crate::random::Random;
 use crate::stamp::{self, Content, SECTOR};
 
 const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES / SECTOR_BYTES;
+/// No life gives a block up before that which the cache cannot read.
+const GIVEN_UP: Nanos = Nanos(50_000_000_000);
 
 /// A write to the cache that did not do what was reported, until a later one proves that it should be there.
 #[derive(Clone)]
@@ -194,6 +196,11 @@ impl World {
         let sectors =
             (0..self.shape.volume_bytes / SECTOR_BYTES).step_by(SECTORS_PER_BLOCK as usize).collect();
         self.excuse_errors(&Harm { sectors, structure: true, ..Harm::default() });
+    }
+
+    /// Whether a block may have been given up by now because the cache could not be read for long.
+    pub fn may_have_given_up(&self, now: Nanos) -> bool {
+        self.cache.errors[OpKind::Read as usize] > 0 && now >= GIVEN_UP
     }
 
     /// Whether a refusal to start is excused.
