@@ -30,7 +30,7 @@ if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control ]] && ls /usr/lib/po
             jq -e ".figures.ycsb_a_cache_16_mib_$figure > 0" report/admission-redis.json >/dev/null || fail "no figure $figure"
         done
         pass "bench admission-redis reports its figures"
-        "$FOREBAY" bench admission-redis --quick --seconds 1 --policies all,sync --caches 8M,24M --cache-model ssd-sata --with on-full=bypass --out "$DIR/chosen" \
+        "$FOREBAY" bench admission-redis --quick --seconds 1 --policies all,sync --caches 8M,24M --cache-model ssd-sata --with on-full=bypass --setting maxclients=50 --out "$DIR/chosen" \
             >figures 2>errors || fail "bench admission-redis with choices: $(tail -n 3 errors)"
         jq -e '.figures | .ycsb_a_cache_8_mib_sync_of_all > 0 and .ycsb_a_cache_24_mib_all_requests_per_second > 0 and
             (has("ycsb_a_cache_24_mib_no_cache_requests_per_second") | not)' chosen/admission-redis.json >/dev/null ||

@@ -31,6 +31,8 @@ pub(crate) struct Contest {
     pub(crate) time: Duration,
     pub(crate) backing: Emulated,
     with: Vec<(String, String)>,
+    /// Further settings of the database.
+    pub(crate) settings: Vec<(String, String)>,
 }
 
 /// A benchmark's own answers.
@@ -60,6 +62,7 @@ impl Contest {
             time,
             backing: Emulated::new(asked.backing_model.as_deref().unwrap_or(DISK)),
             with: asked.with.clone(),
+            settings: asked.settings.clone(),
         }
     }
 

@@ -75,7 +75,7 @@ pub fn admission_postgresql(options: &Options) -> Result<Report, BenchError> {
         return Err(BenchError::Forebay(format!("admission-postgresql cannot run here: {missing}")));
     }
     let plan = Plan::new(options);
-    let database = PostgreSql::prepare(&options.scratch, plan.load)?;
+    let database = PostgreSql::prepare(&options.scratch, plan.load, &plan.contest.settings)?;
     let mut results = Results::default();
     let contest = &plan.contest;
     for round in 0..contest.rounds {

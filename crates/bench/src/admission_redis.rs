@@ -102,7 +102,8 @@ fn measure(
 ) -> Result<Shown, BenchError> {
     let cache = plan.cache.clone().unwrap_or_else(|| Emulated::new(*cache));
     let site = plan.contest.site(contender, cache, cache_bytes, "redis");
-    let redis = Redis::serve(&options.forebay, &options.scratch, plan.volume_bytes, &site)?;
+    let redis =
+        Redis::serve(&options.forebay, &options.scratch, plan.volume_bytes, &site, &plan.contest.settings)?;
     let requests =
         Requests { records: plan.records, clients: plan.clients, updates_percent: *updates_percent };
     redis.load(&requests)?;

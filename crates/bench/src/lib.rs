@@ -73,6 +73,8 @@ pub struct Contest {
     pub backing_model: Option<String>,
     /// Further flags of `forebay serve`, for all who have a cache.
     pub with: Vec<(String, String)>,
+    /// Further settings of PostgreSQL or Redis.
+    pub settings: Vec<(String, String)>,
 }
 
 /// Why a benchmark gave no figures.

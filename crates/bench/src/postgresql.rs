@@ -92,8 +92,12 @@ impl PostgreSql {
             .or_else(|| call("id", &["postgres"]).err().map(|_| "there is no user postgres".to_owned()))
     }
 
-    /// Makes the image in `scratch`.
-    pub(crate) fn prepare(scratch: &Path, load: Load) -> Result<Self, BenchError> {
+    /// Makes the image in `scratch`; `settings` count for more than the load's own.
+    pub(crate) fn prepare(
+        scratch: &Path,
+        load: Load,
+        settings: &[(String, String)],
+    ) -> Result<Self, BenchError> {
         let bin = newest().ok_or_else(|| BenchError::Forebay("PostgreSQL is not installed".to_owned()))?;
         let database = Self { bin, dir: scratch.to_owned(), image: scratch.join("image"), load };
         let made = |what: &Path| {
@@ -115,7 +119,10 @@ impl PostgreSql {
         database
             .as_postgres("initdb", &["-D", path(&data)?, "-A", "trust", "-U", "postgres", "--no-sync"])?;
         let file = data.join("postgresql.auto.conf");
-        fs::write(&file, database.load.configuration).map_err(made(&file))?;
+        let setting =
+            |(name, value): &(String, String)| format!("{name} = '{}'\n", value.replace('\'', "''"));
+        let lines = settings.iter().map(setting).collect::<String>();
+        fs::write(&file, format!("{}{lines}", database.load.configuration)).map_err(made(&file))?;
         {
             let _server = Server::start(&database)?;
             let warehouses = format!("w={}", database.load.warehouses);

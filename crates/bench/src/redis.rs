@@ -56,8 +56,14 @@ pub(crate) fn missing() -> Option<String> {
 }
 
 impl Redis {
-    /// Starts it on a fresh volume of `bytes` in `dir`.
-    pub(crate) fn serve(forebay: &Path, dir: &Path, bytes: u64, site: &Site) -> Result<Self, BenchError> {
+    /// Starts it, with further `settings`, on a fresh volume of `bytes` in `dir`.
+    pub(crate) fn serve(
+        forebay: &Path,
+        dir: &Path,
+        bytes: u64,
+        site: &Site,
+        settings: &[(String, String)],
+    ) -> Result<Self, BenchError> {
         let backing = dir.join("redis-backing");
         let made = |e| BenchError::system(format!("make {}", backing.display()), e);
         // Created, it is empty: one of before is gone.
@@ -71,6 +77,7 @@ impl Redis {
         command.args(["--port", "0", "--unixsocket", path(&socket)?, "--dir", path(&mount)?]);
         command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", "5 1"]);
         command.args(["--auto-aof-rewrite-percentage", "100", "--auto-aof-rewrite-min-size", "32mb"]);
+        command.args(settings.iter().flat_map(|(name, value)| [format!("--{name}"), value.clone()]));
         let server = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())

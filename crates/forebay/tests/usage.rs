@@ -36,7 +36,7 @@ fn wrong_usage_is_2_and_names_what_is_allowed() {
         (&["--log", "verbose!", "status"], "--log"),
         (&["bench", "admission-redis", "--policies", "all,most"], "'most' is not one of all, sync"),
         (&["bench", "admission-redis", "--cache-model", "tape"], "'tape' is not a kind of device"),
-        (&["bench", "admission-redis", "--with", "on-full"], "expected FLAG=VALUE"),
+        (&["bench", "admission-redis", "--with", "on-full"], "expected NAME=VALUE"),
     ] {
         let (code, error) = fails(args);
         assert_eq!(code, 2, "{args:?}: {error}");

@@ -64,6 +64,10 @@ pub struct Args {
     #[arg(long, value_name = "FLAG=VALUE", value_parser = pair)]
     with: Vec<(String, String)>,
 
+    /// A further setting of the database in the admission benchmarks, as `wal_compression=lz4` or `maxmemory=1gb`; may be given again
+    #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+    setting: Vec<(String, String)>,
+
     /// Where to work and to leave the report
     #[arg(long, value_name = "DIR", default_value = "forebay-bench")]
     out: PathBuf,
@@ -84,7 +88,7 @@ fn model(text: &str) -> Result<String, String> {
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
-    let (flag, value) = text.split_once('=').ok_or("expected FLAG=VALUE")?;
+    let (flag, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     Ok((flag.to_owned(), value.to_owned()))
 }
 
@@ -110,6 +114,7 @@ pub fn run(args: Args) -> Outcome {
             cache_model: args.cache_model,
             backing_model: args.backing_model,
             with: args.with,
+            settings: args.setting,
         },
         scratch: scratch.clone(),
         forebay,
