@@ -266,8 +266,7 @@ impl Writer {
             padding.push(self.at(s, 64)..self.at(s, layout.align));
             for record in &s.records {
                 let at = self.at(s, *record);
-                let header =
-                    RecordHeader::decode(layout, s.segment_seq, *record as u32, &self.bytes[at..]).unwrap();
+                let header = RecordHeader::decode(layout, s.segment_seq, *record, &self.bytes[at..]).unwrap();
                 let used = FIXED_BYTES + header.extents.len() * EXTENT_BYTES + header.checksums.len() * 4;
                 padding.push(at + used..at + header.header_bytes(layout.align));
             }
