@@ -45,11 +45,16 @@ def place(forebay, cache, kind):
             return constants[f"SUPERBLOCK_OFFSET_{kind[-1].upper()}"] + random.randrange(8, 64)
         case "record":
             record = random.choice(shown["records"])
-            return record["offset"] + random.randrange(record["bytes"])
+            blocks = sum(e["count"] for e in record["extents"] if e["kind"] in ("data", "clean"))
+            data = record["bytes"] - 4096 * blocks
+            # What lies between header and data says nothing.
+            header = 112 + 16 * len(record["extents"]) + 4 * blocks
+            return record["offset"] + random.choice([*range(header), *range(data, record["bytes"])])
         case "summary":
             segment = random.choice([s for s in shown["segments"] if s["sealed"]])
-            # A summary ends its segment.
-            return segment["offset"] + shown["geometry"]["segment_bytes"] - random.randrange(1, 33)
+            # A summary ends its segment, its trailer the summary; the rest of the trailer's unit says nothing.
+            geometry = shown["geometry"]
+            return segment["offset"] + geometry["segment_bytes"] - geometry["align"] + random.randrange(12, 108)
         case "clean-data" | "dirty-data":
             return data_of(forebay, cache, shown, kind.removesuffix("-data"))
     sys.exit(__doc__)

@@ -228,7 +228,7 @@ impl Engine {
             match self.recovery.todo.front() {
                 Some(Step::Body(_)) if ahead >= BODIES_AHEAD_MAX => return,
                 // A whole segment in memory is enough at a time.
-                Some(Step::Scan(_)) if self.recovery.outstanding > 0 => return,
+                Some(Step::Scan(_) | Step::Beyond(_)) if self.recovery.outstanding > 0 => return,
                 _ => {}
             }
             let Some(step) = self.recovery.todo.pop_front() else {
@@ -329,8 +329,11 @@ impl Engine {
     /// segment before it and have destroyed that one, too. The log would seem to end before; its records say better.
     fn recovery_beyond(&mut self, index: u32, data: &[u8]) {
         let ahead = self.segments.next_free().take_while(|i| *i != index).count() as u64;
-        let proof = sweep(&self.layout, self.recovery_next_segment_seq() + ahead, data).proof;
-        self.recovery.beyond = self.recovery.beyond.max(proof);
+        let segment_seq = self.recovery_next_segment_seq() + ahead;
+        let proof = sweep(&self.layout, segment_seq, data).proof;
+        let trailer = &data[data.len().saturating_sub(self.layout.align as usize)..];
+        let sealed = Trailer::decode(&self.layout, segment_seq, trailer).map(|t| (t.generation, t.last_seq));
+        self.recovery.beyond = self.recovery.beyond.max(proof).max(sealed.unwrap_or_default());
     }
 
     /// Number of the segment that would follow the log's last one.
@@ -346,7 +349,10 @@ impl Engine {
         let known = candidates.values().filter(|c| c.header.generation >= run).map(|c| c.header.segment_seq);
         let far = !self.mutant(Mutation::LooksTooNear);
         let known = known.max().filter(|_| far).map_or(0, |seq| (seq + 1).saturating_sub(next));
-        self.segments.next_free().take(known as usize + BEYOND_SEGMENTS).map(Step::Beyond).collect()
+        let places = (next..).zip(self.segments.next_free().take(known as usize + BEYOND_SEGMENTS));
+        // What those say that are what they should be has been heard.
+        let heard = |(seq, i): &(u64, u32)| candidates.get(i).is_some_and(|c| c.header.segment_seq == *seq);
+        places.filter(|place| !heard(place)).map(|(_, i)| Step::Beyond(i)).collect()
     }
 
     /// Puts the log together, or finds that it cannot be done.
@@ -466,7 +472,7 @@ impl Engine {
         let linked = |a: &Candidate, b: &Candidate| {
             a.header.segment_seq + 1 == b.header.segment_seq
                 && a.next_seq() == b.header.first_seq
-                && a.reach().map_or(a.header.generation, |r| r.generation) <= b.header.generation
+                && a.reach().is_some_and(|r| r.generation <= b.header.generation)
         };
         // Runs of linked segments, newest first: the log is the newest run that reaches back to its own tail.
         let mut end = order.len();
@@ -686,6 +692,9 @@ fn segment_header(layout: &Layout, index: u32, data: &[u8]) -> Result<SegmentHea
     let rest = data.get(layout.align as usize..).ok_or(FormatError::Truncated)?;
     let segment_seq = RecordHeader::segment_seq_of(rest).ok_or(FormatError::Magic)?;
     let first = RecordHeader::decode(layout, segment_seq, layout.align, rest)?;
+    if segment_seq == 0 || first.seq == Seq(0) {
+        return Err(FormatError::Field("segment_seq"));
+    }
     Ok(SegmentHeader { generation: first.generation, segment_seq, first_seq: first.seq, index })
 }
 
@@ -802,6 +811,9 @@ mod tests {
             record.encode(&layout, &mut data[512..512 + len]);
             let short = segment_header(&layout, 4, &data[..HEAD_BYTES]).map(|h| h.first_seq);
             assert_eq!(short, if blocks == 1 { Ok(Seq(400)) } else { Err(FormatError::Truncated) });
+            let mut forged = data.clone();
+            RecordHeader { seq: Seq(0), ..record }.encode(&layout, &mut forged[512..512 + len]);
+            assert_eq!(segment_header(&layout, 4, &forged), Err(FormatError::Field("segment_seq")));
             let header = SegmentHeader { generation: 2, segment_seq: 17, first_seq: Seq(400), index: 4 };
             assert_eq!(segment_header(&layout, 4, &data), Ok(header));
             let elsewhere = SegmentHeader { index: 5, ..header };

@@ -27,8 +27,8 @@ pub(crate) struct Claims {
     claims: Vec<Claim>,
     /// The first record known of each run.
     runs: BTreeMap<u64, Seq>,
-    /// All records up to this one were durable once.
-    pub(crate) proven: Seq,
+    /// A run, and up to which record it knew the log to be durable. The later run's word counts: it has used the numbers behind anew.
+    proven: (u64, Seq),
     /// First records of segments whose own header is not there, so that recovery does not find them, and their runs.
     headless: Vec<(Seq, u64)>,
 }
@@ -47,7 +47,7 @@ impl Claims {
 
     pub(crate) fn learn_trailer(&mut self, t: &Trailer) {
         self.run(t.generation, t.last_seq);
-        self.proven = self.proven.max(t.last_seq);
+        self.proven = self.proven.max((t.generation, t.last_seq));
         self.claims.push(Claim {
             seq: t.last_seq,
             generation: t.generation,
@@ -59,7 +59,7 @@ impl Claims {
 
     pub(crate) fn learn_record(&mut self, h: &RecordHeader, whole: bool) {
         self.run(h.generation, h.seq);
-        self.proven = self.proven.max(h.durable_upto);
+        self.proven = self.proven.max((h.generation, h.durable_upto));
         self.claims.push(Claim {
             seq: h.seq,
             generation: h.generation,
@@ -85,8 +85,13 @@ impl Claims {
 
     /// The last run stopped cleanly: everything that it wrote was durable then.
     pub(crate) fn all_durable(&mut self) {
-        let newest = self.claims.iter().filter(|c| !self.void(c)).map(|c| c.seq).max();
+        let newest = self.claims.iter().filter(|c| !self.void(c)).map(|c| (c.generation, c.seq)).max();
         self.proven = self.proven.max(newest.unwrap_or_default());
+    }
+
+    /// All records up to this one were durable once.
+    pub(crate) fn proven(&self) -> Seq {
+        self.proven.1
     }
 
     /// A later run wrote this record's number, or one before it: this one is a leftover.
@@ -105,11 +110,11 @@ impl Claims {
         let mut claims: Vec<&Claim> = self.claims.iter().filter(|c| !self.void(c)).collect();
         claims.sort_unstable_by_key(|c| (c.seq, c.generation));
         let mut settled = Settled::default();
-        if self.proven == Seq(0) {
+        if self.proven() == Seq(0) {
             // Nothing was ever durable: a log of which nothing was freed, or what a torn beginning has left behind.
             settled.tail = 1;
         }
-        let mut end = self.proven;
+        let mut end = self.proven();
         let lost = |(seq, generation): &&(Seq, u64)| *seq > end && !self.is_leftover(*seq, *generation);
         let limit = self.headless.iter().filter(lost).map(|(seq, _)| *seq).min();
         for c in claims {
@@ -157,7 +162,7 @@ mod tests {
         c.learn_record(&record(100, 1, 2), true);
         c.learn_record(&record(101, 1, 3), true);
         c.learn_record(&record(103, 1, 5), true);
-        assert_eq!(c.proven, Seq(100));
+        assert_eq!(c.proven(), Seq(100));
         let s = c.settle();
         assert_eq!((s.tail, s.clean_upto), (3, Seq(30)));
         assert_eq!(c.tail_max(), 5);
@@ -175,12 +180,12 @@ mod tests {
         c.learn_record(&record(101, 2, 3), false);
         c.learn_record(&record(103, 2, 3), true);
         c.all_durable();
-        assert_eq!(c.proven, Seq(106), "run 1 proved this much; its own records are leftovers");
+        assert_eq!(c.proven(), Seq(103), "run 1 proved more, of numbers that run 2 has used anew");
         let mut c = Claims::default();
         c.learn_record(&record(101, 2, 3), false);
         c.learn_record(&record(103, 2, 4), true);
         c.all_durable();
-        assert_eq!((c.proven, c.settle().tail), (Seq(103), 4));
+        assert_eq!((c.proven(), c.settle().tail), (Seq(103), 4));
     }
 
     #[test]

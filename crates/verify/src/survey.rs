@@ -147,7 +147,7 @@ impl Survey {
         let mut survey = Self {
             tail: settled.tail,
             clean_upto: settled.clean_upto,
-            proven: claims.proven,
+            proven: claims.proven(),
             ..Self::default()
         };
         survey.arrange(found);
@@ -211,7 +211,7 @@ fn sweep(layout: &Layout, lap_min: u64, bytes: &[u8], claims: &mut Claims) -> Op
         let lap =
             Lap { segment_seq: h.segment_seq, first_seq: h.seq, generation: h.generation, offset: at as u32 };
         // Whether data is torn matters only where nothing proves that it was durable.
-        let proven = h.seq <= claims.proven;
+        let proven = h.seq <= claims.proven();
         let view = RecordView::new(layout, h);
         claims.learn_record(&view.header, proven || view.is_whole(bytes));
         newest = match newest {
