@@ -57,6 +57,7 @@ impl Oracle {
     /// With `errors`, reading any may fail.
     pub fn excuse_all_stale(&mut self, errors: bool) {
         let now = self.clock;
+        self.writes.iter_mut().for_each(|w| w.through = false);
         for excuse in self.sectors.iter_mut().map(|s| &mut s.excuse) {
             excuse.stale = now;
             if errors || excuse.harmed_until > 0 {

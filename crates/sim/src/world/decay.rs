@@ -119,8 +119,9 @@ impl World {
 
     /// Any acknowledged write may be lost without a trace, and with it its place in the order.
     /// If the log goes back behind what another fault has left of it, what is written there next may seem proven by that,
-    /// and be an error where it was only torn.
+    /// and be an error where it was only torn. What it then takes for new it brings to the backing, over what had come there before.
     fn excuse_all_stale(&mut self) {
+        self.on_backing.fill(0);
         self.oracle.excuse_all_stale(self.traces_may_be_hidden());
         self.consistency.release_all();
     }
