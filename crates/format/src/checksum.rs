@@ -23,11 +23,7 @@ pub fn block_checksum(block: BlockNo, seq: Seq, data: &[u8]) -> u32 {
 
 /// CRC-32C of a structure in which the four bytes at `at` are the checksum itself and count as zero.
 pub(crate) fn crc_with_hole(bytes: &[u8], at: usize) -> u32 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    digest.update(&bytes[..at]);
-    digest.update(&[0; 4]);
-    digest.update(&bytes[at + 4..]);
-    digest.finalize() as u32
+    crc_but_padding(bytes, bytes.len(), at)
 }
 
 /// The same of a structure of which the first `used` bytes say something. The padding behind them counts as the zeroes that were written,
