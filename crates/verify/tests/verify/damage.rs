@@ -326,6 +326,9 @@ fn summaries() {
     assert_eq!(with(&|b| b[n - 512..].fill(0)), (FindingKind::SummaryMissing, 0));
     assert_eq!(with(&|b| b[20] ^= 8), (FindingKind::SummaryDamaged, 4));
     assert_eq!(with(&|b| b[n - 500] ^= 8), (FindingKind::SummaryDamaged, 4));
+    let mut image = w.bytes.clone();
+    image[end - 1] ^= 8;
+    assert!(check(&image).unwrap().findings.is_empty(), "the trailer's padding says nothing");
 }
 
 /// The summary of the lap before differs in a few bits only: it is taken for what was there before, not for damage.
