@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
+use forebay_format::journal::GroupEntry;
 use forebay_policy::{EDGE_PERCENT, List, Pressure, WritePolicy};
 
 use crate::engine::{Engine, IoOwner, Life};
@@ -502,6 +503,12 @@ impl Engine {
     pub(crate) fn destage_plan_anew(&mut self) {
         self.destage.plan.clear();
         self.destage.barren = false;
+    }
+
+    /// A group is committed that has these blocks anew: what was planned of them is not worth writing any more.
+    pub(crate) fn destage_replaced(&mut self, by: &[GroupEntry]) {
+        let replaced = |block: &BlockNo| by.binary_search_by_key(block, |entry| entry.block).is_ok();
+        self.destage.plan.retain(|(block, _)| !replaced(block));
     }
 
     /// Something has changed that destaging may want to know.

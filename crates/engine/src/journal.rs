@@ -314,6 +314,22 @@ impl Engine {
         held && !self.mutant(Mutation::JournalForgetsHeld)
     }
 
+    /// A committed group that is not left behind has a newer version of the block than this one.
+    pub(crate) fn journal_replaces(&self, block: BlockNo, slot: SlotRef) -> bool {
+        let seq = self.segments.seq(slot);
+        let Some(current) = self.index.get(block, &self.segments).filter(|current| *current != slot) else {
+            return false;
+        };
+        let newer = |group: &InRing| {
+            let n = group.entries.binary_search_by_key(&block, |entry| entry.block);
+            n.is_ok_and(|n| group.entries.get(n).is_some_and(|entry| entry.seq > seq))
+        };
+        let within = |group: &&InRing| group.moment.seq >= seq;
+        self.mutant(Mutation::JournalReplacesEarly)
+            || self.segments.seq(current) <= self.journal.committed
+            || self.journal.ring.iter().rev().take_while(within).any(newer)
+    }
+
     /// Byte offset in the journal where a committed group has this version of a block, which the cache may have lost since.
     pub(crate) fn journal_copy(&self, block: BlockNo, seq: Seq) -> Option<u64> {
         let head = self.journal.durable.as_ref()?;
@@ -867,6 +883,7 @@ impl Engine {
         if commits && let Some(group) = self.journal.group.take() {
             group.members.iter().for_each(|m| self.segments.unpin(m.slot.segment()));
             let Descriptor { position, moment, entries, .. } = group.descriptor;
+            self.destage_replaced(&entries);
             self.journal.committed = moment.seq;
             self.figures.groups_cut += u64::from(group.point.is_none() && self.points_are_kept());
             if let Some(point) = &group.point {

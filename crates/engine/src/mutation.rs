@@ -105,6 +105,8 @@ mutations! {
     JournalForgetsToRenounce,
     /// A group is committed after a flush of the backing, in place of the journal's.
     JournalFlushesBacking,
+    /// A committed version is taken for replaced although no group has the newer one yet.
+    JournalReplacesEarly,
 
     // Consistency points.
 

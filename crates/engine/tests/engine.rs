@@ -133,6 +133,34 @@ fn a_writer_that_waits_for_room_hurries_the_destage() {
     assert!(status.stalls > 0 && status.backing_promoted > 0, "{status:?}");
 }
 
+/// The newest version of a block stands for all that are committed, however far behind them it lies in the log: the replay of its
+/// group would write it.
+#[test]
+fn what_a_committed_group_has_anew_is_not_written_in_place() {
+    let settings = Settings { write_policy: WritePolicy::Journaled, group_bytes: 1 << 20, ..settings() };
+    let mut w = World::new(2, settings, 1024, 40);
+    w.run(1000);
+    w.backing_rests = true;
+    // More than is looked at at once, at places that make no long runs.
+    for n in 0.. {
+        w.write(n % 300 * 8192, 4096);
+        w.run(4);
+        if w.waiting() > 16 {
+            break;
+        }
+    }
+    assert!(w.status().writes > 900 && w.status().stalls > 0, "the log is full: {:?}", w.status());
+    w.backing_rests = false;
+    while w.waiting() > 0 {
+        w.run(1);
+    }
+    w.command(Command::Destage).unwrap();
+    w.assert_backing_complete();
+    let status = w.status();
+    println!("{} blocks in place of {}", status.bytes_to_backing / 4096, status.bytes_acknowledged / 4096);
+    assert!(status.bytes_to_backing < 400 * 4096);
+}
+
 #[test]
 fn damage_after_a_clean_stop_is_an_error_and_no_older_version() {
     for seed in 0..16 {
@@ -176,6 +204,45 @@ fn a_run_after_a_crash_begins_with_a_record_without_data_and_makes_it_durable_fi
         assert!(!w.writes_to_cache().is_empty());
         ids.into_iter().for_each(|id| drop(w.run_until_answered(id).unwrap()));
     }
+}
+
+/// A world with seven segments full and one begun, after the writes have been acknowledged one by one.
+fn seven_segments() -> World {
+    let mut w = World::new(2, settings(), 1024, 16);
+    for n in 0..7 * 28 + 10 {
+        let id = w.write(n * 4096, 4096);
+        w.run_until_answered(id).unwrap();
+    }
+    w
+}
+
+/// Segments behind the log's end are read one at a time, however many there are.
+#[test]
+fn recovery_has_one_whole_segment_in_memory_at_a_time() {
+    let mut w = seven_segments();
+    // What those two say that are left is heard behind the hole.
+    (3..6).for_each(|index| w.forget_segment(index, 0));
+    w.errors_expected = true;
+    w.restart_unread(false);
+    assert!(w.refused.is_some());
+    assert_eq!(w.whole_segments_max, 1);
+}
+
+/// A summary proves of all that was before it that it was durable, even if nothing else of its segment is left, nor of those around it.
+#[test]
+fn a_summary_behind_a_hole_in_the_log_is_heard() {
+    let refused = |summaries: &[u32]| {
+        let mut w = seven_segments();
+        for index in 3..8 {
+            w.forget_segment(index, if summaries.contains(&index) { 512 } else { 0 });
+        }
+        w.errors_expected = true;
+        w.restart_unread(false);
+        w.refused
+    };
+    assert_eq!(refused(&[]), None, "nobody can know");
+    assert!(refused(&[3]).is_some());
+    assert!(refused(&[4]).is_some());
 }
 
 #[test]

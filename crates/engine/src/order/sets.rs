@@ -33,16 +33,17 @@ pub(super) struct Set {
     pub(super) upto: Seq,
     /// It takes in more as its oldest records reach the backing.
     pub(super) slides: bool,
+    /// Committed groups hold all of it: whatever a crash leaves undone, their replay does.
+    pub(super) replayed: bool,
 }
 
 impl Engine {
     /// What is to be destaged next, sorted by address; empty if there is nothing to be done now.
     pub(crate) fn order_collect(&mut self) -> VecDeque<(BlockNo, SlotRef)> {
         loop {
-            let Some(Set { upto, slides }) = self.order.set else {
+            let Some(set) = self.order.set else {
                 self.order_outlives_log();
-                // What a committed group covers, its replay repeats.
-                let replayed = self.order.journaled && self.order.catch_up.is_none();
+                let replayed = self.order_is_replayed();
                 if !replayed && !self.mutant(Mutation::OrderForgetsProgress) && !self.order_is_recorded() {
                     return VecDeque::new();
                 }
@@ -53,37 +54,43 @@ impl Engine {
                 }
                 match self.order_set_end() {
                     Some(upto) => {
-                        let slides = !self.order.journaled && self.order.catch_up.is_none();
-                        self.order.set = Some(Set { upto, slides });
+                        let slides = self.order.catch_up.is_none();
+                        self.order.set = Some(Set { upto, slides, replayed });
                     }
                     None => return VecDeque::new(),
                 }
                 continue;
             };
-            let slides = slides && self.order.catch_up.is_none();
-            let members = self.order_members(upto, slides);
+            let slides = set.slides && self.order.catch_up.is_none();
+            let members = self.order_members(Set { slides, ..set });
             if !members.is_empty() {
                 return members;
             }
-            if slides && self.order_slides(upto) {
+            if slides && self.order_slides(set.upto) {
                 continue;
             }
-            if !self.destage.is_idle() || !self.order_complete(upto) {
+            if !self.destage.is_idle() || !self.order_complete(set.upto) {
                 return VecDeque::new();
             }
         }
+    }
+
+    /// What a committed group covers, its replay repeats.
+    fn order_is_replayed(&self) -> bool {
+        self.order.journaled && self.order.catch_up.is_none()
     }
 
     /// Takes in what depends on nothing that is still missing, beyond `upto`; false if there is no such, or if recovery would
     /// not go on from here yet.
     fn order_slides(&mut self, upto: Seq) -> bool {
         let end = self.order_set_end().filter(|end| *end > upto);
-        let early = self.mutant(Mutation::OrderForgetsProgress);
+        let replayed = self.order_is_replayed();
+        let early = replayed || self.mutant(Mutation::OrderForgetsProgress);
         let Some(end) = end.filter(|_| early || self.order_is_recorded()) else { return false };
         if !self.order_is_renounced() {
             return false;
         }
-        self.order.set = Some(Set { upto: end, slides: true });
+        self.order.set = Some(Set { upto: end, slides: true, replayed });
         true
     }
 
@@ -107,6 +114,7 @@ impl Engine {
             false => (written, free.unwrap_or_default()),
         };
         let enough = if self.room_is_awaited() { COLLECT_BLOCKS_HURRIED } else { COLLECT_BLOCKS_MAX };
+        let replayed = self.order_is_replayed();
         let (mut set, mut last, mut blocks) = (Independent::default(), Seq(0), 0);
         for (seq, slot) in self.segments.dirty_after(self.order.progress) {
             if seq > written {
@@ -117,18 +125,22 @@ impl Engine {
             if full || !(free || set.admits(seq, self.segments.distance(slot))) {
                 return set.oldest.map(|_| Seq(seq.0 - 1));
             }
-            if self.segments.slot(slot).kind() != SlotKind::Poison {
+            let s = self.segments.slot(slot);
+            if s.kind() != SlotKind::Poison {
                 set.oldest.get_or_insert(seq);
-                blocks += 1;
+                // Where nothing depends on anything, what is on its way keeps nothing else back.
+                blocks += usize::from(!replayed || wants_destage(s));
             }
             last = seq;
         }
         set.oldest.map(|_| written)
     }
 
-    /// The dirty versions of the set that ends with `upto`: the newest of each block. Older ones are void; in a set that slides
-    /// only when that one is on the backing, for what depends on them must not come before.
-    fn order_members(&mut self, upto: Seq, slides: bool) -> VecDeque<(BlockNo, SlotRef)> {
+    /// The dirty versions of the set: the newest of each block. Older ones are void; in a set that slides only when that one
+    /// is on the backing, for what depends on them must not come before, unless a replay would write it. Then they are void as
+    /// soon as a committed group holds a newer one, in the set or not.
+    fn order_members(&mut self, set: Set) -> VecDeque<(BlockNo, SlotRef)> {
+        let Set { upto, slides, replayed } = set;
         let dirty = self.segments.dirty_after(self.order.progress).take_while(|(seq, _)| *seq <= upto);
         let mut dirty: Vec<(BlockNo, usize, SlotRef)> =
             dirty.enumerate().map(|(n, (_, r))| (self.segments.slot(r).block(), n, r)).collect();
@@ -138,14 +150,14 @@ impl Engine {
         let mut older = Vec::new();
         for (at, (block, _, slot)) in dirty.iter().enumerate() {
             let newest = dirty.get(at + 1).is_none_or(|(next, ..)| next != block);
-            if !newest && slides && !self.mutant(Mutation::OrderVoidsEarly) {
+            if !newest && slides && !replayed && !self.mutant(Mutation::OrderVoidsEarly) {
                 older.push((*slot, self.segments.seq(*slot)));
                 continue;
             }
             if !older.is_empty() {
                 self.order.voids.insert(*slot, std::mem::take(&mut older));
             }
-            if !newest {
+            if !newest || replayed && slides && self.journal_replaces(*block, *slot) {
                 self.segments.became_clean(*slot);
             } else if wants_destage(self.segments.slot(*slot)) {
                 members.push_back((*block, *slot));
@@ -168,7 +180,7 @@ impl Engine {
     /// How the backing takes what is collected now: a few blocks durably, each for itself, so that what depends on them need not
     /// wait for a flush.
     pub(crate) fn order_writes_durably(&self, blocks: usize) -> bool {
-        self.order.set.is_some_and(|set| set.slides) && blocks <= DURABLE_BLOCKS_MAX
+        self.order.set.is_some_and(|set| set.slides && !set.replayed) && blocks <= DURABLE_BLOCKS_MAX
     }
 
     /// Nothing of the set is on its way any more; true if all of it is on the backing.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use forebay_block::{Buf, BufMut, DeviceOp, ErrorKind, IoError, Nanos, Op, Origin, Reply};
 use forebay_engine::{Command, Effect, Engine, Event, IoId, Params, RequestId, Role, Status};
 use forebay_format::Layout;
-use forebay_policy::Settings;
+use forebay_format::journal::{Head, JOURNAL_RING_OFFSET};
+use forebay_policy::{Settings, WritePolicy};
 
 pub fn settings() -> Settings {
     Settings::default()
@@ -18,11 +19,16 @@ struct Sector {
     possible: Vec<u64>,
 }
 
+/// Of the journal on the backing's side.
+const RING_BYTES: u64 = 16 << 20;
+
 pub struct World {
     engine: Engine,
     params: Params,
     cache: Vec<u8>,
     backing: Vec<u8>,
+    /// On the backing's side, under `journaled`.
+    journal: Vec<u8>,
     now: Nanos,
     rng: u64,
     ios: Vec<(IoId, Role, DeviceOp)>,
@@ -36,8 +42,14 @@ pub struct World {
     pub check_reads: bool,
     /// The backing answers writes with an error.
     pub backing_fails: bool,
+    /// The backing ends nothing.
+    pub backing_rests: bool,
     /// Reads of damaged blocks may fail.
     pub errors_expected: bool,
+    /// Why recovery has refused, where errors are expected.
+    pub refused: Option<String>,
+    /// Most segments that were being read as a whole at the same time while it recovered.
+    pub whole_segments_max: usize,
     /// A byte of the cache that cannot be read until it is written again.
     pub unreadable: Option<usize>,
 }
@@ -53,13 +65,14 @@ impl World {
             segment_count: segments,
         };
         let volume_bytes = volume_blocks * 4096 - (seed % 7) * 512;
+        let ring = RING_BYTES * u64::from(settings.write_policy == WritePolicy::Journaled);
         let params = Params {
             layout,
             volume_bytes,
             settings,
             wall_offset_ns: 1 << 60,
             clean_stop: false,
-            journal: None,
+            journal: (ring > 0).then(|| Head::new([8; 16], layout.cache_id, volume_bytes, ring)),
             prepared: None,
         };
         let mut world = Self {
@@ -67,6 +80,7 @@ impl World {
             params,
             cache: vec![0; layout.cache_bytes() as usize],
             backing: vec![0; volume_bytes as usize],
+            journal: vec![0; (JOURNAL_RING_OFFSET + ring) as usize],
             now: Nanos(0),
             rng: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             ios: Vec::new(),
@@ -79,8 +93,11 @@ impl World {
             recovered: false,
             check_reads: true,
             backing_fails: false,
+            backing_rests: false,
             errors_expected: false,
             unreadable: None,
+            refused: None,
+            whole_segments_max: 0,
         };
         world.recover();
         world
@@ -310,12 +327,23 @@ impl World {
     /// One poll, then one completion at random; the clock moves if nothing else does.
     fn step(&mut self) {
         self.poll();
-        if self.ios.is_empty() {
+        let ending = |(_, (_, role, _)): &(usize, &(IoId, Role, DeviceOp))| {
+            !self.backing_rests || *role != Role::Backing
+        };
+        let ending: Vec<usize> = self.ios.iter().enumerate().filter(ending).map(|(at, _)| at).collect();
+        if ending.is_empty() {
             self.now = self.engine.next_wake().map_or(self.now.plus_ms(1), |t| t.max(self.now.plus_ms(1)));
             return;
         }
-        let at = self.random(self.ios.len() as u64) as usize;
-        self.end(at);
+        let at = self.random(ending.len() as u64) as usize;
+        self.end(ending[at]);
+    }
+
+    /// Zeroes a segment of the log but for its last bytes.
+    pub fn forget_segment(&mut self, index: u32, but_for: usize) {
+        let layout = self.params.layout;
+        let (start, bytes) = (layout.segment_offset(index) as usize, layout.segment_bytes as usize);
+        self.cache[start..start + bytes - but_for].fill(0);
     }
 
     fn poll(&mut self) {
@@ -330,12 +358,19 @@ impl World {
                     self.commands.insert(id.0, result);
                 }
                 Effect::Recovered(result) => {
-                    result.unwrap();
+                    assert!(result.is_ok() || self.errors_expected, "{result:?}");
+                    self.refused = result.err().map(|e| e.to_string());
                     self.recovered = true;
                 }
                 Effect::Marked { .. } | Effect::CommonDone { .. } => panic!("no points are declared here"),
                 Effect::RetireLog { .. } => panic!("nothing fails here"),
             }
+        }
+        let whole = self.params.layout.segment_bytes as usize;
+        let is_whole = |op: &DeviceOp| matches!(op, DeviceOp::Read { len, .. } if *len == whole);
+        let reads = self.ios.iter().filter(|(_, role, op)| *role == Role::Cache && is_whole(op)).count();
+        if !self.recovered {
+            self.whole_segments_max = self.whole_segments_max.max(reads);
         }
     }
 
@@ -356,7 +391,8 @@ impl World {
     fn perform(&mut self, role: Role, op: &DeviceOp) -> Option<Buf> {
         let device = match role {
             Role::Cache => &mut self.cache,
-            Role::Backing | Role::Journal => &mut self.backing,
+            Role::Backing => &mut self.backing,
+            Role::Journal => &mut self.journal,
         };
         match op {
             DeviceOp::Read { offset, len } => Some(Buf::copy_of(&device[*offset as usize..][..*len])),

@@ -110,6 +110,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::JournalHeadVolatile
         | M::JournalTakesCurrent
         | M::JournalFlushesBacking
+        | M::JournalReplacesEarly
         | M::JournalForgetsToRenounce
         | M::OrderForgetsToRenounce
         | M::JournalCutsRecords => (CONSISTENT, 1000),
