@@ -2,15 +2,24 @@
 
 use forebay_policy::{Order, Settings, WritePolicy};
 
+use crate::run::BACKING;
+
 /// A way to set a volume up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contender {
     /// Name in figures.
     pub(crate) name: String,
     pub(crate) settings: Settings,
+    /// The emulated device that has the journal on the backing's side.
+    pub(crate) journal: &'static str,
 }
 
 impl Contender {
+    /// With a journal on an export of its own of a store that is like the backing.
+    pub(crate) fn new(name: impl Into<String>, settings: Settings) -> Self {
+        Self { name: name.into(), settings, journal: BACKING }
+    }
+
     /// Names and values of the flags of `forebay serve`.
     pub(crate) fn flags(&self) -> Vec<(String, String)> {
         let settings = &self.settings;
@@ -26,6 +35,9 @@ impl Contender {
 /// The one that the others are compared with.
 pub(crate) const BASE: &str = "write_through";
 
+/// `journaled` with the paper's journal, in the store's NVRAM: the blocks of a group are written to it in no time.
+const NVRAM: (&str, &str) = ("journaled_nvram", "nvdram");
+
 /// The group in percent of the working set: 400 MB for 2 GB in the paper.
 const GROUP_PERCENT: u64 = 20;
 
@@ -34,23 +46,25 @@ pub(crate) fn journaled(working_set: u64, percent: u64) -> Contender {
     let (least, most) = Settings::GROUP_BYTES;
     let group_bytes = (working_set * percent / 100).clamp(least, most);
     let settings = Settings { write_policy: WritePolicy::Journaled, group_bytes, ..Settings::default() };
-    Contender { name: WritePolicy::Journaled.as_str().to_owned(), settings }
+    Contender::new(WritePolicy::Journaled.as_str(), settings)
 }
 
-/// Every write policy, in the order of the documentation, the base first; `ordered` in both orders.
+/// Every write policy, in the order of the documentation, the base first; `ordered` in both orders, `journaled` with both journals.
 pub(crate) fn contenders(working_set: u64) -> Vec<Contender> {
     let mut contenders = Vec::new();
     for policy in WritePolicy::ALL {
         if *policy == WritePolicy::Journaled {
-            contenders.push(journaled(working_set, GROUP_PERCENT));
+            let contender = journaled(working_set, GROUP_PERCENT);
+            contenders.push(contender.clone());
+            contenders.push(Contender { name: NVRAM.0.to_owned(), journal: NVRAM.1, ..contender });
             continue;
         }
         let settings = Settings { write_policy: *policy, ..Settings::default() };
         let name = policy.as_str().replace('-', "_");
-        contenders.push(Contender { name: name.clone(), settings });
+        contenders.push(Contender::new(name.clone(), settings));
         if *policy == WritePolicy::Ordered {
             let settings = Settings { order: Order::Barrier, ..settings };
-            contenders.push(Contender { name: format!("{name}_barrier"), settings });
+            contenders.push(Contender::new(format!("{name}_barrier"), settings));
         }
     }
     contenders
@@ -64,7 +78,7 @@ mod tests {
     fn the_base_comes_first_and_names_are_fit_for_figures() {
         let names: Vec<String> = contenders(1 << 30).into_iter().map(|c| c.name).collect();
         assert_eq!(names[0], BASE);
-        assert!(names.iter().any(|n| n == "ordered_barrier"));
+        assert!(["ordered_barrier", "journaled_nvram"].iter().all(|n| names.iter().any(|name| name == n)));
         assert!(names.iter().all(|n| n.chars().all(|c| c.is_ascii_lowercase() || c == '_')), "{names:?}");
     }
 }

@@ -30,7 +30,7 @@ fn grouped(percent: u64) -> String {
 const POSTGRESQL: &str = "tpcc_postgresql";
 
 /// Every load's name.
-fn loads() -> impl Iterator<Item = &'static str> {
+pub fn loads() -> impl Iterator<Item = &'static str> {
     Kind::ALL.into_iter().map(Kind::name).chain([POSTGRESQL])
 }
 
@@ -139,10 +139,14 @@ fn postgresql(options: &Options) -> Result<Option<PostgreSql>, BenchError> {
 /// # Errors
 /// [`BenchError`].
 pub fn policies(options: &Options) -> Result<Report, BenchError> {
-    let plan = Plan::new(options.quick);
+    let mut plan = Plan::new(options.quick);
+    plan.rounds = options.rounds.unwrap_or(plan.rounds);
+    let wanted = |load: &str| options.loads.is_empty() || options.loads.iter().any(|name| name == load);
     let mut results = Results(BTreeMap::new());
     let contenders = contenders(plan.scale.working_set);
-    if let Some(database) = postgresql(options)? {
+    if wanted(POSTGRESQL)
+        && let Some(database) = postgresql(options)?
+    {
         for contender in &contenders {
             let outcome =
                 database.measure(&options.forebay, contender, plan.scale.warm, 2 * plan.scale.time)?;
@@ -150,18 +154,18 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
         }
     }
     let mut measure = |kind: Kind, percent: u64, contender: &Contender| {
-        let outcome = run(&options.scratch, kind, contender.settings, plan.cache_bytes(percent), plan.scale)?;
+        let outcome = run(&options.scratch, kind, contender, plan.cache_bytes(percent), plan.scale)?;
         results.add(kind.name(), percent, contender, outcome);
         Ok::<(), BenchError>(())
     };
     for _ in 0..plan.rounds {
-        for kind in Kind::ALL {
+        for kind in Kind::ALL.into_iter().filter(|kind| wanted(kind.name())) {
             contenders.iter().try_for_each(|c| measure(kind, CACHE_PERCENT, c))?;
         }
-        for percent in plan.cache_percents {
+        for percent in plan.cache_percents.iter().filter(|_| wanted(SIZED.name())) {
             contenders.iter().try_for_each(|c| measure(SIZED, *percent, c))?;
         }
-        for percent in plan.group_percents {
+        for percent in plan.group_percents.iter().filter(|_| wanted(GROUPED.name())) {
             let contender = journaled(plan.scale.working_set, *percent);
             measure(GROUPED, CACHE_PERCENT, &Contender { name: grouped(*percent), ..contender })?;
         }

@@ -171,7 +171,7 @@ impl PostgreSql {
         time: Duration,
     ) -> Result<Outcome, BenchError> {
         let mut flags = contender.flags();
-        flags.push(("journal".to_owned(), journal_spec(&self.dir.join(BACKING))?.to_string()));
+        flags.push(("journal".to_owned(), journal_spec(contender, &self.dir.join(BACKING))?.to_string()));
         let (cache, backing) = (Emulated::new(CACHE), Emulated::new(ROUGH_BACKING));
         let site = Site { cache: Some((cache, ROUGH_CACHE_BYTES)), backing, flags };
         let running = self.serve(forebay, &site)?;

@@ -1,5 +1,6 @@
 //! One load on one volume, for a while.
 
+use std::fs::File;
 use std::path::Path;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use forebay_device::DeviceSpec;
 use forebay_host::{FormatOptions, JournalChoice, Volume, VolumeConfig, format};
-use forebay_policy::Settings;
 
 use crate::BenchError;
+use crate::contender::Contender;
 use crate::dice::Dice;
 use crate::file_system::FileSystem;
 use crate::loads::Kind;
@@ -60,9 +61,9 @@ pub(crate) struct Staleness {
     pub(crate) bytes_max: f64,
 }
 
-/// A file for the journal on the backing's side: an export of its own of a store that is like the backing.
-pub(crate) fn journal_spec(backing: &Path) -> Result<DeviceSpec, BenchError> {
-    Emulated::new(BACKING).at(&backing.with_extension("log"))
+/// A file for the contender's journal on the backing's side.
+pub(crate) fn journal_spec(contender: &Contender, backing: &Path) -> Result<DeviceSpec, BenchError> {
+    Emulated::new(contender.journal).at(&backing.with_extension("log"))
 }
 
 fn forebay(error: impl std::fmt::Display) -> BenchError {
@@ -70,7 +71,12 @@ fn forebay(error: impl std::fmt::Display) -> BenchError {
 }
 
 /// A fresh volume of its own in `dir`.
-fn open(dir: &Path, volume_bytes: u64, cache_bytes: u64, settings: Settings) -> Result<Volume, BenchError> {
+fn open(
+    dir: &Path,
+    volume_bytes: u64,
+    cache_bytes: u64,
+    contender: &Contender,
+) -> Result<Volume, BenchError> {
     let (cache, backing) = (dir.join("cache"), dir.join("backing"));
     for entry in
         std::fs::read_dir(dir).map_err(|e| BenchError::system("look into the scratch directory", e))?
@@ -101,8 +107,13 @@ fn open(dir: &Path, volume_bytes: u64, cache_bytes: u64, settings: Settings) -> 
         Some(Emulated::new(CACHE).at(&cache)?),
         Emulated::new(BACKING).at(&backing)?,
     );
-    config.settings = settings;
-    config.journal = JournalChoice::At(journal_spec(&backing)?);
+    // Twice the cache, so that the log is full before the ring is.
+    let ring = backing.with_extension("log");
+    File::create(&ring)
+        .and_then(|file| file.set_len(2 * cache_bytes))
+        .map_err(|e| BenchError::system(format!("make {}", ring.display()), e))?;
+    config.settings = contender.settings;
+    config.journal = JournalChoice::At(journal_spec(contender, &backing)?);
     Volume::open(config).map_err(forebay)
 }
 
@@ -110,12 +121,12 @@ fn open(dir: &Path, volume_bytes: u64, cache_bytes: u64, settings: Settings) -> 
 pub(crate) fn run(
     dir: &Path,
     kind: Kind,
-    settings: Settings,
+    contender: &Contender,
     cache_bytes: u64,
     scale: Scale,
 ) -> Result<Outcome, BenchError> {
     let geometry = kind.geometry(scale.working_set, (scale.time / 4).max(Duration::from_millis(100)));
-    let volume = open(dir, geometry.blocks() * BLOCK_BYTES, cache_bytes, settings)?;
+    let volume = open(dir, geometry.blocks() * BLOCK_BYTES, cache_bytes, contender)?;
     let handle = volume.handle();
     let fs = FileSystem::new(Store::new(Arc::new(handle.clone())), geometry);
     let load = kind.load(&geometry);

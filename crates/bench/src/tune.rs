@@ -9,6 +9,7 @@ use std::time::Duration;
 use forebay_policy::{Order, Settings, WritePolicy};
 
 use crate::BenchError;
+use crate::contender::Contender;
 use crate::function::Function;
 use crate::loads::Kind;
 use crate::plot::Plot;
@@ -188,7 +189,7 @@ pub fn measure_load(
 
 fn one(scratch: &Path, kind: Kind, knob: Knob, w: f64, scale: Scale) -> Result<Outcome, BenchError> {
     let (settings, cache_bytes) = knob.volume(w, scale.working_set);
-    run(scratch, kind, settings, cache_bytes, scale)
+    run(scratch, kind, &Contender::new(kind.name(), settings), cache_bytes, scale)
 }
 
 /// Sums up the staleness that was seen while throughput was measured.

@@ -44,6 +44,10 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
 
+    /// Loads under which the write policies are compared, as `fileserver` or `tpcc_postgresql` [default: all of them]
+    #[arg(long, value_name = "LOAD", value_delimiter = ',', value_parser = load)]
+    loads: Vec<String>,
+
     /// Admission policies to compare in the admission benchmarks, `none` for no cache [default: all of them]
     #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = policy)]
     policies: Vec<OrNone>,
@@ -83,6 +87,15 @@ fn policy(text: &str) -> Result<OrNone, String> {
     }
 }
 
+fn load(text: &str) -> Result<String, String> {
+    match forebay_bench::loads().any(|load| load == text) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err(format!("no such load; there are {}", forebay_bench::loads().collect::<Vec<_>>().join(", ")))
+        }
+    }
+}
+
 fn model(text: &str) -> Result<String, String> {
     forebay_bench::check_model(text).map(|()| text.to_owned()).map_err(|e| e.to_string())
 }
@@ -108,6 +121,7 @@ pub fn run(args: Args) -> Outcome {
         quick: args.quick,
         rounds: args.rounds,
         seconds: args.seconds,
+        loads: args.loads,
         contest: Contest {
             policies: args.policies,
             caches: args.caches,
