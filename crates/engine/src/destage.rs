@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
+use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Seq};
 use forebay_format::journal::GroupEntry;
 use forebay_policy::{EDGE_PERCENT, List, Pressure, WritePolicy};
 
@@ -465,27 +465,38 @@ impl Engine {
 
     /// The run is on the backing, durably.
     fn destage_clean(&mut self, range: BlockRange, members: Vec<Member>) {
-        self.destage.cleaned += members.len() as u64;
         for (block, Member { slot, seq, void, .. }) in range.iter().zip(members) {
-            if void {
-                self.segments.unpin(slot.segment());
-                continue;
-            }
-            self.command_paid(block, seq, slot);
-            if self.segments.holds(slot) {
-                self.segments.became_clean(slot);
-                self.order_destaged(slot);
-            }
-            let current = self.index.get(block, &self.segments);
-            let newer = current.filter(|_| self.mutant(Mutation::CleansNewerVersion));
-            if let Some(clean) = newer.or(current.filter(|c| *c == slot)) {
-                self.segments.became_clean(clean);
-                self.destage_readable(block);
-                self.track(clean);
+            if !void {
+                self.destage_ends(block, slot, seq);
             }
             self.segments.unpin(slot.segment());
         }
         self.destage.barren = false;
+    }
+
+    /// The backing has this version of the block, durably.
+    fn destage_ends(&mut self, block: BlockNo, slot: SlotRef, seq: Seq) {
+        self.destage.cleaned += 1;
+        self.command_paid(block, seq, slot);
+        if self.segments.holds(slot) {
+            self.segments.became_clean(slot);
+            self.order_destaged(slot);
+        }
+        let current = self.index.get(block, &self.segments);
+        let newer = current.filter(|_| self.mutant(Mutation::CleansNewerVersion));
+        if let Some(clean) = newer.or(current.filter(|c| *c == slot)) {
+            self.segments.became_clean(clean);
+            self.destage_readable(block);
+            self.track(clean);
+        }
+    }
+
+    /// The backing has the version without having been asked for it from the log: a write that was reissued has landed.
+    pub(crate) fn destage_landed(&mut self, slot: SlotRef, seq: Seq) {
+        let holds = self.segments.holds(slot) && self.segments.slot(slot).has(DIRTY);
+        if holds && self.segments.seq(slot) == seq {
+            self.destage_ends(self.segments.slot(slot).block(), slot, seq);
+        }
     }
 
     /// A clean slot comes under the care of replacement.

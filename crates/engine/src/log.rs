@@ -751,6 +751,9 @@ impl Engine {
                 if !self.mutant(Mutation::IndexesAtSubmission) {
                     self.piece_written(&piece);
                 }
+                if let (AppendOwner::Part(key), Some(slots)) = (piece.owner, piece.slots) {
+                    self.landing_is_logged(key, batch.seq, slots);
+                }
                 if piece.durable && batch.seq > self.log.durable_upto {
                     self.log_want_durable(batch.seq);
                     self.log.waiting_durable.push_back((batch.seq, piece.owner));

@@ -193,6 +193,8 @@ mutations! {
     ReissueSkipsLog,
     /// A reissued bypass forgets what it depends on.
     ReissueForgetsDependence,
+    /// A reissued write that lands makes clean whatever version of its blocks is current.
+    LandingCleansNewer,
 
     // The backing's queue.
 

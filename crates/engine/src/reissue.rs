@@ -9,8 +9,9 @@
 //! ```
 //!
 //! Never two backing writes of one block in flight (hazard 4): what lands holds its blocks on the backing until it has,
-//! so a destage of the version in the log, or a newer bypass, waits for it and is not overwritten by it. The log's
-//! version is dirty whatever became of the landing write.
+//! so a destage of the version in the log, or a newer bypass, waits for it and is not overwritten by it. What lands durably
+//! after the log has it need not be destaged again: that version is clean, if no policy keeps an order. Otherwise the log's version is
+//! dirty whatever became of the landing write.
 
 use forebay_block::{BLOCK_BYTES, DeviceResult, Seq};
 use forebay_policy::{AdmissionReason, WritePolicy};
@@ -19,6 +20,16 @@ use crate::engine::Engine;
 use crate::locks::{BlockRange, Hold};
 use crate::mutation::Mutation;
 use crate::requests::{PartKey, PartState, Path, Payload, ZERO_BLOCKS_LOGGED_MAX};
+use crate::segments::SlotRef;
+
+/// The backing write of a part that goes to the log.
+pub(crate) struct Landing {
+    range: BlockRange,
+    /// It is durable when it ends.
+    durable: bool,
+    /// Versions that the log has of it, with their records.
+    logged: Vec<(SlotRef, Seq)>,
+}
 
 /// Most writes that may land at a time; further bypasses are not reissued (P7).
 const LANDINGS_MAX: usize = 256;
@@ -39,7 +50,9 @@ impl Engine {
         self.backing_promote(&keys);
         let wanted = self.settings.admission.reissues()
             && self.settings.write_policy != WritePolicy::WriteThrough
-            && !self.failure.latched();
+            && !self.failure.latched()
+            // Room that has to be made at the backing first is not made up for by what it spares there.
+            && !self.backing.log_fills;
         for key in keys.into_iter().filter(|_| wanted) {
             if !self.log_has_room() {
                 break;
@@ -79,7 +92,9 @@ impl Engine {
             PartState::BypassWriting if self.requests.landings.len() < LANDINGS_MAX => {
                 part.path = Path::Log;
                 let (range, hold) = (part.range, part.hold);
+                let durable = part.durable && matches!(part.payload, Payload::Data { .. });
                 self.land_apart(key, range, hold);
+                self.requests.landings.insert(key, Landing { range, durable, logged: Vec::new() });
                 if self.mutant(Mutation::ReissueSkipsLog) {
                     self.part_finish(key, None);
                 } else {
@@ -102,12 +117,18 @@ impl Engine {
         if let Some(part) = self.requests.parts.get_mut(&key) {
             part.hold = Hold::LogWrite;
         }
-        self.requests.landings.insert(key, range);
+    }
+
+    /// The log has a piece of the part, in these slots of a record.
+    pub(crate) fn landing_is_logged(&mut self, key: PartKey, seq: Seq, (first, count): (SlotRef, u32)) {
+        if let Some(landing) = self.requests.landings.get_mut(&key) {
+            landing.logged.extend((0..count).map(|n| (SlotRef(first.0 + n), seq)));
+        }
     }
 
     /// The backing write of a reissued part has ended; false if the write is none of these.
     pub(crate) fn landed(&mut self, key: PartKey, result: &DeviceResult) -> bool {
-        let Some(range) = self.requests.landings.remove(&key) else {
+        let Some(Landing { range, durable, logged }) = self.requests.landings.remove(&key) else {
             return false;
         };
         self.figures.backing_errors += u64::from(result.is_err());
@@ -116,6 +137,13 @@ impl Engine {
         self.destage_void(range);
         if !self.mutant(Mutation::ReissueUnlocksBacking) {
             self.release(range, Hold::Backing);
+        }
+        if result.is_ok() && durable && !self.order.keeps_versions() {
+            let logged = match self.mutant(Mutation::LandingCleansNewer) {
+                true => self.current_in(range).map(|slot| (slot, self.segments.seq(slot))).collect(),
+                false => logged,
+            };
+            logged.into_iter().for_each(|(slot, seq)| self.destage_landed(slot, seq));
         }
         self.part_landed(key);
         true

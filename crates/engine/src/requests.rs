@@ -27,6 +27,7 @@ use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner};
 use crate::mutation::Mutation;
 use crate::points::Point;
+use crate::reissue::Landing;
 use crate::tables::Table;
 
 /// Names a part; grows with arrival, so that the order of keys is the order of arrival.
@@ -146,7 +147,7 @@ pub(crate) struct Requests {
     waiting: VecDeque<PartKey>,
     /// Backing writes of parts that were reissued to the log while these were in flight; their blocks are held on the
     /// backing.
-    pub(crate) landings: BTreeMap<PartKey, BlockRange>,
+    pub(crate) landings: BTreeMap<PartKey, Landing>,
     /// Locks were released, or the failure moved on: waiting parts may start.
     pub(crate) retry: bool,
     /// A bypass waits until the log has room for its supersede record, or it needs none any more.

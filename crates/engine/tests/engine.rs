@@ -96,6 +96,48 @@ fn a_reissued_write_that_waits_for_the_backing_never_goes_there() {
     w.assert_backing_complete();
 }
 
+/// What was on its way to the backing when it was reissued is there when that has ended.
+#[test]
+fn a_reissued_write_that_has_landed_is_not_destaged_again() {
+    let (mut w, writes) = uncritical_writes(Admission::CpPiIoi);
+    w.promote(0, 4096);
+    while w.waiting() == 4 {
+        assert!(!w.writes_to_cache().is_empty());
+        w.end_at_cache();
+        w.at_backing();
+    }
+    w.run_until_answered(writes[0]).unwrap();
+    assert_eq!(w.status().dirty_bytes, 4096, "the log has it, and nothing has landed");
+    w.end_at_backing();
+    assert_eq!(w.status().dirty_bytes, 0);
+    for id in &writes[1..] {
+        w.run_until_answered(*id).unwrap();
+    }
+    w.command(Command::Destage).unwrap();
+    w.assert_backing_complete();
+    assert_eq!(w.status().bytes_to_backing, 4 * 4096);
+}
+
+/// Of what would fill it up the log takes no more than half.
+#[test]
+fn nothing_is_reissued_to_a_log_that_fills() {
+    let mut w = World::new(2, Settings { admission: Admission::CpPiIoi, ..settings() }, 1024, 16);
+    w.backing_rests = true;
+    let writes: Vec<u64> = (0..400).map(|n| w.write(n * 8192, 4096)).collect();
+    for n in 0..400 {
+        w.promote(n * 8192, 4096);
+        w.run(8);
+    }
+    let admitted = w.status().writes_admitted;
+    assert!((100..280).contains(&admitted), "{admitted} of 400 in a log of 16 segments of 28 blocks");
+    w.backing_rests = false;
+    for id in writes {
+        w.run_until_answered(id).unwrap();
+    }
+    w.command(Command::Destage).unwrap();
+    w.assert_backing_complete();
+}
+
 /// Who flushes waits for what is awaited, and not for what the backing keeps of writes that nobody waits for.
 #[test]
 fn a_flush_does_not_wait_for_the_backing_because_of_writes_that_nobody_waits_for() {
