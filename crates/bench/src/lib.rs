@@ -54,7 +54,7 @@ pub struct Options {
     pub rounds: Option<u32>,
     /// Seconds that each measurement of an application takes, instead of the benchmark's own.
     pub seconds: Option<u64>,
-    /// Loads under which the write policies are compared, of [`loads`]; empty: all.
+    /// Loads under which the write policies are compared, of [`loads()`]; empty: all.
     pub loads: Vec<String>,
     /// What campaigns of admission compare, and on what.
     pub contest: Contest,
