@@ -292,8 +292,11 @@ impl Engine {
             if self.index.get(block, &self.segments) != Some(slot) {
                 // Overwritten meanwhile; nobody will ever see it.
                 if self.segments.holds(slot) && self.segments.slot(slot).has(DIRTY) {
+                    let void = self.order_is_replayed() && self.journal_replaces(block, slot);
                     self.segments.became_clean(slot);
-                    self.order_catch_up();
+                    if !void {
+                        self.order_catch_up();
+                    }
                 }
             } else {
                 self.segments.mark(slot, UNREADABLE, true);
@@ -427,7 +430,13 @@ impl Engine {
     fn destage_flush_if_due(&mut self, allowed: usize) {
         let d = &self.destage;
         let quiet = d.runs.is_empty() && (d.plan.is_empty() || allowed == 0 || d.paused_until.is_some());
-        let most = if self.room_is_awaited() { FLUSH_AFTER_BLOCKS_HURRIED } else { FLUSH_AFTER_BLOCKS };
+        // Sets that slide have no end at which it would be quiet.
+        let awaited = self.order.bypass_waits() || self.order.is_leaving() || self.commands.destaging();
+        let most = match self.room_is_awaited() {
+            _ if awaited && self.order.keeps_versions() => FLUSH_AFTER_BLOCKS_LEAST,
+            true => FLUSH_AFTER_BLOCKS_HURRIED,
+            false => FLUSH_AFTER_BLOCKS,
+        };
         let blocks = self.segments.count() * (self.layout.segment_bytes as usize / BLOCK_BYTES as usize);
         let enough = most.min((blocks / 8).max(FLUSH_AFTER_BLOCKS_LEAST));
         let due = !d.written.is_empty() && (d.written_blocks >= enough || quiet);
@@ -519,7 +528,14 @@ impl Engine {
     /// A group is committed that has these blocks anew: what was planned of them is not worth writing any more.
     pub(crate) fn destage_replaced(&mut self, by: &[GroupEntry]) {
         let replaced = |block: &BlockNo| by.binary_search_by_key(block, |entry| entry.block).is_ok();
-        self.destage.plan.retain(|(block, _)| !replaced(block));
+        let commands = &self.commands;
+        self.destage.plan.retain(|(block, _)| !replaced(block) || commands.owes(*block));
+    }
+
+    /// A committed group has a newer version of the block than this one, and nobody waits for the block to be on the backing: with a
+    /// block that is written all the time a command would wait for good (P7).
+    pub(crate) fn destage_may_skip(&self, block: BlockNo, slot: SlotRef) -> bool {
+        self.journal_replaces(block, slot) && !self.commands.owes(block)
     }
 
     /// Something has changed that destaging may want to know.

@@ -136,7 +136,7 @@ impl Engine {
             drops: Drops::new(params.clean_stop),
             destage: Destage::default(),
             gathers: Gathers::default(),
-            order: Order::new(&params.settings, params.journal.is_some()),
+            order: Order::new(&params.settings, params.journal.is_some(), params.journal_left),
             journal: Journal::new(params.journal, params.prepared),
             points: Points::default(),
             common: CommonPoints::default(),

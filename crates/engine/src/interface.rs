@@ -71,6 +71,9 @@ pub struct Params {
     pub journal: Option<Head>,
     /// The group that this head says is prepared and not committed.
     pub prepared: Option<Group>,
+    /// The last run had a journal that this one has not: groups may be left in it, and what the log says of the order that the
+    /// backing was kept in holds only with them.
+    pub journal_left: bool,
 }
 
 /// What the world tells the engine.

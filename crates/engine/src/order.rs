@@ -72,14 +72,16 @@ pub(crate) struct Order {
     barrier: Seq,
     /// When the flush that the catch-up waits for is tried again.
     flush_again: Option<Nanos>,
+    /// Groups of the last run may be left in a journal that this one has not.
+    journal_left: bool,
     /// Bypasses wait for their turn, the first of them until records up to this one are on the backing.
     bypass_waits: Option<Seq>,
 }
 
 impl Order {
-    pub(crate) fn new(settings: &Settings, journal: bool) -> Self {
+    pub(crate) fn new(settings: &Settings, journal: bool, journal_left: bool) -> Self {
         let (active, journaled, by) = Self::wanted(settings, journal);
-        Self { active, journaled, by, ..Self::default() }
+        Self { active, journaled, by, journal_left, ..Self::default() }
     }
 
     /// Whether the policy keeps an order, whether by groups, and which. Without a journal `journaled` is as good as
@@ -160,7 +162,7 @@ impl Engine {
             }
             _ => progress,
         };
-        let told = self.journal.says_consistent() || !self.journal.exists();
+        let told = self.journal.says_consistent() || !self.journal.exists() && !self.order.journal_left;
         let kept = if told { kept } else { Consistent::No };
         self.order.progress = progress;
         self.journal_begin(progress);

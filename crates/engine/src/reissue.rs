@@ -48,11 +48,12 @@ impl Engine {
         let bypasses = self.requests.parts.iter().filter(|(_, p)| p.path == Path::Bypass && touched(p.range));
         let keys: Vec<PartKey> = bypasses.map(|(key, _)| *key).collect();
         self.backing_promote(&keys);
-        let wanted = self.settings.admission.reissues()
+        let wanted = !keys.is_empty()
+            && self.settings.admission.reissues()
             && self.settings.write_policy != WritePolicy::WriteThrough
             && !self.failure.latched()
             // Room that has to be made at the backing first is not made up for by what it spares there.
-            && !self.backing.log_fills;
+            && !self.destage_pressure().is_half_full();
         for key in keys.into_iter().filter(|_| wanted) {
             if !self.log_has_room() {
                 break;

@@ -65,6 +65,11 @@ impl Commands {
         !self.destages.is_empty() || self.stop.as_ref().is_some_and(|s| s.phase == Phase::Destaging)
     }
 
+    /// A command waits for this block, which has been written again since it came.
+    pub(crate) fn owes(&self, block: BlockNo) -> bool {
+        self.owed.contains_key(&block)
+    }
+
     /// Nothing new is to be started: what is in flight comes to its end.
     pub(crate) fn settling(&self) -> bool {
         self.stop

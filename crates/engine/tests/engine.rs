@@ -203,6 +203,56 @@ fn what_a_committed_group_has_anew_is_not_written_in_place() {
     assert!(status.bytes_to_backing < 400 * 4096);
 }
 
+/// A block that a client writes again and again is in no danger, but who has asked for everything to be destaged waits for it.
+#[test]
+fn a_block_that_is_always_replaced_is_destaged_for_a_command() {
+    let settings = Settings { write_policy: WritePolicy::Journaled, group_bytes: 1 << 20, ..settings() };
+    let mut w = World::new(2, settings, 4096, 200);
+    w.run(1000);
+    w.backing_rests = true;
+    // It comes last in every run through the volume, and others come faster than the backing takes them.
+    let hot = 4090 * 4096;
+    for n in 0..100 {
+        w.write(n * 8192, 4096);
+    }
+    w.write(hot, 4096);
+    w.run(1000);
+    w.begin(Command::Destage);
+    for n in 0..300 {
+        w.write(hot, 4096);
+        w.write((100 + 2 * n) * 8192, 4096);
+        w.write((101 + 2 * n) * 8192, 4096);
+        w.run(100);
+        if w.at_backing().contains(&hot) {
+            return;
+        }
+        w.end_at_backing();
+    }
+    panic!("the backing never gets it: {:?}", w.status());
+}
+
+/// Without the journal of the last run the backing may lack what its groups stand for.
+#[test]
+fn a_run_without_the_journal_of_the_last_does_not_call_the_backing_consistent() {
+    for left in [false, true] {
+        let settings = Settings { write_policy: WritePolicy::Journaled, group_bytes: 1 << 20, ..settings() };
+        let mut w = World::new(2, settings, 1024, 40);
+        w.run(1000);
+        w.backing_rests = true;
+        for n in 0..100 {
+            let id = w.write(n * 8192, 4096);
+            w.run_until_answered(id).unwrap();
+        }
+        w.restart_without_journal(WritePolicy::Ordered, left);
+        assert!(w.status().dirty_bytes > 0);
+        assert_eq!(w.status().backing_consistent, !left);
+        w.backing_rests = false;
+        w.command(Command::Destage).unwrap();
+        w.run(1000);
+        assert!(w.status().backing_consistent);
+    }
+}
+
 #[test]
 fn damage_after_a_clean_stop_is_an_error_and_no_older_version() {
     for seed in 0..16 {

@@ -100,7 +100,7 @@ pub struct Head {
     pub tail: u64,
     /// Position behind the last committed group.
     pub head: u64,
-    /// What the backing is as of without the groups in the ring.
+    /// Moment of the last group that was left behind: each of its blocks is in place, or in a group of the ring.
     pub applied: Moment,
     /// What it is as of with them.
     pub committed: Moment,

@@ -226,6 +226,7 @@ pub(crate) fn cache_content(
         clean_stop: superblock.clean_stop,
         journal: None,
         prepared: None,
+        journal_left: false,
     });
     loop {
         let mut effects = Vec::new();

@@ -42,6 +42,8 @@ pub(crate) struct Pair {
     pub(crate) head: Option<Head>,
     /// The group that is prepared according to it.
     pub(crate) prepared: Option<Group>,
+    /// The last run had a journal, and this one has none.
+    pub(crate) journal_left: bool,
     /// The consistency group that this run is a member of: its names, and which of the members this is.
     pub(crate) member: Option<(String, u32)>,
     choice: JournalChoice,
@@ -79,7 +81,20 @@ impl Pair {
         let names = (places.cache.to_string(), places.backing.to_string());
         let identities = Identities { superblock, label };
         let (journal, head, prepared, member, choice) = (None, None, None, None, places.journal.clone());
-        let pair = Self { cache, backing, identities, journal, head, prepared, member, choice, place, names };
+        let journal_left = false;
+        let pair = Self {
+            cache,
+            backing,
+            identities,
+            journal,
+            head,
+            prepared,
+            journal_left,
+            member,
+            choice,
+            place,
+            names,
+        };
         pair.check_fingerprint(places)?;
         let (found_bytes, wanted_bytes) =
             (pair.backing.info().size_bytes, pair.identities.superblock.volume_bytes);
@@ -164,6 +179,8 @@ impl Pair {
         if begun.is_err() && journal_is_wanted || self.choice != JournalChoice::Auto {
             begun?;
         }
+        let had_one = self.identities.label.as_ref().is_some_and(|label| label.journal_run > 0);
+        self.journal_left = had_one && self.journal.is_none();
         let clean_stop = self.identities.superblock.clean_stop;
         let starter = Starter {
             host_id: host_id(),

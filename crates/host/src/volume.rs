@@ -215,6 +215,7 @@ fn start_cached(
         clean_stop,
         journal: pair.head.take(),
         prepared: pair.prepared.take(),
+        journal_left: pair.journal_left,
     });
     let shared = Shared::new(
         info(config.name, superblock.volume_bytes),

@@ -48,6 +48,11 @@ impl Pressure {
         self.runs() > DESTAGE_RUNS_LEAST
     }
 
+    /// Whether more than half of the log is what the backing lacks, whoever waits.
+    pub fn is_half_full(&self) -> bool {
+        self.runs_by_fill() > DESTAGE_RUNS_LEAST
+    }
+
     /// How many runs may be on their way to the backing at once; 0 for none.
     ///
     /// Half full is where destaging starts: the lower half of the log coalesces overwrites, the upper half takes
@@ -107,6 +112,8 @@ mod tests {
             ..Pressure::default()
         };
         assert_eq!(at(90).runs(), 0);
+        let urgent = Pressure { urgent: true, ..at(90) };
+        assert!(urgent.log_fills() && !urgent.is_half_full() && at(30).is_half_full());
         let clean_but_for = |blocks_dirty| Pressure { blocks_dirty, ..at(0) };
         assert_eq!(
             clean_but_for(2000).runs(),

@@ -123,6 +123,7 @@ pub fn replay(traces: &[Trace], setup: &Setup) -> Result<Outcome, ReplayError> {
         clean_stop: false,
         journal: (setup.settings.write_policy == WritePolicy::Journaled).then_some(head),
         prepared: None,
+        journal_left: false,
     };
     let device = |name, model: &Model, bytes, keep| {
         Device::new(model, bytes, keep).map_err(|e| ReplayError::Model(name, e))

@@ -76,7 +76,7 @@ impl Engine {
     }
 
     /// What a committed group covers, its replay repeats.
-    fn order_is_replayed(&self) -> bool {
+    pub(crate) fn order_is_replayed(&self) -> bool {
         self.order.journaled && self.order.catch_up.is_none()
     }
 
@@ -157,7 +157,7 @@ impl Engine {
             if !older.is_empty() {
                 self.order.voids.insert(*slot, std::mem::take(&mut older));
             }
-            if !newest || replayed && slides && self.journal_replaces(*block, *slot) {
+            if !newest || replayed && slides && self.destage_may_skip(*block, *slot) {
                 self.segments.became_clean(*slot);
             } else if wants_destage(self.segments.slot(*slot)) {
                 members.push_back((*block, *slot));

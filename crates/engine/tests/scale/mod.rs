@@ -22,6 +22,7 @@ impl Full {
             clean_stop: false,
             journal: None,
             prepared: None,
+            journal_left: false,
         };
         let mut full = Self { engine: Engine::new(params), cache, recovered: None };
         while full.recovered.is_none() {

@@ -74,6 +74,7 @@ impl World {
             clean_stop: false,
             journal: (ring > 0).then(|| Head::new([8; 16], layout.cache_id, volume_bytes, ring)),
             prepared: None,
+            journal_left: false,
         };
         let mut world = Self {
             engine: Engine::new(params.clone()),
@@ -135,6 +136,14 @@ impl World {
         self.params.clean_stop = clean;
         self.engine = Engine::new(self.params.clone());
         self.recover();
+    }
+
+    /// Kills the process and starts it without its journal, which the label knows to be `left` or not.
+    pub fn restart_without_journal(&mut self, write_policy: WritePolicy, left: bool) {
+        self.params.journal = None;
+        self.params.journal_left = left;
+        self.params.settings.write_policy = write_policy;
+        self.restart_unread(false);
     }
 
     /// Flips a bit in every sector of every segment, under the running engine.
@@ -257,10 +266,15 @@ impl World {
         (0..steps).for_each(|_| self.step());
     }
 
-    pub fn command(&mut self, command: Command) -> Result<(), IoError> {
+    /// Gives a command without waiting for its end.
+    pub fn begin(&mut self, command: Command) -> u64 {
         self.next_id += 1;
-        let id = self.next_id;
-        self.engine.handle(Event::Command { id: RequestId(id), command: command.clone() }, self.now);
+        self.engine.handle(Event::Command { id: RequestId(self.next_id), command }, self.now);
+        self.next_id
+    }
+
+    pub fn command(&mut self, command: Command) -> Result<(), IoError> {
+        let id = self.begin(command.clone());
         for _ in 0..1_000_000 {
             if let Some(answer) = self.commands.remove(&id) {
                 return answer;

@@ -265,6 +265,7 @@ impl World {
             clean_stop,
             journal: self.next_head.take(),
             prepared: self.next_prepared.take(),
+            journal_left: false,
         })
     }
 

@@ -59,6 +59,7 @@ impl Member {
             clean_stop: false,
             journal: Some(head),
             prepared: None,
+            journal_left: false,
         };
         let engine = match mutation {
             Some(mutation) => Engine::with_mutation(params, mutation),
