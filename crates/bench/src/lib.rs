@@ -33,7 +33,7 @@ pub use admission_postgresql::admission_postgresql;
 pub use admission_redis::admission_redis;
 pub use function::{BadFunction, FORMS, Function, number};
 pub use plot::Plot;
-pub use policies::{loads, policies};
+pub use policies::{contenders, loads, policies};
 pub use report::{Figures, Report, Table};
 pub use site::check_model;
 pub use volume::volume;
@@ -56,6 +56,8 @@ pub struct Options {
     pub seconds: Option<u64>,
     /// Loads under which the write policies are compared, of [`loads()`]; empty: all.
     pub loads: Vec<String>,
+    /// Write policies that are compared beside the base, of [`contenders()`]; empty: all.
+    pub contenders: Vec<String>,
     /// What campaigns of admission compare, and on what.
     pub contest: Contest,
     /// The `forebay` binary that is started as the daemon.

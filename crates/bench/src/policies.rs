@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_policy::WritePolicy;
 
-use crate::contender::{BASE, Contender, contenders, journaled};
+use crate::contender::{self, BASE, Contender, journaled};
 use crate::loads::Kind;
 use crate::plot::Plot;
 use crate::postgresql::{PostgreSql, ROUGH};
@@ -32,6 +32,11 @@ const POSTGRESQL: &str = "tpcc_postgresql";
 /// Every load's name.
 pub fn loads() -> impl Iterator<Item = &'static str> {
     Kind::ALL.into_iter().map(Kind::name).chain([POSTGRESQL])
+}
+
+/// Every contender's name.
+pub fn contenders() -> impl Iterator<Item = String> {
+    contender::contenders(0).into_iter().map(|c| c.name)
 }
 
 /// Sizes and times.
@@ -143,13 +148,16 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
     plan.rounds = options.rounds.unwrap_or(plan.rounds);
     let wanted = |load: &str| options.loads.is_empty() || options.loads.iter().any(|name| name == load);
     let mut results = Results(BTreeMap::new());
-    let contenders = contenders(plan.scale.working_set);
+    let mut contenders = contender::contenders(plan.scale.working_set);
+    let of =
+        |name: &String| options.contenders.is_empty() || name == BASE || options.contenders.contains(name);
+    contenders.retain(|c| of(&c.name));
     if wanted(POSTGRESQL)
         && let Some(database) = postgresql(options)?
     {
+        let time = options.seconds.map_or(2 * plan.scale.time, Duration::from_secs);
         for contender in &contenders {
-            let outcome =
-                database.measure(&options.forebay, contender, plan.scale.warm, 2 * plan.scale.time)?;
+            let outcome = database.measure(&options.forebay, contender, plan.scale.warm, time)?;
             results.add(POSTGRESQL, CACHE_PERCENT, contender, outcome);
         }
     }

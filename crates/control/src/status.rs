@@ -163,6 +163,8 @@ described! {
         Label => max_staleness: String,
         #[doc = "Times writers were held back because the backing lacked nearly as much as `max_staleness` allows."]
         Counter("forebay_staleness_holds_total") => holds: u64,
+        #[doc = "Times writers waited for the backing to take what it has to take first, because under `ordered` the cache fills with writes that depend on each other."]
+        Counter("forebay_order_paces_total") => paces: u64,
         #[doc = "Seconds of the volume's life, about, in which `staleness_seconds` was at most so many seconds (the key; `+Inf` counts all)."]
         Counters("forebay_staleness_seconds_bucket", "le") => staleness_histogram: BTreeMap<String, u64>,
         #[doc = "Groups that had to end where no consistency point is although `group-ends` asks for one, because a writer waited for room, the cache failed or everything was to be destaged."]

@@ -93,6 +93,8 @@ pub(crate) struct Destage {
     cleaned: u64,
     /// Nothing could be collected although blocks are dirty; wait for something to change.
     barren: bool,
+    /// Something pressed the last time.
+    pressed: bool,
 }
 
 impl Destage {
@@ -116,13 +118,17 @@ impl Engine {
         if self.destage.paused_until.is_some_and(|until| self.now >= until) {
             self.destage.paused_until = None;
         }
+        let pressure = self.destage_pressure();
+        // What was left because nothing pressed is looked at again.
+        let pressed = std::mem::replace(&mut self.destage.pressed, pressure.presses());
+        self.destage.barren &= pressed || !self.destage.pressed;
         let allowed = match self.commands.settling() {
             true => 0,
             // What is committed goes on at once: the journal needs its room (P7).
             false if self.order.is_journaled() && self.order_lags(self.journal.committed()) => {
-                self.destage_pressure().runs().max(EAGER_RUNS)
+                pressure.runs().max(EAGER_RUNS)
             }
-            false => self.destage_pressure().runs(),
+            false => pressure.runs(),
         };
         if self.destage.paused_until.is_none() {
             while self.destage.runs.len() < allowed && self.destage_start_run() {}
@@ -156,8 +162,10 @@ impl Engine {
                 || self.room_is_awaited()
                 || self.commands.destaging()
                 || self.failure.latched()
-                || self.order.bypass_waits(),
+                || self.order.bypass_waits()
+                || self.order_is_pacing(),
             draining: self.settings.write_policy == WritePolicy::WriteThrough,
+            in_order: self.order.lacks_for_good(),
         }
     }
 

@@ -428,6 +428,9 @@ pub struct Status {
     pub reasons: ReasonCounts,
     /// Times writers were held back because the backing lacked nearly as much as `max-staleness` allows.
     pub holds: u64,
+    /// Times writers waited for the backing to take what it has to take first, because under `ordered` the log
+    /// fills with writes that depend on each other.
+    pub paces: u64,
     /// Times a write had to wait because the log was full.
     pub stalls: u64,
     /// Requests answered with an error.

@@ -198,6 +198,11 @@ impl Log {
         !self.queue.is_empty()
     }
 
+    /// The newest record that a write depends on which waits to enter the log; `None` if none waits.
+    pub(crate) fn newest_dependence(&self) -> Option<Seq> {
+        self.queue.iter().map(|a| a.after).max()
+    }
+
     /// Continues a recovered log: `last` is its last record, `head` the segment that may take more records, with the
     /// byte offset where the next one goes and the summary so far.
     pub(crate) fn resume(
@@ -431,7 +436,7 @@ impl Engine {
             return;
         }
         let stalled_before = std::mem::take(&mut self.log.stalled);
-        self.log.held = self.staleness_holds() || self.common_holds();
+        self.log.held = self.order_paces() | self.staleness_holds() || self.common_holds();
         while self.log.batches.len() < BATCHES_IN_FLIGHT_MAX && !self.log.is_beginning() {
             if self.log.is_to_begin() {
                 self.log_queue_beginning();
@@ -591,6 +596,8 @@ impl Engine {
         self.lag.moments.note(seq, self.wall_ns());
         let (index, first_seq) = (head.index, self.segments.get(head.index).first_seq);
         self.log_work_out_clean();
+        let after = taken.iter().map(|a| a.after).max().unwrap_or_default();
+        self.order_formed(seq, after);
         let mut record = RecordHeader {
             generation: if self.mutant(Mutation::ForgetsGeneration) { 1 } else { self.layout.generation },
             segment_seq: self.segments.get(index).seq,
@@ -602,7 +609,7 @@ impl Engine {
             time_ns: self.wall_ns(),
             clean_stop: taken.iter().any(|a| a.owner == AppendOwner::Stop),
             ordered: self.backing_consistent(),
-            distance: Self::order_distance(seq, taken.iter().map(|a| a.after).max().unwrap_or_default()),
+            distance: Self::order_distance(seq, after),
             extents: taken.iter().filter_map(|a| a.extent).collect(),
             checksums: Vec::new(),
         };

@@ -139,6 +139,8 @@ mutations! {
 
     /// The bound of staleness counts for nothing.
     StalenessIgnored,
+    /// Writers who wait for their turn in the order are never told that it has come.
+    PacesForGood,
 
     // Requests.
 

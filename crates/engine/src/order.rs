@@ -33,8 +33,10 @@ use crate::mutation::Mutation;
 use crate::requests::PartKey;
 use crate::segments::{DIRTY, SlotKind, SlotRef, UNREADABLE};
 
+use self::pace::Pace;
 use self::sets::Set;
 
+mod pace;
 mod sets;
 
 /// Pause before a backing that has just failed to flush is asked again.
@@ -74,6 +76,7 @@ pub(crate) struct Order {
     flush_again: Option<Nanos>,
     /// Groups of the last run may be left in a journal that this one has not.
     journal_left: bool,
+    pace: Pace,
     /// Bypasses wait for their turn, the first of them until records up to this one are on the backing.
     bypass_waits: Option<Seq>,
 }
@@ -97,6 +100,12 @@ impl Order {
     /// Destaging follows the groups of the journal.
     pub(crate) fn is_journaled(&self) -> bool {
         self.journaled
+    }
+
+    /// What the backing lacks has to reach it as it is: nothing that comes later can stand for it.
+    pub(crate) fn lacks_for_good(&self) -> bool {
+        let coalesces = self.by == Dependence::Barrier && self.progress >= self.barrier;
+        self.is_consistent() && !self.journaled && !coalesces
     }
 
     /// No new group is begun.
@@ -384,7 +393,8 @@ impl Engine {
     }
 
     pub(crate) fn order_next_wake(&self) -> Option<Nanos> {
-        self.order.flush_again.filter(|at| *at > self.now)
+        let flush = self.order.flush_again.filter(|at| *at > self.now);
+        [flush, self.pace_next_wake()].into_iter().flatten().min()
     }
 
     /// Recovery would go on behind this record. A log that fails cannot say so: the journal does, or nobody.
@@ -397,11 +407,12 @@ impl Engine {
         recorded.min(self.order.progress)
     }
 
-    /// Whether recovery would go on from here; sees to it that it will.
+    /// Whether recovery would go on from here; sees to it that it will. Where nothing presses the clients' own records say so in
+    /// time, and cost the cache nothing.
     fn order_is_recorded(&mut self) -> bool {
         let progress = self.order.progress;
         let recorded = self.order_recorded() >= progress;
-        if !recorded {
+        if !recorded && self.destage_pressure().presses() {
             match self.log.claim_of_clean(progress) {
                 _ if self.failure.latched() => {
                     self.journal.hurry();

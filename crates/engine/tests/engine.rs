@@ -6,9 +6,9 @@
 mod scale;
 mod world;
 
-use forebay_block::{ErrorKind, Op, Reply};
+use forebay_block::{Buf, ErrorKind, Op, Reply};
 use forebay_engine::{Command, State};
-use forebay_policy::{Admission, Durability, MaxStaleness, OnFull, Settings, WritePolicy};
+use forebay_policy::{Admission, Durability, MaxStaleness, OnFull, Order, Settings, WritePolicy};
 use world::{World, settings};
 
 #[test]
@@ -250,6 +250,88 @@ fn a_run_without_the_journal_of_the_last_does_not_call_the_backing_consistent() 
         w.command(Command::Destage).unwrap();
         w.run(1000);
         assert!(w.status().backing_consistent);
+    }
+}
+
+/// A volume whose backing is consistent, under `ordered`.
+fn ordered(order: Order) -> World {
+    let mut w = World::new(2, Settings { write_policy: WritePolicy::Ordered, order, ..settings() }, 1024, 16);
+    w.run(1000);
+    assert!(w.status().backing_consistent);
+    w
+}
+
+/// A write of one block that is not forced.
+fn one_block(offset: u64) -> Op {
+    Op::Write { offset, data: Buf::zeroed(4096), fua: false }
+}
+
+/// What the backing has to take one after the other fills a part of the log; from then on what depends on it waits, all of it together, until
+/// the backing has gone on. One that does nothing keeps nobody waiting for good.
+#[test]
+fn writers_keep_to_the_pace_of_the_backing_where_each_waits_for_the_one_before() {
+    for order in [Order::Completion, Order::Barrier] {
+        let mut w = ordered(order);
+        w.backing_rests = true;
+        let mut blocks = (0..).map(|n| n % 500 * 8192);
+        let mut next = || one_block(blocks.next().unwrap());
+        let step = |w: &mut World, op: Op| {
+            let id = w.submit(op);
+            w.run_until_answered(id).unwrap();
+            let id = w.submit(Op::Flush);
+            w.run_until_answered(id).unwrap();
+        };
+        while w.status().paces == 0 {
+            step(&mut w, next());
+        }
+        let status = w.status();
+        assert!(status.cache_used_bytes * 5 > status.cache_bytes, "only a log that fills: {status:?}");
+        // It was let go; the backing takes one more, and they go on until it is too far behind again.
+        w.end_at_backing();
+        let mut company = vec![w.submit(next())];
+        while !w.writes_to_cache().is_empty() {
+            w.run_until_answered(company[0]).unwrap();
+            let id = w.submit(Op::Flush);
+            w.run_until_answered(id).unwrap();
+            company = vec![w.submit(next())];
+        }
+        company.extend((0..2).map(|_| w.submit(next())));
+        assert!(w.writes_to_cache().is_empty(), "they wait");
+        assert_eq!(w.status().paces, 2);
+        w.end_at_backing();
+        let records = w.writes_to_cache();
+        assert!(records.iter().any(|units| *units >= 3 * 8), "they enter together: {records:?}");
+        for id in company {
+            w.run_until_answered(id).unwrap();
+        }
+        // Only a full log stops who waits for a backing that does nothing, but for once.
+        let paces = w.status().paces;
+        for _ in 0..20 {
+            step(&mut w, next());
+        }
+        assert!(w.status().paces <= paces + 1);
+        w.backing_rests = false;
+        w.command(Command::Destage).unwrap();
+    }
+}
+
+/// Nothing can stand for a write that others depend on: there is nothing to gain from keeping it in the log.
+#[test]
+fn what_others_depend_on_goes_to_the_backing_at_once() {
+    for (order, at_once) in [(Order::Completion, true), (Order::Barrier, false)] {
+        let mut w = ordered(order);
+        let id = w.submit(one_block(8192));
+        w.run_until_answered(id).unwrap();
+        assert_eq!(w.at_backing().contains(&8192), at_once, "a later one may stand for it before a flush");
+        let id = w.submit(Op::Flush);
+        w.run_until_answered(id).unwrap();
+        // The last of these wait for what nobody says in their place, and say it themselves when they are old.
+        for n in 2..6 {
+            let id = w.submit(one_block(n * 8192));
+            w.run_until_answered(id).unwrap();
+        }
+        w.run(300);
+        assert_eq!(w.status().dirty_bytes, 0, "{order:?}");
     }
 }
 

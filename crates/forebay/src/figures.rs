@@ -107,6 +107,7 @@ pub fn volume_status(
         group_ends: settings.group_ends.to_string(),
         max_staleness: settings.max_staleness.to_string(),
         holds: s.holds,
+        paces: s.paces,
         staleness_histogram: around.staleness,
         writes_admitted: s.writes_admitted,
         writes_bypassed: s.writes_bypassed,

@@ -25,6 +25,9 @@ pub struct Pressure {
     pub urgent: bool,
     /// Nothing new enters the log as dirty (write-through), so that waiting for overwrites gains nothing.
     pub draining: bool,
+    /// Whatever enters the log has to reach the backing, one step after the other (ordered): waiting gains nothing, and makes what
+    /// has to be caught up with longer.
+    pub in_order: bool,
 }
 
 /// Most runs (of at most 1 MiB) on their way to the backing at once.
@@ -33,6 +36,8 @@ pub const DESTAGE_RUNS_MAX: usize = 32;
 const DESTAGE_RUNS_LEAST: usize = 4;
 /// Of the runs that may be on their way, one in so many may be at the backing beside what clients wait for there.
 const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
+/// Fill of the log in percent up to which any number of steps may enter it.
+const STEPS_FREE_PERCENT: u64 = 25;
 /// Writes stay in the log at most about this long before they are destaged even if there is room.
 pub const DIRTY_AGE_S_MAX: u64 = 30;
 
@@ -40,12 +45,17 @@ impl Pressure {
     /// How many runs may be at the backing beside operations that clients wait for: one, and more as the log fills, so that
     /// reads do not keep it from being emptied until it is full.
     pub fn runs_beside_critical(&self) -> usize {
-        (self.runs() / RUNS_FOR_EACH_BESIDE_CRITICAL).max(NONCRITICAL_BESIDE_CRITICAL)
+        (self.runs_wanted() / RUNS_FOR_EACH_BESIDE_CRITICAL).max(NONCRITICAL_BESIDE_CRITICAL)
+    }
+
+    /// Whether the log wants room, or somebody or something the backing up to date, beyond what merely may go there.
+    pub fn presses(&self) -> bool {
+        self.urgent || self.runs_wanted() > 0
     }
 
     /// Whether the log wants room more than writes that nobody waits for want to be on the backing.
     pub fn log_fills(&self) -> bool {
-        self.runs() > DESTAGE_RUNS_LEAST
+        self.runs_wanted() > DESTAGE_RUNS_LEAST
     }
 
     /// Whether more than half of the log is what the backing lacks, whoever waits.
@@ -59,6 +69,13 @@ impl Pressure {
     /// bursts. From there to full the number grows, so that a full log is reached gently and not as a cliff (P7). Below,
     /// only what stands where the log goes on next is destaged.
     pub fn runs(&self) -> usize {
+        match self.in_order && self.blocks_dirty > 0 {
+            true => DESTAGE_RUNS_MAX,
+            false => self.runs_wanted(),
+        }
+    }
+
+    fn runs_wanted(&self) -> usize {
         if self.blocks_dirty == 0 {
             return 0;
         }
@@ -78,20 +95,33 @@ impl Pressure {
         near.max(self.runs_by_fill())
     }
 
-    fn runs_by_fill(&self) -> usize {
+    /// How many steps of an order may enter the log for each that leaves it: any number while most of it is empty, for a burst, and so
+    /// that a backing that pauses is hidden (P9); then four, and one from half full on, so that what lasts is not a cliff (P7).
+    pub fn steps_for_each(&self) -> u64 {
+        match self.fill_percent() {
+            0..STEPS_FREE_PERCENT => u64::MAX,
+            fill => 100 / fill,
+        }
+    }
+
+    /// How much of the log cannot be written anew, 0 to 100.
+    fn fill_percent(&self) -> u64 {
         let used = self.segments - self.segments_free.min(self.segments);
         let dirty_segments = self.blocks_dirty / self.blocks_per_segment.max(1);
         let clean_segments = used.saturating_sub(dirty_segments);
         // Clean segments can be dropped at once: they count as room, but for the quarter that cleaning may keep.
         let room = self.segments_free + clean_segments - clean_segments.div_ceil(4);
-        let fill_percent = 100 - (room.min(self.segments) * 100 / self.segments.max(1));
-        match fill_percent {
+        100 - (room.min(self.segments) * 100 / self.segments.max(1))
+    }
+
+    fn runs_by_fill(&self) -> usize {
+        match self.fill_percent() {
             0..50 if self.tail_dirty => DESTAGE_RUNS_LEAST,
             0..50 if self.draining || self.oldest_dirty_s >= DIRTY_AGE_S_MAX => 2,
             0..50 => 0,
             50..100 => {
                 DESTAGE_RUNS_LEAST
-                    + (fill_percent as usize - 50) * (DESTAGE_RUNS_MAX - DESTAGE_RUNS_LEAST) / 50
+                    + (self.fill_percent() as usize - 50) * (DESTAGE_RUNS_MAX - DESTAGE_RUNS_LEAST) / 50
             }
             _ => DESTAGE_RUNS_MAX,
         }
@@ -126,6 +156,13 @@ mod tests {
             "but not where it is needed next"
         );
         assert_eq!(Pressure { oldest_dirty_s: 31, ..at(90) }.runs(), 2);
+        let in_order = Pressure { in_order: true, ..at(90) };
+        assert!(in_order.runs() == DESTAGE_RUNS_MAX && !in_order.presses() && !in_order.log_fills());
+        assert_eq!(in_order.runs_beside_critical(), 1, "as long as there is room it stands behind reads");
+        assert_eq!(
+            [90, 76, 75, 50, 49, 0].map(|free| at(free).steps_for_each()),
+            [u64::MAX, u64::MAX, 4, 2, 1, 1]
+        );
         assert_eq!(Pressure { urgent: true, ..at(90) }.runs(), DESTAGE_RUNS_MAX);
         let stale = |staleness_percent| Pressure { staleness_percent, ..at(90) }.runs();
         let near: Vec<usize> = (0..200).map(stale).collect();

@@ -10,7 +10,7 @@ use crate::mutation::Mutation;
 use crate::segments::{DIRTY, SlotKind, SlotRef};
 
 /// Most blocks that are collected at once and written durably, in place of a flush after them.
-const DURABLE_BLOCKS_MAX: usize = 64;
+const DURABLE_BLOCKS_MAX: usize = 512;
 
 /// Records that follow each other in the log and of which none depends on another.
 #[derive(Default)]

@@ -48,6 +48,10 @@ pub struct Args {
     #[arg(long, value_name = "LOAD", value_delimiter = ',', value_parser = load)]
     loads: Vec<String>,
 
+    /// Write policies to compare beside `write_through`, as `ordered_barrier` or `journaled_nvram` [default: all of them]
+    #[arg(long, value_name = "CONTENDER", value_delimiter = ',', value_parser = contender)]
+    contenders: Vec<String>,
+
     /// Admission policies to compare in the admission benchmarks, `none` for no cache [default: all of them]
     #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = policy)]
     policies: Vec<OrNone>,
@@ -88,11 +92,17 @@ fn policy(text: &str) -> Result<OrNone, String> {
 }
 
 fn load(text: &str) -> Result<String, String> {
-    match forebay_bench::loads().any(|load| load == text) {
+    one_of(text, "load", forebay_bench::loads().map(str::to_owned).collect())
+}
+
+fn contender(text: &str) -> Result<String, String> {
+    one_of(text, "contender", forebay_bench::contenders().collect())
+}
+
+fn one_of(text: &str, what: &str, known: Vec<String>) -> Result<String, String> {
+    match known.iter().any(|name| name == text) {
         true => Ok(text.to_owned()),
-        false => {
-            Err(format!("no such load; there are {}", forebay_bench::loads().collect::<Vec<_>>().join(", ")))
-        }
+        false => Err(format!("no such {what}; there are {}", known.join(", "))),
     }
 }
 
@@ -122,6 +132,7 @@ pub fn run(args: Args) -> Outcome {
         rounds: args.rounds,
         seconds: args.seconds,
         loads: args.loads,
+        contenders: args.contenders,
         contest: Contest {
             policies: args.policies,
             caches: args.caches,

@@ -130,6 +130,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::CommonForgetsPrepared => (COMMON, 1000),
         M::CommonIgnoresExpiry => (COMMON, 6000),
         M::StalenessIgnored => (STALE, 200),
+        M::PacesForGood => (CONSISTENT, 200),
         M::ReissueUnlocksBacking | M::ReissueSkipsLog | M::LandingCleansNewer => (HINTED, 200),
         M::QueueForgetsNonCritical => (ANY, 100),
         M::PromotionForgets | M::PromotionStartsTwice => (CROWDED, 400),

@@ -1,0 +1,77 @@
+//! The pace of writers under `ordered`: the log can be emptied only as fast as the backing takes what depends on each other, one
+//! step after the other, however little each step is. Writers that are answered at once make many small steps, and those
+//! that then wait for a whole segment to become free fare worse than with no cache at all. So for each step that leaves the
+//! log only so many enter it, the fewer the fuller it is, and those who wait for that enter together.
+//!
+//! ```text
+//!  log:   ── on the backing ──┤ · │ · │ ·· │ · │ ··· │ ······ │ ········ │ ◄── waits until progress has moved
+//!                         progress   steps: what depends on nothing of the same step
+//! ```
+
+use forebay_block::{Nanos, Seq};
+use forebay_policy::HOLD_MS_MAX;
+
+use crate::engine::{Engine, Life};
+use crate::mutation::Mutation;
+
+/// State of the pace.
+#[derive(Default)]
+pub(super) struct Pace {
+    /// The first record of the newest step.
+    step: Seq,
+    /// What was on the backing when that step began.
+    progress: Seq,
+    /// Steps that have begun since that was so.
+    steps: u64,
+    /// Since when writers have waited for that to change.
+    since: Option<Nanos>,
+    /// They wait now.
+    waits: bool,
+}
+
+impl Engine {
+    /// Whether writers wait now until destaging has gone on.
+    pub(crate) fn order_paces(&mut self) -> bool {
+        let progress = self.order.progress;
+        if self.order.pace.progress != progress {
+            let step = self.order.pace.step;
+            self.order.pace = Pace { step, progress, ..Pace::default() };
+        }
+        let ahead = |e: &Self| {
+            let many = e.order.pace.steps >= e.destage_pressure().steps_for_each();
+            many && e.destage.failures() == 0 || e.mutant(Mutation::PacesForGood)
+        };
+        let waits = self.life == Life::Running
+            && self.order.is_consistent()
+            && !self.order.journaled
+            && !self.failure.latched()
+            && self.log.newest_dependence() >= Some(self.order.pace.step)
+            && ahead(self);
+        let since = waits.then(|| *self.order.pace.since.get_or_insert(self.now));
+        // A backing that does nothing is no reason to wait for good.
+        let over = since.is_some_and(|since| self.now >= since.plus_ms(HOLD_MS_MAX));
+        let waits = waits && (!over || self.mutant(Mutation::PacesForGood));
+        let before = std::mem::replace(&mut self.order.pace.waits, waits);
+        self.figures.paces += u64::from(waits && !before);
+        waits
+    }
+
+    /// Writers wait until destaging has gone on.
+    pub(crate) fn order_is_pacing(&self) -> bool {
+        self.order.pace.waits
+    }
+
+    /// A record is formed whose writes depend on records up to `after`.
+    pub(crate) fn order_formed(&mut self, seq: Seq, after: Seq) {
+        let pace = &mut self.order.pace;
+        if after >= pace.step {
+            pace.step = seq;
+            pace.steps += 1;
+        }
+    }
+
+    pub(super) fn pace_next_wake(&self) -> Option<Nanos> {
+        let until = self.order.pace.since.map(|since| since.plus_ms(HOLD_MS_MAX));
+        until.filter(|at| *at > self.now)
+    }
+}
