@@ -39,7 +39,7 @@ pub(crate) const BASE: &str = "write_through";
 const NVRAM: (&str, &str) = ("journaled_nvram", "nvdram");
 
 /// The group in percent of the working set: 400 MB for 2 GB in the paper.
-const GROUP_PERCENT: u64 = 20;
+pub(crate) const GROUP_PERCENT: u64 = 20;
 
 /// `journaled` with groups of so many percent of the working set, as far as there are such.
 pub(crate) fn journaled(working_set: u64, percent: u64) -> Contender {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_policy::WritePolicy;
 
-use crate::contender::{self, BASE, Contender, journaled};
+use crate::contender::{self, BASE, Contender, GROUP_PERCENT, journaled};
 use crate::loads::Kind;
 use crate::plot::Plot;
 use crate::postgresql::{PostgreSql, ROUGH};
@@ -173,7 +173,9 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
         for percent in plan.cache_percents.iter().filter(|_| wanted(SIZED.name())) {
             contenders.iter().try_for_each(|c| measure(SIZED, *percent, c))?;
         }
-        for percent in plan.group_percents.iter().filter(|_| wanted(GROUPED.name())) {
+        let groups =
+            wanted(GROUPED.name()) && contenders.contains(&journaled(plan.scale.working_set, GROUP_PERCENT));
+        for percent in plan.group_percents.iter().filter(|_| groups) {
             let contender = journaled(plan.scale.working_set, *percent);
             measure(GROUPED, CACHE_PERCENT, &Contender { name: grouped(*percent), ..contender })?;
         }
@@ -253,9 +255,9 @@ fn groups(results: &Results, plan: &Plan, figures: &mut Figures) -> Plot {
         points.push((*percent as f64, ratio));
     }
     let level = |name: &str| {
-        let ratio = results.of_base(load, CACHE_PERCENT, name).unwrap_or_default();
+        let ratio = results.of_base(load, CACHE_PERCENT, name);
         let ends = [points.first(), points.last()].into_iter().flatten();
-        ends.map(|p| (p.0, ratio)).collect::<Vec<_>>()
+        ends.filter_map(|p| Some((p.0, ratio?))).collect::<Vec<_>>()
     };
     let (back, through) = (level("write_back"), level(BASE));
     Plot {

@@ -93,11 +93,16 @@ pub(crate) struct Destage {
     cleaned: u64,
     /// Nothing could be collected although blocks are dirty; wait for something to change.
     barren: bool,
-    /// Something pressed the last time.
-    pressed: bool,
+    /// Destaging is worth records of its own in the log.
+    presses: bool,
 }
 
 impl Destage {
+    /// What goes to the backing is worth records of its own in the log, beside those of clients.
+    pub(crate) fn presses(&self) -> bool {
+        self.presses
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.runs.is_empty() && self.written.is_empty() && self.flushing.is_none()
     }
@@ -119,9 +124,10 @@ impl Engine {
             self.destage.paused_until = None;
         }
         let pressure = self.destage_pressure();
+        // Clients' records come in time, and cost the cache nothing, as long as they come.
+        let presses = pressure.presses() || !self.order.lacks_for_good() || self.log.is_quiet();
         // What was left because nothing pressed is looked at again.
-        let pressed = std::mem::replace(&mut self.destage.pressed, pressure.presses());
-        self.destage.barren &= pressed || !self.destage.pressed;
+        self.destage.barren &= std::mem::replace(&mut self.destage.presses, presses) || !presses;
         let allowed = match self.commands.settling() {
             true => 0,
             // What is committed goes on at once: the journal needs its room (P7).
@@ -163,7 +169,7 @@ impl Engine {
                 || self.commands.destaging()
                 || self.failure.latched()
                 || self.order.bypass_waits()
-                || self.order_is_pacing(),
+                || self.order.is_pacing(),
             draining: self.settings.write_policy == WritePolicy::WriteThrough,
             in_order: self.order.lacks_for_good(),
         }
@@ -231,7 +237,7 @@ impl Engine {
         }
         if self.order.keeps_versions() {
             self.destage.plan = self.order_collect();
-            self.destage.durable = self.order_writes_durably(self.destage.plan.len());
+            self.destage.durable = self.order_writes_durably(&self.destage.plan);
             self.destage.barren = self.destage.plan.is_empty();
             return !self.destage.barren;
         }
@@ -439,7 +445,10 @@ impl Engine {
         let d = &self.destage;
         let quiet = d.runs.is_empty() && (d.plan.is_empty() || allowed == 0 || d.paused_until.is_some());
         // Sets that slide have no end at which it would be quiet.
-        let awaited = self.order.bypass_waits() || self.order.is_leaving() || self.commands.destaging();
+        let awaited = self.order.bypass_waits()
+            || self.order.is_pacing()
+            || self.order.is_leaving()
+            || self.commands.destaging();
         let most = match self.room_is_awaited() {
             _ if awaited && self.order.keeps_versions() => FLUSH_AFTER_BLOCKS_LEAST,
             true => FLUSH_AFTER_BLOCKS_HURRIED,

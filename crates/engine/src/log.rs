@@ -198,9 +198,9 @@ impl Log {
         !self.queue.is_empty()
     }
 
-    /// The newest record that a write depends on which waits to enter the log; `None` if none waits.
-    pub(crate) fn newest_dependence(&self) -> Option<Seq> {
-        self.queue.iter().map(|a| a.after).max()
+    /// Whether a write waits to enter the log that depends on this record or a later one.
+    pub(crate) fn queues_after(&self, seq: Seq) -> bool {
+        self.queue.iter().any(|a| a.after >= seq)
     }
 
     /// Continues a recovered log: `last` is its last record, `head` the segment that may take more records, with the
@@ -310,6 +310,11 @@ impl Log {
             && self.batches.is_empty()
             && self.waiting_durable.is_empty()
             && !self.flush_under_way
+    }
+
+    /// Nothing is queued or in flight, and no data has come for a while.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.prove_at.is_none() && self.is_idle()
     }
 
     /// Takes the clean copies that are still queued out again: while writers wait for room they get none.

@@ -214,6 +214,7 @@ impl Engine {
             self.order.progress = self.log.clean_upto();
         }
         self.order.active = active;
+        self.order.pace = Pace::default();
         self.journal_begin(self.order.progress);
         self.order.set = None;
         self.order.voids.clear();
@@ -407,12 +408,11 @@ impl Engine {
         recorded.min(self.order.progress)
     }
 
-    /// Whether recovery would go on from here; sees to it that it will. Where nothing presses the clients' own records say so in
-    /// time, and cost the cache nothing.
+    /// Whether recovery would go on from here; sees to it that it will, where that is worth a record.
     fn order_is_recorded(&mut self) -> bool {
         let progress = self.order.progress;
         let recorded = self.order_recorded() >= progress;
-        if !recorded && self.destage_pressure().presses() {
+        if !recorded && (self.destage.presses() || self.order.bypass_waits()) {
             match self.log.claim_of_clean(progress) {
                 _ if self.failure.latched() => {
                     self.journal.hurry();

@@ -200,7 +200,7 @@ impl Engine {
             return;
         }
         let planted = self.planted;
-        if self.log.waits_for_room() || self.requests.critical_bypass_waits() {
+        if self.log.waits_for_room() || self.order.is_pacing() || self.requests.critical_bypass_waits() {
             let destaging = |owner, _| matches!(owner, IoOwner::DestageWrite(_) | IoOwner::DestageFlush);
             self.backing.promote(destaging, planted);
         }

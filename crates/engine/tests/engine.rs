@@ -323,15 +323,19 @@ fn what_others_depend_on_goes_to_the_backing_at_once() {
         let id = w.submit(one_block(8192));
         w.run_until_answered(id).unwrap();
         assert_eq!(w.at_backing().contains(&8192), at_once, "a later one may stand for it before a flush");
-        let id = w.submit(Op::Flush);
-        w.run_until_answered(id).unwrap();
-        // The last of these wait for what nobody says in their place, and say it themselves when they are old.
+        w.backing_rests = true;
         for n in 2..6 {
-            let id = w.submit(one_block(n * 8192));
-            w.run_until_answered(id).unwrap();
+            for op in [Op::Flush, one_block(n * 8192), Op::Flush] {
+                let id = w.submit(op);
+                w.run_until_answered(id).unwrap();
+            }
         }
+        // Nobody writes any more who could say that the first of these are on the backing.
+        w.backing_rests = false;
+        let before = w.now();
         w.run(300);
         assert_eq!(w.status().dirty_bytes, 0, "{order:?}");
+        assert!(w.now() < before.plus_ms(5000), "and not only because it is old");
     }
 }
 

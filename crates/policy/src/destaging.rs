@@ -38,8 +38,20 @@ const DESTAGE_RUNS_LEAST: usize = 4;
 const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
 /// Fill of the log in percent up to which any number of steps may enter it.
 const STEPS_FREE_PERCENT: u64 = 25;
+/// Runs on their way at once that nothing presses for.
+const DESTAGE_RUNS_EAGER: usize = 8;
 /// Writes stay in the log at most about this long before they are destaged even if there is room.
 pub const DIRTY_AGE_S_MAX: u64 = 30;
+
+/// How many steps of an order may enter a log of `blocks`, of which the backing lacks `dirty`, for each time that something leaves it:
+/// any number while most of that is empty, for a burst, and so that a backing that pauses is hidden (P9); then four, and one from half
+/// full on, so that what lasts is not a cliff (P7).
+pub fn steps_for_each(dirty: u64, blocks: u64) -> u64 {
+    match dirty * 100 / blocks.max(1) {
+        0..STEPS_FREE_PERCENT => u64::MAX,
+        fill => (100 / fill).max(1),
+    }
+}
 
 impl Pressure {
     /// How many runs may be at the backing beside operations that clients wait for: one, and more as the log fills, so that
@@ -48,7 +60,7 @@ impl Pressure {
         (self.runs_wanted() / RUNS_FOR_EACH_BESIDE_CRITICAL).max(NONCRITICAL_BESIDE_CRITICAL)
     }
 
-    /// Whether the log wants room, or somebody or something the backing up to date, beyond what merely may go there.
+    /// Whether there is a reason to destage beyond that it could be done now: one that is worth a record of its own.
     pub fn presses(&self) -> bool {
         self.urgent || self.runs_wanted() > 0
     }
@@ -69,9 +81,9 @@ impl Pressure {
     /// bursts. From there to full the number grows, so that a full log is reached gently and not as a cliff (P7). Below,
     /// only what stands where the log goes on next is destaged.
     pub fn runs(&self) -> usize {
-        match self.in_order && self.blocks_dirty > 0 {
-            true => DESTAGE_RUNS_MAX,
-            false => self.runs_wanted(),
+        match self.runs_wanted() {
+            0 if self.in_order && self.blocks_dirty > 0 => DESTAGE_RUNS_EAGER,
+            wanted => wanted,
         }
     }
 
@@ -93,15 +105,6 @@ impl Pressure {
             _ => DESTAGE_RUNS_MAX,
         };
         near.max(self.runs_by_fill())
-    }
-
-    /// How many steps of an order may enter the log for each that leaves it: any number while most of it is empty, for a burst, and so
-    /// that a backing that pauses is hidden (P9); then four, and one from half full on, so that what lasts is not a cliff (P7).
-    pub fn steps_for_each(&self) -> u64 {
-        match self.fill_percent() {
-            0..STEPS_FREE_PERCENT => u64::MAX,
-            fill => 100 / fill,
-        }
     }
 
     /// How much of the log cannot be written anew, 0 to 100.
@@ -157,12 +160,10 @@ mod tests {
         );
         assert_eq!(Pressure { oldest_dirty_s: 31, ..at(90) }.runs(), 2);
         let in_order = Pressure { in_order: true, ..at(90) };
-        assert!(in_order.runs() == DESTAGE_RUNS_MAX && !in_order.presses() && !in_order.log_fills());
+        assert!(in_order.runs() == DESTAGE_RUNS_EAGER && !in_order.presses() && !in_order.log_fills());
         assert_eq!(in_order.runs_beside_critical(), 1, "as long as there is room it stands behind reads");
-        assert_eq!(
-            [90, 76, 75, 50, 49, 0].map(|free| at(free).steps_for_each()),
-            [u64::MAX, u64::MAX, 4, 2, 1, 1]
-        );
+        let steps = [0, 24, 25, 50, 51, 100, 120].map(|dirty| steps_for_each(dirty, 100));
+        assert_eq!(steps, [u64::MAX, u64::MAX, 4, 2, 1, 1, 1]);
         assert_eq!(Pressure { urgent: true, ..at(90) }.runs(), DESTAGE_RUNS_MAX);
         let stale = |staleness_percent| Pressure { staleness_percent, ..at(90) }.runs();
         let near: Vec<usize> = (0..200).map(stale).collect();

@@ -1,18 +1,20 @@
 //! The pace of writers under `ordered`: the log can be emptied only as fast as the backing takes what depends on each other, one
 //! step after the other, however little each step is. Writers that are answered at once make many small steps, and those
-//! that then wait for a whole segment to become free fare worse than with no cache at all. So for each step that leaves the
-//! log only so many enter it, the fewer the fuller it is, and those who wait for that enter together.
+//! that then wait for a whole segment to become free fare worse than with no cache at all. So for each time that
+//! something leaves the log only so many steps enter it, the fewer the fuller it is, and those who wait for that enter together.
 //!
 //! ```text
 //!  log:   ── on the backing ──┤ · │ · │ ·· │ · │ ··· │ ······ │ ········ │ ◄── waits until progress has moved
 //!                         progress   steps: what depends on nothing of the same step
 //! ```
 
-use forebay_block::{Nanos, Seq};
-use forebay_policy::HOLD_MS_MAX;
+use forebay_block::{BLOCK_BYTES, Nanos, Seq};
+use forebay_policy::{HOLD_MS_MAX, steps_for_each};
 
 use crate::engine::{Engine, Life};
 use crate::mutation::Mutation;
+
+use super::Order;
 
 /// State of the pace.
 #[derive(Default)]
@@ -23,10 +25,17 @@ pub(super) struct Pace {
     progress: Seq,
     /// Steps that have begun since that was so.
     steps: u64,
-    /// Since when writers have waited for that to change.
+    /// Since when writers have waited for that to change; they do so once.
     since: Option<Nanos>,
     /// They wait now.
     waits: bool,
+}
+
+impl Order {
+    /// Writers wait until destaging has gone on.
+    pub(crate) fn is_pacing(&self) -> bool {
+        self.pace.waits
+    }
 }
 
 impl Engine {
@@ -34,31 +43,32 @@ impl Engine {
     pub(crate) fn order_paces(&mut self) -> bool {
         let progress = self.order.progress;
         if self.order.pace.progress != progress {
-            let step = self.order.pace.step;
-            self.order.pace = Pace { step, progress, ..Pace::default() };
+            let Pace { step, waits, .. } = self.order.pace;
+            self.order.pace = Pace { step, progress, waits, ..Pace::default() };
         }
-        let ahead = |e: &Self| {
-            let many = e.order.pace.steps >= e.destage_pressure().steps_for_each();
-            many && e.destage.failures() == 0 || e.mutant(Mutation::PacesForGood)
-        };
+        let for_good = self.mutant(Mutation::PacesForGood);
         let waits = self.life == Life::Running
             && self.order.is_consistent()
             && !self.order.journaled
             && !self.failure.latched()
-            && self.log.newest_dependence() >= Some(self.order.pace.step)
-            && ahead(self);
+            && (for_good || self.order.pace.steps >= self.steps_for_each() && self.destage.failures() == 0)
+            && self.log.queues_after(self.order.pace.step);
         let since = waits.then(|| *self.order.pace.since.get_or_insert(self.now));
         // A backing that does nothing is no reason to wait for good.
         let over = since.is_some_and(|since| self.now >= since.plus_ms(HOLD_MS_MAX));
-        let waits = waits && (!over || self.mutant(Mutation::PacesForGood));
-        let before = std::mem::replace(&mut self.order.pace.waits, waits);
-        self.figures.paces += u64::from(waits && !before);
+        let waits = waits && (!over || for_good);
+        if waits && !std::mem::replace(&mut self.order.pace.waits, waits) {
+            self.figures.paces += 1;
+            self.relocations_cancel();
+        }
+        self.order.pace.waits = waits;
         waits
     }
 
-    /// Writers wait until destaging has gone on.
-    pub(crate) fn order_is_pacing(&self) -> bool {
-        self.order.pace.waits
+    fn steps_for_each(&self) -> u64 {
+        let blocks =
+            u64::from(self.layout.segment_bytes) / BLOCK_BYTES * u64::from(self.layout.segment_count);
+        steps_for_each(self.segments.dirty(), blocks)
     }
 
     /// A record is formed whose writes depend on records up to `after`.

@@ -9,8 +9,8 @@ use crate::engine::Engine;
 use crate::mutation::Mutation;
 use crate::segments::{DIRTY, SlotKind, SlotRef};
 
-/// Most blocks that are collected at once and written durably, in place of a flush after them.
-const DURABLE_BLOCKS_MAX: usize = 512;
+/// Most stretches of blocks that are collected at once and written durably, in place of a flush after them.
+const DURABLE_RUNS_MAX: usize = 64;
 
 /// Records that follow each other in the log and of which none depends on another.
 #[derive(Default)]
@@ -177,10 +177,13 @@ impl Engine {
         }
     }
 
-    /// How the backing takes what is collected now: a few blocks durably, each for itself, so that what depends on them need not
-    /// wait for a flush.
-    pub(crate) fn order_writes_durably(&self, blocks: usize) -> bool {
-        self.order.set.is_some_and(|set| set.slides && !set.replayed) && blocks <= DURABLE_BLOCKS_MAX
+    /// How the backing takes this plan: a few stretches durably, each for itself, so that what depends on them need not wait for a
+    /// flush.
+    pub(crate) fn order_writes_durably(&self, plan: &VecDeque<(BlockNo, SlotRef)>) -> bool {
+        let follows = |(a, b): &(&(BlockNo, _), &(BlockNo, _))| a.0.plus(1) == b.0;
+        let joints = plan.iter().zip(plan.iter().skip(1)).filter(follows).count();
+        self.order.set.is_some_and(|set| set.slides && !set.replayed)
+            && plan.len() - joints <= DURABLE_RUNS_MAX
     }
 
     /// Nothing of the set is on its way any more; true if all of it is on the backing.

@@ -284,6 +284,10 @@ impl World {
         panic!("{command:?} does not end: {:?}", self.engine.status(self.now));
     }
 
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
     pub fn status(&self) -> Status {
         self.engine.status(self.now)
     }
