@@ -52,7 +52,7 @@ pub struct Options {
     pub scratch: PathBuf,
     /// How often each contender is measured, instead of the benchmark's own number of rounds.
     pub rounds: Option<u32>,
-    /// Seconds that each measurement of an application takes, instead of the benchmark's own.
+    /// Seconds that each measurement under a load takes, instead of the benchmark's own.
     pub seconds: Option<u64>,
     /// Loads under which the write policies are compared, of [`loads()`]; empty: all.
     pub loads: Vec<String>,

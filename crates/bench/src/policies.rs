@@ -146,6 +146,7 @@ fn postgresql(options: &Options) -> Result<Option<PostgreSql>, BenchError> {
 pub fn policies(options: &Options) -> Result<Report, BenchError> {
     let mut plan = Plan::new(options.quick);
     plan.rounds = options.rounds.unwrap_or(plan.rounds);
+    plan.scale.time = options.seconds.map_or(plan.scale.time, Duration::from_secs);
     let wanted = |load: &str| options.loads.is_empty() || options.loads.iter().any(|name| name == load);
     let mut results = Results(BTreeMap::new());
     let mut contenders = contender::contenders(plan.scale.working_set);
@@ -155,7 +156,7 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
     if wanted(POSTGRESQL)
         && let Some(database) = postgresql(options)?
     {
-        let time = options.seconds.map_or(2 * plan.scale.time, Duration::from_secs);
+        let time = if options.seconds.is_some() { plan.scale.time } else { 2 * plan.scale.time };
         for contender in &contenders {
             let outcome = database.measure(&options.forebay, contender, plan.scale.warm, time)?;
             results.add(POSTGRESQL, CACHE_PERCENT, contender, outcome);

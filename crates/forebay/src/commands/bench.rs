@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
 
-    /// Seconds for each measurement of a real application [default: the benchmark's own number]
+    /// Seconds for each measurement under a load [default: the benchmark's own number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
 
