@@ -3,7 +3,8 @@
 
     places.py FOREBAY CACHE KIND SEED
 
-Kinds: superblock-a, superblock-b, record (header or data of a record of the log), summary (of a sealed segment),
+Kinds: superblock-a, superblock-b, record (header or data of a record of the log
+that a later one proves durable), summary (of a sealed segment),
 clean-data and dirty-data (of a block that is clean or dirty). `forebay inspect` tells where they are.
 """
 
@@ -44,7 +45,8 @@ def place(forebay, cache, kind):
             # The first bytes say what it is; without them it is no superblock at all.
             return constants[f"SUPERBLOCK_OFFSET_{kind[-1].upper()}"] + random.randrange(8, 64)
         case "record":
-            record = random.choice(shown["records"])
+            # The last one proves the others; nothing proves it, so that damage to it looks like a write torn by the crash.
+            record = random.choice(shown["records"][:-1])
             blocks = sum(e["count"] for e in record["extents"] if e["kind"] in ("data", "clean"))
             data = record["bytes"] - 4096 * blocks
             # What lies between header and data says nothing.
