@@ -454,8 +454,7 @@ impl Engine {
             true => FLUSH_AFTER_BLOCKS_HURRIED,
             false => FLUSH_AFTER_BLOCKS,
         };
-        let blocks = self.segments.count() * (self.layout.segment_bytes as usize / BLOCK_BYTES as usize);
-        let enough = most.min((blocks / 8).max(FLUSH_AFTER_BLOCKS_LEAST));
+        let enough = most.min((self.log_blocks() as usize / 8).max(FLUSH_AFTER_BLOCKS_LEAST));
         let due = !d.written.is_empty() && (d.written_blocks >= enough || quiet);
         if due && d.flushing.is_none() {
             self.destage.flushing = Some((self.backing_losses(), std::mem::take(&mut self.destage.written)));

@@ -367,6 +367,11 @@ impl Engine {
         (((self.layout.segment_bytes - overhead) / BLOCK_BYTES as u32) * 15 / 16).clamp(1, 256)
     }
 
+    /// Blocks that the log would hold if it had nothing but their data.
+    pub(crate) fn log_blocks(&self) -> u64 {
+        self.segments.count() as u64 * (u64::from(self.layout.segment_bytes) / BLOCK_BYTES)
+    }
+
     /// Puts data or marks of a write into the log, behind everything queued before.
     pub(crate) fn log_append(&mut self, append: Append) {
         self.log.expected = self.log.expected.saturating_sub(1);

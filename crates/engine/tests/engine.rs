@@ -175,14 +175,20 @@ fn a_writer_that_waits_for_room_hurries_the_destage() {
     assert!(status.stalls > 0 && status.backing_promoted > 0, "{status:?}");
 }
 
+/// A volume under `journaled` that has settled, and whose backing ends nothing from now on.
+fn journaled(volume_blocks: u64, segments: u32) -> World {
+    let settings = Settings { write_policy: WritePolicy::Journaled, group_bytes: 1 << 20, ..settings() };
+    let mut w = World::new(2, settings, volume_blocks, segments);
+    w.run(1000);
+    w.backing_rests = true;
+    w
+}
+
 /// The newest version of a block stands for all that are committed, however far behind them it lies in the log: the replay of its
 /// group would write it.
 #[test]
 fn what_a_committed_group_has_anew_is_not_written_in_place() {
-    let settings = Settings { write_policy: WritePolicy::Journaled, group_bytes: 1 << 20, ..settings() };
-    let mut w = World::new(2, settings, 1024, 40);
-    w.run(1000);
-    w.backing_rests = true;
+    let mut w = journaled(1024, 40);
     // More than is looked at at once, at places that make no long runs.
     for n in 0.. {
         w.write(n % 300 * 8192, 4096);
@@ -206,10 +212,7 @@ fn what_a_committed_group_has_anew_is_not_written_in_place() {
 /// A block that a client writes again and again is in no danger, but who has asked for everything to be destaged waits for it.
 #[test]
 fn a_block_that_is_always_replaced_is_destaged_for_a_command() {
-    let settings = Settings { write_policy: WritePolicy::Journaled, group_bytes: 1 << 20, ..settings() };
-    let mut w = World::new(2, settings, 4096, 200);
-    w.run(1000);
-    w.backing_rests = true;
+    let mut w = journaled(4096, 200);
     // It comes last in every run through the volume, and others come faster than the backing takes them.
     let hot = 4090 * 4096;
     for n in 0..100 {
@@ -235,10 +238,7 @@ fn a_block_that_is_always_replaced_is_destaged_for_a_command() {
 #[test]
 fn a_run_without_the_journal_of_the_last_does_not_call_the_backing_consistent() {
     for left in [false, true] {
-        let settings = Settings { write_policy: WritePolicy::Journaled, group_bytes: 1 << 20, ..settings() };
-        let mut w = World::new(2, settings, 1024, 40);
-        w.run(1000);
-        w.backing_rests = true;
+        let mut w = journaled(1024, 40);
         for n in 0..100 {
             let id = w.write(n * 8192, 4096);
             w.run_until_answered(id).unwrap();
@@ -275,14 +275,14 @@ fn writers_keep_to_the_pace_of_the_backing_where_each_waits_for_the_one_before()
         w.backing_rests = true;
         let mut blocks = (0..).map(|n| n % 500 * 8192);
         let mut next = || one_block(blocks.next().unwrap());
-        let step = |w: &mut World, op: Op| {
-            let id = w.submit(op);
+        let flushed = |w: &mut World, id: u64| {
             w.run_until_answered(id).unwrap();
             let id = w.submit(Op::Flush);
             w.run_until_answered(id).unwrap();
         };
         while w.status().paces == 0 {
-            step(&mut w, next());
+            let id = w.submit(next());
+            flushed(&mut w, id);
         }
         let status = w.status();
         assert!(status.cache_used_bytes * 5 > status.cache_bytes, "only a log that fills: {status:?}");
@@ -290,9 +290,7 @@ fn writers_keep_to_the_pace_of_the_backing_where_each_waits_for_the_one_before()
         w.end_at_backing();
         let mut company = vec![w.submit(next())];
         while !w.writes_to_cache().is_empty() {
-            w.run_until_answered(company[0]).unwrap();
-            let id = w.submit(Op::Flush);
-            w.run_until_answered(id).unwrap();
+            flushed(&mut w, company[0]);
             company = vec![w.submit(next())];
         }
         company.extend((0..2).map(|_| w.submit(next())));
@@ -307,7 +305,8 @@ fn writers_keep_to_the_pace_of_the_backing_where_each_waits_for_the_one_before()
         // Only a full log stops who waits for a backing that does nothing, but for once.
         let paces = w.status().paces;
         for _ in 0..20 {
-            step(&mut w, next());
+            let id = w.submit(next());
+            flushed(&mut w, id);
         }
         assert!(w.status().paces <= paces + 1);
         w.backing_rests = false;

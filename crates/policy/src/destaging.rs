@@ -122,9 +122,8 @@ impl Pressure {
             0..50 if self.tail_dirty => DESTAGE_RUNS_LEAST,
             0..50 if self.draining || self.oldest_dirty_s >= DIRTY_AGE_S_MAX => 2,
             0..50 => 0,
-            50..100 => {
-                DESTAGE_RUNS_LEAST
-                    + (self.fill_percent() as usize - 50) * (DESTAGE_RUNS_MAX - DESTAGE_RUNS_LEAST) / 50
+            fill @ 50..100 => {
+                DESTAGE_RUNS_LEAST + (fill as usize - 50) * (DESTAGE_RUNS_MAX - DESTAGE_RUNS_LEAST) / 50
             }
             _ => DESTAGE_RUNS_MAX,
         }

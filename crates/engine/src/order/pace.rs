@@ -8,7 +8,7 @@
 //!                         progress   steps: what depends on nothing of the same step
 //! ```
 
-use forebay_block::{BLOCK_BYTES, Nanos, Seq};
+use forebay_block::{Nanos, Seq};
 use forebay_policy::{HOLD_MS_MAX, steps_for_each};
 
 use crate::engine::{Engine, Life};
@@ -21,7 +21,7 @@ use super::Order;
 pub(super) struct Pace {
     /// The first record of the newest step.
     step: Seq,
-    /// What was on the backing when that step began.
+    /// What was on the backing when writers were last looked at.
     progress: Seq,
     /// Steps that have begun since that was so.
     steps: u64,
@@ -66,9 +66,7 @@ impl Engine {
     }
 
     fn steps_for_each(&self) -> u64 {
-        let blocks =
-            u64::from(self.layout.segment_bytes) / BLOCK_BYTES * u64::from(self.layout.segment_count);
-        steps_for_each(self.segments.dirty(), blocks)
+        steps_for_each(self.segments.dirty(), self.log_blocks())
     }
 
     /// A record is formed whose writes depend on records up to `after`.

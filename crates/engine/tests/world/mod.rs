@@ -284,6 +284,7 @@ impl World {
         panic!("{command:?} does not end: {:?}", self.engine.status(self.now));
     }
 
+    /// The time that the engine was told last, or will be next.
     pub fn now(&self) -> Nanos {
         self.now
     }
