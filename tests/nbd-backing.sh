@@ -82,6 +82,33 @@ lose_cache() {
     pass "$WHERE: the point that was declared, exactly, after the server was killed and the cache lost"
 }
 
+# another_disk NAME: the export of this name is another disk for a while; nobody writes to that, and nothing is lost.
+another_disk() {
+    rm -f state
+    : >"$LOG"
+    new_pair "$size"
+    serve_export --group-age 100ms
+    write_stamps 0 --operations 200
+    kill_process "$NBDKIT"
+    mv "$EXPORTS/$1" "$DIR/away"
+    truncate -s "$(stat -c %s "$DIR/away")" "$EXPORTS/$1"
+    start_server
+    # What has to read from the backing fails; what the cache takes does not.
+    write_stamps 0 --operations 200 --largest 4 --allow any:eio
+    await "$PATIENCE" grep -q "not what was opened" "$LOG" || fail "$WHERE: the log says nothing of another disk"
+    # Operations that waited for the server have failed by now.
+    fails() { (($(status backing_errors) > 0)); }
+    await "$PATIENCE" fails || fail "$WHERE: nothing that goes to the backing fails"
+    cmp -n "$(stat -c %s "$EXPORTS/$1")" "$EXPORTS/$1" /dev/zero || fail "$WHERE: another disk was written to"
+    kill_process "$NBDKIT"
+    mv "$DIR/away" "$EXPORTS/$1"
+    start_server
+    fb flush db >/dev/null || fail "$WHERE: nothing goes to the right disk"
+    stop_daemon
+    stamp 0 verify --target "file:$EXPORTS/backing" --state state --quiet
+    pass "$WHERE: another disk in the place of the $1 is not written to"
+}
+
 start_server
 for WHERE in "a second export" "behind the volume"; do
     JOURNAL=()
@@ -92,7 +119,11 @@ for WHERE in "a second export" "behind the volume"; do
     fi
     every_instant "$size"
     lose_cache "$size"
+    another_disk backing
 done
+WHERE="a second export" size=$((32 * 1024 + 12))K
+JOURNAL=(--journal "nbd+unix:///journal?socket=$SERVER")
+another_disk journal
 
 refused 3 "cannot be a cache" "$FOREBAY" format "nbd+unix:///journal?socket=$SERVER" --backing "$EXPORTS/backing"
 refused 1 "no such export" "$FOREBAY" recover "nbd+unix:///absent?socket=$SERVER"

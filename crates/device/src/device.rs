@@ -1,6 +1,7 @@
 //! What a device is to the volume that owns it.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{Allocation, DeviceOp, DeviceResult, IoError, Nanos, StatusExtent};
@@ -82,6 +83,17 @@ pub enum Beside<'a> {
     },
 }
 
+/// What a device must show when it comes back after it was away, see [`Device::recognize_by`].
+#[derive(Clone)]
+pub struct Sign {
+    /// First byte on the device, a multiple of 4096.
+    pub offset: u64,
+    /// How many bytes are read there, a multiple of 4096, at most 64 KiB.
+    pub len: u32,
+    /// Whether these bytes are of the device that its owner had opened, as its owner left it.
+    pub is_ours: Arc<dyn Fn(&[u8]) -> bool + Send + Sync>,
+}
+
 /// A device as a volume's thread drives it: operations go in, their ends come out of [`Device::poll`].
 ///
 /// Operations that are under way at the same time may be carried out in any order; who needs an order waits for the
@@ -114,6 +126,12 @@ pub trait Device {
     /// file. For decorators that record; a device itself has nothing to do.
     fn beside(&mut self, what: Beside<'_>) {
         let _ = what;
+    }
+
+    /// From now on a device that was away and comes back is used only if it shows this; meanwhile, operations fail. For exports of
+    /// a server, behind whose name may be another disk, or one that somebody else has taken over; other devices do not come back.
+    fn recognize_by(&mut self, sign: Option<Sign>) {
+        let _ = sign;
     }
 
     /// Changes the size of a device with no operation under way; what is added reads as zeroes.

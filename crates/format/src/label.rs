@@ -79,6 +79,14 @@ impl Label {
         (update % 2) * LABEL_COPY_BYTES as u64
     }
 
+    /// Whether this may be what has become of that other one during its run: a run ends itself, and may retire its cache; that
+    /// another one has begun, another cache was paired, or the cache was left behind is somebody else's doing.
+    pub fn is_of_the_run_of(&self, other: &Self) -> bool {
+        (self.backing_id, self.cache_id, self.generation)
+            == (other.backing_id, other.cache_id, other.generation)
+            && (self.state == other.state || self.state == LabelState::Retired)
+    }
+
     /// The bytes of one copy.
     pub fn encode(&self) -> [u8; LABEL_COPY_BYTES] {
         let mut out = [0; LABEL_COPY_BYTES];
@@ -190,6 +198,22 @@ pub(crate) mod tests {
             cache_name: "/cache/c.img".into(),
             journal_run: 4,
         }
+    }
+
+    #[test]
+    fn a_label_of_another_run_is_told() {
+        let ours = sample();
+        let retired = Label { update: 5, state: LabelState::Retired, ..sample() };
+        let ended = Label { update: 5, in_use: false, time_ns: 9, ..sample() };
+        assert!([&ours, &retired, &ended].iter().all(|label| label.is_of_the_run_of(&ours)));
+        let others = [
+            Label { backing_id: [1; 16], ..sample() },
+            Label { cache_id: [1; 16], ..sample() },
+            Label { generation: 5, ..sample() },
+            Label { state: LabelState::Released, ..sample() },
+        ];
+        assert!(!others.iter().any(|label| label.is_of_the_run_of(&ours)));
+        assert!(others[3].is_of_the_run_of(&others[3]), "a backing without its cache");
     }
 
     #[test]

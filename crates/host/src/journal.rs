@@ -2,11 +2,12 @@
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use forebay_block::{Buf, DeviceOp};
-use forebay_device::{Device, DeviceSpec, open};
+use forebay_device::{Device, DeviceSpec, Sign, open};
 use forebay_engine::Role;
 use forebay_format::FormatError;
 use forebay_format::identities::Identities;
@@ -206,6 +207,16 @@ impl Journal {
     ) -> Result<(), HostError> {
         let (offset, bufs) = (Head::copy_offset(head.update), vec![head.encode()]);
         self.run(bench, backing, "writing", DeviceOp::Write { offset, bufs, durable: true }).map(drop)
+    }
+
+    /// From now on a device of its own that was away and comes back must show a head of the run that has begun with this one.
+    pub(crate) fn recognize_by(&mut self, begun: &Head) {
+        let Some(device) = &mut self.device else { return };
+        let run = (begun.backing_id, begun.cache_id, begun.generation);
+        let is_ours = Arc::new(move |copies: &[u8]| {
+            Head::newest(copies).is_ok_and(|head| (head.backing_id, head.cache_id, head.generation) == run)
+        });
+        device.recognize_by(Some(Sign { offset: self.offset, len: JOURNAL_RING_OFFSET as u32, is_ours }));
     }
 
     /// Whether somebody else's journal is in the place of this one.

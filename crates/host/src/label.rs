@@ -4,9 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use forebay_block::{Buf, DeviceOp};
-use forebay_device::{Beside, Device, DeviceKind};
+use forebay_device::{Beside, Device, DeviceKind, Sign};
 use forebay_format::FormatError;
 use forebay_format::identities::Update;
 use forebay_format::label::{LABEL_BYTES, Label};
@@ -61,6 +62,17 @@ impl LabelPlace {
             _ => true,
         };
         Ok(label.filter(real).map(|label| (place, label)))
+    }
+
+    /// What a backing that was away must show to be that of the run with this label: one that somebody has put another disk in
+    /// the place of, or has taken over meanwhile, is not written to (P6). A label in a side file, or none, shows nothing.
+    pub(crate) fn sign(&self, ours: &Label) -> Option<Sign> {
+        let Self::Behind(offset) = *self else { return None };
+        let ours = ours.clone();
+        let is_ours = Arc::new(move |region: &[u8]| {
+            Label::newest(region).is_ok_and(|label| label.is_of_the_run_of(&ours))
+        });
+        Some(Sign { offset, len: LABEL_BYTES as u32, is_ours })
     }
 
     /// Reads the label; `None` if there is none.

@@ -193,6 +193,10 @@ impl Pair {
         let begun = self.identities.begin_run(&starter);
         let updates = begun.map_err(|refusal| self.refused(refusal))?;
         self.carry_out(bench, &updates)?;
+        self.backing.recognize_by(self.identities.label.as_ref().and_then(|label| self.place.sign(label)));
+        if let (Some(journal), Some(head)) = (&mut self.journal, &self.head) {
+            journal.recognize_by(head);
+        }
         Ok(clean_stop)
     }
 
@@ -208,6 +212,8 @@ impl Pair {
     /// Removes the cache for good: afterwards the backing needs no Forebay. The backing must have everything.
     pub(crate) fn release(&mut self, bench: &Bench<'_>) -> Result<(), HostError> {
         let updates = self.identities.release();
+        // The label is about to go.
+        self.backing.recognize_by(None);
         self.carry_out(bench, &updates)
     }
 

@@ -64,7 +64,7 @@ impl Found {
         let mut backing = open(spec, bench.ring)?;
         let name = spec.to_string();
         let unknown = |why: &str| HostError::NothingToRecover { backing: name.clone(), why: why.to_owned() };
-        let Some((_, label)) = LabelPlace::find(bench, &mut *backing, spec.path())? else {
+        let Some((place, label)) = LabelPlace::find(bench, &mut *backing, spec.path())? else {
             return Err(HostError::NoLabel { backing: name, among });
         };
         if label.state != LabelState::Paired {
@@ -91,6 +91,7 @@ impl Found {
                  a new write policy, or had lost data; serve it with its cache",
             ));
         }
+        backing.recognize_by(place.sign(&label));
         Ok(Self { backing, journal, label, head, name })
     }
 

@@ -252,6 +252,7 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
             // From here on the two go separate ways, and the cache must never be used with this backing again.
             place.carry_out(&bench, &mut *backing, &label.leave_behind())?;
         }
+        backing.recognize_by(place.sign(&label));
     }
     let core = Core::Plain(Box::new(PassThrough::new(size_bytes)));
     let shared = Shared::new(

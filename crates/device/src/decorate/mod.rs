@@ -131,6 +131,10 @@ macro_rules! pass_through {
             self.inner.allocation(offset, len, extents_max)
         }
 
+        fn recognize_by(&mut self, sign: Option<$crate::Sign>) {
+            self.inner.recognize_by(sign);
+        }
+
         fn resize(&mut self, size_bytes: u64) -> std::io::Result<()> {
             self.inner.resize(size_bytes)
         }

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use forebay_block::{Buf, BufMut, DeviceOp, DeviceResult, ErrorKind, IoError};
 use forebay_nbd::codec::{NbdError, ReplyHeader, SimpleReply, command};
 
-use crate::nbd::handshake::{Stream, Terms, connect};
+use crate::device::Sign;
+use crate::nbd::handshake::{Stream, Terms, connect, read_alone};
 use crate::nbd::requests::{Request, requests};
 use crate::nbd::uri::NbdSpec;
 use crate::ring::Waker;
@@ -43,6 +44,11 @@ const LOST: IoError = IoError::new(
 );
 /// Why operations fail while there is no server.
 const AWAY: IoError = IoError::new(ErrorKind::Io, "reaching a NBD server");
+/// Why operations fail while there is something else in its place.
+const OTHER: IoError = IoError::new(
+    ErrorKind::Io,
+    "using what a NBD server offers since its connection was lost: it is not what was opened, or was taken over",
+);
 
 /// An operation under way.
 struct Op {
@@ -78,6 +84,8 @@ struct State {
     stream: Option<Arc<Stream>>,
     /// The reader has found the connection to be at its end.
     ended: bool,
+    /// What an export must show that is connected to anew.
+    sign: Option<Sign>,
     closing: bool,
 }
 
@@ -158,9 +166,9 @@ impl State {
     }
 
     /// Whatever waits for a server fails.
-    fn give_up(&mut self) {
+    fn give_up(&mut self, why: &IoError) {
         for request in std::mem::take(&mut self.queue) {
-            self.end(&request, 0, Err(AWAY));
+            self.end(&request, 0, Err(why.clone()));
         }
     }
 }
@@ -219,6 +227,10 @@ impl Exchange {
         if std::mem::take(&mut state.telling) {
             state.lost = false;
         }
+    }
+
+    pub(crate) fn recognize_by(&self, sign: Option<Sign>) {
+        self.state().sign = sign;
     }
 
     /// Whether something has ended that was not polled.
@@ -348,24 +360,44 @@ impl Exchange {
     /// A new connection to the same export; `None` when the device is no longer wanted.
     fn reconnect(&self, spec: &NbdSpec) -> Option<Arc<Stream>> {
         let since = Instant::now();
+        let mut said = false;
         loop {
-            let attempt = connect(spec);
+            let attempt = self.find_again(spec);
+            if attempt.as_ref().err() == Some(&OTHER) && !std::mem::replace(&mut said, true) {
+                tracing::warn!(
+                    %spec,
+                    "what the NBD server offers now is not what was opened, or was taken over: it is not used, and all operations \
+                     fail until the right one is back"
+                );
+            }
             let pause = if attempt.is_ok() { SETTLE_PAUSE } else { RETRY_PAUSE };
             let waiting = self.work.wait_timeout_while(self.state(), pause, |state| !state.closing);
             let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
             match attempt {
                 _ if state.closing => return None,
-                // One of another size, or that lacks something, is not the export that was opened.
-                Ok((stream, terms)) if terms == self.terms => {
+                Ok(stream) => {
                     let stream = Arc::new(stream);
                     state.stream = Some(Arc::clone(&stream));
                     return Some(stream);
                 }
-                _ if since.elapsed() > AWAY_MAX => state.give_up(),
-                _ => {}
+                Err(why) if since.elapsed() > AWAY_MAX => state.give_up(&why),
+                Err(_) => {}
             }
             drop(state);
             self.tell_owner();
         }
+    }
+
+    /// Connects to the export that was opened, as far as can be told.
+    fn find_again(&self, spec: &NbdSpec) -> Result<Stream, IoError> {
+        let (stream, terms) = connect(spec).map_err(|_| AWAY)?;
+        let sign = self.state().sign.clone();
+        let shows = |sign: &Sign| {
+            let bytes = read_alone(&stream, sign.offset, sign.len).map_err(|_| AWAY)?;
+            Ok((sign.is_ours)(&bytes))
+        };
+        // One of another size, or that lacks something, is another one, too.
+        let is_same = terms == self.terms && sign.as_ref().map_or(Ok(true), shows)?;
+        is_same.then_some(stream).ok_or(OTHER)
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use forebay_nbd::codec::{
     BlockSizes, ClientFlags, DecodeError, ExportReply, ExportRequest, Greeting, Info, OptionHeader,
-    OptionReplyHeader, export_flag, handshake_flag, info, option, option_reply,
+    OptionReplyHeader, ReplyHeader, Request, SimpleReply, command, export_flag, handshake_flag, info, option,
+    option_reply,
 };
 
 use crate::nbd::uri::{NbdSpec, Server};
@@ -169,6 +170,30 @@ pub(crate) fn connect(spec: &NbdSpec) -> io::Result<(Stream, Terms)> {
     terms.check()?;
     stream.set_patience(None)?;
     Ok((stream, terms))
+}
+
+/// Reads from an export over a connection that nothing else uses yet.
+///
+/// # Errors
+/// If the server refuses, does not answer in time, or answers something else.
+pub(crate) fn read_alone(stream: &Stream, offset: u64, len: u32) -> io::Result<Vec<u8>> {
+    let mut asked = Vec::new();
+    Request { flags: 0, command: command::READ, cookie: 0, offset, len }.encode(&mut asked);
+    stream.set_patience(Some(HANDSHAKE_PATIENCE))?;
+    stream.send(&mut [IoSlice::new(&asked)])?;
+    let ReplyHeader::Simple(reply) =
+        ReplyHeader::decode(&stream.take::<{ SimpleReply::BYTES }>()?).map_err(broken)?
+    else {
+        // Structured replies were not asked for.
+        return Err(broken(DecodeError::UnknownValue(command::READ.into())));
+    };
+    if let Some(kind) = reply.error.kind() {
+        return Err(io::Error::from_raw_os_error(kind.errno()));
+    }
+    let mut bytes = vec![0; len as usize];
+    stream.receive(&mut bytes)?;
+    stream.set_patience(None)?;
+    Ok(bytes)
 }
 
 fn negotiate(stream: &Stream, export: &str) -> io::Result<Terms> {

@@ -1,7 +1,8 @@
 //! An export of an NBD server as a device: for backings, and for journals beside them.
 //!
 //! One connection, two threads of its own ([`exchange`]), simple replies. What a server lacks is made of what it has: a durable
-//! write is a write and a flush, zeroing is writing. A server that goes away is waited for.
+//! write is a write and a flush, zeroing is writing. A server that goes away is waited for; what it offers when it is back is used
+//! only if it has the size and the abilities of what was opened, and shows its owner's sign ([`Device::recognize_by`]).
 //!
 //! NBD knows no exclusive use. Two daemons of this host cannot open the same export by the same name; beyond that it is the
 //! server's business, and that of the backing's label.
@@ -24,7 +25,7 @@ use forebay_block::{DeviceOp, DeviceResult, Nanos};
 
 pub use uri::NbdSpec;
 
-use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
+use crate::device::{Device, DeviceInfo, DeviceKind, Sign, Survives};
 use crate::file::check_range;
 use crate::nbd::exchange::{Exchange, SETTLE_PAUSE};
 use crate::nbd::handshake::connect;
@@ -122,6 +123,10 @@ impl Device for NbdDevice {
 
     fn deadline(&self) -> Option<Nanos> {
         (!self.finished.is_empty() || self.exchange.has_done()).then_some(Nanos(0))
+    }
+
+    fn recognize_by(&mut self, sign: Option<Sign>) {
+        self.exchange.recognize_by(sign);
     }
 }
 

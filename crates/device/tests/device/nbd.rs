@@ -5,11 +5,12 @@ use std::net::{Shutdown, TcpListener};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, DeviceOp};
-use forebay_device::{Device, DeviceKind, DeviceSpec, open};
+use forebay_device::{Device, DeviceKind, DeviceSpec, Sign, open};
 use forebay_nbd::codec::{
     ClientFlags, ExportReply, Greeting, NbdError, OptionHeader, Request, SimpleReply, command, export_flag,
     handshake_flag,
@@ -169,6 +170,35 @@ fn a_server_that_is_killed_is_waited_for() {
     drop(device);
     let content = file_content(&path);
     assert!(content[..4096] == [1; 4096] && content[4096..8192] == [2; 4096]);
+}
+
+#[test]
+fn what_comes_back_without_its_sign_is_not_used() {
+    let directory = disk_directory();
+    let (ours, other) = (file(&directory, "disk", SIZE), file(&directory, "other", SIZE));
+    let serve = |path: &Path| Server::start(&directory, &["file", path.to_str().unwrap()]);
+    let Some(server) = serve(&ours) else { return };
+    let driver = Driver::new();
+    let mut device = driver.open(&server.uri());
+    driver.write(&mut *device, 8192, &[7; 4096], true);
+    let is_ours = Arc::new(|bytes: &[u8]| *bytes == [7; 4096]);
+    device.recognize_by(Some(Sign { offset: 8192, len: 4096, is_ours }));
+    drop(server);
+    let server = serve(&other);
+    let write = |device: &mut dyn Device, durable| {
+        driver.run(device, DeviceOp::Write { offset: 0, bufs: vec![Buf::copy_of(&[1; 4096])], durable })
+    };
+    let refused = write(&mut *device, true).unwrap_err();
+    assert!(refused.context.contains("is not what was opened"), "{refused}");
+    drop(server);
+    let _again = serve(&ours);
+    let begun = Instant::now();
+    while write(&mut *device, true).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the right one is not used either");
+    }
+    drop(device);
+    assert!(file_content(&other).iter().all(|b| *b == 0), "written to another's disk");
+    assert_eq!(file_content(&ours)[..4096], [1; 4096]);
 }
 
 /// Serves one connection of an export of 1 MiB, by the old handshake and without FUA, and hangs up instead of answering request
