@@ -83,6 +83,9 @@ pub enum Beside<'a> {
     },
 }
 
+/// Whether these bytes are of the device that its owner had opened, as its owner left it.
+pub type IsOurs = dyn Fn(&[u8]) -> bool + Send + Sync;
+
 /// What a device must show when it comes back after it was away, see [`Device::recognize_by`].
 #[derive(Clone)]
 pub struct Sign {
@@ -90,8 +93,8 @@ pub struct Sign {
     pub offset: u64,
     /// How many bytes are read there, a multiple of 4096, at most 64 KiB.
     pub len: u32,
-    /// Whether these bytes are of the device that its owner had opened, as its owner left it.
-    pub is_ours: Arc<dyn Fn(&[u8]) -> bool + Send + Sync>,
+    /// Judges them.
+    pub is_ours: Arc<IsOurs>,
 }
 
 /// A device as a volume's thread drives it: operations go in, their ends come out of [`Device::poll`].

@@ -23,7 +23,7 @@ mod stores;
 mod transfer;
 
 pub use clock::Clock;
-pub use device::{Beside, Device, DeviceInfo, DeviceKind, Sign, Survives, run_alone};
+pub use device::{Beside, Device, DeviceInfo, DeviceKind, IsOurs, Sign, Survives, run_alone};
 pub use emulated::{EmulatedDevice, Lateness};
 pub use emulation::EmulateSpec;
 pub use file::FileDevice;
