@@ -3,8 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::BenchError;
+
+/// Longest wait for a file system that is busy when it is to be unmounted.
+const BUSY_MAX: Duration = Duration::from_secs(20);
+/// How often it is tried.
+const BUSY_POLL: Duration = Duration::from_millis(50);
 
 /// Runs a program that must end well.
 pub(crate) fn call(program: impl AsRef<Path>, args: &[&str]) -> Result<String, BenchError> {
@@ -46,8 +53,16 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // What cannot be unmounted is told by what follows, which needs the device.
-        let _ = Command::new("umount").arg(&self.place).status();
+        // A child of what has just been killed may keep it busy for a moment.
+        let until = Instant::now() + BUSY_MAX;
+        let unmount = || path(&self.place).and_then(|place| call("umount", &[place]));
+        while let Err(e) = unmount() {
+            if Instant::now() >= until {
+                eprintln!("{} stays mounted: {e}", self.place.display());
+                break;
+            }
+            thread::sleep(BUSY_POLL);
+        }
         if let Some(device) = &self.device {
             let _ = Command::new("losetup").args(["-d", device]).status();
         }
