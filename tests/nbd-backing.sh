@@ -82,6 +82,21 @@ lose_cache() {
     pass "$WHERE: the point that was declared, exactly, after the server was killed and the cache lost"
 }
 
+# swap_in NAME: the export of this name is another disk from here on, until swap_out.
+swap_in() {
+    kill_process "$NBDKIT"
+    mv "$EXPORTS/$1" "$DIR/away"
+    truncate -s "$(stat -c %s "$DIR/away")" "$EXPORTS/$1"
+    start_server
+}
+
+swap_out() {
+    cmp -n "$(stat -c %s "$EXPORTS/$1")" "$EXPORTS/$1" /dev/zero || fail "$WHERE: another disk was written to"
+    kill_process "$NBDKIT"
+    mv "$DIR/away" "$EXPORTS/$1"
+    start_server
+}
+
 # another_disk NAME: the export of this name is another disk for a while; nobody writes to that, and nothing is lost.
 another_disk() {
     rm -f state
@@ -89,24 +104,41 @@ another_disk() {
     new_pair "$size"
     serve_export --group-age 100ms
     write_stamps 0 --operations 200
-    kill_process "$NBDKIT"
-    mv "$EXPORTS/$1" "$DIR/away"
-    truncate -s "$(stat -c %s "$DIR/away")" "$EXPORTS/$1"
-    start_server
+    swap_in "$1"
     # What has to read from the backing fails; what the cache takes does not.
     write_stamps 0 --operations 200 --largest 4 --allow any:eio
     await "$PATIENCE" grep -q "not what was opened" "$LOG" || fail "$WHERE: the log says nothing of another disk"
     # Operations that waited for the server have failed by now.
     fails() { (($(status backing_errors) > 0)); }
     await "$PATIENCE" fails || fail "$WHERE: nothing that goes to the backing fails"
-    cmp -n "$(stat -c %s "$EXPORTS/$1")" "$EXPORTS/$1" /dev/zero || fail "$WHERE: another disk was written to"
-    kill_process "$NBDKIT"
-    mv "$DIR/away" "$EXPORTS/$1"
-    start_server
+    swap_out "$1"
     fb flush db >/dev/null || fail "$WHERE: nothing goes to the right disk"
     stop_daemon
     stamp 0 verify --target "file:$EXPORTS/backing" --state state --quiet
     pass "$WHERE: another disk in the place of the $1 is not written to"
+}
+
+# release_another_disk: the cache has nothing that the backing lacks, and is to be removed while another disk is in the backing's place.
+release_another_disk() {
+    rm -f state
+    new_pair "$size"
+    serve_export
+    write_stamps 0 --operations 200
+    fb flush db >/dev/null
+    swap_in backing
+    if fb detach db --release >detached 2>&1; then
+        fail "$WHERE: the cache was removed from another disk"
+    fi
+    swap_out backing
+    ended "$DAEMON" || kill_process "$DAEMON"
+    DAEMON=
+    serve_export
+    stamp 0 verify --target "nbd:unix:$NBD" --state state --quiet
+    fb detach db --release >/dev/null || fail "$WHERE: the cache cannot be removed"
+    await "$PATIENCE" ended "$DAEMON" || fail "$WHERE: the daemon stays without its volume"
+    DAEMON=
+    stamp 0 verify --target "file:$EXPORTS/backing" --state state --quiet
+    pass "$WHERE: a cache is not removed from another disk ($(cat detached))"
 }
 
 start_server
@@ -124,6 +156,7 @@ done
 WHERE="a second export" size=$((32 * 1024 + 12))K
 JOURNAL=(--journal "nbd+unix:///journal?socket=$SERVER")
 another_disk journal
+release_another_disk
 
 refused 3 "cannot be a cache" "$FOREBAY" format "nbd+unix:///journal?socket=$SERVER" --backing "$EXPORTS/backing"
 refused 1 "no such export" "$FOREBAY" recover "nbd+unix:///absent?socket=$SERVER"

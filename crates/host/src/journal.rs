@@ -209,12 +209,13 @@ impl Journal {
         self.run(bench, backing, "writing", DeviceOp::Write { offset, bufs, durable: true }).map(drop)
     }
 
-    /// From now on a device of its own that was away and comes back must show a head of the run that has begun with this one.
-    pub(crate) fn recognize_by(&mut self, begun: &Head) {
+    /// From now on a device of its own that was away and comes back must show a head of the run of one of these.
+    pub(crate) fn recognize_by(&mut self, heads: &[&Head]) {
         let Some(device) = &mut self.device else { return };
-        let run = (begun.backing_id, begun.cache_id, begun.generation);
+        let run_of = |head: &Head| (head.backing_id, head.cache_id, head.generation);
+        let runs: Vec<_> = heads.iter().map(|head| run_of(head)).collect();
         let is_ours = Arc::new(move |copies: &[u8]| {
-            Head::newest(copies).is_ok_and(|head| (head.backing_id, head.cache_id, head.generation) == run)
+            Head::newest(copies).is_ok_and(|head| runs.contains(&run_of(&head)))
         });
         device.recognize_by(Some(Sign { offset: self.offset, len: JOURNAL_RING_OFFSET as u32, is_ours }));
     }

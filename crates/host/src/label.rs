@@ -64,13 +64,12 @@ impl LabelPlace {
         Ok(label.filter(real).map(|label| (place, label)))
     }
 
-    /// What a backing that was away must show to be that of the run with this label: one that somebody has put another disk in
-    /// the place of, or has taken over meanwhile, is not written to (P6). A label in a side file, or none, shows nothing.
-    pub(crate) fn sign(&self, ours: &Label) -> Option<Sign> {
+    /// What a backing that was away must show to be that of a run with one of these labels: one that somebody has put another disk
+    /// in the place of, or has taken over meanwhile, is not written to (P6). A label in a side file, or none, shows nothing.
+    pub(crate) fn sign(&self, ours: Vec<Label>) -> Option<Sign> {
         let Self::Behind(offset) = *self else { return None };
-        let ours = ours.clone();
         let is_ours = Arc::new(move |region: &[u8]| {
-            Label::newest(region).is_ok_and(|label| label.is_of_the_run_of(&ours))
+            Label::newest(region).is_ok_and(|label| ours.iter().any(|ours| label.is_of_the_run_of(ours)))
         });
         Some(Sign { offset, len: LABEL_BYTES as u32, is_ours })
     }

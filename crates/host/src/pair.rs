@@ -9,6 +9,7 @@ use forebay_engine::Role;
 use forebay_format::checksum;
 use forebay_format::identities::{Identities, Starter, Update};
 use forebay_format::journal::{Group, Head};
+use forebay_format::label::Label;
 use forebay_format::pairing::{Refusal, decide};
 use forebay_format::replay::Replay;
 
@@ -145,6 +146,7 @@ impl Pair {
         let mut found = journal.head(bench, &mut *self.backing)?;
         if let Some(head) = found.take() {
             journal.check_owner(&head, &self.identities)?;
+            journal.recognize_by(&[&head]);
             let label = self.identities.label.as_ref();
             found = Some(journal.replay(bench, &mut *self.backing, label, head)?.0);
         }
@@ -158,6 +160,9 @@ impl Pair {
         } else if let Some((names, member)) = &self.member {
             // From here on nobody takes it for a volume of its own; points that it has shared with others are none of these.
             head.common.join(names, *member);
+        }
+        if let Some(found) = &found {
+            journal.recognize_by(&[found, &head]);
         }
         self.head = Some(head);
         self.journal = Some(journal);
@@ -174,6 +179,11 @@ impl Pair {
         decorate: Option<Decorate<'_>>,
     ) -> Result<bool, HostError> {
         self.decide(takeover)?;
+        if let Some(label) = &self.identities.label {
+            let next = label.generation.max(self.identities.superblock.layout.generation) + 1;
+            let begun = Label { generation: next, ..label.clone() };
+            self.backing.recognize_by(self.place.sign(vec![label.clone(), begun]));
+        }
         // Who does not ask for a journal is served without one if there can be none; the label says so, and the log has it all.
         let begun = self.begin_journal(bench, places, decorate);
         if begun.is_err() && journal_is_wanted || self.choice != JournalChoice::Auto {
@@ -193,9 +203,11 @@ impl Pair {
         let begun = self.identities.begin_run(&starter);
         let updates = begun.map_err(|refusal| self.refused(refusal))?;
         self.carry_out(bench, &updates)?;
-        self.backing.recognize_by(self.identities.label.as_ref().and_then(|label| self.place.sign(label)));
+        if let Some(label) = &self.identities.label {
+            self.backing.recognize_by(self.place.sign(vec![label.clone()]));
+        }
         if let (Some(journal), Some(head)) = (&mut self.journal, &self.head) {
-            journal.recognize_by(head);
+            journal.recognize_by(&[head]);
         }
         Ok(clean_stop)
     }
@@ -212,8 +224,6 @@ impl Pair {
     /// Removes the cache for good: afterwards the backing needs no Forebay. The backing must have everything.
     pub(crate) fn release(&mut self, bench: &Bench<'_>) -> Result<(), HostError> {
         let updates = self.identities.release();
-        // The label is about to go.
-        self.backing.recognize_by(None);
         self.carry_out(bench, &updates)
     }
 

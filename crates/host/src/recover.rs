@@ -74,7 +74,8 @@ impl Found {
             let (host_name, cache) = (label.host_name, label.cache_name);
             return Err(HostError::OwnerMayLive { backing: name, host_name, cache });
         }
-        let Some((journal, head)) = journal_of(bench, &*backing, spec.path(), &label, journal)?
+        backing.recognize_by(place.sign(vec![label.clone()]));
+        let Some((mut journal, head)) = journal_of(bench, &*backing, spec.path(), &label, journal)?
             .map(|mut journal| journal.head(bench, &mut *backing).map(|head| (journal, head)))
             .transpose()?
             .and_then(|(journal, head)| Some((journal, head?)))
@@ -91,7 +92,7 @@ impl Found {
                  a new write policy, or had lost data; serve it with its cache",
             ));
         }
-        backing.recognize_by(place.sign(&label));
+        journal.recognize_by(&[&head]);
         Ok(Self { backing, journal, label, head, name })
     }
 

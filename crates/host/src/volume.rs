@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use forebay_block::VolumeInfo;
 use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
 use forebay_engine::{Engine, Params, RecoveryReport, Role};
-use forebay_format::label::LabelState;
+use forebay_format::label::{Label, LabelState};
 use forebay_policy::{Settings, WritePolicy};
 
 use crate::core::Core;
@@ -241,6 +241,8 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
                 let (backing, cache) = (config.backing.to_string(), label.cache_name);
                 return Err(HostError::WithoutItsCache { backing, cache });
             }
+            let left = Label { state: LabelState::Released, ..label.clone() };
+            backing.recognize_by(place.sign(vec![label.clone(), left]));
             // What the journal has of a consistent state comes first.
             let left = journal_left(&bench, &mut *backing, &config.backing, &label, &config.journal)?;
             if let Some((mut journal, head)) = left {
@@ -252,7 +254,7 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
             // From here on the two go separate ways, and the cache must never be used with this backing again.
             place.carry_out(&bench, &mut *backing, &label.leave_behind())?;
         }
-        backing.recognize_by(place.sign(&label));
+        backing.recognize_by(place.sign(vec![label]));
     }
     let core = Core::Plain(Box::new(PassThrough::new(size_bytes)));
     let shared = Shared::new(

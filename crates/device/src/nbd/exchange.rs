@@ -47,7 +47,13 @@ const AWAY: IoError = IoError::new(ErrorKind::Io, "reaching a NBD server");
 /// Why operations fail while there is something else in its place.
 const OTHER: IoError = IoError::new(
     ErrorKind::Io,
-    "using what a NBD server offers since its connection was lost: it is not what was opened, or was taken over",
+    "what the NBD server offers since its connection was lost is not what was opened, or was taken over, and is not used",
+);
+/// Why they fail while it cannot be told.
+const UNREAD: IoError = IoError::new(
+    ErrorKind::Io,
+    "what the NBD server offers since its connection was lost is not known to be what was opened, for the label or the journal's \
+     head there cannot be read",
 );
 
 /// An operation under way.
@@ -362,42 +368,47 @@ impl Exchange {
         let since = Instant::now();
         let mut said = false;
         loop {
-            let attempt = self.find_again(spec);
-            if attempt.as_ref().err() == Some(&OTHER) && !std::mem::replace(&mut said, true) {
-                tracing::warn!(
-                    %spec,
-                    "what the NBD server offers now is not what was opened, or was taken over: it is not used, and all operations \
-                     fail until the right one is back"
-                );
-            }
+            let attempt = self.connect_anew(spec);
             let pause = if attempt.is_ok() { SETTLE_PAUSE } else { RETRY_PAUSE };
             let waiting = self.work.wait_timeout_while(self.state(), pause, |state| !state.closing);
-            let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+            let (state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+            if state.closing {
+                return None;
+            }
+            let sign = state.sign.clone();
+            drop(state);
+            // After the pause, when whoever had it meanwhile has done with it.
+            let attempt = attempt.and_then(|stream| self.shows(&stream, sign).map(|()| stream));
             match attempt {
-                _ if state.closing => return None,
                 Ok(stream) => {
                     let stream = Arc::new(stream);
-                    state.stream = Some(Arc::clone(&stream));
+                    self.state().stream = Some(Arc::clone(&stream));
                     return Some(stream);
                 }
-                Err(why) if since.elapsed() > AWAY_MAX => state.give_up(&why),
-                Err(_) => {}
+                Err(why) => {
+                    if why != AWAY && !std::mem::replace(&mut said, true) {
+                        let why = why.context;
+                        tracing::warn!(%spec, "{why}; until the right one is back, all operations on it fail");
+                    }
+                    if since.elapsed() > AWAY_MAX {
+                        self.state().give_up(&why);
+                    }
+                }
             }
-            drop(state);
             self.tell_owner();
         }
     }
 
-    /// Connects to the export that was opened, as far as can be told.
-    fn find_again(&self, spec: &NbdSpec) -> Result<Stream, IoError> {
+    /// Connects to what has the size and the abilities of what was opened.
+    fn connect_anew(&self, spec: &NbdSpec) -> Result<Stream, IoError> {
         let (stream, terms) = connect(spec).map_err(|_| AWAY)?;
-        let sign = self.state().sign.clone();
-        let shows = |sign: &Sign| {
-            let bytes = read_alone(&stream, sign.offset, sign.len).map_err(|_| AWAY)?;
-            Ok((sign.is_ours)(&bytes))
-        };
-        // One of another size, or that lacks something, is another one, too.
-        let is_same = terms == self.terms && sign.as_ref().map_or(Ok(true), shows)?;
-        is_same.then_some(stream).ok_or(OTHER)
+        (terms == self.terms).then_some(stream).ok_or(OTHER)
+    }
+
+    /// Whether it shows that it is what was opened.
+    fn shows(&self, stream: &Stream, sign: Option<Sign>) -> Result<(), IoError> {
+        let Some(Sign { offset, len, is_ours }) = sign else { return Ok(()) };
+        let bytes = read_alone(stream, &self.terms, offset, len).map_err(|_| UNREAD)?;
+        is_ours(&bytes).then_some(()).ok_or(OTHER)
     }
 }

@@ -176,22 +176,25 @@ pub(crate) fn connect(spec: &NbdSpec) -> io::Result<(Stream, Terms)> {
 ///
 /// # Errors
 /// If the server refuses, does not answer in time, or answers something else.
-pub(crate) fn read_alone(stream: &Stream, offset: u64, len: u32) -> io::Result<Vec<u8>> {
-    let mut asked = Vec::new();
-    Request { flags: 0, command: command::READ, cookie: 0, offset, len }.encode(&mut asked);
+pub(crate) fn read_alone(stream: &Stream, terms: &Terms, offset: u64, len: u32) -> io::Result<Vec<u8>> {
     stream.set_patience(Some(HANDSHAKE_PATIENCE))?;
-    stream.send(&mut [IoSlice::new(&asked)])?;
-    let ReplyHeader::Simple(reply) =
-        ReplyHeader::decode(&stream.take::<{ SimpleReply::BYTES }>()?).map_err(broken)?
-    else {
-        // Structured replies were not asked for.
-        return Err(broken(DecodeError::UnknownValue(command::READ.into())));
-    };
-    if let Some(kind) = reply.error.kind() {
-        return Err(io::Error::from_raw_os_error(kind.errno()));
-    }
     let mut bytes = vec![0; len as usize];
-    stream.receive(&mut bytes)?;
+    let mut at = offset;
+    for part in bytes.chunks_mut(terms.sizes.maximum as usize / 4096 * 4096) {
+        let mut asked = Vec::new();
+        let len = part.len() as u32;
+        Request { flags: 0, command: command::READ, cookie: at, offset: at, len }.encode(&mut asked);
+        stream.send(&mut [IoSlice::new(&asked)])?;
+        match ReplyHeader::decode(&stream.take::<{ SimpleReply::BYTES }>()?).map_err(broken)? {
+            ReplyHeader::Simple(SimpleReply { error, cookie }) if cookie == at => match error.kind() {
+                None => stream.receive(part)?,
+                Some(kind) => return Err(io::Error::from_raw_os_error(kind.errno())),
+            },
+            // Structured replies were not asked for.
+            _ => return Err(broken(DecodeError::UnknownValue(command::READ.into()))),
+        }
+        at += u64::from(len);
+    }
     stream.set_patience(None)?;
     Ok(bytes)
 }
