@@ -131,7 +131,7 @@ impl Journal {
         self.device.as_deref()
     }
 
-    /// The head, durable from here on; `None` if there is none yet.
+    /// The head, durable from here on, and what the journal is recognized by; `None` if there is none yet.
     pub(crate) fn head(
         &mut self,
         bench: &Bench<'_>,
@@ -145,7 +145,10 @@ impl Journal {
         let copies = self.run(bench, backing, "reading", DeviceOp::Read { offset: 0, len })?;
         let copies = copies.unwrap_or_else(|| Buf::zeroed(len));
         match Head::newest(&copies) {
-            Ok(head) => Ok(Some(head)),
+            Ok(head) => {
+                self.recognize_by(&[&head]);
+                Ok(Some(head))
+            }
             Err(FormatError::Magic) if !own || copies.iter().all(|b| *b == 0) => Ok(None),
             Err(FormatError::Magic) => Err(HostError::NotAJournal { journal: name }),
             Err(error) => Err(HostError::Damaged { what: format!("the journal {name}"), error }),

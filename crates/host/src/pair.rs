@@ -125,17 +125,18 @@ impl Pair {
         Err(self.refused(Refusal::ForeignBacking { backing_name }))
     }
 
-    /// Decides whether the two may run together.
-    pub(crate) fn decide(&self, takeover: bool) -> Result<(), HostError> {
+    /// Decides whether the two may run together; returns the next run's generation.
+    pub(crate) fn decide(&self, takeover: bool) -> Result<u64, HostError> {
         let Identities { superblock, label } = &self.identities;
-        decide(superblock, label.as_ref(), &host_id(), takeover).map(drop).map_err(|r| self.refused(r))
+        decide(superblock, label.as_ref(), &host_id(), takeover).map_err(|r| self.refused(r))
     }
 
-    /// Opens the journal, and applies what a crash has left in it. The pair has been decided to be one.
+    /// Opens the journal for the run `generation`, and applies what a crash has left in it. The pair has been decided to be one.
     fn begin_journal(
         &mut self,
         bench: &Bench<'_>,
         places: &Places,
+        generation: u64,
         mut decorate: Option<Decorate<'_>>,
     ) -> Result<(), HostError> {
         let superblock = &self.identities.superblock;
@@ -146,12 +147,9 @@ impl Pair {
         let mut found = journal.head(bench, &mut *self.backing)?;
         if let Some(head) = found.take() {
             journal.check_owner(&head, &self.identities)?;
-            journal.recognize_by(&[&head]);
             let label = self.identities.label.as_ref();
             found = Some(journal.replay(bench, &mut *self.backing, label, head)?.0);
         }
-        let label = self.identities.label.as_ref().map_or(0, |label| label.generation);
-        let generation = superblock.layout.generation.max(label) + 1;
         let mut head = Head::for_run(found.as_ref(), &self.identities, generation, journal.ring_bytes);
         if head.has_prepared() {
             let mut check = Replay::of_prepared(&head);
@@ -178,14 +176,13 @@ impl Pair {
         journal_is_wanted: bool,
         decorate: Option<Decorate<'_>>,
     ) -> Result<bool, HostError> {
-        self.decide(takeover)?;
+        let generation = self.decide(takeover)?;
         if let Some(label) = &self.identities.label {
-            let next = label.generation.max(self.identities.superblock.layout.generation) + 1;
-            let begun = Label { generation: next, ..label.clone() };
+            let begun = Label { generation, ..label.clone() };
             self.backing.recognize_by(self.place.sign(vec![label.clone(), begun]));
         }
         // Who does not ask for a journal is served without one if there can be none; the label says so, and the log has it all.
-        let begun = self.begin_journal(bench, places, decorate);
+        let begun = self.begin_journal(bench, places, generation, decorate);
         if begun.is_err() && journal_is_wanted || self.choice != JournalChoice::Auto {
             begun?;
         }

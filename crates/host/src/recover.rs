@@ -75,7 +75,7 @@ impl Found {
             return Err(HostError::OwnerMayLive { backing: name, host_name, cache });
         }
         backing.recognize_by(place.sign(vec![label.clone()]));
-        let Some((mut journal, head)) = journal_of(bench, &*backing, spec.path(), &label, journal)?
+        let Some((journal, head)) = journal_of(bench, &*backing, spec.path(), &label, journal)?
             .map(|mut journal| journal.head(bench, &mut *backing).map(|head| (journal, head)))
             .transpose()?
             .and_then(|(journal, head)| Some((journal, head?)))
@@ -92,7 +92,6 @@ impl Found {
                  a new write policy, or had lost data; serve it with its cache",
             ));
         }
-        journal.recognize_by(&[&head]);
         Ok(Self { backing, journal, label, head, name })
     }
 

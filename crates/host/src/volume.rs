@@ -241,8 +241,8 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
                 let (backing, cache) = (config.backing.to_string(), label.cache_name);
                 return Err(HostError::WithoutItsCache { backing, cache });
             }
-            let left = Label { state: LabelState::Released, ..label.clone() };
-            backing.recognize_by(place.sign(vec![label.clone(), left]));
+            let alone = Label { state: LabelState::Released, ..label.clone() };
+            backing.recognize_by(place.sign(vec![label.clone(), alone]));
             // What the journal has of a consistent state comes first.
             let left = journal_left(&bench, &mut *backing, &config.backing, &label, &config.journal)?;
             if let Some((mut journal, head)) = left {

@@ -185,11 +185,12 @@ fn what_comes_back_without_its_sign_is_not_used() {
     device.recognize_by(Some(Sign { offset: 8192, len: 4096, is_ours }));
     drop(server);
     let server = serve(&other);
-    let write = |device: &mut dyn Device, durable| {
-        driver.run(device, DeviceOp::Write { offset: 0, bufs: vec![Buf::copy_of(&[1; 4096])], durable })
+    let mut write = || {
+        let bufs = vec![Buf::copy_of(&[1; 4096])];
+        driver.run(&mut *device, DeviceOp::Write { offset: 0, bufs, durable: true })
     };
     let begun = Instant::now();
-    while !write(&mut *device, true).unwrap_err().context.contains("is not what was opened") {
+    while !write().unwrap_err().context.contains("is not what was opened") {
         assert!(
             begun.elapsed() < Duration::from_secs(60),
             "the wrong one is taken for a server that is away"
@@ -198,7 +199,7 @@ fn what_comes_back_without_its_sign_is_not_used() {
     drop(server);
     let _again = serve(&ours);
     let begun = Instant::now();
-    while write(&mut *device, true).is_err() {
+    while write().is_err() {
         assert!(begun.elapsed() < Duration::from_secs(60), "the right one is not used either");
     }
     drop(device);
