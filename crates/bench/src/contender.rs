@@ -1,6 +1,6 @@
 //! What is compared: write policies with their parameters.
 
-use forebay_policy::{Order, Settings, WritePolicy};
+use forebay_policy::{Admission, Order, Settings, WritePolicy};
 
 use crate::run::BACKING;
 
@@ -20,12 +20,18 @@ impl Contender {
         Self { name: name.into(), settings, journal: BACKING }
     }
 
+    /// As the paper's policies do.
+    pub(crate) fn caches_every_write(&self) -> bool {
+        self.settings.admission == Admission::All
+    }
+
     /// Names and values of the flags of `forebay serve`.
     pub(crate) fn flags(&self) -> Vec<(String, String)> {
         let settings = &self.settings;
         let flags = [
             ("write-policy", settings.write_policy.to_string()),
             ("order", settings.order.to_string()),
+            ("admission", settings.admission.to_string()),
             ("group-size", settings.group_bytes.to_string()),
         ];
         flags.map(|(key, value)| (key.to_owned(), value)).to_vec()
@@ -49,8 +55,19 @@ pub(crate) fn journaled(working_set: u64, percent: u64) -> Contender {
     Contender::new(WritePolicy::Journaled.as_str(), settings)
 }
 
-/// Every write policy, in the order of the documentation, the base first; `ordered` in both orders, `journaled` with both journals.
+/// Every write policy, in the order of the documentation, the base first; `ordered` in both orders, `journaled` with both journals. Where
+/// the backing stays consistent, also with only those writes in the cache that somebody waits for.
 pub(crate) fn contenders(working_set: u64) -> Vec<Contender> {
+    let every = with_every_write(working_set);
+    let selective = |c: &Contender| {
+        let settings = Settings { admission: Admission::Sync, ..c.settings };
+        let consistent = matches!(settings.write_policy, WritePolicy::Ordered | WritePolicy::Journaled);
+        consistent.then(|| Contender { name: format!("{}_sync", c.name), settings, journal: c.journal })
+    };
+    every.iter().flat_map(|c| [Some(c.clone()), selective(c)]).flatten().collect()
+}
+
+fn with_every_write(working_set: u64) -> Vec<Contender> {
     let mut contenders = Vec::new();
     for policy in WritePolicy::ALL {
         if *policy == WritePolicy::Journaled {
@@ -78,7 +95,11 @@ mod tests {
     fn the_base_comes_first_and_names_are_fit_for_figures() {
         let names: Vec<String> = contenders(1 << 30).into_iter().map(|c| c.name).collect();
         assert_eq!(names[0], BASE);
-        assert!(["ordered_barrier", "journaled_nvram"].iter().all(|n| names.iter().any(|name| name == n)));
+        assert!(
+            ["ordered_barrier", "journaled_nvram", "ordered_sync"]
+                .iter()
+                .all(|n| names.iter().any(|name| name == n))
+        );
         assert!(names.iter().all(|n| n.chars().all(|c| c.is_ascii_lowercase() || c == '_')), "{names:?}");
     }
 }

@@ -157,19 +157,19 @@ impl FileSystem {
                 self.commit()?;
                 commit_at = Instant::now() + self.geometry.commit;
             } else {
-                self.write_some(BATCH_BLOCKS)?;
+                self.write_some(BATCH_BLOCKS, false)?;
             }
         }
     }
 
-    fn write_some(&self, most: usize) -> Result<(), BenchError> {
+    fn write_some(&self, most: usize, sync: bool) -> Result<(), BenchError> {
         let taken = {
             let mut state = self.state();
             let taken = state.pages.take_dirty(most);
             state.written_back = taken.len();
             taken
         };
-        let result = self.store.write(&Stretch::of_sorted(taken));
+        let result = self.store.write(&Stretch::of_sorted(taken), sync);
         self.state().written_back = 0;
         self.changed.notify_all();
         result
@@ -180,7 +180,7 @@ impl FileSystem {
         let mut left = self.state().pages.dirty();
         while left > 0 {
             let batch = left.min(BATCH_BLOCKS);
-            self.write_some(batch)?;
+            self.write_some(batch, true)?;
             left -= batch;
         }
         let (running, at) = {
@@ -197,7 +197,7 @@ impl FileSystem {
         let place = |n: u64| 1 + (at + n) % ring;
         let mut places: Vec<u64> = (0..blocks - 1).map(place).collect();
         places.sort_unstable();
-        self.store.write(&Stretch::of_sorted(places))?;
+        self.store.write(&Stretch::of_sorted(places), true)?;
         self.store.flush()?;
         self.store.write_forced(place(blocks - 1))?;
         let half_full = {
@@ -212,7 +212,7 @@ impl FileSystem {
     /// Brings metadata to its place and frees the journal.
     fn checkpoint(&self) -> Result<(), BenchError> {
         let journaled = std::mem::take(&mut self.state().journaled);
-        self.store.write(&Stretch::of_sorted(journaled))?;
+        self.store.write(&Stretch::of_sorted(journaled), true)?;
         self.store.flush()?;
         self.store.write_forced(0)?;
         self.state().journal_used = 0;
@@ -243,12 +243,16 @@ mod tests {
             }
         }
 
-        fn submit(&self, op: Op, _: Origin, done: Completion) {
+        fn submit(&self, op: Op, origin: Origin, done: Completion) {
             let block = |offset: u64| offset / BLOCK_BYTES;
             let note = match op {
                 Op::Read { offset, len } => format!("read {}+{}", block(offset), block(len as u64)),
                 Op::Write { offset, data, fua } => {
-                    let kind = if fua { "forced" } else { "write" };
+                    let kind = match (fua, origin.sync) {
+                        (true, _) => "forced",
+                        (_, true) => "sync",
+                        _ => "write",
+                    };
                     format!("{kind} {}+{}", block(offset), block(data.len() as u64))
                 }
                 Op::Flush => "flush".to_owned(),
@@ -279,12 +283,12 @@ mod tests {
         assert!(taken(&notes).is_empty(), "it is in memory");
         fs.commit().unwrap();
         // Data begins at block 25; the journal's first block is its superblock.
-        assert_eq!(taken(&notes), ["write 35+3", "write 45+1", "write 1+2", "flush", "forced 3+1"]);
+        assert_eq!(taken(&notes), ["sync 35+3", "sync 45+1", "sync 1+2", "flush", "forced 3+1"]);
         fs.commit().unwrap();
         assert!(taken(&notes).is_empty(), "nothing has changed");
         fs.change(2);
         fs.commit().unwrap();
-        assert_eq!(taken(&notes), ["write 4+2", "flush", "forced 6+1"]);
+        assert_eq!(taken(&notes), ["sync 4+2", "flush", "forced 6+1"]);
     }
 
     #[test]
@@ -293,7 +297,7 @@ mod tests {
         (0..6).for_each(|n| fs.change(n));
         fs.commit().unwrap();
         let said = taken(&notes);
-        assert_eq!(said, ["write 1+7", "flush", "forced 8+1", "write 17+6", "flush", "forced 0+1"]);
+        assert_eq!(said, ["sync 1+7", "flush", "forced 8+1", "sync 17+6", "flush", "forced 0+1"]);
     }
 
     #[test]
@@ -306,6 +310,6 @@ mod tests {
         fs.forget(0, 2);
         fs.change(0);
         fs.commit().unwrap();
-        assert!(!taken(&notes).iter().any(|note| note.starts_with("write 25")));
+        assert!(!taken(&notes).iter().any(|note| note.ends_with(" 25+2")));
     }
 }

@@ -172,7 +172,10 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
             contenders.iter().try_for_each(|c| measure(kind, CACHE_PERCENT, c))?;
         }
         for percent in plan.cache_percents.iter().filter(|_| wanted(SIZED.name())) {
-            contenders.iter().try_for_each(|c| measure(SIZED, *percent, c))?;
+            contenders
+                .iter()
+                .filter(|c| c.caches_every_write())
+                .try_for_each(|c| measure(SIZED, *percent, c))?;
         }
         let groups =
             wanted(GROUPED.name()) && contenders.contains(&journaled(plan.scale.working_set, GROUP_PERCENT));
@@ -220,7 +223,7 @@ fn report(results: &Results, contenders: &[Contender], plan: &Plan, quick: bool)
 /// The paper's Figure 13, whose numbers join the figures.
 fn sizes(results: &Results, contenders: &[Contender], plan: &Plan, figures: &mut Figures) -> Plot {
     let mut lines = Vec::new();
-    for contender in contenders {
+    for contender in contenders.iter().filter(|c| c.caches_every_write()) {
         let percents = plan.cache_percents.iter().copied().chain([CACHE_PERCENT]);
         let mut points: Vec<(f64, f64)> = percents
             .filter_map(|percent| {

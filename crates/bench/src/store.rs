@@ -52,12 +52,8 @@ impl Store {
         Self { volume, data: data.freeze() }
     }
 
-    fn wait(&self, op: Op) -> Result<(), BenchError> {
-        self.all(std::iter::once(op))
-    }
-
-    /// Carries out requests, as many at a time as the queue takes.
-    fn all(&self, ops: impl IntoIterator<Item = Op>) -> Result<(), BenchError> {
+    /// Carries out requests, as many at a time as the queue takes. `sync` says that somebody waits for them (`REQ_SYNC`).
+    fn all(&self, ops: impl IntoIterator<Item = Op>, sync: bool) -> Result<(), BenchError> {
         let (sender, ended) = mpsc::sync_channel::<Result<Reply, IoError>>(QUEUE_DEPTH);
         let next = || ended.recv().map_err(failed).and_then(|result| result.map_err(failed));
         let mut under_way = 0;
@@ -69,7 +65,7 @@ impl Store {
             let sender = sender.clone();
             // There is room for all that are under way; who has given up after an error asks no more.
             let done = move |result| drop(sender.send(result));
-            self.volume.submit(op, Origin::default(), Box::new(done));
+            self.volume.submit(op, Origin { sync, ..Origin::default() }, Box::new(done));
             under_way += 1;
         }
         (0..under_way).try_for_each(|_| next().map(drop))
@@ -80,20 +76,22 @@ impl Store {
             stretches
                 .iter()
                 .map(|s| Op::Read { offset: s.first * BLOCK_BYTES, len: (s.blocks * BLOCK_BYTES) as usize }),
+            true,
         )
     }
 
-    pub(crate) fn write(&self, stretches: &[Stretch]) -> Result<(), BenchError> {
-        self.all(stretches.iter().map(|s| self.op(*s, false)))
+    /// Writes that are flagged synchronous, as kernels do where somebody waits, or not, as in the background.
+    pub(crate) fn write(&self, stretches: &[Stretch], sync: bool) -> Result<(), BenchError> {
+        self.all(stretches.iter().map(|s| self.op(*s, false)), sync)
     }
 
     /// One forced write, as of a journal's commit record.
     pub(crate) fn write_forced(&self, block: u64) -> Result<(), BenchError> {
-        self.wait(self.op(Stretch { first: block, blocks: 1 }, true))
+        self.all([self.op(Stretch { first: block, blocks: 1 }, true)], true)
     }
 
     pub(crate) fn flush(&self) -> Result<(), BenchError> {
-        self.wait(Op::Flush)
+        self.all([Op::Flush], true)
     }
 
     fn op(&self, stretch: Stretch, fua: bool) -> Op {
