@@ -6,12 +6,15 @@
 # something was done that is missing), no older than what `forebay status` had said just before and `recover` says. Under
 # `write-back` recover refuses, and the same must find faults.
 #
+# POLICY+ADMISSION keeps a part of the writes out of the cache, those of the kernel's write-back under `sync`: both those that were in
+# the cache and those that went past it have to be in order.
+#
 # FOREBAY_INSTANTS is the number of instants for each policy: 2 by default, 30 in `make soak`; POLICIES are those that are tried.
 # Where PostgreSQL does not start the files are looked at all the same.
 source "$(dirname "$0")/harness.sh"
 
 INSTANTS=${FOREBAY_INSTANTS:-2}
-POLICIES=${POLICIES-ordered:completion ordered:barrier journaled journaled:flushes journaled:points}
+POLICIES=${POLICIES-ordered:completion ordered:barrier journaled journaled:flushes journaled:points ordered:completion+sync ordered:barrier+sync journaled+sync}
 # Instants within which write-back has to show faults.
 WRITE_BACK_MAX=${FOREBAY_WRITE_BACK:-8}
 CLIENT=$ROOT/tests/clients/dated_work.py
@@ -61,14 +64,18 @@ PY
 
 # policy_flags CHOICE: $FLAGS are those of `forebay serve` for this choice of a policy.
 policy_flags() {
-    case $1 in
+    local policy=${1%+*}
+    case $policy in
         # Small groups, so that a loss often comes in the middle of one that is being applied.
         journaled) FLAGS=(--write-policy journaled --group-size "$(any_of 256K 1M 4M)" --group-age "$(any_of 200ms 1s)") ;;
         # The client's hints: its flushes are points, or points are declared (`mark_points`).
-        journaled:*) FLAGS=(--write-policy journaled --group-ends "${1#*:}" --group-age 200ms) ;;
-        *:*) FLAGS=(--write-policy "${1%%:*}" --order "${1#*:}") ;;
-        *) FLAGS=(--write-policy "$1") ;;
+        journaled:*) FLAGS=(--write-policy journaled --group-ends "${policy#*:}" --group-age 200ms) ;;
+        *:*) FLAGS=(--write-policy "${policy%%:*}" --order "${policy#*:}") ;;
+        *) FLAGS=(--write-policy "$policy") ;;
     esac
+    if [[ $1 == *+* ]]; then
+        FLAGS+=(--admission "${1#*+}")
+    fi
 }
 
 # Declares points until the daemon is gone.
@@ -111,6 +118,9 @@ run_until_lost() {
         [[ $said == *'"backing_consistent": true'* || $said == *'"backing_consistent":true'* ]] ||
             fail "the backing was not consistent under $1: $said"
     fi
+    if [[ $1 == *+sync ]]; then
+        CACHED=$((CACHED + $(because sync "$said"))) PAST=$((PAST + $(because not-sync "$said")))
+    fi
     stale=$(python3 -c 'import json, sys; print(json.loads(sys.argv[1])["staleness_seconds"])' "$said")
     AS_OF=$(later "$(python3 -c 'import sys; print(float(sys.argv[1]) - float(sys.argv[2]))' "$asked" "$stale")" recovery_point "$said")
     end_postgres QUIT
@@ -122,6 +132,9 @@ run_until_lost() {
     fi
     unmount_dead
 }
+
+# because REASON STATUS: how many writes went where they went for that reason.
+because() { python3 -c 'import json, sys; print(json.loads(sys.argv[2])["writes_by_reason"].get(sys.argv[1], 0))' "$@"; }
 
 # recover_backing: a backing gets what its journal has committed, which under `ordered` is nothing. A recovery that is killed is
 # begun anew; one that has ended has nothing left to do.
@@ -200,7 +213,7 @@ found() { python3 -c 'import json, sys; print(json.loads(sys.argv[1])[sys.argv[2
 make_image
 
 for choice in $POLICIES; do
-    missing=0 there=0
+    missing=0 there=0 CACHED=0 PAST=0
     # On a slow machine a few more, later ones, until something of the load is there.
     for ((instant = 1; instant <= INSTANTS || there == 0 && instant <= INSTANTS + 4; instant++)); do
         WHAT="$choice, instant $instant"
@@ -217,6 +230,8 @@ for choice in $POLICIES; do
         note "$WHAT: $FOUND"
     done
     ((there > 0)) || fail "$choice: none of the load's work was on the backing"
+    [[ $choice != *+sync ]] || { ((CACHED > 0 && PAST > 0)) && note "$choice: $CACHED writes in the cache, $PAST past it"; } ||
+        fail "$choice: $CACHED writes were in the cache and $PAST went past it, so that nothing was tried"
     MISSING=$((MISSING + missing))
     pass "$choice: the cache was lost at $INSTANTS instants; $there pieces of work were there, $missing missing, none out of order"
 done
