@@ -54,9 +54,12 @@ impl Contest {
             policies => policies.iter().map(contender).collect(),
         };
         let time = Duration::from_secs(options.seconds.unwrap_or(own.seconds));
+        let mut sizes = if asked.caches.is_empty() { own.sizes } else { asked.caches.clone() };
+        // From scarce to sufficient, whatever the order in which they were given.
+        sizes.sort_unstable();
         Self {
             contenders,
-            sizes: if asked.caches.is_empty() { own.sizes } else { asked.caches.clone() },
+            sizes,
             rounds: options.rounds.unwrap_or(own.rounds),
             warm: Duration::from_secs(own.warm_seconds).min(time),
             time,
@@ -330,6 +333,8 @@ pub(crate) fn breakdown_table(results: &Results, load: &'static str, size: u64, 
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
@@ -341,6 +346,22 @@ mod tests {
             (Contender::NO_CACHE.name(), Contender::NO_CACHE.admission()),
             ("no_cache".to_owned(), None)
         );
+    }
+
+    #[test]
+    fn caches_go_from_scarce_to_sufficient_however_they_are_given() {
+        let options = Options {
+            quick: true,
+            scratch: PathBuf::new(),
+            rounds: None,
+            seconds: None,
+            loads: Vec::new(),
+            contenders: Vec::new(),
+            contest: crate::Contest { caches: vec![3, 1, 2], ..crate::Contest::default() },
+            forebay: PathBuf::new(),
+        };
+        let own = Own { admissions: Vec::new(), sizes: vec![9], rounds: 1, warm_seconds: 1, seconds: 1 };
+        assert_eq!(Contest::new(&options, own).sizes, [1, 2, 3]);
     }
 
     #[test]
