@@ -20,7 +20,7 @@ impl Contender {
         Self { name: name.into(), settings, journal: BACKING }
     }
 
-    /// As the paper's policies do.
+    /// No write goes past the cache by choice, as in the paper.
     pub(crate) fn caches_every_write(&self) -> bool {
         self.settings.admission == Admission::All
     }
@@ -56,15 +56,18 @@ pub(crate) fn journaled(working_set: u64, percent: u64) -> Contender {
 }
 
 /// Every write policy, in the order of the documentation, the base first; `ordered` in both orders, `journaled` with both journals. Where
-/// the backing stays consistent, also with only those writes in the cache that somebody waits for.
+/// the backing stays consistent, and the journal is like the backing, also with only synchronous writes in the cache.
 pub(crate) fn contenders(working_set: u64) -> Vec<Contender> {
-    let every = with_every_write(working_set);
-    let selective = |c: &Contender| {
-        let settings = Settings { admission: Admission::Sync, ..c.settings };
+    let mut contenders = Vec::new();
+    for contender in with_every_write(working_set) {
+        let settings = Settings { admission: Admission::Sync, ..contender.settings };
         let consistent = matches!(settings.write_policy, WritePolicy::Ordered | WritePolicy::Journaled);
-        consistent.then(|| Contender { name: format!("{}_sync", c.name), settings, journal: c.journal })
-    };
-    every.iter().flat_map(|c| [Some(c.clone()), selective(c)]).flatten().collect()
+        let selective = (consistent && contender.journal == BACKING)
+            .then(|| Contender::new(format!("{}_sync", contender.name), settings));
+        contenders.push(contender);
+        contenders.extend(selective);
+    }
+    contenders
 }
 
 fn with_every_write(working_set: u64) -> Vec<Contender> {

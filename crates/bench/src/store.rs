@@ -80,9 +80,14 @@ impl Store {
         )
     }
 
-    /// Writes that are flagged synchronous, as kernels do where somebody waits, or not, as in the background.
-    pub(crate) fn write(&self, stretches: &[Stretch], sync: bool) -> Result<(), BenchError> {
-        self.all(stretches.iter().map(|s| self.op(*s, false)), sync)
+    /// What is written back in the background.
+    pub(crate) fn write_back(&self, stretches: &[Stretch]) -> Result<(), BenchError> {
+        self.all(stretches.iter().map(|s| self.op(*s, false)), false)
+    }
+
+    /// Writes that are flagged synchronous.
+    pub(crate) fn write_sync(&self, stretches: &[Stretch]) -> Result<(), BenchError> {
+        self.all(stretches.iter().map(|s| self.op(*s, false)), true)
     }
 
     /// One forced write, as of a journal's commit record.

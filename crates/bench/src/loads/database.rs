@@ -58,7 +58,7 @@ fn write_log(fs: &FileSystem, from: u64, to: u64) -> Result<(), BenchError> {
     let ring = fs.geometry.journal;
     let mut blocks: Vec<u64> = (from / BLOCK_BYTES..to.div_ceil(BLOCK_BYTES)).map(|n| n % ring).collect();
     blocks.sort_unstable();
-    fs.store.write(&Stretch::of_sorted(blocks), true)?;
+    fs.store.write_sync(&Stretch::of_sorted(blocks))?;
     fs.store.flush()
 }
 

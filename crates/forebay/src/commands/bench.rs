@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, value_name = "LOAD", value_delimiter = ',', value_parser = load)]
     loads: Vec<String>,
 
-    /// Write policies to compare beside `write_through`, as `ordered_barrier` or `journaled_nvram` [default: all of them]
+    /// Write policies to compare beside `write_through`, as `ordered_barrier`, `ordered_sync` or `journaled_nvram` [default: all of them]
     #[arg(long, value_name = "CONTENDER", value_delimiter = ',', value_parser = contender)]
     contenders: Vec<String>,
 
