@@ -12,8 +12,9 @@ grep -q '<div class="bar">' report/volume.html || fail "the page has no bars"
 [[ ! -e report/scratch ]] || fail "the scratch directory is left behind"
 
 "$FOREBAY" bench policies --quick --out "$DIR/report" >figures || fail "bench policies: $(tail -n 3 figures)"
-for figure in postmark_write_back_of_write_through fileserver_ordered_of_write_through tpcc_ordered_barrier_of_write_through ycsb_a_ordered_sync_of_write_through \
-    ycsb_a_write_back_backing_bytes_ratio fileserver_cache_120_percent_write_back_of_write_through; do
+for figure in postmark_write_back_of_write_through fileserver_ordered_of_write_through tpcc_ordered_barrier_of_write_through \
+    tpcc_ordered_sync_of_write_through ycsb_a_journaled_sync_of_write_through ycsb_a_write_back_backing_bytes_ratio \
+    fileserver_cache_120_percent_write_back_of_write_through; do
     jq -e ".figures.$figure > 0" report/policies.json >/dev/null || fail "no figure $figure in policies.json"
 done
 grep -q '<polyline' report/policies.html || fail "the page has no lines"

@@ -172,10 +172,7 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
             contenders.iter().try_for_each(|c| measure(kind, CACHE_PERCENT, c))?;
         }
         for percent in plan.cache_percents.iter().filter(|_| wanted(SIZED.name())) {
-            contenders
-                .iter()
-                .filter(|c| c.caches_every_write())
-                .try_for_each(|c| measure(SIZED, *percent, c))?;
+            sized(&contenders).try_for_each(|c| measure(SIZED, *percent, c))?;
         }
         let groups =
             wanted(GROUPED.name()) && contenders.contains(&journaled(plan.scale.working_set, GROUP_PERCENT));
@@ -220,10 +217,15 @@ fn report(results: &Results, contenders: &[Contender], plan: &Plan, quick: bool)
     Report { name: "policies", title, figures, charts, plots, tables }
 }
 
+/// Who is measured with caches of other sizes: the paper's, without admission.
+fn sized(contenders: &[Contender]) -> impl Iterator<Item = &Contender> {
+    contenders.iter().filter(|c| c.caches_every_write())
+}
+
 /// The paper's Figure 13, whose numbers join the figures.
 fn sizes(results: &Results, contenders: &[Contender], plan: &Plan, figures: &mut Figures) -> Plot {
     let mut lines = Vec::new();
-    for contender in contenders.iter().filter(|c| c.caches_every_write()) {
+    for contender in sized(contenders) {
         let percents = plan.cache_percents.iter().copied().chain([CACHE_PERCENT]);
         let mut points: Vec<(f64, f64)> = percents
             .filter_map(|percent| {
