@@ -505,7 +505,7 @@ impl Engine {
         self.command_paid(block, seq, slot);
         if self.segments.holds(slot) {
             self.segments.became_clean(slot);
-            self.order_destaged(slot);
+            self.order_destaged(block, slot, seq);
         }
         let current = self.index.get(block, &self.segments);
         let newer = current.filter(|_| self.mutant(Mutation::CleansNewerVersion));

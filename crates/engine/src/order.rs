@@ -23,7 +23,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_block::{Nanos, Seq};
+use forebay_block::{BlockNo, Nanos, Seq};
 use forebay_format::record::Consistent;
 use forebay_policy::{Order as Dependence, Settings, WritePolicy};
 
@@ -66,9 +66,9 @@ pub(crate) struct Order {
     progress: Seq,
     /// The set in flight.
     set: Option<Set>,
-    /// Versions in the set of whose blocks it holds newer ones, with their records, by the newest. They are void as soon as that one
-    /// is on the backing, and count as missing until then.
-    voids: BTreeMap<SlotRef, Vec<(SlotRef, Seq)>>,
+    /// Versions in the set of whose blocks it holds newer ones, with their records, oldest first. Each is void as soon as a newer one
+    /// is on the backing, and counts as missing until then.
+    voids: BTreeMap<BlockNo, Vec<(SlotRef, Seq)>>,
     catch_up: Option<CatchUp>,
     /// Records up to this one are covered by a flush that was acknowledged.
     barrier: Seq,

@@ -110,8 +110,6 @@ struct Candidate {
     index: u32,
     header: SegmentHeader,
     trailer: Option<Trailer>,
-    /// The device has refused to read the place of the trailer: there may be one.
-    trailer_unreadable: bool,
     scan: Option<Scan>,
 }
 
@@ -270,8 +268,7 @@ impl Engine {
             Step::Header(index) | Step::LongHeader(index) => {
                 match segment_header(&self.layout, index, &data) {
                     Ok(header) => {
-                        let c =
-                            Candidate { index, header, trailer: None, trailer_unreadable: false, scan: None };
+                        let c = Candidate { index, header, trailer: None, scan: None };
                         self.recovery.candidates.insert(index, c);
                     }
                     Err(FormatError::Truncated) if step == Step::Header(index) => {
@@ -281,21 +278,21 @@ impl Engine {
                 }
             }
             Step::Trailer(index) => {
-                let align = self.layout.align as usize;
                 if let Some(c) = self.recovery.candidates.get_mut(&index) {
-                    let at = data.len().saturating_sub(align);
-                    c.trailer = Trailer::decode(&self.layout, c.header.segment_seq, &data[at..])
-                        .ok()
-                        // Not that of an earlier run whose segment of this number was lost.
-                        .filter(|t| t.first_seq == c.header.first_seq && t.generation >= c.header.generation);
+                    c.trailer = segment_trailer(&self.layout, &c.header, &data);
                 }
             }
             Step::Scan(index) => {
                 if let Some(c) = self.recovery.candidates.get_mut(&index) {
                     let mut scan = scan_segment(&self.layout, &c.header, &data, self.planted);
-                    // Read through in place of a damaged summary, whose trailer proves all of the records.
-                    scan.accept_proven(c.trailer.map_or(Seq(0), |t| t.last_seq));
-                    c.scan = Some(scan);
+                    match c.trailer {
+                        // Read through in place of a damaged summary, whose trailer proves all of the records.
+                        Some(t) => scan.accept_proven(t.last_seq),
+                        // A trailer that could not be read just before counts: no record may be written behind it.
+                        None => c.trailer = segment_trailer(&self.layout, &c.header, &data),
+                    }
+                    let needed = c.trailer.is_none() || self.recovery.phase == Phase::Bodies;
+                    c.scan = needed.then_some(scan);
                     self.recovery.report.segments_scanned += 1;
                 }
             }
@@ -308,16 +305,12 @@ impl Engine {
         }
     }
 
-    /// A header or trailer that cannot be read is taken for none: if it mattered, the missing segment is noticed
-    /// when the log is put together. A segment that has to be read through must be readable.
+    /// In place of a trailer or summary that cannot be read its segment is read through, which must go well: a trailer is met
+    /// there after all, or is known not to be there.
     fn recovery_read_failed(&mut self, step: Step, error: IoError) {
         self.figures.cache_errors += 1;
         match step {
-            Step::Trailer(index) => {
-                if let Some(c) = self.recovery.candidates.get_mut(&index) {
-                    c.trailer_unreadable = true;
-                }
-            }
+            Step::Trailer(_) => {}
             Step::Body(index) => self.recovery_body(index, &[]),
             Step::Header(_) | Step::LongHeader(_) | Step::Scan(_) | Step::Beyond(_) | Step::Flush => {
                 self.recovery.error.get_or_insert(RecoveryError::Io(error));
@@ -542,10 +535,8 @@ impl Engine {
             segment.state = SegmentState::Sealed;
             segment.last_seq = Seq(c.next_seq().0 - 1);
             next_segment_seq = h.segment_seq + 1;
-            // Behind a trailer that only cannot be read now no record may be written: it would not know of it.
-            if let (true, None, Some(scan)) = (n + 1 == chain.len(), &c.trailer, &c.scan)
-                && !c.trailer_unreadable
-            {
+            // Behind a trailer no record may be written: it would not know of it.
+            if let (true, None, Some(scan)) = (n + 1 == chain.len(), &c.trailer, &c.scan) {
                 let mut summary = SummaryBuilder::default();
                 scan.entries.iter().for_each(|(h, _)| summary.push(h, self.layout.align));
                 head = Some((*index, scan.end, summary));
@@ -696,6 +687,13 @@ fn segment_header(layout: &Layout, index: u32, data: &[u8]) -> Result<SegmentHea
         return Err(FormatError::Field("segment_seq"));
     }
     Ok(SegmentHeader { generation: first.generation, segment_seq, first_seq: first.seq, index })
+}
+
+/// The trailer of a segment, which `data` ends with; not that of an earlier run whose segment of this number was lost.
+fn segment_trailer(layout: &Layout, segment: &SegmentHeader, data: &[u8]) -> Option<Trailer> {
+    let at = data.len().saturating_sub(layout.align as usize);
+    let trailer = Trailer::decode(layout, segment.segment_seq, &data[at..]).ok()?;
+    (trailer.first_seq == segment.first_seq && trailer.generation >= segment.generation).then_some(trailer)
 }
 
 /// Reads a segment through. The records that count are those that follow each other without a gap, in place,

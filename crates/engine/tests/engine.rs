@@ -422,6 +422,34 @@ fn a_summary_behind_a_hole_in_the_log_is_heard() {
     assert!(refused(&[4]).is_some());
 }
 
+/// A read error must not cost the segment that the log's end is in: it may be the last one.
+#[test]
+fn a_start_that_cannot_read_summaries_goes_on_where_the_log_ends() {
+    for is_sealed in [false, true] {
+        let mut w = seven_segments();
+        if is_sealed {
+            w.backing_rests = true;
+            let id = w.write(4096, 4096);
+            w.run_until_answered(id).unwrap();
+            w.begin(Command::Destage);
+            while !w.writes_to_cache().is_empty() {
+                w.end_at_cache();
+            }
+            // The write that went on in the next segment is lost.
+            w.forget_segment(8, 0);
+            w.backing_rests = false;
+        }
+        w.summaries_unreadable = true;
+        w.restart_unread(false);
+        let id = w.write(0, 4096);
+        let opens_segment = w.writes_to_cache() == [2];
+        assert_eq!(opens_segment, is_sealed, "the record without data that begins the run is one unit");
+        w.run_until_answered(id).unwrap();
+        w.summaries_unreadable = false;
+        w.restart(false);
+    }
+}
+
 #[test]
 fn random_traffic_survives_kills_in_every_mode() {
     for seed in 0..60 {
@@ -484,6 +512,37 @@ fn an_unreadable_block_does_not_keep_a_full_log_waiting_for_good() {
         w.command(Command::Destage).unwrap();
         w.assert_backing_complete();
     }
+}
+
+/// A set takes in a newer version of a block while an older one is on its way, and the newer one is lost: what the older one has made
+/// void stays so.
+#[test]
+fn the_backing_of_a_lost_version_keeps_the_one_before() {
+    let mut w = ordered(Order::Barrier);
+    let mut written = |w: &mut World| {
+        let id = w.write(0, 4096);
+        w.run_until_answered(id).unwrap();
+    };
+    w.backing_rests = true;
+    (0..2).for_each(|_| written(&mut w));
+    w.begin(Command::Destage);
+    w.run(10);
+    assert_eq!(w.at_backing(), [0]);
+    written(&mut w);
+    w.unreadable = Some(w.place_of_newest(0));
+    // What is overwritten behind a barrier has to be destaged all the same.
+    let id = w.submit(Op::Flush);
+    w.run_until_answered(id).unwrap();
+    written(&mut w);
+    w.backing_rests = false;
+    let mut seen = vec![0];
+    for _ in 0..300 {
+        w.run(1);
+        seen.push(w.stamp_at_backing(0));
+    }
+    assert!(seen.is_sorted(), "{seen:?}");
+    seen.dedup();
+    assert_eq!(seen, [0, 2, 4]);
 }
 
 /// What is lost can never be brought to the backing: no writer is held back for it, however tight the bound of staleness.

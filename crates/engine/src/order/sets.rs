@@ -155,7 +155,7 @@ impl Engine {
                 continue;
             }
             if !older.is_empty() {
-                self.order.voids.insert(*slot, std::mem::take(&mut older));
+                self.order.voids.insert(*block, std::mem::take(&mut older));
             }
             if !newest || replayed && slides && self.destage_may_skip(*block, *slot) {
                 self.segments.became_clean(*slot);
@@ -166,9 +166,16 @@ impl Engine {
         members
     }
 
-    /// A version is on the backing, durably: older ones of its set are void.
-    pub(crate) fn order_destaged(&mut self, newest: SlotRef) {
-        for (slot, seq) in self.order.voids.remove(&newest).unwrap_or_default() {
+    /// A version is on the backing, durably: older ones of its set are void. That counts at once even if the set has slid over a
+    /// newer one meanwhile, for that one may be lost yet.
+    pub(crate) fn order_destaged(&mut self, block: BlockNo, slot: SlotRef, seq: Seq) {
+        let Some(mut void) = self.order.voids.remove(&block) else { return };
+        let is_older = |(older, of): &(SlotRef, Seq)| (*of, *older) < (seq, slot);
+        let kept = void.split_off(void.partition_point(is_older));
+        if !kept.is_empty() {
+            self.order.voids.insert(block, kept);
+        }
+        for (slot, seq) in void {
             // It may be gone by now, and its slot in use anew.
             let holds = self.segments.holds(slot) && self.segments.slot(slot).has(DIRTY);
             if holds && self.segments.seq(slot) == seq {

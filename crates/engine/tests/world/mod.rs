@@ -52,6 +52,8 @@ pub struct World {
     pub whole_segments_max: usize,
     /// A byte of the cache that cannot be read until it is written again.
     pub unreadable: Option<usize>,
+    /// Summaries of segments cannot be read alone, only with all of their segment.
+    pub summaries_unreadable: bool,
 }
 
 impl World {
@@ -97,6 +99,7 @@ impl World {
             backing_rests: false,
             errors_expected: false,
             unreadable: None,
+            summaries_unreadable: false,
             refused: None,
             whole_segments_max: 0,
         };
@@ -162,6 +165,11 @@ impl World {
         let mut sector = [0; 512];
         stamp(&mut sector, offset / 512, self.next_stamp);
         512 * self.cache.chunks_exact(512).position(|s| s == sector).unwrap()
+    }
+
+    /// Which write the backing's copy of a sector is of.
+    pub fn stamp_at_backing(&self, offset: u64) -> u64 {
+        u64::from_le_bytes(self.backing[offset as usize + 8..][..8].try_into().unwrap())
     }
 
     pub fn read_everything(&mut self) {
@@ -397,11 +405,18 @@ impl World {
         let (id, role, op) = self.ios.remove(at);
         self.now = Nanos(self.now.0 + 10_000);
         let changes = matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. });
+        let layout = self.params.layout;
+        let fails = |op: &DeviceOp| {
+            let DeviceOp::Read { offset, len } = *op else { return false };
+            let covers = |at: usize| (offset as usize..offset as usize + len).contains(&at);
+            let ends_segment =
+                (offset + len as u64 - layout.segment_offset(0)).is_multiple_of(layout.segment_bytes.into());
+            self.unreadable.is_some_and(covers)
+                || self.summaries_unreadable && ends_segment && len < layout.segment_bytes as usize
+        };
         let result = match role {
             Role::Backing if changes && self.backing_fails => Err(IoError::new(ErrorKind::Io, "backing")),
-            Role::Cache if matches!(op, DeviceOp::Read { offset, len } if self.unreadable.is_some_and(|at| (offset as usize..offset as usize + len).contains(&at))) => {
-                Err(IoError::new(ErrorKind::Io, "cache"))
-            }
+            Role::Cache if fails(&op) => Err(IoError::new(ErrorKind::Io, "cache")),
             _ => Ok(self.perform(role, &op)),
         };
         self.engine.handle(Event::Io { id, result }, self.now);
