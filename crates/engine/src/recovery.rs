@@ -285,14 +285,12 @@ impl Engine {
             Step::Scan(index) => {
                 if let Some(c) = self.recovery.candidates.get_mut(&index) {
                     let mut scan = scan_segment(&self.layout, &c.header, &data, self.planted);
-                    match c.trailer {
-                        // Read through in place of a damaged summary, whose trailer proves all of the records.
-                        Some(t) => scan.accept_proven(t.last_seq),
-                        // A trailer that could not be read just before counts: no record may be written behind it.
-                        None => c.trailer = segment_trailer(&self.layout, &c.header, &data),
-                    }
+                    // If only its summary is damaged, the trailer proves all of the records. One that could not be read alone
+                    // counts, too: no record may be written behind it.
+                    c.trailer = c.trailer.or_else(|| segment_trailer(&self.layout, &c.header, &data));
+                    scan.accept_proven(c.trailer.map_or(Seq(0), |t| t.last_seq));
                     let needed = c.trailer.is_none() || self.recovery.phase == Phase::Bodies;
-                    c.scan = needed.then_some(scan);
+                    c.scan = Some(scan).filter(|_| needed);
                     self.recovery.report.segments_scanned += 1;
                 }
             }

@@ -314,6 +314,55 @@ fn writers_keep_to_the_pace_of_the_backing_where_each_waits_for_the_one_before()
     }
 }
 
+/// A bypass comes after all that was acknowledged before it. Writers that are answered at once let it, and the next, catch up.
+#[test]
+fn the_log_does_not_get_longer_while_a_bypass_waits_for_its_turn() {
+    for order in [Order::Completion, Order::Barrier] {
+        let mut w = ordered(order);
+        w.command(Command::Set(Settings {
+            write_policy: WritePolicy::Ordered,
+            order,
+            admission: Admission::Sync,
+            ..settings()
+        }))
+        .unwrap();
+        w.backing_rests = true;
+        // A forced write and a flush, in turn.
+        let mut ops = (0..1000).map(|n| match n % 2 {
+            0 => Op::Write { offset: n * 4096, data: Buf::zeroed(4096), fua: true },
+            _ => Op::Flush,
+        });
+        let mut next = |w: &mut World| w.submit(ops.next().unwrap());
+        for _ in 0..200 {
+            let id = next(&mut w);
+            w.run_until_answered(id).unwrap();
+        }
+        assert_eq!(w.status().paces, 0, "no bypass waits, and the log is roomy");
+        let (mut writer, mut answered) = (next(&mut w), 0);
+        let mut writes_before_bypass = |w: &mut World, offset| {
+            let (bypass, mut writes) = (w.submit(one_block(offset)), 0);
+            while !w.is_answered(bypass) {
+                w.end_all_at_cache();
+                for _ in 0..2 {
+                    if w.is_answered(writer) {
+                        (writer, answered) = (next(w), answered + 1);
+                        w.end_all_at_cache();
+                    }
+                }
+                w.end_at_backing();
+                writes += 1;
+            }
+            writes
+        };
+        let writes = [4096, 3 * 4096].map(|offset| writes_before_bypass(&mut w, offset));
+        assert!(writes[0] > 95 && writes[1] <= 70, "{order:?}: {writes:?}");
+        assert!(answered > 50, "{order:?}: but the writer goes on: {answered}");
+        w.backing_rests = false;
+        w.run_until_answered(writer).unwrap();
+        w.command(Command::Destage).unwrap();
+    }
+}
+
 /// Nothing can stand for a write that others depend on: there is nothing to gain from keeping it in the log.
 #[test]
 fn what_others_depend_on_goes_to_the_backing_at_once() {
@@ -432,9 +481,7 @@ fn a_start_that_cannot_read_summaries_goes_on_where_the_log_ends() {
             let id = w.write(4096, 4096);
             w.run_until_answered(id).unwrap();
             w.begin(Command::Destage);
-            while !w.writes_to_cache().is_empty() {
-                w.end_at_cache();
-            }
+            w.end_all_at_cache();
             // The write that went on in the next segment is lost.
             w.forget_segment(8, 0);
             w.backing_rests = false;
@@ -519,7 +566,7 @@ fn an_unreadable_block_does_not_keep_a_full_log_waiting_for_good() {
 #[test]
 fn the_backing_of_a_lost_version_keeps_the_one_before() {
     let mut w = ordered(Order::Barrier);
-    let mut written = |w: &mut World| {
+    let written = |w: &mut World| {
         let id = w.write(0, 4096);
         w.run_until_answered(id).unwrap();
     };

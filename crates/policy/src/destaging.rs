@@ -38,18 +38,36 @@ const DESTAGE_RUNS_LEAST: usize = 4;
 const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
 /// Fill of the log in percent up to which any number of steps may enter it.
 const STEPS_FREE_PERCENT: u64 = 25;
+/// Steps of an order that a bypass may find before it.
+const STEPS_BEFORE_BYPASS: usize = 64;
 /// Runs on their way at once that nothing presses for.
 const DESTAGE_RUNS_EAGER: usize = 8;
 /// Writes stay in the log at most about this long before they are destaged even if there is room.
 pub const DIRTY_AGE_S_MAX: u64 = 30;
 
-/// How many steps of an order may enter a log of `blocks`, of which the backing lacks `dirty`, for each time that something leaves it:
-/// any number while most of that is empty, for a burst, and so that a backing that pauses is hidden (P9); then four, and one from half
-/// full on, so that what lasts is not a cliff (P7).
-pub fn steps_for_each(dirty: u64, blocks: u64) -> u64 {
-    match dirty * 100 / blocks.max(1) {
-        0..STEPS_FREE_PERCENT => u64::MAX,
-        fill => (100 / fill).max(1),
+/// What may enter a log that is emptied in an order, against what leaves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// Steps of the order that may enter before something has to leave.
+    pub steps: u64,
+    /// Steps that then have to leave; 0 if any part of one will do.
+    pub leaving: u64,
+}
+
+impl Exchange {
+    /// What it is at a log of `blocks`, of which the backing lacks `dirty`, in so many steps that are `under_way`.
+    ///
+    /// Any number may enter while most of the log is empty, for a burst, and so that a backing that pauses is hidden (P9); then four
+    /// steps, and one from half full on, so that what lasts is not a cliff (P7). While a bypass waits for what was acknowledged
+    /// before it, it is one, however empty the log is, and one for two as long as they are more than a bypass should find there.
+    pub fn of(dirty: u64, blocks: u64, under_way: usize, bypass_waits: bool) -> Self {
+        let steps = match dirty * 100 / blocks.max(1) {
+            _ if bypass_waits => 1,
+            0..STEPS_FREE_PERCENT => u64::MAX,
+            fill => (100 / fill).max(1),
+        };
+        let leaving = if bypass_waits && under_way > STEPS_BEFORE_BYPASS { 2 } else { 0 };
+        Self { steps, leaving }
     }
 }
 
@@ -161,8 +179,6 @@ mod tests {
         let in_order = Pressure { in_order: true, ..at(90) };
         assert!(in_order.runs() == DESTAGE_RUNS_EAGER && !in_order.presses() && !in_order.log_fills());
         assert_eq!(in_order.runs_beside_critical(), 1, "as long as there is room it stands behind reads");
-        let steps = [0, 24, 25, 50, 51, 100, 120].map(|dirty| steps_for_each(dirty, 100));
-        assert_eq!(steps, [u64::MAX, u64::MAX, 4, 2, 1, 1, 1]);
         assert_eq!(Pressure { urgent: true, ..at(90) }.runs(), DESTAGE_RUNS_MAX);
         let stale = |staleness_percent| Pressure { staleness_percent, ..at(90) }.runs();
         let near: Vec<usize> = (0..200).map(stale).collect();
@@ -176,5 +192,14 @@ mod tests {
         assert_eq!([90, 50, 0].map(|free| at(free).runs_beside_critical()), [1, 1, 8]);
         assert_eq!([90, 50, 40].map(|free| at(free).log_fills()), [false, false, true]);
         assert_eq!(Pressure { blocks_dirty: 0, urgent: true, ..at(0) }.runs(), 0);
+    }
+
+    #[test]
+    fn less_enters_the_fuller_the_log_is_and_while_a_bypass_waits() {
+        let at = |dirty, bypass_waits| Exchange::of(dirty, 100, dirty as usize, bypass_waits);
+        let steps = [0, 24, 25, 50, 51, 100, 120].map(|dirty| at(dirty, false).steps);
+        assert_eq!(steps, [u64::MAX, u64::MAX, 4, 2, 1, 1, 1]);
+        assert_eq!([0, 64, 65, 120].map(|dirty| at(dirty, true).leaving), [0, 0, 2, 2]);
+        assert_eq!((at(0, true).steps, at(120, false).leaving), (1, 0));
     }
 }

@@ -17,7 +17,7 @@ pub use admission::{
     Admission, AdmissionReason, Decision, ROOMY_DIRTY_PERCENT_MAX, ReasonCounts, WriteContext, endures,
 };
 pub use allowance::Allowance;
-pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Pressure, steps_for_each};
+pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Exchange, Pressure};
 pub use groups::{GroupEnd, OpenGroup};
 pub use priority::{
     BACKING_SLOTS_MAX, Background, BackingPriority, NONCRITICAL_BESIDE_CRITICAL, NONCRITICAL_ONE_IN,

@@ -2,14 +2,17 @@
 //! step after the other, however little each step is. Writers that are answered at once make many small steps, and those
 //! that then wait for a whole segment to become free fare worse than with no cache at all. So for each time that
 //! something leaves the log only so many steps enter it, the fewer the fuller it is, and those who wait for that enter together.
+//! A bypass comes after all that was acknowledged before it: while one waits, the log does not become longer either.
 //!
 //! ```text
 //!  log:   ── on the backing ──┤ · │ · │ ·· │ · │ ··· │ ······ │ ········ │ ◄── waits until progress has moved
 //!                         progress   steps: what depends on nothing of the same step
 //! ```
 
+use std::collections::VecDeque;
+
 use forebay_block::{Nanos, Seq};
-use forebay_policy::{HOLD_MS_MAX, steps_for_each};
+use forebay_policy::{Exchange, HOLD_MS_MAX};
 
 use crate::engine::{Engine, Life};
 use crate::mutation::Mutation;
@@ -21,11 +24,14 @@ use super::Order;
 pub(super) struct Pace {
     /// The first record of the newest step.
     step: Seq,
-    /// What was on the backing when writers were last looked at.
+    /// The first records of the steps that are not on the backing, oldest first.
+    under_way: VecDeque<Seq>,
+    /// What was on the backing when steps were let in last.
     progress: Seq,
-    /// Steps that have begun since that was so.
+    /// Steps that have begun, and that have left, since.
     steps: u64,
-    /// Since when writers have waited for that to change; they do so once.
+    left: u64,
+    /// Since when writers have waited for steps to be let in again; they do so once.
     since: Option<Nanos>,
     /// They wait now.
     waits: bool,
@@ -41,17 +47,22 @@ impl Order {
 impl Engine {
     /// Whether writers wait now until destaging has gone on.
     pub(crate) fn order_paces(&mut self) -> bool {
-        let progress = self.order.progress;
-        if self.order.pace.progress != progress {
-            let Pace { step, waits, .. } = self.order.pace;
-            self.order.pace = Pace { step, progress, waits, ..Pace::default() };
+        let (progress, pace) = (self.order.progress, &mut self.order.pace);
+        while pace.under_way.pop_front_if(|step| *step <= progress).is_some() {
+            pace.left += 1;
+        }
+        let (under_way, bypass_waits) = (pace.under_way.len(), self.order.bypass_waits());
+        let exchange = Exchange::of(self.segments.dirty(), self.log_blocks(), under_way, bypass_waits);
+        let pace = &mut self.order.pace;
+        if pace.progress != progress && pace.left >= exchange.leaving {
+            (pace.progress, pace.steps, pace.left, pace.since) = (progress, 0, 0, None);
         }
         let for_good = self.mutant(Mutation::PacesForGood);
         let waits = self.life == Life::Running
             && self.order.is_consistent()
             && !self.order.journaled
             && !self.failure.latched()
-            && (for_good || self.order.pace.steps >= self.steps_for_each() && self.destage.failures() == 0)
+            && (for_good || self.order.pace.steps >= exchange.steps && self.destage.failures() == 0)
             && self.log.queues_after(self.order.pace.step);
         let since = waits.then(|| *self.order.pace.since.get_or_insert(self.now));
         // A backing that does nothing is no reason to wait for good.
@@ -65,15 +76,13 @@ impl Engine {
         waits
     }
 
-    fn steps_for_each(&self) -> u64 {
-        steps_for_each(self.segments.dirty(), self.log_blocks())
-    }
-
     /// A record is formed whose writes depend on records up to `after`.
     pub(crate) fn order_formed(&mut self, seq: Seq, after: Seq) {
+        let paces = self.order.is_consistent() && !self.order.journaled;
         let pace = &mut self.order.pace;
-        if after >= pace.step {
+        if paces && after >= pace.step {
             pace.step = seq;
+            pace.under_way.push_back(seq);
             pace.steps += 1;
         }
     }

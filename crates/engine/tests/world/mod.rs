@@ -264,6 +264,10 @@ impl World {
         panic!("request {id} is not answered: {:?}", self.engine.status(self.now));
     }
 
+    pub fn is_answered(&self, id: u64) -> bool {
+        self.answers.contains_key(&id)
+    }
+
     /// Requests that were not answered yet.
     pub fn waiting(&self) -> usize {
         self.requests.len()
@@ -344,6 +348,15 @@ impl World {
     /// Ends the operation of the cache that was started first.
     pub fn end_at_cache(&mut self) {
         self.end_first(Role::Cache);
+    }
+
+    /// Ends whatever the cache is doing, and what follows from that there.
+    pub fn end_all_at_cache(&mut self) {
+        self.poll();
+        while self.ios.iter().any(|(_, role, _)| *role == Role::Cache) {
+            self.end_at_cache();
+            self.poll();
+        }
     }
 
     fn end_first(&mut self, of: Role) {
