@@ -110,6 +110,7 @@ way() {
 
 way hint all cp rated direct journal
 way journal cp cp+pi jbd2 inherited journal
+way conversion cp cp+pi jbd2 inherited journal
 way futex cp cp+pi "background task" inherited futex
 way mutex cp cp+pi "background task" inherited mutex
 way rwsem cp cp+pi jbd2 inherited journal

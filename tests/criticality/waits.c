@@ -111,6 +111,17 @@ static void *back(void *unused)
 			char name[32];
 			snprintf(name, sizeof(name), "file%u", round % 512);
 			close(open_file(name, O_TRUNC));
+		} else if (is("conversion")) {
+			/* Where the journal knows of nothing written yet; and commits of its own. */
+			if (ftruncate(shared, 0) || posix_fallocate(shared, 0, 8 * PIECE))
+				fail("fallocate");
+			for (int i = 0; i < 8 && !stop; i++)
+				put(shared, data, PIECE, (off_t)i * PIECE);
+			if (sync_file_range(shared, 0, 0, SYNC_FILE_RANGE_WRITE))
+				fail("sync_file_range");
+			put(fd, data, 1, 0);
+			if (fsync(fd))
+				fail("fsync");
 		} else {
 			/* The kernel's own thread writes what was left dirty. */
 			for (int i = 0; i < 64 && !stop; i++)
@@ -167,6 +178,10 @@ static void *critical(void *unused)
 			put(own, "z", 1, 0);
 			if (fsync(own))
 				fail("fsync");
+		} else if (is("conversion")) {
+			/* It takes no part in the journal itself. */
+			if (sync_file_range(shared, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE))
+				fail("sync_file_range");
 		} else if (fsync(shared)) {
 			fail("fsync");
 		}
@@ -178,7 +193,7 @@ static void *critical(void *unused)
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
-		fprintf(stderr, "usage: %s futex|mutex|rwsem|hint|never|journal|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
+		fprintf(stderr, "usage: %s futex|mutex|rwsem|hint|never|journal|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
 		return 2;
 	}
 	kind = argv[1];

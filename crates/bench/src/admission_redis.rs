@@ -12,12 +12,28 @@ use crate::report::{Figures, Report, Table};
 use crate::site::Emulated;
 use crate::{BenchError, Options};
 
-/// A load on a kind of cache: its name, the share of updates, the emulated cache.
-type Load = (&'static str, u64, &'static str);
+/// A load on a kind of cache.
+#[derive(Clone, Copy)]
+struct Load {
+    name: &'static str,
+    /// Share of the requests that change a record.
+    updates_percent: u64,
+    /// The emulated cache.
+    cache: &'static str,
+    cache_bytes: u64,
+}
 
-/// YCSB's A and B.
-const LOADS: [Load; 4] =
-    [("ycsb_a", 50, NVDRAM), ("ycsb_b", 5, NVDRAM), ("ycsb_a_ssd", 50, FLASH), ("ycsb_b_ssd", 5, FLASH)];
+const fn load(name: &'static str, updates_percent: u64, cache: &'static str, cache_bytes: u64) -> Load {
+    Load { name, updates_percent, cache, cache_bytes }
+}
+
+/// YCSB's A and B. As in the paper, the NV-DRAM has a quarter of the data and the SSD eight times as much.
+const LOADS: [Load; 4] = [
+    load("ycsb_a", 50, NVDRAM, 128 << 20),
+    load("ycsb_b", 5, NVDRAM, 128 << 20),
+    load("ycsb_a_ssd", 50, FLASH, 4 << 30),
+    load("ycsb_b_ssd", 5, FLASH, 4 << 30),
+];
 
 /// What is run.
 struct Plan {
@@ -32,9 +48,9 @@ struct Plan {
 
 impl Plan {
     fn new(options: &Options) -> Self {
-        let own = |admissions, size, rounds, warm_seconds, seconds| Own {
+        let own = |admissions, rounds, warm_seconds, seconds| Own {
             admissions,
-            sizes: vec![size],
+            sizes: Vec::new(),
             rounds,
             warm_seconds,
             seconds,
@@ -42,20 +58,38 @@ impl Plan {
         // Which bytes are Redis's log is not known beforehand: its files come and go.
         let asked = Admission::ALL.iter().copied().filter(|a| *a != Admission::Range).collect();
         let (loads, records, clients, own) = match options.quick {
-            true => (1, 5000, 4, own(vec![Admission::All, Admission::CpPiIoi], 16 << 20, 1, 1, 2)),
-            false => (LOADS.len(), 100_000, 40, own(asked, 64 << 20, 3, 10, 40)),
+            true => (
+                vec![Load { cache_bytes: 16 << 20, ..LOADS[0] }],
+                5000,
+                4,
+                own(vec![Admission::All, Admission::CpPiIoi], 1, 1, 2),
+            ),
+            false => (LOADS.to_vec(), 500_000, 40, own(asked, 3, 10, 40)),
         };
         let cache = options.contest.cache_model.as_deref().map(Emulated::new);
         // With one cache for all, a load need not be run again with another.
-        let loads = if cache.is_some() { loads.min(2) } else { loads };
+        let loads = if cache.is_some() { loads.into_iter().take(2).collect() } else { loads };
         Self {
-            loads: LOADS.into_iter().take(loads).collect(),
+            loads,
             cache,
             records,
             clients,
-            volume_bytes: if options.quick { 384 << 20 } else { 1 << 30 },
+            volume_bytes: if options.quick { 384 << 20 } else { 6 << 30 },
             contest: Contest::new(options, own),
         }
+    }
+
+    /// Sizes of the cache under a load: its own, if none were asked for.
+    fn sizes<'a>(&'a self, load: &'a Load) -> &'a [u64] {
+        match self.contest.sizes.as_slice() {
+            [] => std::slice::from_ref(&load.cache_bytes),
+            asked => asked,
+        }
+    }
+
+    /// The largest of them, which tables and charts show.
+    fn most(&self, load: &Load) -> u64 {
+        self.sizes(load).last().copied().unwrap_or_default()
     }
 }
 
@@ -71,10 +105,11 @@ pub fn admission_redis(options: &Options) -> Result<Report, BenchError> {
     let mut results = Results::default();
     let contest = &plan.contest;
     for round in 0..contest.rounds {
-        for (load, size) in plan.loads.iter().flat_map(|l| contest.sizes.iter().map(move |s| (l, *s))) {
+        let loads = plan.loads.iter();
+        for (load, size) in loads.flat_map(|l| plan.sizes(l).iter().map(move |s| (l, *s))) {
             for contender in &contest.contenders {
                 let bare = *contender == Contender::NO_CACHE;
-                if bare && Some(&size) != contest.sizes.first() {
+                if bare && Some(&size) != plan.sizes(load).first() {
                     continue;
                 }
                 let size = if bare { 0 } else { size };
@@ -82,12 +117,12 @@ pub fn admission_redis(options: &Options) -> Result<Report, BenchError> {
                 eprintln!(
                     "round {}: {}, cache {} MiB, {}: {:.0} requests a second",
                     round + 1,
-                    load.0,
+                    load.name,
                     size >> 20,
                     contender.label(),
                     shown.rate
                 );
-                results.add(load.0, size, *contender, shown);
+                results.add(load.name, size, *contender, shown);
             }
         }
     }
@@ -98,14 +133,14 @@ fn measure(
     options: &Options,
     plan: &Plan,
     contender: Contender,
-    ((_, updates_percent, cache), cache_bytes): (&Load, u64),
+    (load, cache_bytes): (&Load, u64),
 ) -> Result<Shown, BenchError> {
-    let cache = plan.cache.clone().unwrap_or_else(|| Emulated::new(*cache));
+    let cache = plan.cache.clone().unwrap_or_else(|| Emulated::new(load.cache));
     let site = plan.contest.site(contender, cache, cache_bytes, "redis");
     let redis =
         Redis::serve(&options.forebay, &options.scratch, plan.volume_bytes, &site, &plan.contest.settings)?;
     let requests =
-        Requests { records: plan.records, clients: plan.clients, updates_percent: *updates_percent };
+        Requests { records: plan.records, clients: plan.clients, updates_percent: load.updates_percent };
     redis.load(&requests)?;
     redis.ask(&requests, plan.contest.warm)?;
     let before = redis.daemon.status()?;
@@ -137,10 +172,11 @@ const PAPER: [(&str, &str, &str, &str); 8] = [
 
 fn beside_the_paper(figures: &Figures, plan: &Plan) -> Table {
     let contender = Contender::of(Admission::CpPiIoi).name();
-    let size = plan.contest.sizes.last().copied().unwrap_or_default();
-    let line = |(load, ending, what, paper): (&str, &str, &str, &str)| {
-        let here = figures.get(&format!("{load}_cache_{}_mib_{contender}_{ending}", size >> 20))?;
-        Some([load, what, &format!("{here:.2}"), paper].map(str::to_owned).to_vec())
+    let line = |(name, ending, what, paper): (&str, &str, &str, &str)| {
+        let load = plan.loads.iter().find(|l| l.name == name)?;
+        let mib = plan.most(load) >> 20;
+        let here = figures.get(&format!("{name}_cache_{mib}_mib_{contender}_{ending}"))?;
+        Some([name, what, &format!("{here:.2}"), paper].map(str::to_owned).to_vec())
     };
     let columns = ["cp+pi+ioi against all", "", "here", "ATC'15"].map(str::to_owned).to_vec();
     ("Here and in the paper (Figure 9)".to_owned(), columns, PAPER.into_iter().filter_map(line).collect())
@@ -158,13 +194,13 @@ const PAPER_TAILS: [(&str, Admission, &str); 6] = [
 
 fn tails(results: &Results, plan: &Plan) -> Table {
     let mut lines = Vec::new();
-    let size = plan.contest.sizes.last().copied().unwrap_or_default();
-    for (load, ..) in &plan.loads {
+    for load in &plan.loads {
         for contender in &plan.contest.contenders {
-            let tail = |n: usize| results.median(load, size, *contender, |s| s.tail_ms[n]);
+            let tail = |n| results.median(load.name, plan.most(load), *contender, |s| s.tail_ms[n]);
             let (Some(p99), Some(p99_9), Some(p99_99)) = (tail(0), tail(1), tail(2)) else { continue };
-            let paper = PAPER_TAILS.iter().find(|(l, a, _)| l == load && Some(*a) == contender.admission());
-            let mut line = vec![(*load).to_owned(), contender.label().to_owned()];
+            let paper =
+                PAPER_TAILS.iter().find(|(l, a, _)| *l == load.name && Some(*a) == contender.admission());
+            let mut line = vec![load.name.to_owned(), contender.label().to_owned()];
             line.extend([p99, p99_9, p99_99].map(|ms| format!("{ms:.1}")));
             line.push(paper.map_or_else(String::new, |(.., text)| (*text).to_owned()));
             lines.push(line);
@@ -175,19 +211,19 @@ fn tails(results: &Results, plan: &Plan) -> Table {
 }
 
 fn report(results: &Results, plan: &Plan) -> Report {
-    let (sizes, contenders) = (plan.contest.sizes.as_slice(), plan.contest.contenders.as_slice());
-    let size = sizes.last().copied().unwrap_or_default();
+    let contenders = plan.contest.contenders.as_slice();
     let mut figures = Figures::new();
     let (mut charts, mut tables) = (Vec::new(), Vec::new());
-    for (load, ..) in &plan.loads {
-        add_figures(&mut figures, results, load, sizes, (contenders, "requests_per_second"));
-        let bar = |c: &Contender| Some((c.label().to_owned(), results.median(load, size, *c, |s| s.rate)?));
+    for load in &plan.loads {
+        let (name, most) = (load.name, plan.most(load));
+        add_figures(&mut figures, results, name, plan.sizes(load), (contenders, "requests_per_second"));
+        let bar = |c: &Contender| Some((c.label().to_owned(), results.median(name, most, *c, |s| s.rate)?));
         charts.push((
-            format!("{load}: requests a second (Figure 9)"),
+            format!("{name}, a cache of {} MiB: requests a second (Figure 9)", most >> 20),
             contenders.iter().filter_map(bar).collect(),
         ));
-        tables.push(waits_table(results, load, size, contenders));
-        tables.push(breakdown_table(results, load, size, false));
+        tables.push(waits_table(results, name, most, contenders));
+        tables.push(breakdown_table(results, name, most, false));
     }
     tables.insert(0, tails(results, plan));
     tables.insert(0, beside_the_paper(&figures, plan));
@@ -195,11 +231,10 @@ fn report(results: &Results, plan: &Plan) -> Report {
         name: "admission-redis",
         title: format!(
             "Admission policies under YCSB on Redis, its log synced at each command, snapshots each 5 s: {} records of 1 KB, {} clients, in \
-             front of an emulated {} a cache of {} MiB on emulated NV-DRAM or SSD; {} rounds of {} s, medians",
+             front of an emulated {} a cache on emulated NV-DRAM or SSD; {} rounds of {} s, medians",
             plan.records,
             plan.clients,
             plan.contest.backing.name(),
-            size >> 20,
             plan.contest.rounds,
             plan.contest.time.as_secs()
         ),

@@ -65,7 +65,7 @@ struct block {
 	u32 owner;
 	u32 told;	/* the daemon knows of this wait */
 	u32 links;
-	u32 journal;	/* one of the links waits for the journal */
+	u32 journal;	/* one of the links may need a commit of the journal */
 	u32 chain[FB_CHAIN_MAX];
 };
 
@@ -340,6 +340,16 @@ INLINE void disinherit(u32 tid)
 		bpf_map_delete_elem(&holders, &tid);
 }
 
+/*
+ * Whether what is waited for may need a commit of the journal. A page does that was written where the journal knows of nothing
+ * written yet: its write-back ends when a worker of the file system has put that on record, for which it waits for the commit
+ * that runs.
+ */
+INLINE int needs_journal(u32 wait)
+{
+	return wait == FB_WAIT_JOURNAL || wait == FB_WAIT_WRITEBACK;
+}
+
 INLINE void tell_wait(u32 tid, u32 tgid, u32 critical, const struct block *block)
 {
 	struct fb_signal signal = {
@@ -380,7 +390,7 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 	}
 	if (critical) {
 		block->told = 1;
-		block->journal = wait == FB_WAIT_JOURNAL;
+		block->journal = needs_journal(wait);
 		tell_wait(tid, tgid, critical, block);
 		u32 next = owner;
 		for (u32 i = 0; i < FB_CHAIN_MAX; i++) {
@@ -393,7 +403,7 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 			if (!further)
 				break;
 			tell_wait(next, 0, FB_CRITICAL_INHERITED, further);
-			block->journal |= further->wait == FB_WAIT_JOURNAL;
+			block->journal |= needs_journal(further->wait);
 			next = further->owner;
 		}
 		if (block->journal)
@@ -664,7 +674,7 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 		struct block *further = bpf_map_lookup_elem(&blocked, &holder);
 		if (further) {
 			tell_wait(holder, 0, FB_CRITICAL_INHERITED, further);
-			block->journal |= further->wait == FB_WAIT_JOURNAL;
+			block->journal |= needs_journal(further->wait);
 			u32 next = further->owner;
 			if (next && next != tid && links < FB_CHAIN_MAX) {
 				inherit(next, tid, FB_WAIT_LWLOCK);

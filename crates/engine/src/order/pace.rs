@@ -2,7 +2,8 @@
 //! step after the other, however little each step is. Writers that are answered at once make many small steps, and those
 //! that then wait for a whole segment to become free fare worse than with no cache at all. So for each time that
 //! something leaves the log only so many steps enter it, the fewer the fuller it is, and those who wait for that enter together.
-//! A bypass comes after all that was acknowledged before it: while one waits, the log does not become longer either.
+//! A bypass comes after all that was acknowledged before it: while one waits, steps enter one at a time, and one for two that leave as long as
+//! they are many.
 //!
 //! ```text
 //!  log:   ── on the backing ──┤ · │ · │ ·· │ · │ ··· │ ······ │ ········ │ ◄── waits until progress has moved
