@@ -24,7 +24,7 @@ pub(crate) const DISK: &str = "hdd-10k,write-cache=no";
 /// Who is compared, how often, for how long, and on what.
 pub(crate) struct Contest {
     pub(crate) contenders: Vec<Contender>,
-    /// Bytes of the cache, from scarce to sufficient; one at least.
+    /// Bytes of the cache, from scarce to sufficient; none if they differ by load.
     pub(crate) sizes: Vec<u64>,
     pub(crate) rounds: u32,
     pub(crate) warm: Duration,

@@ -163,7 +163,7 @@ described! {
         Label => max_staleness: String,
         #[doc = "Times writers were held back because the backing lacked nearly as much as `max_staleness` allows."]
         Counter("forebay_staleness_holds_total") => holds: u64,
-        #[doc = "Times writers waited for the backing to take what it has to take first, because under `ordered` the cache fills with writes that depend on each other."]
+        #[doc = "Times writers waited for the backing to take what it has to take first, under `ordered`: the cache fills with writes that depend on each other, or one that goes past it waits for its turn."]
         Counter("forebay_order_paces_total") => paces: u64,
         #[doc = "Seconds of the volume's life, about, in which `staleness_seconds` was at most so many seconds (the key; `+Inf` counts all)."]
         Counters("forebay_staleness_seconds_bucket", "le") => staleness_histogram: BTreeMap<String, u64>,

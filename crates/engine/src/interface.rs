@@ -428,8 +428,8 @@ pub struct Status {
     pub reasons: ReasonCounts,
     /// Times writers were held back because the backing lacked nearly as much as `max-staleness` allows.
     pub holds: u64,
-    /// Times writers waited for the backing to take what it has to take first, because under `ordered` the log
-    /// fills with writes that depend on each other.
+    /// Times writers waited for the backing to take what it has to take first, under `ordered`: the log fills with
+    /// writes that depend on each other, or one that goes past the cache waits for its turn.
     pub paces: u64,
     /// Times a write had to wait because the log was full.
     pub stalls: u64,

@@ -360,6 +360,31 @@ INLINE void tell_wait(u32 tid, u32 tgid, u32 critical, const struct block *block
 	tell(&signal);
 }
 
+/* A task's wait is over. */
+NOINLINE int end(u32 tid, u32 tgid)
+{
+	struct block *block = bpf_map_lookup_elem(&blocked, &tid);
+	if (!block)
+		return 0;
+	for (u32 i = 0; i < FB_CHAIN_MAX; i++) {
+		if (i >= block->links)
+			break;
+		disinherit(block->chain[i]);
+	}
+	if (block->journal)
+		count(FB_COUNT_JOURNAL_WAITERS, -1);
+	if (block->told) {
+		struct fb_signal signal = {
+			.type = FB_SIGNAL_WAITED, .tid = tid, .tgid = tgid, .other = block->owner, .wait = block->wait,
+			.value = bpf_ktime_get_ns() - block->since, .critical = FB_CRITICAL_DIRECT,
+		};
+		bpf_get_current_comm(signal.comm, sizeof(signal.comm));
+		tell(&signal);
+	}
+	bpf_map_delete_elem(&blocked, &tid);
+	return 0;
+}
+
 /*
  * The current task begins to wait. If it is critical, whoever it waits for inherits, and whoever that one waits for, to the
  * end of the chain.
@@ -370,6 +395,8 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 	struct block *block = bpf_map_lookup_elem(&scratch, &zero);
 	if (!block)
 		return 0;
+	/* A wait within a wait, or one whose end was not seen: what was counted for it is taken back. */
+	end(tid, tgid);
 	__builtin_memset(block, 0, sizeof(*block));
 	block->since = bpf_ktime_get_ns();
 	block->wait = wait;
@@ -410,31 +437,6 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 			count(FB_COUNT_JOURNAL_WAITERS, 1);
 	}
 	bpf_map_update_elem(&blocked, &tid, block, BPF_ANY);
-	return 0;
-}
-
-/* A task's wait is over. */
-NOINLINE int end(u32 tid, u32 tgid)
-{
-	struct block *block = bpf_map_lookup_elem(&blocked, &tid);
-	if (!block)
-		return 0;
-	for (u32 i = 0; i < FB_CHAIN_MAX; i++) {
-		if (i >= block->links)
-			break;
-		disinherit(block->chain[i]);
-	}
-	if (block->journal)
-		count(FB_COUNT_JOURNAL_WAITERS, -1);
-	if (block->told) {
-		struct fb_signal signal = {
-			.type = FB_SIGNAL_WAITED, .tid = tid, .tgid = tgid, .other = block->owner, .wait = block->wait,
-			.value = bpf_ktime_get_ns() - block->since, .critical = FB_CRITICAL_DIRECT,
-		};
-		bpf_get_current_comm(signal.comm, sizeof(signal.comm));
-		tell(&signal);
-	}
-	bpf_map_delete_elem(&blocked, &tid);
 	return 0;
 }
 
@@ -654,6 +656,7 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
 	if (!block)
 		return 0;
+	end(tid, tgid);
 	u32 critical = criticality(tid);
 	__builtin_memset(block, 0, sizeof(*block));
 	block->since = bpf_ktime_get_ns();

@@ -210,22 +210,15 @@ impl Intake {
         }
     }
 
-    /// Somebody critical waits: writes that have not arrived are awaited from now on, and those outstanding are to be promoted. Who
-    /// waits for a page whose write has ended waits for the journal.
+    /// Somebody critical waits: writes that have not arrived are awaited from now on, and those outstanding are to be promoted.
     pub fn promote(&mut self, wanted: Wanted, via: Wait) -> Vec<(u64, u64)> {
-        let (mut awaited, mut found) = (false, Vec::new());
-        for q in self.queued.values_mut().filter(|q| wanted.wants(&q.known)) {
-            awaited = true;
-            if q.known.criticality == Criticality::None {
+        for q in self.queued.values_mut() {
+            if q.known.criticality == Criticality::None && wanted.wants(&q.known) {
                 (q.known.criticality, q.known.via) = (Criticality::Awaited, Some(via));
             }
         }
         let wants = |o: &&Outstanding| o.parts.iter().any(|p| wanted.wants(p));
-        found.extend(self.outstanding.iter().filter(wants).map(|o| (o.offset, o.len)));
-        match wanted {
-            Wanted::Page { .. } if !awaited && found.is_empty() => self.promote(Wanted::Journal, via),
-            _ => found,
-        }
+        self.outstanding.iter().filter(wants).map(|o| (o.offset, o.len)).collect()
     }
 }
 
@@ -303,8 +296,7 @@ mod tests {
         assert!(intake.arrive(0, 4096).is_some() && intake.arrive(4096, 4096).is_some());
         assert_eq!(intake.promote(Wanted::Kernel, Wait::Journal), [(0, 4096)]);
         assert_eq!(intake.promote(Wanted::Task(6), Wait::Mutex), [(4096, 4096)]);
-        let written = Wanted::Page { mapping: 99, index: 10 };
-        assert_eq!(intake.promote(written, Wait::Writeback), [(0, 4096)], "what is left is the journal's");
+        assert_eq!(intake.promote(Wanted::Journal, Wait::Writeback), [(0, 4096)]);
         assert_eq!(intake.promote(Wanted::All, Wait::Buffer).len(), 2);
     }
 

@@ -347,11 +347,15 @@ impl Follower {
         };
         let mut tags = hold(&self.shared.tags);
         tags.drain();
-        let found: Vec<_> = tags
-            .volumes
-            .values_mut()
-            .map(|v| (Arc::clone(&v.promote), v.intake.promote(wanted, wait)))
-            .collect();
+        let mut promoted = |wanted| -> Vec<_> {
+            let volumes = tags.volumes.values_mut();
+            volumes.map(|v| (Arc::clone(&v.promote), v.intake.promote(wanted, wait))).collect()
+        };
+        let mut found = promoted(wanted);
+        if matches!(wanted, Wanted::Page { .. }) && found.iter().all(|(_, ranges)| ranges.is_empty()) {
+            // It is on its way as critical, or written, and may need the journal to be put on record.
+            found = promoted(Wanted::Journal);
+        }
         drop(tags);
         for (promote, ranges) in found {
             ranges.into_iter().for_each(|(offset, len)| promote(offset, len));

@@ -36,6 +36,8 @@ pub(super) struct Pace {
     since: Option<Nanos>,
     /// They wait now.
     waits: bool,
+    /// They have waited in vain for as long as a bypass has waited.
+    in_vain: bool,
 }
 
 impl Order {
@@ -48,11 +50,14 @@ impl Order {
 impl Engine {
     /// Whether writers wait now until destaging has gone on.
     pub(crate) fn order_paces(&mut self) -> bool {
-        let (progress, pace) = (self.order.progress, &mut self.order.pace);
+        let (progress, bypass_waits) = (self.order.progress, self.order.bypass_waits());
+        let pace = &mut self.order.pace;
         while pace.under_way.pop_front_if(|step| *step <= progress).is_some() {
             pace.left += 1;
         }
-        let (under_way, bypass_waits) = (pace.under_way.len(), self.order.bypass_waits());
+        // A backing that pauses is hidden from then on, as far as there is room (P9).
+        pace.in_vain &= bypass_waits;
+        let (under_way, bypass_waits) = (pace.under_way.len(), bypass_waits && !pace.in_vain);
         let exchange = Exchange::of(self.segments.dirty(), self.log_blocks(), under_way, bypass_waits);
         let pace = &mut self.order.pace;
         if pace.progress != progress && pace.left >= exchange.leaving {
@@ -68,6 +73,7 @@ impl Engine {
         let since = waits.then(|| *self.order.pace.since.get_or_insert(self.now));
         // A backing that does nothing is no reason to wait for good.
         let over = since.is_some_and(|since| self.now >= since.plus_ms(HOLD_MS_MAX));
+        self.order.pace.in_vain |= over;
         let waits = waits && (!over || for_good);
         if waits && !std::mem::replace(&mut self.order.pace.waits, waits) {
             self.figures.paces += 1;
