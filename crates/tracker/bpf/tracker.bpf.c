@@ -168,13 +168,6 @@ struct {
 	__type(value, struct stack);
 } stacks SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct block);
-} scratch SEC(".maps");
-
 INLINE void count(u32 which, s64 by)
 {
 	s64 *value = bpf_map_lookup_elem(&counts, &which);
@@ -391,13 +384,9 @@ NOINLINE int end(u32 tid, u32 tgid)
  */
 NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 {
-	u32 zero = 0;
-	struct block *block = bpf_map_lookup_elem(&scratch, &zero);
-	if (!block)
-		return 0;
 	/* A wait within a wait, or one whose end was not seen: what was counted for it is taken back. */
 	end(tid, tgid);
-	__builtin_memset(block, 0, sizeof(*block));
+	struct block own = {}, *block = &own;
 	block->since = bpf_ktime_get_ns();
 	block->wait = wait;
 	block->owner = owner;
@@ -651,14 +640,10 @@ int on_send(u64 *ctx)
 /* The current task begins to wait for a lock of this name. */
 NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 {
-	u32 zero = 0;
-	struct block *block = bpf_map_lookup_elem(&scratch, &zero);
-	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
-	if (!block)
-		return 0;
 	end(tid, tgid);
+	struct block own = {}, *block = &own;
+	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
 	u32 critical = criticality(tid);
-	__builtin_memset(block, 0, sizeof(*block));
 	block->since = bpf_ktime_get_ns();
 	block->wait = FB_WAIT_LWLOCK;
 	block->told = critical != FB_CRITICAL_NONE;
