@@ -113,6 +113,10 @@ way journal cp cp+pi jbd2 inherited journal
 way conversion cp cp+pi jbd2 inherited journal
 way futex cp cp+pi "background task" inherited futex
 way mutex cp cp+pi "background task" inherited mutex
+# A lock that is taken again and again: what was queued while nobody waited must not count.
+inherited=$(explained before.json "background task" inherited)
+not=$(explained before.json "background task" not-critical)
+((not * 8 > inherited)) || fail "mutex: $inherited writes inherited, $not not: inheritance does not end"
 way rwsem cp cp+pi jbd2 inherited journal
 way chain cp cp+pi jbd2 inherited journal
 way lwlock cp cp+pi "background task" inherited lwlock
