@@ -104,6 +104,8 @@ another_disk() {
     new_pair "$size"
     serve_export --group-age 100ms
     write_stamps 0 --operations 200
+    # A cache that is full of what the backing lacks would let nobody write.
+    fb flush db >/dev/null || fail "$WHERE: the backing takes nothing"
     swap_in "$1"
     # What has to read from the backing fails; what the cache takes does not.
     write_stamps 0 --operations 200 --largest 4 --allow any:eio

@@ -364,7 +364,8 @@ NOINLINE int end(u32 tid, u32 tgid)
 			break;
 		disinherit(block->chain[i]);
 	}
-	if (block->journal)
+	/* What were taken back twice must not count against others for good. */
+	if (block->journal && counted(FB_COUNT_JOURNAL_WAITERS) > 0)
 		count(FB_COUNT_JOURNAL_WAITERS, -1);
 	if (block->told) {
 		struct fb_signal signal = {
