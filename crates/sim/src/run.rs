@@ -357,8 +357,12 @@ impl<S: Subject> Script<'_, S> {
         let errors = self.life.errors().cache;
         let keeps_order = self.life.keeps_order();
         let cache_failed = errors[OpKind::Write as usize] + errors[OpKind::Flush as usize] > 0;
+        let now = self.life.now;
         let world = &mut self.life.world;
-        let may_be_lost = world.decays || world.stats.damages > 0 || world.cache.has_been(Effect::Reset);
+        let may_be_lost = world.decays
+            || world.stats.damages > 0
+            || world.cache.has_been(Effect::Reset)
+            || world.may_have_given_up(now);
         if cache_failed || may_be_lost || !keeps_order {
             return Ok(());
         }

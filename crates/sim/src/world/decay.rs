@@ -31,6 +31,9 @@ impl World {
             return;
         }
         self.overtaken_until_now(submitted);
+        // The log proves only what is durable with everything before it.
+        let all_before = self.unproven.is_empty() && self.breaches.iter().all(|b| b.durable.is_some());
+        let known = durable && all_before;
         if harm == Harm::default() {
             match durable {
                 true => self.proof = self.proof.max(submitted),
@@ -38,21 +41,24 @@ impl World {
                 false
                     if (offset + len - Layout::SEGMENTS_OFFSET)
                         .is_multiple_of(u64::from(self.shape.segment_bytes)) => {}
-                false => self.unproven.push((submitted, self.steps)),
+                false => {
+                    self.unproven.push((submitted, self.steps));
+                    let overtook = self.written.iter().map(|w| *w == self.steps);
+                    self.durable.iter_mut().zip(overtook).for_each(|(durable, overtook)| *durable &= !overtook);
+                }
             }
             let first = ((offset - Layout::SEGMENTS_OFFSET) / SECTOR_BYTES) as usize;
             let range = first..first + (len / SECTOR_BYTES) as usize;
             self.written[range.clone()].fill(self.steps);
-            self.durable[range].fill(durable);
+            self.durable[range].fill(known);
             return;
         }
         self.excuse_errors(&harm);
-        let (durable, completed) = (durable.then_some(self.steps), self.steps);
+        let (durable, completed) = (known.then_some(self.steps), self.steps);
         self.breaches.push(Breach { durable, completed, hidden: harm.hidden });
     }
 
-    /// A write completes that was submitted at `submitted`. What overtook it was not known to be durable before: the log
-    /// proves only what is durable with everything before it.
+    /// A write completes that was submitted at `submitted`. What overtook it was not known to be durable before.
     fn overtaken_until_now(&mut self, submitted: u64) {
         let now = self.steps;
         self.written.iter_mut().filter(|w| **w > submitted).for_each(|w| *w = now);
