@@ -31,6 +31,11 @@ impl Dice {
         self.below(100) < chance
     }
 
+    /// Puts things into an order of chance.
+    pub(crate) fn shuffle<T>(&mut self, things: &mut [T]) {
+        (1..things.len()).for_each(|n| things.swap(n, self.below(n as u64 + 1) as usize));
+    }
+
     fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

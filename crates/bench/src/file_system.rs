@@ -12,6 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::BenchError;
+use crate::dice::Dice;
 use crate::pages::Pages;
 use crate::store::{Store, Stretch};
 
@@ -88,6 +89,16 @@ impl FileSystem {
 
     fn data(&self, block: u64) -> u64 {
         self.geometry.journal + self.geometry.metadata + block
+    }
+
+    /// What was written before the load begins: metadata and these blocks of data, which are sorted. What is asked for often is not
+    /// what was written last, so it comes in an order of chance.
+    pub(crate) fn set_up(&self, data: &[u64]) -> Result<(), BenchError> {
+        let metadata = self.geometry.journal..self.data(0);
+        let mut stretches = Stretch::of_sorted(metadata.chain(data.iter().map(|block| self.data(*block))));
+        Dice::new(0).shuffle(&mut stretches);
+        self.store.write_back(&stretches)?;
+        self.store.flush()
     }
 
     /// Reads blocks of data, those that memory lacks from the volume.

@@ -21,6 +21,11 @@ use crate::store::BLOCK_BYTES;
 pub(crate) trait Load: Sync {
     /// One operation: what throughput counts.
     fn step(&self, dice: &mut Dice, fs: &FileSystem) -> Result<(), BenchError>;
+
+    /// Blocks of data that have been written when it begins: all of them, unless it says otherwise.
+    fn written(&self, geometry: &Geometry) -> Vec<u64> {
+        (0..geometry.data).collect()
+    }
 }
 
 /// One of the loads.

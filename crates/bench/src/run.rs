@@ -130,6 +130,9 @@ pub(crate) fn run(
     let handle = volume.handle();
     let fs = FileSystem::new(Store::new(Arc::new(handle.clone())), geometry);
     let load = kind.load(&geometry);
+    fs.set_up(&load.written(&geometry))?;
+    handle.destage().map_err(forebay)?;
+    let set_up = handle.status();
     let (stop, steps, failure) = (AtomicBool::new(false), AtomicU64::new(0), Mutex::new(None));
     let note = |result: Result<(), BenchError>| {
         if let Err(error) = result {
@@ -164,9 +167,9 @@ pub(crate) fn run(
     }
     // What is dirty has to go to the backing, too: from a cache that was never full nothing would have gone there yet.
     let status = handle.status();
-    outcome.backing_bytes = status.bytes_to_backing + status.dirty_bytes;
-    outcome.journal_bytes = status.bytes_to_journal;
-    outcome.acknowledged_bytes = status.bytes_acknowledged;
+    outcome.backing_bytes = status.bytes_to_backing + status.dirty_bytes - set_up.bytes_to_backing;
+    outcome.journal_bytes = status.bytes_to_journal - set_up.bytes_to_journal;
+    outcome.acknowledged_bytes = status.bytes_acknowledged - set_up.bytes_acknowledged;
     Ok(outcome)
 }
 

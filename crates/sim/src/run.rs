@@ -181,7 +181,7 @@ impl Simulator {
         let errors = world.cache.errors;
         let failed = errors[OpKind::Write as usize] + errors[OpKind::Flush as usize] > 0;
         if world.may_have_given_up(death.now) {
-            world.oracle.excuse_all_errors();
+            world.gives_up();
         }
         world.stats.crashes_in_recovery += u64::from(!death.recovered);
         let words = || (format!("end of the round: {end}"), Vec::new());
@@ -362,6 +362,7 @@ impl<S: Subject> Script<'_, S> {
         let may_be_lost = world.decays
             || world.stats.damages > 0
             || world.cache.has_been(Effect::Reset)
+            || world.has_given_up()
             || world.may_have_given_up(now);
         if cache_failed || may_be_lost || !keeps_order {
             return Ok(());

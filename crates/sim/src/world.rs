@@ -22,7 +22,7 @@ mod journal;
 mod owners;
 mod stats;
 
-use decay::Breach;
+use decay::{Breach, Durability};
 pub use owners::{Image, Protocol, Retirement};
 pub use stats::Stats;
 
@@ -80,10 +80,12 @@ pub struct World {
     breaches: Vec<Breach>,
     /// The log has been damaged at rest.
     damaged: bool,
+    /// A block may have been given up in an earlier life; its mark is still in the log.
+    gave_up: bool,
     /// When each sector of the cache was last written, in steps of the world; 0 if never.
     written: Vec<u64>,
-    /// Whether it was durable then, as far as the engine could know.
-    durable: Vec<bool>,
+    /// How durable it was then, as far as the engine could know.
+    durable: Vec<Durability>,
     /// When the latest submitted cache write that is durable was submitted: what was durable before is proven by it.
     proof: u64,
     /// Completed writes (submission, completion) that no flush has covered yet.
@@ -133,6 +135,7 @@ impl World {
             decays: false,
             breaches: Vec::new(),
             damaged: false,
+            gave_up: false,
             written: Vec::new(),
             durable: Vec::new(),
             proof: 0,
@@ -167,7 +170,7 @@ impl World {
             self.written.clear();
             self.written.resize(cache_bytes / SECTOR, 0);
             self.durable.clear();
-            self.durable.resize(cache_bytes / SECTOR, false);
+            self.durable.resize(cache_bytes / SECTOR, Durability::Volatile);
         }
         (self.runs, self.pairs) = (0, 0);
         self.images.clear();
@@ -185,6 +188,7 @@ impl World {
         self.structure_harmed = false;
         self.breaches.clear();
         self.damaged = false;
+        self.gave_up = false;
         self.proof = 0;
         self.unproven.clear();
         self.written.fill(0);

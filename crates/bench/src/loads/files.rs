@@ -33,6 +33,16 @@ impl Files {
         Self { slot_blocks, set: Mutex::new(Set { blocks, files }) }
     }
 
+    /// Blocks of all files, sorted.
+    pub(crate) fn blocks(&self) -> Vec<u64> {
+        let set = self.set();
+        let file = |(slot, blocks): (usize, &u64)| {
+            let first = slot as u64 * self.slot_blocks;
+            first..first + blocks
+        };
+        set.blocks.iter().enumerate().flat_map(file).collect()
+    }
+
     fn set(&self) -> MutexGuard<'_, Set> {
         self.set.lock().unwrap_or_else(PoisonError::into_inner)
     }

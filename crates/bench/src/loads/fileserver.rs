@@ -32,4 +32,8 @@ impl Load for FileServer {
         self.0.delete(fs, dice);
         Ok(())
     }
+
+    fn written(&self, _: &Geometry) -> Vec<u64> {
+        self.0.blocks()
+    }
 }

@@ -33,4 +33,8 @@ impl Load for PostMark {
         }
         Ok(())
     }
+
+    fn written(&self, _: &Geometry) -> Vec<u64> {
+        self.0.blocks()
+    }
 }

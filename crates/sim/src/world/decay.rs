@@ -14,11 +14,23 @@ const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES / SECTOR_BYTES;
 /// No life gives a block up before that which the cache cannot read.
 const GIVEN_UP: Nanos = Nanos(50_000_000_000);
 
+/// What a power cut leaves of a completed write, as far as the engine knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Durability {
+    /// Perhaps nothing: no flush has come since.
+    Volatile,
+    /// All of it, but not of what completed before.
+    Behind,
+    /// All of it, with everything before it: the only durability that the log proves.
+    Known,
+}
+
 /// A write to the cache that did not do what was reported, until a later one proves that it should be there.
 #[derive(Clone)]
 pub(super) struct Breach {
-    /// When it was durable as far as the engine could know; never, if no flush has come since.
-    durable: Option<u64>,
+    durable: Durability,
+    /// When it came to be as durable as that.
+    since: u64,
     completed: u64,
     /// See [`Harm::hidden`].
     hidden: bool,
@@ -30,40 +42,56 @@ impl World {
         if !self.decays {
             return;
         }
-        self.overtaken_until_now(submitted);
-        // The log proves only what is durable with everything before it.
-        let all_before = self.unproven.is_empty() && self.breaches.iter().all(|b| b.durable.is_some());
-        let known = durable && all_before;
+        // A summary speaks only of its own segment, and nothing waits for it.
+        let is_summary =
+            (offset + len - Layout::SEGMENTS_OFFSET).is_multiple_of(u64::from(self.shape.segment_bytes));
+        let is_volatile = !durable && !is_summary;
+        self.overtaken_until_now(submitted, is_volatile);
+        let durable = match (durable, self.first_volatile(0) < u64::MAX) {
+            (false, _) => Durability::Volatile,
+            (true, true) => Durability::Behind,
+            (true, false) => Durability::Known,
+        };
         if harm == Harm::default() {
-            match durable {
-                true => self.proof = self.proof.max(submitted),
-                // A summary speaks only of its own segment.
-                false
-                    if (offset + len - Layout::SEGMENTS_OFFSET)
-                        .is_multiple_of(u64::from(self.shape.segment_bytes)) => {}
-                false => {
-                    self.unproven.push((submitted, self.steps));
-                    let overtook = self.written.iter().map(|w| *w == self.steps);
-                    self.durable.iter_mut().zip(overtook).for_each(|(durable, overtook)| *durable &= !overtook);
-                }
+            if durable != Durability::Volatile {
+                self.proof = self.proof.max(submitted);
+            } else if is_volatile {
+                self.unproven.push((submitted, self.steps));
             }
             let first = ((offset - Layout::SEGMENTS_OFFSET) / SECTOR_BYTES) as usize;
             let range = first..first + (len / SECTOR_BYTES) as usize;
             self.written[range.clone()].fill(self.steps);
-            self.durable[range].fill(known);
+            self.durable[range].fill(durable);
             return;
         }
         self.excuse_errors(&harm);
-        let (durable, completed) = (known.then_some(self.steps), self.steps);
-        self.breaches.push(Breach { durable, completed, hidden: harm.hidden });
+        let now = self.steps;
+        self.breaches.push(Breach { durable, since: now, completed: now, hidden: harm.hidden });
     }
 
-    /// A write completes that was submitted at `submitted`. What overtook it was not known to be durable before.
-    fn overtaken_until_now(&mut self, submitted: u64) {
+    /// When the first write from `from` on completed that no flush has covered yet.
+    fn first_volatile(&self, from: u64) -> u64 {
+        let harmed = self.breaches.iter().filter(|b| b.durable == Durability::Volatile).map(|b| b.completed);
+        let all = self.unproven.iter().map(|w| w.1).chain(harmed);
+        all.filter(|completed| *completed >= from).min().unwrap_or(u64::MAX)
+    }
+
+    /// A write completes that was submitted at `submitted`. What overtook it was not known to be durable before, and is not yet if
+    /// this one `is_volatile`.
+    fn overtaken_until_now(&mut self, submitted: u64, is_volatile: bool) {
         let now = self.steps;
-        self.written.iter_mut().filter(|w| **w > submitted).for_each(|w| *w = now);
-        let since = |b: &&mut Breach| b.durable.is_some_and(|at| at > submitted);
-        self.breaches.iter_mut().filter(since).for_each(|b| b.durable = Some(now));
+        let now_is = |durable: Durability| match durable {
+            Durability::Known if is_volatile => Durability::Behind,
+            other => other,
+        };
+        for (written, durable) in
+            self.written.iter_mut().zip(&mut self.durable).filter(|(w, _)| **w > submitted)
+        {
+            (*written, *durable) = (now, now_is(*durable));
+        }
+        for b in self.breaches.iter_mut().filter(|b| b.since > submitted) {
+            (b.since, b.durable) = (now, now_is(b.durable));
+        }
     }
 
     /// A flush of the cache completed that was submitted at `submitted`.
@@ -71,17 +99,25 @@ impl World {
         if !self.decays {
             return;
         }
-        for (written, durable) in self.written.iter_mut().zip(&mut self.durable) {
-            if !*durable && (1..submitted).contains(written) {
-                (*written, *durable) = (self.steps, true);
-            }
-        }
+        let now = self.steps;
         let covered = |(_, completed): &(u64, u64)| *completed < submitted;
         let latest = self.unproven.iter().filter(|w| covered(w)).map(|w| w.0).max();
         self.proof = self.proof.max(latest.unwrap_or(0));
         self.unproven.retain(|w| !covered(w));
-        for b in self.breaches.iter_mut().filter(|b| b.completed < submitted) {
-            b.durable.get_or_insert(self.steps);
+        // What completed while the flush was under way is not known to be durable if something volatile completed before it.
+        let first = self.first_volatile(submitted);
+        let known = |durable: Durability, at: u64| match durable {
+            Durability::Volatile => (1..submitted).contains(&at),
+            Durability::Behind => (1..first).contains(&at),
+            Durability::Known => false,
+        };
+        for (written, durable) in self.written.iter_mut().zip(&mut self.durable) {
+            if known(*durable, *written) {
+                (*written, *durable) = (now, Durability::Known);
+            }
+        }
+        for b in self.breaches.iter_mut().filter(|b| known(b.durable, b.since)) {
+            (b.since, b.durable) = (now, Durability::Known);
         }
     }
 
@@ -107,16 +143,15 @@ impl World {
     /// What the cache may have lost in a power cut proves nothing any more, and cannot be missed.
     pub(super) fn forget_volatile(&mut self) {
         self.unproven.clear();
-        for (written, _) in self.written.iter_mut().zip(&self.durable).filter(|(_, durable)| !**durable) {
-            *written = 0;
-        }
+        let unknown = self.written.iter_mut().zip(&self.durable).filter(|(_, d)| **d != Durability::Known);
+        unknown.for_each(|(written, _)| *written = 0);
     }
 
     /// What was lost without a trace at the log's end cannot be missed: nothing that came later proves it.
     /// The end takes with it whatever stood there: the log goes back to an earlier moment, as a whole.
     pub(super) fn excuse_lost_tail(&mut self) {
         let proof = self.proof;
-        let unproven = |b: &Breach| b.hidden || b.durable.is_none_or(|at| proof <= at);
+        let unproven = |b: &Breach| b.hidden || b.durable != Durability::Known || proof <= b.since;
         if self.breaches.iter().any(unproven) || self.traces_may_be_hidden() {
             self.excuse_all_stale();
         }
@@ -165,7 +200,7 @@ impl World {
         let base = Layout::SEGMENTS_OFFSET;
         let place = |i: usize| base + (i * SECTOR) as u64;
         let eligible: Vec<usize> = (0..self.written.len())
-            .filter(|i| self.durable[*i] && (1..self.proof).contains(&self.written[*i]))
+            .filter(|i| self.durable[*i] == Durability::Known && (1..self.proof).contains(&self.written[*i]))
             .filter(|i| stamp::read(self.cache.media.read(place(*i), SECTOR)) != Content::Zero)
             .collect();
         if eligible.is_empty() {
@@ -208,6 +243,17 @@ impl World {
     /// Whether a block may have been given up by now because the cache could not be read for long.
     pub fn may_have_given_up(&self, now: Nanos) -> bool {
         self.cache.errors[OpKind::Read as usize] > 0 && now >= GIVEN_UP
+    }
+
+    /// A life ends in which that may have been.
+    pub fn gives_up(&mut self) {
+        self.gave_up = true;
+        self.oracle.excuse_all_errors();
+    }
+
+    /// Whether that may have been in an earlier life.
+    pub fn has_given_up(&self) -> bool {
+        self.gave_up
     }
 
     /// Whether a refusal to start is excused.
