@@ -18,6 +18,10 @@ for figure in postmark_write_back_of_write_through fileserver_ordered_of_write_t
     jq -e ".figures.$figure > 0" report/policies.json >/dev/null || fail "no figure $figure in policies.json"
 done
 grep -q '<polyline' report/policies.html || fail "the page has no lines"
+"$FOREBAY" bench policies --quick --loads ycsb_a --contenders write_back --backing-model hdd-7k2 --out "$DIR/chosen" >figures 2>errors ||
+    fail "bench policies with choices: $(tail -n 3 errors)"
+grep -q "in front of hdd-7k2" figures && jq -e '.figures | .ycsb_a_write_back_of_write_through > 0 and (has("ycsb_a_ordered_of_write_through") | not)' \
+    chosen/policies.json >/dev/null || fail "bench policies does not measure what was chosen: $(cat figures)"
 if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control ]] && ls /usr/lib/postgresql/*/bin/pgbench >/dev/null 2>&1; then
     "$FOREBAY" bench admission-postgresql --quick --out "$DIR/report" >figures 2>errors || fail "bench admission-postgresql: $(tail -n 3 errors)"
     for figure in all_tpmc cp_pi_ioi_tpmc cp_pi_ioi_of_all no_cache_p99_9_ms cp_pi_ioi_per_cached_block_of_all; do

@@ -63,7 +63,7 @@ impl Contest {
             rounds: options.rounds.unwrap_or(own.rounds),
             warm: Duration::from_secs(own.warm_seconds).min(time),
             time,
-            backing: Emulated::new(asked.backing_model.as_deref().unwrap_or(DISK)),
+            backing: Emulated::new(options.backing_model.as_deref().unwrap_or(DISK)),
             with: asked.with.clone(),
             settings: asked.settings.clone(),
         }
@@ -357,6 +357,7 @@ mod tests {
             seconds: None,
             loads: Vec::new(),
             contenders: Vec::new(),
+            backing_model: None,
             contest: crate::Contest { caches: vec![3, 1, 2], ..crate::Contest::default() },
             forebay: PathBuf::new(),
         };

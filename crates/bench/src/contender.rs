@@ -2,22 +2,20 @@
 
 use forebay_policy::{Admission, Order, Settings, WritePolicy};
 
-use crate::run::BACKING;
-
 /// A way to set a volume up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contender {
     /// Name in figures.
     pub(crate) name: String,
     pub(crate) settings: Settings,
-    /// The emulated device that has the journal on the backing's side.
-    pub(crate) journal: &'static str,
+    /// The emulated device that has the journal on the backing's side, if it is not like the backing.
+    pub(crate) journal: Option<&'static str>,
 }
 
 impl Contender {
     /// With a journal on an export of its own of a store that is like the backing.
     pub(crate) fn new(name: impl Into<String>, settings: Settings) -> Self {
-        Self { name: name.into(), settings, journal: BACKING }
+        Self { name: name.into(), settings, journal: None }
     }
 
     /// No write goes past the cache by choice, as in the paper.
@@ -62,7 +60,7 @@ pub(crate) fn contenders(working_set: u64) -> Vec<Contender> {
     for contender in with_every_write(working_set) {
         let settings = Settings { admission: Admission::Sync, ..contender.settings };
         let consistent = matches!(settings.write_policy, WritePolicy::Ordered | WritePolicy::Journaled);
-        let selective = (consistent && contender.journal == BACKING)
+        let selective = (consistent && contender.journal.is_none())
             .then(|| Contender::new(format!("{}_sync", contender.name), settings));
         contenders.push(contender);
         contenders.extend(selective);
@@ -76,7 +74,7 @@ fn with_every_write(working_set: u64) -> Vec<Contender> {
         if *policy == WritePolicy::Journaled {
             let contender = journaled(working_set, GROUP_PERCENT);
             contenders.push(contender.clone());
-            contenders.push(Contender { name: NVRAM.0.to_owned(), journal: NVRAM.1, ..contender });
+            contenders.push(Contender { name: NVRAM.0.to_owned(), journal: Some(NVRAM.1), ..contender });
             continue;
         }
         let settings = Settings { write_policy: *policy, ..Settings::default() };

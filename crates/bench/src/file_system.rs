@@ -21,6 +21,9 @@ const BATCH_BLOCKS: usize = 512;
 /// Descriptor and commit record of a transaction.
 const TRANSACTION_BLOCKS: u64 = 2;
 
+/// Seed of the set-up's order: none of a client.
+const SET_UP: u64 = u64::MAX;
+
 /// Sizes in blocks, and times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
@@ -96,7 +99,7 @@ impl FileSystem {
     pub(crate) fn set_up(&self, data: &[u64]) -> Result<(), BenchError> {
         let metadata = self.geometry.journal..self.data(0);
         let mut stretches = Stretch::of_sorted(metadata.chain(data.iter().map(|block| self.data(*block))));
-        Dice::new(0).shuffle(&mut stretches);
+        Dice::new(SET_UP).shuffle(&mut stretches);
         self.store.write_back(&stretches)?;
         self.store.flush()
     }
@@ -284,6 +287,16 @@ mod tests {
 
     fn taken(notes: &Notes) -> Vec<String> {
         std::mem::take(&mut *notes.0.lock().unwrap())
+    }
+
+    #[test]
+    fn what_there_is_before_a_load_begins_is_written_once_and_flushed() {
+        let (fs, notes) = file_system();
+        fs.set_up(&[0, 1, 2, 300]).unwrap();
+        let mut notes = taken(&notes);
+        assert_eq!(notes.pop().unwrap(), "flush");
+        notes.sort();
+        assert_eq!(notes, ["write 17+11", "write 325+1"]);
     }
 
     #[test]

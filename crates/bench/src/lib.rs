@@ -58,6 +58,8 @@ pub struct Options {
     pub loads: Vec<String>,
     /// Write policies that are compared beside the base, of [`contenders()`]; empty: all.
     pub contenders: Vec<String>,
+    /// The emulated backing, as `hdd-10k,write-cache=no`, instead of the benchmark's own.
+    pub backing_model: Option<String>,
     /// What campaigns of admission compare, and on what.
     pub contest: Contest,
     /// The `forebay` binary that is started as the daemon.
@@ -73,8 +75,6 @@ pub struct Contest {
     pub caches: Vec<u64>,
     /// The emulated cache, as `ssd-sata,plp=no`.
     pub cache_model: Option<String>,
-    /// The emulated backing, as `hdd-10k,write-cache=no`.
-    pub backing_model: Option<String>,
     /// Further flags of `forebay serve`, for all who have a cache.
     pub with: Vec<(String, String)>,
     /// Further settings of PostgreSQL or Redis.

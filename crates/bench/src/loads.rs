@@ -93,3 +93,20 @@ impl Kind {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn databases_have_written_everything_and_files_leave_room_for_more() {
+        for kind in Kind::ALL {
+            let geometry = kind.geometry(16 << 20, Duration::from_secs(1));
+            let written = kind.load(&geometry).written(&geometry);
+            assert!(written.is_sorted_by(|a, b| a < b) && *written.last().unwrap() < geometry.data);
+            let files = matches!(kind, Kind::PostMark | Kind::FileServer);
+            let percent = written.len() as u64 * 100 / geometry.data;
+            assert!(if files { (30..70).contains(&percent) } else { percent == 100 }, "{kind:?}: {percent}%");
+        }
+    }
+}

@@ -11,7 +11,8 @@ use crate::loads::Kind;
 use crate::plot::Plot;
 use crate::postgresql::{PostgreSql, ROUGH};
 use crate::report::{Figures, Report, Table};
-use crate::run::{Outcome, Scale, run};
+use crate::run::{BACKING, Outcome, Scale, run};
+use crate::site::Emulated;
 use crate::{BenchError, Options};
 
 /// The cache in percent of the working set, as in the paper's Figure 12.
@@ -41,6 +42,8 @@ pub fn contenders() -> impl Iterator<Item = String> {
 
 /// Sizes and times.
 struct Plan {
+    /// The backing.
+    store: Emulated,
     scale: Scale,
     rounds: u32,
     /// Sizes of the cache, in percent of the working set, beside [`CACHE_PERCENT`].
@@ -50,16 +53,19 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(quick: bool) -> Self {
+    fn new(options: &Options) -> Self {
         let ms = Duration::from_millis;
-        match quick {
+        let store = Emulated::new(options.backing_model.as_deref().unwrap_or(BACKING));
+        match options.quick {
             true => Self {
+                store,
                 scale: Scale { working_set: 24 << 20, warm: ms(300), time: ms(350) },
                 rounds: 1,
                 cache_percents: &[40, 120],
                 group_percents: &[2, 40],
             },
             false => Self {
+                store,
                 scale: Scale { working_set: 256 << 20, warm: ms(5000), time: ms(5000) },
                 rounds: 2,
                 cache_percents: &[10, 20, 40, 60, 120],
@@ -144,7 +150,7 @@ fn postgresql(options: &Options) -> Result<Option<PostgreSql>, BenchError> {
 /// # Errors
 /// [`BenchError`].
 pub fn policies(options: &Options) -> Result<Report, BenchError> {
-    let mut plan = Plan::new(options.quick);
+    let mut plan = Plan::new(options);
     plan.rounds = options.rounds.unwrap_or(plan.rounds);
     plan.scale.time = options.seconds.map_or(plan.scale.time, Duration::from_secs);
     let wanted = |load: &str| options.loads.is_empty() || options.loads.iter().any(|name| name == load);
@@ -158,12 +164,14 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
     {
         let time = if options.seconds.is_some() { plan.scale.time } else { 2 * plan.scale.time };
         for contender in &contenders {
-            let outcome = database.measure(&options.forebay, contender, plan.scale.warm, time)?;
+            let outcome =
+                database.measure(&options.forebay, &plan.store, contender, plan.scale.warm, time)?;
             results.add(POSTGRESQL, CACHE_PERCENT, contender, outcome);
         }
     }
     let mut measure = |kind: Kind, percent: u64, contender: &Contender| {
-        let outcome = run(&options.scratch, kind, contender, plan.cache_bytes(percent), plan.scale)?;
+        let outcome =
+            run(&options.scratch, &plan.store, kind, contender, plan.cache_bytes(percent), plan.scale)?;
         results.add(kind.name(), percent, contender, outcome);
         Ok::<(), BenchError>(())
     };
@@ -210,8 +218,8 @@ fn report(results: &Results, contenders: &[Contender], plan: &Plan, quick: bool)
     let plots = vec![sizes(results, contenders, plan, &mut figures), groups(results, plan, &mut figures)];
     let how = if quick { "one short round" } else { "medians of the rounds" };
     let title = format!(
-        "Write policies in front of a store with an access time of 2 ms, cache {CACHE_PERCENT} % of the working set, relative to \
-         write-through, in turn in one run ({how})"
+        "Write policies in front of {}, cache {CACHE_PERCENT} % of the working set, relative to write-through, in turn in one run ({how})",
+        plan.store.name()
     );
     let tables = vec![beside_the_paper(results, contenders)];
     Report { name: "policies", title, figures, charts, plots, tables }

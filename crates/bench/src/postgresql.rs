@@ -16,7 +16,7 @@ use crate::BenchError;
 use crate::contender::Contender;
 use crate::daemon::Daemon;
 use crate::mounted::{self, Mounted, call, path};
-use crate::run::{BACKING as ROUGH_BACKING, CACHE, Outcome, Staleness, journal_spec};
+use crate::run::{CACHE, Outcome, Staleness, journal_spec};
 use crate::site::{Emulated, Site};
 
 /// Longest wait for PostgreSQL to start or stop.
@@ -166,14 +166,18 @@ impl PostgreSql {
     pub(crate) fn measure(
         &self,
         forebay: &Path,
+        store: &Emulated,
         contender: &Contender,
         warm: Duration,
         time: Duration,
     ) -> Result<Outcome, BenchError> {
         let mut flags = contender.flags();
-        flags.push(("journal".to_owned(), journal_spec(contender, &self.dir.join(BACKING))?.to_string()));
-        let (cache, backing) = (Emulated::new(CACHE), Emulated::new(ROUGH_BACKING));
-        let site = Site { cache: Some((cache, ROUGH_CACHE_BYTES)), backing, flags };
+        flags.push((
+            "journal".to_owned(),
+            journal_spec(contender, store, &self.dir.join(BACKING))?.to_string(),
+        ));
+        let cache = Some((Emulated::new(CACHE), ROUGH_CACHE_BYTES));
+        let site = Site { cache, backing: store.clone(), flags };
         let running = self.serve(forebay, &site)?;
         running.pgbench(warm)?;
         let per_second = running.pgbench(time)?.per_second;

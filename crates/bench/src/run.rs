@@ -61,9 +61,14 @@ pub(crate) struct Staleness {
     pub(crate) bytes_max: f64,
 }
 
-/// A file for the contender's journal on the backing's side.
-pub(crate) fn journal_spec(contender: &Contender, backing: &Path) -> Result<DeviceSpec, BenchError> {
-    Emulated::new(contender.journal).at(&backing.with_extension("log"))
+/// The contender's journal, in a file beside that of its backing; `like` is what the backing is, and the journal, too, unless the
+/// contender has another.
+pub(crate) fn journal_spec(
+    contender: &Contender,
+    like: &Emulated,
+    backing: &Path,
+) -> Result<DeviceSpec, BenchError> {
+    contender.journal.map_or_else(|| like.clone(), Emulated::new).at(&backing.with_extension("log"))
 }
 
 fn forebay(error: impl std::fmt::Display) -> BenchError {
@@ -76,6 +81,7 @@ fn open(
     volume_bytes: u64,
     cache_bytes: u64,
     contender: &Contender,
+    store: &Emulated,
 ) -> Result<Volume, BenchError> {
     let (cache, backing) = (dir.join("cache"), dir.join("backing"));
     for entry in
@@ -102,31 +108,28 @@ fn open(
         journal: JournalChoice::Auto,
     };
     format(&options, &mut |_, _| {}).map_err(forebay)?;
-    let mut config = VolumeConfig::new(
-        "bench",
-        Some(Emulated::new(CACHE).at(&cache)?),
-        Emulated::new(BACKING).at(&backing)?,
-    );
+    let mut config = VolumeConfig::new("bench", Some(Emulated::new(CACHE).at(&cache)?), store.at(&backing)?);
     // Twice the cache, so that the log is full before the ring is.
     let ring = backing.with_extension("log");
     File::create(&ring)
         .and_then(|file| file.set_len(2 * cache_bytes))
         .map_err(|e| BenchError::system(format!("make {}", ring.display()), e))?;
     config.settings = contender.settings;
-    config.journal = JournalChoice::At(journal_spec(contender, &backing)?);
+    config.journal = JournalChoice::At(journal_spec(contender, store, &backing)?);
     Volume::open(config).map_err(forebay)
 }
 
-/// Runs a load on a fresh volume whose cache has `cache_bytes`.
+/// Runs a load on a fresh volume before `store` whose cache has `cache_bytes`.
 pub(crate) fn run(
     dir: &Path,
+    store: &Emulated,
     kind: Kind,
     contender: &Contender,
     cache_bytes: u64,
     scale: Scale,
 ) -> Result<Outcome, BenchError> {
     let geometry = kind.geometry(scale.working_set, (scale.time / 4).max(Duration::from_millis(100)));
-    let volume = open(dir, geometry.blocks() * BLOCK_BYTES, cache_bytes, contender)?;
+    let volume = open(dir, geometry.blocks() * BLOCK_BYTES, cache_bytes, contender, store)?;
     let handle = volume.handle();
     let fs = FileSystem::new(Store::new(Arc::new(handle.clone())), geometry);
     let load = kind.load(&geometry);

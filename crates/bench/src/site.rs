@@ -36,7 +36,7 @@ impl Emulated {
     }
 }
 
-/// Whether this names an emulated device, as [`crate::Contest`] has them.
+/// Whether this names an emulated device, as [`crate::Options`] and [`crate::Contest`] have them.
 ///
 /// # Errors
 /// If not: what is wrong with it.

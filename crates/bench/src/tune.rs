@@ -14,7 +14,8 @@ use crate::function::Function;
 use crate::loads::Kind;
 use crate::plot::Plot;
 use crate::report::{Figures, Report};
-use crate::run::{Outcome, Scale, Staleness, run};
+use crate::run::{BACKING, Outcome, Scale, Staleness, run};
+use crate::site::Emulated;
 
 /// What is turned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +190,7 @@ pub fn measure_load(
 
 fn one(scratch: &Path, kind: Kind, knob: Knob, w: f64, scale: Scale) -> Result<Outcome, BenchError> {
     let (settings, cache_bytes) = knob.volume(w, scale.working_set);
-    run(scratch, kind, &Contender::new(kind.name(), settings), cache_bytes, scale)
+    run(scratch, &Emulated::new(BACKING), kind, &Contender::new(kind.name(), settings), cache_bytes, scale)
 }
 
 /// Sums up the staleness that was seen while throughput was measured.

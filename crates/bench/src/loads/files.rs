@@ -24,7 +24,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Half of the slots, or somewhat more, have files of `blocks` from the beginning.
+    /// Four slots of five have files of `blocks` from the beginning.
     pub(crate) fn new(data_blocks: u64, slot_blocks: u64, blocks: u64) -> Self {
         let slots = (data_blocks / slot_blocks).max(2);
         let filled = |slot: u64| if slot % 5 == 4 { 0 } else { blocks };

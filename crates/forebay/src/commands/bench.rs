@@ -64,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "KIND[,KEY=VALUE]", value_parser = model)]
     cache_model: Option<String>,
 
-    /// The emulated backing of the admission benchmarks, as `hdd-7k2` or `hdd-10k,write-cache=yes`
+    /// The emulated backing of all but `volume`, as `hdd-7k2` or `remote,latency=1ms` [default: the benchmark's own]
     #[arg(long, value_name = "KIND[,KEY=VALUE]", value_parser = model)]
     backing_model: Option<String>,
 
@@ -133,11 +133,11 @@ pub fn run(args: Args) -> Outcome {
         seconds: args.seconds,
         loads: args.loads,
         contenders: args.contenders,
+        backing_model: args.backing_model,
         contest: Contest {
             policies: args.policies,
             caches: args.caches,
             cache_model: args.cache_model,
-            backing_model: args.backing_model,
             with: args.with,
             settings: args.setting,
         },
