@@ -69,8 +69,9 @@ struct block {
 	u32 chain[FB_CHAIN_MAX];
 };
 
+/* None gives way to another: what was counted for it would count for good. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, FB_TASKS_MAX);
 	__type(key, u32);
 	__type(value, struct block);
@@ -310,17 +311,23 @@ int on_bio(u64 *ctx)
 
 /* --- waits ------------------------------------------------------------------------------------------------------------- */
 
-INLINE void inherit(u32 tid, u32 waiter, u32 wait)
+/* Whether it was counted, and is to be taken back. */
+INLINE int inherit(u32 tid, u32 waiter, u32 wait)
 {
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
-	if (holder) {
-		__sync_fetch_and_add(&holder->count, 1);
-		holder->waiter = waiter;
-		holder->wait = wait;
-		return;
+	if (!holder) {
+		struct holder first = { .count = 1, .waiter = waiter, .wait = wait };
+		if (!bpf_map_update_elem(&holders, &tid, &first, BPF_NOEXIST))
+			return 1;
+		/* Another processor was faster. */
+		holder = bpf_map_lookup_elem(&holders, &tid);
+		if (!holder)
+			return 0;
 	}
-	struct holder first = { .count = 1, .waiter = waiter, .wait = wait };
-	bpf_map_update_elem(&holders, &tid, &first, BPF_ANY);
+	__sync_fetch_and_add(&holder->count, 1);
+	holder->waiter = waiter;
+	holder->wait = wait;
+	return 1;
 }
 
 INLINE void disinherit(u32 tid)
@@ -353,20 +360,39 @@ INLINE void tell_wait(u32 tid, u32 tgid, u32 critical, const struct block *block
 	tell(&signal);
 }
 
-/* A task's wait is over. */
-NOINLINE int end(u32 tid, u32 tgid)
+/* What was counted for a wait counts no more. */
+INLINE void take_back(const struct block *block)
 {
-	struct block *block = bpf_map_lookup_elem(&blocked, &tid);
-	if (!block)
-		return 0;
 	for (u32 i = 0; i < FB_CHAIN_MAX; i++) {
 		if (i >= block->links)
 			break;
 		disinherit(block->chain[i]);
 	}
-	/* What were taken back twice must not count against others for good. */
-	if (block->journal && counted(FB_COUNT_JOURNAL_WAITERS) > 0)
+	if (block->journal)
 		count(FB_COUNT_JOURNAL_WAITERS, -1);
+}
+
+/* What was counted for the current task's wait, which is put on record. */
+INLINE void put(u32 tid, const struct block *block)
+{
+	if (block->journal)
+		count(FB_COUNT_JOURNAL_WAITERS, 1);
+	/* What has no place there would never end. */
+	if (bpf_map_update_elem(&blocked, &tid, block, BPF_NOEXIST))
+		take_back(block);
+}
+
+/* A task's wait is over. */
+NOINLINE int end(u32 tid, u32 tgid)
+{
+	struct block *found = bpf_map_lookup_elem(&blocked, &tid);
+	if (!found)
+		return 0;
+	/* Its place may be another task's as soon as it is taken out, and whoever takes it out takes back what was counted: once. */
+	struct block own = *found, *block = &own;
+	if (bpf_map_delete_elem(&blocked, &tid))
+		return 0;
+	take_back(block);
 	if (block->told) {
 		struct fb_signal signal = {
 			.type = FB_SIGNAL_WAITED, .tid = tid, .tgid = tgid, .other = block->owner, .wait = block->wait,
@@ -375,7 +401,6 @@ NOINLINE int end(u32 tid, u32 tgid)
 		bpf_get_current_comm(signal.comm, sizeof(signal.comm));
 		tell(&signal);
 	}
-	bpf_map_delete_elem(&blocked, &tid);
 	return 0;
 }
 
@@ -385,8 +410,6 @@ NOINLINE int end(u32 tid, u32 tgid)
  */
 NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 {
-	/* A wait within a wait, or one whose end was not seen: what was counted for it is taken back. */
-	end(tid, tgid);
 	struct block own = {}, *block = &own;
 	block->since = bpf_ktime_get_ns();
 	block->wait = wait;
@@ -413,7 +436,8 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 		for (u32 i = 0; i < FB_CHAIN_MAX; i++) {
 			if (!next || next == tid)
 				break;
-			inherit(next, tid, wait);
+			if (!inherit(next, tid, wait))
+				break;
 			block->chain[i] = next;
 			block->links = i + 1;
 			struct block *further = bpf_map_lookup_elem(&blocked, &next);
@@ -423,10 +447,8 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 			block->journal |= needs_journal(further->wait);
 			next = further->owner;
 		}
-		if (block->journal)
-			count(FB_COUNT_JOURNAL_WAITERS, 1);
 	}
-	bpf_map_update_elem(&blocked, &tid, block, BPF_ANY);
+	put(tid, block);
 	return 0;
 }
 
@@ -453,6 +475,8 @@ int on_contention_begin(u64 *ctx)
 	s32 pid = 0;
 	if (task)
 		READ(pid, task->pid);
+	/* A wait within a wait, or one whose end was not seen: what was counted for it is taken back. */
+	end(ids, ids >> 32);
 	begin(ids, ids >> 32, wait, pid);
 	return 0;
 }
@@ -641,7 +665,6 @@ int on_send(u64 *ctx)
 /* The current task begins to wait for a lock of this name. */
 NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 {
-	end(tid, tgid);
 	struct block own = {}, *block = &own;
 	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
 	u32 critical = criticality(tid);
@@ -654,27 +677,21 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 		if (!holder || holder == tid)
 			continue;
 		block->owner = holder;
-		if (!critical)
+		if (!critical || links >= FB_CHAIN_MAX || !inherit(holder, tid, FB_WAIT_LWLOCK))
 			continue;
-		inherit(holder, tid, FB_WAIT_LWLOCK);
 		tell_wait(tid, tgid, critical, block);
-		if (links < FB_CHAIN_MAX)
-			block->chain[links++] = holder;
+		block->chain[links++] = holder;
 		struct block *further = bpf_map_lookup_elem(&blocked, &holder);
 		if (further) {
 			tell_wait(holder, 0, FB_CRITICAL_INHERITED, further);
 			block->journal |= needs_journal(further->wait);
 			u32 next = further->owner;
-			if (next && next != tid && links < FB_CHAIN_MAX) {
-				inherit(next, tid, FB_WAIT_LWLOCK);
+			if (next && next != tid && links < FB_CHAIN_MAX && inherit(next, tid, FB_WAIT_LWLOCK))
 				block->chain[links++] = next;
-			}
 		}
 	}
 	block->links = links;
-	if (block->journal)
-		count(FB_COUNT_JOURNAL_WAITERS, 1);
-	bpf_map_update_elem(&blocked, &tid, block, BPF_ANY);
+	put(tid, block);
 	return 0;
 }
 
@@ -734,6 +751,7 @@ int on_lwlock(void *ctx)
 	u64 ids = bpf_get_current_pid_tgid();
 	u32 tid = ids;
 	if (kind == FB_LWLOCK_WAIT) {
+		end(tid, ids >> 32);
 		begin_lock(name, tid, ids >> 32);
 	} else if (kind == FB_LWLOCK_WAITED) {
 		struct block *block = bpf_map_lookup_elem(&blocked, &tid);
