@@ -59,9 +59,9 @@ impl Plan {
         match options.quick {
             true => Self {
                 store,
-                scale: Scale { working_set: 24 << 20, warm: ms(300), time: ms(350) },
+                scale: Scale { working_set: 24 << 20, warm: ms(250), time: ms(300) },
                 rounds: 1,
-                cache_percents: &[40, 120],
+                cache_percents: &[120],
                 group_percents: &[2, 40],
             },
             false => Self {
