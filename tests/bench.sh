@@ -22,7 +22,7 @@ grep -q '<polyline' report/policies.html || fail "the page has no lines"
     fail "bench policies with choices: $(tail -n 3 errors)"
 grep -q "in front of hdd-7k2" figures && jq -e '.figures | .ycsb_a_write_back_of_write_through > 0 and (has("ycsb_a_ordered_of_write_through") | not)' \
     chosen/policies.json >/dev/null || fail "bench policies does not measure what was chosen: $(cat figures)"
-if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control ]] && ls /usr/lib/postgresql/*/bin/pgbench >/dev/null 2>&1; then
+if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control && -e /sys/kernel/btf/vmlinux ]] && ls /usr/lib/postgresql/*/bin/pgbench >/dev/null 2>&1; then
     "$FOREBAY" bench admission-postgresql --quick --out "$DIR/report" >figures 2>errors || fail "bench admission-postgresql: $(tail -n 3 errors)"
     for figure in all_tpmc cp_pi_ioi_tpmc cp_pi_ioi_of_all no_cache_p99_9_ms cp_pi_ioi_per_cached_block_of_all; do
         jq -e ".figures.tpcc_cache_16_mib_$figure > 0" report/admission-postgresql.json >/dev/null || fail "no figure $figure"
@@ -45,7 +45,7 @@ if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control ]] && ls /usr/lib/po
         note "bench admission-redis is left out: Redis is not installed"
     fi
 else
-    note "bench admission-postgresql is left out: it needs root, FUSE, loop devices and PostgreSQL"
+    note "bench admission-postgresql is left out: it needs root, BTF, FUSE, loop devices and PostgreSQL"
 fi
 "$FOREBAY" tune journal --quick --load ycsb_a --knob cache-size --values 4M,8M,16M --revenue linear:1 --penalty linear:0 --out "$DIR/tuned" \
     --log warn >figures || fail "tune journal: $(tail -n 3 figures)"

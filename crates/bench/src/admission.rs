@@ -6,10 +6,10 @@ use std::time::Duration;
 use forebay_policy::Admission;
 use serde_json::Value;
 
-use crate::Options;
 use crate::plot::Plot;
 use crate::report::{Figures, Table};
 use crate::site::{Emulated, Site};
+use crate::{BenchError, Options};
 
 /// The one that the others are compared with, as in the paper.
 pub(crate) const BASE: Admission = Admission::All;
@@ -129,14 +129,27 @@ pub(crate) struct Shown {
 
 impl Shown {
     /// With what a volume's figures have grown by in so many seconds.
-    pub(crate) fn grown(self, before: &Value, after: &Value, seconds: f64) -> Self {
+    ///
+    /// # Errors
+    /// If its policy could not see all that it goes by: what it has shown then is not the policy's.
+    pub(crate) fn grown(self, before: &Value, after: &Value, seconds: f64) -> Result<Self, BenchError> {
+        let missing: Vec<&str> = after
+            .get("criticality_missing")
+            .and_then(Value::as_array)
+            .map_or_else(Vec::new, |all| all.iter().filter_map(Value::as_str).collect());
+        if !missing.is_empty() {
+            let missing = missing.join("; ");
+            return Err(BenchError::Forebay(format!(
+                "who waits for what cannot be followed here: {missing}"
+            )));
+        }
         let grown = |key: &str| number(after, key) - number(before, key);
-        Self {
+        Ok(Self {
             cache_bytes: grown("bytes_to_cache"),
             writes_per_second: grown("writes") / seconds,
             stalls: grown("stalls"),
             ..self
-        }
+        })
     }
 }
 
@@ -336,6 +349,15 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+
+    #[test]
+    fn what_a_policy_shows_that_could_not_see_all_does_not_count() {
+        let status = |missing: &[&str]| serde_json::json!({"writes": 30, "criticality_missing": missing});
+        let shown = |after: &Value| Shown::default().grown(&serde_json::json!({"writes": 10}), after, 2.0);
+        assert!((shown(&status(&[])).unwrap().writes_per_second - 10.0).abs() < f64::EPSILON);
+        let refused = shown(&status(&["waits for locks (no probes)"])).unwrap_err().to_string();
+        assert!(refused.contains("waits for locks (no probes)"), "{refused}");
+    }
 
     #[test]
     fn contenders_have_names_that_are_fit_for_figures() {

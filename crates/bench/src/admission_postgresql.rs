@@ -123,7 +123,7 @@ fn measure(
     };
     let seconds = plan.contest.time.as_secs_f64().max(1.0);
     let new_orders = transactions.counts.first().copied().unwrap_or_default() as f64;
-    Ok(Shown {
+    Shown {
         rate: new_orders / seconds * 60.0,
         tail_ms: [9900, 9990, 9999].map(|p| percentile_ms(&transactions.latencies_us, p)),
         silent_seconds: transactions.silent_seconds as f64,
@@ -131,7 +131,7 @@ fn measure(
         waits: running.daemon.json("waits")?,
         ..Shown::default()
     }
-    .grown(&before, &after, seconds))
+    .grown(&before, &after, seconds)
 }
 
 /// What the paper says in words or numbers: of which cache, what, how much, and the figure here that stands beside it.

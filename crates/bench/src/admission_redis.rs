@@ -147,7 +147,7 @@ fn measure(
     let answers = redis.ask(&requests, plan.contest.time)?;
     let after = redis.daemon.status()?;
     let seconds = plan.contest.time.as_secs_f64().max(1.0);
-    Ok(Shown {
+    Shown {
         rate: answers.latencies_us.len() as f64 / seconds,
         tail_ms: [9900, 9990, 9999].map(|p| percentile_ms(&answers.latencies_us, p)),
         silent_seconds: answers.silent_seconds as f64,
@@ -155,7 +155,7 @@ fn measure(
         waits: redis.daemon.json("waits")?,
         ..Shown::default()
     }
-    .grown(&before, &after, seconds))
+    .grown(&before, &after, seconds)
 }
 
 /// What Figure 9's text says of cp+pi+ioi against `all`: throughput and cached writes, with the ramdisk and with the SSD.
