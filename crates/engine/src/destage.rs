@@ -313,9 +313,11 @@ impl Engine {
                     }
                 }
             } else {
+                // A group and a run may read the same version at the same time: that is one attempt.
+                let counted = self.segments.slot(slot).has(UNREADABLE);
                 self.segments.mark(slot, UNREADABLE, true);
                 let before = self.destage.unreadable.get(&block).filter(|u| u.slot == slot);
-                let attempts = before.map_or(0, |u| u.attempts) + 1;
+                let attempts = before.map_or(1, |u| u.attempts + u32::from(!counted));
                 let for_good = corrupt || attempts >= UNREADABLE_ATTEMPTS_MAX;
                 self.destage.unreadable.insert(block, Unreadable { slot, attempts, for_good });
                 self.destage.unreadable_retry.get_or_insert(self.now.plus_ms(UNREADABLE_RETRY_MS));
