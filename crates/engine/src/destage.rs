@@ -24,14 +24,18 @@ use crate::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACK
 use crate::tables::Table;
 
 /// Names a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RunKey(u64);
 
 /// Age of dirty data, in milliseconds, from which on it is destaged even if there is room.
 const DIRTY_AGE_MS_MAX: u64 = forebay_policy::DIRTY_AGE_S_MAX * 1000;
 /// Longest run, in blocks (1 MiB).
 const RUN_BLOCKS_MAX: usize = 256;
-/// Dirty blocks looked at to form runs; sorting them is what merges neighbours.
+/// Blocks on their way (8 MiB) beyond which no run begins: long runs keep a device busy with few of them, and what is wanted first, the
+/// log's tail or what a client waits for, would stand behind all that are there.
+const UNDER_WAY_BLOCKS_MAX: usize = 2048;
+/// Dirty blocks looked at to form runs; sorting them is what merges neighbours. In a small log an eighth of it: what is newer may yet be
+/// overwritten.
 pub(crate) const COLLECT_BLOCKS_MAX: usize = 8192;
 /// The same while writers wait for room: the tail segment first, so that it becomes free soon.
 pub(crate) const COLLECT_BLOCKS_HURRIED: usize = 512;
@@ -95,6 +99,12 @@ pub(crate) struct Destage {
     barren: bool,
     /// Destaging is worth records of its own in the log.
     presses: bool,
+    /// [`crate::segments::SegmentTable::held`] at the last step.
+    segments_held: usize,
+    /// Writers waited for room when the plan was last looked at.
+    hurried: bool,
+    /// The newest run of before the plan that was made while they do.
+    before_plan: RunKey,
 }
 
 impl Destage {
@@ -123,6 +133,7 @@ impl Engine {
         if self.destage.paused_until.is_some_and(|until| self.now >= until) {
             self.destage.paused_until = None;
         }
+        self.destage.segments_held = self.segments.held();
         let pressure = self.destage_pressure();
         // Clients' records come in time, and cost the cache nothing, as long as they come.
         let presses = pressure.presses() || !self.order.lacks_for_good() || self.log.is_quiet();
@@ -136,10 +147,37 @@ impl Engine {
             }
             false => pressure.runs(),
         };
+        self.destage_hurries();
         if self.destage.paused_until.is_none() {
-            while self.destage.runs.len() < allowed && self.destage_start_run() {}
+            while self.destage.runs.len() < allowed && self.destage_has_capacity() && self.destage_start_run()
+            {
+            }
         }
         self.destage_flush_if_due(allowed);
+    }
+
+    /// Whether a device could do with more than what is on its way. What goes in an order waits for all of a set.
+    fn destage_has_capacity(&self) -> bool {
+        let under_way = || self.destage.runs.values().map(|run| run.members.len()).sum::<usize>();
+        self.order.keeps_versions() || under_way() < UNDER_WAY_BLOCKS_MAX
+    }
+
+    /// Room comes from the tail of the log. A plan from before writers waited for it is sorted by address, so that the tail's blocks may
+    /// be its last: it is made anew. What goes in an order goes in that order.
+    fn destage_hurries(&mut self) {
+        let hurried = self.room_is_awaited() && !self.order.keeps_versions();
+        let since = std::mem::replace(&mut self.destage.hurried, hurried);
+        if hurried && !since {
+            self.destage.plan.clear();
+            self.destage.before_plan = RunKey::default();
+        }
+    }
+
+    /// Whether the tail is still waited for: two plans are on their way already. A device that takes what lies near first would leave a
+    /// run of the tail for as long as others come.
+    fn destage_waits_for_tail(&self) -> bool {
+        let oldest = self.destage.runs.keys().next();
+        self.destage.hurried && oldest.is_some_and(|key| *key <= self.destage.before_plan)
     }
 
     /// The log wants room, or somebody waits for the backing.
@@ -159,6 +197,7 @@ impl Engine {
         Pressure {
             segments: self.segments.count() as u64,
             segments_free: self.segments.free_count() as u64,
+            segments_held: self.destage.segments_held as u64,
             blocks_per_segment: u64::from(self.layout.segment_bytes) / BLOCK_BYTES,
             blocks_dirty: self.segments.dirty(),
             oldest_dirty_s: age_ns / 1_000_000_000,
@@ -206,10 +245,10 @@ impl Engine {
     fn extend_run(&mut self, first: BlockNo, zero: bool, members: &mut Vec<Member>) {
         while members.len() < RUN_BLOCKS_MAX {
             let next = first.plus(members.len() as u64);
-            // In order, only what is in the same set may go along.
+            // In order, only what is in the same set may go along; in a hurry, what makes room.
             let planned =
                 self.destage.plan.front().filter(|(block, _)| *block == next).map(|(_, slot)| *slot);
-            let follows = match self.order.keeps_versions() {
+            let follows = match self.order.keeps_versions() || self.destage.hurried {
                 true => planned,
                 false => self.index.get(next, &self.segments),
             };
@@ -242,11 +281,15 @@ impl Engine {
             return !self.destage.barren;
         }
         self.destage.durable = false;
-        if !self.order_is_renounced() {
+        if !self.order_is_renounced() || self.destage_waits_for_tail() {
             return false;
         }
+        self.destage.before_plan = RunKey(self.destage.next_run);
         let mut found: Vec<(BlockNo, SlotRef)> = Vec::new();
-        let enough = if self.room_is_awaited() { COLLECT_BLOCKS_HURRIED } else { COLLECT_BLOCKS_MAX };
+        let enough = match self.destage.hurried {
+            true => COLLECT_BLOCKS_HURRIED,
+            false => COLLECT_BLOCKS_MAX.min(self.log_blocks() as usize / 8).max(COLLECT_BLOCKS_HURRIED),
+        };
         for index in &self.segments.live {
             if found.len() >= enough {
                 break;

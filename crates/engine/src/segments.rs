@@ -187,6 +187,8 @@ pub(crate) struct SegmentTable {
     dirty: u64,
     /// Marks of lost blocks among them.
     lost: u64,
+    /// What stands before this place in the order of the log is complete and clean, and stays so.
+    clean_below: u64,
     slots_capacity: usize,
     distances_capacity: usize,
     pub(crate) planted: Planted,
@@ -214,6 +216,7 @@ impl SegmentTable {
             draining: VecDeque::new(),
             dirty: 0,
             lost: 0,
+            clean_below: 0,
             slots_capacity: 0,
             distances_capacity: 0,
             planted: Planted::default(),
@@ -429,6 +432,20 @@ impl SegmentTable {
     /// Blocks (under `ordered`, versions of blocks) that the backing may lack.
     pub(crate) fn dirty(&self) -> u64 {
         self.dirty
+    }
+
+    /// Segments that cannot leave the log before something is destaged: from the oldest one on that is dirty or not complete.
+    pub(crate) fn held(&mut self) -> usize {
+        let Some(oldest) = self.live.front().map(|i| self.get(*i).seq) else {
+            return 0;
+        };
+        let mut clean = self.clean_below.saturating_sub(oldest) as usize;
+        let complete = |s: &Segment| matches!(s.state, SegmentState::Sealed | SegmentState::Retiring);
+        while self.live.get(clean).map(|i| self.get(*i)).is_some_and(|s| s.dirty == 0 && complete(s)) {
+            clean += 1;
+        }
+        self.clean_below = oldest + clean as u64;
+        self.live.len() - clean
     }
 
     /// Blocks that are marked as lost.

@@ -175,6 +175,49 @@ fn a_writer_that_waits_for_room_hurries_the_destage() {
     assert!(status.stalls > 0 && status.backing_promoted > 0, "{status:?}");
 }
 
+/// Room comes from the log's tail. What was planned before somebody waited for it, sorted by address, does not come first.
+#[test]
+fn a_full_log_is_emptied_from_its_tail() {
+    let mut w = World::new(3, settings(), 16_384, 400);
+    w.backing_rests = true;
+    // Every other block, in no order.
+    for n in 0.. {
+        w.write(n * 5003 % 8192 * 8192, 4096);
+        w.run(4);
+        if w.waiting() > 16 {
+            break;
+        }
+    }
+    assert!(w.status().dirty_bytes > 3000 * 4096, "the log is full: {:?}", w.status());
+    let (waiting, before) = (w.waiting(), w.status().bytes_to_backing);
+    w.backing_rests = false;
+    while w.waiting() == waiting {
+        w.run(1);
+    }
+    let blocks = (w.status().bytes_to_backing - before) / 4096;
+    println!("{blocks} blocks went to the backing before there was room");
+    assert!(blocks < 1000, "{blocks}");
+}
+
+/// Some long runs keep the backing as busy as many short ones, and what comes next there waits less.
+#[test]
+fn few_runs_are_on_their_way_at_once_if_they_are_long() {
+    let under_way = |distance: u64| {
+        let mut w = World::new(3, settings(), 16_384, 400);
+        w.backing_rests = true;
+        for n in 0..3000 {
+            let id = w.write(n * distance % 16_384 * 4096, 4096);
+            w.run_until_answered(id).unwrap();
+        }
+        w.begin(Command::Destage);
+        w.run(10_000);
+        let status = w.status();
+        status.backing_outstanding + status.backing_waiting_noncritical
+    };
+    let (long, short) = (under_way(1), under_way(3));
+    assert!((4..=11).contains(&long) && short >= 32, "{long} and {short}");
+}
+
 /// A volume under `journaled` that has settled, and whose backing ends nothing from now on.
 fn journaled(volume_blocks: u64, segments: u32) -> World {
     let settings = Settings { write_policy: WritePolicy::Journaled, group_bytes: 1 << 20, ..settings() };

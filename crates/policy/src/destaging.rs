@@ -11,6 +11,9 @@ pub struct Pressure {
     pub segments: u64,
     /// Segments that may be written at once.
     pub segments_free: u64,
+    /// Segments from the oldest one on that the backing lacks something of: the log is freed in its order, so that whatever is clean
+    /// among them makes no room.
+    pub segments_held: u64,
     /// Blocks that one segment holds, about.
     pub blocks_per_segment: u64,
     /// Blocks that the backing lacks.
@@ -34,6 +37,11 @@ pub struct Pressure {
 pub const DESTAGE_RUNS_MAX: usize = 32;
 /// Runs on their way at once where destaging begins.
 const DESTAGE_RUNS_LEAST: usize = 4;
+/// Part of the log in percent that may be dirty before destaging begins: the lower half coalesces overwrites, the upper half takes bursts.
+const DIRTY_PERCENT: u64 = 50;
+/// Part of the log in percent that may be held by its oldest dirty block before destaging begins. Where much is overwritten, few blocks
+/// hold most of the log, and half of it dirty would be never; until here they may still be overwritten, and the rest takes bursts.
+const HELD_PERCENT: u64 = 75;
 /// Of the runs that may be on their way, one in so many may be at the backing beside what clients wait for there.
 const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
 /// Fill of the log in percent up to which any number of steps may enter it.
@@ -90,13 +98,12 @@ impl Pressure {
 
     /// Whether more than half of the log is what the backing lacks, whoever waits.
     pub fn is_half_full(&self) -> bool {
-        self.runs_by_fill() > DESTAGE_RUNS_LEAST
+        runs_beyond(self.dirty_percent(), DIRTY_PERCENT) > DESTAGE_RUNS_LEAST
     }
 
     /// How many runs may be on their way to the backing at once; 0 for none.
     ///
-    /// Half full is where destaging starts: the lower half of the log coalesces overwrites, the upper half takes
-    /// bursts. From there to full the number grows, so that a full log is reached gently and not as a cliff (P7). Below,
+    /// From where destaging begins to a full log the number grows, so that this is reached gently and not as a cliff (P7). Below,
     /// only what stands where the log goes on next is destaged.
     pub fn runs(&self) -> usize {
         match self.runs_wanted() {
@@ -125,25 +132,34 @@ impl Pressure {
         near.max(self.runs_by_fill())
     }
 
-    /// How much of the log cannot be written anew, 0 to 100.
-    fn fill_percent(&self) -> u64 {
+    /// How much of the log is dirty, with what cleaning may keep of the rest, 0 to 100.
+    fn dirty_percent(&self) -> u64 {
         let used = self.segments - self.segments_free.min(self.segments);
         let dirty_segments = self.blocks_dirty / self.blocks_per_segment.max(1);
         let clean_segments = used.saturating_sub(dirty_segments);
-        // Clean segments can be dropped at once: they count as room, but for the quarter that cleaning may keep.
         let room = self.segments_free + clean_segments - clean_segments.div_ceil(4);
         100 - (room.min(self.segments) * 100 / self.segments.max(1))
     }
 
     fn runs_by_fill(&self) -> usize {
-        match self.fill_percent() {
-            0..50 if self.tail_dirty => DESTAGE_RUNS_LEAST,
-            0..50 if self.draining || self.oldest_dirty_s >= DIRTY_AGE_S_MAX => 2,
-            0..50 => 0,
-            fill @ 50..100 => {
-                DESTAGE_RUNS_LEAST + (fill as usize - 50) * (DESTAGE_RUNS_MAX - DESTAGE_RUNS_LEAST) / 50
-            }
-            _ => DESTAGE_RUNS_MAX,
+        let held_percent = self.segments_held * 100 / self.segments.max(1);
+        let beyond =
+            runs_beyond(self.dirty_percent(), DIRTY_PERCENT).max(runs_beyond(held_percent, HELD_PERCENT));
+        match beyond {
+            0 if self.tail_dirty => DESTAGE_RUNS_LEAST,
+            0 if self.draining || self.oldest_dirty_s >= DIRTY_AGE_S_MAX => 2,
+            runs => runs,
+        }
+    }
+}
+
+/// 0 below `from`, and from there to 100 percent from the least number of runs to the most.
+fn runs_beyond(percent: u64, from: u64) -> usize {
+    match percent.min(100).checked_sub(from) {
+        None => 0,
+        Some(beyond) => {
+            DESTAGE_RUNS_LEAST
+                + beyond as usize * (DESTAGE_RUNS_MAX - DESTAGE_RUNS_LEAST) / (100 - from) as usize
         }
     }
 }
@@ -175,6 +191,9 @@ mod tests {
             Pressure { tail_dirty: true, ..clean_but_for(10) }.runs() > 0,
             "but not where it is needed next"
         );
+        let held = |segments_held| Pressure { segments_held, ..clean_but_for(1000) };
+        assert_eq!([0, 74, 75, 100].map(|n| held(n).runs()), [0, 0, DESTAGE_RUNS_LEAST, DESTAGE_RUNS_MAX]);
+        assert!(held(90).log_fills() && !held(90).is_half_full());
         assert_eq!(Pressure { oldest_dirty_s: 31, ..at(90) }.runs(), 2);
         let in_order = Pressure { in_order: true, ..at(90) };
         assert!(in_order.runs() == DESTAGE_RUNS_EAGER && !in_order.presses() && !in_order.log_fills());
