@@ -24,6 +24,7 @@ mod postgresql;
 mod redis;
 mod report;
 mod run;
+mod scratch;
 mod site;
 mod store;
 pub mod tune;
@@ -35,6 +36,7 @@ pub use function::{BadFunction, FORMS, Function, number};
 pub use plot::Plot;
 pub use policies::{contenders, loads, policies};
 pub use report::{Figures, Report, Table};
+pub use scratch::Scratch;
 pub use site::check_model;
 pub use volume::volume;
 
@@ -48,7 +50,7 @@ use thiserror::Error;
 pub struct Options {
     /// Under a minute, for a first impression and for the tests.
     pub quick: bool,
-    /// An empty directory on the file system that is to be measured; 2 GiB are used.
+    /// An empty directory for the files of the devices, a [`Scratch`].
     pub scratch: PathBuf,
     /// How often each contender is measured, instead of the benchmark's own number of rounds.
     pub rounds: Option<u32>,

@@ -31,9 +31,9 @@ pub(crate) struct RunKey(u64);
 const DIRTY_AGE_MS_MAX: u64 = forebay_policy::DIRTY_AGE_S_MAX * 1000;
 /// Longest run, in blocks (1 MiB).
 const RUN_BLOCKS_MAX: usize = 256;
-/// Blocks on their way (8 MiB) beyond which no run begins: long runs keep a device busy with few of them, and what is wanted first, the
+/// Blocks on their way (4 MiB) beyond which no run begins: long runs keep a device busy with few of them, and what is wanted first, the
 /// log's tail or what a client waits for, would stand behind all that are there.
-const UNDER_WAY_BLOCKS_MAX: usize = 2048;
+const UNDER_WAY_BLOCKS_MAX: usize = 1024;
 /// Dirty blocks looked at to form runs; sorting them is what merges neighbours. In a small log an eighth of it: what is newer may yet be
 /// overwritten.
 pub(crate) const COLLECT_BLOCKS_MAX: usize = 8192;

@@ -36,6 +36,14 @@ struct Queued {
     range: Option<BlockRange>,
 }
 
+/// An operation that has been started.
+struct Started {
+    /// As what it counts.
+    priority: Priority,
+    owner: IoOwner,
+    bytes: u64,
+}
+
 /// State of the queue. It holds at most what requests, runs and flushes under way ask for, each of which is bounded.
 #[derive(Default)]
 pub(crate) struct BackingQueue {
@@ -44,8 +52,10 @@ pub(crate) struct BackingQueue {
     /// Non-critical operations: what makes room in the log, and what goes past it.
     destaging: VecDeque<Queued>,
     bypasses: VecDeque<Queued>,
-    /// What was started, and as what it counts.
-    outstanding: Table<IoId, (Priority, IoOwner)>,
+    /// What was started.
+    outstanding: Table<IoId, Started>,
+    /// Bytes of those of them that are non-critical.
+    noncritical_bytes: u64,
     /// Non-critical operations that may be outstanding beside critical ones.
     pub(crate) beside_critical: usize,
     /// Destaging goes before bypasses.
@@ -92,21 +102,25 @@ impl BackingQueue {
     /// What is to be started next.
     fn pop(&mut self) -> Option<(IoId, DeviceOp, Priority)> {
         let (critical, noncritical) = self.waiting();
+        let (beside_critical, noncritical_bytes) = (self.beside_critical, self.noncritical_bytes);
         let priority =
-            self.chooser.start(Waiting { critical, noncritical, beside_critical: self.beside_critical })?;
+            self.chooser.start(Waiting { critical, noncritical, beside_critical, noncritical_bytes })?;
         let queue = match priority {
             Priority::Critical => &mut self.critical,
             Priority::NonCritical if self.background() == Background::Destage => &mut self.destaging,
             Priority::NonCritical => &mut self.bypasses,
         };
         let Queued { id, op, owner, .. } = queue.pop_front()?;
-        self.outstanding.insert(id, (priority, owner));
+        let bytes = op.write_bytes();
+        self.noncritical_bytes += if priority == Priority::NonCritical { bytes } else { 0 };
+        self.outstanding.insert(id, Started { priority, owner, bytes });
         Some((id, op, priority))
     }
 
     /// An operation has ended; those of other devices are none of its business.
     pub(crate) fn ended(&mut self, id: IoId) {
-        if let Some((priority, _)) = self.outstanding.remove(&id) {
+        if let Some(Started { priority, bytes, .. }) = self.outstanding.remove(&id) {
+            self.noncritical_bytes -= if priority == Priority::NonCritical { bytes } else { 0 };
             self.chooser.ended(priority);
         }
     }
@@ -156,9 +170,10 @@ impl BackingQueue {
             }
         }
         // Of what is outstanding the blocks are not known any more; only whose it is.
-        for (priority, owner) in self.outstanding.values_mut() {
-            if *priority == Priority::NonCritical && wanted(*owner, None) {
-                *priority = Priority::Critical;
+        for started in self.outstanding.values_mut() {
+            if started.priority == Priority::NonCritical && wanted(started.owner, None) {
+                started.priority = Priority::Critical;
+                self.noncritical_bytes -= started.bytes;
                 self.chooser.promoted();
                 self.promoted += 1;
             }

@@ -53,7 +53,7 @@ impl Engine {
             && self.settings.write_policy != WritePolicy::WriteThrough
             && !self.failure.latched()
             // Room that has to be made at the backing first is not made up for by what it spares there.
-            && !self.destage_pressure().is_half_full();
+            && !self.destage_pressure().lacks_room();
         for key in keys.into_iter().filter(|_| wanted) {
             if !self.log_has_room() {
                 break;

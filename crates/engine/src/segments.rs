@@ -497,13 +497,14 @@ mod tests {
     struct Plain {
         slots: Vec<(SlotRef, Option<bool>)>,
         pins: u32,
+        complete: bool,
     }
 
     proptest! {
         /// Segments go round: taken when free, in the order in which they were freed; freed when nothing reads them.
         /// The counts are those of the slots.
         #[test]
-        fn behaves_like_a_ring(ops in proptest::collection::vec((0u8..7, any::<u16>()), 1..600)) {
+        fn behaves_like_a_ring(ops in proptest::collection::vec((0u8..8, any::<u16>()), 1..600)) {
             const COUNT: u32 = 5;
             let mut table = SegmentTable::new(COUNT);
             let mut plain: BTreeMap<u32, Plain> = BTreeMap::new();
@@ -522,7 +523,7 @@ mod tests {
                             plain.insert(index, Plain::default());
                         }
                     }
-                    1 | 2 => if let Some(index) = segment(&live) {
+                    1 | 2 => if let Some(index) = segment(&live).filter(|i| !plain[i].complete) {
                         let kind = if pick % 3 == 0 { SlotKind::Poison } else { SlotKind::Zero };
                         let slot = Slot::new(BlockNo(pick.into()), 0, 0, kind, Seq(1), Seq(1));
                         let r = table.push(index, slot);
@@ -534,6 +535,10 @@ mod tests {
                         let r = p.slots[n].0;
                         if op == 3 { table.became_clean(r) } else { table.ceased_current(r, false) }
                         p.slots[n].1 = (op == 3).then_some(false);
+                    },
+                    7 => if let Some(index) = live.iter().copied().find(|i| !plain[i].complete) {
+                        table.get_mut(index).state = SegmentState::Sealed;
+                        plain.entry(index).or_default().complete = true;
                     },
                     5 => if let Some(index) = segment(&live) {
                         table.pin(index);
@@ -567,6 +572,8 @@ mod tests {
                 let lost = |(r, dirty): &(SlotRef, Option<bool>)| *dirty == Some(true) && table.slot(*r).kind() == SlotKind::Poison;
                 let lost = live.iter().map(|i| plain[i].slots.iter().filter(|s| lost(s)).count()).sum::<usize>();
                 prop_assert_eq!(table.lost() as usize, lost);
+                let held = live.iter().skip_while(|i| plain[i].complete && count(i, |dirty| *dirty) == 0).count();
+                prop_assert_eq!(table.held(), held);
                 prop_assert_eq!(table.dirty() as usize, live.iter().map(|i| count(i, |dirty| *dirty)).sum::<usize>());
             }
         }

@@ -175,6 +175,25 @@ fn a_writer_that_waits_for_room_hurries_the_destage() {
     assert!(status.stalls > 0 && status.backing_promoted > 0, "{status:?}");
 }
 
+/// Where the same blocks are written again and again few are dirty, and yet the oldest of them holds the whole log, which is freed in its
+/// order. It goes while there is room for a burst, but not at once: it may yet be overwritten.
+#[test]
+fn a_block_that_holds_most_of_the_log_is_destaged_before_the_log_is_full() {
+    let mut w = World::new(3, settings(), 16_384, 400);
+    let mut destaged_at = None;
+    for n in 0..200 {
+        let (block, len) = if n == 0 { (1000, 4096) } else { (0, 256 << 10) };
+        let id = w.write(block * 4096, len);
+        w.run_until_answered(id).unwrap();
+        let status = w.status();
+        if status.bytes_to_backing > 0 {
+            destaged_at.get_or_insert(status.cache_used_bytes * 100 / status.cache_bytes);
+        }
+    }
+    println!("destaging began when {destaged_at:?} percent of the log were in use");
+    assert!(destaged_at.is_some_and(|percent| (70..=85).contains(&percent)), "{destaged_at:?}");
+}
+
 /// Room comes from the log's tail. What was planned before somebody waited for it, sorted by address, does not come first.
 #[test]
 fn a_full_log_is_emptied_from_its_tail() {

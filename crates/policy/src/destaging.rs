@@ -42,6 +42,8 @@ const DIRTY_PERCENT: u64 = 50;
 /// Part of the log in percent that may be held by its oldest dirty block before destaging begins. Where much is overwritten, few blocks
 /// hold most of the log, and half of it dirty would be never; until here they may still be overwritten, and the rest takes bursts.
 const HELD_PERCENT: u64 = 75;
+/// The same from which on the log has no room to give away.
+const HELD_SCARCE_PERCENT: u64 = 90;
 /// Of the runs that may be on their way, one in so many may be at the backing beside what clients wait for there.
 const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
 /// Fill of the log in percent up to which any number of steps may enter it.
@@ -96,9 +98,10 @@ impl Pressure {
         self.runs_wanted() > DESTAGE_RUNS_LEAST
     }
 
-    /// Whether more than half of the log is what the backing lacks, whoever waits.
-    pub fn is_half_full(&self) -> bool {
-        runs_beyond(self.dirty_percent(), DIRTY_PERCENT) > DESTAGE_RUNS_LEAST
+    /// Whether room for what enters the log beyond what has to would have to be made at the backing soon, whoever waits.
+    pub fn lacks_room(&self) -> bool {
+        let dirty_percent = self.blocks_dirty * 100 / (self.segments * self.blocks_per_segment).max(1);
+        dirty_percent > DIRTY_PERCENT || self.held_percent() > HELD_SCARCE_PERCENT
     }
 
     /// How many runs may be on their way to the backing at once; 0 for none.
@@ -141,10 +144,13 @@ impl Pressure {
         100 - (room.min(self.segments) * 100 / self.segments.max(1))
     }
 
+    fn held_percent(&self) -> u64 {
+        self.segments_held * 100 / self.segments.max(1)
+    }
+
     fn runs_by_fill(&self) -> usize {
-        let held_percent = self.segments_held * 100 / self.segments.max(1);
-        let beyond =
-            runs_beyond(self.dirty_percent(), DIRTY_PERCENT).max(runs_beyond(held_percent, HELD_PERCENT));
+        let beyond = runs_beyond(self.dirty_percent(), DIRTY_PERCENT)
+            .max(runs_beyond(self.held_percent(), HELD_PERCENT));
         match beyond {
             0 if self.tail_dirty => DESTAGE_RUNS_LEAST,
             0 if self.draining || self.oldest_dirty_s >= DIRTY_AGE_S_MAX => 2,
@@ -179,7 +185,7 @@ mod tests {
         };
         assert_eq!(at(90).runs(), 0);
         let urgent = Pressure { urgent: true, ..at(90) };
-        assert!(urgent.log_fills() && !urgent.is_half_full() && at(30).is_half_full());
+        assert!(urgent.log_fills() && !urgent.lacks_room() && at(30).lacks_room());
         let clean_but_for = |blocks_dirty| Pressure { blocks_dirty, ..at(0) };
         assert_eq!(
             clean_but_for(2000).runs(),
@@ -193,7 +199,7 @@ mod tests {
         );
         let held = |segments_held| Pressure { segments_held, ..clean_but_for(1000) };
         assert_eq!([0, 74, 75, 100].map(|n| held(n).runs()), [0, 0, DESTAGE_RUNS_LEAST, DESTAGE_RUNS_MAX]);
-        assert!(held(90).log_fills() && !held(90).is_half_full());
+        assert!(held(90).log_fills() && !held(90).lacks_room() && held(91).lacks_room());
         assert_eq!(Pressure { oldest_dirty_s: 31, ..at(90) }.runs(), 2);
         let in_order = Pressure { in_order: true, ..at(90) };
         assert!(in_order.runs() == DESTAGE_RUNS_EAGER && !in_order.presses() && !in_order.log_fills());

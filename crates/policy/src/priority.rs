@@ -8,6 +8,9 @@
 pub const BACKING_SLOTS_MAX: usize = 256;
 /// Of these at most so many are non-critical, so that they never take all of the slots.
 pub const NONCRITICAL_SLOTS_MAX: usize = 128;
+/// Bytes of outstanding non-critical operations from which on no further one starts: enough to keep a device busy, and 40 ms of a disk's time.
+/// What is not there yet can still be taken back, where somebody comes to wait for it.
+pub const NONCRITICAL_BYTES_MAX: u64 = 4 << 20;
 /// Non-critical operations that may be outstanding beside critical ones, where room in the log is not scarce.
 pub const NONCRITICAL_BESIDE_CRITICAL: usize = 1;
 /// While both kinds wait and a non-critical one may start, one in so many starts is one of them: starvation is bounded.
@@ -43,6 +46,8 @@ pub struct Waiting {
     pub noncritical: usize,
     /// How many of these may be outstanding beside critical ones; at least [`NONCRITICAL_BESIDE_CRITICAL`] count.
     pub beside_critical: usize,
+    /// Bytes that outstanding non-critical operations move.
+    pub noncritical_bytes: u64,
 }
 
 /// The chooser: counts what is outstanding, and says what starts next.
@@ -74,7 +79,9 @@ impl BackingPriority {
         if self.outstanding() >= BACKING_SLOTS_MAX {
             return None;
         }
-        let noncritical = waiting.noncritical > 0 && self.noncritical < self.noncritical_max(&waiting);
+        let noncritical = waiting.noncritical > 0
+            && self.noncritical < self.noncritical_max(&waiting)
+            && waiting.noncritical_bytes < NONCRITICAL_BYTES_MAX;
         let its_turn = self.passed_over + 1 >= NONCRITICAL_ONE_IN;
         match waiting.critical > 0 {
             true if !(noncritical && its_turn) => {
@@ -154,7 +161,7 @@ mod tests {
     use super::*;
 
     fn waiting(critical: usize, noncritical: usize) -> Waiting {
-        Waiting { critical, noncritical, beside_critical: 0 }
+        Waiting { critical, noncritical, ..Waiting::default() }
     }
 
     #[test]
@@ -188,6 +195,16 @@ mod tests {
             priority.ended(Priority::NonCritical);
         }
         assert_eq!(start_all(&mut priority), 1, "all is as before as soon as a critical one has come");
+    }
+
+    #[test]
+    fn a_few_large_ones_are_enough_for_the_device() {
+        let mut priority = BackingPriority::default();
+        let full = Waiting { noncritical_bytes: NONCRITICAL_BYTES_MAX, ..waiting(0, 1) };
+        assert_eq!(priority.start(full), None);
+        assert_eq!(priority.start(Waiting { critical: 1, ..full }), Some(Priority::Critical));
+        let nearly = Waiting { noncritical_bytes: NONCRITICAL_BYTES_MAX - 1, ..full };
+        assert_eq!(priority.start(nearly), Some(Priority::NonCritical));
     }
 
     #[test]
@@ -269,7 +286,7 @@ mod tests {
                     }
                     Step::End(_) | Step::Promote(_) => {}
                 }
-                while let Some(next) = priority.start(Waiting { critical, noncritical, beside_critical }) {
+                while let Some(next) = priority.start(Waiting { beside_critical, ..waiting(critical, noncritical) }) {
                     let may = noncritical > 0
                         && started.iter().filter(|p| **p == Priority::NonCritical).count()
                             < (beside_critical.max(1) + calm).min(NONCRITICAL_SLOTS_MAX);
