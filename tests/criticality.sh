@@ -111,6 +111,8 @@ way() {
 way hint all cp rated direct journal
 way journal cp cp+pi jbd2 inherited journal
 way conversion cp cp+pi jbd2 inherited journal
+# A commit waits for whoever has a handle of it open, and that one for the queue of the disk.
+way handle cp cp+pi "background task" inherited journal
 way futex cp cp+pi "background task" inherited futex
 way mutex cp cp+pi "background task" inherited mutex
 # A lock that is taken again and again: what was queued while nobody waited must not count.

@@ -111,6 +111,14 @@ static void *back(void *unused)
 			char name[32];
 			snprintf(name, sizeof(name), "file%u", round % 512);
 			close(open_file(name, O_TRUNC));
+		} else if (is("handle")) {
+			/* A handle is open while new pages get their place and stand in the queue of the disk. */
+			if (ftruncate(shared, 0))
+				fail("ftruncate");
+			for (int i = 0; i < 32 && !stop; i++)
+				put(shared, data, PIECE, (off_t)i * PIECE);
+			if (fsync(shared))
+				fail("fsync");
 		} else if (is("conversion")) {
 			/* Where the journal knows of nothing written yet; and commits of its own. */
 			if (ftruncate(shared, 0) || posix_fallocate(shared, 0, 8 * PIECE))
@@ -174,7 +182,7 @@ static void *critical(void *unused)
 				fail("lseek");
 		} else if (is("rwsem")) {
 			put(of_back, "z", 1, 0);
-		} else if (is("journal") || is("hint") || is("never")) {
+		} else if (is("journal") || is("handle") || is("hint") || is("never")) {
 			put(own, "z", 1, 0);
 			if (fsync(own))
 				fail("fsync");
@@ -193,7 +201,7 @@ static void *critical(void *unused)
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
-		fprintf(stderr, "usage: %s futex|mutex|rwsem|hint|never|journal|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
+		fprintf(stderr, "usage: %s futex|mutex|rwsem|hint|never|journal|handle|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
 		return 2;
 	}
 	kind = argv[1];

@@ -86,6 +86,7 @@ struct io_context {
 
 struct task_struct {
 	struct io_context *io_context;
+	void *journal_info;
 	int pid;
 	int tgid;
 	char comm[16];
@@ -137,6 +138,13 @@ struct pt_regs {
 #else
 #error "no such machine"
 #endif
+
+/*
+ * Of jbd2, which may be a module, whose types the kernel's BTF does not have: a handle begins with its transaction, and a
+ * transaction with its journal, its number and its state, in all kernels that have jbd2.
+ */
+#define TRANSACTION_STATE 12
+#define TRANSACTION_LOCKED 1
 
 #define AF_UNIX 1
 #define TCP_ESTABLISHED 1

@@ -61,6 +61,7 @@ struct block {
 	u64 since;
 	u64 mapping;
 	u64 index;
+	u64 transaction;	/* it has a handle of this one open, or 0 */
 	u32 wait;
 	u32 owner;
 	u32 told;	/* the daemon knows of this wait */
@@ -130,6 +131,14 @@ struct {
 	__type(key, u64);
 	__type(value, struct lock_holders);
 } lock_holders SEC(".maps");
+
+/* Tasks that sleep with a handle of a journal open. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct lock_holders);
+} handles SEC(".maps");
 
 /* How many of them a task holds. */
 struct holding {
@@ -210,13 +219,20 @@ INLINE int is_direct(u32 tid, const struct fb_role *role)
 	return rule == FB_CRITICAL_DIRECT || (rule == FB_CRITICAL_REQUESTS && in_request(tid)) || hinted();
 }
 
+/* Whether the rules say that a task is not critical, whoever waits for it. */
+INLINE int is_never(u32 tid)
+{
+	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
+	return role && role->critical == FB_CRITICAL_NEVER;
+}
+
 /* How the current task is critical now. */
 INLINE u32 criticality(u32 tid)
 {
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
 	if (is_direct(tid, role))
 		return FB_CRITICAL_DIRECT;
-	if (role && role->critical == FB_CRITICAL_NEVER)
+	if (is_never(tid))
 		return FB_CRITICAL_NONE;
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
 	return holder && holder->count > 0 ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
@@ -231,6 +247,47 @@ INLINE void tell(struct fb_signal *signal)
 INLINE int is_journal(const char *comm)
 {
 	return comm[0] == 'j' && comm[1] == 'b' && comm[2] == 'd' && comm[3] == '2' && comm[4] == '/';
+}
+
+/* The transaction of which the current task has a handle open, or 0. Other file systems have their own there: a mere number, then. */
+INLINE u64 transaction(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	void *handle = 0;
+	u64 found = 0;
+	if (READ(handle, task->journal_info) || !handle || bpf_probe_read_kernel(&found, sizeof(found), handle))
+		return 0;
+	return found;
+}
+
+/* Whether its commit waits for the handles that are open. */
+INLINE int waits_for_handles(u64 transaction)
+{
+	u32 state = 0;
+	return transaction && !bpf_probe_read_kernel(&state, sizeof(state), (void *)(transaction + TRANSACTION_STATE)) &&
+	       state == TRANSACTION_LOCKED;
+}
+
+/* Whether somebody critical waits for the journal, and it for the current task. */
+INLINE int is_awaited_by_journal(const char *comm)
+{
+	return counted(FB_COUNT_JOURNAL_WAITERS) > 0 && (is_journal(comm) || waits_for_handles(transaction()));
+}
+
+INLINE void enlist(struct lock_holders *holding, u32 tid)
+{
+	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
+		if (!__sync_val_compare_and_swap(&holding->tids[i], 0, tid))
+			break;
+	}
+}
+
+INLINE void strike(struct lock_holders *holding, u32 tid)
+{
+	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
+		if (holding->tids[i] == tid)
+			holding->tids[i] = 0;
+	}
 }
 
 /* --- writes ------------------------------------------------------------------------------------------------------------ */
@@ -281,16 +338,15 @@ int on_bio(u64 *ctx)
 	bpf_get_current_comm(tag.comm, sizeof(tag.comm));
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tag.tid);
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tag.tid);
-	int never = role && role->critical == FB_CRITICAL_NEVER;
 	if (is_direct(tag.tid, role)) {
 		tag.critical = FB_CRITICAL_DIRECT;
-	} else if (never) {
+	} else if (is_never(tag.tid)) {
 		tag.critical = FB_CRITICAL_NONE;
 	} else if (holder && holder->count > 0) {
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.waiter = holder->waiter;
 		tag.via = holder->wait;
-	} else if (is_journal(tag.comm) && counted(FB_COUNT_JOURNAL_WAITERS) > 0) {
+	} else if (is_awaited_by_journal(tag.comm)) {
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.via = FB_WAIT_JOURNAL;
 	}
@@ -378,8 +434,12 @@ INLINE void put(u32 tid, const struct block *block)
 	if (block->journal)
 		count(FB_COUNT_JOURNAL_WAITERS, 1);
 	/* What has no place there would never end. */
-	if (bpf_map_update_elem(&blocked, &tid, block, BPF_NOEXIST))
+	if (bpf_map_update_elem(&blocked, &tid, block, BPF_NOEXIST)) {
 		take_back(block);
+	} else if (block->transaction) {
+		u32 zero = 0;
+		enlist(bpf_map_lookup_elem(&handles, &zero), tid);
+	}
 }
 
 /* A task's wait is over. */
@@ -393,6 +453,10 @@ NOINLINE int end(u32 tid, u32 tgid)
 	if (bpf_map_delete_elem(&blocked, &tid))
 		return 0;
 	take_back(block);
+	if (block->transaction) {
+		u32 zero = 0;
+		strike(bpf_map_lookup_elem(&handles, &zero), tid);
+	}
 	if (block->told) {
 		struct fb_signal signal = {
 			.type = FB_SIGNAL_WAITED, .tid = tid, .tgid = tgid, .other = block->owner, .wait = block->wait,
@@ -402,6 +466,36 @@ NOINLINE int end(u32 tid, u32 tgid)
 		tell(&signal);
 	}
 	return 0;
+}
+
+/* One that holds up the current task, `tid`, inherits from it, and whoever that one waits for. */
+INLINE void lend(struct block *block, u32 holder, const struct block *further, u32 tid, u32 wait)
+{
+	u32 links = block->links;
+	block->chain[links++ & (FB_CHAIN_MAX - 1)] = holder;
+	if (further) {
+		tell_wait(holder, 0, FB_CRITICAL_INHERITED, further);
+		block->journal |= needs_journal(further->wait);
+		u32 next = further->owner;
+		if (next && next != tid && links < FB_CHAIN_MAX && inherit(next, tid, wait))
+			block->chain[links++ & (FB_CHAIN_MAX - 1)] = next;
+	}
+	block->links = links;
+}
+
+/* A commit that is waited for waits for those who sleep with a handle open. */
+INLINE void lend_to_handles(struct block *block, u32 tid)
+{
+	u32 zero = 0;
+	struct lock_holders *open = bpf_map_lookup_elem(&handles, &zero);
+	for (u32 i = 0; i < FB_HOLDERS_MAX && open; i++) {
+		u32 sleeper = open->tids[i];
+		struct block *further = sleeper && sleeper != tid ? bpf_map_lookup_elem(&blocked, &sleeper) : 0;
+		if (!further || !waits_for_handles(further->transaction))
+			continue;
+		if (block->links < FB_CHAIN_MAX && inherit(sleeper, tid, FB_WAIT_JOURNAL))
+			lend(block, sleeper, further, tid, FB_WAIT_JOURNAL);
+	}
 }
 
 /*
@@ -421,12 +515,13 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 			block->index = page->index;
 		}
 	}
+	block->transaction = transaction();
 	u32 critical = criticality(tid);
-	if (!critical && counted(FB_COUNT_JOURNAL_WAITERS) > 0) {
-		/* Whoever waits for the journal waits for what its thread waits for. */
+	if (!critical && !is_never(tid)) {
+		/* Whoever waits for the journal waits for what its thread waits for, and those with a handle that it waits for. */
 		char comm[16] = {};
 		bpf_get_current_comm(comm, sizeof(comm));
-		critical = is_journal(comm) ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
+		critical = is_awaited_by_journal(comm) ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
 	}
 	if (critical) {
 		block->told = 1;
@@ -447,6 +542,8 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 			block->journal |= needs_journal(further->wait);
 			next = further->owner;
 		}
+		if (block->journal)
+			lend_to_handles(block, tid);
 	}
 	put(tid, block);
 	return 0;
@@ -671,26 +768,16 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 	block->since = bpf_ktime_get_ns();
 	block->wait = FB_WAIT_LWLOCK;
 	block->told = critical != FB_CRITICAL_NONE;
-	u32 links = 0;
 	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
 		u32 holder = holding->tids[i];
 		if (!holder || holder == tid)
 			continue;
 		block->owner = holder;
-		if (!critical || links >= FB_CHAIN_MAX || !inherit(holder, tid, FB_WAIT_LWLOCK))
+		if (!critical || block->links >= FB_CHAIN_MAX || !inherit(holder, tid, FB_WAIT_LWLOCK))
 			continue;
 		tell_wait(tid, tgid, critical, block);
-		block->chain[links++] = holder;
-		struct block *further = bpf_map_lookup_elem(&blocked, &holder);
-		if (further) {
-			tell_wait(holder, 0, FB_CRITICAL_INHERITED, further);
-			block->journal |= needs_journal(further->wait);
-			u32 next = further->owner;
-			if (next && next != tid && links < FB_CHAIN_MAX && inherit(next, tid, FB_WAIT_LWLOCK))
-				block->chain[links++] = next;
-		}
+		lend(block, holder, bpf_map_lookup_elem(&blocked, &holder), tid, FB_WAIT_LWLOCK);
 	}
-	block->links = links;
 	put(tid, block);
 	return 0;
 }
@@ -708,11 +795,7 @@ NOINLINE int hold_lock(u64 name, u32 tid)
 	bpf_map_update_elem(&held, &key, &one, BPF_ANY);
 	struct lock_holders none = {};
 	bpf_map_update_elem(&lock_holders, &name, &none, BPF_NOEXIST);
-	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
-	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
-		if (!__sync_val_compare_and_swap(&holding->tids[i], 0, tid))
-			break;
-	}
+	enlist(bpf_map_lookup_elem(&lock_holders, &name), tid);
 	return 0;
 }
 
@@ -728,11 +811,7 @@ NOINLINE int release_lock(u64 name, u32 tid)
 		return 0;
 	}
 	bpf_map_delete_elem(&held, &key);
-	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
-	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
-		if (holding->tids[i] == tid)
-			holding->tids[i] = 0;
-	}
+	strike(bpf_map_lookup_elem(&lock_holders, &name), tid);
 	return 0;
 }
 

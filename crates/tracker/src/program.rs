@@ -84,6 +84,8 @@ const FUNCTIONS: &[(&str, Wait)] = &[
     ("add_transaction_credits", Wait::Journal),
     ("start_this_handle", Wait::Journal),
     ("__jbd2_log_wait_for_space", Wait::Journal),
+    // Its thread, for those who have a handle open.
+    ("jbd2_journal_wait_updates", Wait::Journal),
     // A buffer that the running commit is writing (ATC'15: sleep_on_shadow_bh).
     ("do_get_write_access", Wait::Journal),
     ("folio_wait_writeback", Wait::Writeback),
