@@ -51,13 +51,15 @@ impl Engine {
         let wanted = !keys.is_empty()
             && self.settings.admission.reissues()
             && self.settings.write_policy != WritePolicy::WriteThrough
-            && !self.failure.latched()
-            // Room that has to be made at the backing first is not made up for by what it spares there.
-            && !self.destage_pressure().lacks_room();
+            && !self.failure.latched();
+        // Room that has to be made at the backing first is not made up for by what it spares there.
+        let mut spare = self.destage_pressure().blocks_to_spare();
         for key in keys.into_iter().filter(|_| wanted) {
-            if !self.log_has_room() {
+            let blocks = self.requests.parts.get(&key).map_or(0, |part| part.range.count);
+            if !self.log_has_room() || blocks > spare {
                 break;
             }
+            spare -= blocks;
             self.reissue(key);
         }
     }

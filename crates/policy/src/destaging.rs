@@ -98,10 +98,12 @@ impl Pressure {
         self.runs_wanted() > DESTAGE_RUNS_LEAST
     }
 
-    /// Whether room for what enters the log beyond what has to would have to be made at the backing soon, whoever waits.
-    pub fn lacks_room(&self) -> bool {
-        let dirty_percent = self.blocks_dirty * 100 / (self.segments * self.blocks_per_segment).max(1);
-        dirty_percent > DIRTY_PERCENT || self.held_percent() > HELD_SCARCE_PERCENT
+    /// Blocks that may enter the log beyond what has to, before room would have to be made for them at the backing, whoever waits.
+    pub fn blocks_to_spare(&self) -> u64 {
+        let of_log = |percent: u64| self.segments * self.blocks_per_segment * percent / 100;
+        let held = self.segments_held * self.blocks_per_segment;
+        let dirty_left = of_log(DIRTY_PERCENT).saturating_sub(self.blocks_dirty);
+        dirty_left.min(of_log(HELD_SCARCE_PERCENT).saturating_sub(held))
     }
 
     /// How many runs may be on their way to the backing at once; 0 for none.
@@ -185,7 +187,7 @@ mod tests {
         };
         assert_eq!(at(90).runs(), 0);
         let urgent = Pressure { urgent: true, ..at(90) };
-        assert!(urgent.log_fills() && !urgent.lacks_room() && at(30).lacks_room());
+        assert!(urgent.log_fills() && urgent.blocks_to_spare() == 4000 && at(30).blocks_to_spare() == 0);
         let clean_but_for = |blocks_dirty| Pressure { blocks_dirty, ..at(0) };
         assert_eq!(
             clean_but_for(2000).runs(),
@@ -199,7 +201,7 @@ mod tests {
         );
         let held = |segments_held| Pressure { segments_held, ..clean_but_for(1000) };
         assert_eq!([0, 74, 75, 100].map(|n| held(n).runs()), [0, 0, DESTAGE_RUNS_LEAST, DESTAGE_RUNS_MAX]);
-        assert!(held(90).log_fills() && !held(90).lacks_room() && held(91).lacks_room());
+        assert!(held(85).log_fills() && held(85).blocks_to_spare() == 500 && held(90).blocks_to_spare() == 0);
         assert_eq!(Pressure { oldest_dirty_s: 31, ..at(90) }.runs(), 2);
         let in_order = Pressure { in_order: true, ..at(90) };
         assert!(in_order.runs() == DESTAGE_RUNS_EAGER && !in_order.presses() && !in_order.log_fills());

@@ -8,7 +8,7 @@
 
 /* Limits. */
 #define FB_DISKS_MAX 64		/* attached devices */
-#define FB_TASKS_MAX 32768	/* tasks that are remembered; the longest unused one gives way */
+#define FB_TASKS_MAX 32768	/* tasks that are remembered; the longest unused one gives way, but for one that is blocked */
 #define FB_CHAIN_MAX 8		/* links of a chain of blocked tasks that are followed */
 #define FB_FRAMES_MAX 24	/* frames of a stack that are looked at */
 #define FB_LOCKS_MAX 1024	/* names of lightweight locks, and locks held by a task of each name */
