@@ -241,6 +241,23 @@ fn few_runs_are_on_their_way_at_once_if_they_are_long() {
     assert!((4..=11).contains(&long) && short >= 32, "{long} and {short}");
 }
 
+/// What stands in the queue can still be taken back, and a device takes long for a few long writes.
+#[test]
+fn few_bytes_that_nobody_waits_for_are_at_the_backing_at_a_time() {
+    let outstanding = |len: u64| {
+        let mut w = World::new(1, Settings { admission: Admission::Cp, ..settings() }, 16_384, 16);
+        for n in 0..64 {
+            let id = w.write(n * 4096, 4096);
+            w.run_until_answered(id).unwrap();
+        }
+        w.backing_rests = true;
+        (0..32).for_each(|n| _ = w.write(n * len, len as usize));
+        w.run(100);
+        w.status().backing_outstanding
+    };
+    assert_eq!((outstanding(4096), outstanding(1 << 20)), (32, 4));
+}
+
 /// A volume under `journaled` that has settled, and whose backing ends nothing from now on.
 fn journaled(volume_blocks: u64, segments: u32) -> World {
     let settings = Settings { write_policy: WritePolicy::Journaled, group_bytes: 1 << 20, ..settings() };
