@@ -8,6 +8,7 @@ use forebay_device::DeviceSpec;
 use rustix::process::Signal;
 
 use crate::BenchError;
+use crate::scratch::Scratch;
 
 /// A running `forebay serve`. Dropping it stops it.
 pub(crate) struct Daemon {
@@ -17,6 +18,8 @@ pub(crate) struct Daemon {
     /// Where it serves NBD.
     pub(crate) nbd: PathBuf,
     attached: bool,
+    /// Where its cache's file is, if that is emulated memory.
+    pub(crate) memory: Option<Scratch>,
 }
 
 const NAME: &str = "bench";
@@ -53,7 +56,7 @@ impl Daemon {
         if let Some(stdout) = child.stdout.take() {
             BufReader::new(stdout).read_line(&mut line).map_err(|e| BenchError::system(doing(), e))?;
         }
-        let daemon = Self { child, forebay: forebay.to_owned(), control, nbd, attached: false };
+        let daemon = Self { child, forebay: forebay.to_owned(), control, nbd, attached: false, memory: None };
         match line.starts_with("ready") {
             true => Ok(daemon),
             false => {

@@ -36,7 +36,6 @@ pub use function::{BadFunction, FORMS, Function, number};
 pub use plot::Plot;
 pub use policies::{contenders, loads, policies};
 pub use report::{Figures, Report, Table};
-pub use scratch::Scratch;
 pub use site::check_model;
 pub use volume::volume;
 
@@ -50,7 +49,7 @@ use thiserror::Error;
 pub struct Options {
     /// Under a minute, for a first impression and for the tests.
     pub quick: bool,
-    /// An empty directory for the files of the devices, a [`Scratch`].
+    /// An empty directory on the file system that is to be measured; 2 GiB are used.
     pub scratch: PathBuf,
     /// How often each contender is measured, instead of the benchmark's own number of rounds.
     pub rounds: Option<u32>,

@@ -1,70 +1,40 @@
-//! Where a benchmark puts the files of its devices.
+//! Files of emulated memory, in memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::BenchError;
-
-/// File systems that lie in memory on every Linux.
+/// A file system in memory, on every Linux.
 const MEMORY: &str = "/dev/shm";
 /// What a directory there is called, before the number of its process.
 const NAME: &str = "forebay-bench.";
 /// Memory that is left to the program under the load, and to everybody else.
-const MEMORY_LEFT: u64 = 4 << 30;
+const MEMORY_LEFT: u64 = 1 << 30;
 
-/// A directory of a benchmark's own. Dropping it removes it, whatever came out: files of gibibytes are not left behind.
-pub struct Scratch {
-    dir: PathBuf,
-    in_memory: bool,
-}
+/// A directory in memory. Dropping it removes it.
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// In `out`, which lies on the device that is to be measured.
-    ///
-    /// # Errors
-    /// [`BenchError::System`] if it cannot be made.
-    pub fn within(out: &Path) -> Result<Self, BenchError> {
-        Self::make(&out.join("scratch"), false)
-    }
-
-    /// For emulated devices, whose files take up to `bytes`: in memory, where a disk adds nothing to the models' times, and else in
-    /// `out`. Once a tenth of the memory is written and not on the disk, the system makes every writer wait for it, synced or not.
-    ///
-    /// # Errors
-    /// As [`Scratch::within`].
-    pub fn for_emulated(out: &Path, bytes: u64) -> Result<Self, BenchError> {
+    /// For files of so many `bytes`; `None` if there is no room for them.
+    pub(crate) fn in_memory(bytes: u64) -> Option<Self> {
         let memory = Path::new(MEMORY);
         remove_those_of_the_dead(memory);
-        if free_bytes(memory) < bytes || available_bytes() < bytes + MEMORY_LEFT {
-            return Self::within(out);
+        if free_bytes(memory) < bytes || available_bytes() < bytes.saturating_add(MEMORY_LEFT) {
+            return None;
         }
-        Self::make(&memory.join(format!("{NAME}{}", std::process::id())), true).or_else(|_| Self::within(out))
+        let dir = memory.join(format!("{NAME}{}", std::process::id()));
+        fs::create_dir_all(&dir).ok()?;
+        Some(Self(dir))
     }
 
-    fn make(dir: &Path, in_memory: bool) -> Result<Self, BenchError> {
-        let made = fs::create_dir_all(dir).and_then(|()| dir.canonicalize());
-        let dir = made.map_err(|e| BenchError::system(format!("make {}", dir.display()), e))?;
-        Ok(Self { dir, in_memory })
-    }
-
-    /// Its path, absolute.
-    pub fn path(&self) -> &Path {
-        &self.dir
-    }
-
-    /// For the report: whether a disk's own times are among the figures.
-    pub fn stands(&self) -> &'static str {
-        match self.in_memory {
-            true => "the devices' files are in memory",
-            false => "the devices' files are on a disk, whose own times are among the figures",
-        }
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Err(e) = fs::remove_dir_all(&self.dir) {
-            eprintln!("{} stays: {e}", self.dir.display());
+        if let Err(e) = fs::remove_dir_all(&self.0) {
+            eprintln!("{} stays: {e}", self.0.display());
         }
     }
 }
@@ -99,25 +69,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_lies_in_memory_if_there_is_room_and_goes_with_its_owner() {
-        let out = tempfile::tempdir().unwrap();
+    fn a_directory_in_memory_goes_with_its_owner_and_those_of_the_dead_with_the_next() {
+        assert!(Scratch::in_memory(u64::MAX).is_none(), "there is no room for all that");
         let dead = Path::new(MEMORY).join(format!("{NAME}{}", u32::MAX));
         fs::create_dir_all(dead.join("deep")).unwrap();
-        let dirs: Vec<PathBuf> = [0, u64::MAX / 2]
-            .map(|bytes| {
-                let scratch = Scratch::for_emulated(out.path(), bytes).unwrap();
-                let dir = scratch.path().to_owned();
-                fs::write(dir.join("file"), "x").unwrap();
-                assert_eq!(
-                    scratch.stands().contains("memory"),
-                    bytes == 0 && available_bytes() >= MEMORY_LEFT
-                );
-                dir
-            })
-            .into();
+        if let Some(scratch) = Scratch::in_memory(4096) {
+            let dir = scratch.path().to_owned();
+            fs::write(dir.join("file"), "x").unwrap();
+            drop(scratch);
+            assert!(!dir.exists());
+        } else {
+            assert!(available_bytes() < MEMORY_LEFT + 4096 || free_bytes(Path::new(MEMORY)) < 4096);
+        }
         assert!(!dead.exists(), "the directory of a process that is gone stays");
-        assert!(dirs[1].starts_with(out.path().canonicalize().unwrap()), "there is no room for all that");
-        assert!(dirs.iter().all(|dir| !dir.exists()), "{dirs:?} stays");
         assert!(available_bytes() > 1 << 20, "this system has memory");
     }
 }

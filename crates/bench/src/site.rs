@@ -7,7 +7,9 @@ use forebay_device::DeviceSpec;
 use forebay_host::{FormatOptions, JournalChoice, format};
 
 use crate::BenchError;
+use crate::admission::NVDRAM;
 use crate::daemon::Daemon;
+use crate::scratch::Scratch;
 
 /// An emulated device: its kind, and parameters if it is not as the kind is, `hdd-10k,write-cache=no`. It is not synced, so that what is measured is the
 /// model's time and not that of the disk below.
@@ -22,6 +24,11 @@ impl Emulated {
     /// As people call it.
     pub(crate) fn name(&self) -> &str {
         &self.0
+    }
+
+    /// Whether it is memory: with its file on a disk each access would take as long as the disk does.
+    fn is_memory(&self) -> bool {
+        self.0.split(',').next() == Some(NVDRAM)
     }
 
     /// It, with this file as its medium.
@@ -54,9 +61,15 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// A daemon with an attached volume on the file `backing`, and the volume's block device. The cache lies beside it, anew.
+    /// A daemon with an attached volume on the file `backing`, and the volume's block device. The cache lies beside it, anew; one that is
+    /// memory lies in memory, if there is room.
     pub(crate) fn serve(&self, forebay: &Path, backing: &Path) -> Result<(Daemon, PathBuf), BenchError> {
-        let cache_file = backing.with_extension("cache");
+        let memory = self.cache.as_ref().filter(|(model, _)| model.is_memory());
+        let memory = memory.and_then(|(_, bytes)| Scratch::in_memory(*bytes));
+        let cache_file = match &memory {
+            Some(memory) => memory.path().join("cache"),
+            None => backing.with_extension("cache"),
+        };
         let mut label = backing.as_os_str().to_owned();
         label.push(forebay_host::LABEL_SUFFIX);
         for old in [cache_file.as_path(), Path::new(&label), &backing.with_extension("log")] {
@@ -81,6 +94,7 @@ impl Site {
         let scratch = backing.parent().unwrap_or(Path::new("."));
         let backing = self.backing.at(backing)?;
         let mut daemon = Daemon::start(forebay, scratch, cache.as_ref(), &backing, true, &self.flags)?;
+        daemon.memory = memory;
         let device = daemon.attach()?;
         Ok((daemon, device))
     }
@@ -99,5 +113,7 @@ mod tests {
             "emulate:hdd-10k:file=/f,sync=no,queue=4,write-cache=no"
         );
         assert!(spec("tape").unwrap_err().to_string().contains("tape"));
+        let memory = ["nvdram", "nvdram,latency=1us", "ssd-sata"].map(|text| Emulated::new(text).is_memory());
+        assert_eq!(memory, [true, true, false]);
     }
 }

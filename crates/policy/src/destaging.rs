@@ -42,8 +42,6 @@ const DIRTY_PERCENT: u64 = 50;
 /// Part of the log in percent that may be held by its oldest dirty block before destaging begins. Where much is overwritten, few blocks
 /// hold most of the log, and half of it dirty would be never; until here they may still be overwritten, and the rest takes bursts.
 const HELD_PERCENT: u64 = 75;
-/// The same from which on the log has no room to give away.
-const HELD_SCARCE_PERCENT: u64 = 90;
 /// Of the runs that may be on their way, one in so many may be at the backing beside what clients wait for there.
 const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
 /// Fill of the log in percent up to which any number of steps may enter it.
@@ -98,12 +96,9 @@ impl Pressure {
         self.runs_wanted() > DESTAGE_RUNS_LEAST
     }
 
-    /// Blocks that may enter the log beyond what has to, before room would have to be made for them at the backing, whoever waits.
+    /// Blocks that may enter the log beyond what has to, before it is so dirty that destaging would begin, whoever waits.
     pub fn blocks_to_spare(&self) -> u64 {
-        let of_log = |percent: u64| self.segments * self.blocks_per_segment * percent / 100;
-        let held = self.segments_held * self.blocks_per_segment;
-        let dirty_left = of_log(DIRTY_PERCENT).saturating_sub(self.blocks_dirty);
-        dirty_left.min(of_log(HELD_SCARCE_PERCENT).saturating_sub(held))
+        self.segments * self.blocks_per_segment * DIRTY_PERCENT.saturating_sub(self.dirty_percent()) / 100
     }
 
     /// How many runs may be on their way to the backing at once; 0 for none.
@@ -201,7 +196,7 @@ mod tests {
         );
         let held = |segments_held| Pressure { segments_held, ..clean_but_for(1000) };
         assert_eq!([0, 74, 75, 100].map(|n| held(n).runs()), [0, 0, DESTAGE_RUNS_LEAST, DESTAGE_RUNS_MAX]);
-        assert!(held(85).log_fills() && held(85).blocks_to_spare() == 500 && held(90).blocks_to_spare() == 0);
+        assert!(held(85).log_fills() && held(85).blocks_to_spare() == 1700);
         assert_eq!(Pressure { oldest_dirty_s: 31, ..at(90) }.runs(), 2);
         let in_order = Pressure { in_order: true, ..at(90) };
         assert!(in_order.runs() == DESTAGE_RUNS_EAGER && !in_order.presses() && !in_order.log_fills());

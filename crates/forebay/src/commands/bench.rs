@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use forebay_bench::{BenchError, Contest, Options, Scratch};
+use forebay_bench::{BenchError, Contest, Options};
 use forebay_control::FailureKind;
 use forebay_policy::Admission;
 
@@ -23,23 +23,10 @@ pub enum What {
     AdmissionRedis,
 }
 
-impl What {
-    /// What the files of emulated devices take at most; `None` where the device below is measured.
-    fn bytes_max(self, quick: bool) -> Option<u64> {
-        match self {
-            Self::Volume => None,
-            _ if quick => Some(2 << 30),
-            Self::Policies => Some(4 << 30),
-            Self::AdmissionPostgresql | Self::AdmissionRedis => Some(12 << 30),
-        }
-    }
-}
-
 /// Arguments of `forebay bench`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay bench volume --out /mnt/fast/bench\n\n\
-`volume` uses up to 3 GiB in a directory of its own below DIR, which must lie on the device that is to be measured. The others emulate \
-their devices, with files in memory (up to 12 GiB in /dev/shm) if there is room, and else there, too. All is removed. Writes \
+Uses up to 3 GiB in a directory of its own below DIR, which it removes: DIR must lie on the device that is to be measured. Writes \
 DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this machine's at this moment.")]
 pub struct Args {
     /// What to measure
@@ -134,13 +121,11 @@ fn failed(e: &BenchError) -> Failure {
 
 /// Measures, writes the report and prints the figures.
 pub fn run(args: Args) -> Outcome {
-    let scratch = match args.what.bytes_max(args.quick) {
-        None => Scratch::within(&args.out),
-        Some(bytes) => Scratch::for_emulated(&args.out, bytes),
-    };
-    let scratch = scratch.map_err(|e| failed(&e))?;
     let system =
         |doing: &str, e: std::io::Error| Failure::new(FailureKind::Failed, format!("cannot {doing}: {e}"));
+    let scratch = args.out.join("scratch");
+    std::fs::create_dir_all(&scratch).map_err(|e| system(&format!("make {}", scratch.display()), e))?;
+    let scratch = scratch.canonicalize().map_err(|e| system("find the scratch directory", e))?;
     let forebay = std::env::current_exe().map_err(|e| system("find this program", e))?;
     let options = Options {
         quick: args.quick,
@@ -156,7 +141,7 @@ pub fn run(args: Args) -> Outcome {
             with: args.with,
             settings: args.setting,
         },
-        scratch: scratch.path().to_owned(),
+        scratch: scratch.clone(),
         forebay,
     };
     let result = match args.what {
@@ -165,8 +150,9 @@ pub fn run(args: Args) -> Outcome {
         What::AdmissionPostgresql => forebay_bench::admission_postgresql(&options),
         What::AdmissionRedis => forebay_bench::admission_redis(&options),
     };
-    let mut report = result.map_err(|e| failed(&e))?;
-    report.title = format!("{}; {}", report.title, scratch.stands());
+    // Files of a gibibyte are not left behind, whatever came out.
+    std::fs::remove_dir_all(&scratch).map_err(|e| system(&format!("remove {}", scratch.display()), e))?;
+    let report = result.map_err(|e| failed(&e))?;
     report.write(&args.out).map_err(|e| failed(&e))?;
     print(&report.text())
 }

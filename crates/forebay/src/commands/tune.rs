@@ -1,11 +1,11 @@
 //! `forebay tune`: find the setting that is worth most.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use forebay_bench::tune::{Knob, Point, Seen, StaleBy, Worth, load_names, measure_load, report};
-use forebay_bench::{BenchError, Function, Scratch, number};
+use forebay_bench::{BenchError, Function, number};
 use forebay_control::{Answer, FailureKind, Request, VolumeStatus};
 use forebay_emulate::Settings as Model;
 use forebay_replay::{Setup, Trace, replay};
@@ -17,9 +17,6 @@ use crate::volume_name;
 
 /// How often a running volume is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-
-/// What the files of a load's emulated devices take at most.
-const BYTES_MAX: u64 = 4 << 30;
 
 /// What can be tuned.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -190,8 +187,15 @@ fn tell(point: &Point) {
 }
 
 fn built_in(args: &Args, knob: Knob) -> Result<Vec<Point>, Failure> {
-    let scratch = Scratch::for_emulated(&args.out, BYTES_MAX).map_err(|e| failed(&e))?;
-    measure_load(scratch.path(), &args.load, knob, &args.values, args.quick, tell).map_err(|e| failed(&e))
+    let system = |doing: &str, path: &Path, e: std::io::Error| {
+        Failure::new(FailureKind::Failed, format!("cannot {doing} {}: {e}", path.display()))
+    };
+    let scratch = args.out.join("scratch");
+    std::fs::create_dir_all(&scratch).map_err(|e| system("make", &scratch, e))?;
+    let measured = measure_load(&scratch, &args.load, knob, &args.values, args.quick, tell);
+    // Large files are not left behind, whatever came out.
+    std::fs::remove_dir_all(&scratch).map_err(|e| system("remove", &scratch, e))?;
+    measured.map_err(|e| failed(&e))
 }
 
 fn traces_named(files: &[PathBuf]) -> String {
