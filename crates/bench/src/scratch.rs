@@ -1,11 +1,13 @@
 //! Files of emulated memory, in memory.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A file system in memory, on every Linux.
 const MEMORY: &str = "/dev/shm";
-/// What a directory there is called, before the number of its process.
+/// What a directory there is called, before the number of its process and its own.
 const NAME: &str = "forebay-bench.";
 /// Memory that is left to the program under the load, and to everybody else.
 const MEMORY_LEFT: u64 = 1 << 30;
@@ -21,8 +23,11 @@ impl Scratch {
         if free_bytes(memory) < bytes || available_bytes() < bytes.saturating_add(MEMORY_LEFT) {
             return None;
         }
-        let dir = memory.join(format!("{NAME}{}", std::process::id()));
-        fs::create_dir_all(&dir).ok()?;
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir = memory.join(format!("{NAME}{}.{number}", std::process::id()));
+        // Everybody may write there: what somebody else has put in this place is not taken.
+        DirBuilder::new().mode(0o700).create(&dir).ok()?;
         Some(Self(dir))
     }
 
@@ -43,8 +48,8 @@ impl Drop for Scratch {
 fn remove_those_of_the_dead(memory: &Path) {
     for entry in fs::read_dir(memory).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid =
-            name.to_str().and_then(|name| name.strip_prefix(NAME)).and_then(|pid| pid.parse::<u32>().ok());
+        let numbers = name.to_str().and_then(|name| name.strip_prefix(NAME)?.split_once('.'));
+        let pid = numbers.and_then(|(pid, _)| pid.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
             let _ = fs::remove_dir_all(entry.path());
         }
@@ -71,7 +76,7 @@ mod tests {
     #[test]
     fn a_directory_in_memory_goes_with_its_owner_and_those_of_the_dead_with_the_next() {
         assert!(Scratch::in_memory(u64::MAX).is_none(), "there is no room for all that");
-        let dead = Path::new(MEMORY).join(format!("{NAME}{}", u32::MAX));
+        let dead = Path::new(MEMORY).join(format!("{NAME}{}.0", u32::MAX));
         fs::create_dir_all(dead.join("deep")).unwrap();
         if let Some(scratch) = Scratch::in_memory(4096) {
             let dir = scratch.path().to_owned();

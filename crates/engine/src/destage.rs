@@ -20,7 +20,9 @@ use crate::gather::{Bad, Member, Wanted};
 use crate::interface::{Class, Role};
 use crate::locks::{BlockRange, Hold};
 use crate::mutation::Mutation;
-use crate::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE};
+use crate::segments::{
+    DESTAGING, DIRTY, FREQUENT, SegmentState, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE,
+};
 use crate::tables::Table;
 
 /// Names a run.
@@ -31,11 +33,11 @@ pub(crate) struct RunKey(u64);
 const DIRTY_AGE_MS_MAX: u64 = forebay_policy::DIRTY_AGE_S_MAX * 1000;
 /// Longest run, in blocks (1 MiB).
 const RUN_BLOCKS_MAX: usize = 256;
-/// Blocks on their way (4 MiB) beyond which no run begins: long runs keep a device busy with few of them, and what is wanted first, the
+/// Blocks on their way (8 MiB) beyond which no run begins: long runs keep a device busy with few of them, and what is wanted first, the
 /// log's tail or what a client waits for, would stand behind all that are there.
-const UNDER_WAY_BLOCKS_MAX: usize = 1024;
-/// Dirty blocks looked at to form runs; sorting them is what merges neighbours. In a small log an eighth of it: what is newer may yet be
-/// overwritten.
+const UNDER_WAY_BLOCKS_MAX: usize = 2048;
+/// Dirty blocks looked at to form runs; sorting them is what merges neighbours. Where nothing goes in an order an eighth of a small log, if that is more
+/// than while writers wait for room: what is newer may yet be overwritten.
 pub(crate) const COLLECT_BLOCKS_MAX: usize = 8192;
 /// The same while writers wait for room: the tail segment first, so that it becomes free soon.
 pub(crate) const COLLECT_BLOCKS_HURRIED: usize = 512;
@@ -173,11 +175,16 @@ impl Engine {
         }
     }
 
-    /// Whether the tail is still waited for: two plans are on their way already. A device that takes what lies near first would leave a
-    /// run of the tail for as long as others come.
+    /// Whether blocks of the tail are on their way since before the last plan: a device that takes what lies near first would leave them
+    /// for as long as others come.
     fn destage_waits_for_tail(&self) -> bool {
-        let oldest = self.destage.runs.keys().next();
-        self.destage.hurried && oldest.is_some_and(|key| *key <= self.destage.before_plan)
+        let retiring = |i: &&u32| self.segments.get(**i).state == SegmentState::Retiring;
+        let Some(tail) = self.segments.live.iter().find(|i| !retiring(i)).filter(|_| self.destage.hurried)
+        else {
+            return false;
+        };
+        let older = self.destage.runs.range(..=self.destage.before_plan);
+        older.flat_map(|(_, run)| &run.members).any(|member| member.slot.segment() == *tail)
     }
 
     /// The log wants room, or somebody waits for the backing.
@@ -488,7 +495,9 @@ impl Engine {
     /// Flushes the backing when enough has been written, or nothing more is coming that could share the flush.
     fn destage_flush_if_due(&mut self, allowed: usize) {
         let d = &self.destage;
-        let quiet = d.runs.is_empty() && (d.plan.is_empty() || allowed == 0 || d.paused_until.is_some());
+        let quiet = d.runs.is_empty() && (d.plan.is_empty() || allowed == 0 || d.paused_until.is_some())
+            // What was written of the tail does not wait for the rest of it.
+            || d.plan.is_empty() && self.destage_waits_for_tail();
         // Sets that slide have no end at which it would be quiet.
         let awaited = self.order.bypass_waits()
             || self.order.is_pacing()

@@ -372,6 +372,11 @@ impl Engine {
         self.segments.count() as u64 * (u64::from(self.layout.segment_bytes) / BLOCK_BYTES)
     }
 
+    /// Blocks and marks that are queued for the log.
+    pub(crate) fn log_queued(&self) -> u64 {
+        self.log.queue.len() as u64
+    }
+
     /// Puts data or marks of a write into the log, behind everything queued before.
     pub(crate) fn log_append(&mut self, append: Append) {
         self.log.expected = self.log.expected.saturating_sub(1);

@@ -18,7 +18,7 @@
 use std::collections::VecDeque;
 
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp};
-use forebay_policy::{Background, BackingPriority, Priority, Waiting};
+use forebay_policy::{Background, BackingPriority, NONCRITICAL_BYTES_EACH, Priority, Waiting};
 
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Effect, IoId, Role};
@@ -111,7 +111,7 @@ impl BackingQueue {
             Priority::NonCritical => &mut self.bypasses,
         };
         let Queued { id, op, owner, .. } = queue.pop_front()?;
-        let bytes = op.write_bytes();
+        let bytes = op.write_bytes().min(NONCRITICAL_BYTES_EACH);
         self.noncritical_bytes += if priority == Priority::NonCritical { bytes } else { 0 };
         self.outstanding.insert(id, Started { priority, owner, bytes });
         Some((id, op, priority))

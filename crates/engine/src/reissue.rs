@@ -53,25 +53,27 @@ impl Engine {
             && self.settings.write_policy != WritePolicy::WriteThrough
             && !self.failure.latched();
         // Room that has to be made at the backing first is not made up for by what it spares there.
-        let mut spare = self.destage_pressure().blocks_to_spare();
+        let mut spare = self.destage_pressure().blocks_to_spare().saturating_sub(self.log_queued());
         for key in keys.into_iter().filter(|_| wanted) {
-            let blocks = self.requests.parts.get(&key).map_or(0, |part| part.range.count);
-            if !self.log_has_room() || blocks > spare {
+            if !self.log_has_room() {
                 break;
             }
-            spare -= blocks;
-            self.reissue(key);
+            let blocks = self.requests.parts.get(&key).map_or(0, |part| part.range.count);
+            if blocks <= spare && self.reissue(key) {
+                spare -= blocks;
+            }
         }
     }
 
-    fn reissue(&mut self, key: PartKey) {
+    /// False if it stays a bypass.
+    fn reissue(&mut self, key: PartKey) -> bool {
         let Some(part) = self.requests.parts.get_mut(&key) else {
-            return;
+            return false;
         };
         let request = part.request;
         let long = part.range.count > ZERO_BLOCKS_LOGGED_MAX;
         if !part.reissuable || long && matches!(part.payload, Payload::Zero { .. }) {
-            return;
+            return false;
         }
         if self.planted.is(Mutation::ReissueForgetsDependence) {
             part.after = Seq(0);
@@ -79,7 +81,7 @@ impl Engine {
         let state = part.state;
         let withdrawn = state == PartState::BypassWriting && self.backing_withdraw(key);
         let Some(part) = self.requests.parts.get_mut(&key) else {
-            return;
+            return false;
         };
         match state {
             PartState::Waiting => {
@@ -105,9 +107,10 @@ impl Engine {
                 }
             }
             // It is on the backing, or nearly.
-            _ => return,
+            _ => return false,
         }
         self.request_turned(request, AdmissionReason::Reissued);
+        true
     }
 
     /// The part's backing write keeps its blocks on the backing; the part itself writes them to the log.

@@ -363,7 +363,9 @@ impl SegmentTable {
 
     /// The slot has become its block's current version.
     pub(crate) fn became_current(&mut self, r: SlotRef, dirty: bool) {
+        let clean_below = self.clean_below;
         let s = &mut self.segments[r.segment() as usize];
+        debug_assert!(!dirty || s.seq >= clean_below, "what is complete and clean stays so");
         s.current += 1;
         s.slots[r.place()].set(DIRTY, dirty);
         if dirty {
@@ -434,7 +436,7 @@ impl SegmentTable {
         self.dirty
     }
 
-    /// Segments that cannot leave the log before something is destaged: from the oldest one on that is dirty or not complete.
+    /// Segments from the oldest one on that is dirty or not complete: those before need nothing destaged to leave the log.
     pub(crate) fn held(&mut self) -> usize {
         let Some(oldest) = self.live.front().map(|i| self.get(*i).seq) else {
             return 0;

@@ -20,8 +20,8 @@ pub use allowance::Allowance;
 pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Exchange, Pressure};
 pub use groups::{GroupEnd, OpenGroup};
 pub use priority::{
-    BACKING_SLOTS_MAX, Background, BackingPriority, NONCRITICAL_BESIDE_CRITICAL, NONCRITICAL_ONE_IN,
-    NONCRITICAL_SLOTS_MAX, Priority, Waiting,
+    BACKING_SLOTS_MAX, Background, BackingPriority, NONCRITICAL_BESIDE_CRITICAL, NONCRITICAL_BYTES_EACH,
+    NONCRITICAL_BYTES_MAX, NONCRITICAL_ONE_IN, NONCRITICAL_SLOTS_MAX, Priority, Waiting,
 };
 pub use ranges::{RANGES_MAX, Ranges};
 pub use replacement::{List, Replacement, Verdict};

@@ -11,6 +11,10 @@ pub const NONCRITICAL_SLOTS_MAX: usize = 128;
 /// Bytes of outstanding non-critical operations from which on no further one starts: enough to keep a device busy, and 40 ms of a disk's time.
 /// What is not there yet can still be taken back, where somebody comes to wait for it.
 pub const NONCRITICAL_BYTES_MAX: u64 = 4 << 20;
+/// As much more for each non-critical operation that ends while it is calm, up to 20 MiB: what is far away needs more to be busy.
+const NONCRITICAL_BYTES_CALM: u64 = 128 << 10;
+/// An operation counts for so many bytes at most, so that one that does not end does not keep all others from starting.
+pub const NONCRITICAL_BYTES_EACH: u64 = 1 << 20;
 /// Non-critical operations that may be outstanding beside critical ones, where room in the log is not scarce.
 pub const NONCRITICAL_BESIDE_CRITICAL: usize = 1;
 /// While both kinds wait and a non-critical one may start, one in so many starts is one of them: starvation is bounded.
@@ -46,7 +50,7 @@ pub struct Waiting {
     pub noncritical: usize,
     /// How many of these may be outstanding beside critical ones; at least [`NONCRITICAL_BESIDE_CRITICAL`] count.
     pub beside_critical: usize,
-    /// Bytes that outstanding non-critical operations move.
+    /// Bytes that outstanding non-critical operations write, of each at most [`NONCRITICAL_BYTES_EACH`].
     pub noncritical_bytes: u64,
 }
 
@@ -81,7 +85,7 @@ impl BackingPriority {
         }
         let noncritical = waiting.noncritical > 0
             && self.noncritical < self.noncritical_max(&waiting)
-            && waiting.noncritical_bytes < NONCRITICAL_BYTES_MAX;
+            && waiting.noncritical_bytes < NONCRITICAL_BYTES_MAX + self.calm as u64 * NONCRITICAL_BYTES_CALM;
         let its_turn = self.passed_over + 1 >= NONCRITICAL_ONE_IN;
         match waiting.critical > 0 {
             true if !(noncritical && its_turn) => {
@@ -205,6 +209,9 @@ mod tests {
         assert_eq!(priority.start(Waiting { critical: 1, ..full }), Some(Priority::Critical));
         let nearly = Waiting { noncritical_bytes: NONCRITICAL_BYTES_MAX - 1, ..full };
         assert_eq!(priority.start(nearly), Some(Priority::NonCritical));
+        priority.ended(Priority::Critical);
+        priority.ended(Priority::NonCritical);
+        assert_eq!(priority.start(full), Some(Priority::NonCritical), "more while it is calm");
     }
 
     #[test]

@@ -220,9 +220,8 @@ INLINE int is_direct(u32 tid, const struct fb_role *role)
 }
 
 /* Whether the rules say that a task is not critical, whoever waits for it. */
-INLINE int is_never(u32 tid)
+INLINE int is_never(const struct fb_role *role)
 {
-	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
 	return role && role->critical == FB_CRITICAL_NEVER;
 }
 
@@ -232,7 +231,7 @@ INLINE u32 criticality(u32 tid)
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
 	if (is_direct(tid, role))
 		return FB_CRITICAL_DIRECT;
-	if (is_never(tid))
+	if (is_never(role))
 		return FB_CRITICAL_NONE;
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
 	return holder && holder->count > 0 ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
@@ -249,7 +248,16 @@ INLINE int is_journal(const char *comm)
 	return comm[0] == 'j' && comm[1] == 'b' && comm[2] == 'd' && comm[3] == '2' && comm[4] == '/';
 }
 
-/* The transaction of which the current task has a handle open, or 0. Other file systems have their own there: a mere number, then. */
+/* Whether the commit of a transaction waits for the handles that are open; less than 0 if it is no transaction. */
+INLINE int waits_for_handles(u64 transaction)
+{
+	u32 state = 0;
+	if (!transaction || bpf_probe_read_kernel(&state, sizeof(state), (void *)(transaction + TRANSACTION_STATE)))
+		return -1;
+	return state == TRANSACTION_LOCKED;
+}
+
+/* The transaction of which the current task has a handle open, or 0. Other file systems keep something else there. */
 INLINE u64 transaction(void)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
@@ -257,21 +265,13 @@ INLINE u64 transaction(void)
 	u64 found = 0;
 	if (READ(handle, task->journal_info) || !handle || bpf_probe_read_kernel(&found, sizeof(found), handle))
 		return 0;
-	return found;
-}
-
-/* Whether its commit waits for the handles that are open. */
-INLINE int waits_for_handles(u64 transaction)
-{
-	u32 state = 0;
-	return transaction && !bpf_probe_read_kernel(&state, sizeof(state), (void *)(transaction + TRANSACTION_STATE)) &&
-	       state == TRANSACTION_LOCKED;
+	return waits_for_handles(found) < 0 ? 0 : found;
 }
 
 /* Whether somebody critical waits for the journal, and it for the current task. */
 INLINE int is_awaited_by_journal(const char *comm)
 {
-	return counted(FB_COUNT_JOURNAL_WAITERS) > 0 && (is_journal(comm) || waits_for_handles(transaction()));
+	return counted(FB_COUNT_JOURNAL_WAITERS) > 0 && (is_journal(comm) || waits_for_handles(transaction()) > 0);
 }
 
 INLINE void enlist(struct lock_holders *holding, u32 tid)
@@ -340,7 +340,7 @@ int on_bio(u64 *ctx)
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tag.tid);
 	if (is_direct(tag.tid, role)) {
 		tag.critical = FB_CRITICAL_DIRECT;
-	} else if (is_never(tag.tid)) {
+	} else if (is_never(role)) {
 		tag.critical = FB_CRITICAL_NONE;
 	} else if (holder && holder->count > 0) {
 		tag.critical = FB_CRITICAL_INHERITED;
@@ -491,7 +491,7 @@ INLINE void lend_to_handles(struct block *block, u32 tid)
 	for (u32 i = 0; i < FB_HOLDERS_MAX && open; i++) {
 		u32 sleeper = open->tids[i];
 		struct block *further = sleeper && sleeper != tid ? bpf_map_lookup_elem(&blocked, &sleeper) : 0;
-		if (!further || !waits_for_handles(further->transaction))
+		if (!further || waits_for_handles(further->transaction) <= 0)
 			continue;
 		if (block->links < FB_CHAIN_MAX && inherit(sleeper, tid, FB_WAIT_JOURNAL))
 			lend(block, sleeper, further, tid, FB_WAIT_JOURNAL);
@@ -515,13 +515,16 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 			block->index = page->index;
 		}
 	}
-	block->transaction = transaction();
-	u32 critical = criticality(tid);
-	if (!critical && !is_never(tid)) {
+	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
+	/* Of a task that has nothing to do with any volume it does not matter. */
+	block->transaction = role ? transaction() : 0;
+	u32 critical = criticality(tid), derived = 0;
+	if (!critical && !is_never(role)) {
 		/* Whoever waits for the journal waits for what its thread waits for, and those with a handle that it waits for. */
 		char comm[16] = {};
 		bpf_get_current_comm(comm, sizeof(comm));
-		critical = is_awaited_by_journal(comm) ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
+		derived = is_awaited_by_journal(comm);
+		critical = derived ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
 	}
 	if (critical) {
 		block->told = 1;
@@ -544,6 +547,9 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 		}
 		if (block->journal)
 			lend_to_handles(block, tid);
+		/* It counts already for whom it was derived from; or else two journals could keep each other critical. */
+		if (derived)
+			block->journal = 0;
 	}
 	put(tid, block);
 	return 0;
