@@ -112,11 +112,11 @@ static void *back(void *unused)
 			snprintf(name, sizeof(name), "file%u", round % 512);
 			close(open_file(name, O_TRUNC));
 		} else if (is("handle")) {
-			/* A handle is open while new pages get their place and stand in the queue of the disk. */
+			/* A handle is open while new pages get their place and stand in the queue of the disk: many writes, for neighbours lie apart in memory. */
 			if (ftruncate(shared, 0))
 				fail("ftruncate");
-			for (int i = 0; i < 32 && !stop; i++)
-				put(shared, data, PIECE, (off_t)i * PIECE);
+			for (int i = 0; i < 2048 && !stop; i++)
+				put(shared, data, 4096, (off_t)(i * 977 % 2048) * 4096);
 			if (fsync(shared))
 				fail("fsync");
 		} else if (is("conversion")) {
