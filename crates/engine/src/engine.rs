@@ -200,9 +200,10 @@ impl Engine {
             self.destage_step();
             // Only now is it known whether what is still dirty can be read at all.
             let failure_moved = self.failure_step();
-            // A command that moved on may have given the other parts something to do, and so may a failure, or a set that is
-            // complete.
-            let moved = self.commands_step() || failure_moved || self.order_progress() != progress;
+            // A command that moved on may have given the other parts something to do, and so may a failure, a set that is complete, or the
+            // last group of a policy that is left.
+            let left = self.order.is_leaving() && self.journal.is_empty();
+            let moved = self.commands_step() || failure_moved || left || self.order_progress() != progress;
             if !moved || self.life == Life::Stopped {
                 break;
             }
