@@ -336,10 +336,7 @@ impl Follower {
                 Wanted::Page { mapping: signal.mapping, index: signal.index }
             }
             // Few by construction: what is critical is not outstanding.
-            Wait::Writeback | Wait::Condition => Wanted::All,
-            // The lock of a page, or a slot of the disk's queue: whose write it is for is not known, and to promote all of them
-            // fills the log with more than it spares (benchmarks.md).
-            Wait::Buffer | Wait::Throttle => return,
+            Wait::Writeback | Wait::Buffer | Wait::Throttle | Wait::Condition => Wanted::All,
             Wait::Journal => Wanted::Kernel,
             Wait::Mutex | Wait::Rwsem | Wait::Futex | Wait::Lwlock if signal.other != 0 => {
                 Wanted::Task(signal.other)
