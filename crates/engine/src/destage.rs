@@ -21,7 +21,7 @@ use crate::interface::{Class, Role};
 use crate::locks::{BlockRange, Hold};
 use crate::mutation::Mutation;
 use crate::segments::{
-    DESTAGING, DIRTY, FREQUENT, SegmentState, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE,
+    DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE,
 };
 use crate::tables::Table;
 
@@ -178,9 +178,10 @@ impl Engine {
     /// Whether blocks of the tail are on their way since before the last plan: a device that takes what lies near first would leave them
     /// for as long as others come.
     fn destage_waits_for_tail(&self) -> bool {
-        let retiring = |i: &&u32| self.segments.get(**i).state == SegmentState::Retiring;
-        let Some(tail) = self.segments.live.iter().find(|i| !retiring(i)).filter(|_| self.destage.hurried)
-        else {
+        if !self.destage.hurried {
+            return false;
+        }
+        let Some(tail) = self.segments.live.get(self.segments.retiring()) else {
             return false;
         };
         let older = self.destage.runs.range(..=self.destage.before_plan);

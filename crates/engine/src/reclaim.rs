@@ -77,14 +77,10 @@ impl Engine {
     /// Whether a free segment is wanted and the segment that would become one has to wait for destaging: it is dirty, or the set in
     /// flight begins with it.
     pub(crate) fn reclaim_wants_clean_tail(&self) -> bool {
-        let mut live = self.segments.live.iter().map(|i| self.segments.get(*i));
-        let mut stock = self.segments.free_count();
-        let tail = live.find(|s| {
-            stock += usize::from(s.state == SegmentState::Retiring);
-            s.state != SegmentState::Retiring
-        });
+        let retiring = self.segments.retiring();
+        let tail = self.segments.live.get(retiring).map(|i| self.segments.get(*i));
         let waits = |s: &Segment| s.dirty > 0 || self.order_progress().is_some_and(|p| s.last_seq > p);
-        stock < self.segments_free_wanted()
+        self.segments.free_count() + retiring < self.segments_free_wanted()
             && tail.is_some_and(|s| s.state == SegmentState::Sealed && waits(s))
     }
 
@@ -93,12 +89,9 @@ impl Engine {
         if self.failure.latched() || self.commands.settling() {
             return;
         }
-        let retiring = |e: &Self| {
-            e.segments.live.iter().take_while(|i| e.segments.get(**i).state == SegmentState::Retiring).count()
-        };
-        let mut on_their_way = retiring(self);
-        while self.segments.free_count() + on_their_way < self.segments_free_wanted() {
-            let Some(tail) = self.segments.live.get(on_their_way).copied() else {
+        let mut retiring = self.segments.retiring();
+        while self.segments.free_count() + retiring < self.segments_free_wanted() {
+            let Some(tail) = self.segments.live.get(retiring).copied() else {
                 break;
             };
             if !self.tail_may_go(tail) {
@@ -107,7 +100,7 @@ impl Engine {
             let segment = self.segments.get_mut(tail);
             segment.state = SegmentState::Retiring;
             self.log.tail = segment.seq + 1;
-            on_their_way += 1;
+            retiring += 1;
         }
         if self.mutant(Mutation::ReusesTooEarly) {
             self.reclaim_retire_below(self.log.tail);

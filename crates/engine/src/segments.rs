@@ -450,6 +450,11 @@ impl SegmentTable {
         self.live.len() - clean
     }
 
+    /// Segments from the oldest one on that are leaving the log: behind them is its tail.
+    pub(crate) fn retiring(&self) -> usize {
+        self.live.iter().take_while(|i| self.get(**i).state == SegmentState::Retiring).count()
+    }
+
     /// Blocks that are marked as lost.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
