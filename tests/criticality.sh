@@ -113,6 +113,9 @@ way journal cp cp+pi jbd2 inherited journal
 way conversion cp cp+pi jbd2 inherited journal
 # A commit waits for whoever has a handle of it open, and that one for the queue of the disk.
 way handle cp cp+pi "background task" inherited journal
+# Who waits for the lock of a page waits for whoever submits it, and that one for the queue of the disk.
+way page cp cp+pi "background task" inherited buffer
+way slot cp+pi cp+pi+ioi "background task" reissued buffer
 way futex cp cp+pi "background task" inherited futex
 way mutex cp cp+pi "background task" inherited mutex
 # A lock that is taken again and again: what was queued while nobody waited must not count.

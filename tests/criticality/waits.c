@@ -18,6 +18,9 @@
 #include "forebay.h"
 
 #define PIECE (256 << 10)
+/* Pages of the kinds "page" and "slot", every other one of a file: neighbours would be one write. */
+#define PAGES 1024
+#define PAGE_AT(i) ((off_t)(i) * 8192)
 
 static const char *kind;
 static char path[4096];
@@ -119,6 +122,12 @@ static void *back(void *unused)
 				put(shared, data, 4096, (off_t)(i * 977 % 2048) * 4096);
 			if (fsync(shared))
 				fail("fsync");
+		} else if (is("page") || is("slot")) {
+			/* Each page is locked while it is submitted, and the queue of the disk is full. Only fsync waits for the writes themselves. */
+			for (int i = 0; i < PAGES && !stop; i++)
+				put(shared, data, 4096, PAGE_AT(i));
+			if (is("page") ? fsync(shared) : sync_file_range(shared, 0, 0, SYNC_FILE_RANGE_WRITE))
+				fail("write back");
 		} else if (is("conversion")) {
 			/* Where the journal knows of nothing written yet; and commits of its own. */
 			if (ftruncate(shared, 0) || posix_fallocate(shared, 0, 8 * PIECE))
@@ -182,6 +191,9 @@ static void *critical(void *unused)
 				fail("lseek");
 		} else if (is("rwsem")) {
 			put(of_back, "z", 1, 0);
+		} else if (is("page") || is("slot")) {
+			for (int i = 0; i < PAGES && !stop; i++)
+				put(shared, "z", 1, PAGE_AT(i));
 		} else if (is("journal") || is("handle") || is("hint") || is("never")) {
 			put(own, "z", 1, 0);
 			if (fsync(own))
@@ -201,7 +213,7 @@ static void *critical(void *unused)
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
-		fprintf(stderr, "usage: %s futex|mutex|rwsem|hint|never|journal|handle|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
+		fprintf(stderr, "usage: %s futex|mutex|rwsem|hint|never|journal|handle|page|slot|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
 		return 2;
 	}
 	kind = argv[1];

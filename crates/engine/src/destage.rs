@@ -20,9 +20,7 @@ use crate::gather::{Bad, Member, Wanted};
 use crate::interface::{Class, Role};
 use crate::locks::{BlockRange, Hold};
 use crate::mutation::Mutation;
-use crate::segments::{
-    DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE,
-};
+use crate::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE};
 use crate::tables::Table;
 
 /// Names a run.

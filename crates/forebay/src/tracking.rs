@@ -208,7 +208,7 @@ impl BlockService for TrackedVolume {
             pid: known.tid,
         };
         hold(&self.link.account).named(&known, tracker.label(known.tid));
-        if known.criticality != Criticality::None {
+        if known.is_awaited() {
             return self.inner.submit(op, origin, done);
         }
         let done: Completion = Box::new(move |result| {
@@ -286,7 +286,8 @@ impl Account {
             self.names.clear();
         }
         let name = label.unwrap_or_else(|| known.task_name().into());
-        if let (Criticality::Inherited | Criticality::Awaited, Some(via)) = (known.criticality, known.via)
+        let inherited = matches!(known.criticality, Criticality::Inherited | Criticality::Awaited);
+        if let Some(via) = known.via.filter(|_| inherited && known.is_awaited())
             && (self.inherited.len() < ROWS_MAX || self.inherited.contains_key(&(Arc::clone(&name), via)))
         {
             *self.inherited.entry((Arc::clone(&name), via)).or_default() += 1;

@@ -64,9 +64,10 @@ struct block {
 	u64 transaction;	/* it has a handle of this one open, or 0 */
 	u32 wait;
 	u32 owner;
-	u32 told;	/* the daemon knows of this wait */
+	u32 direct;	/* the wait of a critical task: one that inherits waits as a part of such a wait */
 	u32 links;
 	u32 journal;	/* one of the links may need a commit of the journal */
+	u32 page;	/* one of the links waits for a page's lock */
 	u32 chain[FB_CHAIN_MAX];
 };
 
@@ -132,13 +133,19 @@ struct {
 	__type(value, struct lock_holders);
 } lock_holders SEC(".maps");
 
-/* Tasks that sleep with a handle of a journal open. */
+/* Tasks that sleep with something in their hands. */
+enum {
+	WITH_HANDLE,	/* of a journal, open */
+	WITH_PAGE,	/* the lock of one that they submit; they sleep for a slot of the disk's queue */
+	WITH_KINDS,
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, WITH_KINDS);
 	__type(key, u32);
 	__type(value, struct lock_holders);
-} handles SEC(".maps");
+} sleepers SEC(".maps");
 
 /* How many of them a task holds. */
 struct holding {
@@ -225,10 +232,9 @@ INLINE int is_never(const struct fb_role *role)
 	return role && role->critical == FB_CRITICAL_NEVER;
 }
 
-/* How the current task is critical now. */
-INLINE u32 criticality(u32 tid)
+/* How the current task is critical now; `role` is its own. */
+INLINE u32 criticality(u32 tid, const struct fb_role *role)
 {
-	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
 	if (is_direct(tid, role))
 		return FB_CRITICAL_DIRECT;
 	if (is_never(role))
@@ -406,6 +412,13 @@ INLINE int needs_journal(u32 wait)
 	return wait == FB_WAIT_JOURNAL || wait == FB_WAIT_WRITEBACK;
 }
 
+/* One more of the links behind a wait: what the whole of them may need. */
+INLINE void add_needs(struct block *block, u32 wait)
+{
+	block->journal |= needs_journal(wait);
+	block->page |= wait == FB_WAIT_BUFFER;
+}
+
 INLINE void tell_wait(u32 tid, u32 tgid, u32 critical, const struct block *block)
 {
 	struct fb_signal signal = {
@@ -414,6 +427,11 @@ INLINE void tell_wait(u32 tid, u32 tgid, u32 critical, const struct block *block
 	};
 	bpf_get_current_comm(signal.comm, sizeof(signal.comm));
 	tell(&signal);
+}
+
+INLINE struct lock_holders *sleeping(u32 with)
+{
+	return bpf_map_lookup_elem(&sleepers, &with);
 }
 
 /* What was counted for a wait counts no more. */
@@ -426,6 +444,8 @@ INLINE void take_back(const struct block *block)
 	}
 	if (block->journal)
 		count(FB_COUNT_JOURNAL_WAITERS, -1);
+	if (block->page)
+		count(FB_COUNT_PAGE_WAITERS, -1);
 }
 
 /* What was counted for the current task's wait, which is put on record. */
@@ -433,13 +453,17 @@ INLINE void put(u32 tid, const struct block *block)
 {
 	if (block->journal)
 		count(FB_COUNT_JOURNAL_WAITERS, 1);
+	if (block->page)
+		count(FB_COUNT_PAGE_WAITERS, 1);
 	/* What has no place there would never end. */
 	if (bpf_map_update_elem(&blocked, &tid, block, BPF_NOEXIST)) {
 		take_back(block);
-	} else if (block->transaction) {
-		u32 zero = 0;
-		enlist(bpf_map_lookup_elem(&handles, &zero), tid);
+		return;
 	}
+	if (block->transaction)
+		enlist(sleeping(WITH_HANDLE), tid);
+	if (block->wait == FB_WAIT_THROTTLE)
+		enlist(sleeping(WITH_PAGE), tid);
 }
 
 /* A task's wait is over. */
@@ -453,11 +477,11 @@ NOINLINE int end(u32 tid, u32 tgid)
 	if (bpf_map_delete_elem(&blocked, &tid))
 		return 0;
 	take_back(block);
-	if (block->transaction) {
-		u32 zero = 0;
-		strike(bpf_map_lookup_elem(&handles, &zero), tid);
-	}
-	if (block->told) {
+	if (block->transaction)
+		strike(sleeping(WITH_HANDLE), tid);
+	if (block->wait == FB_WAIT_THROTTLE)
+		strike(sleeping(WITH_PAGE), tid);
+	if (block->direct) {
 		struct fb_signal signal = {
 			.type = FB_SIGNAL_WAITED, .tid = tid, .tgid = tgid, .other = block->owner, .wait = block->wait,
 			.value = bpf_ktime_get_ns() - block->since, .critical = FB_CRITICAL_DIRECT,
@@ -475,7 +499,7 @@ INLINE void lend(struct block *block, u32 holder, const struct block *further, u
 	block->chain[links++ & (FB_CHAIN_MAX - 1)] = holder;
 	if (further) {
 		tell_wait(holder, 0, FB_CRITICAL_INHERITED, further);
-		block->journal |= needs_journal(further->wait);
+		add_needs(block, further->wait);
 		u32 next = further->owner;
 		if (next && next != tid && links < FB_CHAIN_MAX && inherit(next, tid, wait))
 			block->chain[links++ & (FB_CHAIN_MAX - 1)] = next;
@@ -483,19 +507,30 @@ INLINE void lend(struct block *block, u32 holder, const struct block *further, u
 	block->links = links;
 }
 
-/* A commit that is waited for waits for those who sleep with a handle open. */
-INLINE void lend_to_handles(struct block *block, u32 tid)
+/* Those inherit who sleep with such a thing in their hands, and hold up the current task, `tid`, by it. */
+INLINE void lend_to_sleepers_with(struct block *block, u32 tid, u32 with, u32 wait)
 {
-	u32 zero = 0;
-	struct lock_holders *open = bpf_map_lookup_elem(&handles, &zero);
-	for (u32 i = 0; i < FB_HOLDERS_MAX && open; i++) {
-		u32 sleeper = open->tids[i];
+	struct lock_holders *list = sleeping(with);
+	for (u32 i = 0; i < FB_HOLDERS_MAX && list; i++) {
+		u32 sleeper = list->tids[i];
 		struct block *further = sleeper && sleeper != tid ? bpf_map_lookup_elem(&blocked, &sleeper) : 0;
-		if (!further || waits_for_handles(further->transaction) <= 0)
+		if (!further || (with == WITH_HANDLE && waits_for_handles(further->transaction) <= 0))
 			continue;
-		if (block->links < FB_CHAIN_MAX && inherit(sleeper, tid, FB_WAIT_JOURNAL))
-			lend(block, sleeper, further, tid, FB_WAIT_JOURNAL);
+		if (block->links < FB_CHAIN_MAX && inherit(sleeper, tid, wait))
+			lend(block, sleeper, further, tid, wait);
 	}
+}
+
+/*
+ * A commit that is waited for waits for those who sleep with a handle open, and whoever waits for the lock of a page may wait for
+ * one of those who sleep while they submit pages: the kernel does not say who has locked it.
+ */
+INLINE void lend_to_sleepers(struct block *block, u32 tid)
+{
+	if (block->journal)
+		lend_to_sleepers_with(block, tid, WITH_HANDLE, FB_WAIT_JOURNAL);
+	if (block->page)
+		lend_to_sleepers_with(block, tid, WITH_PAGE, FB_WAIT_BUFFER);
 }
 
 /*
@@ -518,17 +553,19 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
 	/* Of a task that has nothing to do with any volume it does not matter. */
 	block->transaction = role ? transaction() : 0;
-	u32 critical = criticality(tid), derived = 0;
+	u32 critical = criticality(tid, role), derived = 0;
 	if (!critical && !is_never(role)) {
 		/* Whoever waits for the journal waits for what its thread waits for, and those with a handle that it waits for. */
 		char comm[16] = {};
 		bpf_get_current_comm(comm, sizeof(comm));
 		derived = is_awaited_by_journal(comm);
-		critical = derived ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
+		/* Whoever waits for a page's lock may wait for one who falls asleep while it submits pages. */
+		int awaited = wait == FB_WAIT_THROTTLE && counted(FB_COUNT_PAGE_WAITERS) > 0;
+		critical = derived || awaited ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
 	}
 	if (critical) {
-		block->told = 1;
-		block->journal = needs_journal(wait);
+		block->direct = critical == FB_CRITICAL_DIRECT;
+		add_needs(block, wait);
 		tell_wait(tid, tgid, critical, block);
 		u32 next = owner;
 		for (u32 i = 0; i < FB_CHAIN_MAX; i++) {
@@ -542,11 +579,10 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 			if (!further)
 				break;
 			tell_wait(next, 0, FB_CRITICAL_INHERITED, further);
-			block->journal |= needs_journal(further->wait);
+			add_needs(block, further->wait);
 			next = further->owner;
 		}
-		if (block->journal)
-			lend_to_handles(block, tid);
+		lend_to_sleepers(block, tid);
 		/* It counts already for whom it was derived from; or else two journals could keep each other critical. */
 		if (derived)
 			block->journal = 0;
@@ -600,7 +636,8 @@ int on_folio_wait(u64 *ctx)
 {
 	struct folio *folio = (void *)ctx[0];
 	u32 tid = bpf_get_current_pid_tgid();
-	if (!criticality(tid) && !bpf_map_lookup_elem(&roles, &tid))
+	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
+	if (!role && !criticality(tid, role))
 		return 0;
 	struct page_wait wait = {};
 	wait.mapping = (u64)folio->mapping;
@@ -770,10 +807,10 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 {
 	struct block own = {}, *block = &own;
 	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
-	u32 critical = criticality(tid);
+	u32 critical = criticality(tid, bpf_map_lookup_elem(&roles, &tid));
 	block->since = bpf_ktime_get_ns();
 	block->wait = FB_WAIT_LWLOCK;
-	block->told = critical != FB_CRITICAL_NONE;
+	block->direct = critical == FB_CRITICAL_DIRECT;
 	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
 		u32 holder = holding->tids[i];
 		if (!holder || holder == tid)
@@ -784,6 +821,7 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 		tell_wait(tid, tgid, critical, block);
 		lend(block, holder, bpf_map_lookup_elem(&blocked, &holder), tid, FB_WAIT_LWLOCK);
 	}
+	lend_to_sleepers(block, tid);
 	put(tid, block);
 	return 0;
 }

@@ -26,7 +26,7 @@
 #define FB_WAIT_FUTEX 3		/* a user-space lock; the owner of the pthread mutex */
 #define FB_WAIT_JOURNAL 4	/* a commit of the journal, or room in it */
 #define FB_WAIT_WRITEBACK 5	/* a page that is being written */
-#define FB_WAIT_BUFFER 6	/* a page or buffer, of which is not known who holds it */
+#define FB_WAIT_BUFFER 6	/* the lock of a page, of which is not known who holds it */
 #define FB_WAIT_THROTTLE 7	/* a slot of the block layer's write-back throttle */
 #define FB_WAIT_IO 8		/* its own I/O */
 #define FB_WAIT_LWLOCK 9		/* a lightweight lock of PostgreSQL; the other side is who holds locks of its name */
@@ -38,7 +38,7 @@
 #define FB_SIGNAL_EXEC 2
 #define FB_SIGNAL_EXIT 3
 #define FB_SIGNAL_WAIT 4	/* a critical task, or one that inherited, begins to wait for other */
-#define FB_SIGNAL_WAITED 5	/* its wait is over after `value` ns */
+#define FB_SIGNAL_WAITED 5	/* that of a critical task is over after `value` ns */
 #define FB_SIGNAL_SEEN 6	/* a task wrote to a volume for the first time */
 
 /* How a task is critical. */
@@ -117,7 +117,9 @@ struct fb_role {
 /* Counters: what was dropped because a ring was full. */
 #define FB_COUNT_TAGS_DROPPED 0
 #define FB_COUNT_SIGNALS_DROPPED 1
+/* And whom the programs have to do with at the moment: critical tasks that wait for a journal, or for a page's lock. */
 #define FB_COUNT_JOURNAL_WAITERS 2
-#define FB_COUNTS 3
+#define FB_COUNT_PAGE_WAITERS 3
+#define FB_COUNTS 4
 
 #endif

@@ -82,15 +82,30 @@ impl Known {
         self.comm.starts_with(b"jbd2/")
     }
 
-    /// Of two that became one request: whatever is more urgent.
-    fn with(self, other: Self) -> Self {
-        let rank = |k: &Self| match k.criticality {
+    /// Whether somebody critical was known to wait for the write itself when it came. An asynchronous one of a critical task keeps
+    /// nobody waiting, unless somebody comes to wait for it (ATC'15, section 5).
+    pub fn is_awaited(&self) -> bool {
+        match self.criticality {
+            Criticality::None | Criticality::Capped => false,
+            Criticality::Awaited => true,
+            Criticality::Inherited | Criticality::Direct => self.sync,
+        }
+    }
+
+    /// The most urgent is the greatest.
+    fn urgency(&self) -> (bool, u8) {
+        let how = match self.criticality {
             Criticality::None | Criticality::Capped => 0,
             Criticality::Awaited => 1,
             Criticality::Inherited => 2,
             Criticality::Direct => 3,
         };
-        let (first, second) = if rank(&other) > rank(&self) { (other, self) } else { (self, other) };
+        (self.is_awaited(), how)
+    }
+
+    /// Of two that became one request: whatever is more urgent.
+    fn with(self, other: Self) -> Self {
+        let (first, second) = if other.urgency() > self.urgency() { (other, self) } else { (self, other) };
         Self { sync: first.sync || second.sync, meta: first.meta || second.meta, ..first }
     }
 }
@@ -106,6 +121,8 @@ pub(crate) enum Wanted {
     Kernel,
     /// Whatever the journals' threads have written.
     Journal,
+    /// Of whatever is outstanding the oldest, so many.
+    Oldest(usize),
     /// Everything.
     All,
 }
@@ -119,7 +136,7 @@ impl Wanted {
             Self::Task(tid) => known.tid == tid,
             Self::Kernel => known.kernel,
             Self::Journal => known.is_journal(),
-            Self::All => true,
+            Self::Oldest(_) | Self::All => true,
         }
     }
 }
@@ -143,6 +160,7 @@ pub(crate) struct Intake {
     queued: BTreeMap<u64, Queued>,
     /// First bytes in the order in which they came, so that the oldest are found.
     order: VecDeque<(u64, u64)>,
+    /// In the order in which they came.
     outstanding: Vec<Outstanding>,
     next: u64,
 }
@@ -197,7 +215,7 @@ impl Intake {
     pub fn arrive(&mut self, offset: u64, len: u64) -> Option<Known> {
         let parts = self.cut(offset, offset.saturating_add(len));
         let known = parts.iter().copied().reduce(Known::with)?;
-        if known.criticality == Criticality::None && self.outstanding.len() < OUTSTANDING_MAX {
+        if !known.is_awaited() && self.outstanding.len() < OUTSTANDING_MAX {
             self.outstanding.push(Outstanding { offset, len, parts });
         }
         Some(known)
@@ -206,14 +224,17 @@ impl Intake {
     /// A request that nobody waited for is done.
     pub fn done(&mut self, offset: u64, len: u64) {
         if let Some(at) = self.outstanding.iter().position(|o| o.offset == offset && o.len == len) {
-            self.outstanding.swap_remove(at);
+            self.outstanding.remove(at);
         }
     }
 
     /// Somebody critical waits: writes that have not arrived are awaited from now on, and those outstanding are to be promoted.
     pub fn promote(&mut self, wanted: Wanted, via: Wait) -> Vec<(u64, u64)> {
+        if let Wanted::Oldest(most) = wanted {
+            return self.outstanding.iter().take(most).map(|o| (o.offset, o.len)).collect();
+        }
         for q in self.queued.values_mut() {
-            if q.known.criticality == Criticality::None && wanted.wants(&q.known) {
+            if !q.known.is_awaited() && wanted.wants(&q.known) {
                 (q.known.criticality, q.known.via) = (Criticality::Awaited, Some(via));
             }
         }
@@ -284,6 +305,24 @@ mod tests {
         assert_eq!((known.criticality, known.via), (Criticality::Awaited, Some(Wait::Writeback)));
         intake.done(0, 32 * 512);
         assert!(intake.promote(Wanted::All, Wait::Buffer).is_empty(), "what is done is not promoted");
+    }
+
+    /// Such a write is bypassed, whoever has issued it.
+    #[test]
+    fn an_asynchronous_write_of_a_critical_task_can_be_promoted_as_any_other() {
+        let mut intake = Intake::default();
+        for (i, (critical, flags)) in [(1, 0), (2, 0), (1, FLAG_SYNC), (2, FLAG_SYNC)].into_iter().enumerate()
+        {
+            intake.queue(&RawTag { flags, ..tag(8 * i as u64, 8, 1, critical) });
+            let known = intake.arrive(4096 * i as u64, 4096).unwrap();
+            assert_eq!(known.is_awaited(), flags != 0);
+        }
+        assert_eq!(intake.promote(Wanted::All, Wait::Throttle), [(0, 4096), (4096, 4096)]);
+        intake.queue(&tag(100, 8, 1, 2));
+        assert!(intake.promote(Wanted::Task(2), Wait::Mutex).is_empty());
+        intake.promote(Wanted::Task(1), Wait::Mutex);
+        let known = intake.arrive(100 * 512, 4096).unwrap();
+        assert_eq!((known.criticality, known.is_awaited()), (Criticality::Awaited, true));
     }
 
     #[test]

@@ -88,12 +88,13 @@ const FUNCTIONS: &[(&str, Wait)] = &[
     ("jbd2_journal_wait_updates", Wait::Journal),
     // A buffer that the running commit is writing (ATC'15: sleep_on_shadow_bh).
     ("do_get_write_access", Wait::Journal),
+    // A buffer of metadata that is being written, by the journal's thread or by one that writes for others.
+    ("out_of_line_wait_on_bit_lock", Wait::Journal),
     ("folio_wait_writeback", Wait::Writeback),
     ("__filemap_fdatawait_range", Wait::Writeback),
     ("folio_wait_bit_common", Wait::Buffer),
     ("__filemap_get_folio", Wait::Buffer),
     ("__folio_lock", Wait::Buffer),
-    ("out_of_line_wait_on_bit_lock", Wait::Buffer),
     ("wbt_wait", Wait::Throttle),
     ("blk_mq_get_tag", Wait::Throttle),
     ("rq_qos_wait", Wait::Throttle),
@@ -334,7 +335,7 @@ mod tests {
                 &["out_of_line_wait_on_bit", "__wait_on_buffer", "jbd2_journal_commit_transaction"][..],
                 Wait::Io,
             ),
-            (&["out_of_line_wait_on_bit_lock", "__lock_buffer", "ext4_mark_inode_dirty"], Wait::Buffer),
+            (&["out_of_line_wait_on_bit_lock", "__lock_buffer", "ext4_mark_inode_dirty"], Wait::Journal),
             (&["out_of_line_wait_on_bit", "do_get_write_access", "ext4_reserve_inode_write"], Wait::Journal),
             (&["__filemap_get_folio", "ext4_da_write_begin", write], Wait::Buffer),
             (&["blk_mq_get_tag", "ext4_bio_write_folio", "file_write_and_wait_range"], Wait::Throttle),

@@ -27,6 +27,10 @@ const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_mil
 /// Most tasks that are to be looked at again; further ones are found by the next scan.
 const LOOK_AGAIN_MAX: usize = 4096;
 
+/// Writes that give back their slots of the disk's queue for one who sleeps for a slot: as many as end before the kernel wakes anybody
+/// (`SBQ_WAKE_BATCH`). Each is paid for with room in the log.
+const SLOTS_AT_ONCE: usize = 8;
+
 /// A block device, `major << 20 | minor` of the whole disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Device(u32);
@@ -336,7 +340,10 @@ impl Follower {
                 Wanted::Page { mapping: signal.mapping, index: signal.index }
             }
             // Few by construction: what is critical is not outstanding.
-            Wait::Writeback | Wait::Buffer | Wait::Throttle | Wait::Condition => Wanted::All,
+            Wait::Writeback | Wait::Condition => Wanted::All,
+            Wait::Throttle => Wanted::Oldest(SLOTS_AT_ONCE),
+            // Whoever sleeps for a slot while it submits pages, and may hold the lock, is told of by itself.
+            Wait::Buffer => return,
             Wait::Journal => Wanted::Kernel,
             Wait::Mutex | Wait::Rwsem | Wait::Futex | Wait::Lwlock if signal.other != 0 => {
                 Wanted::Task(signal.other)

@@ -16,7 +16,7 @@ pub enum Wait {
     Journal,
     /// A page that is being written.
     Writeback,
-    /// A page or buffer of which is not known who holds it.
+    /// The lock of a page, of which is not known who holds it.
     Buffer,
     /// A slot of the block layer's write-back throttle.
     Throttle,
