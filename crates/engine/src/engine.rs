@@ -188,6 +188,7 @@ impl Engine {
     /// comes before what needs it.
     fn run(&mut self) {
         loop {
+            let awaited = self.room_is_awaited();
             self.log_acknowledge();
             self.destage_retry_unreadable();
             self.order_step();
@@ -204,13 +205,15 @@ impl Engine {
             // last group of a policy that is left.
             let left = self.order.is_leaving() && self.journal.is_empty();
             let moved = self.commands_step() || failure_moved || left || self.order_progress() != progress;
-            if !moved || self.life == Life::Stopped {
+            // Whatever the later steps queued goes out in the same round.
+            self.log_form_batches();
+            self.log_flush_if_wanted();
+            // For who has come to wait for room a group may end early.
+            let hurries = self.room_is_awaited() && !awaited;
+            if !(moved || hurries) || self.life == Life::Stopped {
                 break;
             }
         }
-        // Whatever the later steps queued goes out in the same round.
-        self.log_form_batches();
-        self.log_flush_if_wanted();
     }
 
     /// When [`Engine::poll`] wants to be called even if no event arrives; `None` if never.
