@@ -82,9 +82,10 @@ under() {
     timeout "$PATIENCE" "${@:2}" || fail "$WHAT: the program failed under $1"
 }
 
-# way KIND BELOW POLICY TASKS REASON WAIT: nothing of TASKS for REASON under BELOW, something under POLICY, by this wait.
+# way KIND BELOW POLICY TASKS REASON THROUGH [WAIT]: nothing of TASKS for REASON under BELOW, something under POLICY, inherited THROUGH;
+# what the critical task itself waits for is WAIT.
 way() {
-    local kind=$1 below=$2 policy=$3 tasks=$4 reason=$5 wait=$6 none some before more
+    local kind=$1 below=$2 policy=$3 tasks=$4 reason=$5 through=$6 wait=${7:-$6} none some before waited_before more
     WHAT=$kind
     local program=(./waits "$kind" "$MOUNT" "$SECONDS_EACH")
     case $kind in
@@ -94,7 +95,8 @@ way() {
     under "$below" "${program[@]}"
     none=$(explained before.json "$tasks" "$reason")
     ((none == 0)) || fail "$kind: under $below $none writes of $tasks are $reason"
-    before=$(through "$wait")
+    before=$(through "$through")
+    waited_before=$(waited "$wait")
     under "$policy" "${program[@]}"
     some=$(explained before.json "$tasks" "$reason")
     # Whether somebody waits at the right moment is up to the kernel's scheduler.
@@ -103,14 +105,14 @@ way() {
         some=$(explained before.json "$tasks" "$reason")
     done
     ((some > 0)) || fail "$kind: under $policy no write of $tasks is $reason"
-    [[ $reason == reissued ]] || (($(through "$wait") > before)) || fail "$kind: nothing was inherited through $wait"
-    (($(waited "$wait") > 0)) || fail "$kind: no wait for $wait was seen"
+    [[ $reason == reissued ]] || (($(through "$through") > before)) || fail "$kind: nothing was inherited through $through"
+    (($(waited "$wait") > waited_before)) || fail "$kind: no wait for $wait was seen"
     pass "$kind: $reason writes of $tasks: none under $below, $some under $policy"
 }
 
 way hint all cp rated direct journal
 way journal cp cp+pi jbd2 inherited journal
-way conversion cp cp+pi jbd2 inherited journal
+way conversion cp cp+pi jbd2 inherited journal writeback
 # A commit waits for whoever has a handle of it open, and that one for the queue of the disk.
 way handle cp cp+pi "background task" inherited journal
 # Who waits for the lock of a page waits for whoever submits it, and that one for the queue of the disk.
@@ -122,8 +124,8 @@ way mutex cp cp+pi "background task" inherited mutex
 inherited=$(explained before.json "background task" inherited)
 not=$(explained before.json "background task" not-critical)
 ((not * 8 > inherited)) || fail "mutex: $inherited writes inherited, $not not: inheritance does not end"
-way rwsem cp cp+pi jbd2 inherited journal
-way chain cp cp+pi jbd2 inherited journal
+way rwsem cp cp+pi jbd2 inherited journal rwsem
+way chain cp cp+pi jbd2 inherited journal futex
 way lwlock cp cp+pi "background task" inherited lwlock
 (($(explained before.json apart inherited) == 0)) || fail "a process that holds no lock inherited"
 way condition cp+pi cp+pi+ioi srv-worker reissued condition

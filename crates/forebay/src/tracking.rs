@@ -193,12 +193,8 @@ impl BlockService for TrackedVolume {
             return self.inner.submit(op, origin, done);
         };
         let criticality = match known.criticality {
-            Criticality::Direct | Criticality::Inherited | Criticality::Awaited
-                if !tracker.allows(known.tid, len) =>
-            {
-                Criticality::Capped
-            }
-            known => known,
+            _ if known.is_awaited() && !tracker.allows(known.tid, len) => Criticality::Capped,
+            criticality => criticality,
         };
         let origin = Origin {
             sync: origin.sync || known.sync,

@@ -68,6 +68,7 @@ struct block {
 	u32 links;
 	u32 journal;	/* one of the links may need a commit of the journal */
 	u32 page;	/* one of the links waits for a page's lock */
+	u32 submits;	/* it sleeps for a slot of the disk's queue, and may inherit */
 	u32 chain[FB_CHAIN_MAX];
 };
 
@@ -462,7 +463,7 @@ INLINE void put(u32 tid, const struct block *block)
 	}
 	if (block->transaction)
 		enlist(sleeping(WITH_HANDLE), tid);
-	if (block->wait == FB_WAIT_THROTTLE)
+	if (block->submits)
 		enlist(sleeping(WITH_PAGE), tid);
 }
 
@@ -479,7 +480,7 @@ NOINLINE int end(u32 tid, u32 tgid)
 	take_back(block);
 	if (block->transaction)
 		strike(sleeping(WITH_HANDLE), tid);
-	if (block->wait == FB_WAIT_THROTTLE)
+	if (block->submits)
 		strike(sleeping(WITH_PAGE), tid);
 	if (block->direct) {
 		struct fb_signal signal = {
@@ -563,6 +564,7 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 		int awaited = wait == FB_WAIT_THROTTLE && counted(FB_COUNT_PAGE_WAITERS) > 0;
 		critical = derived || awaited ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
 	}
+	block->submits = wait == FB_WAIT_THROTTLE && critical != FB_CRITICAL_DIRECT && !is_never(role);
 	if (critical) {
 		block->direct = critical == FB_CRITICAL_DIRECT;
 		add_needs(block, wait);
@@ -582,8 +584,15 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 			add_needs(block, further->wait);
 			next = further->owner;
 		}
+		/* What is only supposed is no ground for supposing more; or else tasks, or two journals, could keep each other critical. */
+		struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
+		int supposed = critical == FB_CRITICAL_INHERITED && holder && holder->wait == FB_WAIT_BUFFER;
+		if (derived || supposed)
+			block->page = 0;
+		if (supposed)
+			block->journal = 0;
 		lend_to_sleepers(block, tid);
-		/* It counts already for whom it was derived from; or else two journals could keep each other critical. */
+		/* It counts already for whom it was derived from. */
 		if (derived)
 			block->journal = 0;
 	}

@@ -12,7 +12,7 @@
 #define FB_CHAIN_MAX 8		/* links of a chain of blocked tasks that are followed */
 #define FB_FRAMES_MAX 24	/* frames of a stack that are looked at */
 #define FB_LOCKS_MAX 1024	/* names of lightweight locks, and locks held by a task of each name */
-#define FB_HOLDERS_MAX 8	/* tasks that are remembered as holders of locks of one name */
+#define FB_HOLDERS_MAX 8	/* tasks that are remembered as holders of locks of one name, or that sleep with something in their hands */
 #define FB_SOCKETS_MAX 16384	/* accepted TCP connections that are remembered */
 #define FB_REQUEST_NS_MAX 10000000000ull /* who has not answered for so long does not work for a request */
 #define FB_RANGES_MAX 32	/* functions of the kernel that are known */
@@ -27,7 +27,7 @@
 #define FB_WAIT_JOURNAL 4	/* a commit of the journal, or room in it */
 #define FB_WAIT_WRITEBACK 5	/* a page that is being written */
 #define FB_WAIT_BUFFER 6	/* the lock of a page, of which is not known who holds it */
-#define FB_WAIT_THROTTLE 7	/* a slot of the block layer's write-back throttle */
+#define FB_WAIT_THROTTLE 7	/* a slot of the disk's queue, or of the block layer's write-back throttle */
 #define FB_WAIT_IO 8		/* its own I/O */
 #define FB_WAIT_LWLOCK 9		/* a lightweight lock of PostgreSQL; the other side is who holds locks of its name */
 #define FB_WAIT_CONDITION 10	/* something in user space that has no owner, in the midst of a request */
@@ -117,7 +117,7 @@ struct fb_role {
 /* Counters: what was dropped because a ring was full. */
 #define FB_COUNT_TAGS_DROPPED 0
 #define FB_COUNT_SIGNALS_DROPPED 1
-/* And whom the programs have to do with at the moment: critical tasks that wait for a journal, or for a page's lock. */
+/* And whom the programs have to do with at the moment: critical tasks that wait, themselves or at the end of a chain, for a journal or for a page's lock. */
 #define FB_COUNT_JOURNAL_WAITERS 2
 #define FB_COUNT_PAGE_WAITERS 3
 #define FB_COUNTS 4

@@ -230,16 +230,18 @@ impl Intake {
 
     /// Somebody critical waits: writes that have not arrived are awaited from now on, and those outstanding are to be promoted.
     pub fn promote(&mut self, wanted: Wanted, via: Wait) -> Vec<(u64, u64)> {
-        if let Wanted::Oldest(most) = wanted {
-            return self.outstanding.iter().take(most).map(|o| (o.offset, o.len)).collect();
-        }
-        for q in self.queued.values_mut() {
+        // What has not arrived keeps nobody from a slot for long.
+        let (coming, most) = match wanted {
+            Wanted::Oldest(most) => (false, most),
+            _ => (true, usize::MAX),
+        };
+        for q in self.queued.values_mut().filter(|_| coming) {
             if !q.known.is_awaited() && wanted.wants(&q.known) {
                 (q.known.criticality, q.known.via) = (Criticality::Awaited, Some(via));
             }
         }
         let wants = |o: &&Outstanding| o.parts.iter().any(|p| wanted.wants(p));
-        self.outstanding.iter().filter(wants).map(|o| (o.offset, o.len)).collect()
+        self.outstanding.iter().filter(wants).take(most).map(|o| (o.offset, o.len)).collect()
     }
 }
 
@@ -317,12 +319,27 @@ mod tests {
             let known = intake.arrive(4096 * i as u64, 4096).unwrap();
             assert_eq!(known.is_awaited(), flags != 0);
         }
-        assert_eq!(intake.promote(Wanted::All, Wait::Throttle), [(0, 4096), (4096, 4096)]);
+        assert_eq!(intake.promote(Wanted::All, Wait::Condition), [(0, 4096), (4096, 4096)]);
         intake.queue(&tag(100, 8, 1, 2));
         assert!(intake.promote(Wanted::Task(2), Wait::Mutex).is_empty());
         intake.promote(Wanted::Task(1), Wait::Mutex);
         let known = intake.arrive(100 * 512, 4096).unwrap();
         assert_eq!((known.criticality, known.is_awaited()), (Criticality::Awaited, true));
+    }
+
+    #[test]
+    fn the_oldest_are_those_that_came_first_of_what_is_not_done() {
+        let mut intake = Intake::default();
+        for i in 0..6 {
+            intake.queue(&tag(8 * i, 8, 1, 0));
+            intake.arrive(4096 * i, 4096);
+        }
+        intake.queue(&tag(800, 8, 1, 0));
+        intake.done(0, 4096);
+        intake.done(2 * 4096, 4096);
+        let oldest = intake.promote(Wanted::Oldest(3), Wait::Throttle);
+        assert_eq!(oldest, [1, 3, 4].map(|i| (4096 * i, 4096)));
+        assert_eq!(intake.arrive(800 * 512, 4096).unwrap().criticality, Criticality::None);
     }
 
     #[test]

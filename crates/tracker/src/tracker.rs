@@ -27,8 +27,8 @@ const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_mil
 /// Most tasks that are to be looked at again; further ones are found by the next scan.
 const LOOK_AGAIN_MAX: usize = 4096;
 
-/// Writes that give back their slots of the disk's queue for one who sleeps for a slot: as many as end before the kernel wakes anybody
-/// (`SBQ_WAKE_BATCH`). Each is paid for with room in the log.
+/// Writes of each volume that give back their slots of the disk's queue for one who sleeps for a slot: the most that the kernel wants
+/// back before it wakes anybody (`SBQ_WAKE_BATCH`). Each is paid for with room in the log.
 const SLOTS_AT_ONCE: usize = 8;
 
 /// A block device, `major << 20 | minor` of the whole disk.
@@ -339,7 +339,7 @@ impl Follower {
             Wait::Writeback if signal.mapping != 0 => {
                 Wanted::Page { mapping: signal.mapping, index: signal.index }
             }
-            // Few by construction: what is critical is not outstanding.
+            // Few by construction: what is awaited already is not outstanding.
             Wait::Writeback | Wait::Condition => Wanted::All,
             Wait::Throttle => Wanted::Oldest(SLOTS_AT_ONCE),
             // Whoever sleeps for a slot while it submits pages, and may hold the lock, is told of by itself.

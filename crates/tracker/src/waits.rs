@@ -18,7 +18,7 @@ pub enum Wait {
     Writeback,
     /// The lock of a page, of which is not known who holds it.
     Buffer,
-    /// A slot of the block layer's write-back throttle.
+    /// A slot of the disk's queue, or of the block layer's write-back throttle.
     Throttle,
     /// Its own read, write or flush.
     Io,
