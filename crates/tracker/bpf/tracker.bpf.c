@@ -524,10 +524,14 @@ INLINE void lend_to_sleepers_with(struct block *block, u32 tid, u32 with, u32 wa
 
 /*
  * A commit that is waited for waits for those who sleep with a handle open, and whoever waits for the lock of a page may wait for
- * one of those who sleep while they submit pages: the kernel does not say who has locked it.
+ * one of those who sleep while they submit pages: the kernel does not say who has locked it. What is only supposed so is no ground
+ * for supposing more; or else tasks could keep each other critical.
  */
-INLINE void lend_to_sleepers(struct block *block, u32 tid)
+INLINE void lend_to_sleepers(struct block *block, u32 tid, u32 critical)
 {
+	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
+	if (critical == FB_CRITICAL_INHERITED && holder && holder->wait == FB_WAIT_BUFFER)
+		block->journal = block->page = 0;
 	if (block->journal)
 		lend_to_sleepers_with(block, tid, WITH_HANDLE, FB_WAIT_JOURNAL);
 	if (block->page)
@@ -584,15 +588,10 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 			add_needs(block, further->wait);
 			next = further->owner;
 		}
-		/* What is only supposed is no ground for supposing more; or else tasks, or two journals, could keep each other critical. */
-		struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
-		int supposed = critical == FB_CRITICAL_INHERITED && holder && holder->wait == FB_WAIT_BUFFER;
-		if (derived || supposed)
+		if (derived)
 			block->page = 0;
-		if (supposed)
-			block->journal = 0;
-		lend_to_sleepers(block, tid);
-		/* It counts already for whom it was derived from. */
+		lend_to_sleepers(block, tid, critical);
+		/* It counts already for whom it was derived from; or else two journals could keep each other critical. */
 		if (derived)
 			block->journal = 0;
 	}
@@ -830,7 +829,7 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 		tell_wait(tid, tgid, critical, block);
 		lend(block, holder, bpf_map_lookup_elem(&blocked, &holder), tid, FB_WAIT_LWLOCK);
 	}
-	lend_to_sleepers(block, tid);
+	lend_to_sleepers(block, tid, critical);
 	put(tid, block);
 	return 0;
 }
