@@ -192,10 +192,8 @@ impl BlockService for TrackedVolume {
         let Some((tracker, device, offset, len, known)) = found else {
             return self.inner.submit(op, origin, done);
         };
-        let criticality = match known.criticality {
-            _ if known.is_awaited() && !tracker.allows(known.tid, len) => Criticality::Capped,
-            criticality => criticality,
-        };
+        let capped = known.is_awaited() && !tracker.allows(known.tid, len);
+        let criticality = if capped { Criticality::Capped } else { known.criticality };
         let origin = Origin {
             sync: origin.sync || known.sync,
             meta: origin.meta || known.meta,

@@ -235,9 +235,11 @@ impl Intake {
             Wanted::Oldest(most) => (false, most),
             _ => (true, usize::MAX),
         };
-        for q in self.queued.values_mut().filter(|_| coming) {
-            if !q.known.is_awaited() && wanted.wants(&q.known) {
-                (q.known.criticality, q.known.via) = (Criticality::Awaited, Some(via));
+        if coming {
+            for q in self.queued.values_mut() {
+                if !q.known.is_awaited() && wanted.wants(&q.known) {
+                    (q.known.criticality, q.known.via) = (Criticality::Awaited, Some(via));
+                }
             }
         }
         let wants = |o: &&Outstanding| o.parts.iter().any(|p| wanted.wants(p));
