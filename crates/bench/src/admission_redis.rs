@@ -29,8 +29,8 @@ const fn load(name: &'static str, updates_percent: u64, cache: &'static str, cac
 
 /// YCSB's A and B. As in the paper, the NV-DRAM has a quarter of the data and the SSD eight times as much.
 const LOADS: [Load; 4] = [
-    load("ycsb_a", 50, NVDRAM, 128 << 20),
-    load("ycsb_b", 5, NVDRAM, 128 << 20),
+    load("ycsb_a", 50, NVDRAM, 512 << 20),
+    load("ycsb_b", 5, NVDRAM, 512 << 20),
     load("ycsb_a_ssd", 50, FLASH, 4 << 30),
     load("ycsb_b_ssd", 5, FLASH, 4 << 30),
 ];
@@ -40,6 +40,8 @@ struct Plan {
     loads: Vec<Load>,
     /// Instead of the loads' own.
     cache: Option<Emulated>,
+    servers: u64,
+    /// Of each server.
     records: u64,
     clients: u64,
     volume_bytes: u64,
@@ -57,14 +59,15 @@ impl Plan {
         };
         // Which bytes are Redis's log is not known beforehand: its files come and go.
         let asked = Admission::ALL.iter().copied().filter(|a| *a != Admission::Range).collect();
-        let (loads, records, clients, own) = match options.quick {
+        let (loads, servers, records, clients, own) = match options.quick {
             true => (
                 vec![Load { cache_bytes: 16 << 20, ..LOADS[0] }],
-                5000,
+                2,
+                2500,
                 4,
                 own(vec![Admission::All, Admission::CpPiIoi], 1, 1, 2),
             ),
-            false => (LOADS.to_vec(), 500_000, 40, own(asked, 3, 10, 40)),
+            false => (LOADS.to_vec(), 4, 500_000, 40, own(asked, 3, 10, 40)),
         };
         let cache = options.contest.cache_model.as_deref().map(Emulated::new);
         // With one cache for all, a load need not be run again with another.
@@ -72,9 +75,10 @@ impl Plan {
         Self {
             loads,
             cache,
+            servers,
             records,
             clients,
-            volume_bytes: if options.quick { 384 << 20 } else { 6 << 30 },
+            volume_bytes: if options.quick { 384 << 20 } else { 24 << 30 },
             contest: Contest::new(options, own),
         }
     }
@@ -138,7 +142,7 @@ fn measure(
     let cache = plan.cache.clone().unwrap_or_else(|| Emulated::new(load.cache));
     let site = plan.contest.site(contender, cache, cache_bytes, "redis");
     let redis =
-        Redis::serve(&options.forebay, &options.scratch, plan.volume_bytes, &site, &plan.contest.settings)?;
+        Redis::serve(&options.forebay, &options.scratch, (plan.servers, plan.volume_bytes), &site, &plan.contest.settings)?;
     let requests =
         Requests { records: plan.records, clients: plan.clients, updates_percent: load.updates_percent };
     redis.load(&requests)?;

@@ -1,4 +1,5 @@
-//! Redis on ext4 on an attached volume, with its log synced at each command and snapshots beside it, and clients that ask it as YCSB does.
+//! Servers of Redis on ext4 on an attached volume, with their logs synced at each command and snapshots beside it, and clients that ask them as
+//! YCSB does.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,21 +24,28 @@ const LOAD_AT_ONCE: u64 = 256;
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// What is asked of it.
+/// What is asked of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Requests {
+    /// Records of each server.
     pub(crate) records: u64,
+    /// Clients of all servers.
     pub(crate) clients: u64,
     /// Share of the requests that change a record, in percent: half of them in YCSB's A, 5% in B.
     pub(crate) updates_percent: u64,
 }
 
-/// A server on a volume of its own. Dropping it ends both.
+/// Servers on a volume of their own. Dropping it ends all of it.
 pub(crate) struct Redis {
-    server: Child,
-    socket: PathBuf,
+    servers: Vec<Server>,
     _mounted: Mounted,
     pub(crate) daemon: Daemon,
+}
+
+/// One server. Dropping it ends it.
+struct Server {
+    child: Child,
+    socket: PathBuf,
 }
 
 /// What its clients have seen.
@@ -56,11 +64,11 @@ pub(crate) fn missing() -> Option<String> {
 }
 
 impl Redis {
-    /// Starts it, with further `settings`, on a fresh volume of `bytes` in `dir`.
+    /// Starts so many, with further `settings`, on a fresh volume of `bytes` in `dir`.
     pub(crate) fn serve(
         forebay: &Path,
         dir: &Path,
-        bytes: u64,
+        (servers, bytes): (u64, u64),
         site: &Site,
         settings: &[(String, String)],
     ) -> Result<Self, BenchError> {
@@ -72,54 +80,31 @@ impl Redis {
         call("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", path(&device)?])?;
         let mount = dir.join("mnt");
         let mounted = Mounted::new(path(&device)?, &mount, false)?;
-        let socket = dir.join("redis.sock");
-        let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--unixsocket", path(&socket)?, "--dir", path(&mount)?]);
-        command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", "5 1"]);
-        command.args(["--auto-aof-rewrite-percentage", "100", "--auto-aof-rewrite-min-size", "32mb"]);
-        command.args(settings.iter().flat_map(|(name, value)| [format!("--{name}"), value.clone()]));
-        let server = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(|e| BenchError::system("start redis-server", e))?;
-        let redis = Self { server, socket, _mounted: mounted, daemon };
-        let until = Instant::now() + PATIENCE;
-        while redis.connect().is_err() {
-            if Instant::now() >= until {
-                return Err(BenchError::Forebay("Redis does not start".to_owned()));
-            }
-            thread::sleep(POLL);
+        let mut redis = Self { servers: Vec::new(), _mounted: mounted, daemon };
+        for number in 0..servers {
+            redis.servers.push(Server::start(dir, &mount, number, settings)?);
         }
         Ok(redis)
     }
 
-    fn connect(&self) -> std::io::Result<Connection> {
-        let stream = UnixStream::connect(&self.socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Connection { reader: BufReader::new(stream.try_clone()?), stream, answer: Vec::new() })
-    }
-
-    /// Sets every record once.
+    /// Sets every record once, and has snapshots made from then on.
     pub(crate) fn load(&self, requests: &Requests) -> Result<(), BenchError> {
-        let failed = |e| BenchError::system("load Redis", e);
-        let mut connection = self.connect().map_err(failed)?;
-        let mut first = 0;
-        while first < requests.records {
-            let last = (first + LOAD_AT_ONCE).min(requests.records);
-            let commands: Vec<u8> = (first..last).flat_map(|record| command(record, true)).collect();
-            connection.stream.write_all(&commands).map_err(failed)?;
-            (first..last).try_for_each(|_| connection.answer()).map_err(failed)?;
-            first = last;
-        }
-        Ok(())
+        let loaded: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> =
+                self.servers.iter().map(|server| scope.spawn(move || server.load(requests.records))).collect();
+            threads
+                .into_iter()
+                .map(|t| t.join().unwrap_or_else(|_| Err(Error::other("a client died"))))
+                .collect()
+        });
+        loaded.into_iter().collect::<std::io::Result<()>>().map_err(|e| BenchError::system("load Redis", e))
     }
 
     /// Has the clients ask for a while.
     pub(crate) fn ask(&self, requests: &Requests, time: Duration) -> Result<Answers, BenchError> {
         let (zipf, began) = (Zipf::new(requests.records), Instant::now());
-        let client = |number: u64| -> std::io::Result<(Vec<u64>, BTreeSet<u64>)> {
-            let (mut dice, mut connection) = (Dice::new(number), self.connect()?);
+        let client = |number: u64, server: &Server| -> std::io::Result<(Vec<u64>, BTreeSet<u64>)> {
+            let (mut dice, mut connection) = (Dice::new(number), server.connect()?);
             let (mut latencies, mut seconds) = (Vec::new(), BTreeSet::new());
             while began.elapsed() < time {
                 let (record, update) = (zipf.draw(&mut dice), dice.percent(requests.updates_percent));
@@ -133,7 +118,9 @@ impl Redis {
         };
         let seen: Vec<_> = thread::scope(|scope| {
             let client = &client;
-            let threads: Vec<_> = (0..requests.clients).map(|n| scope.spawn(move || client(n))).collect();
+            let servers = self.servers.iter().cycle();
+            let threads: Vec<_> =
+                (0..requests.clients).zip(servers).map(|(n, s)| scope.spawn(move || client(n, s))).collect();
             threads
                 .into_iter()
                 .map(|t| t.join().unwrap_or_else(|_| Err(Error::other("a client died"))))
@@ -152,19 +139,66 @@ impl Redis {
     }
 }
 
-impl Drop for Redis {
+impl Server {
+    /// Starts it with its files in a directory of its own below `mount`.
+    fn start(dir: &Path, mount: &Path, number: u64, settings: &[(String, String)]) -> Result<Self, BenchError> {
+        let (socket, files) = (dir.join(format!("redis-{number}.sock")), mount.join(number.to_string()));
+        fs::create_dir(&files).map_err(|e| BenchError::system(format!("make {}", files.display()), e))?;
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--unixsocket", path(&socket)?, "--dir", path(&files)?]);
+        command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
+        command.args(["--auto-aof-rewrite-percentage", "100", "--auto-aof-rewrite-min-size", "32mb"]);
+        command.args(settings.iter().flat_map(|(name, value)| [format!("--{name}"), value.clone()]));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|e| BenchError::system("start redis-server", e))?;
+        let server = Self { child, socket };
+        let until = Instant::now() + PATIENCE;
+        while server.connect().is_err() {
+            if Instant::now() >= until {
+                return Err(BenchError::Forebay("Redis does not start".to_owned()));
+            }
+            thread::sleep(POLL);
+        }
+        Ok(server)
+    }
+
+    fn connect(&self) -> std::io::Result<Connection> {
+        let stream = UnixStream::connect(&self.socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Connection { reader: BufReader::new(stream.try_clone()?), stream, answer: Vec::new() })
+    }
+
+    fn load(&self, records: u64) -> std::io::Result<()> {
+        let mut connection = self.connect()?;
+        let mut first = 0;
+        while first < records {
+            let last = (first + LOAD_AT_ONCE).min(records);
+            let commands: Vec<u8> = (first..last).flat_map(|record| command(record, true)).collect();
+            connection.stream.write_all(&commands)?;
+            (first..last).try_for_each(|_| connection.answer())?;
+            first = last;
+        }
+        connection.stream.write_all(b"*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$4\r\nsave\r\n$3\r\n5 1\r\n")?;
+        connection.answer()
+    }
+}
+
+impl Drop for Server {
     fn drop(&mut self) {
         // Told so, it ends its children, too: one that writes a snapshot would keep the file system busy.
         if let Ok(mut connection) = self.connect() {
             let _ = connection.stream.write_all(b"*2\r\n$8\r\nSHUTDOWN\r\n$6\r\nNOSAVE\r\n");
         }
         let until = Instant::now() + PATIENCE;
-        while matches!(self.server.try_wait(), Ok(None)) && Instant::now() < until {
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
             thread::sleep(POLL);
         }
         // The child has not been waited for if it is still there, so that its pid is its own.
-        let _ = self.server.kill();
-        let _ = self.server.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
