@@ -27,12 +27,13 @@ const fn load(name: &'static str, updates_percent: u64, cache: &'static str, cac
     Load { name, updates_percent, cache, cache_bytes }
 }
 
-/// YCSB's A and B. As in the paper, the NV-DRAM has a quarter of the data and the SSD eight times as much.
+/// YCSB's A and B. The paper's four servers had 512 MB of NV-DRAM, or 16 GB of SSD for ten million requests. A run here has less than an
+/// eighth of them, and the SSD an eighth of the size: one that is not filled would make no difference to anybody.
 const LOADS: [Load; 4] = [
     load("ycsb_a", 50, NVDRAM, 512 << 20),
     load("ycsb_b", 5, NVDRAM, 512 << 20),
-    load("ycsb_a_ssd", 50, FLASH, 4 << 30),
-    load("ycsb_b_ssd", 5, FLASH, 4 << 30),
+    load("ycsb_a_ssd", 50, FLASH, 2 << 30),
+    load("ycsb_b_ssd", 5, FLASH, 2 << 30),
 ];
 
 /// What is run.
@@ -141,8 +142,13 @@ fn measure(
 ) -> Result<Shown, BenchError> {
     let cache = plan.cache.clone().unwrap_or_else(|| Emulated::new(load.cache));
     let site = plan.contest.site(contender, cache, cache_bytes, "redis");
-    let redis =
-        Redis::serve(&options.forebay, &options.scratch, (plan.servers, plan.volume_bytes), &site, &plan.contest.settings)?;
+    let redis = Redis::serve(
+        &options.forebay,
+        &options.scratch,
+        (plan.servers, plan.volume_bytes),
+        &site,
+        &plan.contest.settings,
+    )?;
     let requests =
         Requests { records: plan.records, clients: plan.clients, updates_percent: load.updates_percent };
     redis.load(&requests)?;
@@ -162,16 +168,17 @@ fn measure(
     .grown(&before, &after, seconds)
 }
 
-/// What Figure 9's text says of cp+pi+ioi against `all`: throughput and cached writes, with the ramdisk and with the SSD.
+/// What Figure 9's text says of cp+pi+ioi against `all`: throughput and cached writes, with the ramdisk and with the SSD. The paper's runs end
+/// after so many requests, ours after so many seconds.
 const PAPER: [(&str, &str, &str, &str); 8] = [
     ("ycsb_a", "of_all", "throughput", "1.17 to 1.32"),
     ("ycsb_b", "of_all", "throughput", "1.17 to 1.32"),
     ("ycsb_a_ssd", "of_all", "throughput", "1.47 to 1.55"),
     ("ycsb_b_ssd", "of_all", "throughput", "1.47 to 1.55"),
-    ("ycsb_a", "cache_bytes_of_all", "bytes cached", "0.71 to 0.80"),
-    ("ycsb_b", "cache_bytes_of_all", "bytes cached", "0.71 to 0.80"),
-    ("ycsb_a_ssd", "cache_bytes_of_all", "bytes cached", "0.13 to 0.16"),
-    ("ycsb_b_ssd", "cache_bytes_of_all", "bytes cached", "0.13 to 0.16"),
+    ("ycsb_a", "cache_bytes_per_request_of_all", "bytes cached for each request", "0.71 to 0.80"),
+    ("ycsb_b", "cache_bytes_per_request_of_all", "bytes cached for each request", "0.71 to 0.80"),
+    ("ycsb_a_ssd", "cache_bytes_per_request_of_all", "bytes cached for each request", "0.13 to 0.16"),
+    ("ycsb_b_ssd", "cache_bytes_per_request_of_all", "bytes cached for each request", "0.13 to 0.16"),
 ];
 
 fn beside_the_paper(figures: &Figures, plan: &Plan) -> Table {
@@ -234,8 +241,9 @@ fn report(results: &Results, plan: &Plan) -> Report {
     Report {
         name: "admission-redis",
         title: format!(
-            "Admission policies under YCSB on Redis, its log synced at each command, snapshots each 5 s: {} records of 1 KB, {} clients, in \
-             front of an emulated {} a cache on emulated NV-DRAM or SSD; {} rounds of {} s, medians",
+            "Admission policies under YCSB on Redis, its log synced at each command, snapshots each 5 s: {} servers with {} records of 1 KB each, {} \
+             clients, in front of an emulated {} with a cache on emulated NV-DRAM or SSD; {} rounds of {} s, medians",
+            plan.servers,
             plan.records,
             plan.clients,
             plan.contest.backing.name(),

@@ -90,8 +90,11 @@ impl Redis {
     /// Sets every record once, and has snapshots made from then on.
     pub(crate) fn load(&self, requests: &Requests) -> Result<(), BenchError> {
         let loaded: Vec<_> = thread::scope(|scope| {
-            let threads: Vec<_> =
-                self.servers.iter().map(|server| scope.spawn(move || server.load(requests.records))).collect();
+            let threads: Vec<_> = self
+                .servers
+                .iter()
+                .map(|server| scope.spawn(move || server.load(requests.records)))
+                .collect();
             threads
                 .into_iter()
                 .map(|t| t.join().unwrap_or_else(|_| Err(Error::other("a client died"))))
@@ -141,7 +144,12 @@ impl Redis {
 
 impl Server {
     /// Starts it with its files in a directory of its own below `mount`.
-    fn start(dir: &Path, mount: &Path, number: u64, settings: &[(String, String)]) -> Result<Self, BenchError> {
+    fn start(
+        dir: &Path,
+        mount: &Path,
+        number: u64,
+        settings: &[(String, String)],
+    ) -> Result<Self, BenchError> {
         let (socket, files) = (dir.join(format!("redis-{number}.sock")), mount.join(number.to_string()));
         fs::create_dir(&files).map_err(|e| BenchError::system(format!("make {}", files.display()), e))?;
         let mut command = Command::new("redis-server");

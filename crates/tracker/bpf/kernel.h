@@ -80,6 +80,17 @@ struct bio {
 	struct bio_vec *bi_io_vec;
 } CORE;
 
+struct request_queue {
+	struct gendisk *disk;
+} CORE;
+
+/* The block layer's; what follows three underscores is not part of the name that is looked for. */
+struct request___disk {
+	struct request_queue *q;
+	int internal_tag;
+	u64 __sector;
+} CORE;
+
 struct io_context {
 	u16 ioprio;
 } CORE;

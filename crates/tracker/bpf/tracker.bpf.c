@@ -3,6 +3,7 @@
  * Who issues the writes of attached volumes, and who waits for whom.
  *
  *   block_bio_queue        a write is queued: its tag, with the issuer and how it is critical, goes into the ring `tags`
+ *   block_rq_issue         a request has the first slot of its queue, which may be the only one that somebody is given: so the same ring says
  *   contention_begin/end   a task waits for a kernel mutex or rwsem: its owner inherits until the wait is over
  *   folio_wait_writeback   a task is about to wait for a page that is being written: the daemon promotes that write
  *   sched_switch           a task falls asleep: what for is seen by its stack (journal, page, buffer) or its futex
@@ -68,6 +69,7 @@ struct block {
 	u32 links;
 	u32 journal;	/* one of the links may need a commit of the journal */
 	u32 page;	/* one of the links waits for a page's lock */
+	u32 slot;	/* one of the links waits for a slot of the disk's queue */
 	u32 submits;	/* it sleeps for a slot of the disk's queue, and may inherit */
 	u32 chain[FB_CHAIN_MAX];
 };
@@ -372,6 +374,31 @@ int on_bio(u64 *ctx)
 	return 0;
 }
 
+/*
+ * `bfq` gives a process that has more than its share of the slots the first one alone, however many are free. So whoever waits for a
+ * slot may wait for the one request that has the first, and, until it is his turn, for the next that gets it.
+ */
+SEC("tp_btf/block_rq_issue")
+int on_issue(u64 *ctx)
+{
+	struct request___disk *issued = (void *)ctx[0];
+	/* Without a scheduler none has a slot of it. */
+	if (issued->internal_tag)
+		return 0;
+	struct gendisk *disk = issued->q->disk;
+	u32 device = (u32)disk->major << 20 | (u32)disk->first_minor;
+	if (!bpf_map_lookup_elem(&disks, &device))
+		return 0;
+	struct fb_tag tag = { .device = device, .sector = issued->__sector };
+	if (counted(FB_COUNT_SLOT_WAITERS) > 0) {
+		tag.critical = FB_CRITICAL_INHERITED;
+		tag.via = FB_WAIT_THROTTLE;
+	}
+	if (bpf_ringbuf_output(&tags, &tag, sizeof(tag), BPF_RB_NO_WAKEUP))
+		count(FB_COUNT_TAGS_DROPPED, 1);
+	return 0;
+}
+
 /* --- waits ------------------------------------------------------------------------------------------------------------- */
 
 /* Whether it was counted, and is to be taken back. */
@@ -418,6 +445,7 @@ INLINE void add_needs(struct block *block, u32 wait)
 {
 	block->journal |= needs_journal(wait);
 	block->page |= wait == FB_WAIT_BUFFER;
+	block->slot |= wait == FB_WAIT_THROTTLE;
 }
 
 INLINE void tell_wait(u32 tid, u32 tgid, u32 critical, const struct block *block)
@@ -447,6 +475,8 @@ INLINE void take_back(const struct block *block)
 		count(FB_COUNT_JOURNAL_WAITERS, -1);
 	if (block->page)
 		count(FB_COUNT_PAGE_WAITERS, -1);
+	if (block->slot)
+		count(FB_COUNT_SLOT_WAITERS, -1);
 }
 
 /* What was counted for the current task's wait, which is put on record. */
@@ -456,6 +486,8 @@ INLINE void put(u32 tid, const struct block *block)
 		count(FB_COUNT_JOURNAL_WAITERS, 1);
 	if (block->page)
 		count(FB_COUNT_PAGE_WAITERS, 1);
+	if (block->slot)
+		count(FB_COUNT_SLOT_WAITERS, 1);
 	/* What has no place there would never end. */
 	if (bpf_map_update_elem(&blocked, &tid, block, BPF_NOEXIST)) {
 		take_back(block);

@@ -57,7 +57,10 @@
 #define FB_HINT_MASK 1023
 #define FB_HINT_CRITICAL 763
 
-/* A write that was queued to an attached device. */
+/*
+ * A write that was queued to an attached device. Without bytes it says something else: that the request which begins at this sector
+ * has the first slot of the device's queue, and, if it is critical, that somebody critical waits for a slot.
+ */
 struct fb_tag {
 	unsigned long long sector;	/* of 512 bytes, from the disk's start */
 	unsigned long long mapping;	/* address space of its first page, a mere name */
@@ -117,9 +120,10 @@ struct fb_role {
 /* Counters: what was dropped because a ring was full. */
 #define FB_COUNT_TAGS_DROPPED 0
 #define FB_COUNT_SIGNALS_DROPPED 1
-/* And whom the programs have to do with at the moment: critical tasks that wait, themselves or at the end of a chain, for a journal or for a page's lock. */
+/* And whom the programs have to do with at the moment: critical tasks that wait, themselves or at the end of a chain, for a journal, for a page's lock, or for a slot of the disk's queue. */
 #define FB_COUNT_JOURNAL_WAITERS 2
 #define FB_COUNT_PAGE_WAITERS 3
-#define FB_COUNTS 4
+#define FB_COUNT_SLOT_WAITERS 4
+#define FB_COUNTS 5
 
 #endif

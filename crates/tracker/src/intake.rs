@@ -92,6 +92,13 @@ impl Known {
         }
     }
 
+    /// Somebody critical has come to wait for it.
+    fn wait_for(&mut self, via: Wait) {
+        if !self.is_awaited() {
+            (self.criticality, self.via) = (Criticality::Awaited, Some(via));
+        }
+    }
+
     /// The most urgent is the greatest.
     fn urgency(&self) -> (bool, u8) {
         let how = match self.criticality {
@@ -117,12 +124,13 @@ pub(crate) enum Wanted {
     Page { mapping: u64, index: u64 },
     /// Whatever a task has written.
     Task(u32),
-    /// Whatever the kernel's threads have written for others.
-    Kernel,
+    /// A commit of the journal, or room in it: whatever the kernel's threads have written for others, and the metadata that this task has written
+    /// to make that room.
+    Commit(u32),
     /// Whatever the journals' threads have written.
     Journal,
-    /// Of whatever is outstanding the oldest, so many.
-    Oldest(usize),
+    /// A slot of the disk's queue: the write that has the first one, and of whatever is outstanding the oldest, so many.
+    Slot { and_oldest: usize },
     /// Everything.
     All,
 }
@@ -134,9 +142,9 @@ impl Wanted {
                 known.mapping == mapping && mapping != 0 && known.pages.0 <= index && index < known.pages.1
             }
             Self::Task(tid) => known.tid == tid,
-            Self::Kernel => known.kernel,
+            Self::Commit(tid) => known.kernel || known.meta && known.tid == tid,
             Self::Journal => known.is_journal(),
-            Self::Oldest(_) | Self::All => true,
+            Self::Slot { .. } | Self::All => true,
         }
     }
 }
@@ -153,6 +161,16 @@ struct Outstanding {
     parts: Vec<Known>,
 }
 
+impl Outstanding {
+    fn range(&self) -> (u64, u64) {
+        (self.offset, self.len)
+    }
+
+    fn range_contains(&self, at: u64) -> bool {
+        self.offset <= at && at - self.offset < self.len
+    }
+}
+
 /// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct Intake {
@@ -162,6 +180,8 @@ pub(crate) struct Intake {
     order: VecDeque<(u64, u64)>,
     /// In the order in which they came.
     outstanding: Vec<Outstanding>,
+    /// First byte of the request that was the last to get the first slot of the disk's queue.
+    first_slot: Option<u64>,
     next: u64,
 }
 
@@ -228,22 +248,44 @@ impl Intake {
         }
     }
 
+    /// A request that will arrive has the first slot of the disk's queue; is it critical, somebody critical waits for a slot.
+    pub fn has_first_slot(&mut self, raw: &RawTag) {
+        let at = raw.sector.saturating_mul(512);
+        self.first_slot = Some(at);
+        if raw.critical != 0 {
+            self.comes_awaited(at);
+        }
+    }
+
+    /// What is to arrive of this byte is waited for, for its slot.
+    fn comes_awaited(&mut self, at: u64) {
+        if let Some((_, q)) = self.queued.range_mut(..=at).next_back()
+            && at < q.end
+        {
+            q.known.wait_for(Wait::Throttle);
+        }
+    }
+
     /// Somebody critical waits: writes that have not arrived are awaited from now on, and those outstanding are to be promoted.
     pub fn promote(&mut self, wanted: Wanted, via: Wait) -> Vec<(u64, u64)> {
-        // What has not arrived keeps nobody from a slot for long.
-        let (coming, most) = match wanted {
-            Wanted::Oldest(most) => (false, most),
-            _ => (true, usize::MAX),
-        };
-        if coming {
-            for q in self.queued.values_mut() {
-                if !q.known.is_awaited() && wanted.wants(&q.known) {
-                    (q.known.criticality, q.known.via) = (Criticality::Awaited, Some(via));
+        let outstanding = self.outstanding.iter();
+        match wanted {
+            // Of what has not arrived only the one with the first slot may keep somebody from his for long.
+            Wanted::Slot { and_oldest } => {
+                let first = self.first_slot.unwrap_or(u64::MAX);
+                let wanted = |(i, o): &(usize, &Outstanding)| *i < and_oldest || o.range_contains(first);
+                let found = outstanding.enumerate().filter(wanted).map(|(_, o)| o.range()).collect();
+                self.comes_awaited(first);
+                found
+            }
+            _ => {
+                for q in self.queued.values_mut().filter(|q| wanted.wants(&q.known)) {
+                    q.known.wait_for(via);
                 }
+                let wants = |o: &&Outstanding| o.parts.iter().any(|p| wanted.wants(p));
+                outstanding.filter(wants).map(Outstanding::range).collect()
             }
         }
-        let wants = |o: &&Outstanding| o.parts.iter().any(|p| wanted.wants(p));
-        self.outstanding.iter().filter(wants).take(most).map(|o| (o.offset, o.len)).collect()
     }
 }
 
@@ -339,9 +381,34 @@ mod tests {
         intake.queue(&tag(800, 8, 1, 0));
         intake.done(0, 4096);
         intake.done(2 * 4096, 4096);
-        let oldest = intake.promote(Wanted::Oldest(3), Wait::Throttle);
+        let oldest = intake.promote(Wanted::Slot { and_oldest: 3 }, Wait::Throttle);
         assert_eq!(oldest, [1, 3, 4].map(|i| (4096 * i, 4096)));
         assert_eq!(intake.arrive(800 * 512, 4096).unwrap().criticality, Criticality::None);
+    }
+
+    #[test]
+    fn who_waits_for_a_slot_waits_for_the_write_that_has_the_first_one() {
+        let slot = Wanted::Slot { and_oldest: 0 };
+        let first = |sector, critical| RawTag { sector, critical, ..RawTag::default() };
+        let mut intake = Intake::default();
+        for i in 0..6 {
+            intake.queue(&tag(8 * i, 8, 1, 0));
+        }
+        for i in 0..4 {
+            intake.arrive(4096 * i, 4096);
+        }
+        intake.has_first_slot(&first(16, 0));
+        assert_eq!(intake.promote(slot, Wait::Throttle), [(2 * 4096, 4096)]);
+        // One that is still to arrive: known before somebody waits, or after.
+        intake.has_first_slot(&first(32, 0));
+        assert!(intake.promote(slot, Wait::Throttle).is_empty());
+        intake.has_first_slot(&first(40, 2));
+        for i in [4, 5] {
+            assert_eq!(intake.arrive(4096 * i, 4096).unwrap().criticality, Criticality::Awaited);
+        }
+        // A read, or what nobody has told of.
+        intake.has_first_slot(&first(4000, 2));
+        assert!(intake.promote(slot, Wait::Throttle).is_empty());
     }
 
     #[test]
@@ -352,7 +419,11 @@ mod tests {
         intake.queue(&RawTag { comm, ..tag(0, 8, 5, 0) });
         intake.queue(&tag(8, 8, 6, 0));
         assert!(intake.arrive(0, 4096).is_some() && intake.arrive(4096, 4096).is_some());
-        assert_eq!(intake.promote(Wanted::Kernel, Wait::Journal), [(0, 4096)]);
+        intake.queue(&RawTag { flags: FLAG_META, ..tag(16, 8, 6, 0) });
+        assert!(intake.arrive(2 * 4096, 4096).is_some());
+        assert_eq!(intake.promote(Wanted::Commit(5), Wait::Journal), [(0, 4096)]);
+        assert_eq!(intake.promote(Wanted::Commit(6), Wait::Journal), [(0, 4096), (2 * 4096, 4096)]);
+        intake.done(2 * 4096, 4096);
         assert_eq!(intake.promote(Wanted::Task(6), Wait::Mutex), [(4096, 4096)]);
         assert_eq!(intake.promote(Wanted::Journal, Wait::Writeback), [(0, 4096)]);
         assert_eq!(intake.promote(Wanted::All, Wait::Buffer).len(), 2);

@@ -65,6 +65,10 @@ const GROUPS: &[Group] = &[
     },
     Group { programs: &[("on_switch", "sched_switch")], without: "waits for the journal, pages and futexes" },
     Group { programs: &[("on_folio_wait", "folio_wait_writeback")], without: "which page is waited for" },
+    Group {
+        programs: &[("on_issue", "block_rq_issue")],
+        without: "which write has the first slot of the disk's queue",
+    },
 ];
 
 /// What notices requests on sockets.

@@ -68,7 +68,10 @@ impl Tags {
     fn drain(&mut self) {
         while let Some(tag) = self.ring.next() {
             if let Some(volume) = self.volumes.get_mut(&tag.device) {
-                volume.intake.queue(&tag);
+                match tag.bytes {
+                    0 => volume.intake.has_first_slot(&tag),
+                    _ => volume.intake.queue(&tag),
+                }
             }
         }
     }
@@ -341,10 +344,10 @@ impl Follower {
             }
             // Few by construction: what is awaited already is not outstanding.
             Wait::Writeback | Wait::Condition => Wanted::All,
-            Wait::Throttle => Wanted::Oldest(SLOTS_AT_ONCE),
+            Wait::Throttle => Wanted::Slot { and_oldest: SLOTS_AT_ONCE },
             // Whoever sleeps for a slot while it submits pages, and may hold the lock, is told of by itself.
             Wait::Buffer => return,
-            Wait::Journal => Wanted::Kernel,
+            Wait::Journal => Wanted::Commit(signal.tid),
             Wait::Mutex | Wait::Rwsem | Wait::Futex | Wait::Lwlock if signal.other != 0 => {
                 Wanted::Task(signal.other)
             }
