@@ -197,11 +197,6 @@ pub(crate) fn per_cached_byte(shown: &Shown) -> f64 {
     if shown.cache_bytes > 0.0 { shown.rate / shown.cache_bytes } else { 0.0 }
 }
 
-/// Bytes cached for what the application got done: requests a second in the same time.
-fn cached_bytes_per_request(shown: &Shown) -> f64 {
-    if shown.rate > 0.0 { shown.cache_bytes / shown.rate } else { 0.0 }
-}
-
 /// A figure that is named for each contender: its ending, and how it is computed.
 type Named = (&'static str, fn(&Shown) -> f64);
 
@@ -213,10 +208,9 @@ const ABSOLUTE: [Named; 5] = [
     ("silent_seconds", |s| s.silent_seconds),
     ("stalls", |s| s.stalls),
 ];
-const RELATIVE: [Named; 5] = [
+const RELATIVE: [Named; 4] = [
     ("of_all", |s| s.rate),
     ("cache_bytes_of_all", |s| s.cache_bytes),
-    ("cache_bytes_per_request_of_all", cached_bytes_per_request),
     ("per_cached_block_of_all", per_cached_byte),
     ("writes_of_all", |s| s.writes_per_second),
 ];
@@ -410,7 +404,6 @@ mod tests {
             ("all_tpmc", 100.0),
             ("cp_pi_ioi_of_all", 1.5),
             ("cp_pi_ioi_cache_bytes_of_all", 0.25),
-            ("cp_pi_ioi_cache_bytes_per_request_of_all", 1.0 / 6.0),
             ("cp_pi_ioi_per_cached_block_of_all", 6.0),
             ("no_cache_of_all", 0.2),
         ] {

@@ -46,6 +46,8 @@ pub(crate) struct Redis {
 struct Server {
     child: Child,
     socket: PathBuf,
+    /// When it makes a snapshot, once it is loaded: its setting `save`.
+    snapshots: String,
 }
 
 /// What its clients have seen.
@@ -154,15 +156,17 @@ impl Server {
         fs::create_dir(&files).map_err(|e| BenchError::system(format!("make {}", files.display()), e))?;
         let mut command = Command::new("redis-server");
         command.args(["--port", "0", "--unixsocket", path(&socket)?, "--dir", path(&files)?]);
-        command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
+        command.args(["--appendonly", "yes", "--appendfsync", "always"]);
         command.args(["--auto-aof-rewrite-percentage", "100", "--auto-aof-rewrite-min-size", "32mb"]);
         command.args(settings.iter().flat_map(|(name, value)| [format!("--{name}"), value.clone()]));
+        command.args(["--save", ""]);
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
             .map_err(|e| BenchError::system("start redis-server", e))?;
-        let server = Self { child, socket };
+        let snapshots = settings.iter().rfind(|(name, _)| name == "save").map_or("5 1", |(_, value)| value);
+        let server = Self { child, socket, snapshots: snapshots.to_owned() };
         let until = Instant::now() + PATIENCE;
         while server.connect().is_err() {
             if Instant::now() >= until {
@@ -189,7 +193,9 @@ impl Server {
             (first..last).try_for_each(|_| connection.answer())?;
             first = last;
         }
-        connection.stream.write_all(b"*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$4\r\nsave\r\n$3\r\n5 1\r\n")?;
+        let (save, len) = (&self.snapshots, self.snapshots.len());
+        let set = format!("*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$4\r\nsave\r\n${len}\r\n{save}\r\n");
+        connection.stream.write_all(set.as_bytes())?;
         connection.answer()
     }
 }

@@ -87,6 +87,7 @@ struct request_queue {
 /* The block layer's; what follows three underscores is not part of the name that is looked for. */
 struct request___disk {
 	struct request_queue *q;
+	u32 cmd_flags;
 	int internal_tag;
 	u64 __sector;
 } CORE;

@@ -375,15 +375,17 @@ int on_bio(u64 *ctx)
 }
 
 /*
- * `bfq` gives a process that has more than its share of the slots the first one alone, however many are free. So whoever waits for a
- * slot may wait for the one request that has the first, and, until it is his turn, for the next that gets it.
+ * `bfq` gives a process that has more than its share of the slots the first one alone, however many are free (before Linux 6.18 the
+ * first of each 32 or so). So whoever waits for a slot may wait for the one request that has the first, and, until it is his turn, for
+ * the next that gets it.
  */
 SEC("tp_btf/block_rq_issue")
 int on_issue(u64 *ctx)
 {
 	struct request___disk *issued = (void *)ctx[0];
-	/* Without a scheduler none has a slot of it. */
-	if (issued->internal_tag)
+	u32 op = issued->cmd_flags & 0xff;
+	/* Without a scheduler none has a slot of it. Nothing but writes can go another way. */
+	if (issued->internal_tag || (op != 1 && op != 9))
 		return 0;
 	struct gendisk *disk = issued->q->disk;
 	u32 device = (u32)disk->major << 20 | (u32)disk->first_minor;

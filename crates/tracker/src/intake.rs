@@ -129,8 +129,6 @@ pub(crate) enum Wanted {
     Commit(u32),
     /// Whatever the journals' threads have written.
     Journal,
-    /// A slot of the disk's queue: the write that has the first one, and of whatever is outstanding the oldest, so many.
-    Slot { and_oldest: usize },
     /// Everything.
     All,
 }
@@ -144,7 +142,7 @@ impl Wanted {
             Self::Task(tid) => known.tid == tid,
             Self::Commit(tid) => known.kernel || known.meta && known.tid == tid,
             Self::Journal => known.is_journal(),
-            Self::Slot { .. } | Self::All => true,
+            Self::All => true,
         }
     }
 }
@@ -166,7 +164,7 @@ impl Outstanding {
         (self.offset, self.len)
     }
 
-    fn range_contains(&self, at: u64) -> bool {
+    fn contains(&self, at: u64) -> bool {
         self.offset <= at && at - self.offset < self.len
     }
 }
@@ -244,7 +242,8 @@ impl Intake {
     /// A request that nobody waited for is done.
     pub fn done(&mut self, offset: u64, len: u64) {
         if let Some(at) = self.outstanding.iter().position(|o| o.offset == offset && o.len == len) {
-            self.outstanding.remove(at);
+            let done = self.outstanding.remove(at);
+            self.first_slot = self.first_slot.filter(|first| !done.contains(*first));
         }
     }
 
@@ -268,24 +267,23 @@ impl Intake {
 
     /// Somebody critical waits: writes that have not arrived are awaited from now on, and those outstanding are to be promoted.
     pub fn promote(&mut self, wanted: Wanted, via: Wait) -> Vec<(u64, u64)> {
-        let outstanding = self.outstanding.iter();
-        match wanted {
-            // Of what has not arrived only the one with the first slot may keep somebody from his for long.
-            Wanted::Slot { and_oldest } => {
-                let first = self.first_slot.unwrap_or(u64::MAX);
-                let wanted = |(i, o): &(usize, &Outstanding)| *i < and_oldest || o.range_contains(first);
-                let found = outstanding.enumerate().filter(wanted).map(|(_, o)| o.range()).collect();
-                self.comes_awaited(first);
-                found
-            }
-            _ => {
-                for q in self.queued.values_mut().filter(|q| wanted.wants(&q.known)) {
-                    q.known.wait_for(via);
-                }
-                let wants = |o: &&Outstanding| o.parts.iter().any(|p| wanted.wants(p));
-                outstanding.filter(wants).map(Outstanding::range).collect()
-            }
+        for q in self.queued.values_mut().filter(|q| wanted.wants(&q.known)) {
+            q.known.wait_for(via);
         }
+        let wants = |o: &&Outstanding| o.parts.iter().any(|p| wanted.wants(p));
+        self.outstanding.iter().filter(wants).map(Outstanding::range).collect()
+    }
+
+    /// Somebody critical waits for a slot of the disk's queue: the write that has the first one is to be promoted, be it outstanding or still
+    /// to arrive, and of whatever is outstanding the `oldest`, so many. What else has not arrived keeps nobody from a slot for long.
+    pub fn promote_slots(&mut self, oldest: usize) -> Vec<(u64, u64)> {
+        let first = self.first_slot;
+        if let Some(at) = first {
+            self.comes_awaited(at);
+        }
+        let has_first = |o: &Outstanding| first.is_some_and(|at| o.contains(at));
+        let wanted = self.outstanding.iter().enumerate().filter(|(i, o)| *i < oldest || has_first(o));
+        wanted.map(|(_, o)| o.range()).collect()
     }
 }
 
@@ -381,14 +379,13 @@ mod tests {
         intake.queue(&tag(800, 8, 1, 0));
         intake.done(0, 4096);
         intake.done(2 * 4096, 4096);
-        let oldest = intake.promote(Wanted::Slot { and_oldest: 3 }, Wait::Throttle);
+        let oldest = intake.promote_slots(3);
         assert_eq!(oldest, [1, 3, 4].map(|i| (4096 * i, 4096)));
         assert_eq!(intake.arrive(800 * 512, 4096).unwrap().criticality, Criticality::None);
     }
 
     #[test]
     fn who_waits_for_a_slot_waits_for_the_write_that_has_the_first_one() {
-        let slot = Wanted::Slot { and_oldest: 0 };
         let first = |sector, critical| RawTag { sector, critical, ..RawTag::default() };
         let mut intake = Intake::default();
         for i in 0..6 {
@@ -398,17 +395,23 @@ mod tests {
             intake.arrive(4096 * i, 4096);
         }
         intake.has_first_slot(&first(16, 0));
-        assert_eq!(intake.promote(slot, Wait::Throttle), [(2 * 4096, 4096)]);
+        assert_eq!(intake.promote_slots(0), [(2 * 4096, 4096)]);
         // One that is still to arrive: known before somebody waits, or after.
         intake.has_first_slot(&first(32, 0));
-        assert!(intake.promote(slot, Wait::Throttle).is_empty());
+        assert!(intake.promote_slots(0).is_empty());
         intake.has_first_slot(&first(40, 2));
         for i in [4, 5] {
             assert_eq!(intake.arrive(4096 * i, 4096).unwrap().criticality, Criticality::Awaited);
         }
-        // A read, or what nobody has told of.
+        // Its write is done, and another comes to the same place.
+        intake.has_first_slot(&first(16, 0));
+        intake.done(2 * 4096, 4096);
+        intake.queue(&tag(16, 8, 1, 0));
+        assert!(intake.promote_slots(0).is_empty());
+        assert_eq!(intake.arrive(2 * 4096, 4096).unwrap().criticality, Criticality::None);
+        // What nobody has told of.
         intake.has_first_slot(&first(4000, 2));
-        assert!(intake.promote(slot, Wait::Throttle).is_empty());
+        assert!(intake.promote_slots(0).is_empty());
     }
 
     #[test]

@@ -340,31 +340,36 @@ impl Follower {
         };
         let wanted = match wait {
             Wait::Writeback if signal.mapping != 0 => {
-                Wanted::Page { mapping: signal.mapping, index: signal.index }
+                Some(Wanted::Page { mapping: signal.mapping, index: signal.index })
             }
             // Few by construction: what is awaited already is not outstanding.
-            Wait::Writeback | Wait::Condition => Wanted::All,
-            Wait::Throttle => Wanted::Slot { and_oldest: SLOTS_AT_ONCE },
+            Wait::Writeback | Wait::Condition => Some(Wanted::All),
+            // A slot of the disk's queue, whoever's write has it.
+            Wait::Throttle => None,
             // Whoever sleeps for a slot while it submits pages, and may hold the lock, is told of by itself.
             Wait::Buffer => return,
-            Wait::Journal => Wanted::Commit(signal.tid),
+            Wait::Journal => Some(Wanted::Commit(signal.tid)),
             Wait::Mutex | Wait::Rwsem | Wait::Futex | Wait::Lwlock if signal.other != 0 => {
-                Wanted::Task(signal.other)
+                Some(Wanted::Task(signal.other))
             }
             // Held by nobody who is known, or by one who is critical.
             Wait::Mutex | Wait::Rwsem | Wait::Futex | Wait::Lwlock => return,
-            Wait::Io => Wanted::Task(signal.tid),
+            Wait::Io => Some(Wanted::Task(signal.tid)),
         };
         let mut tags = hold(&self.shared.tags);
         tags.drain();
-        let mut promoted = |wanted| -> Vec<_> {
+        let mut promoted = |wanted: Option<Wanted>| -> Vec<_> {
             let volumes = tags.volumes.values_mut();
-            volumes.map(|v| (Arc::clone(&v.promote), v.intake.promote(wanted, wait))).collect()
+            let promote = |intake: &mut Intake| match wanted {
+                Some(wanted) => intake.promote(wanted, wait),
+                None => intake.promote_slots(SLOTS_AT_ONCE),
+            };
+            volumes.map(|v| (Arc::clone(&v.promote), promote(&mut v.intake))).collect()
         };
         let mut found = promoted(wanted);
-        if matches!(wanted, Wanted::Page { .. }) && found.iter().all(|(_, ranges)| ranges.is_empty()) {
+        if matches!(wanted, Some(Wanted::Page { .. })) && found.iter().all(|(_, ranges)| ranges.is_empty()) {
             // It is on its way as critical, or written, and may need the journal to be put on record.
-            found = promoted(Wanted::Journal);
+            found = promoted(Some(Wanted::Journal));
         }
         drop(tags);
         for (promote, ranges) in found {
