@@ -7,7 +7,8 @@ pub(crate) const COUNT_TAGS_DROPPED: u32 = 0;
 /// The same of signals.
 pub(crate) const COUNT_SIGNALS_DROPPED: u32 = 1;
 
-/// A write that was queued to an attached device.
+/// A write that was queued to an attached device. Without bytes: that the request at this sector has the first slot of the device's queue, and,
+/// if it is critical, that somebody critical waits for a slot.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RawTag {
