@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::BenchError;
@@ -92,15 +92,8 @@ impl Redis {
     /// Sets every record once, and has snapshots made from then on.
     pub(crate) fn load(&self, requests: &Requests) -> Result<(), BenchError> {
         let loaded: Vec<_> = thread::scope(|scope| {
-            let threads: Vec<_> = self
-                .servers
-                .iter()
-                .map(|server| scope.spawn(move || server.load(requests.records)))
-                .collect();
-            threads
-                .into_iter()
-                .map(|t| t.join().unwrap_or_else(|_| Err(Error::other("a client died"))))
-                .collect()
+            let load = |server| scope.spawn(move || Server::load(server, requests.records));
+            joined(self.servers.iter().map(load).collect())
         });
         loaded.into_iter().collect::<std::io::Result<()>>().map_err(|e| BenchError::system("load Redis", e))
     }
@@ -124,12 +117,9 @@ impl Redis {
         let seen: Vec<_> = thread::scope(|scope| {
             let client = &client;
             let servers = self.servers.iter().cycle();
-            let threads: Vec<_> =
-                (0..requests.clients).zip(servers).map(|(n, s)| scope.spawn(move || client(n, s))).collect();
-            threads
-                .into_iter()
-                .map(|t| t.join().unwrap_or_else(|_| Err(Error::other("a client died"))))
-                .collect()
+            joined(
+                (0..requests.clients).zip(servers).map(|(n, s)| scope.spawn(move || client(n, s))).collect(),
+            )
         });
         let (mut answers, mut seconds) = (Answers::default(), BTreeSet::new());
         for of_client in seen {
@@ -142,6 +132,11 @@ impl Redis {
         answers.silent_seconds = (0..whole).filter(|s| !seconds.contains(s)).count() as u64;
         Ok(answers)
     }
+}
+
+/// What each of the clients comes back with.
+fn joined<T>(clients: Vec<ScopedJoinHandle<'_, std::io::Result<T>>>) -> Vec<std::io::Result<T>> {
+    clients.into_iter().map(|c| c.join().unwrap_or_else(|_| Err(Error::other("a client died")))).collect()
 }
 
 impl Server {
