@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::FormatError;
 use crate::checksum::block_checksum;
 use crate::common::Common;
-use crate::journal::{GROUP_FIXED_BYTES, Group, GroupEntry, Head, Moment};
+use crate::journal::{Group, GroupEntry, Head, Moment};
 
 /// Most bytes that are read or written at once.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -58,6 +58,8 @@ pub struct Replay {
     /// The descriptor as far as it has been read, until it is whole.
     descriptor: Vec<u8>,
     group: Option<Group>,
+    /// Where the group begins that was looked at last.
+    begins: u64,
     /// Entries of the group that have been dealt with.
     entries: usize,
     /// What is to be written to the backing before more is read.
@@ -93,6 +95,7 @@ impl Replay {
             at,
             descriptor: Vec::new(),
             group: None,
+            begins: at,
             entries: 0,
             writes: Vec::new(),
             moments: Vec::new(),
@@ -126,7 +129,7 @@ impl Replay {
     /// Only reads and checks the group that is prepared; [`Replay::checked`] has it then.
     pub fn of_prepared(head: &Head) -> Self {
         let (tail, end) = (head.head, head.prepared);
-        Self::check_only(Head { tail, head: end, ..head.clone() })
+        Self::check_only(Head { tail, head: end, applied: head.committed.clone(), ..head.clone() })
     }
 
     /// Only reads and checks: changes nothing.
@@ -224,8 +227,14 @@ impl Replay {
 
     fn take(&mut self, data: &Buf) -> Result<(), DamagedGroup> {
         if self.group.is_none() {
+            if self.descriptor.is_empty() {
+                self.begins = self.at;
+            }
             self.descriptor.extend_from_slice(data);
             let whole = Group::descriptor_bytes_of(&self.descriptor).map_err(|e| self.damage(e))?;
+            if self.begins + whole > self.head.head {
+                return Err(self.damage(FormatError::Field("entries")));
+            }
             self.at += data.len() as u64;
             if self.descriptor.len() as u64 == whole {
                 self.take_descriptor()?;
@@ -240,11 +249,10 @@ impl Replay {
 
     fn take_descriptor(&mut self) -> Result<(), DamagedGroup> {
         let descriptor = std::mem::take(&mut self.descriptor);
-        let begins = self.at - descriptor.len() as u64;
         let group = Group::decode(&descriptor).map_err(|e| self.damage(e))?;
         let ours = group.cache_id == self.head.cache_id && group.generation <= self.head.generation;
         let blocks = self.head.volume_bytes.div_ceil(BLOCK_BYTES);
-        if !ours || group.position != begins || begins + group.bytes() > self.head.head {
+        if !ours || group.position != self.begins || self.begins + group.bytes() > self.head.head {
             return Err(self.damage(FormatError::Field("cache, run or position")));
         }
         if group.entries.last().is_some_and(|e| e.block.0 >= blocks) {
@@ -351,8 +359,7 @@ impl Replay {
             Some(group) => group.moment.group,
             None => self.head.applied.group + self.moments.len() as u64 + 1,
         };
-        let begins = self.at.saturating_sub(self.descriptor.len().min(GROUP_FIXED_BYTES) as u64);
-        DamagedGroup { group, offset: self.head.offset_of(begins), what: what.to_string() }
+        DamagedGroup { group, offset: self.head.offset_of(self.begins), what: what.to_string() }
     }
 }
 
@@ -362,7 +369,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::journal::JOURNAL_RING_OFFSET;
+    use crate::journal::{GROUP_ENTRIES_MAX, JOURNAL_RING_OFFSET};
 
     const BLOCKS: u64 = 12;
 
@@ -552,6 +559,42 @@ mod tests {
         let bytes = group.encode();
         assert_eq!(bytes.len() as u64, Group::descriptor_bytes_of(&bytes[..4096]).unwrap());
         assert_eq!(Group::decode(&bytes), Ok(group));
+    }
+
+    /// A descriptor that claims to be longer than the journal is damaged, whoever looks at it.
+    #[test]
+    fn a_descriptor_does_not_reach_beyond_the_head() {
+        for tail in [0, 29] {
+            let (mut place, _) = world(&[vec![(1, 1)], vec![(2, 2)]], tail, 31, 0);
+            let head = Head::newest(&place.journal[..JOURNAL_RING_OFFSET as usize]).unwrap();
+            let last = head.head - 2 * BLOCK_BYTES;
+            let begins = head.offset_of(last);
+            let entries = begins as usize + 56;
+            assert_eq!(place.journal[entries..][..4], 1u32.to_le_bytes());
+            let committed = Moment { group: 1, ..head.committed.clone() };
+            let common = Common { decided: 1, prepared: 2, ..Common::default() };
+            let prepared = Head { head: last, prepared: head.head, committed, common, ..head.clone() };
+            for more in [170, 512, 4096, GROUP_ENTRIES_MAX as u32] {
+                place.journal[entries..][..4].copy_from_slice(&more.to_le_bytes());
+                for mut replay in [
+                    Replay::new(head.clone()),
+                    Replay::check_only(head.clone()),
+                    Replay::of_prepared(&prepared),
+                    Replay::deciding(prepared.clone(), Prepared::Applied),
+                ] {
+                    let mut place = place.clone();
+                    let before = place.clone();
+                    let damage = loop {
+                        let read = place.step(replay.step()).expect("not the end");
+                        if let Err(damage) = replay.done(read.as_ref()) {
+                            break damage;
+                        }
+                    };
+                    assert_eq!((damage.group, damage.offset), (2, begins), "{damage:?}");
+                    assert!(place.journal == before.journal && place.volume == before.volume);
+                }
+            }
+        }
     }
 
     #[test]
