@@ -52,8 +52,7 @@ impl Engine {
             && self.settings.admission.reissues()
             && self.settings.write_policy != WritePolicy::WriteThrough
             && !self.failure.latched();
-        // Room that has to be made at the backing first is not made up for by what it spares there.
-        let mut spare = self.destage_pressure().blocks_to_spare().saturating_sub(self.log_queued());
+        let mut spare = self.reissue_spare();
         for key in keys.into_iter().filter(|_| wanted) {
             if !self.log_has_room() {
                 break;
@@ -63,6 +62,12 @@ impl Engine {
                 spare -= blocks;
             }
         }
+    }
+
+    /// Blocks that the log takes of what is only awaited: room that has to be made at the backing first is not made up for by what
+    /// it spares there.
+    pub(crate) fn reissue_spare(&self) -> u64 {
+        self.destage_pressure().blocks_to_spare().saturating_sub(self.log_queued())
     }
 
     /// False if it stays a bypass.

@@ -280,6 +280,9 @@ impl Engine {
             Decision::Cache(_) if self.settings.on_full == OnFull::Bypass && !self.log_has_room() => {
                 AdmissionReason::NoRoom
             }
+            Decision::Cache(AdmissionReason::Reissued) if blocks_of(offset, len).1 > self.reissue_spare() => {
+                AdmissionReason::NoRoom
+            }
             Decision::Cache(reason) => reason,
         }
     }

@@ -6,9 +6,11 @@
 mod scale;
 mod world;
 
-use forebay_block::{Buf, ErrorKind, Op, Reply};
+use forebay_block::{Buf, Criticality, ErrorKind, Op, Reply};
 use forebay_engine::{Command, State};
-use forebay_policy::{Admission, Durability, MaxStaleness, OnFull, Order, Settings, WritePolicy};
+use forebay_policy::{
+    Admission, AdmissionReason, Durability, MaxStaleness, OnFull, Order, Settings, WritePolicy,
+};
 use world::{World, settings};
 
 #[test]
@@ -140,6 +142,28 @@ fn nothing_is_reissued_to_a_log_that_fills() {
         w.command(Command::Destage).unwrap();
         w.assert_backing_complete();
     }
+}
+
+/// Nor does it take more than that of what is awaited already when it arrives, which goes to the backing first.
+#[test]
+fn what_is_awaited_on_arrival_does_not_fill_the_log() {
+    let mut w = World::new(2, Settings { admission: Admission::CpPiIoi, ..settings() }, 1024, 16);
+    w.backing_rests = true;
+    w.origin.criticality = Criticality::Awaited;
+    let writes: Vec<u64> = (0..400).map(|n| w.write(n * 8192, 4096)).collect();
+    w.run(1000);
+    let status = w.status();
+    assert!((100..=256).contains(&status.writes_admitted), "{} of 400", status.writes_admitted);
+    assert!(status.backing_waiting_noncritical < 20, "only destages wait behind others");
+    w.backing_rests = false;
+    for id in writes {
+        w.run_until_answered(id).unwrap();
+    }
+    let status = w.status();
+    let bypassed = status.reasons.get(AdmissionReason::NoRoom);
+    assert_eq!((bypassed, status.writes_bypassed), (400 - status.writes_admitted, bypassed));
+    w.command(Command::Destage).unwrap();
+    w.assert_backing_complete();
 }
 
 /// Who flushes waits for what is awaited, and not for what the backing keeps of writes that nobody waits for.

@@ -87,7 +87,7 @@ spelled_enum! {
         NotCritical = "not-critical",
         /// Bypassed: a request waits for it, but its control group or export has used up its rate of critical writes.
         OverRate = "over-rate",
-        /// Bypassed: the cache has no room, and `on-full` is `bypass`.
+        /// Bypassed: the cache has no room, and `on-full` is `bypass`; or none to spare for what nobody waited for when it was issued.
         NoRoom = "no-room",
         /// Bypassed: under `write-through` everything goes to the backing first.
         WriteThrough = "write-through",
@@ -116,7 +116,9 @@ impl AdmissionReason {
             Self::OutOfRange => "touches no range",
             Self::NotCritical => "no request is known to wait for it",
             Self::OverRate => "its rule or export has used up its rate of critical writes",
-            Self::NoRoom => "the cache has no room, and on-full is bypass",
+            Self::NoRoom => {
+                "the cache has no room (and on-full is bypass), or none to spare for what would be reissued"
+            }
             Self::WriteThrough => "write-through: to the backing first",
             Self::LongZero => "more zeroes than the cache takes in one request",
             Self::CacheFailed => "the cache has failed",

@@ -40,6 +40,8 @@ pub struct World {
     next_stamp: u64,
     recovered: bool,
     pub check_reads: bool,
+    /// What requests come from.
+    pub origin: Origin,
     /// The backing answers writes with an error.
     pub backing_fails: bool,
     /// The backing ends nothing.
@@ -95,6 +97,7 @@ impl World {
             next_stamp: 0,
             recovered: false,
             check_reads: true,
+            origin: Origin::default(),
             backing_fails: false,
             backing_rests: false,
             errors_expected: false,
@@ -188,7 +191,7 @@ impl World {
         self.next_id += 1;
         let id = self.next_id;
         self.requests.insert(id, (op.clone(), self.next_stamp));
-        self.engine.handle(Event::Request { id: RequestId(id), op, origin: Origin::default() }, self.now);
+        self.engine.handle(Event::Request { id: RequestId(id), op, origin: self.origin }, self.now);
         id
     }
 
