@@ -36,6 +36,8 @@ pub(crate) struct Load {
     pub(crate) scripts: &'static [(&'static str, &'static str, u32)],
     pub(crate) warehouses: u32,
     pub(crate) clients: u32,
+    /// How statements are sent: pgbench's `--protocol`.
+    pub(crate) protocol: &'static str,
     pub(crate) image_bytes: u64,
     /// Lines of `postgresql.conf`.
     pub(crate) configuration: &'static str,
@@ -51,6 +53,7 @@ pub(crate) const ROUGH: Load = Load {
     ],
     warehouses: 20,
     clients: 8,
+    protocol: "simple",
     image_bytes: 1 << 30,
     configuration: "shared_buffers = 16MB\nmax_wal_size = 64MB\nlisten_addresses = ''\ncheckpoint_timeout = 30s\n",
 };
@@ -309,7 +312,8 @@ impl Running<'_> {
                 .map(str::to_owned)
                 .to_vec();
         args.extend(
-            ["-U", "postgres", "--max-tries=10", "--log", "--log-prefix", path(&log)?].map(str::to_owned),
+            ["-M", load.protocol, "-U", "postgres", "--max-tries=10", "--log", "--log-prefix", path(&log)?]
+                .map(str::to_owned),
         );
         for (name, _, percent) in load.scripts {
             let script = database.dir.join(format!("{name}.sql"));

@@ -1,6 +1,8 @@
 \set a 1 + :client_id % :w
 \set d random(1, 10)
-SELECT count(DISTINCT s.i) FROM district t
-    JOIN order_line l ON l.w = t.w AND l.d = t.d AND l.o >= t.next_order - 20
-    JOIN stock s ON s.w = l.w AND s.i = l.i AND s.quantity < 20
-    WHERE t.w = :a AND t.d = :d;
+\set q random(10, 20)
+BEGIN;
+SELECT next_order AS o FROM district WHERE w = :a AND d = :d \gset
+SELECT count(DISTINCT s.i) FROM order_line l JOIN stock s ON s.w = l.w AND s.i = l.i
+    WHERE l.w = :a AND l.d = :d AND l.o >= :o - 20 AND l.o < :o AND s.quantity < :q;
+END;
