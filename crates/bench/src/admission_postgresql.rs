@@ -41,7 +41,7 @@ impl Plan {
             scripts: SCRIPTS,
             warehouses,
             clients,
-            // As real clients do: planning each statement anew would leave the processor the limit.
+            // As clients of such a load do; planned anew each time they would be what keeps the processor busy.
             protocol: "prepared",
             image_bytes,
             configuration: CONFIGURATION,

@@ -251,10 +251,15 @@ impl Running<'_> {
             let following = scope.spawn(|| {
                 let mut known = String::new();
                 while !ends.load(Ordering::Relaxed) {
-                    let ranges = self.log_ranges()?;
-                    if ranges != known {
-                        self.daemon.set("ranges", &ranges)?;
-                        known = ranges;
+                    match self.log_ranges() {
+                        Ok(ranges) if ranges == known => {}
+                        Ok(ranges) => {
+                            self.daemon.set("ranges", &ranges)?;
+                            known = ranges;
+                        }
+                        // A file that is gone meanwhile; they are looked for again.
+                        Err(_) if !known.is_empty() => {}
+                        Err(e) => return Err(e),
                     }
                     thread::sleep(FOLLOW);
                 }
@@ -272,12 +277,11 @@ impl Running<'_> {
         let directory = self.database.data().join("pg_wal");
         let entries = fs::read_dir(&directory)
             .map_err(|e| BenchError::system(format!("look into {}", directory.display()), e))?;
-        let mut ranges: Vec<String> = Vec::new();
-        for file in entries.filter_map(Result::ok).map(|e| e.path()).filter(|p| p.is_file()) {
-            // One that is gone meanwhile counts for nothing.
-            ranges.extend(call("filefrag", &["-v", "-b4096", path(&file)?]).iter().flat_map(|t| extents(t)));
-        }
-        Ok(ranges.join(","))
+        let files: Vec<PathBuf> =
+            entries.filter_map(Result::ok).map(|e| e.path()).filter(|p| p.is_file()).collect();
+        let mut args = vec!["-v", "-b4096"];
+        args.extend(files.iter().filter_map(|file| file.to_str()));
+        call("filefrag", &args).map(|text| extents(&text).collect::<Vec<_>>().join(","))
     }
 
     /// Reads every file of the database, so that what follows reads from memory.

@@ -372,9 +372,11 @@ impl Engine {
         self.segments.count() as u64 * (u64::from(self.layout.segment_bytes) / BLOCK_BYTES)
     }
 
-    /// Blocks and marks that are queued for the log.
-    pub(crate) fn log_queued(&self) -> u64 {
-        self.log.queue.len() as u64
+    /// Blocks that are queued for the log or on their way there.
+    pub(crate) fn log_entering(&self) -> u64 {
+        let queued = self.log.queue.iter().filter_map(|a| a.extent.as_ref());
+        let in_flight = self.log.batches.iter().flat_map(|b| &b.pieces).filter_map(|p| p.extent.as_ref());
+        queued.chain(in_flight).map(|e| u64::from(e.count)).sum()
     }
 
     /// Puts data or marks of a write into the log, behind everything queued before.

@@ -67,7 +67,10 @@ impl Engine {
     /// Blocks that the log takes of what is only awaited: room that has to be made at the backing first is not made up for by what
     /// it spares there.
     pub(crate) fn reissue_spare(&self) -> u64 {
-        self.destage_pressure().blocks_to_spare().saturating_sub(self.log_queued())
+        match self.log_has_room() {
+            true => self.destage_pressure().blocks_to_spare().saturating_sub(self.log_entering()),
+            false => 0,
+        }
     }
 
     /// False if it stays a bypass.

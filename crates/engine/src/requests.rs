@@ -219,7 +219,7 @@ impl Engine {
             return;
         }
         let bytes = data.len() as u64;
-        let reason = self.choose((offset, bytes), origin, fua);
+        let reason = self.choose((offset, bytes), blocks_of(offset, bytes).1, origin, fua);
         let way = Way::of(reason, origin);
         self.open_request(id, 1, bytes, fua, reason);
         self.add_data_part(id, offset, data, fua, way);
@@ -244,11 +244,12 @@ impl Engine {
             self.effects.push(Effect::Reply { id, result: Ok(Reply::Done) });
             return;
         }
-        let reason = self.choose((offset, len), origin, fua);
-        let way = Way::of(reason, origin);
         let (block, blocks) = blocks_of(first, last - first);
         let long = last > first && blocks > ZERO_BLOCKS_LOGGED_MAX;
         let edges = [(offset, first - offset), (last, end - last)];
+        let entering = if long { edges.len() as u64 } else { blocks_of(offset, len).1 };
+        let reason = self.choose((offset, len), entering, origin, fua);
+        let way = Way::of(reason, origin);
         let count = edges.iter().filter(|(_, n)| *n > 0).count() + usize::from(last > first);
         // A zero carries no data: counted, it would hide what the cache writes for each byte of a client.
         let of_all = if long && reason.is_cached() { AdmissionReason::LongZero } else { reason };
@@ -264,8 +265,14 @@ impl Engine {
         }
     }
 
-    /// Which way a write of these bytes goes, and why.
-    fn choose(&mut self, (offset, len): (u64, u64), origin: Origin, fua: bool) -> AdmissionReason {
+    /// Which way a write of these bytes goes, and why. So many blocks of it would enter the log.
+    fn choose(
+        &mut self,
+        (offset, len): (u64, u64),
+        entering: u64,
+        origin: Origin,
+        fua: bool,
+    ) -> AdmissionReason {
         let (in_range, roomy) = (self.ranges.touch(offset, len), self.is_roomy());
         let to_points = self.points_are_kept();
         let context = WriteContext { origin, fua, in_range, roomy };
@@ -280,7 +287,10 @@ impl Engine {
             Decision::Cache(_) if self.settings.on_full == OnFull::Bypass && !self.log_has_room() => {
                 AdmissionReason::NoRoom
             }
-            Decision::Cache(AdmissionReason::Reissued) if blocks_of(offset, len).1 > self.reissue_spare() => {
+            // Where an order is kept a bypass would wait for all before it, and everybody for the bypass.
+            Decision::Cache(AdmissionReason::Reissued)
+                if !self.order.keeps_versions() && entering > self.reissue_spare() =>
+            {
                 AdmissionReason::NoRoom
             }
             Decision::Cache(reason) => reason,

@@ -164,6 +164,22 @@ fn what_is_awaited_on_arrival_does_not_fill_the_log() {
     assert_eq!((bypassed, status.writes_bypassed), (400 - status.writes_admitted, bypassed));
     w.command(Command::Destage).unwrap();
     w.assert_backing_complete();
+    let id = w.zero(512, 2 << 20);
+    w.run_until_answered(id).unwrap();
+    assert_eq!(w.status().reasons.get(AdmissionReason::LongZero), 1, "its ends alone would enter the log");
+}
+
+/// A bypass would wait there for all before it.
+#[test]
+fn where_an_order_is_kept_what_is_awaited_on_arrival_goes_to_the_log() {
+    let ordered =
+        Settings { write_policy: WritePolicy::Ordered, admission: Admission::CpPiIoi, ..settings() };
+    let mut w = World::new(2, ordered, 1024, 16);
+    w.origin.criticality = Criticality::Awaited;
+    for id in (0..400).map(|n| w.write(n * 8192, 4096)).collect::<Vec<_>>() {
+        w.run_until_answered(id).unwrap();
+    }
+    assert_eq!(w.status().writes_bypassed, 0);
 }
 
 /// Who flushes waits for what is awaited, and not for what the backing keeps of writes that nobody waits for.

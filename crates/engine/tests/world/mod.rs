@@ -208,7 +208,7 @@ impl World {
         self.submit(Op::Write { offset, data: data.freeze(), fua })
     }
 
-    fn zero(&mut self, offset: u64, len: u64) -> u64 {
+    pub fn zero(&mut self, offset: u64, len: u64) -> u64 {
         // A zero is a write of stamp 0 that remembers its turn in the high bit.
         for n in 0..len / 512 {
             self.sectors[(offset / 512 + n) as usize].possible.push(0);
