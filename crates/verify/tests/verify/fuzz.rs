@@ -36,8 +36,9 @@ fn sample_label() -> Label {
     }
 }
 
-/// A journal with two groups, of a block and zeroes, and of another block.
-fn sample_journal() -> Vec<u8> {
+/// A journal with two groups, of a block and zeroes, and of another block. Of the other one the head may know only that it is prepared,
+/// and it may say of itself that it has so many entries.
+fn sample_journal(prepared: bool, entries: Option<u32>) -> Vec<u8> {
     let (ring, volume) = (8 * BLOCK_BYTES, 10 * BLOCK_BYTES + 512);
     let mut head = Head::new([0xB2; 16], [0xC1; 16], volume, ring);
     (head.update, head.generation, head.consistent) = (3, 4, true);
@@ -61,8 +62,15 @@ fn sample_journal() -> Vec<u8> {
         let (at, descriptor) = (head.offset_of(head.head) as usize, group.encode());
         bytes[at..at + descriptor.len()].copy_from_slice(&descriptor);
         bytes[at + descriptor.len()..][..data.len()].copy_from_slice(&data);
-        head.head += group.bytes();
-        head.committed = moment;
+        if let Some(entries) = entries.filter(|_| number == 2) {
+            bytes[at + 56..][..4].copy_from_slice(&entries.to_le_bytes());
+        }
+        head.prepared = head.head + group.bytes();
+        if prepared && number == 2 {
+            (head.common.decided, head.common.prepared) = (1, 2);
+        } else {
+            (head.head, head.committed) = (head.prepared, moment);
+        }
     }
     let at = Head::copy_offset(head.update) as usize;
     bytes[at..at + JOURNAL_HEAD_BYTES as usize].copy_from_slice(&head.encode());
@@ -78,7 +86,12 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     };
     match target {
         "superblock" => vec![images[0].bytes[..4096].to_vec()],
-        "journal" => vec![sample_journal()],
+        "journal" => vec![
+            sample_journal(false, None),
+            sample_journal(true, None),
+            sample_journal(true, Some(1200)),
+            sample_journal(false, Some(1200)),
+        ],
         "label" => vec![sample_label().encode().repeat(2)],
         "segment_header" => of(&|w, s| w.at(s, 0)..w.at(s, w.layout().align)),
         "record" => of(&|w, s| w.at(s, s.records[1])..w.at(s, s.records[1] + w.layout().align)),

@@ -13,7 +13,7 @@ use forebay_format::checksum::crc32c;
 use forebay_format::journal::{Group, Head, JOURNAL_HEAD_BYTES, JOURNAL_RING_OFFSET};
 use forebay_format::label::{LABEL_COPY_BYTES, Label};
 use forebay_format::record::RecordHeader;
-use forebay_format::replay::{Replay, Step};
+use forebay_format::replay::{Prepared, Replay, Step};
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::Trailer;
 use forebay_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
@@ -125,7 +125,14 @@ pub fn journal(data: &[u8]) {
     for _ in 0..2 {
         if let Ok(head) = Head::newest(&bytes) {
             same(head.clone(), Head::decode(&head.encode()));
-            replay(head, &bytes);
+            let sizes = (head.ring_bytes, head.volume_bytes);
+            let replays = [
+                Replay::new(head.clone()),
+                Replay::check_only(head.clone()),
+                Replay::of_prepared(&head),
+                Replay::deciding(head, Prepared::Applied),
+            ];
+            replays.into_iter().for_each(|r| replay(r, sizes, &bytes));
         }
         for copy in 0..2 {
             let at = copy * JOURNAL_HEAD_BYTES as usize;
@@ -138,10 +145,9 @@ pub fn journal(data: &[u8]) {
     }
 }
 
-/// Nothing is read outside the journal, nothing is written outside the volume.
-fn replay(head: Head, journal: &[u8]) {
-    let (ring, volume) = (head.ring_bytes, head.volume_bytes);
-    let mut replay = Replay::new(head);
+/// Nothing is read outside the journal, nothing is written outside the volume, and nothing at all before damage is found.
+fn replay(mut replay: Replay, (ring, volume): (u64, u64), journal: &[u8]) {
+    let mut changed = false;
     loop {
         let read = match replay.step() {
             Step::End => return,
@@ -157,15 +163,22 @@ fn replay(head: Head, journal: &[u8]) {
             Step::Backing(DeviceOp::Write { offset, bufs, .. }) => {
                 let len: usize = bufs.iter().map(|b| b.len()).sum();
                 assert!(offset.checked_add(len as u64).is_some_and(|end| end <= volume));
+                changed = true;
                 None
             }
             Step::Backing(DeviceOp::Zero { offset, len, .. }) => {
                 assert!(offset.checked_add(len).is_some_and(|end| end <= volume));
+                changed = true;
                 None
             }
-            Step::Journal(_) | Step::Backing(_) => None,
+            Step::Journal(_) => {
+                changed = true;
+                None
+            }
+            Step::Backing(_) => None,
         };
         if replay.done(read.as_ref()).is_err() {
+            assert!(!changed, "damage is found before anything is changed");
             return;
         }
     }
