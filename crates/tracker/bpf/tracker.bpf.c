@@ -323,6 +323,19 @@ INLINE void name_page(struct bio *bio, struct fb_tag *tag)
 	tag->index += tag->pages + (offset >> 12);
 }
 
+/* A disk's number, as `disks` and the daemon know it. */
+INLINE u32 number_of(const struct gendisk *disk)
+{
+	return (u32)disk->major << 20 | (u32)disk->first_minor;
+}
+
+/* Frontends look into the ring when a request comes; nobody is woken. */
+INLINE void tell_tag(struct fb_tag *tag)
+{
+	if (bpf_ringbuf_output(&tags, tag, sizeof(*tag), BPF_RB_NO_WAKEUP))
+		count(FB_COUNT_TAGS_DROPPED, 1);
+}
+
 SEC("tp_btf/block_bio_queue")
 int on_bio(u64 *ctx)
 {
@@ -331,8 +344,7 @@ int on_bio(u64 *ctx)
 	/* Writes and zeroes; discards and flushes carry nothing that anybody chooses a way for. */
 	if (op != 1 && op != 9)
 		return 0;
-	struct gendisk *disk = bio->bi_bdev->bd_disk;
-	u32 device = (u32)disk->major << 20 | (u32)disk->first_minor;
+	u32 device = number_of(bio->bi_bdev->bd_disk);
 	if (!bpf_map_lookup_elem(&disks, &device) || !bio->bi_iter.bi_size)
 		return 0;
 	struct fb_tag tag = {};
@@ -368,9 +380,7 @@ int on_bio(u64 *ctx)
 	}
 	if (op == 1)
 		name_page(bio, &tag);
-	/* Frontends look into the ring when a request comes; nobody is woken. */
-	if (bpf_ringbuf_output(&tags, &tag, sizeof(tag), BPF_RB_NO_WAKEUP))
-		count(FB_COUNT_TAGS_DROPPED, 1);
+	tell_tag(&tag);
 	return 0;
 }
 
@@ -387,8 +397,7 @@ int on_issue(u64 *ctx)
 	/* Without a scheduler none has a slot of it. Nothing but writes can go another way. */
 	if (issued->internal_tag || (op != 1 && op != 9))
 		return 0;
-	struct gendisk *disk = issued->q->disk;
-	u32 device = (u32)disk->major << 20 | (u32)disk->first_minor;
+	u32 device = number_of(issued->q->disk);
 	if (!bpf_map_lookup_elem(&disks, &device))
 		return 0;
 	struct fb_tag tag = { .device = device, .sector = issued->__sector };
@@ -396,8 +405,7 @@ int on_issue(u64 *ctx)
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.via = FB_WAIT_THROTTLE;
 	}
-	if (bpf_ringbuf_output(&tags, &tag, sizeof(tag), BPF_RB_NO_WAKEUP))
-		count(FB_COUNT_TAGS_DROPPED, 1);
+	tell_tag(&tag);
 	return 0;
 }
 
