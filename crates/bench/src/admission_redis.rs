@@ -120,12 +120,13 @@ pub fn admission_redis(options: &Options) -> Result<Report, BenchError> {
                 let size = if bare { 0 } else { size };
                 let shown = measure(options, &plan, *contender, (load, size))?;
                 eprintln!(
-                    "round {}: {}, cache {} MiB, {}: {:.0} requests a second",
+                    "round {}: {}, cache {} MiB, {}: {:.0} requests a second, 99.99% in {:.0} ms",
                     round + 1,
                     load.name,
                     size >> 20,
                     contender.label(),
-                    shown.rate
+                    shown.rate,
+                    shown.tail_ms[2]
                 );
                 results.add(load.name, size, *contender, shown);
             }

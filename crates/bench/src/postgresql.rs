@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{self, BufReader};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Advice, fadvise};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::BenchError;
@@ -24,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 /// How often it is looked where the database's log lies.
 const FOLLOW: Duration = Duration::from_millis(500);
+/// What is read of a file at a time, in bytes.
+const PIECE: usize = 1 << 20;
 /// The file behind the backing.
 const BACKING: &str = "pg-backing";
 
@@ -209,6 +213,13 @@ impl PostgreSql {
     }
 }
 
+/// Reads a file without reading ahead.
+fn read_in_pages(place: &Path) -> io::Result<u64> {
+    let file = fs::File::open(place)?;
+    fadvise(&file, 0, None, Advice::Random)?;
+    io::copy(&mut BufReader::with_capacity(PIECE, file), &mut io::sink())
+}
+
 /// Where a file's extents lie, by `filefrag -v -b4096`: `FROM-TO` in bytes.
 fn extents(text: &str) -> impl Iterator<Item = String> + '_ {
     text.lines().filter_map(|line| {
@@ -284,7 +295,9 @@ impl Running<'_> {
         call("filefrag", &args).map(|text| extents(&text).collect::<Vec<_>>().join(","))
     }
 
-    /// Reads every file of the database, so that what follows reads from memory.
+    /// Reads every file of the database, so that what follows reads from memory. Without reading ahead, as is the load's own reading here and
+    /// there: else the kernel keeps long pieces of a file under one lock (large folios, ext4 since Linux 6.16), and whoever writes one of
+    /// their pages waits for the others. The paper's kernel knew pages alone.
     pub(crate) fn warm_up(&self) -> Result<(), BenchError> {
         let reading = |place: &Path| {
             let what = format!("read {}", place.display());
@@ -297,7 +310,7 @@ impl Running<'_> {
                 match entry.file_type() {
                     Ok(kind) if kind.is_dir() => directories.push(place),
                     // One that is gone meanwhile need not be read.
-                    Ok(kind) if kind.is_file() => drop(fs::read(&place)),
+                    Ok(kind) if kind.is_file() => drop(read_in_pages(&place)),
                     _ => {}
                 }
             }

@@ -13,7 +13,7 @@
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Seq};
 use forebay_format::Layout;
 use forebay_format::record::Consistent;
-use forebay_policy::{Durability, Ranges, Replacement, Settings, WritePolicy};
+use forebay_policy::{Demand, Durability, Ranges, Replacement, Settings, WritePolicy};
 
 use crate::bypass::Drops;
 use crate::common::CommonPoints;
@@ -96,6 +96,7 @@ pub struct Engine {
     pub(crate) common: CommonPoints,
     pub(crate) lag: Lag,
     pub(crate) reclaim: Reclaim,
+    pub(crate) demand: Demand,
     pub(crate) replacement: Replacement,
     pub(crate) failure: Failure,
     pub(crate) commands: Commands,
@@ -142,6 +143,7 @@ impl Engine {
             common: CommonPoints::default(),
             lag: Lag::default(),
             reclaim: Reclaim::default(),
+            demand: Demand::default(),
             replacement: Replacement::new(capacity),
             failure: Failure::default(),
             commands: Commands::default(),

@@ -65,10 +65,14 @@ impl Engine {
     }
 
     /// Blocks that the log takes of what is only awaited: room that has to be made at the backing first is not made up for by what
-    /// it spares there.
+    /// it spares there, and writes that are waited for in their own right will want as much as they took lately. But where an order is kept
+    /// a bypass has all before it to wait for, so that it goes to the log as long as there is room at all.
     pub(crate) fn reissue_spare(&self) -> u64 {
         match self.log_has_room() {
-            true => self.destage_pressure().blocks_to_spare().saturating_sub(self.log_entering()),
+            true => {
+                let lately = if self.order.keeps_versions() { 0 } else { self.demand.lately(self.now.0) };
+                self.destage_pressure().blocks_to_spare().saturating_sub(self.log_entering() + lately)
+            }
             false => 0,
         }
     }

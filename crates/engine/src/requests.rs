@@ -293,7 +293,12 @@ impl Engine {
             {
                 AdmissionReason::NoRoom
             }
-            Decision::Cache(reason) => reason,
+            Decision::Cache(reason) => {
+                if reason != AdmissionReason::Reissued {
+                    self.demand.add(self.now.0, entering);
+                }
+                reason
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 mod scale;
 mod world;
 
-use forebay_block::{Buf, Criticality, ErrorKind, Op, Reply};
+use forebay_block::{Buf, Criticality, ErrorKind, Op, Origin, Reply};
 use forebay_engine::{Command, State};
 use forebay_policy::{
     Admission, AdmissionReason, Durability, MaxStaleness, OnFull, Order, Settings, WritePolicy,
@@ -167,6 +167,38 @@ fn what_is_awaited_on_arrival_does_not_fill_the_log() {
     let id = w.zero(512, 2 << 20);
     w.run_until_answered(id).unwrap();
     assert_eq!(w.status().reasons.get(AdmissionReason::LongZero), 1, "its ends alone would enter the log");
+}
+
+/// Nor what writes that are waited for in their own right took lately, and will want again, though it was overwritten: a small log is theirs.
+#[test]
+fn what_is_reissued_leaves_room_for_what_is_waited_for_in_its_own_right() {
+    let reissued = |critical: u64, promoted: bool| {
+        let mut w = World::new(2, Settings { admission: Admission::CpPiIoi, ..settings() }, 1024, 16);
+        let direct = Origin { sync: true, criticality: Criticality::Direct, ..w.origin };
+        w.origin = direct;
+        for n in 0..critical {
+            let id = w.write((512 + n % 8) * 4096, 4096);
+            w.end_all_at_cache();
+            assert!(w.is_answered(id));
+        }
+        assert!(w.now().0 < 250_000_000, "all of that was lately");
+        let criticality = if promoted { Criticality::None } else { Criticality::Awaited };
+        w.origin = Origin { criticality, ..Origin::default() };
+        w.backing_rests = true;
+        for n in 0..200 {
+            w.write(n * 8192, 4096);
+        }
+        if promoted {
+            w.promote(0, 1024 * 4096);
+        }
+        w.run(1000);
+        w.status().reasons.get(AdmissionReason::Reissued)
+    };
+    for promoted in [true, false] {
+        let (without, with) = (reissued(0, promoted), reissued(160, promoted));
+        println!("{without} reissued, {with} after 160 critical writes, in a log of 512 blocks");
+        assert!(without > 150 && with > 0 && with <= 256 - 160, "{without}, {with}");
+    }
 }
 
 /// A bypass would wait there for all before it.

@@ -3,6 +3,7 @@
 
 mod admission;
 mod allowance;
+mod demand;
 mod destaging;
 mod groups;
 mod priority;
@@ -17,6 +18,7 @@ pub use admission::{
     Admission, AdmissionReason, Decision, ROOMY_DIRTY_PERCENT_MAX, ReasonCounts, WriteContext, endures,
 };
 pub use allowance::Allowance;
+pub use demand::Demand;
 pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Exchange, Pressure};
 pub use groups::{GroupEnd, OpenGroup};
 pub use priority::{
