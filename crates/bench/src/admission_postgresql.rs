@@ -21,7 +21,7 @@ const SCRIPTS: &[(&str, &str, u32)] = &[
     ("delivery", include_str!("tpcc/delivery.sql"), 4),
     ("stock_level", include_str!("tpcc/stock_level.sql"), 4),
 ];
-/// Buffers for a third of the database: the paper's 512 MB began as a half, and the database grows. A checkpoint for each 256 MB of log, as in the paper.
+/// Buffers for a quarter of the database: the paper's 512 MB began as a half, and the database grows. A checkpoint for each 256 MB of log, as in the paper.
 /// What goes by the clock goes ten times as fast as by default, for the load has a tenth of the rows and is about as much faster: a checkpoint
 /// each 30 s at the least, and the background writer's rounds each 20 ms. The log's files are used again: with less of them whoever writes
 /// while a checkpoint takes long makes new ones of 16 MB of zeroes, which the paper's version did not. Nor had that workers of a query's own;

@@ -54,9 +54,6 @@ impl Engine {
             && !self.failure.latched();
         let mut spare = self.reissue_spare();
         for key in keys.into_iter().filter(|_| wanted) {
-            if !self.log_has_room() {
-                break;
-            }
             let blocks = self.requests.parts.get(&key).map_or(0, |part| part.range.count);
             if blocks <= spare && self.reissue(key) {
                 spare -= blocks;

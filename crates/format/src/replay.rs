@@ -28,7 +28,7 @@ pub enum Step {
 
 /// A group that was committed, and cannot be read any more.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("group {group} of the journal is damaged at byte {offset} ({what}); the backing was left as it is")]
+#[error("group {group} of the journal is damaged at byte {offset} ({what}); {}", outcome(*.applying))]
 pub struct DamagedGroup {
     /// Its number.
     pub group: u64,
@@ -36,6 +36,17 @@ pub struct DamagedGroup {
     pub offset: u64,
     /// What is wrong.
     pub what: String,
+    /// It was whole when it was checked: what comes before it has been applied.
+    pub applying: bool,
+}
+
+fn outcome(applying: bool) -> &'static str {
+    match applying {
+        false => "the backing was left as it is",
+        true => {
+            "it was whole when it was checked, and what comes before it has been applied: see to the journal's disk"
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -357,9 +368,11 @@ impl Replay {
     fn damage(&self, what: impl ToString) -> DamagedGroup {
         let group = match &self.group {
             Some(group) => group.moment.group,
-            None => self.head.applied.group + self.moments.len() as u64 + 1,
+            None if self.begins == self.head.tail => self.head.applied.group + 1,
+            None => self.checked.as_ref().map_or(self.head.committed.group, |g| g.moment.group) + 1,
         };
-        DamagedGroup { group, offset: self.head.offset_of(self.begins), what: what.to_string() }
+        let (offset, applying) = (self.head.offset_of(self.begins), self.phase == Phase::Apply);
+        DamagedGroup { group, offset, what: what.to_string(), applying }
     }
 }
 
@@ -495,6 +508,34 @@ mod tests {
             prop_assert!(place.replay(usize::MAX).is_err());
             prop_assert_eq!(place.volume, before);
         }
+    }
+
+    /// Whenever it goes bad, it is told which group it is, and whether anything was applied.
+    #[test]
+    fn a_group_that_goes_bad_after_its_check_is_named() {
+        let (whole, _) = world(&[vec![(1, 1)], vec![(2, 2)], vec![(3, 3)]], 29, 31, 0);
+        let head = Head::newest(&whole.journal[..JOURNAL_RING_OFFSET as usize]).unwrap();
+        let mut seen = std::collections::BTreeSet::new();
+        for (steps, block) in (0..20).flat_map(|steps| [(steps, 2), (steps, 3)]) {
+            let (mut place, mut replay) = (whole.clone(), Replay::new(head.clone()));
+            let mut done = 0;
+            let error = loop {
+                if done == steps {
+                    place.journal[head.offset_of(head.tail + block * BLOCK_BYTES) as usize] ^= 0x10;
+                }
+                done += 1;
+                let Some(read) = place.step(replay.step()) else { break None };
+                if let Err(error) = replay.done(read.as_ref()) {
+                    break Some(error);
+                }
+            };
+            if let Some(error) = error {
+                assert_eq!(error.group, 2, "{error}");
+                assert!(error.applying || place.volume == whole.volume, "{error}");
+                seen.insert((block, error.applying));
+            }
+        }
+        assert_eq!(seen.len(), 4, "descriptor and data, before and after: {seen:?}");
     }
 
     /// Whatever is to become of a prepared group, at whichever step a crash cuts it short.
