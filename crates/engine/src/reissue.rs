@@ -63,7 +63,7 @@ impl Engine {
 
     /// Blocks that the log takes of what is only awaited: room that has to be made at the backing first is not made up for by what
     /// it spares there, and writes that are waited for in their own right will want as much as they took lately. But where an order is kept
-    /// a bypass has all before it to wait for, so that it goes to the log as long as there is room at all.
+    /// a bypass has all before it to wait for, and others for it, so that nothing is held back from it for them.
     pub(crate) fn reissue_spare(&self) -> u64 {
         match self.log_has_room() {
             true => {

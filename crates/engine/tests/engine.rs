@@ -174,8 +174,7 @@ fn what_is_awaited_on_arrival_does_not_fill_the_log() {
 fn what_is_reissued_leaves_room_for_what_is_waited_for_in_its_own_right() {
     let reissued = |critical: u64, promoted: bool| {
         let mut w = World::new(2, Settings { admission: Admission::CpPiIoi, ..settings() }, 1024, 16);
-        let direct = Origin { sync: true, criticality: Criticality::Direct, ..w.origin };
-        w.origin = direct;
+        w.origin = Origin { sync: true, criticality: Criticality::Direct, ..w.origin };
         for n in 0..critical {
             let id = w.write((512 + n % 8) * 4096, 4096);
             w.end_all_at_cache();

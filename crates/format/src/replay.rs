@@ -366,11 +366,9 @@ impl Replay {
     }
 
     fn damage(&self, what: impl ToString) -> DamagedGroup {
-        let group = match &self.group {
-            Some(group) => group.moment.group,
-            None if self.begins == self.head.tail => self.head.applied.group + 1,
-            None => self.checked.as_ref().map_or(self.head.committed.group, |g| g.moment.group) + 1,
-        };
+        let before = self.checked.as_ref().filter(|_| self.begins != self.head.tail);
+        let before = before.map_or(self.head.applied.group, |g| g.moment.group);
+        let group = self.group.as_ref().map_or(before + 1, |g| g.moment.group);
         let (offset, applying) = (self.head.offset_of(self.begins), self.phase == Phase::Apply);
         DamagedGroup { group, offset, what: what.to_string(), applying }
     }
