@@ -156,6 +156,11 @@ impl Engine {
         self.destage_flush_if_due(allowed);
     }
 
+    /// Whether anything is on its way to the backing.
+    pub(crate) fn destage_has_runs(&self) -> bool {
+        !self.destage.runs.is_empty()
+    }
+
     /// Whether a device could do with more than what is on its way. What goes in an order waits for all of a set.
     fn destage_has_capacity(&self) -> bool {
         let under_way = || self.destage.runs.values().map(|run| run.members.len()).sum::<usize>();

@@ -44,6 +44,21 @@ struct Started {
     bytes: u64,
 }
 
+impl Started {
+    /// Bytes and bypasses that count as non-critical.
+    fn noncritical(&self) -> (u64, usize) {
+        match self.priority {
+            Priority::Critical => (0, 0),
+            Priority::NonCritical => (self.bytes, usize::from(!makes_room(self.owner))),
+        }
+    }
+}
+
+/// Whether it is destaging.
+fn makes_room(owner: IoOwner) -> bool {
+    matches!(owner, IoOwner::DestageWrite(_) | IoOwner::DestageFlush)
+}
+
 /// State of the queue. It holds at most what requests, runs and flushes under way ask for, each of which is bounded.
 #[derive(Default)]
 pub(crate) struct BackingQueue {
@@ -56,6 +71,10 @@ pub(crate) struct BackingQueue {
     outstanding: Table<IoId, Started>,
     /// Bytes of those of them that are non-critical.
     noncritical_bytes: u64,
+    /// Bypasses among these.
+    bypasses_outstanding: usize,
+    /// How many there may be before one more has to wait.
+    pub(crate) bypasses_max: usize,
     /// Non-critical operations that may be outstanding beside critical ones.
     pub(crate) beside_critical: usize,
     /// Destaging goes before bypasses.
@@ -77,12 +96,10 @@ impl BackingQueue {
     pub(crate) fn push(&mut self, id: IoId, op: DeviceOp, priority: Priority, owner: IoOwner) {
         let queued = Queued { id, range: changes(&op), op, owner };
         self.chooser.arrived(priority);
-        match (priority, owner) {
-            (Priority::Critical, _) => self.critical.push_back(queued),
-            (Priority::NonCritical, IoOwner::DestageWrite(_) | IoOwner::DestageFlush) => {
-                self.destaging.push_back(queued)
-            }
-            (Priority::NonCritical, _) => self.bypasses.push_back(queued),
+        match priority {
+            Priority::Critical => self.critical.push_back(queued),
+            Priority::NonCritical if makes_room(owner) => self.destaging.push_back(queued),
+            Priority::NonCritical => self.bypasses.push_back(queued),
         }
     }
 
@@ -90,18 +107,24 @@ impl BackingQueue {
     fn background(&mut self) -> Background {
         // Numbers are given in the order in which operations come.
         match (self.destaging.front(), self.bypasses.front()) {
-            (Some(destage), Some(bypass)) => {
+            (Some(destage), Some(bypass)) if self.bypass_may_start() => {
                 let longer = if destage.id < bypass.id { Background::Destage } else { Background::Bypass };
                 self.chooser.background(longer, self.log_fills)
             }
-            (Some(_), None) => Background::Destage,
+            (Some(_), _) => Background::Destage,
             (None, _) => Background::Bypass,
         }
     }
 
+    fn bypass_may_start(&self) -> bool {
+        self.bypasses_outstanding < self.bypasses_max
+    }
+
     /// What is to be started next.
     fn pop(&mut self) -> Option<(IoId, DeviceOp, Priority)> {
-        let (critical, noncritical) = self.waiting();
+        let critical = self.critical.len();
+        let noncritical =
+            self.destaging.len() + if self.bypass_may_start() { self.bypasses.len() } else { 0 };
         let (beside_critical, noncritical_bytes) = (self.beside_critical, self.noncritical_bytes);
         let priority =
             self.chooser.start(Waiting { critical, noncritical, beside_critical, noncritical_bytes })?;
@@ -111,17 +134,21 @@ impl BackingQueue {
             Priority::NonCritical => &mut self.bypasses,
         };
         let Queued { id, op, owner, .. } = queue.pop_front()?;
-        let bytes = op.write_bytes().min(NONCRITICAL_BYTES_EACH);
-        self.noncritical_bytes += if priority == Priority::NonCritical { bytes } else { 0 };
-        self.outstanding.insert(id, Started { priority, owner, bytes });
+        let started = Started { priority, owner, bytes: op.write_bytes().min(NONCRITICAL_BYTES_EACH) };
+        let (bytes, bypasses) = started.noncritical();
+        self.noncritical_bytes += bytes;
+        self.bypasses_outstanding += bypasses;
+        self.outstanding.insert(id, started);
         Some((id, op, priority))
     }
 
     /// An operation has ended; those of other devices are none of its business.
     pub(crate) fn ended(&mut self, id: IoId) {
-        if let Some(Started { priority, bytes, .. }) = self.outstanding.remove(&id) {
-            self.noncritical_bytes -= if priority == Priority::NonCritical { bytes } else { 0 };
-            self.chooser.ended(priority);
+        if let Some(started) = self.outstanding.remove(&id) {
+            let (bytes, bypasses) = started.noncritical();
+            self.noncritical_bytes -= bytes;
+            self.bypasses_outstanding -= bypasses;
+            self.chooser.ended(started.priority);
         }
     }
 
@@ -172,8 +199,10 @@ impl BackingQueue {
         // Of what is outstanding the blocks are not known any more; only whose it is.
         for started in self.outstanding.values_mut() {
             if started.priority == Priority::NonCritical && wanted(started.owner, None) {
+                let (bytes, bypasses) = started.noncritical();
                 started.priority = Priority::Critical;
-                self.noncritical_bytes -= started.bytes;
+                self.noncritical_bytes -= bytes;
+                self.bypasses_outstanding -= bypasses;
                 self.chooser.promoted();
                 self.promoted += 1;
             }
@@ -199,6 +228,10 @@ impl Engine {
             let pressure = self.destage_pressure();
             self.backing.beside_critical = pressure.runs_beside_critical();
             self.backing.log_fills = pressure.log_fills();
+            self.backing.bypasses_max = match self.destage_has_runs() {
+                true => pressure.bypasses_beside_destaging(),
+                false => usize::MAX,
+            };
         }
         if self.mutant(Mutation::QueueForgetsNonCritical) && self.backing.waiting().0 == 0 {
             return;
@@ -216,8 +249,7 @@ impl Engine {
         }
         let planted = self.planted;
         if self.log.waits_for_room() || self.order.is_pacing() || self.requests.critical_bypass_waits() {
-            let destaging = |owner, _| matches!(owner, IoOwner::DestageWrite(_) | IoOwner::DestageFlush);
-            self.backing.promote(destaging, planted);
+            self.backing.promote(|owner, _| makes_room(owner), planted);
         }
         let awaited: Vec<BlockRange> = self.requests.critical_waiting().collect();
         if !awaited.is_empty() {

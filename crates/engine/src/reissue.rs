@@ -52,24 +52,27 @@ impl Engine {
             && self.settings.admission.reissues()
             && self.settings.write_policy != WritePolicy::WriteThrough
             && !self.failure.latched();
-        let mut spare = self.reissue_spare();
+        let mut spare = [false, true].map(|sync| self.reissue_spare(sync));
         for key in keys.into_iter().filter(|_| wanted) {
-            let blocks = self.requests.parts.get(&key).map_or(0, |part| part.range.count);
-            if blocks <= spare && self.reissue(key) {
-                spare -= blocks;
+            let Some((blocks, sync)) = self.requests.parts.get(&key).map(|p| (p.range.count, p.sync)) else {
+                continue;
+            };
+            if blocks <= spare[usize::from(sync)] && self.reissue(key) {
+                spare = spare.map(|blocks_left| blocks_left.saturating_sub(blocks));
+                if sync {
+                    self.demand.add(self.now.0, blocks);
+                }
             }
         }
     }
 
-    /// Blocks that the log takes of what is only awaited: room that has to be made at the backing first is not made up for by what
-    /// it spares there, and writes that are waited for in their own right will want as much as they took lately. But where an order is kept
-    /// a bypass has all before it to wait for, and others for it, so that nothing is held back from it for them.
-    pub(crate) fn reissue_spare(&self) -> u64 {
+    /// Blocks that the log takes of what is only awaited, issued synchronously or not. Writes that are waited for in their own right will
+    /// want as much as they took lately, and what was issued synchronously is one of them. Where an order is kept a bypass has all
+    /// before it to wait for, and others for it, so that nothing is held back from it for them.
+    pub(crate) fn reissue_spare(&self, sync: bool) -> u64 {
+        let lately = if sync || self.order.keeps_versions() { 0 } else { self.demand.lately(self.now.0) };
         match self.log_has_room() {
-            true => {
-                let lately = if self.order.keeps_versions() { 0 } else { self.demand.lately(self.now.0) };
-                self.destage_pressure().blocks_to_spare().saturating_sub(self.log_entering() + lately)
-            }
+            true => self.destage_pressure().blocks_to_spare().saturating_sub(self.log_entering() + lately),
             false => 0,
         }
     }

@@ -58,10 +58,11 @@ pub(crate) enum Path {
 struct Way {
     path: Path,
     critical: bool,
+    sync: bool,
 }
 
 impl Way {
-    fn of(reason: AdmissionReason, origin: Origin) -> Self {
+    fn of(reason: AdmissionReason, origin: Origin, fua: bool) -> Self {
         let path = if reason.is_cached() { Path::Log } else { Path::Bypass };
         // Where the policy does not ask who waits, somebody does.
         let unawaited = matches!(
@@ -69,7 +70,7 @@ impl Way {
             AdmissionReason::NotCritical | AdmissionReason::NotSynchronous | AdmissionReason::OverRate
         );
         let known = !matches!(origin.criticality, Criticality::None | Criticality::Capped);
-        Self { path, critical: !unawaited || known }
+        Self { path, critical: !unawaited || known, sync: origin.sync || fua }
     }
 }
 
@@ -101,6 +102,8 @@ pub(crate) struct Part {
     pub(crate) reissuable: bool,
     /// A request is known to wait for it, or nothing is known.
     pub(crate) critical: bool,
+    /// Its issuer waits for it: it was flagged synchronous, or asked for forced unit access.
+    pub(crate) sync: bool,
     /// It is a bypass that ends with a supersede record, and holds its blocks until then.
     pub(crate) supersedes: bool,
     /// The newest record that it depends on: as things were when it arrived.
@@ -220,7 +223,7 @@ impl Engine {
         }
         let bytes = data.len() as u64;
         let reason = self.choose((offset, bytes), blocks_of(offset, bytes).1, origin, fua);
-        let way = Way::of(reason, origin);
+        let way = Way::of(reason, origin, fua);
         self.open_request(id, 1, bytes, fua, reason);
         self.add_data_part(id, offset, data, fua, way);
     }
@@ -249,7 +252,7 @@ impl Engine {
         let edges = [(offset, first - offset), (last, end - last)];
         let entering = if long { edges.len() as u64 } else { blocks_of(offset, len).1 };
         let reason = self.choose((offset, len), entering, origin, fua);
-        let way = Way::of(reason, origin);
+        let way = Way::of(reason, origin, fua);
         let count = edges.iter().filter(|(_, n)| *n > 0).count() + usize::from(last > first);
         // A zero carries no data: counted, it would hide what the cache writes for each byte of a client.
         let of_all = if long && reason.is_cached() { AdmissionReason::LongZero } else { reason };
@@ -274,7 +277,7 @@ impl Engine {
         fua: bool,
     ) -> AdmissionReason {
         let (in_range, roomy) = (self.ranges.touch(offset, len), self.is_roomy());
-        let to_points = self.points_are_kept();
+        let (to_points, sync) = (self.points_are_kept(), origin.sync || fua);
         let context = WriteContext { origin, fua, in_range, roomy };
         match self.settings.admission.decide(&context) {
             Decision::Bypass(_) if to_points => AdmissionReason::GroupEnds,
@@ -289,13 +292,14 @@ impl Engine {
             }
             // Where an order is kept a bypass would wait for all before it, and everybody for the bypass.
             Decision::Cache(AdmissionReason::Reissued)
-                if !self.order.keeps_versions() && entering > self.reissue_spare() =>
+                if !self.order.keeps_versions() && entering > self.reissue_spare(sync) =>
             {
                 AdmissionReason::NoRoom
             }
-            Decision::Cache(AdmissionReason::Reissued) => AdmissionReason::Reissued,
             Decision::Cache(reason) => {
-                self.demand.add(self.now.0, entering);
+                if reason != AdmissionReason::Reissued || sync {
+                    self.demand.add(self.now.0, entering);
+                }
                 reason
             }
         }
@@ -333,6 +337,7 @@ impl Engine {
                 || self.settings.durability == Durability::Write,
             reissuable: self.settings.write_policy != WritePolicy::WriteThrough,
             critical: way.critical,
+            sync: way.sync,
             supersedes: false,
             after: self.order_dependence(),
             losses: 0,

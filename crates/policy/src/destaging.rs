@@ -42,6 +42,11 @@ const DIRTY_PERCENT: u64 = 50;
 /// Part of the log in percent that may be held by its oldest dirty block before destaging begins. Where much is overwritten, few blocks
 /// hold most of the log, and half of it dirty would be never; until here they may still be overwritten, and the rest takes bursts.
 const HELD_PERCENT: u64 = 75;
+/// Part of the log in percent that may be dirty before nothing enters it but what has to. Where destaging begins is about where a log stands
+/// that is written to all the time, so that it is not that.
+const SPARE_PERCENT: u64 = 75;
+/// For so many further runs that the log's filling asks for, one bypass fewer may be at the backing beside them.
+const RUNS_FOR_EACH_BYPASS: usize = 4;
 /// Of the runs that may be on their way, one in so many may be at the backing beside what clients wait for there.
 const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
 /// Fill of the log in percent up to which any number of steps may enter it.
@@ -96,9 +101,21 @@ impl Pressure {
         self.runs_wanted() > DESTAGE_RUNS_LEAST
     }
 
-    /// Blocks that may enter the log beyond what has to, before it is so dirty that destaging would begin, whoever waits.
+    /// Blocks that may enter the log beyond what has to, whoever waits: before three quarters of it are dirty, or half of what its oldest
+    /// dirty block leaves of it is taken.
     pub fn blocks_to_spare(&self) -> u64 {
-        self.segments * self.blocks_per_segment * DIRTY_PERCENT.saturating_sub(self.dirty_percent()) / 100
+        let clean = self.segments * SPARE_PERCENT.saturating_sub(self.dirty_percent()) / 100;
+        let free = self.segments.saturating_sub(self.segments_held) / 2;
+        clean.min(free) * self.blocks_per_segment
+    }
+
+    /// How many writes that nobody waits for may be at the backing beside destaging: fewer as the log fills, or else destaging gets a
+    /// share of the backing, and who waits for room waits longer for it.
+    pub fn bypasses_beside_destaging(&self) -> usize {
+        match self.log_fills() {
+            true => ((DESTAGE_RUNS_MAX - self.runs_wanted()) / RUNS_FOR_EACH_BYPASS).max(1),
+            false => usize::MAX,
+        }
     }
 
     /// How many runs may be on their way to the backing at once; 0 for none.
@@ -182,7 +199,7 @@ mod tests {
         };
         assert_eq!(at(90).runs(), 0);
         let urgent = Pressure { urgent: true, ..at(90) };
-        assert!(urgent.log_fills() && urgent.blocks_to_spare() == 4000 && at(30).blocks_to_spare() == 0);
+        assert!(urgent.log_fills() && urgent.blocks_to_spare() == 5000 && at(25).blocks_to_spare() == 0);
         let clean_but_for = |blocks_dirty| Pressure { blocks_dirty, ..at(0) };
         assert_eq!(
             clean_but_for(2000).runs(),
@@ -196,7 +213,9 @@ mod tests {
         );
         let held = |segments_held| Pressure { segments_held, ..clean_but_for(1000) };
         assert_eq!([0, 74, 75, 100].map(|n| held(n).runs()), [0, 0, DESTAGE_RUNS_LEAST, DESTAGE_RUNS_MAX]);
-        assert!(held(85).log_fills() && held(85).blocks_to_spare() == 1700);
+        assert!(held(85).log_fills() && held(85).blocks_to_spare() == 700);
+        let beside = [74, 76, 90, 100].map(|n| held(n).bypasses_beside_destaging());
+        assert_eq!(beside, [usize::MAX, 6, 3, 1], "fewer as the log fills");
         assert_eq!(Pressure { oldest_dirty_s: 31, ..at(90) }.runs(), 2);
         let in_order = Pressure { in_order: true, ..at(90) };
         assert!(in_order.runs() == DESTAGE_RUNS_EAGER && !in_order.presses() && !in_order.log_fills());
