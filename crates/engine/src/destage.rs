@@ -113,6 +113,11 @@ impl Destage {
         self.presses
     }
 
+    /// Runs on their way.
+    pub(crate) fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.runs.is_empty() && self.written.is_empty() && self.flushing.is_none()
     }
@@ -154,11 +159,6 @@ impl Engine {
             }
         }
         self.destage_flush_if_due(allowed);
-    }
-
-    /// Whether anything is on its way to the backing.
-    pub(crate) fn destage_has_runs(&self) -> bool {
-        !self.destage.runs.is_empty()
     }
 
     /// Whether a device could do with more than what is on its way. What goes in an order waits for all of a set.

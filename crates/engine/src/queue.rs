@@ -73,12 +73,10 @@ pub(crate) struct BackingQueue {
     noncritical_bytes: u64,
     /// Bypasses among these.
     bypasses_outstanding: usize,
-    /// How many there may be before one more has to wait.
-    pub(crate) bypasses_max: usize,
+    /// How many there may be, if the log fills: destaging goes before them then.
+    bypasses_max: Option<usize>,
     /// Non-critical operations that may be outstanding beside critical ones.
-    pub(crate) beside_critical: usize,
-    /// Destaging goes before bypasses.
-    pub(crate) log_fills: bool,
+    beside_critical: usize,
     promoted: u64,
 }
 
@@ -107,17 +105,18 @@ impl BackingQueue {
     fn background(&mut self) -> Background {
         // Numbers are given in the order in which operations come.
         match (self.destaging.front(), self.bypasses.front()) {
-            (Some(destage), Some(bypass)) if self.bypass_may_start() => {
-                let longer = if destage.id < bypass.id { Background::Destage } else { Background::Bypass };
-                self.chooser.background(longer, self.log_fills)
-            }
+            (Some(destage), Some(bypass)) => match self.bypasses_max {
+                None if destage.id < bypass.id => Background::Destage,
+                None => Background::Bypass,
+                Some(_) => self.chooser.background(self.bypass_may_start()),
+            },
             (Some(_), _) => Background::Destage,
             (None, _) => Background::Bypass,
         }
     }
 
     fn bypass_may_start(&self) -> bool {
-        self.bypasses_outstanding < self.bypasses_max
+        self.bypasses_max.is_none_or(|max| self.bypasses_outstanding < max)
     }
 
     /// What is to be started next.
@@ -227,11 +226,11 @@ impl Engine {
         if self.backing.waiting().1 > 0 {
             let pressure = self.destage_pressure();
             self.backing.beside_critical = pressure.runs_beside_critical();
-            self.backing.log_fills = pressure.log_fills();
-            self.backing.bypasses_max = match self.destage_has_runs() {
-                true => pressure.bypasses_beside_destaging(),
-                false => usize::MAX,
-            };
+            // What goes in an order makes room in that order, bypasses with it; and what has failed does not fill.
+            let makes_room =
+                !self.destage.is_idle() && !self.order.keeps_versions() && !self.failure.latched();
+            let runs = self.destage.runs();
+            self.backing.bypasses_max = if makes_room { pressure.bypasses_beside(runs) } else { None };
         }
         if self.mutant(Mutation::QueueForgetsNonCritical) && self.backing.waiting().0 == 0 {
             return;
@@ -250,6 +249,17 @@ impl Engine {
         let planted = self.planted;
         if self.log.waits_for_room() || self.order.is_pacing() || self.requests.critical_bypass_waits() {
             self.backing.promote(|owner, _| makes_room(owner), planted);
+        }
+        if self.log.waits_for_room() {
+            // What the log has of these blocks is not destaged before, and may be what keeps its tail from being freed.
+            let parts = &self.requests.parts;
+            let supersedes = |owner, _| match owner {
+                IoOwner::BypassWrite(key) | IoOwner::BypassFlush(key) => {
+                    parts.get(&key).is_some_and(|p| p.supersedes)
+                }
+                _ => false,
+            };
+            self.backing.promote(supersedes, planted);
         }
         let awaited: Vec<BlockRange> = self.requests.critical_waiting().collect();
         if !awaited.is_empty() {

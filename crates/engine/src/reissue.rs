@@ -52,16 +52,16 @@ impl Engine {
             && self.settings.admission.reissues()
             && self.settings.write_policy != WritePolicy::WriteThrough
             && !self.failure.latched();
+        if !wanted {
+            return;
+        }
         let mut spare = [false, true].map(|sync| self.reissue_spare(sync));
-        for key in keys.into_iter().filter(|_| wanted) {
+        for key in keys {
             let Some((blocks, sync)) = self.requests.parts.get(&key).map(|p| (p.range.count, p.sync)) else {
                 continue;
             };
             if blocks <= spare[usize::from(sync)] && self.reissue(key) {
-                spare = spare.map(|blocks_left| blocks_left.saturating_sub(blocks));
-                if sync {
-                    self.demand.add(self.now.0, blocks);
-                }
+                spare = spare.map(|left| left.saturating_sub(blocks));
             }
         }
     }

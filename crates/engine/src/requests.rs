@@ -296,10 +296,9 @@ impl Engine {
             {
                 AdmissionReason::NoRoom
             }
+            Decision::Cache(AdmissionReason::Reissued) => AdmissionReason::Reissued,
             Decision::Cache(reason) => {
-                if reason != AdmissionReason::Reissued || sync {
-                    self.demand.add(self.now.0, entering);
-                }
+                self.demand.add(self.now.0, entering);
                 reason
             }
         }

@@ -1,4 +1,4 @@
-//! How much of the log writes that are waited for take, so that what is reissued leaves them room.
+//! How much of the log writes that are waited for take, so that what is reissued, and was issued asynchronously, leaves them room.
 
 /// How long ago counts, in nanoseconds: as long as a disk takes for about a hundred places, which is what making room may need.
 const WINDOW_NS: u64 = 250_000_000;

@@ -44,9 +44,9 @@ const DIRTY_PERCENT: u64 = 50;
 const HELD_PERCENT: u64 = 75;
 /// Part of the log in percent that may be dirty before nothing enters it but what has to. Where destaging begins is about where a log stands
 /// that is written to all the time, so that it is not that.
-const SPARE_PERCENT: u64 = 75;
-/// For so many further runs that the log's filling asks for, one bypass fewer may be at the backing beside them.
-const RUNS_FOR_EACH_BYPASS: usize = 4;
+const SPARE_DIRTY_PERCENT: u64 = 75;
+/// Part of it that its oldest dirty block may hold before nothing enters it but what has to: half way from where destaging begins to full.
+const SPARE_HELD_PERCENT: u64 = 87;
 /// Of the runs that may be on their way, one in so many may be at the backing beside what clients wait for there.
 const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
 /// Fill of the log in percent up to which any number of steps may enter it.
@@ -101,21 +101,19 @@ impl Pressure {
         self.runs_wanted() > DESTAGE_RUNS_LEAST
     }
 
-    /// Blocks that may enter the log beyond what has to, whoever waits: before three quarters of it are dirty, or half of what its oldest
-    /// dirty block leaves of it is taken.
+    /// Blocks that may enter the log beyond what has to, whoever waits: until so much of it is dirty, or held by its oldest dirty block,
+    /// that the rest should be left for what has to.
     pub fn blocks_to_spare(&self) -> u64 {
-        let clean = self.segments * SPARE_PERCENT.saturating_sub(self.dirty_percent()) / 100;
-        let free = self.segments.saturating_sub(self.segments_held) / 2;
-        clean.min(free) * self.blocks_per_segment
+        let dirty = SPARE_DIRTY_PERCENT.saturating_sub(self.dirty_percent());
+        let held = SPARE_HELD_PERCENT.saturating_sub(self.held_percent());
+        self.segments * self.blocks_per_segment * dirty.min(held) / 100
     }
 
-    /// How many writes that nobody waits for may be at the backing beside destaging: fewer as the log fills, or else destaging gets a
-    /// share of the backing, and who waits for room waits longer for it.
-    pub fn bypasses_beside_destaging(&self) -> usize {
-        match self.log_fills() {
-            true => ((DESTAGE_RUNS_MAX - self.runs_wanted()) / RUNS_FOR_EACH_BYPASS).max(1),
-            false => usize::MAX,
-        }
+    /// How many writes that nobody waits for may be at the backing beside so many runs; `None`: any number, the log does not fill. A smaller share
+    /// as it fills, down to one: what is at a device at a time is served about alike, and who waits for room waits for the runs.
+    pub fn bypasses_beside(&self, runs: usize) -> Option<usize> {
+        let wanted = self.runs_by_fill();
+        (wanted > DESTAGE_RUNS_LEAST).then(|| (runs * (DESTAGE_RUNS_MAX - wanted) / DESTAGE_RUNS_MAX).max(1))
     }
 
     /// How many runs may be on their way to the backing at once; 0 for none.
@@ -199,7 +197,7 @@ mod tests {
         };
         assert_eq!(at(90).runs(), 0);
         let urgent = Pressure { urgent: true, ..at(90) };
-        assert!(urgent.log_fills() && urgent.blocks_to_spare() == 5000 && at(25).blocks_to_spare() == 0);
+        assert!(urgent.log_fills() && urgent.blocks_to_spare() == 6500 && at(25).blocks_to_spare() == 0);
         let clean_but_for = |blocks_dirty| Pressure { blocks_dirty, ..at(0) };
         assert_eq!(
             clean_but_for(2000).runs(),
@@ -211,13 +209,16 @@ mod tests {
             Pressure { tail_dirty: true, ..clean_but_for(10) }.runs() > 0,
             "but not where it is needed next"
         );
+        let in_order = |free| Pressure { in_order: true, ..at(free) };
         let held = |segments_held| Pressure { segments_held, ..clean_but_for(1000) };
         assert_eq!([0, 74, 75, 100].map(|n| held(n).runs()), [0, 0, DESTAGE_RUNS_LEAST, DESTAGE_RUNS_MAX]);
-        assert!(held(85).log_fills() && held(85).blocks_to_spare() == 700);
-        let beside = [74, 76, 90, 100].map(|n| held(n).bypasses_beside_destaging());
-        assert_eq!(beside, [usize::MAX, 6, 3, 1], "fewer as the log fills");
+        assert!(held(85).log_fills() && held(85).blocks_to_spare() == 200);
+        let beside = |runs| [74, 76, 90, 100].map(|n| held(n).bypasses_beside(runs));
+        assert_eq!(beside(8), [None, Some(6), Some(3), Some(1)], "a smaller share as the log fills");
+        assert_eq!(beside(32), [None, Some(27), Some(12), Some(1)]);
+        assert_eq!((urgent.bypasses_beside(8), in_order(90).bypasses_beside(8)), (None, None), "only then");
         assert_eq!(Pressure { oldest_dirty_s: 31, ..at(90) }.runs(), 2);
-        let in_order = Pressure { in_order: true, ..at(90) };
+        let in_order = in_order(90);
         assert!(in_order.runs() == DESTAGE_RUNS_EAGER && !in_order.presses() && !in_order.log_fills());
         assert_eq!(in_order.runs_beside_critical(), 1, "as long as there is room it stands behind reads");
         assert_eq!(Pressure { urgent: true, ..at(90) }.runs(), DESTAGE_RUNS_MAX);

@@ -29,7 +29,7 @@ pub enum Priority {
     NonCritical,
 }
 
-/// While the log fills, and both destaging and bypasses wait, one in so many non-critical starts is a bypass.
+/// While the log fills, and both destaging and bypasses wait, one in so many non-critical starts is a bypass, if one may start.
 pub const BYPASS_ONE_IN: usize = 8;
 
 /// What kind of non-critical operation it is.
@@ -46,7 +46,7 @@ pub enum Background {
 pub struct Waiting {
     /// Critical operations that wait.
     pub critical: usize,
-    /// Non-critical ones.
+    /// Non-critical ones that may start beside what is outstanding of their kind.
     pub noncritical: usize,
     /// How many of these may be outstanding beside critical ones; at least [`NONCRITICAL_BESIDE_CRITICAL`] count.
     pub beside_critical: usize,
@@ -102,18 +102,19 @@ impl BackingPriority {
         }
     }
 
-    /// Which of the non-critical operations goes, where both kinds wait: the one that has waited longer, or, while the log fills,
-    /// destaging. Who waits for room in the log waits for it; and a bypass keeps nobody waiting, nor does a hundred of them,
+    /// Which of the non-critical operations goes while the log fills, where both kinds wait: destaging, but for one in so many, if a bypass
+    /// may start. Who waits for room in the log waits for destaging; and a bypass keeps nobody waiting, nor does a hundred of them,
     /// which would be before a run that empties a whole segment.
-    pub fn background(&mut self, waits_longer: Background, log_fills: bool) -> Background {
-        match log_fills && self.preferred + 1 < BYPASS_ONE_IN {
+    pub fn background(&mut self, bypass_may_start: bool) -> Background {
+        let its_turn = self.preferred + 1 >= BYPASS_ONE_IN;
+        match its_turn && bypass_may_start {
             true => {
-                self.preferred += 1;
-                Background::Destage
+                self.preferred = 0;
+                Background::Bypass
             }
             false => {
-                self.preferred = 0;
-                if log_fills { Background::Bypass } else { waits_longer }
+                self.preferred += usize::from(!its_turn);
+                Background::Destage
             }
         }
     }
@@ -230,11 +231,12 @@ mod tests {
     fn destaging_goes_first_while_the_log_fills_but_bypasses_are_not_forgotten() {
         use Background::{Bypass, Destage};
         let mut priority = BackingPriority::default();
-        assert_eq!([Bypass, Destage].map(|longer| priority.background(longer, false)), [Bypass, Destage]);
-        let started: Vec<_> = (0..2 * BYPASS_ONE_IN).map(|_| priority.background(Bypass, true)).collect();
+        let started: Vec<_> = (0..2 * BYPASS_ONE_IN).map(|_| priority.background(true)).collect();
         let bypasses: Vec<usize> =
             started.iter().enumerate().filter(|(_, kind)| **kind == Bypass).map(|(at, _)| at).collect();
         assert_eq!(bypasses, [BYPASS_ONE_IN - 1, 2 * BYPASS_ONE_IN - 1]);
+        assert!((0..20).all(|_| priority.background(false) == Destage));
+        assert_eq!([true; 2].map(|may| priority.background(may)), [Bypass, Destage], "its turn had come");
     }
 
     #[derive(Clone, Copy, Debug)]
