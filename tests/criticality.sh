@@ -129,6 +129,11 @@ way mutex cp cp+pi "background task" inherited mutex
 inherited=$(explained before.json "background task" inherited)
 not=$(explained before.json "background task" not-critical)
 ((not * 8 > inherited)) || fail "mutex: $inherited writes inherited, $not not: inheritance does not end"
+# Four that give it to each other: all but the one that has it when somebody comes to wait take it over while he waits.
+way heir cp cp+pi "background task" inherited mutex
+inherited=$(explained before.json "background task" inherited)
+not=$(explained before.json "background task" not-critical)
+((inherited >= not)) || fail "heir: $inherited writes inherited, $not not: who takes a lock over does not inherit"
 way rwsem cp cp+pi jbd2 inherited journal rwsem
 way chain cp cp+pi jbd2 inherited journal futex
 way lwlock cp cp+pi "background task" inherited lwlock

@@ -104,6 +104,12 @@ static void *back(void *unused)
 					fail("write");
 			if (lseek(shared, 0, SEEK_SET))
 				fail("lseek");
+		} else if (is("heir")) {
+			/* The same mutex; each gives it to the next. */
+			if (write(shared, data, 4096) != 4096)
+				fail("write");
+			if (lseek(shared, 0, SEEK_SET))
+				fail("lseek");
 		} else if (is("rwsem") || is("chain")) {
 			/* A write that extends the file holds its inode until data and journal are on the disk. */
 			put(fd, data, PIECE, end);
@@ -186,7 +192,7 @@ static void *critical(void *unused)
 		} else if (is("chain")) {
 			pthread_mutex_lock(&outer);
 			pthread_mutex_unlock(&outer);
-		} else if (is("mutex")) {
+		} else if (is("mutex") || is("heir")) {
 			if (lseek(shared, 0, SEEK_CUR) < 0)
 				fail("lseek");
 		} else if (is("rwsem")) {
@@ -205,7 +211,8 @@ static void *critical(void *unused)
 		} else if (fsync(shared)) {
 			fail("fsync");
 		}
-		pause_ms(1);
+		/* Long enough for the other to write what nobody waits for. */
+		pause_ms(is("mutex") ? 20 : 1);
 	}
 	return NULL;
 }
@@ -213,19 +220,21 @@ static void *critical(void *unused)
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
-		fprintf(stderr, "usage: %s futex|mutex|rwsem|hint|never|journal|handle|page|slot|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
+		fprintf(stderr, "usage: %s futex|mutex|heir|rwsem|hint|never|journal|handle|page|slot|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
 		return 2;
 	}
 	kind = argv[1];
 	snprintf(path, sizeof(path), "%s", argv[2]);
 	int seconds = argc > 3 ? atoi(argv[3]) : 3;
-	shared = open_file("shared", is("mutex") ? O_DSYNC : 0);
-	pthread_t threads[3];
+	shared = open_file("shared", is("mutex") || is("heir") ? O_DSYNC : 0);
+	pthread_t threads[6];
 	int count = 0;
 	pthread_create(&threads[count++], NULL, critical, NULL);
 	/* By now it is known to be critical. */
 	pause_ms(1500);
-	pthread_create(&threads[count++], NULL, back, NULL);
+	/* Of several each but the first is waited for from when it gets what they all want. */
+	for (int backs = is("heir") ? 4 : 1; backs; backs--)
+		pthread_create(&threads[count++], NULL, back, NULL);
 	if (is("chain"))
 		pthread_create(&threads[count++], NULL, middle, NULL);
 	pause_ms(1000L * seconds);

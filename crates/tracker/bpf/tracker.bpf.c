@@ -63,6 +63,7 @@ struct block {
 	u64 mapping;
 	u64 index;
 	u64 transaction;	/* it has a handle of this one open, or 0 */
+	u64 lock;	/* the kernel's lock that one waits for who is critical, or inherits; or 0 */
 	u32 wait;
 	u32 owner;
 	u32 direct;	/* the wait of a critical task: one that inherits waits as a part of such a wait */
@@ -136,16 +137,17 @@ struct {
 	__type(value, struct lock_holders);
 } lock_holders SEC(".maps");
 
-/* Tasks that sleep with something in their hands. */
+/* Tasks that wait in such a way that others have to look at them. */
 enum {
-	WITH_HANDLE,	/* of a journal, open */
-	WITH_PAGE,	/* the lock of one that they submit; they sleep for a slot of the disk's queue */
-	WITH_KINDS,
+	WITH_HANDLE,	/* with one of a journal open */
+	WITH_PAGE,	/* with the lock of one that they submit; they sleep for a slot of the disk's queue */
+	FOR_LOCK,	/* critical, or inheriting, for a lock of the kernel's */
+	SLEEPER_KINDS,
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, WITH_KINDS);
+	__uint(max_entries, SLEEPER_KINDS);
 	__type(key, u32);
 	__type(value, struct lock_holders);
 } sleepers SEC(".maps");
@@ -235,6 +237,43 @@ INLINE int is_never(const struct fb_role *role)
 	return role && role->critical == FB_CRITICAL_NEVER;
 }
 
+INLINE struct lock_holders *sleeping(u32 how)
+{
+	return bpf_map_lookup_elem(&sleepers, &how);
+}
+
+/* Who holds a lock of the kernel's; of several readers the last one, perhaps. */
+INLINE struct task_struct *lock_owner(u64 lock, u32 wait)
+{
+	s64 owner = 0;
+	if (wait == FB_WAIT_MUTEX)
+		READ(owner, ((struct mutex *)lock)->owner);
+	else
+		READ(owner, ((struct rw_semaphore *)lock)->owner);
+	return (void *)(owner & ~7ull);
+}
+
+/*
+ * One who waits for a lock that the current task, `tid`, has taken meanwhile; or 0. Whoever was waited for has given it on, and nobody
+ * is told: so the lock is looked at when the new owner writes or falls asleep.
+ */
+INLINE u32 heir_of(u32 tid, u32 *wait)
+{
+	struct task_struct *self = (void *)bpf_get_current_task();
+	struct lock_holders *list = sleeping(FOR_LOCK);
+	for (u32 i = 0; i < FB_HOLDERS_MAX && list; i++) {
+		u32 waiter = list->tids[i];
+		struct block *block = waiter && waiter != tid ? bpf_map_lookup_elem(&blocked, &waiter) : 0;
+		if (!block || !block->lock || lock_owner(block->lock, block->wait) != self)
+			continue;
+		if (!block->direct && !bpf_map_lookup_elem(&holders, &waiter))
+			continue;
+		*wait = block->wait;
+		return waiter;
+	}
+	return 0;
+}
+
 /* How the current task is critical now; `role` is its own. */
 INLINE u32 criticality(u32 tid, const struct fb_role *role)
 {
@@ -243,7 +282,8 @@ INLINE u32 criticality(u32 tid, const struct fb_role *role)
 	if (is_never(role))
 		return FB_CRITICAL_NONE;
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
-	return holder && holder->count > 0 ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
+	u32 wait;
+	return (holder && holder->count > 0) || heir_of(tid, &wait) ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
 }
 
 INLINE void tell(struct fb_signal *signal)
@@ -359,6 +399,7 @@ int on_bio(u64 *ctx)
 	bpf_get_current_comm(tag.comm, sizeof(tag.comm));
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tag.tid);
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tag.tid);
+	u32 wait = 0;
 	if (is_direct(tag.tid, role)) {
 		tag.critical = FB_CRITICAL_DIRECT;
 	} else if (is_never(role)) {
@@ -367,6 +408,9 @@ int on_bio(u64 *ctx)
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.waiter = holder->waiter;
 		tag.via = holder->wait;
+	} else if ((tag.waiter = heir_of(tag.tid, &wait))) {
+		tag.critical = FB_CRITICAL_INHERITED;
+		tag.via = wait;
 	} else if (is_awaited_by_journal(tag.comm)) {
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.via = FB_WAIT_JOURNAL;
@@ -468,11 +512,6 @@ INLINE void tell_wait(u32 tid, u32 tgid, u32 critical, const struct block *block
 	tell(&signal);
 }
 
-INLINE struct lock_holders *sleeping(u32 with)
-{
-	return bpf_map_lookup_elem(&sleepers, &with);
-}
-
 /* What was counted for a wait counts no more. */
 INLINE void take_back(const struct block *block)
 {
@@ -507,6 +546,8 @@ INLINE void put(u32 tid, const struct block *block)
 		enlist(sleeping(WITH_HANDLE), tid);
 	if (block->submits)
 		enlist(sleeping(WITH_PAGE), tid);
+	if (block->lock)
+		enlist(sleeping(FOR_LOCK), tid);
 }
 
 /* A task's wait is over. */
@@ -524,6 +565,8 @@ NOINLINE int end(u32 tid, u32 tgid)
 		strike(sleeping(WITH_HANDLE), tid);
 	if (block->submits)
 		strike(sleeping(WITH_PAGE), tid);
+	if (block->lock)
+		strike(sleeping(FOR_LOCK), tid);
 	if (block->direct) {
 		struct fb_signal signal = {
 			.type = FB_SIGNAL_WAITED, .tid = tid, .tgid = tgid, .other = block->owner, .wait = block->wait,
@@ -582,9 +625,9 @@ INLINE void lend_to_sleepers(struct block *block, u32 tid, u32 critical)
 
 /*
  * The current task begins to wait. If it is critical, whoever it waits for inherits, and whoever that one waits for, to the
- * end of the chain.
+ * end of the chain. What it waits for may be a lock of the kernel's.
  */
-NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
+NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
 {
 	struct block own = {}, *block = &own;
 	block->since = bpf_ktime_get_ns();
@@ -613,6 +656,7 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner)
 	block->submits = wait == FB_WAIT_THROTTLE && critical != FB_CRITICAL_DIRECT && !is_never(role);
 	if (critical) {
 		block->direct = critical == FB_CRITICAL_DIRECT;
+		block->lock = lock;
 		add_needs(block, wait);
 		tell_wait(tid, tgid, critical, block);
 		u32 next = owner;
@@ -648,25 +692,19 @@ int on_contention_begin(u64 *ctx)
 	u32 flags = ctx[1];
 	u64 ids = bpf_get_current_pid_tgid();
 	u32 wait;
-	s64 owner = 0;
-	if (flags == 32) {
+	if (flags == 32)
 		wait = FB_WAIT_MUTEX;
-		struct mutex *mutex = (void *)lock;
-		READ(owner, mutex->owner);
-	} else if (flags == 2 || flags == 4) {
+	else if (flags == 2 || flags == 4)
 		wait = FB_WAIT_RWSEM;
-		struct rw_semaphore *sem = (void *)lock;
-		READ(owner, sem->owner);
-	} else {
+	else
 		return 0;
-	}
-	struct task_struct *task = (void *)(owner & ~7ull);
+	struct task_struct *task = lock_owner(lock, wait);
 	s32 pid = 0;
 	if (task)
 		READ(pid, task->pid);
 	/* A wait within a wait, or one whose end was not seen: what was counted for it is taken back. */
 	end(ids, ids >> 32);
-	begin(ids, ids >> 32, wait, pid);
+	begin(ids, ids >> 32, wait, pid, lock);
 	return 0;
 }
 
@@ -768,15 +806,15 @@ int on_switch(u64 *ctx)
 		if (!futex_owner(&owner))
 			return 0;
 		if (owner)
-			begin(tid, prev->tgid, FB_WAIT_FUTEX, owner);
+			begin(tid, prev->tgid, FB_WAIT_FUTEX, owner, 0);
 		else if (role && role->critical == FB_CRITICAL_REQUESTS && in_request(tid))
-			begin(tid, prev->tgid, FB_WAIT_CONDITION, 0);
+			begin(tid, prev->tgid, FB_WAIT_CONDITION, 0, 0);
 		return 0;
 	}
 	u32 wait = wait_by_stack(ctx);
 	if (!wait)
 		return 0;
-	begin(tid, prev->tgid, wait, 0);
+	begin(tid, prev->tgid, wait, 0, 0);
 	return 0;
 }
 

@@ -12,7 +12,7 @@
 #define FB_CHAIN_MAX 8		/* links of a chain of blocked tasks that are followed */
 #define FB_FRAMES_MAX 24	/* frames of a stack that are looked at */
 #define FB_LOCKS_MAX 1024	/* names of lightweight locks, and locks held by a task of each name */
-#define FB_HOLDERS_MAX 8	/* tasks that are remembered as holders of locks of one name, or that sleep with something in their hands */
+#define FB_HOLDERS_MAX 8	/* tasks that are remembered as holders of locks of one name, or that wait in one of the ways that others look at */
 #define FB_SOCKETS_MAX 16384	/* accepted TCP connections that are remembered */
 #define FB_REQUEST_NS_MAX 10000000000ull /* who has not answered for so long does not work for a request */
 #define FB_RANGES_MAX 32	/* functions of the kernel that are known */

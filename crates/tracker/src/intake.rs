@@ -31,6 +31,8 @@ pub struct Known {
     pub sync: bool,
     /// File-system metadata.
     pub meta: bool,
+    /// The block layer starts no flush while it is under way, if a flush belongs to it.
+    fua: bool,
     /// Linux I/O priority.
     pub ioprio: u16,
     /// The task that queued it.
@@ -62,6 +64,7 @@ impl Known {
             via: Wait::from_number(u32::from(raw.via)),
             sync: raw.flags & (FLAG_SYNC | FLAG_FUA) != 0,
             meta: raw.flags & FLAG_META != 0,
+            fua: raw.flags & FLAG_FUA != 0,
             ioprio: raw.ioprio,
             tid: raw.tid,
             comm: raw.comm,
@@ -113,7 +116,12 @@ impl Known {
     /// Of two that became one request: whatever is more urgent.
     fn with(self, other: Self) -> Self {
         let (first, second) = if other.urgency() > self.urgency() { (other, self) } else { (self, other) };
-        Self { sync: first.sync || second.sync, meta: first.meta || second.meta, ..first }
+        Self {
+            sync: first.sync || second.sync,
+            meta: first.meta || second.meta,
+            fua: first.fua || second.fua,
+            ..first
+        }
     }
 }
 
@@ -124,8 +132,10 @@ pub(crate) enum Wanted {
     Page { mapping: u64, index: u64 },
     /// Whatever a task has written.
     Task(u32),
-    /// A commit of the journal, or room in it: whatever the kernel's threads have written for others, and the metadata that this task has written
-    /// to make that room.
+    /// This task's own I/O, which may be a flush: that begins when no write with FUA is under way, whoever has issued that.
+    Io(u32),
+    /// A commit of the journal, or room in it: whatever the kernel's threads have written for others, the metadata that this task has written
+    /// to make that room, and what the flush waits for with which a commit ends.
     Commit(u32),
     /// Whatever the journals' threads have written.
     Journal,
@@ -140,7 +150,8 @@ impl Wanted {
                 known.mapping == mapping && mapping != 0 && known.pages.0 <= index && index < known.pages.1
             }
             Self::Task(tid) => known.tid == tid,
-            Self::Commit(tid) => known.kernel || known.meta && known.tid == tid,
+            Self::Io(tid) => known.fua || known.tid == tid,
+            Self::Commit(tid) => known.fua || known.kernel || known.meta && known.tid == tid,
             Self::Journal => known.is_journal(),
             Self::All => true,
         }
@@ -426,6 +437,14 @@ mod tests {
         assert!(intake.arrive(2 * 4096, 4096).is_some());
         assert_eq!(intake.promote(Wanted::Commit(5), Wait::Journal), [(0, 4096)]);
         assert_eq!(intake.promote(Wanted::Commit(6), Wait::Journal), [(0, 4096), (2 * 4096, 4096)]);
+        intake.done(2 * 4096, 4096);
+        // Such a one as the journal's superblock keeps every flush from beginning.
+        assert!(intake.promote(Wanted::Io(5), Wait::Io).len() == 1);
+        intake.queue(&RawTag { flags: FLAG_META | FLAG_FUA, ..tag(16, 8, 7, 0) });
+        assert!(intake.arrive(2 * 4096, 4096).is_some());
+        for flush in [Wanted::Io(5), Wanted::Commit(5)] {
+            assert_eq!(intake.promote(flush, Wait::Io), [(0, 4096), (2 * 4096, 4096)]);
+        }
         intake.done(2 * 4096, 4096);
         assert_eq!(intake.promote(Wanted::Task(6), Wait::Mutex), [(4096, 4096)]);
         assert_eq!(intake.promote(Wanted::Journal, Wait::Writeback), [(0, 4096)]);
