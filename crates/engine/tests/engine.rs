@@ -313,7 +313,7 @@ fn a_writer_that_waits_for_room_hurries_the_destage() {
     for n in 0..600 {
         w.write(n * 4096, 4096);
         w.submit(Op::Read { offset: (1000 + n % 8) * 4096, len: 4096 });
-        w.run(2);
+        w.run(1);
     }
     w.run(20_000);
     let status = w.status();
@@ -337,7 +337,7 @@ fn a_block_that_holds_most_of_the_log_is_destaged_before_the_log_is_full() {
         }
     }
     println!("destaging began when {destaged_at:?} percent of the log were in use");
-    assert!(destaged_at.is_some_and(|percent| (70..=85).contains(&percent)), "{destaged_at:?}");
+    assert!(destaged_at.is_some_and(|percent| (45..=62).contains(&percent)), "{destaged_at:?}");
 }
 
 /// Room comes from the log's tail. What was planned before somebody waited for it, sorted by address, does not come first.

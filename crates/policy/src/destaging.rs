@@ -40,12 +40,13 @@ const DESTAGE_RUNS_LEAST: usize = 4;
 /// Part of the log in percent that may be dirty before destaging begins: the lower half coalesces overwrites, the upper half takes bursts.
 const DIRTY_PERCENT: u64 = 50;
 /// Part of the log in percent that may be held by its oldest dirty block before destaging begins. Where much is overwritten, few blocks
-/// hold most of the log, and half of it dirty would be never; until here they may still be overwritten, and the rest takes bursts.
-const HELD_PERCENT: u64 = 75;
+/// hold most of the log, and half of it dirty would be never. What lies behind is wanted for bursts as much as with the other half: of three quarters,
+/// where it began before, the last was used up by what is reissued while a file of some 500 MB is written back (a snapshot of Redis).
+const HELD_PERCENT: u64 = 50;
 /// Part of the log in percent that may be dirty before nothing enters it but what has to. Where destaging begins is about where a log stands
 /// that is written to all the time, so that it is not that.
 const SPARE_DIRTY_PERCENT: u64 = 75;
-/// Part of it that its oldest dirty block may hold before nothing enters it but what has to: half way from where destaging begins to full.
+/// Part of it that its oldest dirty block may hold before nothing enters it but what has to.
 const SPARE_HELD_PERCENT: u64 = 87;
 /// Of the runs that may be on their way, one in so many may be at the backing beside what clients wait for there.
 const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
@@ -211,9 +212,9 @@ mod tests {
         );
         let in_order = |free| Pressure { in_order: true, ..at(free) };
         let held = |segments_held| Pressure { segments_held, ..clean_but_for(1000) };
-        assert_eq!([0, 74, 75, 100].map(|n| held(n).runs()), [0, 0, DESTAGE_RUNS_LEAST, DESTAGE_RUNS_MAX]);
+        assert_eq!([0, 49, 50, 100].map(|n| held(n).runs()), [0, 0, DESTAGE_RUNS_LEAST, DESTAGE_RUNS_MAX]);
         assert!(held(85).log_fills() && held(85).blocks_to_spare() == 200);
-        let beside = |runs| [74, 76, 90, 100].map(|n| held(n).bypasses_beside(runs));
+        let beside = |runs| [49, 52, 80, 100].map(|n| held(n).bypasses_beside(runs));
         assert_eq!(beside(8), [None, Some(6), Some(3), Some(1)], "a smaller share as the log fills");
         assert_eq!(beside(32), [None, Some(27), Some(12), Some(1)]);
         assert_eq!((urgent.bypasses_beside(8), in_order(90).bypasses_beside(8)), (None, None), "only then");
