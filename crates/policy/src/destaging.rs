@@ -43,6 +43,8 @@ const DIRTY_PERCENT: u64 = 50;
 /// hold most of the log, and half of it dirty would be never. What lies behind is wanted for bursts as much as with the other half: of three quarters,
 /// where it began before, the last was used up by what is reissued while a file of some 500 MB is written back (a snapshot of Redis).
 const HELD_PERCENT: u64 = 50;
+/// Part of the log in percent that may be held by its oldest dirty block before bypasses give way to destaging: writers may come to wait.
+const HELD_FILLS_PERCENT: u64 = 75;
 /// Part of the log in percent that may be dirty before nothing enters it but what has to. Where destaging begins is about where a log stands
 /// that is written to all the time, so that it is not that.
 const SPARE_DIRTY_PERCENT: u64 = 75;
@@ -97,11 +99,6 @@ impl Pressure {
         self.urgent || self.runs_wanted() > 0
     }
 
-    /// Whether the log wants room more than writes that nobody waits for want to be on the backing.
-    pub fn log_fills(&self) -> bool {
-        self.runs_wanted() > DESTAGE_RUNS_LEAST
-    }
-
     /// Blocks that may enter the log beyond what has to, whoever waits: until so much of it is dirty, or held by its oldest dirty block,
     /// that the rest should be left for what has to.
     pub fn blocks_to_spare(&self) -> u64 {
@@ -113,7 +110,7 @@ impl Pressure {
     /// How many writes that nobody waits for may be at the backing beside so many runs; `None`: any number, the log does not fill. A smaller share
     /// as it fills, down to one: what is at a device at a time is served about alike, and who waits for room waits for the runs.
     pub fn bypasses_beside(&self, runs: usize) -> Option<usize> {
-        let wanted = self.runs_by_fill();
+        let wanted = self.runs_by_fill(HELD_FILLS_PERCENT);
         (wanted > DESTAGE_RUNS_LEAST).then(|| (runs * (DESTAGE_RUNS_MAX - wanted) / DESTAGE_RUNS_MAX).max(1))
     }
 
@@ -145,7 +142,7 @@ impl Pressure {
             }
             _ => DESTAGE_RUNS_MAX,
         };
-        near.max(self.runs_by_fill())
+        near.max(self.runs_by_fill(HELD_PERCENT))
     }
 
     /// How much of the log is dirty, with what cleaning may keep of the rest, 0 to 100.
@@ -161,9 +158,10 @@ impl Pressure {
         self.segments_held * 100 / self.segments.max(1)
     }
 
-    fn runs_by_fill(&self) -> usize {
-        let beyond = runs_beyond(self.dirty_percent(), DIRTY_PERCENT)
-            .max(runs_beyond(self.held_percent(), HELD_PERCENT));
+    /// Begins where so much of the log is held by its oldest dirty block, or half of it dirty.
+    fn runs_by_fill(&self, held_from: u64) -> usize {
+        let beyond =
+            runs_beyond(self.dirty_percent(), DIRTY_PERCENT).max(runs_beyond(self.held_percent(), held_from));
         match beyond {
             0 if self.tail_dirty => DESTAGE_RUNS_LEAST,
             0 if self.draining || self.oldest_dirty_s >= DIRTY_AGE_S_MAX => 2,
@@ -198,7 +196,7 @@ mod tests {
         };
         assert_eq!(at(90).runs(), 0);
         let urgent = Pressure { urgent: true, ..at(90) };
-        assert!(urgent.log_fills() && urgent.blocks_to_spare() == 6500 && at(25).blocks_to_spare() == 0);
+        assert!(urgent.blocks_to_spare() == 6500 && at(25).blocks_to_spare() == 0);
         let clean_but_for = |blocks_dirty| Pressure { blocks_dirty, ..at(0) };
         assert_eq!(
             clean_but_for(2000).runs(),
@@ -213,14 +211,14 @@ mod tests {
         let in_order = |free| Pressure { in_order: true, ..at(free) };
         let held = |segments_held| Pressure { segments_held, ..clean_but_for(1000) };
         assert_eq!([0, 49, 50, 100].map(|n| held(n).runs()), [0, 0, DESTAGE_RUNS_LEAST, DESTAGE_RUNS_MAX]);
-        assert!(held(85).log_fills() && held(85).blocks_to_spare() == 200);
-        let beside = |runs| [49, 52, 80, 100].map(|n| held(n).bypasses_beside(runs));
+        assert!(held(85).blocks_to_spare() == 200);
+        let beside = |runs| [74, 76, 90, 100].map(|n| held(n).bypasses_beside(runs));
         assert_eq!(beside(8), [None, Some(6), Some(3), Some(1)], "a smaller share as the log fills");
         assert_eq!(beside(32), [None, Some(27), Some(12), Some(1)]);
         assert_eq!((urgent.bypasses_beside(8), in_order(90).bypasses_beside(8)), (None, None), "only then");
         assert_eq!(Pressure { oldest_dirty_s: 31, ..at(90) }.runs(), 2);
         let in_order = in_order(90);
-        assert!(in_order.runs() == DESTAGE_RUNS_EAGER && !in_order.presses() && !in_order.log_fills());
+        assert!(in_order.runs() == DESTAGE_RUNS_EAGER && !in_order.presses());
         assert_eq!(in_order.runs_beside_critical(), 1, "as long as there is room it stands behind reads");
         assert_eq!(Pressure { urgent: true, ..at(90) }.runs(), DESTAGE_RUNS_MAX);
         let stale = |staleness_percent| Pressure { staleness_percent, ..at(90) }.runs();
@@ -233,7 +231,6 @@ mod tests {
         assert!(runs.is_sorted() && runs[0] >= 4, "{runs:?}");
         assert_eq!(at(0).runs(), DESTAGE_RUNS_MAX);
         assert_eq!([90, 50, 0].map(|free| at(free).runs_beside_critical()), [1, 1, 8]);
-        assert_eq!([90, 50, 40].map(|free| at(free).log_fills()), [false, false, true]);
         assert_eq!(Pressure { blocks_dirty: 0, urgent: true, ..at(0) }.runs(), 0);
     }
 

@@ -163,6 +163,9 @@ struct pt_regs {
 #define TCP_SYN_RECV 3
 #define TCP_CLOSE 7
 
+/* Whether the running kernel has a field. */
+#define EXISTS(field) __builtin_preserve_field_info(field, 2)
+
 /* Reads a field that the verifier does not know to be readable. */
 #define READ(dst, field) bpf_probe_read_kernel(&(dst), sizeof(dst), __builtin_preserve_access_index(&(field)))
 

@@ -4,7 +4,7 @@
  *
  *   block_bio_queue        a write is queued: its tag, with the issuer and how it is critical, goes into the ring `tags`
  *   block_rq_issue         a request has the first slot of its queue, which may be the only one that somebody is given: so the same ring says
- *   contention_begin/end   a task waits for a kernel mutex or rwsem: its owner inherits until the wait is over
+ *   contention_begin/end   a task waits for a kernel mutex or rwsem: its owner inherits until the wait is over, and who takes it over meanwhile
  *   folio_wait_writeback   a task is about to wait for a page that is being written: the daemon promotes that write
  *   sched_switch           a task falls asleep: what for is seen by its stack (journal, page, buffer) or its futex
  *   sched_process_*        tasks come and go
@@ -63,10 +63,12 @@ struct block {
 	u64 mapping;
 	u64 index;
 	u64 transaction;	/* it has a handle of this one open, or 0 */
-	u64 lock;	/* the kernel's lock that one waits for who is critical, or inherits; or 0 */
+	u64 lock;	/* the kernel's lock that is waited for, or 0 */
 	u32 wait;
 	u32 owner;
 	u32 direct;	/* the wait of a critical task: one that inherits waits as a part of such a wait */
+	u32 derived;	/* the wait of one that inherits, although nothing was counted for it */
+	u32 listed;	/* among those that wait for a lock of the kernel's */
 	u32 links;
 	u32 journal;	/* one of the links may need a commit of the journal */
 	u32 page;	/* one of the links waits for a page's lock */
@@ -141,7 +143,7 @@ struct {
 enum {
 	WITH_HANDLE,	/* with one of a journal open */
 	WITH_PAGE,	/* with the lock of one that they submit; they sleep for a slot of the disk's queue */
-	FOR_LOCK,	/* critical, or inheriting, for a lock of the kernel's */
+	FOR_LOCK,	/* critical, or inheriting, for a lock of the kernel's; two of each lock */
 	SLEEPER_KINDS,
 };
 
@@ -246,29 +248,37 @@ INLINE struct lock_holders *sleeping(u32 how)
 INLINE struct task_struct *lock_owner(u64 lock, u32 wait)
 {
 	s64 owner = 0;
-	if (wait == FB_WAIT_MUTEX)
+	/* A kernel for real-time work has other locks under these names. */
+	if (wait == FB_WAIT_MUTEX && EXISTS(((struct mutex *)lock)->owner))
 		READ(owner, ((struct mutex *)lock)->owner);
-	else
+	else if (wait == FB_WAIT_RWSEM && EXISTS(((struct rw_semaphore *)lock)->owner))
 		READ(owner, ((struct rw_semaphore *)lock)->owner);
 	return (void *)(owner & ~7ull);
 }
+
+/* How one inherits who has taken a lock over. */
+struct heritage {
+	u32 wait;
+	u32 derived;	/* as much as the one who waits for it */
+};
 
 /*
  * One who waits for a lock that the current task, `tid`, has taken meanwhile; or 0. Whoever was waited for has given it on, and nobody
  * is told: so the lock is looked at when the new owner writes or falls asleep.
  */
-INLINE u32 heir_of(u32 tid, u32 *wait)
+INLINE u32 heir_of(u32 tid, struct heritage *heritage)
 {
 	struct task_struct *self = (void *)bpf_get_current_task();
 	struct lock_holders *list = sleeping(FOR_LOCK);
 	for (u32 i = 0; i < FB_HOLDERS_MAX && list; i++) {
 		u32 waiter = list->tids[i];
 		struct block *block = waiter && waiter != tid ? bpf_map_lookup_elem(&blocked, &waiter) : 0;
-		if (!block || !block->lock || lock_owner(block->lock, block->wait) != self)
+		if (!block || !block->listed || lock_owner(block->lock, block->wait) != self)
 			continue;
-		if (!block->direct && !bpf_map_lookup_elem(&holders, &waiter))
+		if (!block->direct && !block->derived && !bpf_map_lookup_elem(&holders, &waiter))
 			continue;
-		*wait = block->wait;
+		heritage->wait = block->wait;
+		heritage->derived = block->derived;
 		return waiter;
 	}
 	return 0;
@@ -282,8 +292,7 @@ INLINE u32 criticality(u32 tid, const struct fb_role *role)
 	if (is_never(role))
 		return FB_CRITICAL_NONE;
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
-	u32 wait;
-	return (holder && holder->count > 0) || heir_of(tid, &wait) ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
+	return holder && holder->count > 0 ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
 }
 
 INLINE void tell(struct fb_signal *signal)
@@ -399,7 +408,7 @@ int on_bio(u64 *ctx)
 	bpf_get_current_comm(tag.comm, sizeof(tag.comm));
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tag.tid);
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tag.tid);
-	u32 wait = 0;
+	struct heritage heritage = {};
 	if (is_direct(tag.tid, role)) {
 		tag.critical = FB_CRITICAL_DIRECT;
 	} else if (is_never(role)) {
@@ -408,9 +417,9 @@ int on_bio(u64 *ctx)
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.waiter = holder->waiter;
 		tag.via = holder->wait;
-	} else if ((tag.waiter = heir_of(tag.tid, &wait))) {
+	} else if ((tag.waiter = heir_of(tag.tid, &heritage))) {
 		tag.critical = FB_CRITICAL_INHERITED;
-		tag.via = wait;
+		tag.via = heritage.wait;
 	} else if (is_awaited_by_journal(tag.comm)) {
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.via = FB_WAIT_JOURNAL;
@@ -528,6 +537,19 @@ INLINE void take_back(const struct block *block)
 		count(FB_COUNT_SLOT_WAITERS, -1);
 }
 
+/* Whether two that wait for this lock are listed: whoever takes it over is found by them, and others need the places. */
+INLINE int is_listed(u64 lock)
+{
+	struct lock_holders *list = sleeping(FOR_LOCK);
+	u32 found = 0;
+	for (u32 i = 0; i < FB_HOLDERS_MAX && list; i++) {
+		u32 waiter = list->tids[i];
+		struct block *block = waiter ? bpf_map_lookup_elem(&blocked, &waiter) : 0;
+		found += block && block->listed && block->lock == lock;
+	}
+	return found > 1;
+}
+
 /* What was counted for the current task's wait, which is put on record. */
 INLINE void put(u32 tid, const struct block *block)
 {
@@ -546,7 +568,7 @@ INLINE void put(u32 tid, const struct block *block)
 		enlist(sleeping(WITH_HANDLE), tid);
 	if (block->submits)
 		enlist(sleeping(WITH_PAGE), tid);
-	if (block->lock)
+	if (block->listed)
 		enlist(sleeping(FOR_LOCK), tid);
 }
 
@@ -565,7 +587,7 @@ NOINLINE int end(u32 tid, u32 tgid)
 		strike(sleeping(WITH_HANDLE), tid);
 	if (block->submits)
 		strike(sleeping(WITH_PAGE), tid);
-	if (block->lock)
+	if (block->listed)
 		strike(sleeping(FOR_LOCK), tid);
 	if (block->direct) {
 		struct fb_signal signal = {
@@ -633,6 +655,7 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
 	block->since = bpf_ktime_get_ns();
 	block->wait = wait;
 	block->owner = owner;
+	block->lock = lock;
 	if (wait == FB_WAIT_WRITEBACK) {
 		struct page_wait *page = bpf_map_lookup_elem(&pages, &tid);
 		if (page) {
@@ -649,14 +672,19 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
 		char comm[16] = {};
 		bpf_get_current_comm(comm, sizeof(comm));
 		derived = is_awaited_by_journal(comm);
+		/* Whoever has taken over what somebody waits for inherits as that one does. */
+		struct heritage heritage = {};
+		u32 heir = heir_of(tid, &heritage);
+		block->derived = heir != 0 || derived;
+		derived |= heritage.derived;
 		/* Whoever waits for a page's lock may wait for one who falls asleep while it submits pages. */
 		int awaited = wait == FB_WAIT_THROTTLE && counted(FB_COUNT_PAGE_WAITERS) > 0;
-		critical = derived || awaited ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
+		critical = block->derived || awaited ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
 	}
 	block->submits = wait == FB_WAIT_THROTTLE && critical != FB_CRITICAL_DIRECT && !is_never(role);
 	if (critical) {
 		block->direct = critical == FB_CRITICAL_DIRECT;
-		block->lock = lock;
+		block->listed = lock && !is_listed(lock);
 		add_needs(block, wait);
 		tell_wait(tid, tgid, critical, block);
 		u32 next = owner;
@@ -714,7 +742,8 @@ int on_contention_end(u64 *ctx)
 	u64 ids = bpf_get_current_pid_tgid();
 	u32 tid = ids;
 	struct block *block = bpf_map_lookup_elem(&blocked, &tid);
-	if (block && (block->wait == FB_WAIT_MUTEX || block->wait == FB_WAIT_RWSEM))
+	/* Within the wait there are short ones, for the spinlock of that very lock. */
+	if (block && block->lock == ctx[0])
 		end(tid, ids >> 32);
 	return 0;
 }
@@ -796,7 +825,8 @@ int on_switch(u64 *ctx)
 	if (!(state & 3) || !tid)
 		return 0;
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
-	if (!role && !bpf_map_lookup_elem(&holders, &tid) && !hinted())
+	struct heritage heritage = {};
+	if (!role && !bpf_map_lookup_elem(&holders, &tid) && !hinted() && !(state & 2 && heir_of(tid, &heritage)))
 		return 0;
 	/* The wait for a lock has been noted, and is over when the lock is taken. */
 	if (bpf_map_lookup_elem(&blocked, &tid))

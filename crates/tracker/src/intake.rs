@@ -132,10 +132,8 @@ pub(crate) enum Wanted {
     Page { mapping: u64, index: u64 },
     /// Whatever a task has written.
     Task(u32),
-    /// This task's own I/O, which may be a flush: that begins when no write with FUA is under way, whoever has issued that.
-    Io(u32),
     /// A commit of the journal, or room in it: whatever the kernel's threads have written for others, the metadata that this task has written
-    /// to make that room, and what the flush waits for with which a commit ends.
+    /// to make that room, and metadata with FUA (the journal's superblock), whoever has written that: a commit ends with a flush.
     Commit(u32),
     /// Whatever the journals' threads have written.
     Journal,
@@ -150,8 +148,7 @@ impl Wanted {
                 known.mapping == mapping && mapping != 0 && known.pages.0 <= index && index < known.pages.1
             }
             Self::Task(tid) => known.tid == tid,
-            Self::Io(tid) => known.fua || known.tid == tid,
-            Self::Commit(tid) => known.fua || known.kernel || known.meta && known.tid == tid,
+            Self::Commit(tid) => known.kernel || known.meta && (known.fua || known.tid == tid),
             Self::Journal => known.is_journal(),
             Self::All => true,
         }
@@ -439,12 +436,9 @@ mod tests {
         assert_eq!(intake.promote(Wanted::Commit(6), Wait::Journal), [(0, 4096), (2 * 4096, 4096)]);
         intake.done(2 * 4096, 4096);
         // Such a one as the journal's superblock keeps every flush from beginning.
-        assert!(intake.promote(Wanted::Io(5), Wait::Io).len() == 1);
         intake.queue(&RawTag { flags: FLAG_META | FLAG_FUA, ..tag(16, 8, 7, 0) });
         assert!(intake.arrive(2 * 4096, 4096).is_some());
-        for flush in [Wanted::Io(5), Wanted::Commit(5)] {
-            assert_eq!(intake.promote(flush, Wait::Io), [(0, 4096), (2 * 4096, 4096)]);
-        }
+        assert_eq!(intake.promote(Wanted::Commit(5), Wait::Journal), [(0, 4096), (2 * 4096, 4096)]);
         intake.done(2 * 4096, 4096);
         assert_eq!(intake.promote(Wanted::Task(6), Wait::Mutex), [(4096, 4096)]);
         assert_eq!(intake.promote(Wanted::Journal, Wait::Writeback), [(0, 4096)]);
