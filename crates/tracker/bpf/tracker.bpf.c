@@ -141,7 +141,7 @@ struct {
 
 /* Tasks that wait in such a way that others have to look at them. */
 enum {
-	WITH_HANDLE,	/* with one of a journal open */
+	WITH_HANDLE,	/* with a handle of a journal open */
 	WITH_PAGE,	/* with the lock of one that they submit; they sleep for a slot of the disk's queue */
 	FOR_LOCK,	/* critical, or inheriting, for a lock of the kernel's; two of each lock */
 	SLEEPER_KINDS,
