@@ -59,6 +59,23 @@ pub struct Origin {
     pub pid: u32,
 }
 
+impl Origin {
+    /// Whether the issuer of a write waits for it; `fua`: force unit access was asked for.
+    pub const fn is_sync(&self, fua: bool) -> bool {
+        self.sync || fua
+    }
+
+    /// Whether a request of an application is known to wait for a write. What a critical task issued asynchronously is not waited for
+    /// because of who issued it (ATC'15, section 4: synchronous writes of critical processes), but once somebody comes to wait for it.
+    pub const fn is_awaited(&self, fua: bool) -> bool {
+        match self.criticality {
+            Criticality::None | Criticality::Capped => false,
+            Criticality::Direct | Criticality::Inherited => self.is_sync(fua),
+            Criticality::Awaited => true,
+        }
+    }
+}
+
 /// Whether a request of an application waits for a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Criticality {

@@ -271,11 +271,6 @@ impl Engine {
 
     /// A critical task waits for these bypasses.
     pub(crate) fn backing_promote(&mut self, parts: &[PartKey]) {
-        for key in parts {
-            if let Some(part) = self.requests.parts.get_mut(key) {
-                part.critical = true;
-            }
-        }
         let wanted = |owner, _| match owner {
             IoOwner::BypassWrite(key) | IoOwner::BypassFlush(key) => parts.binary_search(&key).is_ok(),
             _ => false,

@@ -46,24 +46,32 @@ impl Engine {
             range.first.offset() < end && range.end().saturating_mul(BLOCK_BYTES) > offset
         };
         let bypasses = self.requests.parts.iter().filter(|(_, p)| p.path == Path::Bypass && touched(p.range));
-        let keys: Vec<PartKey> = bypasses.map(|(key, _)| *key).collect();
-        self.backing_promote(&keys);
+        let mut keys: Vec<PartKey> = bypasses.map(|(key, _)| *key).collect();
+        for key in &keys {
+            if let Some(part) = self.requests.parts.get_mut(key) {
+                part.critical = true;
+            }
+        }
         let wanted = !keys.is_empty()
             && self.settings.admission.reissues()
             && self.settings.write_policy != WritePolicy::WriteThrough
             && !self.failure.latched();
-        if !wanted {
-            return;
+        if wanted {
+            let mut spare = [false, true].map(|sync| self.reissue_spare(sync));
+            keys.retain(|key| {
+                let part = self.requests.parts.get(key).map(|p| (p.range.count, p.sync));
+                let reissued = part.is_some_and(|(blocks, sync)| {
+                    let goes = blocks <= spare[usize::from(sync)] && self.reissue(*key);
+                    if goes {
+                        spare = spare.map(|left| left.saturating_sub(blocks));
+                    }
+                    goes
+                });
+                !reissued
+            });
         }
-        let mut spare = [false, true].map(|sync| self.reissue_spare(sync));
-        for key in keys {
-            let Some((blocks, sync)) = self.requests.parts.get(&key).map(|p| (p.range.count, p.sync)) else {
-                continue;
-            };
-            if blocks <= spare[usize::from(sync)] && self.reissue(key) {
-                spare = spare.map(|left| left.saturating_sub(blocks));
-            }
-        }
+        // Nobody waits for what has gone to the log, whatever of it is still at the backing.
+        self.backing_promote(&keys);
     }
 
     /// Blocks that the log takes of what is only awaited, issued synchronously or not. Writes that are waited for in their own right will

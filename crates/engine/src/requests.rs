@@ -12,8 +12,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::{
-    Allocation, BLOCK_BYTES, BlockNo, Buf, BufMut, Criticality, ErrorKind, IoError, Origin, Reply, Seq,
-    StatusExtent, blocks_of,
+    Allocation, BLOCK_BYTES, BlockNo, Buf, BufMut, ErrorKind, IoError, Origin, Reply, Seq, StatusExtent,
+    blocks_of,
 };
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::{
@@ -69,8 +69,7 @@ impl Way {
             reason,
             AdmissionReason::NotCritical | AdmissionReason::NotSynchronous | AdmissionReason::OverRate
         );
-        let known = !matches!(origin.criticality, Criticality::None | Criticality::Capped);
-        Self { path, critical: !unawaited || known, sync: origin.sync || fua }
+        Self { path, critical: !unawaited || origin.is_awaited(fua), sync: origin.is_sync(fua) }
     }
 }
 
@@ -277,7 +276,7 @@ impl Engine {
         fua: bool,
     ) -> AdmissionReason {
         let (in_range, roomy) = (self.ranges.touch(offset, len), self.is_roomy());
-        let (to_points, sync) = (self.points_are_kept(), origin.sync || fua);
+        let (to_points, sync) = (self.points_are_kept(), origin.is_sync(fua));
         let context = WriteContext { origin, fua, in_range, roomy };
         match self.settings.admission.decide(&context) {
             Decision::Bypass(_) if to_points => AdmissionReason::GroupEnds,

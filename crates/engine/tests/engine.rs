@@ -54,35 +54,39 @@ fn writers_that_come_one_by_one_share_headers() {
     assert!(ratio <= 1.45, "{ratio} bytes written for each byte");
 }
 
-/// Four writes that nobody waits for, one block each, and what the backing is doing then.
-fn uncritical_writes(admission: Admission) -> (World, Vec<u64>) {
+/// Four writes that nobody waits for, one block each, whoever has issued them; and what the backing is doing then.
+fn uncritical_writes(admission: Admission, issuer: Criticality) -> (World, Vec<u64>) {
     let mut w = World::new(1, Settings { admission, ..settings() }, 64, 8);
+    w.origin = Origin { criticality: issuer, sync: false, ..w.origin };
     let writes = (0..4).map(|n| w.write(n * 4096, 4096)).collect();
     assert_eq!(w.at_backing(), [0], "the first has the backing for itself");
     (w, writes)
 }
 
+/// It may be hundreds of pages that a critical task writes back asynchronously, or one that holds what such a task waits for.
 #[test]
 fn what_is_waited_for_goes_to_the_backing_first() {
-    let (mut w, writes) = uncritical_writes(Admission::Cp);
-    let status = w.status();
-    assert_eq!((status.backing_outstanding, status.backing_waiting_noncritical), (1, 3));
-    let read = w.submit(Op::Read { offset: 40960, len: 4096 });
-    assert_eq!(w.at_backing(), [0, 40960], "a read does not wait for them");
-    w.promote(12288, 4096);
-    assert_eq!(w.at_backing(), [0, 40960, 12288], "nor does what somebody comes to wait for");
-    w.end_at_backing();
-    assert_eq!(w.at_backing(), [40960, 12288, 4096], "the others go on beside them, one at a time");
-    for id in writes.into_iter().chain([read]) {
-        w.run_until_answered(id).unwrap();
+    for issuer in [Criticality::None, Criticality::Direct, Criticality::Inherited] {
+        let (mut w, writes) = uncritical_writes(Admission::Cp, issuer);
+        let status = w.status();
+        assert_eq!((status.backing_outstanding, status.backing_waiting_noncritical), (1, 3));
+        let read = w.submit(Op::Read { offset: 40960, len: 4096 });
+        assert_eq!(w.at_backing(), [0, 40960], "a read does not wait for them");
+        w.promote(12288, 4096);
+        assert_eq!(w.at_backing(), [0, 40960, 12288], "nor does what somebody comes to wait for");
+        w.end_at_backing();
+        assert_eq!(w.at_backing(), [40960, 12288, 4096], "the others go on beside them, one at a time");
+        for id in writes.into_iter().chain([read]) {
+            w.run_until_answered(id).unwrap();
+        }
+        let status = w.status();
+        assert_eq!((status.backing_promoted, status.writes_bypassed, status.backing_outstanding), (1, 4, 0));
     }
-    let status = w.status();
-    assert_eq!((status.backing_promoted, status.writes_bypassed, status.backing_outstanding), (1, 4, 0));
 }
 
 #[test]
 fn a_reissued_write_that_waits_for_the_backing_never_goes_there() {
-    let (mut w, writes) = uncritical_writes(Admission::CpPiIoi);
+    let (mut w, writes) = uncritical_writes(Admission::CpPiIoi, Criticality::None);
     w.promote(8192, 8192);
     w.run_until_answered(writes[2]).unwrap();
     w.run_until_answered(writes[3]).unwrap();
@@ -101,7 +105,7 @@ fn a_reissued_write_that_waits_for_the_backing_never_goes_there() {
 /// What was on its way to the backing when it was reissued is there when that has ended.
 #[test]
 fn a_reissued_write_that_has_landed_is_not_destaged_again() {
-    let (mut w, writes) = uncritical_writes(Admission::CpPiIoi);
+    let (mut w, writes) = uncritical_writes(Admission::CpPiIoi, Criticality::None);
     w.promote(0, 4096);
     while w.waiting() == 4 {
         assert!(!w.writes_to_cache().is_empty());
@@ -118,6 +122,25 @@ fn a_reissued_write_that_has_landed_is_not_destaged_again() {
     w.command(Command::Destage).unwrap();
     w.assert_backing_complete();
     assert_eq!(w.status().bytes_to_backing, 4 * 4096);
+}
+
+/// What is reissued again and again does not fill the backing: of each the part is in the log, and nobody waits for the rest of it.
+#[test]
+fn what_lands_makes_no_way_for_more_that_nobody_waits_for() {
+    let (mut w, writes) = uncritical_writes(Admission::CpPiIoi, Criticality::None);
+    w.promote(0, 4096);
+    w.submit(Op::Read { offset: 40960, len: 4096 });
+    assert_eq!(w.at_backing(), [0, 40960], "the next does not take its place");
+    w.end_all_at_cache();
+    assert!(w.is_answered(writes[0]) && !w.is_answered(writes[1]));
+    w.end_at_backing();
+    assert_eq!(w.at_backing(), [40960, 4096]);
+    for id in &writes[1..] {
+        w.run_until_answered(*id).unwrap();
+    }
+    assert_eq!((w.status().backing_promoted, w.status().writes_admitted), (0, 1));
+    w.command(Command::Destage).unwrap();
+    w.assert_backing_complete();
 }
 
 /// Of what would fill it up the log takes no more than three quarters, whether it is asked for one by one or at once.

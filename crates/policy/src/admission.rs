@@ -152,7 +152,7 @@ impl Admission {
     /// Chooses for one write.
     pub fn decide(self, write: &WriteContext) -> Decision {
         use AdmissionReason as Why;
-        let sync = write.origin.sync || write.fua;
+        let sync = write.origin.is_sync(write.fua);
         let inherits = matches!(self, Self::CpPi | Self::CpPiIoi | Self::Adaptive);
         match self {
             Self::All => Decision::Cache(Why::All),
