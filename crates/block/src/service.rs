@@ -65,14 +65,9 @@ impl Origin {
         self.sync || fua
     }
 
-    /// Whether a request of an application is known to wait for a write. What a critical task issued asynchronously is not waited for
-    /// because of who issued it (ATC'15, section 4: synchronous writes of critical processes), but once somebody comes to wait for it.
+    /// Whether a request of an application is known to wait for a write; `fua` as above.
     pub const fn is_awaited(&self, fua: bool) -> bool {
-        match self.criticality {
-            Criticality::None | Criticality::Capped => false,
-            Criticality::Direct | Criticality::Inherited => self.is_sync(fua),
-            Criticality::Awaited => true,
-        }
+        self.criticality.is_awaited(self.is_sync(fua))
     }
 }
 
@@ -90,6 +85,18 @@ pub enum Criticality {
     Awaited,
     /// Its issuer works for a request, but has used up what it is allowed.
     Capped,
+}
+
+impl Criticality {
+    /// Whether a request of an application is known to wait for a write. An asynchronous one of a critical task keeps nobody waiting because
+    /// of who issued it, but once somebody comes to wait for it (ATC'15, section 5).
+    pub const fn is_awaited(self, sync: bool) -> bool {
+        match self {
+            Self::None | Self::Capped => false,
+            Self::Direct | Self::Inherited => sync,
+            Self::Awaited => true,
+        }
+    }
 }
 
 /// Answer to an [`Op`].

@@ -180,7 +180,7 @@ impl Engine {
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
         };
-        part.durable = durable;
+        part.written_durably = durable;
         part.state = PartState::BypassWriting;
         let offset = range.first.offset();
         let len = (range.count * BLOCK_BYTES).min(self.volume_bytes - offset);
@@ -242,13 +242,13 @@ impl Engine {
         };
         part.losses = self.drops.losses;
         let flush = !self.planted.is(Mutation::ZeroesVolatile);
-        if matches!(part.payload, Payload::Zero { .. }) && part.durable && flush {
+        if matches!(part.payload, Payload::Zero { .. }) && part.written_durably && flush {
             part.state = PartState::BypassFlushing { losses: self.drops.losses };
             let class = part.class();
             self.io(Role::Backing, DeviceOp::Flush, class, IoOwner::BypassFlush(key));
             return;
         }
-        if !part.durable && !self.planted.is(Mutation::ForgetsUnflushedBypass) {
+        if !part.written_durably && !self.planted.is(Mutation::ForgetsUnflushedBypass) {
             let begun = self.drops.flush_under_way.map_or(self.drops.epoch_done, |f| f.epoch);
             self.drops.epoch_wanted = begun + 1;
             let request = part.request;
@@ -318,7 +318,7 @@ impl Engine {
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
         };
-        assert!(part.durable, "superseded only by what is durable on the backing");
+        assert!(part.written_durably, "superseded only by what is durable on the backing");
         part.state = PartState::Superseding;
         let count = range.count.min(u64::from(u32::MAX)) as u32;
         let extent = Some(Extent { block: range.first, count, kind: ExtentKind::Supersede });
@@ -402,7 +402,7 @@ impl Engine {
             return;
         }
         if let Some(part) = self.requests.parts.remove(&key) {
-            if !part.durable && part.losses != self.drops.losses {
+            if !part.written_durably && part.losses != self.drops.losses {
                 self.forget_clean(part.range);
             }
             for block in part.range.iter() {

@@ -263,8 +263,14 @@ impl Engine {
         }
         let awaited: Vec<BlockRange> = self.requests.critical_waiting().collect();
         if !awaited.is_empty() {
-            let overlaps =
-                |_, range: Option<BlockRange>| range.is_some_and(|r| awaited.iter().any(|a| a.overlaps(r)));
+            let parts = &self.requests.parts;
+            let overlaps = |owner, range: Option<BlockRange>| {
+                let range = match owner {
+                    IoOwner::BypassFlush(key) => parts.get(&key).map(|p| p.range),
+                    _ => range,
+                };
+                range.is_some_and(|r| awaited.iter().any(|a| a.overlaps(r)))
+            };
             self.backing.promote(overlaps, planted);
         }
     }

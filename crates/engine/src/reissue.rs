@@ -50,6 +50,7 @@ impl Engine {
         for key in &keys {
             if let Some(part) = self.requests.parts.get_mut(key) {
                 part.critical = true;
+                self.requests.lend_to_those_before(*key);
             }
         }
         let wanted = !keys.is_empty()
@@ -70,7 +71,7 @@ impl Engine {
                 !reissued
             });
         }
-        // Nobody waits for what has gone to the log, whatever of it is still at the backing.
+        // What has gone to the log is waited for there, whatever of it is still at the backing.
         self.backing_promote(&keys);
     }
 
@@ -117,7 +118,7 @@ impl Engine {
             PartState::BypassWriting if self.requests.landings.len() < LANDINGS_MAX => {
                 part.path = Path::Log;
                 let (range, hold) = (part.range, part.hold);
-                let durable = part.durable && matches!(part.payload, Payload::Data { .. });
+                let durable = part.written_durably && matches!(part.payload, Payload::Data { .. });
                 self.land_apart(key, range, hold);
                 self.requests.landings.insert(key, Landing { range, durable, logged: Vec::new() });
                 if self.mutant(Mutation::ReissueSkipsLog) {

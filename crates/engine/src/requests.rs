@@ -96,6 +96,8 @@ pub(crate) struct Part {
     pub(crate) hold: Hold,
     /// Its acknowledgement promises to survive a power cut: as the settings were when it arrived.
     pub(crate) durable: bool,
+    /// Its write to the backing is durable when it ends: by promise, or for another reason.
+    pub(crate) written_durably: bool,
     /// Its acknowledgement may come from the log although it began as a bypass: it does not promise that the backing has
     /// it, as the settings were when it arrived.
     pub(crate) reissuable: bool,
@@ -180,6 +182,22 @@ impl Requests {
 
     fn waiting_criticals(&self) -> impl Iterator<Item = &Part> {
         self.waiting.iter().filter_map(|key| self.parts.get(key)).filter(|p| p.critical)
+    }
+
+    /// What waits before this part for the same blocks, or for those of one that does, is waited for with it.
+    pub(crate) fn lend_to_those_before(&mut self, key: PartKey) {
+        let Some(at) = self.waiting.iter().rposition(|waiting| *waiting == key) else {
+            return;
+        };
+        let mut awaited: Vec<BlockRange> = self.parts.get(&key).map(|p| p.range).into_iter().collect();
+        for earlier in self.waiting.range(..at).rev() {
+            if let Some(part) = self.parts.get_mut(earlier)
+                && awaited.iter().any(|range| range.overlaps(part.range))
+            {
+                part.critical = true;
+                awaited.push(part.range);
+            }
+        }
     }
 
     /// A critical bypass waits for its turn, or for blocks.
@@ -333,6 +351,7 @@ impl Engine {
             hold: Hold::LogWrite,
             durable: fua && !self.mutant(Mutation::ForgetsFua)
                 || self.settings.durability == Durability::Write,
+            written_durably: false,
             reissuable: self.settings.write_policy != WritePolicy::WriteThrough,
             critical: way.critical,
             sync: way.sync,
@@ -348,6 +367,9 @@ impl Engine {
         self.requests.parts.insert(key, part);
         if self.must_wait_for(key, self.requests.waiting.len()) || !self.try_start(key) {
             self.requests.waiting.push_back(key);
+            if way.critical {
+                self.requests.lend_to_those_before(key);
+            }
         }
     }
 

@@ -84,6 +84,66 @@ fn what_is_waited_for_goes_to_the_backing_first() {
     }
 }
 
+/// What a critical write waits for lends its priority on: here to a write of nobody's, which stands behind another for its first block.
+#[test]
+fn what_is_waited_for_lends_its_priority_along_the_chain_of_blocks() {
+    let (mut w, writes) = uncritical_writes(Admission::Cp, Criticality::None);
+    let between = w.write(12288, 8192);
+    assert_eq!(w.at_backing(), [0]);
+    w.origin = Origin { sync: true, criticality: Criticality::Direct, ..w.origin };
+    let awaited = w.write(16384, 4096);
+    assert_eq!(w.at_backing(), [0, 12288]);
+    for id in writes.into_iter().chain([between, awaited]) {
+        w.run_until_answered(id).unwrap();
+    }
+}
+
+/// Zeroes that nobody waits for end with a flush, for which who writes there waits.
+#[test]
+fn what_is_waited_for_lends_its_priority_to_the_flush_of_zeroes() {
+    for criticality in [Criticality::None, Criticality::Direct] {
+        let mut w = World::new(1, Settings { admission: Admission::Cp, ..settings() }, 64, 8);
+        let zero = w.zero(0, 4096);
+        let others: Vec<u64> = (2..5).map(|n| w.write(n * 4096, 4096)).collect();
+        assert_eq!(w.at_backing(), [], "the zeroes alone");
+        let read = w.submit(Op::Read { offset: 40960, len: 4096 });
+        w.end_at_backing();
+        assert_eq!((w.at_backing(), w.flushes_at_backing()), (vec![40960, 8192, 12288], 0));
+        w.origin = Origin { sync: true, criticality, ..w.origin };
+        let behind = w.write(0, 4096);
+        assert_eq!(w.flushes_at_backing(), usize::from(criticality == Criticality::Direct));
+        for id in others.into_iter().chain([zero, read, behind]) {
+            w.run_until_answered(id).unwrap();
+        }
+    }
+}
+
+/// How it would have been written to the backing does not change what its acknowledgement promises.
+#[test]
+fn a_reissued_write_is_as_durable_as_it_promises_to_be() {
+    for (durability, durably) in [(Durability::Flush, false), (Durability::Write, true)] {
+        let settings = Settings { durability, admission: Admission::CpPiIoi, ..settings() };
+        let mut w = World::new(1, settings, 64, 8);
+        w.origin = Origin { sync: true, criticality: Criticality::Direct, ..w.origin };
+        let first = w.write(40960, 4096);
+        w.run_until_answered(first).unwrap();
+        w.end_all_at_cache();
+        w.origin = Origin::default();
+        let writes = [0, 4096].map(|at| w.write_as(at, 4096, false));
+        assert_eq!(w.at_backing(), [0]);
+        w.promote(4096, 4096);
+        assert_eq!((w.writes_to_cache().len(), w.writes_to_cache_durably()), (1, durably), "{durability}");
+        w.end_at_cache();
+        w.at_backing();
+        assert_eq!(writes.map(|id| w.is_answered(id)), [false, true], "{durability}");
+        for id in writes {
+            w.run_until_answered(id).unwrap();
+        }
+        w.command(Command::Destage).unwrap();
+        w.assert_backing_complete();
+    }
+}
+
 #[test]
 fn a_reissued_write_that_waits_for_the_backing_never_goes_there() {
     let (mut w, writes) = uncritical_writes(Admission::CpPiIoi, Criticality::None);

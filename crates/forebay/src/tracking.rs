@@ -205,11 +205,13 @@ impl BlockService for TrackedVolume {
         if known.is_awaited() {
             return self.inner.submit(op, origin, done);
         }
+        let at_its_end = Arc::clone(&tracker);
         let done: Completion = Box::new(move |result| {
-            tracker.done(device, offset, len);
+            at_its_end.done(device, offset, len);
             done(result);
         });
         self.inner.submit(op, origin, done);
+        tracker.submitted(device, offset, len);
     }
 }
 

@@ -85,14 +85,9 @@ impl Known {
         self.comm.starts_with(b"jbd2/")
     }
 
-    /// Whether somebody critical was known to wait for the write itself when it came. An asynchronous one of a critical task keeps
-    /// nobody waiting, unless somebody comes to wait for it (ATC'15, section 5).
+    /// Whether somebody critical was known to wait for the write itself when it came.
     pub fn is_awaited(&self) -> bool {
-        match self.criticality {
-            Criticality::None | Criticality::Capped => false,
-            Criticality::Awaited => true,
-            Criticality::Inherited | Criticality::Direct => self.sync,
-        }
+        self.criticality.is_awaited(self.sync)
     }
 
     /// Somebody critical has come to wait for it.
@@ -165,6 +160,10 @@ struct Outstanding {
     offset: u64,
     len: u64,
     parts: Vec<Known>,
+    /// The volume has it; until then it cannot be promoted there.
+    submitted: bool,
+    /// Somebody came to wait for it earlier.
+    awaited: bool,
 }
 
 impl Outstanding {
@@ -174,6 +173,12 @@ impl Outstanding {
 
     fn contains(&self, at: u64) -> bool {
         self.offset <= at && at - self.offset < self.len
+    }
+
+    /// Somebody has come to wait for it: its bytes.
+    fn wait_for(&mut self) -> (u64, u64) {
+        self.awaited |= !self.submitted;
+        self.range()
     }
 }
 
@@ -237,19 +242,28 @@ impl Intake {
     }
 
     /// The request of these bytes has arrived: what is known of it. One that nobody waits for is remembered until it is
-    /// [`Intake::done`].
+    /// [`Intake::done`]; that the volume has it is told by [`Intake::submitted`].
     pub fn arrive(&mut self, offset: u64, len: u64) -> Option<Known> {
         let parts = self.cut(offset, offset.saturating_add(len));
         let known = parts.iter().copied().reduce(Known::with)?;
         if !known.is_awaited() && self.outstanding.len() < OUTSTANDING_MAX {
-            self.outstanding.push(Outstanding { offset, len, parts });
+            self.outstanding.push(Outstanding { offset, len, parts, submitted: false, awaited: false });
         }
         Some(known)
     }
 
+    /// The volume has the request that nobody waited for: whether somebody has come to wait for it meanwhile, and it is to be promoted.
+    pub fn submitted(&mut self, offset: u64, len: u64) -> bool {
+        let waits = |o: &&mut Outstanding| o.range() == (offset, len) && !o.submitted;
+        self.outstanding.iter_mut().find(waits).is_some_and(|o| {
+            o.submitted = true;
+            o.awaited
+        })
+    }
+
     /// A request that nobody waited for is done.
     pub fn done(&mut self, offset: u64, len: u64) {
-        if let Some(at) = self.outstanding.iter().position(|o| o.offset == offset && o.len == len) {
+        if let Some(at) = self.outstanding.iter().position(|o| o.range() == (offset, len)) {
             let done = self.outstanding.remove(at);
             self.first_slot = self.first_slot.filter(|first| !done.contains(*first));
         }
@@ -278,8 +292,8 @@ impl Intake {
         for q in self.queued.values_mut().filter(|q| wanted.wants(&q.known)) {
             q.known.wait_for(via);
         }
-        let wants = |o: &&Outstanding| o.parts.iter().any(|p| wanted.wants(p));
-        self.outstanding.iter().filter(wants).map(Outstanding::range).collect()
+        let wants = |o: &&mut Outstanding| o.parts.iter().any(|p| wanted.wants(p));
+        self.outstanding.iter_mut().filter(wants).map(Outstanding::wait_for).collect()
     }
 
     /// Somebody critical waits for a slot of the disk's queue: the write that has the first one is to be promoted, be it outstanding or still
@@ -290,8 +304,8 @@ impl Intake {
             self.comes_awaited(at);
         }
         let has_first = |o: &Outstanding| first.is_some_and(|at| o.contains(at));
-        let wanted = self.outstanding.iter().enumerate().filter(|(i, o)| *i < oldest || has_first(o));
-        wanted.map(|(_, o)| o.range()).collect()
+        let wanted = self.outstanding.iter_mut().enumerate().filter(|(i, o)| *i < oldest || has_first(o));
+        wanted.map(|(_, o)| o.wait_for()).collect()
     }
 }
 
@@ -330,6 +344,23 @@ mod tests {
             assert_eq!(intake.arrive(at * 512, 10 * 512).unwrap().tid, 7, "{at}");
         }
         assert!(intake.queued.is_empty());
+    }
+
+    /// A volume does not know yet what is on its way to it, and may be full.
+    #[test]
+    fn who_comes_to_wait_before_the_volume_has_the_write_is_not_forgotten() {
+        let mut intake = Intake::default();
+        for awaited in [false, true] {
+            intake.queue(&tag(0, 8, 7, 0));
+            intake.arrive(0, 4096).unwrap();
+            if awaited {
+                assert_eq!(intake.promote(Wanted::Task(7), Wait::Mutex), [(0, 4096)]);
+            }
+            assert_eq!(intake.submitted(0, 4096), awaited);
+            assert_eq!(intake.promote_slots(1), [(0, 4096)], "it has heard of this one itself");
+            assert!(!intake.submitted(0, 4096));
+            intake.done(0, 4096);
+        }
     }
 
     #[test]

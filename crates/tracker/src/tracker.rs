@@ -169,6 +169,18 @@ impl Tracker {
         known.flatten()
     }
 
+    /// The volume has a write that nobody was known to wait for when it arrived. Whoever came to wait for it in between promotes it now.
+    pub fn submitted(&self, device: Device, offset: u64, len: u64) {
+        let promote = self.shared.falls.bear(|| {
+            let mut tags = hold(&self.shared.tags);
+            let volume = tags.volumes.get_mut(&device.0)?;
+            volume.intake.submitted(offset, len).then(|| Arc::clone(&volume.promote))
+        });
+        if let Some(promote) = promote.flatten() {
+            promote(offset, len);
+        }
+    }
+
     /// A write that nobody was known to wait for when it arrived is done.
     pub fn done(&self, device: Device, offset: u64, len: u64) {
         self.shared.falls.bear(|| {

@@ -195,7 +195,13 @@ impl World {
         id
     }
 
+    /// One in four asks for force unit access.
     pub fn write(&mut self, offset: u64, len: usize) -> u64 {
+        let fua = self.random(4) == 0;
+        self.write_as(offset, len, fua)
+    }
+
+    pub fn write_as(&mut self, offset: u64, len: usize, fua: bool) -> u64 {
         self.next_stamp += 1;
         let mut data = BufMut::zeroed(len);
         for (n, sector) in data.chunks_exact_mut(512).enumerate() {
@@ -204,7 +210,6 @@ impl World {
         for n in 0..len as u64 / 512 {
             self.sectors[(offset / 512 + n) as usize].possible.push(self.next_stamp);
         }
-        let fua = self.random(4) == 0;
         self.submit(Op::Write { offset, data: data.freeze(), fua })
     }
 
@@ -346,6 +351,12 @@ impl World {
         let cache = self.ios.iter().filter(|(_, role, _)| *role == Role::Cache);
         let writes = cache.filter(|(.., op)| matches!(op, DeviceOp::Write { .. }));
         writes.map(|(.., op)| op.write_bytes() / u64::from(self.params.layout.align)).collect()
+    }
+
+    /// Whether one of them must survive a power cut when it ends.
+    pub fn writes_to_cache_durably(&self) -> bool {
+        let durably = |op: &DeviceOp| matches!(op, DeviceOp::Write { durable: true, .. });
+        self.ios.iter().any(|(_, role, op)| *role == Role::Cache && durably(op))
     }
 
     /// Ends the operation of the cache that was started first.
