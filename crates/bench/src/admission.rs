@@ -7,7 +7,7 @@ use forebay_policy::Admission;
 use serde_json::Value;
 
 use crate::plot::Plot;
-use crate::report::{Figures, Table};
+use crate::report::{Figures, Table, median};
 use crate::site::{Emulated, Site};
 use crate::{BenchError, Options};
 
@@ -177,9 +177,7 @@ impl Results {
         figure: impl Fn(&Shown) -> f64,
     ) -> Option<f64> {
         let cache_bytes = if contender == Contender::NO_CACHE { 0 } else { cache_bytes };
-        let mut values: Vec<f64> = self.0.get(&(load, cache_bytes, contender))?.iter().map(figure).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied()
+        Some(median(self.0.get(&(load, cache_bytes, contender))?.iter().map(figure)))
     }
 
     /// The last round's account of a contender.

@@ -10,7 +10,7 @@ use crate::contender::{self, BASE, Contender, GROUP_PERCENT, journaled};
 use crate::loads::Kind;
 use crate::plot::Plot;
 use crate::postgresql::{PostgreSql, ROUGH};
-use crate::report::{Figures, Report, Table};
+use crate::report::{Figures, Report, Table, median};
 use crate::run::{BACKING, Outcome, Scale, run};
 use crate::site::Emulated;
 use crate::{BenchError, Options};
@@ -85,9 +85,7 @@ struct Measured(Vec<Outcome>);
 
 impl Measured {
     fn per_second(&self) -> f64 {
-        let mut sorted: Vec<f64> = self.0.iter().map(|o| o.per_second).collect();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+        median(self.0.iter().map(|o| o.per_second))
     }
 
     /// Bytes to the backing for each byte acknowledged.

@@ -8,6 +8,19 @@ use std::path::Path;
 use crate::BenchError;
 use crate::plot::{Plot, escaped};
 
+/// The median: of an even number the mean of the two in the middle, of none 0.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let at = |n: usize| sorted.get(n).copied().unwrap_or_default();
+    let half = sorted.len() / 2;
+    if sorted.len().is_multiple_of(2) {
+        f64::midpoint(at(half.saturating_sub(1)), at(half))
+    } else {
+        at(half)
+    }
+}
+
 /// Named figures; each name is explained in `docs/reference/benchmarks.md`.
 pub type Figures = BTreeMap<String, f64>;
 
@@ -120,6 +133,14 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_median_lies_in_the_middle() {
+        assert_eq!(
+            [&[][..], &[3.0], &[4.0, 1.0], &[9.0, 1.0, 2.0]].map(|v| median(v.iter().copied())),
+            [0.0, 3.0, 2.5, 2.0]
+        );
+    }
 
     #[test]
     fn a_report_is_json_with_figures_and_a_page() {

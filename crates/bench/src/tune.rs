@@ -13,7 +13,7 @@ use crate::contender::Contender;
 use crate::function::Function;
 use crate::loads::Kind;
 use crate::plot::Plot;
-use crate::report::{Figures, Report};
+use crate::report::{Figures, Report, median};
 use crate::run::{BACKING, Outcome, Scale, Staleness, run};
 use crate::site::Emulated;
 
@@ -215,12 +215,10 @@ impl Seen {
 
 /// The median of the throughputs, the worst staleness.
 fn summed(w: f64, outcomes: &[Outcome]) -> Point {
-    let mut rates: Vec<f64> = outcomes.iter().map(|o| o.per_second).collect();
-    rates.sort_by(f64::total_cmp);
     let most = |f: fn(&Staleness) -> f64| outcomes.iter().map(|o| f(&o.staleness)).fold(0.0, f64::max);
     Point {
         w,
-        per_second: rates.get(rates.len() / 2).copied().unwrap_or_default(),
+        per_second: median(outcomes.iter().map(|o| o.per_second)),
         stale_seconds: most(|s| s.seconds_max),
         stale_bytes: most(|s| s.bytes_max),
     }

@@ -13,7 +13,7 @@ use crate::cpu::cpu_time;
 use crate::daemon::Daemon;
 use crate::load::{self, Sample, Shape};
 use crate::nbd_client::NbdClient;
-use crate::report::{Figures, Report};
+use crate::report::{Figures, Report, median};
 use crate::{BenchError, Options};
 
 const SHAPES: [Shape; 5] = [
@@ -56,9 +56,7 @@ impl Measured {
     }
 
     fn median(&self) -> f64 {
-        let mut sorted = self.per_second.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+        median(self.per_second.iter().copied())
     }
 
     fn cpu_us(&self) -> f64 {

@@ -3,7 +3,7 @@
 //! ```text
 //!              ┌─ critical ──────── first in, first out ─┐   which: policy::BackingPriority
 //!  engine.io ──┤        ▲ promoted                       ├──────────► outstanding ──► ended
-//!              └─ non-critical ──── first in, first out ─┘                  │ counts as critical from now on
+//!              └─ non-critical ──── first in, first out ─┘                  │ keeps its place, and the calm ends
 //!                 (destaging and bypasses apart)
 //!                       └► withdrawn: a reissued bypass need not go there   ▼ promoted
 //! ```
@@ -38,8 +38,10 @@ struct Queued {
 
 /// An operation that has been started.
 struct Started {
-    /// As what it counts.
+    /// As what it was started.
     priority: Priority,
+    /// It is non-critical, and somebody came to wait for it since.
+    promoted: bool,
     owner: IoOwner,
     bytes: u64,
 }
@@ -133,7 +135,8 @@ impl BackingQueue {
             Priority::NonCritical => &mut self.bypasses,
         };
         let Queued { id, op, owner, .. } = queue.pop_front()?;
-        let started = Started { priority, owner, bytes: op.write_bytes().min(NONCRITICAL_BYTES_EACH) };
+        let started =
+            Started { priority, promoted: false, owner, bytes: op.write_bytes().min(NONCRITICAL_BYTES_EACH) };
         let (bytes, bypasses) = started.noncritical();
         self.noncritical_bytes += bytes;
         self.bypasses_outstanding += bypasses;
@@ -147,7 +150,7 @@ impl BackingQueue {
             let (bytes, bypasses) = started.noncritical();
             self.noncritical_bytes -= bytes;
             self.bypasses_outstanding -= bypasses;
-            self.chooser.ended(started.priority);
+            self.chooser.ended(started.priority, started.promoted);
         }
     }
 
@@ -197,11 +200,9 @@ impl BackingQueue {
         }
         // Of what is outstanding the blocks are not known any more; only whose it is.
         for started in self.outstanding.values_mut() {
-            if started.priority == Priority::NonCritical && wanted(started.owner, None) {
-                let (bytes, bypasses) = started.noncritical();
-                started.priority = Priority::Critical;
-                self.noncritical_bytes -= bytes;
-                self.bypasses_outstanding -= bypasses;
+            let counts = started.priority == Priority::NonCritical && !started.promoted;
+            if counts && wanted(started.owner, None) {
+                started.promoted = true;
                 self.chooser.promoted();
                 self.promoted += 1;
             }

@@ -62,6 +62,8 @@ pub struct Waiting {
 pub struct BackingPriority {
     critical: usize,
     noncritical: usize,
+    /// Non-critical ones that somebody came to wait for when they had started.
+    awaited: usize,
     /// Non-critical operations that have ended since the last critical one came or ended.
     calm: usize,
     /// Critical starts since the last non-critical one, while such waited and might have started.
@@ -125,26 +127,26 @@ impl BackingPriority {
         beside.saturating_add(self.calm).min(NONCRITICAL_SLOTS_MAX)
     }
 
-    /// Somebody comes to wait for a non-critical operation that is outstanding.
+    /// Somebody comes to wait for a non-critical operation that is outstanding. It keeps its place: whoever waits for it is not helped by one
+    /// more that nobody waits for, and of those that come to be awaited one after the other the device would be full.
     pub fn promoted(&mut self) {
-        self.noncritical = self.noncritical.saturating_sub(1);
-        self.critical += 1;
+        self.awaited += 1;
         self.calm = 0;
     }
 
-    /// An operation that was started, and counts as this now, has ended.
-    pub fn ended(&mut self, priority: Priority) {
+    /// An operation that was started as this has ended; whether it was [`promoted`](Self::promoted) meanwhile.
+    pub fn ended(&mut self, priority: Priority, promoted: bool) {
         match priority {
-            Priority::Critical => {
-                self.critical = self.critical.saturating_sub(1);
-                self.calm = 0;
+            Priority::Critical => self.critical = self.critical.saturating_sub(1),
+            Priority::NonCritical => self.noncritical = self.noncritical.saturating_sub(1),
+        }
+        self.awaited = self.awaited.saturating_sub(usize::from(promoted));
+        match priority {
+            Priority::NonCritical if !promoted && self.critical + self.awaited == 0 => {
+                self.calm = (self.calm + 1).min(NONCRITICAL_SLOTS_MAX);
             }
-            Priority::NonCritical => {
-                self.noncritical = self.noncritical.saturating_sub(1);
-                if self.critical == 0 {
-                    self.calm = (self.calm + 1).min(NONCRITICAL_SLOTS_MAX);
-                }
-            }
+            Priority::NonCritical if !promoted => {}
+            _ => self.calm = 0,
         }
     }
 
@@ -190,14 +192,14 @@ mod tests {
         assert_eq!(start_all(&mut priority), 1);
         for outstanding in [2, 4, 8, 16, 32, 64, 128, 128] {
             for _ in 0..priority.outstanding() {
-                priority.ended(Priority::NonCritical);
+                priority.ended(Priority::NonCritical, false);
             }
             assert_eq!(start_all(&mut priority), outstanding);
         }
         priority.arrived(Priority::Critical);
         assert_eq!(priority.start(waiting(1, 1000)), Some(Priority::Critical), "there is a slot left for it");
         for _ in 0..128 {
-            priority.ended(Priority::NonCritical);
+            priority.ended(Priority::NonCritical, false);
         }
         assert_eq!(start_all(&mut priority), 1, "all is as before as soon as a critical one has come");
     }
@@ -210,21 +212,28 @@ mod tests {
         assert_eq!(priority.start(Waiting { critical: 1, ..full }), Some(Priority::Critical));
         let nearly = Waiting { noncritical_bytes: NONCRITICAL_BYTES_MAX - 1, ..full };
         assert_eq!(priority.start(nearly), Some(Priority::NonCritical));
-        priority.ended(Priority::Critical);
-        priority.ended(Priority::NonCritical);
+        priority.ended(Priority::Critical, false);
+        priority.ended(Priority::NonCritical, false);
         assert_eq!(priority.start(full), Some(Priority::NonCritical), "more while it is calm");
     }
 
     #[test]
     fn someone_comes_to_wait_for_what_is_outstanding() {
         let mut priority = BackingPriority::default();
-        assert_eq!(priority.start(waiting(0, 2)), Some(Priority::NonCritical));
-        assert_eq!(priority.start(waiting(0, 1)), None);
+        for _ in 0..2 {
+            assert_eq!(priority.start(waiting(0, 9)), Some(Priority::NonCritical));
+            priority.ended(Priority::NonCritical, false);
+        }
+        let start_all = |p: &mut BackingPriority| std::iter::from_fn(|| p.start(waiting(0, 9))).count();
+        assert_eq!(start_all(&mut priority), 3);
         priority.promoted();
-        assert_eq!(priority.outstanding_noncritical(), 0);
-        assert_eq!(priority.start(waiting(0, 1)), Some(Priority::NonCritical), "the next takes its place");
-        priority.ended(Priority::Critical);
-        assert_eq!(priority.outstanding(), 1);
+        priority.ended(Priority::NonCritical, false);
+        priority.ended(Priority::NonCritical, false);
+        assert_eq!(start_all(&mut priority), 0, "it keeps its place, and has the device for itself");
+        priority.ended(Priority::NonCritical, true);
+        assert_eq!(start_all(&mut priority), 1);
+        priority.ended(Priority::NonCritical, false);
+        assert_eq!(start_all(&mut priority), 2, "it is calm again");
     }
 
     #[test]
@@ -262,7 +271,8 @@ mod tests {
         fn keeps_its_bounds(steps in steps(), beside_critical in 0usize..6) {
             let mut priority = BackingPriority::default();
             let (mut critical, mut noncritical) = (0usize, 0usize);
-            let mut started: Vec<Priority> = Vec::new();
+            // Whether it was promoted since.
+            let mut started: Vec<(Priority, bool)> = Vec::new();
             let mut calm = 0usize;
             let mut passed_over = 0usize;
             for step in steps {
@@ -277,18 +287,19 @@ mod tests {
                         priority.arrived(Priority::NonCritical);
                     }
                     Step::End(n) if !started.is_empty() => {
-                        let ended = started.swap_remove(n % started.len());
-                        match ended {
-                            Priority::Critical => calm = 0,
-                            Priority::NonCritical if !started.contains(&Priority::Critical) => calm += 1,
-                            Priority::NonCritical => {}
+                        let (ended, promoted) = started.swap_remove(n % started.len());
+                        let is_awaited = |(p, promoted): &(Priority, bool)| *p == Priority::Critical || *promoted;
+                        if is_awaited(&(ended, promoted)) {
+                            calm = 0;
+                        } else if !started.iter().any(is_awaited) {
+                            calm += 1;
                         }
-                        priority.ended(ended);
+                        priority.ended(ended, promoted);
                     }
                     Step::Promote(n) if !started.is_empty() => {
                         let at = n % started.len();
-                        if started[at] == Priority::NonCritical {
-                            started[at] = Priority::Critical;
+                        if started[at] == (Priority::NonCritical, false) {
+                            started[at].1 = true;
                             calm = 0;
                             priority.promoted();
                         }
@@ -297,7 +308,7 @@ mod tests {
                 }
                 while let Some(next) = priority.start(Waiting { beside_critical, ..waiting(critical, noncritical) }) {
                     let may = noncritical > 0
-                        && started.iter().filter(|p| **p == Priority::NonCritical).count()
+                        && started.iter().filter(|(p, _)| *p == Priority::NonCritical).count()
                             < (beside_critical.max(1) + calm).min(NONCRITICAL_SLOTS_MAX);
                     match next {
                         Priority::Critical => {
@@ -313,11 +324,11 @@ mod tests {
                             passed_over = 0;
                         }
                     }
-                    started.push(next);
+                    started.push((next, false));
                 }
                 prop_assert!(started.len() <= BACKING_SLOTS_MAX);
                 prop_assert_eq!(started.len(), priority.outstanding());
-                let outstanding = started.iter().filter(|p| **p == Priority::NonCritical).count();
+                let outstanding = started.iter().filter(|(p, _)| *p == Priority::NonCritical).count();
                 prop_assert_eq!(outstanding, priority.outstanding_noncritical());
                 // Nothing critical waits while there is a slot, and nothing at all while nothing is outstanding.
                 prop_assert!(critical == 0 || started.len() == BACKING_SLOTS_MAX);
