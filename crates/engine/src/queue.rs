@@ -12,8 +12,8 @@
 //! for it holds its blocks. So the order in which they start is a matter of speed only.
 //!
 //! **Lending.** What waits for a write of somebody else lends it its own priority: a write that waits for room in the log, or a
-//! critical bypass that waits for its turn, promotes all destaging; a critical write that waits for blocks promotes what
-//! is on its way there.
+//! critical bypass that waits for its turn or for room for its record, promotes all destaging; a critical write that waits for blocks promotes
+//! what is on its way there. What has started cannot be hurried, but nothing more that nobody waits for is started for its calm.
 
 use std::collections::VecDeque;
 
@@ -43,6 +43,8 @@ struct Started {
     /// It is non-critical, and somebody came to wait for it since.
     promoted: bool,
     owner: IoOwner,
+    /// The blocks that it changes.
+    range: Option<BlockRange>,
     bytes: u64,
 }
 
@@ -134,9 +136,14 @@ impl BackingQueue {
             Priority::NonCritical if self.background() == Background::Destage => &mut self.destaging,
             Priority::NonCritical => &mut self.bypasses,
         };
-        let Queued { id, op, owner, .. } = queue.pop_front()?;
-        let started =
-            Started { priority, promoted: false, owner, bytes: op.write_bytes().min(NONCRITICAL_BYTES_EACH) };
+        let Queued { id, op, owner, range } = queue.pop_front()?;
+        let started = Started {
+            priority,
+            promoted: false,
+            range,
+            owner,
+            bytes: op.write_bytes().min(NONCRITICAL_BYTES_EACH),
+        };
         let (bytes, bypasses) = started.noncritical();
         self.noncritical_bytes += bytes;
         self.bypasses_outstanding += bypasses;
@@ -198,10 +205,9 @@ impl BackingQueue {
                 self.critical.push_back(queued);
             }
         }
-        // Of what is outstanding the blocks are not known any more; only whose it is.
         for started in self.outstanding.values_mut() {
             let counts = started.priority == Priority::NonCritical && !started.promoted;
-            if counts && wanted(started.owner, None) {
+            if counts && wanted(started.owner, started.range) {
                 started.promoted = true;
                 self.chooser.promoted();
                 self.promoted += 1;
@@ -248,7 +254,10 @@ impl Engine {
             return;
         }
         let planted = self.planted;
-        if self.log.waits_for_room() || self.order.is_pacing() || self.requests.critical_bypass_waits() {
+        // It waits for its turn, or for room for its record; for blocks it lends below.
+        let bypass_waits = (self.order.bypass_waits() || self.requests.supersede_waits)
+            && self.requests.critical_bypass_waits();
+        if self.log.waits_for_room() || self.order.is_pacing() || bypass_waits {
             self.backing.promote(|owner, _| makes_room(owner), planted);
         }
         if self.log.waits_for_room() {

@@ -47,12 +47,7 @@ impl Engine {
         };
         let bypasses = self.requests.parts.iter().filter(|(_, p)| p.path == Path::Bypass && touched(p.range));
         let mut keys: Vec<PartKey> = bypasses.map(|(key, _)| *key).collect();
-        for key in &keys {
-            if let Some(part) = self.requests.parts.get_mut(key) {
-                part.critical = true;
-                self.requests.lend_to_those_before(*key);
-            }
-        }
+        self.requests.are_awaited(&keys);
         let wanted = !keys.is_empty()
             && self.settings.admission.reissues()
             && self.settings.write_policy != WritePolicy::WriteThrough

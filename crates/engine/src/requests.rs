@@ -184,15 +184,18 @@ impl Requests {
         self.waiting.iter().filter_map(|key| self.parts.get(key)).filter(|p| p.critical)
     }
 
-    /// What waits before this part for the same blocks, or for those of one that does, is waited for with it.
-    pub(crate) fn lend_to_those_before(&mut self, key: PartKey) {
-        let Some(at) = self.waiting.iter().rposition(|waiting| *waiting == key) else {
-            return;
-        };
-        let mut awaited: Vec<BlockRange> = self.parts.get(&key).map(|p| p.range).into_iter().collect();
-        for earlier in self.waiting.range(..at).rev() {
-            if let Some(part) = self.parts.get_mut(earlier)
-                && awaited.iter().any(|range| range.overlaps(part.range))
+    /// Somebody waits for these parts, in the order of their keys; and so for what waits before them for the same blocks, or for those of one
+    /// that does.
+    pub(crate) fn are_awaited(&mut self, keys: &[PartKey]) {
+        for key in keys {
+            if let Some(part) = self.parts.get_mut(key) {
+                part.critical = true;
+            }
+        }
+        let mut awaited: Vec<BlockRange> = Vec::new();
+        for key in self.waiting.iter().rev() {
+            if let Some(part) = self.parts.get_mut(key)
+                && (keys.binary_search(key).is_ok() || awaited.iter().any(|range| range.overlaps(part.range)))
             {
                 part.critical = true;
                 awaited.push(part.range);
@@ -200,7 +203,7 @@ impl Requests {
         }
     }
 
-    /// A critical bypass waits for its turn, or for blocks.
+    /// A critical bypass waits.
     pub(crate) fn critical_bypass_waits(&self) -> bool {
         self.waiting_criticals().any(|p| p.path == Path::Bypass)
     }
@@ -368,7 +371,7 @@ impl Engine {
         if self.must_wait_for(key, self.requests.waiting.len()) || !self.try_start(key) {
             self.requests.waiting.push_back(key);
             if way.critical {
-                self.requests.lend_to_those_before(key);
+                self.requests.are_awaited(&[key]);
             }
         }
     }

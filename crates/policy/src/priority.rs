@@ -64,7 +64,7 @@ pub struct BackingPriority {
     noncritical: usize,
     /// Non-critical ones that somebody came to wait for when they had started.
     awaited: usize,
-    /// Non-critical operations that have ended since the last critical one came or ended.
+    /// Non-critical operations that have ended since the last one that is waited for came or ended.
     calm: usize,
     /// Critical starts since the last non-critical one, while such waited and might have started.
     passed_over: usize,
