@@ -209,7 +209,7 @@ described! {
         Gauge("forebay_backing_waiting_critical") => backing_waiting_critical: u64,
         #[doc = "Operations that wait for the backing and that nobody is known to wait for: destaging, uncritical bypasses."]
         Gauge("forebay_backing_waiting_noncritical") => backing_waiting_noncritical: u64,
-        #[doc = "Operations of the backing that went before others because somebody came to wait for them."]
+        #[doc = "Non-critical operations of the backing that somebody came to wait for: those that had not started went before others."]
         Counter("forebay_backing_promoted_total") => backing_promoted: u64,
         #[doc = "Requests under way."]
         Gauge("forebay_requests") => requests: u64,
