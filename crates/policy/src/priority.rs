@@ -141,12 +141,10 @@ impl BackingPriority {
             Priority::NonCritical => self.noncritical = self.noncritical.saturating_sub(1),
         }
         self.awaited = self.awaited.saturating_sub(usize::from(promoted));
-        match priority {
-            Priority::NonCritical if !promoted && self.critical + self.awaited == 0 => {
-                self.calm = (self.calm + 1).min(NONCRITICAL_SLOTS_MAX);
-            }
-            Priority::NonCritical if !promoted => {}
-            _ => self.calm = 0,
+        if priority == Priority::Critical || promoted {
+            self.calm = 0;
+        } else if self.critical + self.awaited == 0 {
+            self.calm = (self.calm + 1).min(NONCRITICAL_SLOTS_MAX);
         }
     }
 
