@@ -13,12 +13,7 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
     let at = |n: usize| sorted.get(n).copied().unwrap_or_default();
-    let half = sorted.len() / 2;
-    if sorted.len().is_multiple_of(2) {
-        f64::midpoint(at(half.saturating_sub(1)), at(half))
-    } else {
-        at(half)
-    }
+    f64::midpoint(at(sorted.len().saturating_sub(1) / 2), at(sorted.len() / 2))
 }
 
 /// Named figures; each name is explained in `docs/reference/benchmarks.md`.

@@ -265,7 +265,7 @@ impl Engine {
         let id = self.new_io(owner);
         match role {
             Role::Cache => self.figures.bytes_to_cache += op.write_bytes(),
-            Role::Backing => return self.backing.push(id, op, class.into(), owner),
+            Role::Backing => return self.backing_push(id, op, class.into(), owner),
             Role::Journal => self.figures.bytes_to_journal += op.write_bytes(),
         }
         self.effects.push(Effect::Io { id, role, op, class });

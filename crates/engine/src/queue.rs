@@ -32,7 +32,7 @@ struct Queued {
     id: IoId,
     op: DeviceOp,
     owner: IoOwner,
-    /// The blocks that it changes.
+    /// The blocks that it changes, or that are held until it has ended.
     range: Option<BlockRange>,
 }
 
@@ -43,7 +43,7 @@ struct Started {
     /// It is non-critical, and somebody came to wait for it since.
     promoted: bool,
     owner: IoOwner,
-    /// The blocks that it changes.
+    /// The blocks that it changes, or that are held until it has ended.
     range: Option<BlockRange>,
     bytes: u64,
 }
@@ -95,12 +95,11 @@ fn changes(op: &DeviceOp) -> Option<BlockRange> {
 }
 
 impl BackingQueue {
-    pub(crate) fn push(&mut self, id: IoId, op: DeviceOp, priority: Priority, owner: IoOwner) {
-        let queued = Queued { id, range: changes(&op), op, owner };
+    fn push(&mut self, queued: Queued, priority: Priority) {
         self.chooser.arrived(priority);
         match priority {
             Priority::Critical => self.critical.push_back(queued),
-            Priority::NonCritical if makes_room(owner) => self.destaging.push_back(queued),
+            Priority::NonCritical if makes_room(queued.owner) => self.destaging.push_back(queued),
             Priority::NonCritical => self.bypasses.push_back(queued),
         }
     }
@@ -227,6 +226,15 @@ impl BackingQueue {
 }
 
 impl Engine {
+    /// Puts an operation into the queue.
+    pub(crate) fn backing_push(&mut self, id: IoId, op: DeviceOp, priority: Priority, owner: IoOwner) {
+        let range = match owner {
+            IoOwner::BypassFlush(key) => self.requests.parts.get(&key).map(|p| p.range),
+            _ => changes(&op),
+        };
+        self.backing.push(Queued { id, op, owner, range }, priority);
+    }
+
     /// Starts what may start now.
     pub(crate) fn backing_start(&mut self) {
         self.backing_lend();
@@ -273,14 +281,8 @@ impl Engine {
         }
         let awaited: Vec<BlockRange> = self.requests.critical_waiting().collect();
         if !awaited.is_empty() {
-            let parts = &self.requests.parts;
-            let overlaps = |owner, range: Option<BlockRange>| {
-                let range = match owner {
-                    IoOwner::BypassFlush(key) => parts.get(&key).map(|p| p.range),
-                    _ => range,
-                };
-                range.is_some_and(|r| awaited.iter().any(|a| a.overlaps(r)))
-            };
+            let overlaps =
+                |_, range: Option<BlockRange>| range.is_some_and(|r| awaited.iter().any(|a| a.overlaps(r)));
             self.backing.promote(overlaps, planted);
         }
     }

@@ -55,14 +55,14 @@ impl Engine {
         if wanted {
             let mut spare = [false, true].map(|sync| self.reissue_spare(sync));
             keys.retain(|key| {
-                let part = self.requests.parts.get(key).map(|p| (p.range.count, p.sync));
-                let reissued = part.is_some_and(|(blocks, sync)| {
-                    let goes = blocks <= spare[usize::from(sync)] && self.reissue(*key);
-                    if goes {
-                        spare = spare.map(|left| left.saturating_sub(blocks));
-                    }
-                    goes
-                });
+                let Some((blocks, sync)) = self.requests.parts.get(key).map(|p| (p.range.count, p.sync))
+                else {
+                    return false;
+                };
+                let reissued = blocks <= spare[usize::from(sync)] && self.reissue(*key);
+                if reissued {
+                    spare = spare.map(|left| left.saturating_sub(blocks));
+                }
                 !reissued
             });
         }

@@ -98,6 +98,45 @@ fn what_is_waited_for_lends_its_priority_along_the_chain_of_blocks() {
     }
 }
 
+/// What has started cannot be hurried, but nothing more that nobody waits for is started beside it.
+#[test]
+fn the_calm_is_over_when_somebody_waits_for_blocks_of_what_has_started() {
+    for criticality in [Criticality::None, Criticality::Direct] {
+        let mut w = World::new(1, Settings { admission: Admission::Cp, ..settings() }, 256, 8);
+        for n in 0..30 {
+            w.write(n * 8192, 4096);
+        }
+        for _ in 0..3 {
+            w.at_backing();
+            w.end_at_backing();
+        }
+        let outstanding = w.at_backing();
+        assert_eq!(outstanding.len(), 4, "one more for each that has ended");
+        w.origin = Origin { sync: true, criticality, ..w.origin };
+        let behind = w.write(outstanding[3], 4096);
+        w.at_backing();
+        w.end_at_backing();
+        assert_eq!(w.at_backing().len(), if criticality == Criticality::Direct { 3 } else { 5 });
+        w.run_until_answered(behind).unwrap();
+    }
+}
+
+/// Destaging frees no blocks that a bypass holds.
+#[test]
+fn who_waits_for_blocks_does_not_hurry_all_destaging() {
+    let mut w = with_dirty_blocks(900);
+    w.at_backing();
+    let before = w.status();
+    assert!(before.backing_waiting_noncritical > 8, "destaging waits: {before:?}");
+    w.write(4096, 4096);
+    w.write(4096, 8192);
+    w.origin = Origin { sync: true, criticality: Criticality::Direct, ..w.origin };
+    w.write(8192, 4096);
+    w.at_backing();
+    let promoted = w.status().backing_promoted - before.backing_promoted;
+    assert!((1..8).contains(&promoted), "{promoted} promoted");
+}
+
 /// Zeroes that nobody waits for end with a flush, for which who writes there waits.
 #[test]
 fn what_is_waited_for_lends_its_priority_to_the_flush_of_zeroes() {

@@ -255,7 +255,8 @@ impl Intake {
     /// The volume has the request that nobody waited for: whether somebody has come to wait for it meanwhile, and it is to be promoted.
     pub fn submitted(&mut self, offset: u64, len: u64) -> bool {
         let waits = |o: &&mut Outstanding| o.range() == (offset, len) && !o.submitted;
-        self.outstanding.iter_mut().find(waits).is_some_and(|o| {
+        // It has just been put at the end.
+        self.outstanding.iter_mut().rfind(waits).is_some_and(|o| {
             o.submitted = true;
             o.awaited
         })
