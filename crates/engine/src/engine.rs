@@ -230,6 +230,7 @@ impl Engine {
             self.journal_next_wake(),
             self.staleness_next_wake(),
             self.common_next_wake(),
+            self.backing.next_wake(),
         ]
         .into_iter()
         .flatten()
@@ -393,6 +394,7 @@ impl Engine {
             backing_waiting_critical: self.backing.waiting().0 as u64,
             backing_waiting_noncritical: self.backing.waiting().1 as u64,
             backing_promoted: self.backing.promoted(),
+            backing_holds: self.backing.holds(),
             ..self.figures
         }
     }

@@ -457,4 +457,6 @@ pub struct Status {
     pub backing_waiting_noncritical: u64,
     /// Operations of the second kind that somebody came to wait for while they waited or were carried out.
     pub backing_promoted: u64,
+    /// Operations that a client waits for and that the backing left for last: for their sake nothing was started for a while.
+    pub backing_holds: u64,
 }

@@ -13,12 +13,13 @@
 //!
 //! **Lending.** What waits for a write of somebody else lends it its own priority: a write that waits for room in the log, or a
 //! critical bypass that waits for its turn or for room for its record, promotes all destaging; a critical write that waits for blocks promotes
-//! what is on its way there. What has started cannot be hurried, but nothing more that nobody waits for is started for its calm.
+//! what is on its way there. What has started cannot be hurried, but nothing more that nobody waits for is started for its calm; and nothing at all
+//! if the device leaves it for last ([`Overtaking`]).
 
 use std::collections::VecDeque;
 
-use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp};
-use forebay_policy::{Background, BackingPriority, NONCRITICAL_BYTES_EACH, Priority, Waiting};
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, Nanos};
+use forebay_policy::{Background, BackingPriority, NONCRITICAL_BYTES_EACH, Overtaking, Priority, Waiting};
 
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Effect, IoId, Role};
@@ -42,6 +43,8 @@ struct Started {
     priority: Priority,
     /// It is non-critical, and somebody came to wait for it since.
     promoted: bool,
+    /// Among all that were started; see [`Overtaking`].
+    number: u64,
     owner: IoOwner,
     /// The blocks that it changes, or that are held until it has ended.
     range: Option<BlockRange>,
@@ -67,6 +70,7 @@ fn makes_room(owner: IoOwner) -> bool {
 #[derive(Default)]
 pub(crate) struct BackingQueue {
     chooser: BackingPriority,
+    overtaking: Overtaking,
     critical: VecDeque<Queued>,
     /// Non-critical operations: what makes room in the log, and what goes past it.
     destaging: VecDeque<Queued>,
@@ -139,6 +143,7 @@ impl BackingQueue {
         let started = Started {
             priority,
             promoted: false,
+            number: self.overtaking.started(priority == Priority::Critical),
             range,
             owner,
             bytes: op.write_bytes().min(NONCRITICAL_BYTES_EACH),
@@ -157,12 +162,23 @@ impl BackingQueue {
             self.noncritical_bytes -= bytes;
             self.bypasses_outstanding -= bypasses;
             self.chooser.ended(started.priority, started.promoted);
+            self.overtaking.ended(started.number);
         }
     }
 
     /// Operations that wait: critical, and not.
     pub(crate) fn waiting(&self) -> (usize, usize) {
         (self.critical.len(), self.destaging.len() + self.bypasses.len())
+    }
+
+    /// Whether what waits has to wait until something that somebody waits for, and that the device leaves for last, has ended.
+    fn holds_back(&mut self, now: Nanos) -> bool {
+        self.waiting() != (0, 0) && self.overtaking.holds_back(now.0)
+    }
+
+    /// When it need not wait any longer.
+    pub(crate) fn next_wake(&self) -> Option<Nanos> {
+        self.overtaking.held_until().filter(|_| self.waiting() != (0, 0)).map(Nanos)
     }
 
     pub(crate) fn outstanding(&self) -> usize {
@@ -172,6 +188,11 @@ impl BackingQueue {
     /// Non-critical operations that somebody came to wait for, since start.
     pub(crate) fn promoted(&self) -> u64 {
         self.promoted
+    }
+
+    /// Operations for whose sake nothing was started for a while, since start.
+    pub(crate) fn holds(&self) -> u64 {
+        self.overtaking.holds()
     }
 
     fn has_noncritical(&self) -> bool {
@@ -209,6 +230,7 @@ impl BackingQueue {
             if counts && wanted(started.owner, started.range) {
                 started.promoted = true;
                 self.chooser.promoted();
+                self.overtaking.promoted(started.number);
                 self.promoted += 1;
             }
         }
@@ -248,6 +270,9 @@ impl Engine {
             self.backing.bypasses_max = if makes_room { pressure.bypasses_beside(runs) } else { None };
         }
         if self.mutant(Mutation::QueueForgetsNonCritical) && self.backing.waiting().0 == 0 {
+            return;
+        }
+        if self.backing.holds_back(self.now) {
             return;
         }
         while let Some((id, op, priority)) = self.backing.pop() {

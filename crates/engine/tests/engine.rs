@@ -121,6 +121,30 @@ fn the_calm_is_over_when_somebody_waits_for_blocks_of_what_has_started() {
     }
 }
 
+/// A disk takes first what lies near its head: a read far away ends last as long as there is more of that.
+#[test]
+fn a_read_that_the_backing_leaves_for_last_is_not_overtaken_for_good() {
+    let mut w = World::new(1, settings(), 1024, 8);
+    let read = |n: u64| Op::Read { offset: n * 4096, len: 4096 };
+    let (far, near) = (w.submit(read(0)), w.submit(read(1)));
+    let mut others = 0;
+    while w.status().backing_holds == 0 {
+        others += 1;
+        assert!(others < 40, "{:?}", w.status());
+        w.submit(read(1 + others));
+        w.at_backing();
+        if w.status().backing_holds == 0 {
+            w.end_newest_at_backing();
+        }
+    }
+    assert!(others > 16 && w.status().backing_waiting_critical == 1 && w.at_backing() == [0, 4096]);
+    let until = w.next_wake().unwrap();
+    assert_eq!(until, w.now().plus_ms(100), "the backing may be stuck");
+    w.end_at_backing();
+    assert_eq!(w.at_backing(), [4096, (1 + others) * 4096]);
+    assert!(w.is_answered(far) && !w.is_answered(near) && w.next_wake() != Some(until));
+}
+
 /// Destaging frees no blocks that a bypass holds.
 #[test]
 fn who_waits_for_blocks_does_not_hurry_all_destaging() {

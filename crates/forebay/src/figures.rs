@@ -123,6 +123,7 @@ pub fn volume_status(
         backing_waiting_critical: s.backing_waiting_critical,
         backing_waiting_noncritical: s.backing_waiting_noncritical,
         backing_promoted: s.backing_promoted,
+        backing_holds: s.backing_holds,
         requests: s.requests,
         memory_bytes: resident_bytes(),
         index_bytes: s.index_bytes,

@@ -309,6 +309,10 @@ impl World {
         self.now
     }
 
+    pub fn next_wake(&self) -> Option<Nanos> {
+        self.engine.next_wake()
+    }
+
     pub fn status(&self) -> Status {
         self.engine.status(self.now)
     }
@@ -342,6 +346,12 @@ impl World {
     /// Ends the operation of the backing that was started first.
     pub fn end_at_backing(&mut self) {
         self.end_first(Role::Backing);
+    }
+
+    /// Ends the one that was started last.
+    pub fn end_newest_at_backing(&mut self) {
+        let at = self.ios.iter().rposition(|(_, role, _)| *role == Role::Backing).unwrap();
+        self.end(at);
     }
 
     /// Units of the log that each write to the cache has which is under way, once the engine has been asked what is to be done;
