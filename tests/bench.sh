@@ -29,6 +29,23 @@ if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control && -e /sys/kernel/bt
     done
     grep -q "Table 3" report/admission-postgresql.html || fail "the page of admission-postgresql lacks a table"
     pass "bench admission-postgresql reports its figures"
+    # Told to stop, as by a terminal, it reports what it has, and takes down what it has put up.
+    rm errors
+    setsid "$FOREBAY" bench admission-postgresql --quick --out "$DIR/stopped" >figures 2>errors &
+    bench=$!
+    OWN=("$bench")
+    await 120 grep -q "^round 1: cache 16 MiB, all:" errors || fail "bench admission-postgresql: $(tail -n 3 errors)"
+    kill -TERM -- "-$bench"
+    code=0
+    wait "$bench" || code=$?
+    OWN=()
+    [[ $code == 1 ]] && grep -q "^error: told to stop: the report in .*/stopped is of what" errors || fail "told to stop it ends with $code: $(cat errors)"
+    jq -e '.figures | .tpcc_cache_16_mib_all_tpmc > 0 and (has("tpcc_cache_16_mib_no_cache_tpmc") | not)' stopped/admission-postgresql.json >/dev/null ||
+        fail "told to stop it reports $(cat figures)"
+    ! grep " $DIR/stopped" /proc/mounts || fail "told to stop it leaves something mounted"
+    left=$(pgrep -fa "$DIR/stopped") && fail "told to stop it leaves $left"
+    [[ ! -e stopped/scratch && -z $(compgen -G "/dev/shm/forebay-bench.$bench.*") ]] || fail "told to stop it leaves files behind"
+    pass "bench ends when it is told to, and leaves nothing behind"
     if command -v redis-server >/dev/null; then
         "$FOREBAY" bench admission-redis --quick --out "$DIR/report" >figures 2>errors || fail "bench admission-redis: $(tail -n 3 errors)"
         for figure in all_requests_per_second cp_pi_ioi_of_all no_cache_p99_9_ms; do

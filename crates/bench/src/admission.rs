@@ -164,6 +164,19 @@ pub(crate) fn percentile_ms(sorted_us: &[u64], per_myriad: usize) -> f64 {
 pub(crate) struct Results(BTreeMap<(&'static str, u64, Contender), Vec<Shown>>);
 
 impl Results {
+    /// What `all` has measured, or what it had when it was told to stop: whatever is going on then may fail.
+    pub(crate) fn until_stopped(
+        options: &Options,
+        all: impl FnOnce(&mut Self) -> Result<(), BenchError>,
+    ) -> Result<Self, BenchError> {
+        let mut results = Self::default();
+        match all(&mut results) {
+            Err(_) if options.is_stopped() && results.0.is_empty() => Err(BenchError::Stopped),
+            Err(_) if options.is_stopped() => Ok(results),
+            done => done.map(|()| results),
+        }
+    }
+
     pub(crate) fn add(&mut self, load: &'static str, cache_bytes: u64, contender: Contender, shown: Shown) {
         self.0.entry((load, cache_bytes, contender)).or_default().push(shown);
     }
@@ -345,6 +358,8 @@ pub(crate) fn breakdown_table(results: &Results, load: &'static str, size: u64, 
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
 
     use super::*;
 
@@ -368,9 +383,8 @@ mod tests {
         );
     }
 
-    #[test]
-    fn caches_go_from_scarce_to_sufficient_however_they_are_given() {
-        let options = Options {
+    fn options(caches: Vec<u64>) -> Options {
+        Options {
             quick: true,
             scratch: PathBuf::new(),
             rounds: None,
@@ -378,11 +392,31 @@ mod tests {
             loads: Vec::new(),
             contenders: Vec::new(),
             backing_model: None,
-            contest: crate::Contest { caches: vec![3, 1, 2], ..crate::Contest::default() },
+            contest: crate::Contest { caches, ..crate::Contest::default() },
             forebay: PathBuf::new(),
-        };
+            stopped: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn caches_go_from_scarce_to_sufficient_however_they_are_given() {
         let own = Own { admissions: Vec::new(), sizes: vec![9], rounds: 1, warm_seconds: 1, seconds: 1 };
-        assert_eq!(Contest::new(&options, own).sizes, [1, 2, 3]);
+        assert_eq!(Contest::new(&options(vec![3, 1, 2]), own).sizes, [1, 2, 3]);
+    }
+
+    #[test]
+    fn who_is_told_to_stop_has_what_was_measured_until_then() {
+        let options = options(Vec::new());
+        let all = |shown: usize| {
+            Results::until_stopped(&options, |results| {
+                (0..shown).for_each(|_| results.add("tpcc", 0, Contender::NO_CACHE, Shown::default()));
+                Err(BenchError::Forebay("pgbench failed".to_owned()))
+            })
+        };
+        assert!(matches!(all(1), Err(BenchError::Forebay(_))), "nobody has told it to stop");
+        options.stopped.store(true, Ordering::Relaxed);
+        assert!(matches!(all(0), Err(BenchError::Stopped)));
+        assert_eq!(all(1).unwrap().0.len(), 1);
     }
 
     #[test]

@@ -80,9 +80,13 @@ pub fn admission_postgresql(options: &Options) -> Result<Report, BenchError> {
         return Err(BenchError::Forebay(format!("admission-postgresql cannot run here: {missing}")));
     }
     let plan = Plan::new(options);
-    let database = PostgreSql::prepare(&options.scratch, plan.load, &plan.contest.settings)?;
-    let mut results = Results::default();
+    let results = Results::until_stopped(options, |results| measure_all(options, &plan, results))?;
+    Ok(report(&results, &plan))
+}
+
+fn measure_all(options: &Options, plan: &Plan, results: &mut Results) -> Result<(), BenchError> {
     let contest = &plan.contest;
+    let database = PostgreSql::prepare(&options.scratch, plan.load, &contest.settings)?;
     for round in 0..contest.rounds {
         for (number, size) in contest.sizes.iter().enumerate() {
             for contender in &contest.contenders {
@@ -91,7 +95,8 @@ pub fn admission_postgresql(options: &Options) -> Result<Report, BenchError> {
                     continue;
                 }
                 let size = if bare { 0 } else { *size };
-                let shown = measure(options, &database, &plan, *contender, size)?;
+                options.go_on()?;
+                let shown = measure(options, &database, plan, *contender, size)?;
                 eprintln!(
                     "round {}: cache {} MiB, {}: {:.0} new orders a minute, 99.99% in {:.0} ms",
                     round + 1,
@@ -104,7 +109,7 @@ pub fn admission_postgresql(options: &Options) -> Result<Report, BenchError> {
             }
         }
     }
-    Ok(report(&results, &plan))
+    Ok(())
 }
 
 fn measure(

@@ -107,7 +107,11 @@ pub fn admission_redis(options: &Options) -> Result<Report, BenchError> {
         return Err(BenchError::Forebay(format!("admission-redis cannot run here: {missing}")));
     }
     let plan = Plan::new(options);
-    let mut results = Results::default();
+    let results = Results::until_stopped(options, |results| measure_all(options, &plan, results))?;
+    Ok(report(&results, &plan))
+}
+
+fn measure_all(options: &Options, plan: &Plan, results: &mut Results) -> Result<(), BenchError> {
     let contest = &plan.contest;
     for round in 0..contest.rounds {
         let loads = plan.loads.iter();
@@ -118,7 +122,8 @@ pub fn admission_redis(options: &Options) -> Result<Report, BenchError> {
                     continue;
                 }
                 let size = if bare { 0 } else { size };
-                let shown = measure(options, &plan, *contender, (load, size))?;
+                options.go_on()?;
+                let shown = measure(options, plan, *contender, (load, size))?;
                 eprintln!(
                     "round {}: {}, cache {} MiB, {}: {:.0} requests a second, 99.99% in {:.0} ms",
                     round + 1,
@@ -132,7 +137,7 @@ pub fn admission_redis(options: &Options) -> Result<Report, BenchError> {
             }
         }
     }
-    Ok(report(&results, &plan))
+    Ok(())
 }
 
 fn measure(
@@ -153,9 +158,10 @@ fn measure(
     let requests =
         Requests { records: plan.records, clients: plan.clients, updates_percent: load.updates_percent };
     redis.load(&requests)?;
-    redis.ask(&requests, plan.contest.warm)?;
+    let ask = |time| redis.ask(&requests, time, options);
+    ask(plan.contest.warm)?;
     let before = redis.daemon.status()?;
-    let answers = redis.ask(&requests, plan.contest.time)?;
+    let answers = ask(plan.contest.time)?;
     let after = redis.daemon.status()?;
     let seconds = plan.contest.time.as_secs_f64().max(1.0);
     Shown {

@@ -1,6 +1,7 @@
 //! A daemon of its own process, as users run it, for what is measured from outside.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -51,6 +52,8 @@ impl Daemon {
             command.arg("--fuse").arg(scratch.join("volume"));
         }
         let doing = || format!("start {}", forebay.display());
+        // Whoever stops the benchmark from a terminal stops this process alone, which takes the volume down when nothing is mounted on it.
+        command.process_group(0);
         let mut child = command.stdout(Stdio::piped()).spawn().map_err(|e| BenchError::system(doing(), e))?;
         let mut line = String::new();
         if let Some(stdout) = child.stdout.take() {

@@ -40,6 +40,8 @@ pub use site::check_model;
 pub use volume::volume;
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_policy::Admission;
 use thiserror::Error;
@@ -65,6 +67,24 @@ pub struct Options {
     pub contest: Contest,
     /// The `forebay` binary that is started as the daemon.
     pub forebay: PathBuf,
+    /// Set when the benchmark is to end before its time: what it has started and mounted goes with it. The campaigns of admission report what they
+    /// have measured until then, the others fail.
+    pub stopped: Arc<AtomicBool>,
+}
+
+impl Options {
+    /// Whether it is to end before its time.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Before each measurement.
+    ///
+    /// # Errors
+    /// [`BenchError::Stopped`] if it is to end.
+    fn go_on(&self) -> Result<(), BenchError> {
+        if self.is_stopped() { Err(BenchError::Stopped) } else { Ok(()) }
+    }
 }
 
 /// What campaigns of admission compare, and on what, instead of what each compares by itself.
@@ -96,6 +116,9 @@ pub enum BenchError {
     /// Forebay refused something.
     #[error("{0}")]
     Forebay(String),
+    /// It was to end before its time.
+    #[error("told to stop before anything was measured")]
+    Stopped,
 }
 
 impl BenchError {

@@ -162,12 +162,14 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
     {
         let time = if options.seconds.is_some() { plan.scale.time } else { 2 * plan.scale.time };
         for contender in &contenders {
+            options.go_on()?;
             let outcome =
                 database.measure(&options.forebay, &plan.store, contender, plan.scale.warm, time)?;
             results.add(POSTGRESQL, CACHE_PERCENT, contender, outcome);
         }
     }
     let mut measure = |kind: Kind, percent: u64, contender: &Contender| {
+        options.go_on()?;
         let outcome =
             run(&options.scratch, &plan.store, kind, contender, plan.cache_bytes(percent), plan.scale)?;
         results.add(kind.name(), percent, contender, outcome);

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufReader};
+use std::os::unix::process::CommandExt;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -410,6 +411,7 @@ impl<'a> Server<'a> {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
+            .process_group(0)
             .spawn()
             .map_err(|e| BenchError::system("start PostgreSQL", e))?;
         let server = Self { database, child };

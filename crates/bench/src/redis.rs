@@ -5,16 +5,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::BenchError;
 use crate::daemon::Daemon;
 use crate::dice::{Dice, Zipf};
 use crate::mounted::{self, Mounted, call, path};
 use crate::site::Site;
+use crate::{BenchError, Options};
 
 /// The paper's records have 1 KB.
 const RECORD_BYTES: usize = 1024;
@@ -99,12 +100,20 @@ impl Redis {
     }
 
     /// Has the clients ask for a while.
-    pub(crate) fn ask(&self, requests: &Requests, time: Duration) -> Result<Answers, BenchError> {
+    ///
+    /// # Errors
+    /// [`BenchError`]: also if it is told to stop meanwhile.
+    pub(crate) fn ask(
+        &self,
+        requests: &Requests,
+        time: Duration,
+        options: &Options,
+    ) -> Result<Answers, BenchError> {
         let (zipf, began) = (Zipf::new(requests.records), Instant::now());
         let client = |number: u64, server: &Server| -> std::io::Result<(Vec<u64>, BTreeSet<u64>)> {
             let (mut dice, mut connection) = (Dice::new(number), server.connect()?);
             let (mut latencies, mut seconds) = (Vec::new(), BTreeSet::new());
-            while began.elapsed() < time {
+            while began.elapsed() < time && !options.is_stopped() {
                 let (record, update) = (zipf.draw(&mut dice), dice.percent(requests.updates_percent));
                 let asked = Instant::now();
                 connection.stream.write_all(&command(record, update))?;
@@ -121,6 +130,7 @@ impl Redis {
                 (0..requests.clients).zip(servers).map(|(n, s)| scope.spawn(move || client(n, s))).collect(),
             )
         });
+        options.go_on()?;
         let (mut answers, mut seconds) = (Answers::default(), BTreeSet::new());
         for of_client in seen {
             let (latencies, its_seconds) = of_client.map_err(|e| BenchError::system("ask Redis", e))?;
@@ -158,6 +168,7 @@ impl Server {
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            .process_group(0)
             .spawn()
             .map_err(|e| BenchError::system("start redis-server", e))?;
         let snapshots = settings.iter().rfind(|(name, _)| name == "save").map_or("5 1", |(_, value)| value);

@@ -103,6 +103,7 @@ pub fn volume(options: &Options) -> Result<Report, BenchError> {
     for _ in 0..scale.rounds {
         for shape in SHAPES {
             let mut measure = |what: &'static str, run: &mut dyn FnMut() -> Result<Sample, BenchError>| {
+                options.go_on()?;
                 let before = cpu_time(own) + cpu_time(daemon.pid());
                 let sample = run()?;
                 let cpu = (cpu_time(own) + cpu_time(daemon.pid())).saturating_sub(before);

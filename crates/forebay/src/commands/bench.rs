@@ -1,11 +1,14 @@
 //! `forebay bench`: measure volumes side by side with what they stand on.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::ValueEnum;
 use forebay_bench::{BenchError, Contest, Options};
 use forebay_control::FailureKind;
 use forebay_policy::Admission;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use crate::cli::{Failure, Outcome};
 use crate::output::print;
@@ -27,7 +30,9 @@ pub enum What {
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay bench volume --out /mnt/fast/bench\n\n\
 Uses up to 3 GiB in a directory of its own below DIR, which it removes: DIR must lie on the device that is to be measured. Writes \
-DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this machine's at this moment.")]
+DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this machine's at this moment.\n\n\
+Told to stop (SIGINT, SIGTERM, SIGHUP) it ends what it measures, takes down all that it has started and mounted, and exits with 1; \
+the admission benchmarks report what they have measured until then. Told again it ends at once and leaves all that behind.")]
 pub struct Args {
     /// What to measure
     what: What,
@@ -143,7 +148,15 @@ pub fn run(args: Args) -> Outcome {
         },
         scratch: scratch.clone(),
         forebay,
+        stopped: Arc::default(),
     };
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // The second one ends it at once.
+        let stopped = || Arc::clone(&options.stopped);
+        flag::register_conditional_default(signal, stopped())
+            .and_then(|_| flag::register(signal, stopped()))
+            .map_err(|e| system("listen to signals", e))?;
+    }
     let result = match args.what {
         What::Volume => forebay_bench::volume(&options),
         What::Policies => forebay_bench::policies(&options),
@@ -154,5 +167,12 @@ pub fn run(args: Args) -> Outcome {
     std::fs::remove_dir_all(&scratch).map_err(|e| system(&format!("remove {}", scratch.display()), e))?;
     let report = result.map_err(|e| failed(&e))?;
     report.write(&args.out).map_err(|e| failed(&e))?;
-    print(&report.text())
+    print(&report.text())?;
+    match options.is_stopped() {
+        true => Err(Failure::new(
+            FailureKind::Failed,
+            format!("told to stop: the report in {} is of what was measured until then", args.out.display()),
+        )),
+        false => Ok(()),
+    }
 }
