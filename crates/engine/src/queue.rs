@@ -19,7 +19,9 @@
 use std::collections::VecDeque;
 
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, Nanos};
-use forebay_policy::{Background, BackingPriority, NONCRITICAL_BYTES_EACH, Overtaking, Priority, Waiting};
+use forebay_policy::{
+    Background, BackingPriority, NONCRITICAL_BYTES_EACH, Overtaking, Priority, Standing, Waiting,
+};
 
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Effect, IoId, Role};
@@ -127,7 +129,7 @@ impl BackingQueue {
     }
 
     /// What is to be started next.
-    fn pop(&mut self) -> Option<(IoId, DeviceOp, Priority)> {
+    fn pop(&mut self, now: Nanos) -> Option<(IoId, DeviceOp, Priority)> {
         let critical = self.critical.len();
         let noncritical =
             self.destaging.len() + if self.bypass_may_start() { self.bypasses.len() } else { 0 };
@@ -140,10 +142,15 @@ impl BackingQueue {
             Priority::NonCritical => &mut self.bypasses,
         };
         let Queued { id, op, owner, range } = queue.pop_front()?;
+        let standing = match (&op, priority) {
+            (DeviceOp::Flush | DeviceOp::Zero { .. }, _) => Standing::Apart,
+            (_, Priority::Critical) => Standing::Awaited,
+            (_, Priority::NonCritical) => Standing::Unawaited,
+        };
         let started = Started {
             priority,
             promoted: false,
-            number: self.overtaking.started(priority == Priority::Critical),
+            number: self.overtaking.started(standing, now.0),
             range,
             owner,
             bytes: op.write_bytes().min(NONCRITICAL_BYTES_EACH),
@@ -275,7 +282,7 @@ impl Engine {
         if self.backing.holds_back(self.now) {
             return;
         }
-        while let Some((id, op, priority)) = self.backing.pop() {
+        while let Some((id, op, priority)) = self.backing.pop(self.now) {
             self.figures.bytes_to_backing += op.write_bytes();
             self.effects.push(Effect::Io { id, role: Role::Backing, op, class: priority.into() });
         }

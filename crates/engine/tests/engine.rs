@@ -132,6 +132,7 @@ fn a_read_that_the_backing_leaves_for_last_is_not_overtaken_for_good() {
         others += 1;
         assert!(others < 40, "{:?}", w.status());
         w.submit(read(1 + others));
+        w.pass_ms(4);
         w.at_backing();
         if w.status().backing_holds == 0 {
             w.end_newest_at_backing();
@@ -143,6 +144,19 @@ fn a_read_that_the_backing_leaves_for_last_is_not_overtaken_for_good() {
     w.end_at_backing();
     assert_eq!(w.at_backing(), [4096, (1 + others) * 4096]);
     assert!(w.is_answered(far) && !w.is_answered(near) && w.next_wake() != Some(until));
+    // One that is stuck is not waited for twice.
+    w.pass_ms(100);
+    w.submit(read(2 + others));
+    assert!(w.at_backing().len() == 2 && w.status().backing_holds == 2);
+    w.pass_ms(100);
+    assert!(w.at_backing().len() == 3 && w.next_wake().is_none_or(|at| at > w.now()));
+    for n in others..others + 60 {
+        w.submit(read(3 + n));
+        w.pass_ms(100);
+        w.at_backing();
+        w.end_newest_at_backing();
+    }
+    assert!(w.at_backing().len() == 3 && w.status().backing_holds == 2);
 }
 
 /// Destaging frees no blocks that a bypass holds.
@@ -510,7 +524,8 @@ fn a_full_log_is_emptied_from_its_tail() {
     }
     let blocks = (w.status().bytes_to_backing - before) / 4096;
     println!("{blocks} blocks went to the backing before there was room");
-    assert!(blocks < 1000, "{blocks}");
+    // One plan of 512, or two, if what was on its way before the first had a block of the tail.
+    assert!(blocks < 1200, "{blocks}");
 }
 
 /// Some long runs keep the backing as busy as many short ones, and what comes next there waits less.

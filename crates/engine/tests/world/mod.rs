@@ -309,6 +309,10 @@ impl World {
         self.now
     }
 
+    pub fn pass_ms(&mut self, ms: u64) {
+        self.now = self.now.plus_ms(ms);
+    }
+
     pub fn next_wake(&self) -> Option<Nanos> {
         self.engine.next_wake()
     }
