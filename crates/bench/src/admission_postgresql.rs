@@ -86,7 +86,7 @@ pub fn admission_postgresql(options: &Options) -> Result<Report, BenchError> {
 
 fn measure_all(options: &Options, plan: &Plan, results: &mut Results) -> Result<(), BenchError> {
     let contest = &plan.contest;
-    let database = PostgreSql::prepare(&options.scratch, plan.load, &contest.settings)?;
+    let database = PostgreSql::prepare(options, plan.load, &contest.settings)?;
     for round in 0..contest.rounds {
         for (number, size) in contest.sizes.iter().enumerate() {
             for contender in &contest.contenders {

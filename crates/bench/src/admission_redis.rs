@@ -157,7 +157,7 @@ fn measure(
     )?;
     let requests =
         Requests { records: plan.records, clients: plan.clients, updates_percent: load.updates_percent };
-    redis.load(&requests)?;
+    redis.load(&requests, options)?;
     let ask = |time| redis.ask(&requests, time, options);
     ask(plan.contest.warm)?;
     let before = redis.daemon.status()?;

@@ -9,6 +9,7 @@ use forebay_device::DeviceSpec;
 use rustix::process::Signal;
 
 use crate::BenchError;
+use crate::mounted::{call, path};
 use crate::scratch::Scratch;
 
 /// A running `forebay serve`. Dropping it stops it.
@@ -77,18 +78,8 @@ impl Daemon {
     }
 
     fn tell_with(&self, command: &str, flags: &[&str]) -> Result<String, BenchError> {
-        let output = Command::new(&self.forebay)
-            .args([command, NAME])
-            .args(flags)
-            .arg("--control")
-            .arg(&self.control)
-            .stderr(Stdio::inherit())
-            .output()
-            .map_err(|e| BenchError::system(format!("run `forebay {command}`"), e))?;
-        match output.status.success() {
-            true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
-            false => Err(BenchError::Forebay(format!("`forebay {command}` failed"))),
-        }
+        let args = [&[command, NAME], flags, &["--control", path(&self.control)?]].concat();
+        Ok(call(&self.forebay, &args)?.trim().to_owned())
     }
 
     /// The volume's figures.

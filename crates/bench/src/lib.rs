@@ -117,7 +117,7 @@ pub enum BenchError {
     #[error("{0}")]
     Forebay(String),
     /// It was to end before its time.
-    #[error("told to stop before anything was measured")]
+    #[error("told to stop: there is no report")]
     Stopped,
 }
 

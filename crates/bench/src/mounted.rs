@@ -1,10 +1,14 @@
 //! File systems that benchmarks mount, and the programs that they call.
 
-use std::fs;
+use std::os::unix::process::CommandExt;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::thread;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::BenchError;
 
@@ -12,16 +16,49 @@ use crate::BenchError;
 const BUSY_MAX: Duration = Duration::from_secs(20);
 /// How often it is tried.
 const BUSY_POLL: Duration = Duration::from_millis(50);
+/// How often it is looked whether a program has ended.
+const POLL: Duration = Duration::from_millis(20);
 
-/// Runs a program that must end well.
+/// Runs a program that must end well, whatever signal comes to this one's process group: it may be one that cleans up.
 pub(crate) fn call(program: impl AsRef<Path>, args: &[&str]) -> Result<String, BenchError> {
     let program = program.as_ref();
-    let doing = || format!("run {}", program.display());
-    let output = Command::new(program)
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| BenchError::system(doing(), e))?;
+    said(program, apart(program, args).output())
+}
+
+/// Runs a program that takes its time and must end well. It is ended, too, when the benchmark is to end.
+pub(crate) fn call_long(
+    program: impl AsRef<Path>,
+    args: &[&str],
+    stopped: &AtomicBool,
+) -> Result<String, BenchError> {
+    let program = program.as_ref();
+    let run = || -> io::Result<Output> {
+        let child = apart(program, args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+        thread::scope(|scope| {
+            let ends = scope.spawn(|| child.wait_with_output());
+            while !ends.is_finished() {
+                if stopped.load(Ordering::Relaxed) {
+                    // If it has just ended by itself, so much the better.
+                    let _ = pidfd_send_signal(&process, Signal::TERM);
+                }
+                thread::sleep(POLL);
+            }
+            ends.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    };
+    said(program, run())
+}
+
+/// A program in a process group of its own.
+fn apart(program: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).process_group(0);
+    command
+}
+
+fn said(program: &Path, output: io::Result<Output>) -> Result<String, BenchError> {
+    let output = output.map_err(|e| BenchError::system(format!("run {}", program.display()), e))?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => {
@@ -64,7 +101,7 @@ impl Drop for Mounted {
             thread::sleep(BUSY_POLL);
         }
         if let Some(device) = &self.device {
-            let _ = Command::new("losetup").args(["-d", device]).status();
+            let _ = call("losetup", &["-d", device]);
         }
     }
 }

@@ -139,7 +139,7 @@ fn postgresql(options: &Options) -> Result<Option<PostgreSql>, BenchError> {
             eprintln!("{POSTGRESQL}: not measured, because {why}");
             Ok(None)
         }
-        None => PostgreSql::prepare(&options.scratch, ROUGH, &[]).map(Some),
+        None => PostgreSql::prepare(options, ROUGH, &[]).map(Some),
     }
 }
 

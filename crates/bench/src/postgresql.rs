@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,12 +16,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Advice, fadvise};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::BenchError;
 use crate::contender::Contender;
 use crate::daemon::Daemon;
-use crate::mounted::{self, Mounted, call, path};
+use crate::mounted::{self, Mounted, call, call_long, path};
 use crate::run::{CACHE, Outcome, Staleness, journal_spec};
 use crate::site::{Emulated, Site};
+use crate::{BenchError, Options};
 
 /// Longest wait for PostgreSQL to start or stop.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,6 +71,7 @@ pub(crate) struct PostgreSql {
     dir: PathBuf,
     image: PathBuf,
     load: Load,
+    stopped: Arc<AtomicBool>,
 }
 
 /// The newest PostgreSQL where Debian puts it.
@@ -100,14 +102,21 @@ impl PostgreSql {
             .or_else(|| call("id", &["postgres"]).err().map(|_| "there is no user postgres".to_owned()))
     }
 
-    /// Makes the image in `scratch`; `settings` count for more than the load's own.
+    /// Makes the image in the benchmark's directory; `settings` count for more than the load's own.
     pub(crate) fn prepare(
-        scratch: &Path,
+        options: &Options,
         load: Load,
         settings: &[(String, String)],
     ) -> Result<Self, BenchError> {
         let bin = newest().ok_or_else(|| BenchError::Forebay("PostgreSQL is not installed".to_owned()))?;
-        let database = Self { bin, dir: scratch.to_owned(), image: scratch.join("image"), load };
+        let scratch = options.scratch.as_path();
+        let database = Self {
+            bin,
+            dir: scratch.to_owned(),
+            image: scratch.join("image"),
+            load,
+            stopped: Arc::clone(&options.stopped),
+        };
         let made = |what: &Path| {
             let what = format!("make {}", what.display());
             move |e| BenchError::system(what, e)
@@ -340,7 +349,7 @@ impl Running<'_> {
         args.push("postgres".to_owned());
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         // Not as the server's user, who may not write here.
-        let said = call(database.bin.join("pgbench"), &args)?;
+        let said = call_long(database.bin.join("pgbench"), &args, &database.stopped)?;
         let mut logged = Logged::default();
         let entries = fs::read_dir(&database.dir).map_err(|e| BenchError::system("find pgbench's log", e))?;
         for entry in entries.filter_map(Result::ok) {

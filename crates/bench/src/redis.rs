@@ -91,9 +91,9 @@ impl Redis {
     }
 
     /// Sets every record once, and has snapshots made from then on.
-    pub(crate) fn load(&self, requests: &Requests) -> Result<(), BenchError> {
+    pub(crate) fn load(&self, requests: &Requests, options: &Options) -> Result<(), BenchError> {
         let loaded: Vec<_> = thread::scope(|scope| {
-            let load = |server| scope.spawn(move || Server::load(server, requests.records));
+            let load = |server| scope.spawn(move || Server::load(server, requests.records, options));
             joined(self.servers.iter().map(load).collect())
         });
         loaded.into_iter().collect::<std::io::Result<()>>().map_err(|e| BenchError::system("load Redis", e))
@@ -189,10 +189,10 @@ impl Server {
         Ok(Connection { reader: BufReader::new(stream.try_clone()?), stream, answer: Vec::new() })
     }
 
-    fn load(&self, records: u64) -> std::io::Result<()> {
+    fn load(&self, records: u64, options: &Options) -> std::io::Result<()> {
         let mut connection = self.connect()?;
         let mut first = 0;
-        while first < records {
+        while first < records && !options.is_stopped() {
             let last = (first + LOAD_AT_ONCE).min(records);
             let commands: Vec<u8> = (first..last).flat_map(|record| command(record, true)).collect();
             connection.stream.write_all(&commands)?;

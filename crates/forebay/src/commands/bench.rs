@@ -32,7 +32,7 @@ pub enum What {
 Uses up to 3 GiB in a directory of its own below DIR, which it removes: DIR must lie on the device that is to be measured. Writes \
 DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this machine's at this moment.\n\n\
 Told to stop (SIGINT, SIGTERM, SIGHUP) it ends what it measures, takes down all that it has started and mounted, and exits with 1; \
-the admission benchmarks report what they have measured until then. Told again it ends at once and leaves all that behind.")]
+the admission benchmarks report what they have measured until then. SIGQUIT ends it at once and leaves all that behind.")]
 pub struct Args {
     /// What to measure
     what: What,
@@ -150,12 +150,9 @@ pub fn run(args: Args) -> Outcome {
         forebay,
         stopped: Arc::default(),
     };
+    // Not a second one to end it at once: `timeout` and terminals send more than one.
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // The second one ends it at once.
-        let stopped = || Arc::clone(&options.stopped);
-        flag::register_conditional_default(signal, stopped())
-            .and_then(|_| flag::register(signal, stopped()))
-            .map_err(|e| system("listen to signals", e))?;
+        flag::register(signal, Arc::clone(&options.stopped)).map_err(|e| system("listen to signals", e))?;
     }
     let result = match args.what {
         What::Volume => forebay_bench::volume(&options),
@@ -163,10 +160,15 @@ pub fn run(args: Args) -> Outcome {
         What::AdmissionPostgresql => forebay_bench::admission_postgresql(&options),
         What::AdmissionRedis => forebay_bench::admission_redis(&options),
     };
+    let written = result.and_then(|mut report| {
+        if options.is_stopped() {
+            report.title.push_str("; told to stop before it had measured all of it");
+        }
+        report.write(&args.out).map(|()| report)
+    });
     // Files of a gibibyte are not left behind, whatever came out.
     std::fs::remove_dir_all(&scratch).map_err(|e| system(&format!("remove {}", scratch.display()), e))?;
-    let report = result.map_err(|e| failed(&e))?;
-    report.write(&args.out).map_err(|e| failed(&e))?;
+    let report = written.map_err(|e| failed(&e))?;
     print(&report.text())?;
     match options.is_stopped() {
         true => Err(Failure::new(
