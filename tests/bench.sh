@@ -34,8 +34,14 @@ if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control && -e /sys/kernel/bt
     setsid "$FOREBAY" bench admission-postgresql --quick --seconds 8 --policies all,cp+pi+ioi --out "$DIR/stopped" >figures 2>errors &
     bench=$!
     OWN=("$bench")
-    await 120 grep -q "^round 1: cache 16 MiB, all:" errors || fail "bench admission-postgresql: $(tail -n 3 errors)"
-    await 60 pgrep -f "^/.*pgbench.* $DIR/stopped/scratch" || fail "it does not go on with the next: $(cat errors)"
+    # Killed it would leave its servers behind.
+    fail_told() {
+        kill -TERM -- "-$bench"
+        await 60 ended "$bench" || true
+        fail "$@"
+    }
+    await 120 grep -q "^round 1: cache 16 MiB, all:" errors || fail_told "bench admission-postgresql: $(tail -n 3 errors)"
+    await 60 pgrep -f "^/.*pgbench.* $DIR/stopped/scratch" >/dev/null || fail_told "it does not go on with the next: $(cat errors)"
     # As a terminal does, which tells all of its processes; some say it twice.
     kill -TERM -- "-$bench"
     kill -HUP -- "-$bench" 2>/dev/null || true
@@ -46,6 +52,7 @@ if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control && -e /sys/kernel/bt
     jq -e '.figures | .tpcc_cache_16_mib_all_tpmc > 0 and (has("tpcc_cache_16_mib_cp_pi_ioi_tpmc") | not)' stopped/admission-postgresql.json >/dev/null ||
         fail "told to stop it reports $(cat figures)"
     ! grep " $DIR/stopped" /proc/mounts || fail "told to stop it leaves something mounted"
+    left=$(grep -l "$DIR/stopped" /sys/block/loop*/loop/backing_file 2>/dev/null) && fail "told to stop it leaves loop devices: $left"
     left=$(pgrep -fa "$DIR/stopped") && fail "told to stop it leaves $left"
     [[ ! -e stopped/scratch && -z $(compgen -G "/dev/shm/forebay-bench.$bench.*") ]] || fail "told to stop it leaves files behind"
     pass "bench ends when it is told to, and leaves nothing behind"

@@ -25,7 +25,7 @@ pub(crate) fn call(program: impl AsRef<Path>, args: &[&str]) -> Result<String, B
     said(program, apart(program, args).output())
 }
 
-/// Runs a program that takes its time and must end well. It is ended, too, when the benchmark is to end.
+/// Runs a program that takes its time and must end well. It is ended, too, when the benchmark is to end ([`BenchError::Stopped`]).
 pub(crate) fn call_long(
     program: impl AsRef<Path>,
     args: &[&str],
@@ -33,8 +33,14 @@ pub(crate) fn call_long(
 ) -> Result<String, BenchError> {
     let program = program.as_ref();
     let run = || -> io::Result<Output> {
-        let child = apart(program, args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+        let mut child = apart(program, args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let process = match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            Ok(process) => process,
+            Err(e) => {
+                child.kill().and_then(|()| child.wait())?;
+                return Err(e.into());
+            }
+        };
         thread::scope(|scope| {
             let ends = scope.spawn(|| child.wait_with_output());
             while !ends.is_finished() {
@@ -47,7 +53,10 @@ pub(crate) fn call_long(
             ends.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
     };
-    said(program, run())
+    match said(program, run()) {
+        Err(_) if stopped.load(Ordering::Relaxed) => Err(BenchError::Stopped),
+        said => said,
+    }
 }
 
 /// A program in a process group of its own.

@@ -176,7 +176,7 @@ impl PostgreSql {
         let program = self.bin.join(program);
         let mut all = vec!["--reuid", "postgres", "--regid", "postgres", "--init-groups", path(&program)?];
         all.extend(args);
-        call("setpriv", &all)
+        call_long("setpriv", &all, &self.stopped)
     }
 
     /// Runs the load on a copy of the image, on a volume of its own.

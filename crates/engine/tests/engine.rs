@@ -140,7 +140,7 @@ fn a_read_that_the_backing_leaves_for_last_is_not_overtaken_for_good() {
     }
     assert!(others > 16 && w.status().backing_waiting_critical == 1 && w.at_backing() == [0, 4096]);
     let until = w.next_wake().unwrap();
-    assert_eq!(until, w.now().plus_ms(100), "the backing may be stuck");
+    assert_eq!(until, w.now().plus_ms(25), "the backing may be stuck");
     w.end_at_backing();
     assert_eq!(w.at_backing(), [4096, (1 + others) * 4096]);
     assert!(w.is_answered(far) && !w.is_answered(near) && w.next_wake() != Some(until));

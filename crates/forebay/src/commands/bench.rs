@@ -31,8 +31,9 @@ pub enum What {
 #[command(after_help = "Example: forebay bench volume --out /mnt/fast/bench\n\n\
 Uses up to 3 GiB in a directory of its own below DIR, which it removes: DIR must lie on the device that is to be measured. Writes \
 DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this machine's at this moment.\n\n\
-Told to stop (SIGINT, SIGTERM, SIGHUP) it ends what it measures, takes down all that it has started and mounted, and exits with 1; \
-the admission benchmarks report what they have measured until then. SIGQUIT ends it at once and leaves all that behind.")]
+Told to stop (SIGINT, SIGTERM, SIGHUP) it takes down all that it has started and mounted, and exits with 1: the admission benchmarks in the \
+midst of what they measure, with a report of what they have until then, the others after what they measure, with none. SIGQUIT ends it at once and \
+leaves all that behind.")]
 pub struct Args {
     /// What to measure
     what: What,
@@ -124,6 +125,13 @@ fn failed(e: &BenchError) -> Failure {
     Failure::new(FailureKind::Failed, e.to_string())
 }
 
+/// The signals that this process was started to ignore, as with `nohup`: bit n-1 for signal n.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
 /// Measures, writes the report and prints the figures.
 pub fn run(args: Args) -> Outcome {
     let system =
@@ -151,7 +159,8 @@ pub fn run(args: Args) -> Outcome {
         stopped: Arc::default(),
     };
     // Not a second one to end it at once: `timeout` and terminals send more than one.
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    let ignored = ignored_signals();
+    for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0) {
         flag::register(signal, Arc::clone(&options.stopped)).map_err(|e| system("listen to signals", e))?;
     }
     let result = match args.what {
