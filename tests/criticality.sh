@@ -123,6 +123,8 @@ if grep -q '\[bfq\]' "/sys/block/${DEVICE#/dev/}/queue/scheduler"; then
     for ((i = 0; i < 11 && $(through throttle) == 0; i++)); do ./waits slot "$MOUNT" "$SECONDS_EACH"; done
     (($(through throttle) > 0)) || fail "slot: no write was known to have the slot that is waited for"
 fi
+# The block layer starts no flush while a write is under way that a flush belongs to: the record that ends a commit.
+way flush cp+pi cp+pi+ioi jbd2 reissued io
 way futex cp cp+pi "background task" inherited futex
 way mutex cp cp+pi "background task" inherited mutex
 # A lock that is taken again and again: what was queued while nobody waited must not count.

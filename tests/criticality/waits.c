@@ -134,6 +134,12 @@ static void *back(void *unused)
 				put(shared, data, 4096, PAGE_AT(i));
 			if (is("page") ? fsync(shared) : sync_file_range(shared, 0, 0, SYNC_FILE_RANGE_WRITE))
 				fail("write back");
+		} else if (is("flush")) {
+			/* Each ends with a commit of the journal: a write that a flush goes before, and another comes after. */
+			put(fd, data, 4096, end);
+			end = (end + 4096) % (64 * PIECE);
+			if (fsync(fd) || (!end && ftruncate(fd, 0)))
+				fail("fsync");
 		} else if (is("conversion")) {
 			/* Where the journal knows of nothing written yet; and commits of its own. */
 			if (ftruncate(shared, 0) || posix_fallocate(shared, 0, 8 * PIECE))
@@ -185,6 +191,8 @@ static void *critical(void *unused)
 	}
 	int own = open_file("critical", 0);
 	int of_back = open_file("back", 0);
+	if (is("flush") && fsync(own))
+		fail("fsync");
 	while (!stop) {
 		if (is("futex")) {
 			pthread_mutex_lock(&mutex);
@@ -204,6 +212,10 @@ static void *critical(void *unused)
 			put(own, "z", 1, 0);
 			if (fsync(own))
 				fail("fsync");
+		} else if (is("flush")) {
+			/* Nothing of its own is to be written. */
+			if (fdatasync(own))
+				fail("fdatasync");
 		} else if (is("conversion")) {
 			/* It takes no part in the journal itself. */
 			if (sync_file_range(shared, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE))
@@ -220,7 +232,7 @@ static void *critical(void *unused)
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
-		fprintf(stderr, "usage: %s futex|mutex|heir|rwsem|hint|never|journal|handle|page|slot|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
+		fprintf(stderr, "usage: %s futex|mutex|heir|rwsem|hint|never|journal|handle|page|slot|flush|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
 		return 2;
 	}
 	kind = argv[1];

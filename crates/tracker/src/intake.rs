@@ -31,8 +31,8 @@ pub struct Known {
     pub sync: bool,
     /// File-system metadata.
     pub meta: bool,
-    /// The block layer starts no flush while it is under way, if a flush belongs to it.
-    fua: bool,
+    /// A flush goes before it or comes after it, unless the device does without: the block layer starts no other while it is under way.
+    flushes: bool,
     /// Linux I/O priority.
     pub ioprio: u16,
     /// The task that queued it.
@@ -46,10 +46,11 @@ pub struct Known {
     pages: (u64, u64),
 }
 
-/// `REQ_SYNC`, `REQ_META` and `REQ_FUA` of the kernel's `enum req_flag_bits`.
+/// `REQ_SYNC`, `REQ_META`, `REQ_FUA` and `REQ_PREFLUSH` of the kernel's `enum req_flag_bits`.
 const FLAG_SYNC: u32 = 1 << 11;
 const FLAG_META: u32 = 1 << 12;
 const FLAG_FUA: u32 = 1 << 17;
+const FLAG_PREFLUSH: u32 = 1 << 18;
 
 impl Known {
     fn of(raw: &RawTag) -> Self {
@@ -64,7 +65,7 @@ impl Known {
             via: Wait::from_number(u32::from(raw.via)),
             sync: raw.flags & (FLAG_SYNC | FLAG_FUA) != 0,
             meta: raw.flags & FLAG_META != 0,
-            fua: raw.flags & FLAG_FUA != 0,
+            flushes: raw.flags & (FLAG_FUA | FLAG_PREFLUSH) != 0,
             ioprio: raw.ioprio,
             tid: raw.tid,
             comm: raw.comm,
@@ -114,7 +115,7 @@ impl Known {
         Self {
             sync: first.sync || second.sync,
             meta: first.meta || second.meta,
-            fua: first.fua || second.fua,
+            flushes: first.flushes || second.flushes,
             ..first
         }
     }
@@ -127,8 +128,10 @@ pub(crate) enum Wanted {
     Page { mapping: u64, index: u64 },
     /// Whatever a task has written.
     Task(u32),
+    /// A task's own I/O: whatever it has written; and whatever flushes belong to, whoever has written that, for it may be a flush.
+    Io(u32),
     /// A commit of the journal, or room in it: whatever the kernel's threads have written for others, the metadata that this task has written
-    /// to make that room, and metadata with FUA (the journal's superblock), whoever has written that: a commit ends with a flush.
+    /// to make that room, and whatever flushes belong to (the journal's superblock): a commit ends with a flush.
     Commit(u32),
     /// Whatever the journals' threads have written.
     Journal,
@@ -143,7 +146,8 @@ impl Wanted {
                 known.mapping == mapping && mapping != 0 && known.pages.0 <= index && index < known.pages.1
             }
             Self::Task(tid) => known.tid == tid,
-            Self::Commit(tid) => known.kernel || known.meta && (known.fua || known.tid == tid),
+            Self::Io(tid) => known.tid == tid || known.flushes,
+            Self::Commit(tid) => known.kernel || known.flushes || known.meta && known.tid == tid,
             Self::Journal => known.is_journal(),
             Self::All => true,
         }
@@ -471,6 +475,10 @@ mod tests {
         intake.queue(&RawTag { flags: FLAG_META | FLAG_FUA, ..tag(16, 8, 7, 0) });
         assert!(intake.arrive(2 * 4096, 4096).is_some());
         assert_eq!(intake.promote(Wanted::Commit(5), Wait::Journal), [(0, 4096), (2 * 4096, 4096)]);
+        assert_eq!(intake.promote(Wanted::Io(6), Wait::Io), [(4096, 4096), (2 * 4096, 4096)]);
+        intake.queue(&RawTag { flags: FLAG_PREFLUSH, ..tag(24, 8, 7, 0) });
+        assert_eq!(intake.promote(Wanted::Io(8), Wait::Io), [(2 * 4096, 4096)]);
+        assert_eq!(intake.arrive(3 * 4096, 4096).unwrap().via, Some(Wait::Io));
         intake.done(2 * 4096, 4096);
         assert_eq!(intake.promote(Wanted::Task(6), Wait::Mutex), [(4096, 4096)]);
         assert_eq!(intake.promote(Wanted::Journal, Wait::Writeback), [(0, 4096)]);

@@ -366,7 +366,7 @@ impl Follower {
             }
             // Held by nobody who is known, or by one who is critical.
             Wait::Mutex | Wait::Rwsem | Wait::Futex | Wait::Lwlock => return,
-            Wait::Io => Some(Wanted::Task(signal.tid)),
+            Wait::Io => Some(Wanted::Io(signal.tid)),
         };
         let mut tags = hold(&self.shared.tags);
         tags.drain();
