@@ -140,6 +140,12 @@ way rwsem cp cp+pi jbd2 inherited journal rwsem
 way chain cp cp+pi jbd2 inherited journal futex
 way lwlock cp cp+pi "background task" inherited lwlock
 (($(explained before.json apart inherited) == 0)) || fail "a process that holds no lock inherited"
+# As an autovacuum worker that has to make its commit durable.
+under cp+pi ./lwlocks "$MOUNT" "$SECONDS_EACH" fresh
+inherited=$(explained before.json "background task" inherited)
+not=$(explained before.json "background task" not-critical)
+((inherited > not)) || fail "lwlock: $inherited writes inherited, $not not: a new process does not inherit by the locks that it holds"
+pass "lwlock: $inherited writes of processes that have just begun inherited, $not not"
 way condition cp+pi cp+pi+ioi srv-worker reissued condition
 way writeback cp+pi cp+pi+ioi kworker reissued writeback
 (($(waited rwsem) > 0)) || fail "no wait for an inode's rwsem was seen"

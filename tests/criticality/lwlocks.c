@@ -1,7 +1,8 @@
 /*
- * Processes that share lightweight locks and tell of them as PostgreSQL does, by static probes (USDT): lwlocks DIRECTORY [SECONDS]
+ * Processes that share lightweight locks and tell of them as PostgreSQL does, by static probes (USDT): lwlocks DIRECTORY [SECONDS [fresh]]
  *
- * fb-back holds a lock while it writes; fb-critical waits for it on a semaphore, which has no owner that anybody could read.
+ * fb-back holds a lock while it writes; fb-critical waits for it on a semaphore, which has no owner that anybody could read. "fresh": it does so
+ * once, soon after its start, and then there is another one.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -75,8 +76,8 @@ static void pause_ms(long ms)
 	nanosleep(&t, NULL);
 }
 
-/* A writer of this name that holds the lock while it writes (`held`), or only writes. */
-static void back(sem_t *lock, const char *name, int held)
+/* A writer of this name that holds the lock while it writes (`held`), or only writes; again and again, or once. */
+static void back(sem_t *lock, const char *name, int held, int once)
 {
 	prctl(PR_SET_NAME, name);
 	char full[4096];
@@ -86,7 +87,9 @@ static void back(sem_t *lock, const char *name, int held)
 	if (fd < 0 || posix_memalign(&data, 4096, PIECE))
 		fail(full);
 	memset(data, 'x', PIECE);
-	for (;;) {
+	if (once)
+		pause_ms(150);
+	do {
 		if (held)
 			acquire(lock);
 		for (int i = 0; i < 8; i++)
@@ -95,7 +98,8 @@ static void back(sem_t *lock, const char *name, int held)
 		if (held)
 			release(lock);
 		pause_ms(5);
-	}
+	} while (!once);
+	_exit(0);
 }
 
 static void critical(sem_t *lock)
@@ -118,6 +122,8 @@ int main(int argc, char **argv)
 	sem_t *lock = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (lock == MAP_FAILED || sem_init(lock, 1, 1))
 		fail("shared memory");
+	int seconds = argc > 2 ? atoi(argv[2]) : 3;
+	int fresh = argc > 3;
 	pid_t children[3];
 	for (int i = 0; i < 3; i++) {
 		children[i] = fork();
@@ -127,11 +133,23 @@ int main(int argc, char **argv)
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			if (i == 0)
 				critical(lock);
-			back(lock, i == 1 ? "fb-back" : "fb-apart", i == 1);
+			back(lock, i == 1 ? "fb-back" : "fb-apart", i == 1, i == 1 && fresh);
+		}
+		/* The program is looked at within a second or two, and a new process of it when it comes. */
+		if (!i && fresh)
+			pause_ms(2000);
+	}
+	pause_ms(fresh ? 0 : 3000 + 1000L * seconds);
+	for (int i = 0; fresh && i < 5 * seconds; i++) {
+		waitpid(children[1], NULL, 0);
+		children[1] = fork();
+		if (children[1] < 0)
+			fail("fork");
+		if (!children[1]) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			back(lock, "fb-back", 1, 1);
 		}
 	}
-	/* New processes are looked at within a second or two. */
-	pause_ms(3000 + 1000L * (argc > 2 ? atoi(argv[2]) : 3));
 	for (int i = 0; i < 3; i++) {
 		kill(children[i], SIGKILL);
 		waitpid(children[i], NULL, 0);

@@ -59,28 +59,34 @@ impl Lwlocks {
         Ok(Self { program, perf_type, programs: HashMap::new(), holders: HashMap::new() })
     }
 
-    /// These processes are there, with what the rules say of each.
+    /// These processes are there and no others, with what the rules say of each.
     pub fn follow(&mut self, processes: &[(u32, Critical)]) {
         let mut seen = Vec::new();
         for (pid, critical) in processes {
-            let exe = format!("/proc/{pid}/exe");
-            let Ok(file) = fs::metadata(&exe) else { continue };
-            let key = (file.dev(), file.ino());
-            seen.push(key);
-            self.learn(key, &exe);
-            let holds = matches!(critical, Critical::No | Critical::Never);
-            if !holds || self.holders.contains_key(pid) || self.holders.len() >= HOLDERS_MAX {
-                continue;
-            }
-            if let Some(Some(program)) = self.programs.get(&key) {
-                match self.attach(&exe, &program.probes, &HOLDS, Some(*pid)) {
-                    Ok(attached) => drop(self.holders.insert(*pid, attached)),
-                    Err(e) => tracing::debug!(pid, "who holds its locks is not known: {e}"),
-                }
-            }
+            seen.extend(self.look_at(*pid, *critical));
         }
         self.holders.retain(|pid, _| processes.iter().any(|(p, _)| p == pid));
         self.programs.retain(|key, _| seen.contains(key));
+    }
+
+    /// This process has come, or the rules say something else of it now: its program's file.
+    pub fn look_at(&mut self, pid: u32, critical: Critical) -> Option<FileKey> {
+        let exe = format!("/proc/{pid}/exe");
+        let file = fs::metadata(&exe).ok()?;
+        let key = (file.dev(), file.ino());
+        self.learn(key, &exe);
+        if !matches!(critical, Critical::No | Critical::Never) {
+            self.holders.remove(&pid);
+        } else if !self.holders.contains_key(&pid)
+            && self.holders.len() < HOLDERS_MAX
+            && let Some(Some(program)) = self.programs.get(&key)
+        {
+            match self.attach(&exe, &program.probes, &HOLDS, Some(pid)) {
+                Ok(attached) => drop(self.holders.insert(pid, attached)),
+                Err(e) => tracing::debug!(pid, "who holds its locks is not known: {e}"),
+            }
+        }
+        Some(key)
     }
 
     /// Looks at a program's file, and probes the waits in it if there are any to probe.

@@ -42,6 +42,8 @@ pub(crate) struct Tasks {
 pub(crate) struct Changes {
     /// Tasks that have become critical, or are not any more.
     pub critical: Vec<(u32, Critical)>,
+    /// Processes of which a rule speaks, and did not before, or otherwise.
+    pub ruled: Vec<(u32, Critical)>,
     /// Tasks that rules have named.
     pub named: Vec<(u32, Label)>,
 }
@@ -109,12 +111,16 @@ impl Tasks {
             let label = Label { name: rule.name.as_deref().map(Into::into), rate };
             self.changes.named.push((tid, label));
         }
-        let was = self.tasks.get(&tid).map(|t| t.critical).unwrap_or_default();
-        if critical != was {
+        let task = Task { process, critical, ruled };
+        let was = self.tasks.get(&tid);
+        if critical != was.map(|t| t.critical).unwrap_or_default() {
             self.changes.critical.push((tid, critical));
         }
-        if self.tasks.len() < TASKS_MAX || self.tasks.contains_key(&tid) {
-            self.tasks.insert(tid, Task { process, critical, ruled });
+        if ruled && tid == process && was != Some(&task) {
+            self.changes.ruled.push((tid, critical));
+        }
+        if self.tasks.len() < TASKS_MAX || was.is_some() {
+            self.tasks.insert(tid, task);
         }
     }
 
@@ -214,11 +220,13 @@ mod tests {
         for rule in [format!("port = {port}"), format!("exe = \"{exe}\""), format!("user = \"{uid}\"")] {
             let mut tasks = Tasks::new(rules(&format!("[[rule]]\nname = \"me\"\n{rule}\ncritical = true")));
             tasks.scan();
-            let Changes { critical, named } = tasks.take_changes();
-            assert!(critical.contains(&(pid, Critical::Yes)), "{rule}");
+            let Changes { critical, ruled, named } = tasks.take_changes();
+            assert!(critical.contains(&(pid, Critical::Yes)) && ruled.contains(&(pid, Critical::Yes)), "{rule}");
             assert!(named.contains(&(pid, Label { name: Some("me".into()), rate: None })), "{rule}");
             tasks.scan();
-            assert!(!tasks.take_changes().critical.iter().any(|(tid, _)| *tid == pid), "nothing has changed");
+            tasks.classify(pid, pid);
+            let Changes { critical, ruled, .. } = tasks.take_changes();
+            assert!(!critical.into_iter().chain(ruled).any(|(tid, _)| tid == pid), "nothing has changed");
         }
     }
 

@@ -322,8 +322,11 @@ impl Follower {
         });
     }
 
-    fn tell_changes(&self) {
+    fn tell_changes(&mut self) {
         let changes = hold(&self.shared.tasks).take_changes();
+        if let Some(locks) = &mut self.locks {
+            changes.ruled.iter().for_each(|(pid, critical)| _ = locks.look_at(*pid, *critical));
+        }
         if !changes.named.is_empty() {
             hold(&self.shared.labels).extend(changes.named);
         }
