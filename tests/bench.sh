@@ -36,7 +36,7 @@ if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control && -e /sys/kernel/bt
     OWN=("$bench")
     # Killed it would leave its servers behind.
     fail_told() {
-        kill -TERM -- "-$bench"
+        kill -TERM -- "-$bench" 2>/dev/null || true
         await 60 ended "$bench" || true
         fail "$@"
     }
@@ -52,7 +52,9 @@ if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control && -e /sys/kernel/bt
     jq -e '.figures | .tpcc_cache_16_mib_all_tpmc > 0 and (has("tpcc_cache_16_mib_cp_pi_ioi_tpmc") | not)' stopped/admission-postgresql.json >/dev/null ||
         fail "told to stop it reports $(cat figures)"
     ! grep " $DIR/stopped" /proc/mounts || fail "told to stop it leaves something mounted"
-    left=$(grep -l "$DIR/stopped" /sys/block/loop*/loop/backing_file 2>/dev/null) && fail "told to stop it leaves loop devices: $left"
+    # The kernel takes its time to let them go.
+    no_loops() { ! grep -q "$DIR/stopped" /sys/block/loop*/loop/backing_file; }
+    await 20 no_loops || fail "told to stop it leaves loop devices: $(losetup)"
     left=$(pgrep -fa "$DIR/stopped") && fail "told to stop it leaves $left"
     [[ ! -e stopped/scratch && -z $(compgen -G "/dev/shm/forebay-bench.$bench.*") ]] || fail "told to stop it leaves files behind"
     pass "bench ends when it is told to, and leaves nothing behind"

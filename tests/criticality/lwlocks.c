@@ -115,7 +115,7 @@ static void critical(sem_t *lock)
 int main(int argc, char **argv)
 {
 	if (argc < 2) {
-		fprintf(stderr, "usage: %s DIRECTORY [SECONDS]\n", argv[0]);
+		fprintf(stderr, "usage: %s DIRECTORY [SECONDS [fresh]]\n", argv[0]);
 		return 2;
 	}
 	path = argv[1];

@@ -211,7 +211,7 @@ described! {
         Gauge("forebay_backing_waiting_noncritical") => backing_waiting_noncritical: u64,
         #[doc = "Non-critical operations of the backing that somebody came to wait for: those that had not started went before others."]
         Counter("forebay_backing_promoted_total") => backing_promoted: u64,
-        #[doc = "Operations that a client waits for and that the backing had left behind many that came later: nothing was started until they had ended, for at most 0.1 s, or 25 ms in which nothing ended."]
+        #[doc = "Times that nothing was started at the backing for the sake of an operation that a client waits for and that had been left behind many that came later: until it has ended, at most 0.1 s, or 25 ms in which nothing ends."]
         Counter("forebay_backing_holds_total") => backing_holds: u64,
         #[doc = "Requests under way."]
         Gauge("forebay_requests") => requests: u64,

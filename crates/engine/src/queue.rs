@@ -197,7 +197,7 @@ impl BackingQueue {
         self.promoted
     }
 
-    /// Operations for whose sake nothing was started for a while, since start.
+    /// How often nothing was started for a while for the sake of one, since start.
     pub(crate) fn holds(&self) -> u64 {
         self.overtaking.holds()
     }

@@ -22,7 +22,9 @@ pub use allowance::Allowance;
 pub use demand::Demand;
 pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Exchange, Pressure};
 pub use groups::{GroupEnd, OpenGroup};
-pub use overtaking::{HOLD_NS_MAX, OVERTAKEN_MAX, OVERTAKEN_NS_MIN, Overtaking, QUIET_NS_MAX, Standing};
+pub use overtaking::{
+    HOLD_NS_MAX, HOLDS_MAX, OVERTAKEN_MAX, OVERTAKEN_NS_MIN, Overtaking, QUIET_NS_MAX, Standing,
+};
 pub use priority::{
     BACKING_SLOTS_MAX, Background, BackingPriority, NONCRITICAL_BESIDE_CRITICAL, NONCRITICAL_BYTES_EACH,
     NONCRITICAL_BYTES_MAX, NONCRITICAL_ONE_IN, NONCRITICAL_SLOTS_MAX, Priority, Waiting,

@@ -17,9 +17,11 @@ pub const OVERTAKEN_MAX: u64 = 16;
 pub const OVERTAKEN_NS_MIN: u64 = 50_000_000;
 /// Longest time in nanoseconds that nothing is started for the sake of one operation: a disk ends a few dozen meanwhile.
 pub const HOLD_NS_MAX: u64 = 100_000_000;
-/// A hold is in vain if nothing has ended for so long, in nanoseconds: longer than a disk takes for one operation, so that what is left is stuck, or
-/// waits for something else than the device.
+/// A hold is in vain if nothing has ended for so long, in nanoseconds, and no flush is on its way: longer than a disk takes for an ordinary operation,
+/// so that what is left is stuck, or waits for something else than the device.
 pub const QUIET_NS_MAX: u64 = 25_000_000;
+/// Nothing is held back for an operation more often than this.
+pub const HOLDS_MAX: u8 = 3;
 /// After a hold there is none for so many times as long as it was, and no less than [`HOLD_NS_MAX`], so that a device loses a fifth of its time at
 /// most;
 const REST: u64 = 4;
@@ -33,7 +35,7 @@ pub enum Standing {
     Unawaited,
     /// Somebody waits for it.
     Awaited,
-    /// It does not count: it ends when others have (a flush), or after a time that nobody knows; or a hold was in vain for it.
+    /// It does not count: it ends when others have (a flush), or after a time that nobody knows.
     Apart,
 }
 
@@ -41,6 +43,8 @@ pub enum Standing {
 struct Operation {
     standing: Standing,
     since_ns: u64,
+    /// How often something was held back for it.
+    holds: u8,
 }
 
 /// Nothing is started for the sake of one operation.
@@ -53,19 +57,14 @@ struct Hold {
     quiet_since_ns: u64,
 }
 
-impl Hold {
-    /// When it ends at the latest, if nothing ends until then.
-    fn until_ns(&self) -> u64 {
-        self.since_ns.saturating_add(HOLD_NS_MAX).min(self.quiet_since_ns.saturating_add(QUIET_NS_MAX))
-    }
-}
-
 /// The numbers of what has been started at a device.
 #[derive(Clone, Debug, Default)]
 pub struct Overtaking {
     started: u64,
     ended: u64,
-    /// What is outstanding, by its number.
+    /// Outstanding ones that do not count.
+    apart: u64,
+    /// What else is outstanding, by its number.
     outstanding: BTreeMap<u64, Operation>,
     hold: Option<Hold>,
     rest_until_ns: u64,
@@ -76,10 +75,11 @@ impl Overtaking {
     /// An operation starts; its number, 0 for all that are [`Standing::Apart`].
     pub fn started(&mut self, standing: Standing, now_ns: u64) -> u64 {
         if standing == Standing::Apart {
+            self.apart += 1;
             return 0;
         }
         self.started += 1;
-        self.outstanding.insert(self.started, Operation { standing, since_ns: now_ns });
+        self.outstanding.insert(self.started, Operation { standing, since_ns: now_ns, holds: 0 });
         self.started
     }
 
@@ -94,62 +94,59 @@ impl Overtaking {
 
     /// An operation has ended.
     pub fn ended(&mut self, number: u64) {
-        self.ended += u64::from(self.outstanding.remove(&number).is_some());
+        match self.outstanding.remove(&number) {
+            Some(_) => self.ended += 1,
+            None => self.apart = self.apart.saturating_sub(1),
+        }
     }
 
     /// Whether nothing more is to be started now, because an awaited operation has been overtaken too often and would be again.
     pub fn holds_back(&mut self, now_ns: u64) -> bool {
         if let Some(hold) = &mut self.hold {
-            let has_ended = !self.outstanding.contains_key(&hold.number);
-            if hold.ended != self.ended {
+            if hold.ended != self.ended || self.apart > 0 {
                 (hold.ended, hold.quiet_since_ns) = (self.ended, now_ns);
             }
-            if !has_ended && now_ns < hold.until_ns() {
+            let Hold { number, since_ns, quiet_since_ns, .. } = *hold;
+            let has_ended = !self.outstanding.contains_key(&number);
+            if !has_ended && self.held_until().is_some_and(|until| now_ns < until) {
                 return true;
             }
-            let lasted = now_ns.saturating_sub(hold.since_ns).min(HOLD_NS_MAX);
-            let in_vain = !has_ended && now_ns.saturating_sub(hold.quiet_since_ns) >= QUIET_NS_MAX;
-            let rest = lasted * if in_vain { REST_IN_VAIN } else { REST };
+            let in_vain = !has_ended && now_ns.saturating_sub(quiet_since_ns) >= QUIET_NS_MAX;
+            let lasted = now_ns.saturating_sub(since_ns).min(HOLD_NS_MAX);
+            let rest = lasted.saturating_mul(if in_vain { REST_IN_VAIN } else { REST });
             self.rest_until_ns = now_ns.saturating_add(rest.max(HOLD_NS_MAX));
             self.hold = None;
-            if in_vain {
-                self.give_up();
-            }
         }
         if now_ns < self.rest_until_ns {
             return false;
         }
         // Of what has ended fewer than `number` can have started before it.
         let limit = self.ended.saturating_sub(OVERTAKEN_MAX);
+        let others = self.outstanding.len() > 1;
         let is_left = |o: &Operation| {
-            o.standing == Standing::Awaited && now_ns.saturating_sub(o.since_ns) >= OVERTAKEN_NS_MIN
+            let is_old = now_ns.saturating_sub(o.since_ns) >= OVERTAKEN_NS_MIN;
+            o.standing == Standing::Awaited && is_old && o.holds < HOLDS_MAX
         };
-        let left = self.outstanding.range(..=limit).find(|(_, o)| is_left(o)).map(|(number, _)| *number);
-        let Some(number) = left.filter(|number| self.has_others(*number)) else { return false };
-        self.hold = Some(Hold { number, since_ns: now_ns, ended: self.ended, quiet_since_ns: now_ns });
+        let left = self.outstanding.range_mut(..=limit).find(|(_, o)| others && is_left(o));
+        let Some((number, operation)) = left else { return false };
+        operation.holds += 1;
+        self.hold =
+            Some(Hold { number: *number, since_ns: now_ns, ended: self.ended, quiet_since_ns: now_ns });
         self.holds += 1;
         true
     }
 
-    /// Whether the device has something else to do.
-    fn has_others(&self, number: u64) -> bool {
-        self.outstanding.iter().any(|(n, o)| *n != number && o.standing != Standing::Apart)
-    }
-
-    /// Nothing is held back for those again that were there all the time and have not ended.
-    fn give_up(&mut self) {
-        let left = self.outstanding.values_mut().filter(|o| o.standing == Standing::Awaited);
-        left.for_each(|o| o.standing = Standing::Apart);
-    }
-
-    /// For how many operations nothing was started, since the beginning.
+    /// How often nothing was started for the sake of one, since the beginning.
     pub fn holds(&self) -> u64 {
         self.holds
     }
 
     /// When something may be started again at the latest, in nanoseconds, if [`Overtaking::holds_back`] has just said that nothing is.
     pub fn held_until(&self) -> Option<u64> {
-        self.hold.map(|hold| hold.until_ns())
+        let hold = self.hold?;
+        let quiet_until = hold.quiet_since_ns.saturating_add(QUIET_NS_MAX);
+        let until = hold.since_ns.saturating_add(HOLD_NS_MAX);
+        Some(if self.apart > 0 { until } else { until.min(quiet_until) })
     }
 }
 
@@ -279,29 +276,44 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stuck_holds_back_once() {
+    fn what_is_stuck_holds_back_three_times_and_briefly() {
         let mut overtaking = Overtaking::default();
         overtaking.started(Awaited, 0);
         pass_by(&mut overtaking, 2 * OVERTAKEN_MAX);
         let mut now = OVERTAKEN_NS_MIN;
         assert!(!overtaking.holds_back(now), "it has the device for itself");
-        for _ in 0..5 {
-            overtaking.started(Awaited, 0);
-        }
-        pass_by(&mut overtaking, 2 * OVERTAKEN_MAX);
-        assert!(overtaking.holds_back(now) && overtaking.holds_back(now + QUIET_NS_MAX - 1));
-        for _ in 0..50 {
+        overtaking.started(Unawaited, 0);
+        for holds in 1..=u64::from(HOLDS_MAX) {
+            assert!(overtaking.holds_back(now) && overtaking.holds_back(now + QUIET_NS_MAX - 1));
+            assert_eq!(overtaking.holds(), holds);
             now += QUIET_NS_MAX;
-            assert!(!overtaking.holds_back(now), "all six have had theirs");
-            pass_by(&mut overtaking, OVERTAKEN_MAX);
-            overtaking.started(Unawaited, now);
+            let rest = QUIET_NS_MAX * REST_IN_VAIN;
+            assert!(!overtaking.holds_back(now) && !overtaking.holds_back(now + rest - 1));
+            now += rest;
         }
+        assert!(!overtaking.holds_back(now));
         let next = overtaking.started(Awaited, now);
         pass_by(&mut overtaking, 10 * OVERTAKEN_MAX);
         now += OVERTAKEN_NS_MIN;
         assert!(overtaking.holds_back(now), "what comes later is no worse off");
         overtaking.ended(next);
         assert!(!overtaking.holds_back(now));
+    }
+
+    /// A loop device carries out nothing else meanwhile.
+    #[test]
+    fn a_flush_is_not_taken_for_what_is_stuck() {
+        let mut overtaking = Overtaking::default();
+        (0..2).for_each(|_| _ = overtaking.started(Awaited, 0));
+        pass_by(&mut overtaking, 2 * OVERTAKEN_MAX);
+        let flush = overtaking.started(Apart, 0);
+        let begun = OVERTAKEN_NS_MIN;
+        assert!(overtaking.holds_back(begun));
+        assert_eq!(overtaking.held_until(), Some(begun + HOLD_NS_MAX));
+        assert!(overtaking.holds_back(begun + 60 * MS));
+        overtaking.ended(flush);
+        assert!(overtaking.holds_back(begun + 70 * MS));
+        assert_eq!(overtaking.held_until(), Some(begun + 60 * MS + QUIET_NS_MAX));
     }
 
     /// Operations that a store with `depth` at a time ends in a minute, each within so many milliseconds as `takes` says of a number of chance up to 1.

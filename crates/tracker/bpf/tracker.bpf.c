@@ -154,17 +154,22 @@ struct {
 	__type(value, struct lock_holders);
 } sleepers SEC(".maps");
 
-/* How many of them a task holds. */
+/* How many of them a task holds, and since when it does not hold fewer. */
 struct holding {
 	u64 name;
 	u64 tid;
+};
+
+struct hold {
+	u64 count;
+	u64 since;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, FB_LOCKS_MAX);
 	__type(key, struct holding);
-	__type(value, u64);
+	__type(value, struct hold);
 } held SEC(".maps");
 
 struct {
@@ -920,6 +925,14 @@ int on_send(u64 *ctx)
 
 /* --- lightweight locks ------------------------------------------------------------------------------------------------- */
 
+/* Whether a task holds locks of this name. */
+INLINE int holds(u64 name, u32 tid)
+{
+	struct holding key = { .name = name, .tid = tid };
+	struct hold *hold = bpf_map_lookup_elem(&held, &key);
+	return hold && bpf_ktime_get_ns() - hold->since < FB_LOCK_NS_MAX;
+}
+
 /* The current task begins to wait for a lock of this name. */
 NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 {
@@ -933,6 +946,10 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 		u32 holder = holding->tids[i];
 		if (!holder || holder == tid)
 			continue;
+		if (!holds(name, holder)) {
+			holding->tids[i] = 0;
+			continue;
+		}
 		block->owner = holder;
 		if (!critical || block->links >= FB_CHAIN_MAX || !inherit(holder, tid, FB_WAIT_LWLOCK))
 			continue;
@@ -948,16 +965,22 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 NOINLINE int hold_lock(u64 name, u32 tid)
 {
 	struct holding key = { .name = name, .tid = tid };
-	u64 *count = bpf_map_lookup_elem(&held, &key);
-	if (count) {
-		*count += 1;
+	struct hold *hold = bpf_map_lookup_elem(&held, &key);
+	if (hold && bpf_ktime_get_ns() - hold->since < FB_LOCK_NS_MAX) {
+		hold->count += 1;
 		return 0;
 	}
-	u64 one = 1;
+	struct hold one = { .count = 1, .since = bpf_ktime_get_ns() };
 	bpf_map_update_elem(&held, &key, &one, BPF_ANY);
 	struct lock_holders none = {};
 	bpf_map_update_elem(&lock_holders, &name, &none, BPF_NOEXIST);
-	enlist(bpf_map_lookup_elem(&lock_holders, &name), tid);
+	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
+	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
+		if (holding->tids[i] && !holds(name, holding->tids[i]))
+			holding->tids[i] = 0;
+	}
+	strike(holding, tid);
+	enlist(holding, tid);
 	return 0;
 }
 
@@ -965,11 +988,11 @@ NOINLINE int hold_lock(u64 name, u32 tid)
 NOINLINE int release_lock(u64 name, u32 tid)
 {
 	struct holding key = { .name = name, .tid = tid };
-	u64 *count = bpf_map_lookup_elem(&held, &key);
-	if (!count)
+	struct hold *hold = bpf_map_lookup_elem(&held, &key);
+	if (!hold)
 		return 0;
-	if (*count > 1) {
-		*count -= 1;
+	if (hold->count > 1) {
+		hold->count -= 1;
 		return 0;
 	}
 	bpf_map_delete_elem(&held, &key);

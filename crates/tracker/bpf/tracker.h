@@ -12,6 +12,7 @@
 #define FB_CHAIN_MAX 8		/* links of a chain of blocked tasks that are followed */
 #define FB_FRAMES_MAX 24	/* frames of a stack that are looked at */
 #define FB_LOCKS_MAX 1024	/* names of lightweight locks, and locks held by a task of each name */
+#define FB_LOCK_NS_MAX 10000000000ull /* whose lightweight lock was not given back for so long has none: it has ended, or its probes have */
 #define FB_HOLDERS_MAX 8	/* tasks that are remembered as holders of locks of one name, or that wait in one of the ways that others look at */
 #define FB_SOCKETS_MAX 16384	/* accepted TCP connections that are remembered */
 #define FB_REQUEST_NS_MAX 10000000000ull /* who has not answered for so long does not work for a request */
@@ -28,10 +29,11 @@
 #define FB_WAIT_WRITEBACK 5	/* a page that is being written */
 #define FB_WAIT_BUFFER 6	/* the lock of a page, of which is not known who holds it */
 #define FB_WAIT_THROTTLE 7	/* a slot of the disk's queue, or of the block layer's write-back throttle */
-#define FB_WAIT_IO 8		/* its own I/O */
-#define FB_WAIT_LWLOCK 9		/* a lightweight lock of PostgreSQL; the other side is who holds locks of its name */
-#define FB_WAIT_CONDITION 10	/* something in user space that has no owner, in the midst of a request */
-#define FB_WAIT_KINDS 11
+#define FB_WAIT_FLUSH 8		/* a flush of the device's cache */
+#define FB_WAIT_IO 9		/* its own I/O */
+#define FB_WAIT_LWLOCK 10	/* a lightweight lock of PostgreSQL; the other side is who holds locks of its name */
+#define FB_WAIT_CONDITION 11	/* something in user space that has no owner, in the midst of a request */
+#define FB_WAIT_KINDS 12
 
 /* Kinds of signals. */
 #define FB_SIGNAL_FORK 1	/* tid has a child, other */

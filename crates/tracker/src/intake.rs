@@ -128,8 +128,8 @@ pub(crate) enum Wanted {
     Page { mapping: u64, index: u64 },
     /// Whatever a task has written.
     Task(u32),
-    /// A task's own I/O: whatever it has written; and whatever flushes belong to, whoever has written that, for it may be a flush.
-    Io(u32),
+    /// A flush: whatever other flushes belong to, whoever has written that.
+    Flush,
     /// A commit of the journal, or room in it: whatever the kernel's threads have written for others, the metadata that this task has written
     /// to make that room, and whatever flushes belong to (the journal's superblock): a commit ends with a flush.
     Commit(u32),
@@ -146,7 +146,7 @@ impl Wanted {
                 known.mapping == mapping && mapping != 0 && known.pages.0 <= index && index < known.pages.1
             }
             Self::Task(tid) => known.tid == tid,
-            Self::Io(tid) => known.tid == tid || known.flushes,
+            Self::Flush => known.flushes,
             Self::Commit(tid) => known.kernel || known.flushes || known.meta && known.tid == tid,
             Self::Journal => known.is_journal(),
             Self::All => true,
@@ -475,10 +475,10 @@ mod tests {
         intake.queue(&RawTag { flags: FLAG_META | FLAG_FUA, ..tag(16, 8, 7, 0) });
         assert!(intake.arrive(2 * 4096, 4096).is_some());
         assert_eq!(intake.promote(Wanted::Commit(5), Wait::Journal), [(0, 4096), (2 * 4096, 4096)]);
-        assert_eq!(intake.promote(Wanted::Io(6), Wait::Io), [(4096, 4096), (2 * 4096, 4096)]);
+        assert_eq!(intake.promote(Wanted::Flush, Wait::Flush), [(2 * 4096, 4096)]);
         intake.queue(&RawTag { flags: FLAG_PREFLUSH, ..tag(24, 8, 7, 0) });
-        assert_eq!(intake.promote(Wanted::Io(8), Wait::Io), [(2 * 4096, 4096)]);
-        assert_eq!(intake.arrive(3 * 4096, 4096).unwrap().via, Some(Wait::Io));
+        intake.promote(Wanted::Flush, Wait::Flush);
+        assert_eq!(intake.arrive(3 * 4096, 4096).unwrap().via, Some(Wait::Flush));
         intake.done(2 * 4096, 4096);
         assert_eq!(intake.promote(Wanted::Task(6), Wait::Mutex), [(4096, 4096)]);
         assert_eq!(intake.promote(Wanted::Journal, Wait::Writeback), [(0, 4096)]);

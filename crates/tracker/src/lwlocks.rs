@@ -4,12 +4,14 @@
 //! only of processes that are not critical by themselves - checkpointer, background writer, WAL writer - and only these are probed
 //! where they take locks and give them back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
 
 use aya::programs::ProgramFd;
 
@@ -23,12 +25,9 @@ const HOLDERS_MAX: usize = 64;
 
 /// What a probe tells: its name, and `FB_LWLOCK_*`.
 const WAITS: [(&str, u64); 2] = [("lwlock__wait__start", 1), ("lwlock__wait__done", 2)];
-const HOLDS: [(&str, u64); 4] = [
-    ("lwlock__acquire", 3),
-    ("lwlock__condacquire", 3),
-    ("lwlock__acquire__or__wait", 3),
-    ("lwlock__release", 4),
-];
+const RELEASES: [(&str, u64); 1] = [("lwlock__release", 4)];
+const ACQUIRES: [(&str, u64); 3] =
+    [("lwlock__acquire", 3), ("lwlock__condacquire", 3), ("lwlock__acquire__or__wait", 3)];
 
 /// A program's file.
 type FileKey = (u64, u64);
@@ -48,45 +47,59 @@ pub(crate) struct Lwlocks {
     perf_type: u32,
     /// By file; `None`: it has no such probes.
     programs: HashMap<FileKey, Option<Program>>,
-    holders: HashMap<u32, Attached>,
+    holders: HashMap<u32, Holder>,
+    /// Where probes end that are needed no more. The kernel takes 0.1 s for each, and nobody is to wait for that.
+    ended: Sender<Holder>,
 }
+
+/// The probes of what a process takes, and of what it gives back.
+type Holder = (Attached, Attached);
 
 impl Lwlocks {
     /// Nothing is attached yet; `program` is that of the probes.
     pub fn new(program: ProgramFd) -> io::Result<Self> {
         let text = fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
         let perf_type = text.trim().parse().map_err(io::Error::other)?;
-        Ok(Self { program, perf_type, programs: HashMap::new(), holders: HashMap::new() })
+        let (ended, to_end) = channel::<Holder>();
+        thread::Builder::new().name("lwlocks".into()).spawn(move || to_end.into_iter().for_each(drop))?;
+        Ok(Self { program, perf_type, programs: HashMap::new(), holders: HashMap::new(), ended })
     }
 
     /// These processes are there and no others, with what the rules say of each.
     pub fn follow(&mut self, processes: &[(u32, Critical)]) {
-        let mut seen = Vec::new();
-        for (pid, critical) in processes {
-            seen.extend(self.look_at(*pid, *critical));
-        }
-        self.holders.retain(|pid, _| processes.iter().any(|(p, _)| p == pid));
+        let seen: HashSet<FileKey> = processes.iter().filter_map(|(pid, _)| Some(file_of(*pid)?.1)).collect();
         self.programs.retain(|key, _| seen.contains(key));
+        let there: HashSet<u32> = processes.iter().map(|(pid, _)| *pid).collect();
+        let gone: Vec<u32> = self.holders.keys().filter(|pid| !there.contains(pid)).copied().collect();
+        gone.into_iter().for_each(|pid| self.forget(pid));
+        processes.iter().for_each(|(pid, critical)| self.look_at(*pid, *critical));
     }
 
-    /// This process has come, or the rules say something else of it now: its program's file.
-    pub fn look_at(&mut self, pid: u32, critical: Critical) -> Option<FileKey> {
-        let exe = format!("/proc/{pid}/exe");
-        let file = fs::metadata(&exe).ok()?;
-        let key = (file.dev(), file.ino());
+    /// This process has ended, or it does not matter any more what it holds.
+    pub fn forget(&mut self, pid: u32) {
+        if let Some(holder) = self.holders.remove(&pid) {
+            // The thread ends after this.
+            let _ = self.ended.send(holder);
+        }
+    }
+
+    /// This process has come, or the rules say something else of it now.
+    pub fn look_at(&mut self, pid: u32, critical: Critical) {
+        let Some((exe, key)) = file_of(pid) else { return };
         self.learn(key, &exe);
         if !matches!(critical, Critical::No | Critical::Never) {
-            self.holders.remove(&pid);
+            self.forget(pid);
         } else if !self.holders.contains_key(&pid)
             && self.holders.len() < HOLDERS_MAX
             && let Some(Some(program)) = self.programs.get(&key)
         {
-            match self.attach(&exe, &program.probes, &HOLDS, Some(pid)) {
+            // What is taken must be seen given back: these probes come first, and go last.
+            let attach = |wanted| self.attach(&exe, &program.probes, wanted, Some(pid));
+            match attach(&RELEASES[..]).and_then(|releases| Ok((attach(&ACQUIRES)?, releases))) {
                 Ok(attached) => drop(self.holders.insert(pid, attached)),
                 Err(e) => tracing::debug!(pid, "who holds its locks is not known: {e}"),
             }
         }
-        Some(key)
     }
 
     /// Looks at a program's file, and probes the waits in it if there are any to probe.
@@ -131,6 +144,13 @@ impl Lwlocks {
         }
         Ok(attached)
     }
+}
+
+/// The program's file of a process: its path, and what tells it from others.
+fn file_of(pid: u32) -> Option<(String, FileKey)> {
+    let exe = format!("/proc/{pid}/exe");
+    let file = fs::metadata(&exe).ok()?;
+    Some((exe, (file.dev(), file.ino())))
 }
 
 /// What the eBPF program is told of a probe; see `tracker.h`.

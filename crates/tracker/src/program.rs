@@ -105,7 +105,7 @@ const FUNCTIONS: &[(&str, Wait)] = &[
     // A buffer is waited for by whoever has asked for it to be read or written: the journal's thread for its commit.
     ("__wait_on_buffer", Wait::Io),
     ("submit_bio_wait", Wait::Io),
-    ("blkdev_issue_flush", Wait::Io),
+    ("blkdev_issue_flush", Wait::Flush),
     ("iomap_dio_rw", Wait::Io),
     ("__iomap_dio_rw", Wait::Io),
     ("blkdev_direct_IO", Wait::Io),
@@ -334,7 +334,7 @@ mod tests {
     fn stacks_say_what_is_waited_for() {
         let write = "ext4_buffered_write_iter";
         for (stack, wait) in [
-            // The journal's thread waits for its own commit: nobody else's writes are in its way.
+            // The journal's thread waits for its own commit.
             (
                 &["out_of_line_wait_on_bit", "__wait_on_buffer", "jbd2_journal_commit_transaction"][..],
                 Wait::Io,
@@ -347,7 +347,7 @@ mod tests {
                 &["folio_wait_bit_common", "folio_wait_writeback", "__filemap_fdatawait_range"],
                 Wait::Writeback,
             ),
-            (&["submit_bio_wait", "blkdev_issue_flush", "ext4_sync_file"], Wait::Io),
+            (&["submit_bio_wait", "blkdev_issue_flush", "ext4_sync_file"], Wait::Flush),
         ] {
             assert_eq!(wait_of(stack), Some(wait), "{stack:?}");
         }

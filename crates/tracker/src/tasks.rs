@@ -142,6 +142,11 @@ impl Tasks {
         leaders.map(|(tid, t)| (*tid, t.critical)).collect()
     }
 
+    /// Whether it is one of those that are remembered.
+    pub fn knows(&self, tid: u32) -> bool {
+        self.tasks.contains_key(&tid)
+    }
+
     /// The task has ended.
     pub fn forget(&mut self, tid: u32) {
         self.tasks.remove(&tid);
@@ -221,7 +226,10 @@ mod tests {
             let mut tasks = Tasks::new(rules(&format!("[[rule]]\nname = \"me\"\n{rule}\ncritical = true")));
             tasks.scan();
             let Changes { critical, ruled, named } = tasks.take_changes();
-            assert!(critical.contains(&(pid, Critical::Yes)) && ruled.contains(&(pid, Critical::Yes)), "{rule}");
+            assert!(
+                critical.contains(&(pid, Critical::Yes)) && ruled.contains(&(pid, Critical::Yes)),
+                "{rule}"
+            );
             assert!(named.contains(&(pid, Label { name: Some("me".into()), rate: None })), "{rule}");
             tasks.scan();
             tasks.classify(pid, pid);

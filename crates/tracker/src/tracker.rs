@@ -272,6 +272,9 @@ impl Follower {
         if due {
             hold(&self.shared.tasks).scan();
             self.tell_changes();
+            let tasks = hold(&self.shared.tasks);
+            hold(&self.shared.labels).retain(|tid, _| tasks.knows(*tid));
+            drop(tasks);
             self.follow_locks();
             // Tags of writes that never come as a request must not fill the ring.
             hold(&self.shared.tags).drain();
@@ -290,6 +293,9 @@ impl Follower {
             FORK => self.look_at(signal.other, signal.tgid),
             EXEC | SEEN => self.look_at(signal.tid, signal.tgid),
             EXIT => {
+                if let Some(locks) = &mut self.locks {
+                    locks.forget(signal.tid);
+                }
                 hold(&self.shared.tasks).forget(signal.tid);
                 hold(&self.shared.labels).remove(&signal.tid);
             }
@@ -325,7 +331,7 @@ impl Follower {
     fn tell_changes(&mut self) {
         let changes = hold(&self.shared.tasks).take_changes();
         if let Some(locks) = &mut self.locks {
-            changes.ruled.iter().for_each(|(pid, critical)| _ = locks.look_at(*pid, *critical));
+            changes.ruled.iter().for_each(|(pid, critical)| locks.look_at(*pid, *critical));
         }
         if !changes.named.is_empty() {
             hold(&self.shared.labels).extend(changes.named);
@@ -369,7 +375,8 @@ impl Follower {
             }
             // Held by nobody who is known, or by one who is critical.
             Wait::Mutex | Wait::Rwsem | Wait::Futex | Wait::Lwlock => return,
-            Wait::Io => Some(Wanted::Io(signal.tid)),
+            Wait::Flush => Some(Wanted::Flush),
+            Wait::Io => Some(Wanted::Task(signal.tid)),
         };
         let mut tags = hold(&self.shared.tags);
         tags.drain();

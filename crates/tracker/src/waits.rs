@@ -20,7 +20,9 @@ pub enum Wait {
     Buffer,
     /// A slot of the disk's queue, or of the block layer's write-back throttle.
     Throttle,
-    /// Its own read, write or flush.
+    /// A flush of the device's volatile cache.
+    Flush,
+    /// Its own read or write.
     Io,
     /// A lightweight lock of PostgreSQL.
     Lwlock,
@@ -30,7 +32,7 @@ pub enum Wait {
 
 impl Wait {
     /// Every kind.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Mutex,
         Self::Rwsem,
         Self::Futex,
@@ -38,6 +40,7 @@ impl Wait {
         Self::Writeback,
         Self::Buffer,
         Self::Throttle,
+        Self::Flush,
         Self::Io,
         Self::Lwlock,
         Self::Condition,
@@ -53,6 +56,7 @@ impl Wait {
             Self::Writeback => "writeback",
             Self::Buffer => "buffer",
             Self::Throttle => "throttle",
+            Self::Flush => "flush",
             Self::Io => "io",
             Self::Lwlock => "lwlock",
             Self::Condition => "condition",
