@@ -195,6 +195,8 @@ pub(crate) struct Intake {
     order: VecDeque<(u64, u64)>,
     /// In the order in which they came.
     outstanding: Vec<Outstanding>,
+    /// Slots of the disk's queue if the scheduler is `bfq`, which gives half of them to asynchronous writes; else 0.
+    shared_slots: usize,
     /// First byte of the request that was the last to get the first slot of the disk's queue.
     first_slot: Option<u64>,
     next: u64,
@@ -301,9 +303,18 @@ impl Intake {
         self.outstanding.iter_mut().filter(wants).map(Outstanding::wait_for).collect()
     }
 
+    /// How many slots `bfq` shares out here; 0 for another scheduler, or none.
+    pub fn share_slots(&mut self, slots: usize) {
+        self.shared_slots = slots;
+    }
+
     /// Somebody critical waits for a slot of the disk's queue: the write that has the first one is to be promoted, be it outstanding or still
-    /// to arrive, and of whatever is outstanding the `oldest`, so many. What else has not arrived keeps nobody from a slot for long.
+    /// to arrive, and of whatever is outstanding the `oldest`, so many; but not while `bfq` has slots to give, for then nobody but who is
+    /// given the first one alone sleeps. What else has not arrived keeps nobody from a slot for long.
     pub fn promote_slots(&mut self, oldest: usize) -> Vec<(u64, u64)> {
+        // Half of the slots, less those of what is on its way here.
+        let has_slots = self.outstanding.len() < self.shared_slots * 7 / 16;
+        let oldest = if has_slots { 0 } else { oldest };
         let first = self.first_slot;
         if let Some(at) = first {
             self.comes_awaited(at);
@@ -456,6 +467,23 @@ mod tests {
         // What nobody has told of.
         intake.has_first_slot(&first(4000, 2));
         assert!(intake.promote_slots(0).is_empty());
+    }
+
+    #[test]
+    fn the_oldest_go_only_where_slots_are_short() {
+        let mut intake = Intake::default();
+        intake.share_slots(16);
+        for i in 0..7 {
+            assert!(intake.promote_slots(2).is_empty(), "{i} outstanding");
+            intake.queue(&tag(8 * i, 8, 1, 0));
+            intake.arrive(4096 * i, 4096);
+        }
+        assert_eq!(intake.promote_slots(2).len(), 2);
+        intake.done(0, 4096);
+        intake.has_first_slot(&RawTag { sector: 24, ..RawTag::default() });
+        assert_eq!(intake.promote_slots(2), [(3 * 4096, 4096)]);
+        intake.share_slots(0);
+        assert_eq!(intake.promote_slots(2).len(), 3);
     }
 
     #[test]

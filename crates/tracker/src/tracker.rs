@@ -50,6 +50,16 @@ impl Device {
     }
 }
 
+/// Slots of a device's queue that `bfq` shares out, as its number is: 0 if another scheduler does, or none, or it is not known.
+fn shared_slots(device: u32) -> usize {
+    let queue = format!("/sys/dev/block/{}:{}/queue", device >> 20, device & 0xf_ffff);
+    let read = |name: &str| std::fs::read_to_string(format!("{queue}/{name}")).unwrap_or_default();
+    match read("scheduler").contains("[bfq]") {
+        true => read("nr_requests").trim().parse().unwrap_or(0),
+        false => 0,
+    }
+}
+
 /// Told of bytes that a critical task waits for.
 pub type Promote = Box<dyn Fn(u64, u64) + Send + Sync>;
 
@@ -276,8 +286,16 @@ impl Follower {
             hold(&self.shared.labels).retain(|tid, _| tasks.knows(*tid));
             drop(tasks);
             self.follow_locks();
+            let devices: Vec<u32> = hold(&self.shared.tags).volumes.keys().copied().collect();
+            let slots: Vec<(u32, usize)> = devices.into_iter().map(|d| (d, shared_slots(d))).collect();
+            let mut tags = hold(&self.shared.tags);
+            for (device, slots) in slots {
+                if let Some(volume) = tags.volumes.get_mut(&device) {
+                    volume.intake.share_slots(slots);
+                }
+            }
             // Tags of writes that never come as a request must not fill the ring.
-            hold(&self.shared.tags).drain();
+            tags.drain();
         }
         let soon = if self.again.is_empty() { WAIT_MS } else { 10 };
         self.signals.wait(soon);
