@@ -17,8 +17,7 @@ pub const OVERTAKEN_MAX: u64 = 16;
 pub const OVERTAKEN_NS_MIN: u64 = 50_000_000;
 /// Longest time in nanoseconds that nothing is started for the sake of one operation: a disk ends a few dozen meanwhile.
 pub const HOLD_NS_MAX: u64 = 100_000_000;
-/// A hold is in vain if nothing has ended for so long, in nanoseconds, and no flush is on its way: longer than a disk takes for an ordinary operation,
-/// so that what is left is stuck, or waits for something else than the device.
+/// A hold is in vain if nothing has ended for so long, in nanoseconds: longer than a disk takes for an ordinary operation, so that what is left is stuck, or waits for something else than the device.
 pub const QUIET_NS_MAX: u64 = 25_000_000;
 /// Nothing is held back for an operation more often than this.
 pub const HOLDS_MAX: u8 = 3;
@@ -52,8 +51,8 @@ struct Operation {
 struct Hold {
     number: u64,
     since_ns: u64,
-    /// How many had ended when that was last looked at, and since when it is so many.
-    ended: u64,
+    /// How many had ended, of all, when that was last looked at, and since when it is so many.
+    ends: u64,
     quiet_since_ns: u64,
 }
 
@@ -62,9 +61,9 @@ struct Hold {
 pub struct Overtaking {
     started: u64,
     ended: u64,
-    /// Outstanding ones that do not count.
-    apart: u64,
-    /// What else is outstanding, by its number.
+    /// With those that do not count.
+    ends: u64,
+    /// What is outstanding and counts, by its number.
     outstanding: BTreeMap<u64, Operation>,
     hold: Option<Hold>,
     rest_until_ns: u64,
@@ -75,7 +74,6 @@ impl Overtaking {
     /// An operation starts; its number, 0 for all that are [`Standing::Apart`].
     pub fn started(&mut self, standing: Standing, now_ns: u64) -> u64 {
         if standing == Standing::Apart {
-            self.apart += 1;
             return 0;
         }
         self.started += 1;
@@ -94,17 +92,15 @@ impl Overtaking {
 
     /// An operation has ended.
     pub fn ended(&mut self, number: u64) {
-        match self.outstanding.remove(&number) {
-            Some(_) => self.ended += 1,
-            None => self.apart = self.apart.saturating_sub(1),
-        }
+        self.ends += 1;
+        self.ended += u64::from(self.outstanding.remove(&number).is_some());
     }
 
     /// Whether nothing more is to be started now, because an awaited operation has been overtaken too often and would be again.
     pub fn holds_back(&mut self, now_ns: u64) -> bool {
         if let Some(hold) = &mut self.hold {
-            if hold.ended != self.ended || self.apart > 0 {
-                (hold.ended, hold.quiet_since_ns) = (self.ended, now_ns);
+            if hold.ends != self.ends {
+                (hold.ends, hold.quiet_since_ns) = (self.ends, now_ns);
             }
             let Hold { number, since_ns, quiet_since_ns, .. } = *hold;
             let has_ended = !self.outstanding.contains_key(&number);
@@ -130,8 +126,7 @@ impl Overtaking {
         let left = self.outstanding.range_mut(..=limit).find(|(_, o)| others && is_left(o));
         let Some((number, operation)) = left else { return false };
         operation.holds += 1;
-        self.hold =
-            Some(Hold { number: *number, since_ns: now_ns, ended: self.ended, quiet_since_ns: now_ns });
+        self.hold = Some(Hold { number: *number, since_ns: now_ns, ends: self.ends, quiet_since_ns: now_ns });
         self.holds += 1;
         true
     }
@@ -145,8 +140,7 @@ impl Overtaking {
     pub fn held_until(&self) -> Option<u64> {
         let hold = self.hold?;
         let quiet_until = hold.quiet_since_ns.saturating_add(QUIET_NS_MAX);
-        let until = hold.since_ns.saturating_add(HOLD_NS_MAX);
-        Some(if self.apart > 0 { until } else { until.min(quiet_until) })
+        Some(hold.since_ns.saturating_add(HOLD_NS_MAX).min(quiet_until))
     }
 }
 
@@ -300,20 +294,17 @@ mod tests {
         assert!(!overtaking.holds_back(now));
     }
 
-    /// A loop device carries out nothing else meanwhile.
     #[test]
-    fn a_flush_is_not_taken_for_what_is_stuck() {
+    fn the_end_of_a_flush_is_no_silence() {
         let mut overtaking = Overtaking::default();
         (0..2).for_each(|_| _ = overtaking.started(Awaited, 0));
         pass_by(&mut overtaking, 2 * OVERTAKEN_MAX);
         let flush = overtaking.started(Apart, 0);
         let begun = OVERTAKEN_NS_MIN;
         assert!(overtaking.holds_back(begun));
-        assert_eq!(overtaking.held_until(), Some(begun + HOLD_NS_MAX));
-        assert!(overtaking.holds_back(begun + 60 * MS));
         overtaking.ended(flush);
-        assert!(overtaking.holds_back(begun + 70 * MS));
-        assert_eq!(overtaking.held_until(), Some(begun + 60 * MS + QUIET_NS_MAX));
+        assert!(overtaking.holds_back(begun + 20 * MS));
+        assert_eq!(overtaking.held_until(), Some(begun + 20 * MS + QUIET_NS_MAX));
     }
 
     /// Operations that a store with `depth` at a time ends in a minute, each within so many milliseconds as `takes` says of a number of chance up to 1.

@@ -154,7 +154,7 @@ struct {
 	__type(value, struct lock_holders);
 } sleepers SEC(".maps");
 
-/* How many of them a task holds, and since when it does not hold fewer. */
+/* How many of them a task holds, and since when it holds any. */
 struct holding {
 	u64 name;
 	u64 tid;
@@ -348,8 +348,7 @@ INLINE void enlist(struct lock_holders *holding, u32 tid)
 INLINE void strike(struct lock_holders *holding, u32 tid)
 {
 	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
-		if (holding->tids[i] == tid)
-			holding->tids[i] = 0;
+		__sync_val_compare_and_swap(&holding->tids[i], tid, 0);
 	}
 }
 
@@ -947,7 +946,7 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 		if (!holder || holder == tid)
 			continue;
 		if (!holds(name, holder)) {
-			holding->tids[i] = 0;
+			__sync_val_compare_and_swap(&holding->tids[i], holder, 0);
 			continue;
 		}
 		block->owner = holder;
@@ -976,8 +975,9 @@ NOINLINE int hold_lock(u64 name, u32 tid)
 	bpf_map_update_elem(&lock_holders, &name, &none, BPF_NOEXIST);
 	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
 	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
-		if (holding->tids[i] && !holds(name, holding->tids[i]))
-			holding->tids[i] = 0;
+		u32 holder = holding->tids[i];
+		if (holder && !holds(name, holder))
+			__sync_val_compare_and_swap(&holding->tids[i], holder, 0);
 	}
 	strike(holding, tid);
 	enlist(holding, tid);

@@ -309,8 +309,8 @@ impl Intake {
     }
 
     /// Somebody critical waits for a slot of the disk's queue: the write that has the first one is to be promoted, be it outstanding or still
-    /// to arrive, and of whatever is outstanding the `oldest`, so many; but not while `bfq` has slots to give, for then nobody but who is
-    /// given the first one alone sleeps. What else has not arrived keeps nobody from a slot for long.
+    /// to arrive, and of whatever is outstanding the `oldest`, so many; but not while `bfq` has slots to give, for then hardly anybody
+    /// sleeps but who is given the first one alone. What else has not arrived keeps nobody from a slot for long.
     pub fn promote_slots(&mut self, oldest: usize) -> Vec<(u64, u64)> {
         // Half of the slots, less those of what is on its way here.
         let has_slots = self.outstanding.len() < self.shared_slots * 7 / 16;

@@ -1,27 +1,33 @@
 //! PostgreSQL's lightweight locks, which sleep on semaphores without an owner: its static probes tell who waits, and who holds.
 //!
 //! Waits are probed in every process of the program: they are rare, and cost nothing while there are none. Who holds a lock matters
-//! only of processes that are not critical by themselves - checkpointer, background writer, WAL writer - and only these are probed
+//! only of processes that are not critical by themselves - checkpointer, background writer, WAL writer, autovacuum - and only these are probed
 //! where they take locks and give them back.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TryRecvError, sync_channel};
 use std::thread;
 
 use aya::programs::ProgramFd;
 
 use crate::probes::{self, Argument, Probe};
 use crate::rules::Critical;
+use crate::tracker::Falls;
 
 /// Programs with such locks that are probed; further ones are not.
 const PROGRAMS_MAX: usize = 16;
 /// Processes that may hold locks and are probed; further ones are not.
 const HOLDERS_MAX: usize = 64;
+/// Descriptors of probes that are to be taken away, two for each: while there are so many no further process is probed.
+const TO_END_MAX: usize = 512;
+/// Most news that the thread has not heard.
+const NEWS_MAX: usize = 1024;
 
 /// What a probe tells: its name, and `FB_LWLOCK_*`.
 const WAITS: [(&str, u64); 2] = [("lwlock__wait__start", 1), ("lwlock__wait__done", 2)];
@@ -41,59 +47,119 @@ struct Program {
     _waits: Attached,
 }
 
-/// See the module's documentation.
-pub(crate) struct Lwlocks {
+/// The probes of what a process takes, and of what it gives back.
+type Holder = (Attached, Attached);
+
+/// What the thread is told.
+enum News {
+    /// These processes are there and no others, with what the rules say of each.
+    There(Vec<(u32, Critical)>),
+    /// This process has come, or the rules say something else of it now.
+    Changed(u32, Critical),
+    Ended(u32),
+}
+
+/// The thread, as those see it who tell it what there is to probe. It ends when this is dropped.
+pub(crate) struct Lwlocks(SyncSender<News>);
+
+impl Lwlocks {
+    /// These processes are there and no others, with what the rules say of each.
+    pub fn follow(&self, processes: Vec<(u32, Critical)>) {
+        self.tell(News::There(processes));
+    }
+
+    /// This process has come, or the rules say something else of it now.
+    pub fn changed(&self, pid: u32, critical: Critical) {
+        self.tell(News::Changed(pid, critical));
+    }
+
+    /// This process has ended.
+    pub fn ended(&self, pid: u32) {
+        self.tell(News::Ended(pid));
+    }
+
+    fn tell(&self, news: News) {
+        // If it has too much to do, the next list of all processes makes up for it.
+        let _ = self.0.try_send(news);
+    }
+}
+
+/// Attaches probes and takes them away, in a thread of its own: the kernel takes 0.1 s for each that it takes away, and attaches none meanwhile.
+pub(crate) struct Prober {
     program: ProgramFd,
     perf_type: u32,
     /// By file; `None`: it has no such probes.
     programs: HashMap<FileKey, Option<Program>>,
     holders: HashMap<u32, Holder>,
-    /// Where probes end that are needed no more. The kernel takes 0.1 s for each, and nobody is to wait for that.
-    ended: Sender<Holder>,
+    /// Probes to be taken away when there is nothing else to do.
+    to_end: VecDeque<OwnedFd>,
 }
 
-/// The probes of what a process takes, and of what it gives back.
-type Holder = (Attached, Attached);
-
-impl Lwlocks {
+impl Prober {
     /// Nothing is attached yet; `program` is that of the probes.
     pub fn new(program: ProgramFd) -> io::Result<Self> {
         let text = fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
         let perf_type = text.trim().parse().map_err(io::Error::other)?;
-        let (ended, to_end) = channel::<Holder>();
-        thread::Builder::new().name("lwlocks".into()).spawn(move || to_end.into_iter().for_each(drop))?;
-        Ok(Self { program, perf_type, programs: HashMap::new(), holders: HashMap::new(), ended })
+        let (programs, holders) = (HashMap::new(), HashMap::new());
+        Ok(Self { program, perf_type, programs, holders, to_end: VecDeque::new() })
     }
 
-    /// These processes are there and no others, with what the rules say of each.
-    pub fn follow(&mut self, processes: &[(u32, Critical)]) {
-        let seen: HashSet<FileKey> = processes.iter().filter_map(|(pid, _)| Some(file_of(*pid)?.1)).collect();
-        self.programs.retain(|key, _| seen.contains(key));
-        let there: HashSet<u32> = processes.iter().map(|(pid, _)| *pid).collect();
-        let gone: Vec<u32> = self.holders.keys().filter(|pid| !there.contains(pid)).copied().collect();
-        gone.into_iter().for_each(|pid| self.forget(pid));
-        processes.iter().for_each(|(pid, critical)| self.look_at(*pid, *critical));
+    /// Starts the thread.
+    pub fn start(mut self, falls: Arc<Falls>) -> io::Result<Lwlocks> {
+        let (teller, told) = sync_channel(NEWS_MAX);
+        let run = move || {
+            loop {
+                let news = match self.to_end.is_empty() {
+                    true => told.recv().map_err(|_| TryRecvError::Disconnected),
+                    false => told.try_recv(),
+                };
+                match news {
+                    Ok(news) => _ = falls.bear(|| self.hear(news)),
+                    Err(TryRecvError::Empty) => drop(self.to_end.pop_front()),
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+        };
+        thread::Builder::new().name("lwlocks".into()).spawn(run)?;
+        Ok(Lwlocks(teller))
     }
 
-    /// This process has ended, or it does not matter any more what it holds.
-    pub fn forget(&mut self, pid: u32) {
-        if let Some(holder) = self.holders.remove(&pid) {
-            // The thread ends after this.
-            let _ = self.ended.send(holder);
+    fn hear(&mut self, news: News) {
+        match news {
+            News::There(processes) => {
+                let seen: HashSet<FileKey> =
+                    processes.iter().filter_map(|(pid, _)| Some(file_of(*pid)?.1)).collect();
+                self.programs.retain(|key, _| seen.contains(key));
+                let there: HashSet<u32> = processes.iter().map(|(pid, _)| *pid).collect();
+                let gone: Vec<u32> =
+                    self.holders.keys().filter(|pid| !there.contains(pid)).copied().collect();
+                gone.into_iter().for_each(|pid| self.forget(pid));
+                processes.into_iter().for_each(|(pid, critical)| self.look_at(pid, critical));
+            }
+            News::Changed(pid, critical) => self.look_at(pid, critical),
+            News::Ended(pid) => self.forget(pid),
         }
     }
 
-    /// This process has come, or the rules say something else of it now.
-    pub fn look_at(&mut self, pid: u32, critical: Critical) {
+    /// It does not matter any more what this process holds.
+    fn forget(&mut self, pid: u32) {
+        if let Some((acquires, releases)) = self.holders.remove(&pid) {
+            // What was taken must be seen given back: these go last.
+            self.to_end.extend(acquires.0.into_iter().chain(releases.0));
+        }
+    }
+
+    fn look_at(&mut self, pid: u32, critical: Critical) {
         let Some((exe, key)) = file_of(pid) else { return };
         self.learn(key, &exe);
         if !matches!(critical, Critical::No | Critical::Never) {
             self.forget(pid);
         } else if !self.holders.contains_key(&pid)
             && self.holders.len() < HOLDERS_MAX
+            && self.to_end.len() < TO_END_MAX
             && let Some(Some(program)) = self.programs.get(&key)
         {
-            // What is taken must be seen given back: these probes come first, and go last.
+            // And these come first.
             let attach = |wanted| self.attach(&exe, &program.probes, wanted, Some(pid));
             match attach(&RELEASES[..]).and_then(|releases| Ok((attach(&ACQUIRES)?, releases))) {
                 Ok(attached) => drop(self.holders.insert(pid, attached)),

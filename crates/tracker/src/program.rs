@@ -8,7 +8,7 @@ use aya::programs::{BtfTracePoint, ProgramError, UProbe};
 use aya::{Btf, Ebpf, EbpfError};
 use thiserror::Error;
 
-use crate::lwlocks::Lwlocks;
+use crate::lwlocks::Prober;
 use crate::rules::Critical;
 use crate::waits::Wait;
 use crate::wire::{
@@ -118,6 +118,8 @@ pub(crate) struct Programs {
     counts: Array<MapData, u64>,
     /// What works only in part, in words.
     pub missing: Vec<String>,
+    /// It is told which write has the first slot of a disk's queue.
+    pub tells_first_slot: bool,
     _ebpf: Ebpf,
 }
 
@@ -126,7 +128,7 @@ pub(crate) struct Rings {
     pub tags: TagRing,
     pub signals: SignalRing,
     /// Not a ring, but what the same thread looks after; `None` if it cannot be.
-    pub locks: Option<Lwlocks>,
+    pub locks: Option<Prober>,
 }
 
 fn refused(e: impl std::error::Error) -> TrackerError {
@@ -165,7 +167,7 @@ fn attach(ebpf: &mut Ebpf, btf: &Btf, name: &'static str, tracepoint: &str) -> R
     Ok(())
 }
 
-fn locks(ebpf: &mut Ebpf) -> Result<Lwlocks, TrackerError> {
+fn locks(ebpf: &mut Ebpf) -> Result<Prober, TrackerError> {
     const NAME: &str = "on_lwlock";
     let program = ebpf.program_mut(NAME).ok_or(TrackerError::Missing(NAME))?;
     let program: &mut UProbe = program.try_into()?;
@@ -174,7 +176,7 @@ fn locks(ebpf: &mut Ebpf) -> Result<Lwlocks, TrackerError> {
         .fd()?
         .try_clone()
         .map_err(|source| TrackerError::System { what: "keep a program", source })?;
-    Lwlocks::new(fd)
+    Prober::new(fd)
         .map_err(|source| TrackerError::System { what: "read the type of user-space probes", source })
 }
 
@@ -187,12 +189,13 @@ impl Programs {
     pub fn load(requests: bool) -> Result<(Self, Rings), TrackerError> {
         let btf = Btf::from_sys_fs().map_err(|e| TrackerError::NoBtf(e.to_string()))?;
         let mut ebpf = Ebpf::load(OBJECT)?;
-        let mut missing = Vec::new();
+        let (mut missing, mut tells_first_slot) = (Vec::new(), false);
         for (name, tracepoint) in WRITES {
             attach(&mut ebpf, &btf, name, tracepoint)?;
         }
         for group in GROUPS.iter().chain(requests.then_some(&REQUESTS)) {
             let attached = group.programs.iter().try_for_each(|(n, t)| attach(&mut ebpf, &btf, n, t));
+            tells_first_slot |= attached.is_ok() && group.programs.iter().any(|(n, _)| *n == "on_issue");
             if let Err(e) = attached {
                 missing.push(format!("{} ({e})", group.without));
             }
@@ -221,6 +224,7 @@ impl Programs {
             roles: HashMap::try_from(map(&mut ebpf, "roles")?)?,
             counts: Array::try_from(map(&mut ebpf, "counts")?)?,
             missing,
+            tells_first_slot,
             _ebpf: ebpf,
         };
         Ok((programs, rings))

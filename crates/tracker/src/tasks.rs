@@ -147,10 +147,10 @@ impl Tasks {
         self.tasks.contains_key(&tid)
     }
 
-    /// The task has ended.
-    pub fn forget(&mut self, tid: u32) {
-        self.tasks.remove(&tid);
+    /// The task has ended; whether a rule spoke of it.
+    pub fn forget(&mut self, tid: u32) -> bool {
         self.processes.remove(&tid);
+        self.tasks.remove(&tid).is_some_and(|task| task.ruled)
     }
 
     /// Who has become critical, or is not any more, and whom rules have named, since this was asked last.

@@ -97,17 +97,17 @@ struct Shared {
     began: Instant,
     /// What tasks are called, and whose rate they share: apart from `tasks`, which may be held for long.
     labels: Mutex<HashMap<u32, Label>>,
-    falls: Falls,
+    falls: Arc<Falls>,
     ends: AtomicBool,
 }
 
 /// How often a mistake of the tracker's own was met.
 #[derive(Default)]
-struct Falls(AtomicU64);
+pub(crate) struct Falls(AtomicU64);
 
 impl Falls {
     /// Does a piece of the tracker's work. A panic in it costs that piece: requests go on, and so does the tracker (P8).
-    fn bear<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+    pub fn bear<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         // What such a piece leaves behind half done is borne by `hold`.
         let done = catch_unwind(AssertUnwindSafe(work)).ok();
         self.0.fetch_add(u64::from(done.is_none()), Ordering::Relaxed);
@@ -143,13 +143,15 @@ impl Tracker {
             tasks: Mutex::new(Tasks::new(rules)),
             waits: Mutex::default(),
             labels: Mutex::default(),
-            falls: Falls::default(),
+            falls: Arc::default(),
             ends: AtomicBool::new(false),
         });
+        let system = |source| TrackerError::System { what: "start a thread", source };
+        let locks =
+            locks.map(|prober| prober.start(Arc::clone(&shared.falls))).transpose().map_err(system)?;
         let follower = Follower { shared: Arc::clone(&shared), signals, locks, again: Vec::new() };
         let thread = thread::Builder::new().name("tracker".into()).spawn(move || follower.run());
-        let thread = thread.map_err(|source| TrackerError::System { what: "start a thread", source })?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread.map_err(system)?) })
     }
 
     /// Tags the writes of this device from now on; `promote` is told of outstanding ones that a critical task comes to wait
@@ -286,16 +288,9 @@ impl Follower {
             hold(&self.shared.labels).retain(|tid, _| tasks.knows(*tid));
             drop(tasks);
             self.follow_locks();
-            let devices: Vec<u32> = hold(&self.shared.tags).volumes.keys().copied().collect();
-            let slots: Vec<(u32, usize)> = devices.into_iter().map(|d| (d, shared_slots(d))).collect();
-            let mut tags = hold(&self.shared.tags);
-            for (device, slots) in slots {
-                if let Some(volume) = tags.volumes.get_mut(&device) {
-                    volume.intake.share_slots(slots);
-                }
-            }
+            self.look_at_queues();
             // Tags of writes that never come as a request must not fill the ring.
-            tags.drain();
+            hold(&self.shared.tags).drain();
         }
         let soon = if self.again.is_empty() { WAIT_MS } else { 10 };
         self.signals.wait(soon);
@@ -311,10 +306,10 @@ impl Follower {
             FORK => self.look_at(signal.other, signal.tgid),
             EXEC | SEEN => self.look_at(signal.tid, signal.tgid),
             EXIT => {
-                if let Some(locks) = &mut self.locks {
-                    locks.forget(signal.tid);
+                let ruled = hold(&self.shared.tasks).forget(signal.tid);
+                if let Some(locks) = self.locks.as_ref().filter(|_| ruled) {
+                    locks.ended(signal.tid);
                 }
-                hold(&self.shared.tasks).forget(signal.tid);
                 hold(&self.shared.labels).remove(&signal.tid);
             }
             WAIT => self.waits(signal),
@@ -346,10 +341,10 @@ impl Follower {
         });
     }
 
-    fn tell_changes(&mut self) {
+    fn tell_changes(&self) {
         let changes = hold(&self.shared.tasks).take_changes();
-        if let Some(locks) = &mut self.locks {
-            changes.ruled.iter().for_each(|(pid, critical)| locks.look_at(*pid, *critical));
+        if let Some(locks) = &self.locks {
+            changes.ruled.iter().for_each(|(pid, critical)| locks.changed(*pid, *critical));
         }
         if !changes.named.is_empty() {
             hold(&self.shared.labels).extend(changes.named);
@@ -365,10 +360,22 @@ impl Follower {
         }
     }
 
-    fn follow_locks(&mut self) {
-        if let Some(locks) = &mut self.locks {
+    /// How many slots the disks' queues have may change at any time.
+    fn look_at_queues(&self) {
+        let devices: Vec<u32> = hold(&self.shared.tags).volumes.keys().copied().collect();
+        let tells = hold(&self.shared.programs).tells_first_slot;
+        for device in devices {
+            let slots = if tells { shared_slots(device) } else { 0 };
+            if let Some(volume) = hold(&self.shared.tags).volumes.get_mut(&device) {
+                volume.intake.share_slots(slots);
+            }
+        }
+    }
+
+    fn follow_locks(&self) {
+        if let Some(locks) = &self.locks {
             let processes = hold(&self.shared.tasks).ruled();
-            locks.follow(&processes);
+            locks.follow(processes);
         }
     }
 
