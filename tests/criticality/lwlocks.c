@@ -44,6 +44,9 @@ LISTENERS(lwlock__wait__done);
 LISTENERS(lwlock__acquire);
 LISTENERS(lwlock__release);
 
+/* The processes: one that waits, one that holds the lock, and one that only writes. */
+enum { CRITICAL, BACK, APART, KINDS };
+
 static const char tranche[] = "WALWrite";
 static const char *path;
 
@@ -112,6 +115,21 @@ static void critical(sem_t *lock)
 	}
 }
 
+/* A process that does this until it is killed, or once; it ends with this one. */
+static pid_t start(sem_t *lock, int which, int once)
+{
+	pid_t child = fork();
+	if (child < 0)
+		fail("fork");
+	if (!child) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (which == CRITICAL)
+			critical(lock);
+		back(lock, which == BACK ? "fb-back" : "fb-apart", which == BACK, once);
+	}
+	return child;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 2) {
@@ -124,35 +142,21 @@ int main(int argc, char **argv)
 		fail("shared memory");
 	int seconds = argc > 2 ? atoi(argv[2]) : 3;
 	int fresh = argc > 3;
-	pid_t children[3];
-	for (int i = 0; i < 3; i++) {
-		children[i] = fork();
-		if (children[i] < 0)
-			fail("fork");
-		if (!children[i]) {
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			if (i == 0)
-				critical(lock);
-			back(lock, i == 1 ? "fb-back" : "fb-apart", i == 1, i == 1 && fresh);
-		}
+	pid_t children[KINDS];
+	for (int which = 0; which < KINDS; which++) {
+		children[which] = start(lock, which, which == BACK && fresh);
 		/* The program is looked at within a second or two, and a new process of it when it comes. */
-		if (!i && fresh)
+		if (which == CRITICAL && fresh)
 			pause_ms(2000);
 	}
 	pause_ms(fresh ? 0 : 3000 + 1000L * seconds);
 	for (int i = 0; fresh && i < 5 * seconds; i++) {
-		waitpid(children[1], NULL, 0);
-		children[1] = fork();
-		if (children[1] < 0)
-			fail("fork");
-		if (!children[1]) {
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			back(lock, "fb-back", 1, 1);
-		}
+		waitpid(children[BACK], NULL, 0);
+		children[BACK] = start(lock, BACK, 1);
 	}
-	for (int i = 0; i < 3; i++) {
-		kill(children[i], SIGKILL);
-		waitpid(children[i], NULL, 0);
+	for (int which = 0; which < KINDS; which++) {
+		kill(children[which], SIGKILL);
+		waitpid(children[which], NULL, 0);
 	}
 	return 0;
 }

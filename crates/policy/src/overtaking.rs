@@ -17,7 +17,8 @@ pub const OVERTAKEN_MAX: u64 = 16;
 pub const OVERTAKEN_NS_MIN: u64 = 50_000_000;
 /// Longest time in nanoseconds that nothing is started for the sake of one operation: a disk ends a few dozen meanwhile.
 pub const HOLD_NS_MAX: u64 = 100_000_000;
-/// A hold is in vain if nothing has ended for so long, in nanoseconds: longer than a disk takes for an ordinary operation, so that what is left is stuck, or waits for something else than the device.
+/// A hold is in vain if nothing has ended for so long, in nanoseconds: longer than a disk takes for an ordinary operation, so that
+/// what is left is stuck, or waits for something else than the device.
 pub const QUIET_NS_MAX: u64 = 25_000_000;
 /// Nothing is held back for an operation more often than this.
 pub const HOLDS_MAX: u8 = 3;

@@ -924,12 +924,12 @@ int on_send(u64 *ctx)
 
 /* --- lightweight locks ------------------------------------------------------------------------------------------------- */
 
-/* Whether a task holds locks of this name. */
-INLINE int holds(u64 name, u32 tid)
+/* What a task holds of this name, or 0. */
+INLINE struct hold *hold_of(u64 name, u32 tid)
 {
 	struct holding key = { .name = name, .tid = tid };
 	struct hold *hold = bpf_map_lookup_elem(&held, &key);
-	return hold && bpf_ktime_get_ns() - hold->since < FB_LOCK_NS_MAX;
+	return hold && bpf_ktime_get_ns() - hold->since < FB_LOCK_NS_MAX ? hold : 0;
 }
 
 /* The current task begins to wait for a lock of this name. */
@@ -945,7 +945,7 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 		u32 holder = holding->tids[i];
 		if (!holder || holder == tid)
 			continue;
-		if (!holds(name, holder)) {
+		if (!hold_of(name, holder)) {
 			__sync_val_compare_and_swap(&holding->tids[i], holder, 0);
 			continue;
 		}
@@ -963,12 +963,12 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 /* The current task holds one more lock of this name. */
 NOINLINE int hold_lock(u64 name, u32 tid)
 {
-	struct holding key = { .name = name, .tid = tid };
-	struct hold *hold = bpf_map_lookup_elem(&held, &key);
-	if (hold && bpf_ktime_get_ns() - hold->since < FB_LOCK_NS_MAX) {
+	struct hold *hold = hold_of(name, tid);
+	if (hold) {
 		hold->count += 1;
 		return 0;
 	}
+	struct holding key = { .name = name, .tid = tid };
 	struct hold one = { .count = 1, .since = bpf_ktime_get_ns() };
 	bpf_map_update_elem(&held, &key, &one, BPF_ANY);
 	struct lock_holders none = {};
@@ -976,7 +976,7 @@ NOINLINE int hold_lock(u64 name, u32 tid)
 	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
 	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
 		u32 holder = holding->tids[i];
-		if (holder && !holds(name, holder))
+		if (holder && !hold_of(name, holder))
 			__sync_val_compare_and_swap(&holding->tids[i], holder, 0);
 	}
 	strike(holding, tid);
