@@ -19,6 +19,7 @@ use crate::engine::{Engine, IoOwner, Life};
 use crate::gather::{Bad, Member, Wanted};
 use crate::interface::{Class, Role};
 use crate::locks::{BlockRange, Hold};
+use crate::log::SEGMENTS_RESERVED;
 use crate::mutation::Mutation;
 use crate::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE};
 use crate::tables::Table;
@@ -37,8 +38,9 @@ const UNDER_WAY_BLOCKS_MAX: usize = 2048;
 /// Dirty blocks looked at to form runs; sorting them is what merges neighbours. Where nothing goes in an order an eighth of a small log, if that is more
 /// than while writers wait for room: what is newer may yet be overwritten.
 pub(crate) const COLLECT_BLOCKS_MAX: usize = 8192;
-/// The same while writers wait for room: the tail segment first, so that it becomes free soon.
-pub(crate) const COLLECT_BLOCKS_HURRIED: usize = 512;
+/// A plan has so many of them at least, if there are; but one segment's alone, the tail's, while writers wait for room: of a larger plan, sorted by
+/// address, it might come last.
+pub(crate) const COLLECT_BLOCKS_LEAST: usize = 512;
 /// Written blocks after which the backing is flushed even if more are on their way.
 const FLUSH_AFTER_BLOCKS: usize = 4096;
 /// The same while writers wait for room.
@@ -191,6 +193,20 @@ impl Engine {
         older.flat_map(|(_, run)| &run.members).any(|member| member.slot.segment() == *tail)
     }
 
+    /// Whether writers wait for room, and nothing but the flush is missing for the tail of the log to become free.
+    fn destage_has_written_tail(&self) -> bool {
+        if !self.destage.hurried {
+            return false;
+        }
+        let Some(tail) = self.segments.live.get(self.segments.retiring()).copied() else {
+            return false;
+        };
+        let members = self.destage.written.iter().flat_map(|(_, members)| members);
+        let of_tail = members.filter(|m| m.slot.segment() == tail && self.segments.slot(m.slot).has(DIRTY));
+        let written = of_tail.count();
+        written > 0 && written == self.segments.get(tail).dirty as usize
+    }
+
     /// The log wants room, or somebody waits for the backing.
     pub(crate) fn destage_is_pressed(&self) -> bool {
         self.destage_pressure().runs() > 0
@@ -206,8 +222,9 @@ impl Engine {
         let age_ns = oldest.map_or(0, |t| self.wall_ns().saturating_sub(t));
         let staleness_percent = self.staleness_percent();
         Pressure {
-            segments: self.segments.count() as u64,
-            segments_free: self.segments.free_count() as u64,
+            // Writes never get the reserve, so that the log is full without it.
+            segments: self.segments.count().saturating_sub(SEGMENTS_RESERVED).max(1) as u64,
+            segments_free: self.segments.free_count().saturating_sub(SEGMENTS_RESERVED) as u64,
             segments_held: self.destage.segments_held as u64,
             blocks_per_segment: u64::from(self.layout.segment_bytes) / BLOCK_BYTES,
             blocks_dirty: self.segments.dirty(),
@@ -298,8 +315,8 @@ impl Engine {
         self.destage.before_plan = RunKey(self.destage.next_run);
         let mut found: Vec<(BlockNo, SlotRef)> = Vec::new();
         let enough = match self.destage.hurried {
-            true => COLLECT_BLOCKS_HURRIED,
-            false => COLLECT_BLOCKS_MAX.min(self.log_blocks() as usize / 8).max(COLLECT_BLOCKS_HURRIED),
+            true => 1,
+            false => COLLECT_BLOCKS_MAX.min(self.log_blocks() as usize / 8).max(COLLECT_BLOCKS_LEAST),
         };
         for index in &self.segments.live {
             if found.len() >= enough {
@@ -500,8 +517,9 @@ impl Engine {
     fn destage_flush_if_due(&mut self, allowed: usize) {
         let d = &self.destage;
         let quiet = d.runs.is_empty() && (d.plan.is_empty() || allowed == 0 || d.paused_until.is_some())
-            // What was written of the tail does not wait for the rest of it.
-            || d.plan.is_empty() && self.destage_waits_for_tail();
+            // What was written of the tail does not wait for the rest of it, nor for what else is on its way.
+            || d.plan.is_empty() && self.destage_waits_for_tail()
+            || self.destage_has_written_tail();
         // Sets that slide have no end at which it would be quiet.
         let awaited = self.order.bypass_waits()
             || self.order.is_pacing()

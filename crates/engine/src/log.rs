@@ -392,8 +392,9 @@ impl Engine {
 
     /// Sees to it that a record carries the present tail, clean mark and proof; alone if no write takes them along.
     pub(crate) fn log_tick(&mut self, durable: bool) {
-        if self.log.queue_urgent.is_empty() {
-            self.log_append_urgent(Append::tick(durable));
+        match self.log.queue_urgent.back_mut() {
+            Some(last) => last.durable |= durable,
+            None => self.log_append_urgent(Append::tick(durable)),
         }
     }
 

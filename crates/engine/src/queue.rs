@@ -20,7 +20,8 @@ use std::collections::VecDeque;
 
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, Nanos};
 use forebay_policy::{
-    Background, BackingPriority, NONCRITICAL_BYTES_EACH, Overtaking, Priority, Standing, Waiting,
+    Background, BackingPriority, NONCRITICAL_BESIDE_CRITICAL, NONCRITICAL_BYTES_EACH, Overtaking, Priority,
+    Standing, Waiting,
 };
 
 use crate::engine::{Engine, IoOwner};
@@ -275,6 +276,11 @@ impl Engine {
                 !self.destage.is_idle() && !self.order.keeps_versions() && !self.failure.latched();
             let runs = self.destage.runs();
             self.backing.bypasses_max = if makes_room { pressure.bypasses_beside(runs) } else { None };
+            if makes_room && self.log.waits_for_room() {
+                // The runs are critical now: what is left gets as little as it can.
+                (self.backing.beside_critical, self.backing.bypasses_max) =
+                    (NONCRITICAL_BESIDE_CRITICAL, Some(1));
+            }
         }
         if self.mutant(Mutation::QueueForgetsNonCritical) && self.backing.waiting().0 == 0 {
             return;
@@ -302,10 +308,10 @@ impl Engine {
         }
         if self.log.waits_for_room() {
             // What the log has of these blocks is not destaged before, and may be what keeps its tail from being freed.
-            let parts = &self.requests.parts;
+            let (parts, landings) = (&self.requests.parts, &self.requests.landings);
             let supersedes = |owner, _| match owner {
                 IoOwner::BypassWrite(key) | IoOwner::BypassFlush(key) => {
-                    parts.get(&key).is_some_and(|p| p.supersedes)
+                    landings.contains_key(&key) || parts.get(&key).is_some_and(|p| p.supersedes)
                 }
                 _ => false,
             };

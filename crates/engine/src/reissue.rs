@@ -125,6 +125,10 @@ impl Engine {
             // It is on the backing, or nearly.
             _ => return false,
         }
+        if let Some(part) = self.requests.parts.get_mut(&key) {
+            // Its record in the log is that of a write.
+            part.supersedes = false;
+        }
         self.request_turned(request, AdmissionReason::Reissued);
         true
     }

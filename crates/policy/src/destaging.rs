@@ -7,9 +7,9 @@ use crate::{EDGE_PERCENT, HARDER_PERCENT};
 /// What the chooser may look at.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pressure {
-    /// Segments of the cache.
+    /// Segments of the cache that writes may fill.
     pub segments: u64,
-    /// Segments that may be written at once.
+    /// Those of them that are free.
     pub segments_free: u64,
     /// Segments from the oldest one on that the backing lacks something of: the log is freed in its order, so that whatever is clean
     /// among them makes no room.
@@ -99,6 +99,11 @@ impl Pressure {
         self.urgent || self.runs_wanted() > 0
     }
 
+    /// Whether the log is so full that destaging begins because of that.
+    pub fn fills(&self) -> bool {
+        self.runs_beyond_fill(HELD_PERCENT) > 0
+    }
+
     /// Blocks that may enter the log beyond what has to, whoever waits: until so much of it is dirty, or held by its oldest dirty block,
     /// that the rest should be left for what has to.
     pub fn blocks_to_spare(&self) -> u64 {
@@ -159,10 +164,12 @@ impl Pressure {
     }
 
     /// Begins where so much of the log is held by its oldest dirty block, or half of it dirty.
+    fn runs_beyond_fill(&self, held_from: u64) -> usize {
+        runs_beyond(self.dirty_percent(), DIRTY_PERCENT).max(runs_beyond(self.held_percent(), held_from))
+    }
+
     fn runs_by_fill(&self, held_from: u64) -> usize {
-        let beyond =
-            runs_beyond(self.dirty_percent(), DIRTY_PERCENT).max(runs_beyond(self.held_percent(), held_from));
-        match beyond {
+        match self.runs_beyond_fill(held_from) {
             0 if self.tail_dirty => DESTAGE_RUNS_LEAST,
             0 if self.draining || self.oldest_dirty_s >= DIRTY_AGE_S_MAX => 2,
             runs => runs,

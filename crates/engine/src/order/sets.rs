@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use forebay_block::{BlockNo, Seq};
 
-use crate::destage::{COLLECT_BLOCKS_HURRIED, COLLECT_BLOCKS_MAX, wants_destage};
+use crate::destage::{COLLECT_BLOCKS_LEAST, COLLECT_BLOCKS_MAX, wants_destage};
 use crate::engine::Engine;
 use crate::mutation::Mutation;
 use crate::segments::{DIRTY, SlotKind, SlotRef};
@@ -113,7 +113,7 @@ impl Engine {
             }
             false => (written, free.unwrap_or_default()),
         };
-        let enough = if self.room_is_awaited() { COLLECT_BLOCKS_HURRIED } else { COLLECT_BLOCKS_MAX };
+        let enough = if self.room_is_awaited() { COLLECT_BLOCKS_LEAST } else { COLLECT_BLOCKS_MAX };
         let replayed = self.order_is_replayed();
         let (mut set, mut last, mut blocks) = (Independent::default(), Seq(0), 0);
         for (seq, slot) in self.segments.dirty_after(self.order.progress) {
