@@ -116,7 +116,7 @@ static void *back(void *unused)
 			end = (end + PIECE) % (64 * PIECE);
 			if (!end && ftruncate(fd, 0))
 				fail("ftruncate");
-		} else if (is("journal") || is("hint") || is("never")) {
+		} else if (is("journal") || is("hint") || is("plain") || is("never")) {
 			char name[32];
 			snprintf(name, sizeof(name), "file%u", round % 512);
 			close(open_file(name, O_TRUNC));
@@ -180,11 +180,11 @@ static void *middle(void *unused)
 static void *critical(void *unused)
 {
 	(void)unused;
-	if (is("hint") || is("never")) {
-		name_me(is("hint") ? "fb-hinting" : "fb-never");
+	if (is("hint") || is("plain") || is("never")) {
+		name_me(is("never") ? "fb-never" : "fb-hinting");
 		/* So that the rules have been asked. */
 		pause_ms(is("never") ? 1000 : 0);
-		if (forebay_critical_begin() < 0)
+		if (!is("plain") && forebay_critical_begin() < 0)
 			fail("forebay_critical_begin");
 	} else {
 		name_me("fb-critical");
@@ -208,7 +208,7 @@ static void *critical(void *unused)
 		} else if (is("page") || is("slot")) {
 			for (int i = 0; i < PAGES && !stop; i++)
 				put(shared, "z", 1, PAGE_AT(i));
-		} else if (is("journal") || is("handle") || is("hint") || is("never")) {
+		} else if (is("journal") || is("handle") || is("hint") || is("plain") || is("never")) {
 			put(own, "z", 1, 0);
 			if (fsync(own))
 				fail("fsync");
@@ -232,7 +232,7 @@ static void *critical(void *unused)
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
-		fprintf(stderr, "usage: %s futex|mutex|heir|rwsem|hint|never|journal|handle|page|slot|flush|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
+		fprintf(stderr, "usage: %s futex|mutex|heir|rwsem|hint|plain|never|journal|handle|page|slot|flush|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
 		return 2;
 	}
 	kind = argv[1];

@@ -49,8 +49,8 @@ pub enum Op {
 pub struct Origin {
     /// The issuer waits for it (`REQ_SYNC`, or a frontend that cannot tell and says so by leaving it false).
     pub sync: bool,
-    /// File-system metadata (`REQ_META`).
-    pub meta: bool,
+    /// What kind of data it carries.
+    pub content: Content,
     /// Whether a request of an application waits for it, and how that is known.
     pub criticality: Criticality,
     /// Linux I/O priority as `ioprio_set(2)` encodes it; 0 if unknown.
@@ -68,6 +68,35 @@ impl Origin {
     /// Whether a request of an application is known to wait for a write; `fua` as above.
     pub const fn is_awaited(&self, fua: bool) -> bool {
         self.criticality.is_awaited(self.is_sync(fua))
+    }
+}
+
+/// What kind of data a write carries, as far as it is known. Reports tell of it; nothing is decided by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Content {
+    /// Nothing more is known of it.
+    #[default]
+    Data,
+    /// A database's data.
+    Database,
+    /// The log of a database or the like.
+    Log,
+    /// The file system's journal.
+    Journal,
+    /// Other metadata of the file system (`REQ_META`).
+    Metadata,
+}
+
+impl Content {
+    /// The spelling in texts and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Database => "database",
+            Self::Log => "log",
+            Self::Journal => "journal",
+            Self::Metadata => "metadata",
+        }
     }
 }
 

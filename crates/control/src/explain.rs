@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 pub struct ExplainRow {
     /// What the rules call the task, else its name; `client` if it is not known, `other` for what is too much to list.
     pub task: String,
-    /// `journal`, `metadata` or `data`.
+    /// `log` and `database`: those of an application, by the name of the file; `journal` and other `metadata` of the file system; `data`: nothing
+    /// more is known.
     pub data: String,
     /// The reason, as in `writes_by_reason`.
     pub reason: String,
@@ -19,13 +20,17 @@ pub struct ExplainRow {
     pub bytes: u64,
 }
 
-/// Writes of a task that were critical only because a critical task waited for it.
+/// Writes of a task that are in the cache only because a critical task waited for it, or for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InheritedRow {
     /// The task that wrote.
     pub task: String,
-    /// What the critical task waited for: `mutex`, `rwsem`, `futex`, `journal`, `writeback`, `buffer`, `throttle` or `io`.
+    /// What the critical task waited for: `mutex`, `rwsem`, `futex`, `journal`, `writeback`, `buffer`, `throttle`, `flush`, `io`, `lwlock` or `condition`.
     pub through: String,
+    /// What the critical task is called; `null` if it is not known which it was.
+    pub waiter: Option<String>,
+    /// `inherited`: its task was waited for when it came; `reissued`: somebody came to wait for it.
+    pub reason: String,
     /// How many.
     pub writes: u64,
 }

@@ -148,7 +148,9 @@ fn rules(names: &[String]) -> Result<Rules, Failure> {
         let wrong = |e: RulesError| usage(format!("rules of {name}: {e}"));
         let rules = match Rules::preset(name) {
             Some(rules) => rules,
-            None if name.contains(['/', '.']) => Rules::parse(&read_text(Path::new(name))?).map_err(wrong)?,
+            None if name.contains(['/', '.']) || Path::new(name).is_file() => {
+                Rules::parse(&read_text(Path::new(name))?).map_err(wrong)?
+            }
             None => {
                 let presets: Vec<&str> = PRESETS.iter().map(|(preset, _)| *preset).collect();
                 let presets = presets.join(", ");

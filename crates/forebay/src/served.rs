@@ -397,7 +397,11 @@ impl Served {
         let attached = device.is_some();
         let criticality_missing = match self.plan.critical {
             true => Vec::new(),
-            false => self.tracking.missing(settings.admission, attached),
+            false => {
+                let mut missing = self.tracking.missing(settings.admission, attached);
+                missing.extend(self.link.missing());
+                missing
+            }
         };
         let around = Surroundings {
             size_bytes: self.handle.info().size_bytes,

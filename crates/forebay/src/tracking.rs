@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
-use forebay_block::{BlockService, Completion, Criticality, Op, Origin, VolumeInfo};
+use forebay_block::{BlockService, Completion, Content, Criticality, Op, Origin, VolumeInfo};
 use forebay_control::{ExplainRow, Explanation, InheritedRow, WaitRow};
 use forebay_host::VolumeHandle;
 use forebay_policy::{Admission, AdmissionReason, Allowance};
-use forebay_tracker::{Device, Known, Rules, Tracker, TrackerError, Wait};
+use forebay_tracker::{Device, Known, Promotion, Rules, Tracker, TrackerError, Wait};
 
 /// Most different rows of an account; what does not fit is counted as `other`.
 const ROWS_MAX: usize = 1024;
@@ -45,7 +45,10 @@ impl Tracking {
         let mut tracker = hold(&self.tracker);
         if tracker.is_none() {
             match Tracker::start(self.rules.clone()) {
-                Ok(started) => *tracker = Some(Arc::new(started)),
+                Ok(started) => {
+                    *tracker = Some(Arc::new(started));
+                    *hold(&self.failure) = None;
+                }
                 Err(e) => {
                     tracing::warn!("who waits for a write is not known: {e}");
                     *hold(&self.failure) = Some(short(&e));
@@ -61,7 +64,7 @@ impl Tracking {
             return Vec::new();
         }
         let mut missing = Vec::new();
-        if self.rules.is_empty() {
+        if self.rules.is_empty() && admission != Admission::Sync {
             missing.push("tasks: no --rules say who is critical".to_owned());
         }
         if !attached {
@@ -109,7 +112,11 @@ pub struct TrackedVolume {
 #[derive(Default)]
 pub struct Link {
     source: RwLock<Option<(Arc<Tracker>, Device)>>,
-    account: Mutex<Account>,
+    /// Held by whoever follows a device, or ceases to.
+    changes: Mutex<()>,
+    /// Why the writes to the device that is there are not tagged.
+    failure: Mutex<Option<String>>,
+    account: Arc<Mutex<Account>>,
 }
 
 impl Link {
@@ -127,32 +134,44 @@ impl Link {
 
     /// Begins to tag the writes of this block device, if admission needs it and they are not tagged yet.
     pub fn follow(&self, device: &Path, tracking: &Tracking, handle: &VolumeHandle) {
+        let _change = hold(&self.changes);
         if self.source().is_some() || !tracking.is_needed(handle.settings().admission) {
             return;
         }
         let Some(tracker) = tracking.tracker() else {
             return;
         };
-        let promoted = handle.clone();
-        let promote = Box::new(move |offset, len| {
+        let (promoted, account) = (handle.clone(), Arc::clone(&self.account));
+        let promote = Box::new(move |promotion: &Promotion| {
+            hold(&account).awaited(promotion);
             // A volume that has stopped has nothing outstanding.
-            let _ = promoted.promote(offset, len);
+            let _ = promoted.promote(promotion.offset, promotion.len);
         });
         let followed = Device::at(device)
             .map_err(|e| e.to_string())
             .and_then(|number| tracker.watch(number, promote).map_err(|e| short(&e)).map(|()| number));
         match followed {
-            Ok(number) => self.set_source(Some((tracker, number))),
+            Ok(number) => {
+                self.set_source(Some((tracker, number)));
+                *hold(&self.failure) = None;
+            }
             Err(e) => {
                 tracing::warn!(device = %device.display(), "who writes to it is not known: {e}");
-                *hold(&tracking.failure) = Some(e);
+                *hold(&self.failure) = Some(e);
             }
         }
     }
 
     /// The block device is gone.
     pub fn unfollow(&self) {
+        let _change = hold(&self.changes);
         self.set_source(None);
+        *hold(&self.failure) = None;
+    }
+
+    /// Why the writes to the device that is there are not tagged, if they should be.
+    pub fn missing(&self) -> Option<String> {
+        hold(&self.failure).as_ref().map(|e| format!("tasks: {e}"))
     }
 
     /// Notes why a write went where it went.
@@ -196,12 +215,14 @@ impl BlockService for TrackedVolume {
         let criticality = if capped { Criticality::Capped } else { known.criticality };
         let origin = Origin {
             sync: origin.sync || known.sync,
-            meta: origin.meta || known.meta,
+            content: known.content(),
             criticality,
             ioprio: known.ioprio,
             pid: known.tid,
         };
-        hold(&self.link.account).named(&known, tracker.label(known.tid));
+        // Of whom it has inherited, if that is to be told.
+        let waiter = known.cause.filter(|_| known.is_awaited()).and_then(|cause| tracker.name(cause.waiter));
+        hold(&self.link.account).named(&known, tracker.label(known.tid), waiter);
         if known.is_awaited() {
             return self.inner.submit(op, origin, done);
         }
@@ -250,58 +271,57 @@ impl<S: BlockService> BlockService for RatedVolume<S> {
     }
 }
 
-/// What kind of data a write carries, as far as it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Carried {
-    Journal,
-    Metadata,
-    Data,
-}
+/// By which kind of wait somebody critical waited for a task or for its writes, and who did if that is known.
+type Why = (Wait, Option<Arc<str>>);
 
-impl Carried {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Journal => "journal",
-            Self::Metadata => "metadata",
-            Self::Data => "data",
-        }
-    }
+/// A task that has written.
+struct Author {
+    name: Arc<str>,
+    /// How it was the last time.
+    cause: Option<Why>,
 }
 
 /// Writes by task, data and reason (ATC'15, tables 1 and 3).
 #[derive(Default)]
 struct Account {
-    names: HashMap<u32, (Arc<str>, bool)>,
-    rows: BTreeMap<(Arc<str>, Carried, usize), (u64, u64)>,
-    inherited: BTreeMap<(Arc<str>, Wait), u64>,
+    authors: HashMap<u32, Author>,
+    rows: BTreeMap<(Arc<str>, Content, usize), (u64, u64)>,
+    /// Of those that are in the cache because somebody else waits: by task, why, and reason.
+    inherited: BTreeMap<(Arc<str>, Why, usize), u64>,
 }
 
 impl Account {
-    fn named(&mut self, known: &Known, label: Option<Arc<str>>) {
-        if self.names.len() >= NAMES_MAX {
-            self.names.clear();
+    /// A write has arrived; what its task is called by the rules, and who waits for it.
+    fn named(&mut self, known: &Known, label: Option<Arc<str>>, waiter: Option<Arc<str>>) {
+        if self.authors.len() >= NAMES_MAX {
+            self.authors.clear();
         }
         let name = label.unwrap_or_else(|| known.task_name().into());
-        let inherited = matches!(known.criticality, Criticality::Inherited | Criticality::Awaited);
-        if let Some(via) = known.via.filter(|_| inherited && known.is_awaited())
-            && (self.inherited.len() < ROWS_MAX || self.inherited.contains_key(&(Arc::clone(&name), via)))
-        {
-            *self.inherited.entry((Arc::clone(&name), via)).or_default() += 1;
+        let cause = known.cause.filter(|_| known.is_awaited()).map(|cause| (cause.via, waiter));
+        let author = self.authors.entry(known.tid).or_insert_with(|| Author { name: "".into(), cause: None });
+        author.name = name;
+        author.cause = cause.or(author.cause.take());
+    }
+
+    /// Somebody has come to wait for a write that has arrived.
+    fn awaited(&mut self, promotion: &Promotion) {
+        if let Some(author) = self.authors.get_mut(&promotion.task) {
+            author.cause = Some((promotion.through, promotion.waiter.clone()));
         }
-        self.names.insert(known.tid, (name, known.is_journal()));
     }
 
     fn admitted(&mut self, origin: &Origin, reason: AdmissionReason, bytes: u64) {
-        let (name, journal) = match self.names.get(&origin.pid) {
-            Some((name, journal)) => (Arc::clone(name), *journal),
-            None => ("client".into(), false),
-        };
-        let data = match (journal, origin.meta) {
-            (true, _) => Carried::Journal,
-            (false, true) => Carried::Metadata,
-            (false, false) => Carried::Data,
-        };
-        let mut key = (name, data, reason as usize);
+        let author = self.authors.get(&origin.pid);
+        let name: Arc<str> = author.map_or_else(|| "client".into(), |author| Arc::clone(&author.name));
+        let for_others = matches!(reason, AdmissionReason::Inherited | AdmissionReason::Reissued);
+        if let Some(why) = author.and_then(|author| author.cause.clone()).filter(|_| for_others) {
+            let mut key = (Arc::clone(&name), why, reason as usize);
+            if self.inherited.len() >= ROWS_MAX && !self.inherited.contains_key(&key) {
+                (key.0, key.1.1) = ("other".into(), None);
+            }
+            *self.inherited.entry(key).or_default() += 1;
+        }
+        let mut key = (name, origin.content, reason as usize);
         if self.rows.len() >= ROWS_MAX && !self.rows.contains_key(&key) {
             key.0 = "other".into();
         }
@@ -320,9 +340,11 @@ impl Account {
             writes: *writes,
             bytes: *bytes,
         });
-        let inherited = self.inherited.iter().map(|((task, through), writes)| InheritedRow {
+        let inherited = self.inherited.iter().map(|((task, (through, waiter), why), writes)| InheritedRow {
             task: task.to_string(),
             through: through.as_str().to_owned(),
+            waiter: waiter.as_ref().map(ToString::to_string),
+            reason: reason(*why).to_string(),
             writes: *writes,
         });
         Explanation { rows: rows.collect(), inherited: inherited.collect() }
@@ -333,16 +355,50 @@ impl Account {
 mod tests {
     use super::*;
 
+    fn author(name: &str) -> Author {
+        Author { name: name.into(), cause: None }
+    }
+
+    #[test]
+    fn of_what_is_cached_for_others_it_is_told_for_whom() {
+        let mut account = Account::default();
+        account.authors.insert(7, author("checkpointer"));
+        let awaited = |through, waiter: Option<&str>| Promotion {
+            offset: 0,
+            len: 4096,
+            task: 7,
+            through,
+            waiter: waiter.map(Into::into),
+        };
+        let origin = Origin { pid: 7, ..Origin::default() };
+        account.awaited(&awaited(Wait::Writeback, Some("backend")));
+        account.admitted(&origin, AdmissionReason::Reissued, 4096);
+        account.admitted(&origin, AdmissionReason::Reissued, 4096);
+        account.admitted(&origin, AdmissionReason::NotCritical, 4096);
+        account.awaited(&awaited(Wait::Journal, None));
+        account.admitted(&origin, AdmissionReason::Inherited, 4096);
+        account.awaited(&Promotion { task: 8, ..awaited(Wait::Journal, None) });
+        let rows = account.explanation().inherited;
+        let texts: Vec<String> = rows
+            .iter()
+            .map(|r| format!("{} {} {:?} {} {}", r.task, r.through, r.waiter, r.reason, r.writes))
+            .collect();
+        assert_eq!(
+            texts,
+            ["checkpointer journal None inherited 1", "checkpointer writeback Some(\"backend\") reissued 2"]
+        );
+    }
+
     #[test]
     fn writes_are_added_up_by_task_data_and_reason() {
         let mut account = Account::default();
-        account.names.insert(7, ("backend".into(), false));
-        account.names.insert(8, ("jbd2".into(), true));
-        let origin = |pid, meta| Origin { pid, meta, ..Origin::default() };
-        account.admitted(&origin(7, false), AdmissionReason::Direct, 4096);
-        account.admitted(&origin(7, false), AdmissionReason::Direct, 8192);
-        account.admitted(&origin(8, true), AdmissionReason::Inherited, 512);
-        account.admitted(&origin(9, true), AdmissionReason::NotCritical, 1);
+        account.authors.insert(7, author("backend"));
+        account.authors.insert(8, author("jbd2"));
+        let origin = |pid, content| Origin { pid, content, ..Origin::default() };
+        account.admitted(&origin(7, Content::Log), AdmissionReason::Direct, 4096);
+        account.admitted(&origin(7, Content::Log), AdmissionReason::Direct, 8192);
+        account.admitted(&origin(8, Content::Journal), AdmissionReason::Inherited, 512);
+        account.admitted(&origin(9, Content::Metadata), AdmissionReason::NotCritical, 1);
         let rows = account.explanation().rows;
         let texts: Vec<String> = rows
             .iter()
@@ -351,7 +407,7 @@ mod tests {
         assert_eq!(
             texts,
             [
-                "backend data direct true 2 12288",
+                "backend log direct true 2 12288",
                 "client metadata not-critical false 1 1",
                 "jbd2 journal inherited true 1 512"
             ]
@@ -362,7 +418,7 @@ mod tests {
     fn an_account_stays_small() {
         let mut account = Account::default();
         for pid in 0..3 * ROWS_MAX as u32 {
-            account.names.insert(pid, (pid.to_string().into(), false));
+            account.authors.insert(pid, author(&pid.to_string()));
             account.admitted(&Origin { pid, ..Origin::default() }, AdmissionReason::All, 1);
         }
         assert!(account.rows.len() <= ROWS_MAX + AdmissionReason::ALL.len());
@@ -376,6 +432,8 @@ mod tests {
         assert!(tracking.missing(Admission::All, false).is_empty());
         let missing = tracking.missing(Admission::Cp, false).join("; ");
         assert!(missing.contains("--rules") && missing.contains("not attached"), "{missing}");
+        let missing = tracking.missing(Admission::Sync, true);
+        assert!(missing.is_empty(), "it does not ask who is critical: {missing:?}");
         let tracking = Tracking::new(Rules::preset("redis").unwrap());
         assert_eq!(tracking.missing(Admission::CpPi, true), Vec::<String>::new());
     }

@@ -41,10 +41,17 @@ impl Critical {
     /// Marks the calling thread.
     ///
     /// # Errors
-    /// Of the system calls, as where a sandbox forbids them.
+    /// [`io::ErrorKind::Unsupported`] before Linux 6.5, which does not know such bits; else those of the system calls, as where a sandbox
+    /// forbids them.
     pub fn begin() -> io::Result<Self> {
         let before = get()?;
-        set(marked(before))?;
+        set(marked(before)).map_err(|e| match e.raw_os_error() {
+            Some(libc::EINVAL) => io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this kernel takes no hints, as those from Linux 6.5 on do",
+            ),
+            _ => e,
+        })?;
         Ok(Self { before, thread: PhantomData })
     }
 

@@ -36,6 +36,7 @@ static u64 (*bpf_get_current_task)(void) = (void *)35;
 static long (*bpf_get_stack)(void *ctx, void *buf, u32 size, u64 flags) = (void *)67;
 static long (*bpf_probe_read_user)(void *dst, u32 size, const void *src) = (void *)112;
 static long (*bpf_probe_read_kernel)(void *dst, u32 size, const void *src) = (void *)113;
+static long (*bpf_probe_read_kernel_str)(void *dst, u32 size, const void *src) = (void *)115;
 static long (*bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static long (*bpf_task_pt_regs)(void *task) = (void *)175;
 static void *(*bpf_get_current_task_btf)(void) = (void *)158;
@@ -50,7 +51,31 @@ struct block_device {
 	struct gendisk *bd_disk;
 } CORE;
 
-struct address_space;
+struct hlist_node;
+
+struct hlist_head {
+	struct hlist_node *first;
+} CORE;
+
+struct qstr {
+	const unsigned char *name;
+} CORE;
+
+struct dentry {
+	struct dentry *d_parent;
+	struct qstr d_name;
+	union {
+		void *d_alias;
+	} d_u;
+} CORE;
+
+struct inode {
+	struct hlist_head i_dentry;
+} CORE;
+
+struct address_space {
+	struct inode *host;
+} CORE;
 
 struct page {
 	unsigned long compound_head;
@@ -165,6 +190,9 @@ struct pt_regs {
 
 /* Whether the running kernel has a field. */
 #define EXISTS(field) __builtin_preserve_field_info(field, 2)
+
+/* Where the running kernel has a field, in bytes from the beginning of its structure. */
+#define OFFSET(field) __builtin_preserve_field_info(field, 0)
 
 /* Reads a field that the verifier does not know to be readable. */
 #define READ(dst, field) bpf_probe_read_kernel(&(dst), sizeof(dst), __builtin_preserve_access_index(&(field)))

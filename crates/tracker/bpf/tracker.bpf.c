@@ -244,6 +244,13 @@ INLINE int is_never(const struct fb_role *role)
 	return role && role->critical == FB_CRITICAL_NEVER;
 }
 
+/* What a task has inherited, or 0. */
+INLINE struct holder *holder_of(u32 tid)
+{
+	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
+	return holder && holder->count > 0 ? holder : 0;
+}
+
 INLINE struct lock_holders *sleeping(u32 how)
 {
 	return bpf_map_lookup_elem(&sleepers, &how);
@@ -280,7 +287,7 @@ INLINE u32 heir_of(u32 tid, struct heritage *heritage)
 		struct block *block = waiter && waiter != tid ? bpf_map_lookup_elem(&blocked, &waiter) : 0;
 		if (!block || !block->listed || lock_owner(block->lock, block->wait) != self)
 			continue;
-		if (!block->direct && !block->derived && !bpf_map_lookup_elem(&holders, &waiter))
+		if (!block->direct && !block->derived && !holder_of(waiter))
 			continue;
 		heritage->wait = block->wait;
 		heritage->derived = block->derived;
@@ -296,8 +303,7 @@ INLINE u32 criticality(u32 tid, const struct fb_role *role)
 		return FB_CRITICAL_DIRECT;
 	if (is_never(role))
 		return FB_CRITICAL_NONE;
-	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
-	return holder && holder->count > 0 ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
+	return holder_of(tid) ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
 }
 
 INLINE void tell(struct fb_signal *signal)
@@ -361,7 +367,8 @@ INLINE void name_page(struct bio *bio, struct fb_tag *tag)
 	struct page *page = 0;
 	u32 offset = 0;
 	unsigned long head = 0;
-	if (!vec || READ(page, vec->bv_page) || !page)
+	/* Linux 5.15 has no folios. */
+	if (!EXISTS(((struct folio *)0)->mapping) || !vec || READ(page, vec->bv_page) || !page)
 		return;
 	READ(offset, vec->bv_offset);
 	READ(head, page->compound_head);
@@ -371,9 +378,30 @@ INLINE void name_page(struct bio *bio, struct fb_tag *tag)
 		/* A page's description has 64 bytes. */
 		tag->pages = ((u64)page - (u64)folio) / 64;
 	}
+	/* Before Linux 6.15 some file systems give the folio's first page, and the place within the folio. */
+	tag->pages += offset >> 12;
 	READ(tag->mapping, folio->mapping);
 	READ(tag->index, folio->index);
-	tag->index += tag->pages + (offset >> 12);
+	tag->index += tag->pages;
+}
+
+/* What the file is called that a bio's first page belongs to, and its directory: of several names one. Only reports tell of it. */
+INLINE void name_file(struct fb_tag *tag)
+{
+	struct address_space *mapping = (void *)tag->mapping;
+	struct inode *inode = 0;
+	u64 alias = 0;
+	const unsigned char *name = 0;
+	/* What belongs to no file but to a task's own memory has a mark in its address. */
+	if (!mapping || tag->mapping & 3 || !EXISTS(((struct dentry *)0)->d_u) || READ(inode, mapping->host) || !inode)
+		return;
+	if (READ(alias, inode->i_dentry.first) || !alias)
+		return;
+	struct dentry *dentry = (void *)(alias - OFFSET(((struct dentry *)0)->d_u)), *parent = 0;
+	if (READ(name, dentry->d_name.name) || bpf_probe_read_kernel_str(tag->file, sizeof(tag->file), name) < 0)
+		return;
+	if (!READ(parent, dentry->d_parent) && !READ(name, parent->d_name.name))
+		bpf_probe_read_kernel_str(tag->dir, sizeof(tag->dir), name);
 }
 
 /* A disk's number, as `disks` and the daemon know it. */
@@ -411,13 +439,13 @@ int on_bio(u64 *ctx)
 	tag.ioprio = bio->bi_ioprio;
 	bpf_get_current_comm(tag.comm, sizeof(tag.comm));
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tag.tid);
-	struct holder *holder = bpf_map_lookup_elem(&holders, &tag.tid);
+	struct holder *holder = holder_of(tag.tid);
 	struct heritage heritage = {};
 	if (is_direct(tag.tid, role)) {
 		tag.critical = FB_CRITICAL_DIRECT;
 	} else if (is_never(role)) {
-		tag.critical = FB_CRITICAL_NONE;
-	} else if (holder && holder->count > 0) {
+		tag.critical = FB_CRITICAL_NEVER;
+	} else if (holder) {
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.waiter = holder->waiter;
 		tag.via = holder->wait;
@@ -429,14 +457,20 @@ int on_bio(u64 *ctx)
 		tag.via = FB_WAIT_JOURNAL;
 	}
 	if (!role || !role->seen) {
-		struct fb_role seen = { .critical = role ? role->critical : 0, .seen = 1 };
-		bpf_map_update_elem(&roles, &tag.tid, &seen, BPF_ANY);
+		struct fb_role seen = { .seen = 1 };
+		/* What the daemon says of it meanwhile is kept. */
+		if (role)
+			role->seen = 1;
+		else
+			bpf_map_update_elem(&roles, &tag.tid, &seen, BPF_NOEXIST);
 		struct fb_signal signal = { .type = FB_SIGNAL_SEEN, .tid = tag.tid, .tgid = tag.tgid };
 		__builtin_memcpy(signal.comm, tag.comm, sizeof(tag.comm));
 		tell(&signal);
 	}
-	if (op == 1)
+	if (op == 1) {
 		name_page(bio, &tag);
+		name_file(&tag);
+	}
 	tell_tag(&tag);
 	return 0;
 }
@@ -487,14 +521,12 @@ INLINE int inherit(u32 tid, u32 waiter, u32 wait)
 	return 1;
 }
 
+/* It stays there until the task ends, or gives way to others: what another processor has just found must not become somebody else's. */
 INLINE void disinherit(u32 tid)
 {
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
-	if (!holder)
-		return;
-	__sync_fetch_and_add(&holder->count, -1);
-	if (holder->count <= 0)
-		bpf_map_delete_elem(&holders, &tid);
+	if (holder && __sync_fetch_and_add(&holder->count, -1) <= 0)
+		__sync_fetch_and_add(&holder->count, 1);
 }
 
 /*
@@ -520,6 +552,7 @@ INLINE void tell_wait(u32 tid, u32 tgid, u32 critical, const struct block *block
 	struct fb_signal signal = {
 		.type = FB_SIGNAL_WAIT, .tid = tid, .tgid = tgid, .other = block->owner, .wait = block->wait,
 		.critical = critical, .mapping = block->mapping, .index = block->index,
+		.value = (u32)bpf_get_current_pid_tgid(),
 	};
 	bpf_get_current_comm(signal.comm, sizeof(signal.comm));
 	tell(&signal);
@@ -640,7 +673,7 @@ INLINE void lend_to_sleepers_with(struct block *block, u32 tid, u32 with, u32 wa
  */
 INLINE void lend_to_sleepers(struct block *block, u32 tid, u32 critical)
 {
-	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
+	struct holder *holder = holder_of(tid);
 	if (critical == FB_CRITICAL_INHERITED && holder && holder->wait == FB_WAIT_BUFFER)
 		block->journal = block->page = 0;
 	if (block->journal)
@@ -826,11 +859,12 @@ int on_switch(u64 *ctx)
 		end(woken, next->tgid);
 	}
 	u32 tid = prev->pid;
-	if (!(state & 3) || !tid)
+	/* Whoever is preempted does not sleep, whatever it was about to do. */
+	if (ctx[0] || !(state & 3) || !tid)
 		return 0;
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
 	struct heritage heritage = {};
-	if (!role && !bpf_map_lookup_elem(&holders, &tid) && !hinted() && !(state & 2 && heir_of(tid, &heritage)))
+	if (!role && !holder_of(tid) && !hinted() && !(state & 2 && heir_of(tid, &heritage)))
 		return 0;
 	/* The wait for a lock has been noted, and is over when the lock is taken. */
 	if (bpf_map_lookup_elem(&blocked, &tid))
@@ -1031,11 +1065,22 @@ int on_lwlock(void *ctx)
 
 /* --- tasks ------------------------------------------------------------------------------------------------------------- */
 
+INLINE void forget(u32 tid, u32 tgid)
+{
+	end(tid, tgid);
+	bpf_map_delete_elem(&roles, &tid);
+	bpf_map_delete_elem(&holders, &tid);
+	bpf_map_delete_elem(&pages, &tid);
+	bpf_map_delete_elem(&requests, &tid);
+}
+
 SEC("tp_btf/sched_process_fork")
 int on_fork(u64 *ctx)
 {
 	struct task_struct *parent = (void *)ctx[0];
 	struct task_struct *child = (void *)ctx[1];
+	/* Its number was another task's, of which something may have come too late to be forgotten. It does not run yet. */
+	forget(child->pid, child->tgid);
 	struct fb_signal signal = { .type = FB_SIGNAL_FORK, .tid = parent->pid, .tgid = child->tgid, .other = child->pid };
 	bpf_get_current_comm(signal.comm, sizeof(signal.comm));
 	tell(&signal);
@@ -1057,11 +1102,7 @@ int on_exit(u64 *ctx)
 {
 	struct task_struct *task = (void *)ctx[0];
 	u32 tid = task->pid;
-	end(tid, task->tgid);
-	bpf_map_delete_elem(&roles, &tid);
-	bpf_map_delete_elem(&holders, &tid);
-	bpf_map_delete_elem(&pages, &tid);
-	bpf_map_delete_elem(&requests, &tid);
+	forget(tid, task->tgid);
 	struct fb_signal signal = { .type = FB_SIGNAL_EXIT, .tid = tid, .tgid = task->tgid };
 	bpf_get_current_comm(signal.comm, sizeof(signal.comm));
 	tell(&signal);

@@ -17,7 +17,7 @@
 #define FB_SOCKETS_MAX 16384	/* accepted TCP connections that are remembered */
 #define FB_REQUEST_NS_MAX 10000000000ull /* who has not answered for so long does not work for a request */
 #define FB_RANGES_MAX 32	/* functions of the kernel that are known */
-#define FB_TAGS_BYTES 1048576	/* ring of tags; a full one drops, and counts */
+#define FB_TAGS_BYTES 2097152	/* ring of tags; a full one drops, and counts */
 #define FB_SIGNALS_BYTES 1048576	/* ring of signals; the same */
 
 /* What a task waits for. */
@@ -73,11 +73,13 @@ struct fb_tag {
 	unsigned int tid;
 	unsigned int tgid;
 	unsigned int waiter;		/* inherited from this task, or 0 */
-	unsigned char critical;		/* FB_CRITICAL_* */
+	unsigned char critical;		/* FB_CRITICAL_NONE, _DIRECT, _INHERITED or _NEVER */
 	unsigned char via;		/* FB_WAIT_* by which it was inherited */
 	unsigned short ioprio;
 	unsigned int pages;		/* pages that a folio of the first one has, at most */
 	char comm[16];
+	char file[32];			/* the file that its first page belongs to, as far as it fits; empty if it has none */
+	char dir[16];			/* the directory which that is in, likewise */
 };
 
 /* Anything else that the daemon is told. */
@@ -88,7 +90,7 @@ struct fb_signal {
 	unsigned int other;		/* the task that is waited for, or the child; 0 if unknown */
 	unsigned int wait;		/* FB_WAIT_* */
 	unsigned int critical;		/* FB_CRITICAL_* of tid */
-	unsigned long long value;	/* ns of a wait */
+	unsigned long long value;	/* ns of a wait that is over; of one that begins, the critical task at the head of the chain */
 	unsigned long long mapping;	/* of the page that is waited for */
 	unsigned long long index;
 	char comm[16];

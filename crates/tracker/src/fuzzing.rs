@@ -8,7 +8,7 @@ use crate::rules::{Rules, TaskFacts};
 pub fn rules(data: &[u8]) {
     if let Ok(rules) = Rules::parse(&String::from_utf8_lossy(data)) {
         let task = TaskFacts { title: "postgres: a b".into(), thread: "x".into(), ..TaskFacts::default() };
-        let _ = (rules.of(&task), rules.ask_for_requests(), rules.ask_for_ports());
+        let _ = (rules.of(&task), rules.ask_for_requests(), rules.ask_for_ports_of(&task));
     }
 }
 

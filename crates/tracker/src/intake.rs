@@ -9,28 +9,56 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use forebay_block::Criticality;
+use forebay_block::{Content, Criticality};
 
+use crate::files;
+use crate::rules::Critical;
 use crate::tasks::plain_name;
 use crate::waits::Wait;
-use crate::wire::RawTag;
+use crate::wire::{RawTag, text};
 
 /// Most tags that wait for their request; the oldest give way.
 const TAGS_MAX: usize = 16_384;
 /// Most writes on their way to the backing that are remembered; further ones are not promoted.
 const OUTSTANDING_MAX: usize = 4096;
 
+/// Why a write is critical whose own task is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// The kind of wait.
+    pub via: Wait,
+    /// The critical task that waits; 0 if it is not known which.
+    pub waiter: u32,
+}
+
+/// Says whether so many bytes of a task's writes are within its rate, and counts them then.
+pub(crate) type Allows<'a> = &'a dyn Fn(u32, u64) -> bool;
+
+/// A write that is to be promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Promoted {
+    pub offset: u64,
+    pub len: u64,
+    /// The task that issued it.
+    pub task: u32,
+    pub cause: Cause,
+}
+
 /// What is known of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Who waits for it.
     pub criticality: Criticality,
-    /// By which kind of wait its task inherited criticality.
-    pub via: Option<Wait>,
+    /// Who waits for it, and how, if that is not the task itself.
+    pub cause: Option<Cause>,
     /// Flagged synchronous.
     pub sync: bool,
     /// File-system metadata.
-    pub meta: bool,
+    meta: bool,
+    /// What the file holds that it belongs to.
+    file: Content,
+    /// A rule says that its task is not critical, whoever waits for it.
+    never: bool,
     /// A flush goes before it or comes after it, unless the device does without: the block layer starts no other while it is under way.
     flushes: bool,
     /// Linux I/O priority.
@@ -62,7 +90,9 @@ impl Known {
         let pages = u64::from(raw.bytes.div_ceil(4096));
         Self {
             criticality,
-            via: Wait::from_number(u32::from(raw.via)),
+            cause: Wait::from_number(u32::from(raw.via)).map(|via| Cause { via, waiter: raw.waiter }),
+            never: u32::from(raw.critical) == Critical::Never.number(),
+            file: files::content(&text(&raw.dir), &text(&raw.file)),
             sync: raw.flags & (FLAG_SYNC | FLAG_FUA) != 0,
             meta: raw.flags & FLAG_META != 0,
             flushes: raw.flags & (FLAG_FUA | FLAG_PREFLUSH) != 0,
@@ -77,12 +107,20 @@ impl Known {
 
     /// The name of the task that queued it.
     pub fn task_name(&self) -> String {
-        let end = self.comm.iter().position(|b| *b == 0).unwrap_or(self.comm.len());
-        plain_name(&String::from_utf8_lossy(&self.comm[..end]))
+        plain_name(&text(&self.comm))
+    }
+
+    /// What kind of data it carries.
+    pub fn content(&self) -> Content {
+        match (self.is_journal(), self.meta) {
+            (true, _) => Content::Journal,
+            (false, true) => Content::Metadata,
+            (false, false) => self.file,
+        }
     }
 
     /// Whether it belongs to a journal: written by its thread.
-    pub fn is_journal(&self) -> bool {
+    fn is_journal(&self) -> bool {
         self.comm.starts_with(b"jbd2/")
     }
 
@@ -92,9 +130,9 @@ impl Known {
     }
 
     /// Somebody critical has come to wait for it.
-    fn wait_for(&mut self, via: Wait) {
-        if !self.is_awaited() {
-            (self.criticality, self.via) = (Criticality::Awaited, Some(via));
+    fn wait_for(&mut self, cause: Cause) {
+        if !self.is_awaited() && !self.never {
+            (self.criticality, self.cause) = (Criticality::Awaited, Some(cause));
         }
     }
 
@@ -116,6 +154,7 @@ impl Known {
             sync: first.sync || second.sync,
             meta: first.meta || second.meta,
             flushes: first.flushes || second.flushes,
+            never: first.never && second.never,
             ..first
         }
     }
@@ -141,6 +180,10 @@ pub(crate) enum Wanted {
 
 impl Wanted {
     fn wants(self, known: &Known) -> bool {
+        !known.never && self.speaks_of(known)
+    }
+
+    fn speaks_of(self, known: &Known) -> bool {
         match self {
             Self::Page { mapping, index } => {
                 known.mapping == mapping && mapping != 0 && known.pages.0 <= index && index < known.pages.1
@@ -166,8 +209,8 @@ struct Outstanding {
     parts: Vec<Known>,
     /// The volume has it; until then it cannot be promoted there.
     submitted: bool,
-    /// Somebody came to wait for it earlier.
-    awaited: bool,
+    /// Somebody came to wait for it, first for this reason.
+    awaited: Option<Cause>,
 }
 
 impl Outstanding {
@@ -175,14 +218,23 @@ impl Outstanding {
         (self.offset, self.len)
     }
 
+    /// The first of its tasks that may be waited for.
+    fn task(&self) -> Option<u32> {
+        self.parts.iter().find(|p| !p.never).map(|p| p.tid)
+    }
+
     fn contains(&self, at: u64) -> bool {
         self.offset <= at && at - self.offset < self.len
     }
 
-    /// Somebody has come to wait for it: its bytes.
-    fn wait_for(&mut self) -> (u64, u64) {
-        self.awaited |= !self.submitted;
-        self.range()
+    /// Somebody has come to wait for it. `None` if its task may not be waited for, or has used up its rate.
+    fn wait_for(&mut self, cause: Cause, allows: Allows) -> Option<Promoted> {
+        let task = self.task()?;
+        if self.awaited.is_none() && !allows(task, self.len) {
+            return None;
+        }
+        let cause = *self.awaited.get_or_insert(cause);
+        Some(Promoted { offset: self.offset, len: self.len, task, cause })
     }
 }
 
@@ -253,19 +305,18 @@ impl Intake {
         let parts = self.cut(offset, offset.saturating_add(len));
         let known = parts.iter().copied().reduce(Known::with)?;
         if !known.is_awaited() && self.outstanding.len() < OUTSTANDING_MAX {
-            self.outstanding.push(Outstanding { offset, len, parts, submitted: false, awaited: false });
+            self.outstanding.push(Outstanding { offset, len, parts, submitted: false, awaited: None });
         }
         Some(known)
     }
 
-    /// The volume has the request that nobody waited for: whether somebody has come to wait for it meanwhile, and it is to be promoted.
-    pub fn submitted(&mut self, offset: u64, len: u64) -> bool {
+    /// The volume has the request that nobody waited for. If somebody has come to wait for it meanwhile it is to be promoted.
+    pub fn submitted(&mut self, offset: u64, len: u64) -> Option<Promoted> {
         let waits = |o: &&mut Outstanding| o.range() == (offset, len) && !o.submitted;
         // It has just been put at the end.
-        self.outstanding.iter_mut().rfind(waits).is_some_and(|o| {
-            o.submitted = true;
-            o.awaited
-        })
+        let o = self.outstanding.iter_mut().rfind(waits)?;
+        o.submitted = true;
+        Some(Promoted { offset, len, task: o.task()?, cause: o.awaited? })
     }
 
     /// A request that nobody waited for is done.
@@ -281,26 +332,26 @@ impl Intake {
         let at = raw.sector.saturating_mul(512);
         self.first_slot = Some(at);
         if raw.critical != 0 {
-            self.comes_awaited(at);
+            self.comes_awaited(at, Cause { via: Wait::Throttle, waiter: raw.waiter });
         }
     }
 
     /// What is to arrive of this byte is waited for, for its slot.
-    fn comes_awaited(&mut self, at: u64) {
+    fn comes_awaited(&mut self, at: u64, cause: Cause) {
         if let Some((_, q)) = self.queued.range_mut(..=at).next_back()
             && at < q.end
         {
-            q.known.wait_for(Wait::Throttle);
+            q.known.wait_for(cause);
         }
     }
 
     /// Somebody critical waits: writes that have not arrived are awaited from now on, and those outstanding are to be promoted.
-    pub fn promote(&mut self, wanted: Wanted, via: Wait) -> Vec<(u64, u64)> {
+    pub fn promote(&mut self, wanted: Wanted, cause: Cause, allows: Allows) -> Vec<Promoted> {
         for q in self.queued.values_mut().filter(|q| wanted.wants(&q.known)) {
-            q.known.wait_for(via);
+            q.known.wait_for(cause);
         }
         let wants = |o: &&mut Outstanding| o.parts.iter().any(|p| wanted.wants(p));
-        self.outstanding.iter_mut().filter(wants).map(Outstanding::wait_for).collect()
+        self.outstanding.iter_mut().filter(wants).filter_map(|o| o.wait_for(cause, allows)).collect()
     }
 
     /// How many slots `bfq` shares out here; 0 for another scheduler, or none.
@@ -311,17 +362,17 @@ impl Intake {
     /// Somebody critical waits for a slot of the disk's queue: the write that has the first one is to be promoted, be it outstanding or still
     /// to arrive, and of whatever is outstanding the `oldest`, so many; but not while `bfq` has slots to give, for then hardly anybody
     /// sleeps but who is given the first one alone. What else has not arrived keeps nobody from a slot for long.
-    pub fn promote_slots(&mut self, oldest: usize) -> Vec<(u64, u64)> {
+    pub fn promote_slots(&mut self, oldest: usize, cause: Cause, allows: Allows) -> Vec<Promoted> {
         // Half of the slots, less those of what is on its way here.
         let has_slots = self.outstanding.len() < self.shared_slots * 7 / 16;
         let oldest = if has_slots { 0 } else { oldest };
         let first = self.first_slot;
         if let Some(at) = first {
-            self.comes_awaited(at);
+            self.comes_awaited(at, cause);
         }
         let has_first = |o: &Outstanding| first.is_some_and(|at| o.contains(at));
         let wanted = self.outstanding.iter_mut().enumerate().filter(|(i, o)| *i < oldest || has_first(o));
-        wanted.map(|(_, o)| o.wait_for()).collect()
+        wanted.filter_map(|(_, o)| o.wait_for(cause, allows)).collect()
     }
 }
 
@@ -332,6 +383,19 @@ mod tests {
 
     fn tag(sector: u64, sectors: u32, tid: u32, critical: u8) -> RawTag {
         RawTag { sector, bytes: sectors * 512, tid, critical, ..RawTag::default() }
+    }
+
+    /// Task 9 waits; the bytes that are promoted for it.
+    fn promote(intake: &mut Intake, wanted: Wanted, via: Wait) -> Vec<(u64, u64)> {
+        ranges(intake.promote(wanted, Cause { via, waiter: 9 }, &|_, _| true))
+    }
+
+    fn slots(intake: &mut Intake, oldest: usize) -> Vec<(u64, u64)> {
+        ranges(intake.promote_slots(oldest, Cause { via: Wait::Throttle, waiter: 9 }, &|_, _| true))
+    }
+
+    fn ranges(promoted: Vec<Promoted>) -> Vec<(u64, u64)> {
+        promoted.into_iter().map(|p| (p.offset, p.len)).collect()
     }
 
     fn tids(known: &[Known]) -> Vec<u32> {
@@ -370,11 +434,11 @@ mod tests {
             intake.queue(&tag(0, 8, 7, 0));
             intake.arrive(0, 4096).unwrap();
             if awaited {
-                assert_eq!(intake.promote(Wanted::Task(7), Wait::Mutex), [(0, 4096)]);
+                assert_eq!(promote(&mut intake, Wanted::Task(7), Wait::Mutex), [(0, 4096)]);
             }
-            assert_eq!(intake.submitted(0, 4096), awaited);
-            assert_eq!(intake.promote_slots(1), [(0, 4096)], "it has heard of this one itself");
-            assert!(!intake.submitted(0, 4096));
+            assert_eq!(intake.submitted(0, 4096).is_some(), awaited);
+            assert_eq!(slots(&mut intake, 1), [(0, 4096)], "it has heard of this one itself");
+            assert!(intake.submitted(0, 4096).is_none());
             intake.done(0, 4096);
         }
     }
@@ -397,13 +461,16 @@ mod tests {
         intake.queue(&page(1000, 50));
         assert_eq!(intake.arrive(0, 32 * 512).unwrap().criticality, Criticality::None);
         let wanted = |index| Wanted::Page { mapping: 99, index };
-        assert_eq!(intake.promote(wanted(13), Wait::Writeback), [(0, 32 * 512)]);
-        assert!(intake.promote(wanted(14), Wait::Writeback).is_empty(), "four pages, not five");
-        assert!(intake.promote(wanted(52), Wait::Writeback).is_empty());
+        assert_eq!(promote(&mut intake, wanted(13), Wait::Writeback), [(0, 32 * 512)]);
+        assert!(promote(&mut intake, wanted(14), Wait::Writeback).is_empty(), "four pages, not five");
+        assert!(promote(&mut intake, wanted(52), Wait::Writeback).is_empty());
         let known = intake.arrive(1000 * 512, 32 * 512).unwrap();
-        assert_eq!((known.criticality, known.via), (Criticality::Awaited, Some(Wait::Writeback)));
+        assert_eq!(
+            (known.criticality, known.cause),
+            (Criticality::Awaited, Some(Cause { via: Wait::Writeback, waiter: 9 }))
+        );
         intake.done(0, 32 * 512);
-        assert!(intake.promote(Wanted::All, Wait::Buffer).is_empty(), "what is done is not promoted");
+        assert!(promote(&mut intake, Wanted::All, Wait::Buffer).is_empty(), "what is done is not promoted");
     }
 
     /// Such a write is bypassed, whoever has issued it.
@@ -416,10 +483,10 @@ mod tests {
             let known = intake.arrive(4096 * i as u64, 4096).unwrap();
             assert_eq!(known.is_awaited(), flags != 0);
         }
-        assert_eq!(intake.promote(Wanted::All, Wait::Condition), [(0, 4096), (4096, 4096)]);
+        assert_eq!(promote(&mut intake, Wanted::All, Wait::Condition), [(0, 4096), (4096, 4096)]);
         intake.queue(&tag(100, 8, 1, 2));
-        assert!(intake.promote(Wanted::Task(2), Wait::Mutex).is_empty());
-        intake.promote(Wanted::Task(1), Wait::Mutex);
+        assert!(promote(&mut intake, Wanted::Task(2), Wait::Mutex).is_empty());
+        promote(&mut intake, Wanted::Task(1), Wait::Mutex);
         let known = intake.arrive(100 * 512, 4096).unwrap();
         assert_eq!((known.criticality, known.is_awaited()), (Criticality::Awaited, true));
     }
@@ -434,7 +501,7 @@ mod tests {
         intake.queue(&tag(800, 8, 1, 0));
         intake.done(0, 4096);
         intake.done(2 * 4096, 4096);
-        let oldest = intake.promote_slots(3);
+        let oldest = slots(&mut intake, 3);
         assert_eq!(oldest, [1, 3, 4].map(|i| (4096 * i, 4096)));
         assert_eq!(intake.arrive(800 * 512, 4096).unwrap().criticality, Criticality::None);
     }
@@ -450,10 +517,10 @@ mod tests {
             intake.arrive(4096 * i, 4096);
         }
         intake.has_first_slot(&first(16, 0));
-        assert_eq!(intake.promote_slots(0), [(2 * 4096, 4096)]);
+        assert_eq!(slots(&mut intake, 0), [(2 * 4096, 4096)]);
         // One that is still to arrive: known before somebody waits, or after.
         intake.has_first_slot(&first(32, 0));
-        assert!(intake.promote_slots(0).is_empty());
+        assert!(slots(&mut intake, 0).is_empty());
         intake.has_first_slot(&first(40, 2));
         for i in [4, 5] {
             assert_eq!(intake.arrive(4096 * i, 4096).unwrap().criticality, Criticality::Awaited);
@@ -462,11 +529,11 @@ mod tests {
         intake.has_first_slot(&first(16, 0));
         intake.done(2 * 4096, 4096);
         intake.queue(&tag(16, 8, 1, 0));
-        assert!(intake.promote_slots(0).is_empty());
+        assert!(slots(&mut intake, 0).is_empty());
         assert_eq!(intake.arrive(2 * 4096, 4096).unwrap().criticality, Criticality::None);
         // What nobody has told of.
         intake.has_first_slot(&first(4000, 2));
-        assert!(intake.promote_slots(0).is_empty());
+        assert!(slots(&mut intake, 0).is_empty());
     }
 
     #[test]
@@ -474,16 +541,16 @@ mod tests {
         let mut intake = Intake::default();
         intake.share_slots(16);
         for i in 0..7 {
-            assert!(intake.promote_slots(2).is_empty(), "{i} outstanding");
+            assert!(slots(&mut intake, 2).is_empty(), "{i} outstanding");
             intake.queue(&tag(8 * i, 8, 1, 0));
             intake.arrive(4096 * i, 4096);
         }
-        assert_eq!(intake.promote_slots(2).len(), 2);
+        assert_eq!(slots(&mut intake, 2).len(), 2);
         intake.done(0, 4096);
         intake.has_first_slot(&RawTag { sector: 24, ..RawTag::default() });
-        assert_eq!(intake.promote_slots(2), [(3 * 4096, 4096)]);
+        assert_eq!(slots(&mut intake, 2), [(3 * 4096, 4096)]);
         intake.share_slots(0);
-        assert_eq!(intake.promote_slots(2).len(), 3);
+        assert_eq!(slots(&mut intake, 2).len(), 3);
     }
 
     #[test]
@@ -496,21 +563,64 @@ mod tests {
         assert!(intake.arrive(0, 4096).is_some() && intake.arrive(4096, 4096).is_some());
         intake.queue(&RawTag { flags: FLAG_META, ..tag(16, 8, 6, 0) });
         assert!(intake.arrive(2 * 4096, 4096).is_some());
-        assert_eq!(intake.promote(Wanted::Commit(5), Wait::Journal), [(0, 4096)]);
-        assert_eq!(intake.promote(Wanted::Commit(6), Wait::Journal), [(0, 4096), (2 * 4096, 4096)]);
+        assert_eq!(promote(&mut intake, Wanted::Commit(5), Wait::Journal), [(0, 4096)]);
+        assert_eq!(promote(&mut intake, Wanted::Commit(6), Wait::Journal), [(0, 4096), (2 * 4096, 4096)]);
         intake.done(2 * 4096, 4096);
         // Such a one as the journal's superblock keeps every flush from beginning.
         intake.queue(&RawTag { flags: FLAG_META | FLAG_FUA, ..tag(16, 8, 7, 0) });
         assert!(intake.arrive(2 * 4096, 4096).is_some());
-        assert_eq!(intake.promote(Wanted::Commit(5), Wait::Journal), [(0, 4096), (2 * 4096, 4096)]);
-        assert_eq!(intake.promote(Wanted::Flush, Wait::Flush), [(2 * 4096, 4096)]);
+        assert_eq!(promote(&mut intake, Wanted::Commit(5), Wait::Journal), [(0, 4096), (2 * 4096, 4096)]);
+        assert_eq!(promote(&mut intake, Wanted::Flush, Wait::Flush), [(2 * 4096, 4096)]);
         intake.queue(&RawTag { flags: FLAG_PREFLUSH, ..tag(24, 8, 7, 0) });
-        intake.promote(Wanted::Flush, Wait::Flush);
-        assert_eq!(intake.arrive(3 * 4096, 4096).unwrap().via, Some(Wait::Flush));
+        promote(&mut intake, Wanted::Flush, Wait::Flush);
+        assert_eq!(intake.arrive(3 * 4096, 4096).unwrap().cause.unwrap().via, Wait::Flush);
         intake.done(2 * 4096, 4096);
-        assert_eq!(intake.promote(Wanted::Task(6), Wait::Mutex), [(4096, 4096)]);
-        assert_eq!(intake.promote(Wanted::Journal, Wait::Writeback), [(0, 4096)]);
-        assert_eq!(intake.promote(Wanted::All, Wait::Buffer).len(), 2);
+        assert_eq!(promote(&mut intake, Wanted::Task(6), Wait::Mutex), [(4096, 4096)]);
+        assert_eq!(promote(&mut intake, Wanted::Journal, Wait::Writeback), [(0, 4096)]);
+        assert_eq!(promote(&mut intake, Wanted::All, Wait::Buffer).len(), 2);
+    }
+
+    #[test]
+    fn who_is_never_critical_is_not_waited_for() {
+        let mut intake = Intake::default();
+        for sector in [0, 8] {
+            intake.queue(&tag(sector, 8, 7, 4));
+            assert_eq!(promote(&mut intake, Wanted::Task(7), Wait::Mutex), []);
+            let known = intake.arrive(sector * 512, 4096).unwrap();
+            assert_eq!(known.criticality, Criticality::None);
+        }
+        assert_eq!(promote(&mut intake, Wanted::All, Wait::Condition), []);
+        assert_eq!(slots(&mut intake, 8), []);
+        // Merged with one of somebody else's it is as that one.
+        intake.queue(&tag(16, 8, 7, 4));
+        intake.queue(&tag(24, 8, 8, 0));
+        intake.arrive(16 * 512, 8192).unwrap();
+        assert_eq!(promote(&mut intake, Wanted::Task(7), Wait::Mutex), []);
+        assert_eq!(promote(&mut intake, Wanted::Task(8), Wait::Mutex), [(8192, 8192)]);
+    }
+
+    #[test]
+    fn what_comes_to_be_waited_for_counts_for_its_tasks_rate_once() {
+        let mut intake = Intake::default();
+        for sector in [0, 8] {
+            intake.queue(&tag(sector, 8, 7, 0));
+            intake.arrive(sector * 512, 4096).unwrap();
+        }
+        let left = std::cell::Cell::new(4096);
+        let allows = |task: u32, bytes: u64| {
+            assert_eq!(task, 7);
+            let within = left.get() >= bytes;
+            left.set(left.get() - if within { bytes } else { 0 });
+            within
+        };
+        let cause = Cause { via: Wait::Mutex, waiter: 9 };
+        for _ in 0..2 {
+            let promoted = intake.promote(Wanted::Task(7), cause, &allows);
+            assert_eq!(promoted, [Promoted { offset: 0, len: 4096, task: 7, cause }]);
+        }
+        assert_eq!(intake.submitted(4096, 4096), None);
+        left.set(4096);
+        assert_eq!(ranges(intake.promote(Wanted::Task(7), cause, &allows)), [(0, 4096), (4096, 4096)]);
     }
 
     #[test]

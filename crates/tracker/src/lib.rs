@@ -4,6 +4,7 @@
 //! the tag when the request arrives ([`Tracker::arrive`]). Rules say who is critical by itself; whom a critical task waits for
 //! inherits. Everything here is a hint (P8): without it, or with a wrong one, data is the same.
 
+mod files;
 pub mod fuzzing;
 mod intake;
 mod lwlocks;
@@ -15,8 +16,8 @@ mod tracker;
 mod waits;
 mod wire;
 
-pub use intake::Known;
+pub use intake::{Cause, Known};
 pub use program::TrackerError;
 pub use rules::{Critical, PRESETS, Rule, Rules, RulesError, TaskFacts};
-pub use tracker::{Device, Promote, Tracker};
+pub use tracker::{Device, Promote, Promotion, Tracker};
 pub use waits::{Wait, WaitFigures, Waits};

@@ -10,6 +10,9 @@ use object::{Object as _, ObjectSection as _, ObjectSegment as _, ReadRef};
 
 /// Most probes of a file that are looked at.
 const PROBES_MAX: usize = 4096;
+/// Most sections of a file with probes, and most bytes of the notes that describe them: anybody may call a program of his own `postgres: x`.
+const SECTIONS_MAX: usize = 4096;
+const NOTES_BYTES_MAX: u64 = 4 << 20;
 /// Type of a note that describes a probe.
 const NOTE_PROBE: u32 = 3;
 
@@ -117,7 +120,10 @@ pub(crate) fn parse<'data, R: ReadRef<'data>>(data: R) -> Result<Vec<Probe>, obj
     if !file.is_64() || !file.is_little_endian() {
         return Ok(Vec::new());
     }
-    let Some(notes) = file.section_by_name(".note.stapsdt") else {
+    if file.sections().take(SECTIONS_MAX + 1).count() > SECTIONS_MAX {
+        return Ok(Vec::new());
+    }
+    let Some(notes) = file.section_by_name(".note.stapsdt").filter(|s| s.size() <= NOTES_BYTES_MAX) else {
         return Ok(Vec::new());
     };
     let base = file.section_by_name(".stapsdt.base").map_or(0, |s| s.address());

@@ -25,7 +25,9 @@ pub enum TrackerError {
     #[error("the kernel has no BTF: {0}")]
     NoBtf(String),
     /// The kernel refused something, most often for lack of privileges.
-    #[error("cannot load the eBPF programs (root, or CAP_BPF and CAP_PERFMON, is needed): {0}")]
+    #[error(
+        "cannot load the eBPF programs (Linux 6.1 or later and root, or CAP_BPF and CAP_PERFMON, are needed): {0}"
+    )]
     Refused(String),
     /// The programs are not what this code expects.
     #[error("the eBPF programs have no '{0}'")]
@@ -81,6 +83,9 @@ const REQUESTS: Group = Group {
     without: "who works for a request that came over a socket",
 };
 
+/// Where the numbers of tasks are those that the kernel's tracepoints tell.
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
 /// Functions of the kernel in which a task sleeps, and what it waits for then.
 const FUNCTIONS: &[(&str, Wait)] = &[
     ("jbd2_log_wait_commit", Wait::Journal),
@@ -116,11 +121,23 @@ pub(crate) struct Programs {
     disks: HashMap<MapData, u32, u32>,
     roles: HashMap<MapData, u32, RawRole>,
     counts: Array<MapData, u64>,
-    /// What works only in part, in words.
-    pub missing: Vec<String>,
+    ranges: Array<MapData, RawRange>,
+    functions: Functions,
+    missing: Vec<String>,
     /// It is told which write has the first slot of a disk's queue.
     pub tells_first_slot: bool,
     _ebpf: Ebpf,
+}
+
+/// What is known of the functions in which tasks sleep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Functions {
+    /// Those of the journal are among them.
+    All,
+    /// Not those of the journal: it is a module that is not there.
+    NoJournal,
+    /// None, and why.
+    Hidden(String),
 }
 
 /// The rings, each read by whoever holds it.
@@ -159,12 +176,22 @@ impl From<MapError> for TrackerError {
     }
 }
 
-fn attach(ebpf: &mut Ebpf, btf: &Btf, name: &'static str, tracepoint: &str) -> Result<(), TrackerError> {
-    let program = ebpf.program_mut(name).ok_or(TrackerError::Missing(name))?;
-    let program: &mut BtfTracePoint = program.try_into()?;
-    program.load(tracepoint, btf)?;
-    program.attach()?;
+/// Attaches programs that are of no use without each other: all, or none.
+fn attach(ebpf: &mut Ebpf, btf: &Btf, programs: &[(&'static str, &'static str)]) -> Result<(), TrackerError> {
+    for (name, tracepoint) in programs {
+        tracepoint_program(ebpf, name)?.load(tracepoint, btf)?;
+    }
+    for (name, _) in programs {
+        tracepoint_program(ebpf, name)?.attach()?;
+    }
     Ok(())
+}
+
+fn tracepoint_program<'a>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+) -> Result<&'a mut BtfTracePoint, TrackerError> {
+    Ok(ebpf.program_mut(name).ok_or(TrackerError::Missing(name))?.try_into()?)
 }
 
 fn locks(ebpf: &mut Ebpf) -> Result<Prober, TrackerError> {
@@ -190,26 +217,21 @@ impl Programs {
         let btf = Btf::from_sys_fs().map_err(|e| TrackerError::NoBtf(e.to_string()))?;
         let mut ebpf = Ebpf::load(OBJECT)?;
         let (mut missing, mut tells_first_slot) = (Vec::new(), false);
-        for (name, tracepoint) in WRITES {
-            attach(&mut ebpf, &btf, name, tracepoint)?;
-        }
+        attach(&mut ebpf, &btf, WRITES)?;
         for group in GROUPS.iter().chain(requests.then_some(&REQUESTS)) {
-            let attached = group.programs.iter().try_for_each(|(n, t)| attach(&mut ebpf, &btf, n, t));
+            let attached = attach(&mut ebpf, &btf, group.programs);
             tells_first_slot |= attached.is_ok() && group.programs.iter().any(|(n, _)| *n == "on_issue");
             if let Err(e) = attached {
                 missing.push(format!("{} ({e})", group.without));
             }
         }
-        // A map lives as long as somebody holds it; the programs do from here on.
-        match functions() {
-            Ok(ranges) => {
-                let mut array = Array::<_, RawRange>::try_from(map(&mut ebpf, "ranges")?)?;
-                for (i, range) in ranges.iter().take(RANGES_MAX).enumerate() {
-                    array.set(i as u32, range, 0)?;
-                }
-            }
-            Err(e) => missing.push(format!("what tasks sleep in: the kernel's symbols cannot be read ({e})")),
+        if fs::read_link("/proc/self/ns/pid").is_ok_and(|space| space.as_os_str() != FIRST_PID_NAMESPACE) {
+            missing.push(
+                "who is critical: in a container with process numbers of its own tasks are not known"
+                    .to_owned(),
+            );
         }
+        // A map lives as long as somebody holds it; the programs do from here on.
         let locks = locks(&mut ebpf);
         if let Err(e) = &locks {
             missing.push(format!("waits for PostgreSQL's lightweight locks ({e})"));
@@ -219,7 +241,9 @@ impl Programs {
             tags: TagRing(RingBuf::try_from(map(&mut ebpf, "tags")?)?),
             signals: SignalRing(RingBuf::try_from(map(&mut ebpf, "signals")?)?),
         };
-        let programs = Self {
+        let mut programs = Self {
+            ranges: Array::try_from(map(&mut ebpf, "ranges")?)?,
+            functions: Functions::NoJournal,
             disks: HashMap::try_from(map(&mut ebpf, "disks")?)?,
             roles: HashMap::try_from(map(&mut ebpf, "roles")?)?,
             counts: Array::try_from(map(&mut ebpf, "counts")?)?,
@@ -227,7 +251,47 @@ impl Programs {
             tells_first_slot,
             _ebpf: ebpf,
         };
+        programs.look_for_functions()?;
         Ok((programs, rings))
+    }
+
+    /// Learns where the functions lie in which tasks sleep; again and again, until those of the journal are among them.
+    fn look_for_functions(&mut self) -> Result<(), TrackerError> {
+        self.functions = match functions() {
+            Err(e) => Functions::Hidden(e.to_string()),
+            Ok(ranges) => {
+                for (i, range) in ranges.iter().take(RANGES_MAX).enumerate() {
+                    self.ranges.set(i as u32, range, 0)?;
+                }
+                let of_journal = |r: &RawRange| Wait::from_number(r.wait) == Some(Wait::Journal);
+                if ranges.iter().any(of_journal) { Functions::All } else { Functions::NoJournal }
+            }
+        };
+        Ok(())
+    }
+
+    /// The journal may be a module that comes with the first file system that has one.
+    pub fn look_for_journal(&mut self) -> Result<(), TrackerError> {
+        match self.functions == Functions::NoJournal && fs::exists("/sys/module/jbd2").unwrap_or_default() {
+            true => self.look_for_functions(),
+            false => Ok(()),
+        }
+    }
+
+    /// What works only in part, in words.
+    pub fn missing(&self) -> Vec<String> {
+        let mut missing = self.missing.clone();
+        match &self.functions {
+            Functions::All => {}
+            Functions::NoJournal => {
+                missing.push("waits for the journal of ext4: the kernel has no jbd2 as yet".to_owned());
+            }
+            Functions::Hidden(e) => {
+                let why = "the kernel's symbols cannot be read, which needs CAP_SYSLOG";
+                missing.push(format!("what tasks sleep in: {why} ({e})"));
+            }
+        }
+        missing
     }
 
     /// From now on writes to this disk are tagged.
@@ -249,8 +313,12 @@ impl Programs {
 
     /// Tags and signals that were dropped because nobody took them.
     pub fn dropped(&self) -> u64 {
-        let count = |which: u32| self.counts.get(&which, 0).unwrap_or_default();
-        count(COUNT_TAGS_DROPPED) + count(COUNT_SIGNALS_DROPPED)
+        self.counts.get(&COUNT_TAGS_DROPPED, 0).unwrap_or_default() + self.signals_dropped()
+    }
+
+    /// Signals that were.
+    pub fn signals_dropped(&self) -> u64 {
+        self.counts.get(&COUNT_SIGNALS_DROPPED, 0).unwrap_or_default()
     }
 }
 
@@ -277,7 +345,11 @@ fn function_ranges(kallsyms: &str) -> Vec<RawRange> {
     places.sort_unstable();
     let mut ranges = Vec::new();
     for (i, (from, name)) in places.iter().enumerate() {
-        if let Some((_, wait)) = FUNCTIONS.iter().find(|(f, _)| f == name) {
+        // A compiler may have made a variant of it (`.isra.0`, `.constprop.0`).
+        let plain = name.split('.').next().unwrap_or_default();
+        if let Some((_, wait)) = FUNCTIONS.iter().find(|(f, _)| *f == plain)
+            && !name.ends_with(".cold")
+        {
             // Of several names at one place the next place ends the function.
             let to = places[i..].iter().find(|(at, _)| at > from).map_or(from + 4096, |(at, _)| *at);
             let wait = Wait::ALL.iter().position(|w| w == wait).unwrap_or_default() as u32 + 1;
@@ -360,9 +432,11 @@ mod tests {
 
     #[test]
     fn functions_end_where_the_next_begins() {
-        let text = "ffff02 T folio_wait_writeback\nffff00 t other\nffff02 T alias\nffff09 t third\nffff20 d rq_qos_wait\n";
+        let text = "ffff02 T folio_wait_writeback\nffff00 t other\nffff02 T alias\nffff09 t third\nffff20 d rq_qos_wait\n\
+                    ffff0a t wbt_wait.isra.0\nffff0c t wbt_wait.cold\n";
         let ranges = function_ranges(text);
-        assert_eq!(ranges, [RawRange { from: 0xffff02, to: 0xffff09, wait: 5, reserved: 0 }]);
+        let range = |from, to, wait| RawRange { from, to, wait, reserved: 0 };
+        assert_eq!(ranges, [range(0xffff02, 0xffff09, 5), range(0xffff0a, 0xffff0c, 7)]);
         assert!(function_ranges("0000000000000000 T folio_wait_writeback\n").is_empty(), "hidden symbols");
     }
 }

@@ -7,6 +7,9 @@ use thiserror::Error;
 /// Most rules in force.
 pub const RULES_MAX: usize = 256;
 
+/// Longest name of a thread, in bytes, as the kernel keeps it.
+const THREAD_NAME_MAX: usize = 15;
+
 /// The rule sets that come with Forebay, by name.
 pub const PRESETS: [(&str, &str); 5] = [
     ("postgresql", include_str!("../presets/postgresql.toml")),
@@ -25,6 +28,9 @@ pub enum RulesError {
     /// A rule fits every task there is.
     #[error("rule {0} says of no task what it is: give it a title, thread, exe, cgroup, user or port")]
     FitsAll(usize),
+    /// A rule can fit no task.
+    #[error("rule {0} fits no task: {1}")]
+    FitsNone(usize, &'static str),
     /// There are too many.
     #[error("{0} rules are more than {RULES_MAX}")]
     TooMany(usize),
@@ -51,6 +57,7 @@ pub enum Critical {
 enum Spelled {
     Flag(bool),
     Word(String),
+    Other(toml::Value),
 }
 
 impl TryFrom<Spelled> for Critical {
@@ -62,11 +69,14 @@ impl TryFrom<Spelled> for Critical {
             Spelled::Flag(true) => Ok(Self::Yes),
             Spelled::Word(word) if word == "requests" => Ok(Self::Requests),
             Spelled::Word(word) if word == "never" => Ok(Self::Never),
-            Spelled::Word(word) => {
-                Err(format!("critical is true, false, \"requests\" or \"never\", not \"{word}\""))
-            }
+            Spelled::Word(word) => Err(spelled_wrong(&format!("\"{word}\""))),
+            Spelled::Other(value) => Err(spelled_wrong(&value.to_string())),
         }
     }
+}
+
+fn spelled_wrong(what: &str) -> String {
+    format!("critical is true, false, \"requests\" or \"never\", not {what}")
 }
 
 impl Critical {
@@ -97,7 +107,7 @@ pub struct Rule {
     pub cgroup: Option<String>,
     /// Name or number of the user.
     pub user: Option<String>,
-    /// A TCP port on which the process listens.
+    /// A TCP port on which the process listens, or the one of the same program that has forked it.
     pub port: Option<u16>,
     /// Most bytes a second of writes of all such tasks together that count as critical; without it, any.
     #[serde(default, deserialize_with = "rate")]
@@ -151,10 +161,15 @@ impl Rules {
         let fits_all = |r: &Rule| {
             Rule { name: None, rate: None, critical: Critical::No, ..r.clone() } == Rule::default()
         };
-        match file.rule.iter().position(fits_all) {
-            Some(at) => Err(RulesError::FitsAll(at + 1)),
-            None => Ok(Self(file.rule)),
+        for (at, rule) in file.rule.iter().enumerate() {
+            if fits_all(rule) {
+                return Err(RulesError::FitsAll(at + 1));
+            }
+            if let Some(flaw) = rule.flaw() {
+                return Err(RulesError::FitsNone(at + 1, flaw));
+            }
         }
+        Ok(Self(file.rule))
     }
 
     /// The rules that come with Forebay under this name.
@@ -196,21 +211,46 @@ impl Rules {
         self.0.iter().any(|r| r.critical == Critical::Requests)
     }
 
-    /// Whether a rule asks for ports.
-    pub fn ask_for_ports(&self) -> bool {
-        self.0.iter().any(|r| r.port.is_some())
+    /// Whether it depends on its ports which rule fits this task.
+    pub fn ask_for_ports_of(&self, task: &TaskFacts) -> bool {
+        self.0.iter().any(|r| r.port.is_some() && r.fits_but_for_ports(task))
+    }
+
+    /// Whether a rule asks for what lies behind links in `/proc`, which not everybody may read of others' processes.
+    pub fn ask_for_files(&self) -> bool {
+        self.0.iter().any(|r| r.port.is_some() || r.exe.is_some())
+    }
+
+    /// The users of whom rules speak.
+    pub fn users(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|r| r.user.as_deref())
     }
 }
 
 impl Rule {
     fn fits(&self, task: &TaskFacts) -> bool {
+        self.fits_but_for_ports(task) && self.port.is_none_or(|p| task.ports.contains(&p))
+    }
+
+    /// What makes it fit no task at all, if anything does.
+    fn flaw(&self) -> Option<&'static str> {
+        let is_path = |pattern: &Option<String>| pattern.as_ref().is_none_or(|p| p.starts_with(['/', '*']));
+        let long = |name: &String| name.chars().filter(|c| *c != '*').count() > THREAD_NAME_MAX;
+        match () {
+            () if self.thread.as_ref().is_some_and(long) => Some("a thread's name has 15 characters at most"),
+            () if !is_path(&self.exe) => Some("exe is a path, which begins with / or with *"),
+            () if !is_path(&self.cgroup) => Some("cgroup is a path, which begins with / or with *"),
+            () => None,
+        }
+    }
+
+    fn fits_but_for_ports(&self, task: &TaskFacts) -> bool {
         let like = |pattern: &Option<String>, text: &str| pattern.as_ref().is_none_or(|p| matches(p, text));
         like(&self.title, &task.title)
             && like(&self.thread, &task.thread)
             && like(&self.exe, &task.exe)
             && like(&self.cgroup, &task.cgroup)
             && self.user.as_ref().is_none_or(|u| task.users.iter().any(|t| matches(u, t)))
-            && self.port.is_none_or(|p| task.ports.contains(&p))
     }
 }
 
@@ -271,6 +311,13 @@ mod tests {
         assert_eq!(critical("postgresql", &titled("postgres: tpcc tpcc [local] COMMIT")), Some(true));
         assert_eq!(critical("postgresql", &titled("postgres: 15/main: checkpointer ")), Some(false));
         assert_eq!(critical("postgresql", &titled("postgres: walwriter ")), Some(false));
+        assert_eq!(critical("postgresql", &titled("postgres: 17/main: walsummarizer ")), Some(false));
+        // A database may have such a name.
+        assert_eq!(critical("postgresql", &titled("postgres: app archiver [local] COMMIT")), Some(true));
+        assert_eq!(
+            critical("postgresql", &titled("postgres: 15/main: app checkpointer [local] idle")),
+            Some(true)
+        );
         assert_eq!(critical("postgresql", &titled("/usr/lib/postgresql/15/bin/postgres -D x")), None);
         let redis = |title: &str, thread: &str| TaskFacts {
             exe: "/usr/bin/redis-server".into(),
@@ -280,10 +327,20 @@ mod tests {
         assert_eq!(critical("redis", &redis("redis-server *:6379", "redis-server")), Some(true));
         assert_eq!(critical("redis", &redis("redis-rdb-bgsave *:6379", "redis-server")), Some(false));
         assert_eq!(critical("redis", &redis("redis-server *:6379", "bio_aof")), Some(false));
+        let valkey = |title: &str| TaskFacts {
+            exe: "/usr/bin/valkey-server".into(),
+            thread: "valkey-server".into(),
+            ..titled(title)
+        };
+        assert_eq!(critical("redis", &valkey("/usr/bin/valkey-server *:6379")), Some(true));
+        assert_eq!(critical("redis", &valkey("valkey-rdb-bgsave *:6379")), Some(false));
+        assert_eq!(critical("redis", &valkey("valkey-aof-rewrite *:6379")), Some(false));
         let thread =
             |exe: &str, thread: &str| TaskFacts { exe: exe.into(), thread: thread.into(), ..titled("x") };
         assert_eq!(critical("mariadb", &thread("/usr/sbin/mariadbd", "ib_io_wr-1")), Some(false));
         assert_eq!(critical("mariadb", &thread("/usr/sbin/mysqld", "connection")), Some(true));
+        assert_eq!(critical("mariadb", &thread("/usr/sbin/mysqld", "ib_log_flush")), Some(true));
+        assert_eq!(critical("mariadb", &thread("/usr/sbin/mysqld", "ib_log_checkpt")), Some(false));
         let (mariadb, nameless) =
             (Rules::preset("mariadb").unwrap(), thread("/usr/sbin/mariadbd", "mariadbd"));
         let asked = mariadb.of(&nameless).map(|(_, r)| r.critical == Critical::Requests);
@@ -296,7 +353,6 @@ mod tests {
     fn all_that_a_rule_gives_must_hold() {
         let text = "[[rule]]\nuser = \"postgres\"\nport = 5432\ncgroup = \"/db*\"\ncritical = true\n";
         let rules = Rules::parse(text).unwrap();
-        assert!(rules.ask_for_ports());
         let mut task = TaskFacts {
             cgroup: "/db/pg".into(),
             users: ["postgres".into(), "113".into()],
@@ -305,7 +361,9 @@ mod tests {
         };
         assert!(rules.of(&task).is_some());
         task.ports.clear();
-        assert!(rules.of(&task).is_none());
+        assert!(rules.of(&task).is_none() && rules.ask_for_ports_of(&task));
+        task.cgroup.clear();
+        assert!(!rules.ask_for_ports_of(&task), "whatever its ports are");
     }
 
     #[test]
@@ -333,6 +391,16 @@ mod tests {
         assert_eq!(Rules::parse("[[rule]]\ncritical = true"), Err(RulesError::FitsAll(1)));
         let wrong = Rules::parse("[[rule]]\ntitel = \"x\"\ncritical = true").unwrap_err().to_string();
         assert!(wrong.starts_with("line 2: unknown field `titel`"), "{wrong}");
+        for (flaw, told) in [
+            ("thread = \"a-name-of-sixteen*\"", "15 characters"),
+            ("exe = \"redis-server\"", "exe is a path"),
+            ("cgroup = \"system.slice/db\"", "cgroup is a path"),
+        ] {
+            let error = Rules::parse(&format!("[[rule]]\n{flaw}\ncritical = true")).unwrap_err().to_string();
+            assert!(error.starts_with("rule 1 fits no task: ") && error.contains(told), "{error}");
+        }
+        let number = Rules::parse("[[rule]]\nthread = \"x\"\ncritical = 1").unwrap_err().to_string();
+        assert!(number.contains("critical is true, false,"), "{number}");
         let mut rules = Rules::preset("redis").unwrap();
         let many = "[[rule]]\nthread = \"x\"\ncritical = true\n".repeat(RULES_MAX);
         assert!(matches!(rules.extend(Rules::parse(&many).unwrap()), Err(RulesError::TooMany(_))));

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -10,7 +11,10 @@ use crate::rules::{Critical, Rules, TaskFacts};
 /// Most tasks that are remembered; the eBPF program remembers as many.
 const TASKS_MAX: usize = 32_768;
 /// Longest process title that is read.
-const TITLE_BYTES_MAX: usize = 4096;
+const TITLE_BYTES_MAX: u64 = 4096;
+/// Of the processes whose title is as it was, one in so many is looked at again by each scan: its user, control group or ports may have changed, or a
+/// thread's name, and a thread may have come of which nobody has told.
+const LOOK_AGAIN_IN: u32 = 8;
 
 /// What is known of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +23,10 @@ struct Task {
     critical: Critical,
     /// A rule fits it.
     ruled: bool,
+    /// A rule names it, or gives it a rate.
+    labelled: bool,
+    /// The eBPF program was told, and knows it still.
+    told: bool,
 }
 
 /// A process, so that a change of its title is noticed.
@@ -35,6 +43,10 @@ pub(crate) struct Tasks {
     tasks: HashMap<u32, Task>,
     processes: HashMap<u32, Process>,
     changes: Changes,
+    /// Which of the known processes are looked at again next.
+    turn: u32,
+    /// A process's program or sockets could not be looked at, although rules ask for them.
+    hidden: bool,
 }
 
 /// What has changed since it was asked last.
@@ -49,7 +61,7 @@ pub(crate) struct Changes {
 }
 
 /// What rules say of a task beside that it is critical.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Label {
     /// What it is called in reports.
     pub name: Option<Arc<str>>,
@@ -65,17 +77,28 @@ impl Tasks {
             let (name, uid) = (fields.next()?, fields.nth(1)?);
             Some((uid.parse().ok()?, name.to_owned()))
         });
+        let users: HashMap<u32, String> = users.collect();
+        for user in rules.users().filter(|user| !user.contains('*') && user.parse::<u32>().is_err()) {
+            if !users.values().any(|name| name == user) {
+                tracing::warn!(
+                    "a rule speaks of the user '{user}', whom /etc/passwd does not have: give a number"
+                );
+            }
+        }
         Self {
             rules,
-            users: users.collect(),
+            users,
             tasks: HashMap::new(),
             processes: HashMap::new(),
             changes: Changes::default(),
+            turn: 0,
+            hidden: false,
         }
     }
 
-    /// Looks at every process; those whose title has not changed are left as they are.
+    /// Looks at every process; of those whose title has not changed most are left as they are.
     pub fn scan(&mut self) {
+        self.turn = (self.turn + 1) % LOOK_AGAIN_IN;
         self.processes.values_mut().for_each(|p| p.listed = false);
         let numbers = |path: &str| {
             let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
@@ -87,7 +110,7 @@ impl Tasks {
             if self.processes.len() < TASKS_MAX || known {
                 self.processes.insert(pid, Process { title, listed: true });
             }
-            if !known {
+            if !known || pid % LOOK_AGAIN_IN == self.turn {
                 numbers(&format!("/proc/{pid}/task")).into_iter().for_each(|tid| self.classify(tid, pid));
             }
         }
@@ -104,16 +127,18 @@ impl Tasks {
         let rule = self.rules.of(&facts);
         let critical = rule.map(|(_, r)| r.critical).unwrap_or_default();
         let ruled = rule.is_some();
-        if let Some((place, rule)) = rule
-            && (rule.name.is_some() || rule.rate.is_some())
-        {
-            let rate = rule.rate.map(|_| place);
-            let label = Label { name: rule.name.as_deref().map(Into::into), rate };
+        let label = rule.map(|(place, rule)| Label {
+            name: rule.name.as_deref().map(Into::into),
+            rate: rule.rate.map(|_| place),
+        });
+        let label = label.unwrap_or_default();
+        let labelled = label != Label::default();
+        let task = Task { process, critical, ruled, labelled, told: true };
+        let was = self.tasks.get(&tid);
+        if labelled || was.is_some_and(|t| t.labelled) {
             self.changes.named.push((tid, label));
         }
-        let task = Task { process, critical, ruled };
-        let was = self.tasks.get(&tid);
-        if critical != was.map(|t| t.critical).unwrap_or_default() {
+        if was.map_or(critical != Critical::default(), |t| !t.told || t.critical != critical) {
             self.changes.critical.push((tid, critical));
         }
         if ruled && tid == process && was != Some(&task) {
@@ -124,16 +149,47 @@ impl Tasks {
         }
     }
 
-    fn facts(&self, tid: u32, process: u32) -> Option<TaskFacts> {
+    fn facts(&mut self, tid: u32, process: u32) -> Option<TaskFacts> {
         let at = format!("/proc/{process}");
         let thread = fs::read_to_string(format!("{at}/task/{tid}/comm")).ok()?.trim_end().to_owned();
-        let exe = fs::read_link(format!("{at}/exe")).map(|p| p.display().to_string()).unwrap_or_default();
+        let exe = match program(process) {
+            Ok(exe) => exe,
+            Err(e) => {
+                self.hidden |= e.kind() == ErrorKind::PermissionDenied && self.rules.ask_for_files();
+                String::new()
+            }
+        };
         let cgroups = fs::read_to_string(format!("{at}/cgroup")).unwrap_or_default();
         let cgroup = cgroups.lines().find_map(|l| l.strip_prefix("0::")).unwrap_or_default().to_owned();
         let uid = fs::metadata(&at).map(|m| m.uid()).ok()?;
         let user = self.users.get(&uid).cloned().unwrap_or_default();
-        let ports = if self.rules.ask_for_ports() { ports(process) } else { Vec::new() };
-        Some(TaskFacts { title: title(process), thread, exe, cgroup, users: [user, uid.to_string()], ports })
+        let users = [user, uid.to_string()];
+        let mut facts = TaskFacts { title: title(process), thread, exe, cgroup, users, ports: Vec::new() };
+        if self.rules.ask_for_ports_of(&facts) {
+            facts.ports = ports(process);
+            // A server's children often close what it listens on.
+            let parent = parent(process).filter(|p| program(*p).is_ok_and(|exe| exe == facts.exe));
+            facts.ports.extend(parent.into_iter().flat_map(ports));
+        }
+        Some(facts)
+    }
+
+    /// Whether something could not be looked at that rules ask for, for lack of a privilege.
+    pub fn has_hidden(&self) -> bool {
+        self.hidden
+    }
+
+    /// The eBPF program does not know what it was told of this task: it is new, under a number that was another's, or has given way to others.
+    pub fn tell_again(&mut self, tid: u32) {
+        if let Some(task) = self.tasks.get_mut(&tid) {
+            task.told = false;
+        }
+    }
+
+    /// Nobody knows what has changed: all are looked at anew by the next scan, and told.
+    pub fn tell_all_again(&mut self) {
+        self.processes.clear();
+        self.tasks.values_mut().for_each(|task| task.told = false);
     }
 
     /// The processes of which a rule speaks, with what it says.
@@ -150,6 +206,10 @@ impl Tasks {
     /// The task has ended; whether a rule spoke of it.
     pub fn forget(&mut self, tid: u32) -> bool {
         self.processes.remove(&tid);
+        // It must not be said of the next one that gets this number.
+        self.changes.critical.retain(|(changed, _)| *changed != tid);
+        self.changes.ruled.retain(|(changed, _)| *changed != tid);
+        self.changes.named.retain(|(changed, _)| *changed != tid);
         self.tasks.remove(&tid).is_some_and(|task| task.ruled)
     }
 
@@ -167,17 +227,45 @@ pub(crate) fn plain_name(comm: &str) -> String {
     }
 }
 
+/// What a task's thread is called, without what numbers the like of it; `None` if there is none of this number.
+pub(crate) fn name_of_task(tid: u32) -> Option<String> {
+    let comm = fs::read_to_string(format!("/proc/{tid}/comm")).ok()?;
+    Some(plain_name(comm.trim_end()))
+}
+
+/// Path of a process's program, also if another has taken its place since; empty for threads of the kernel.
+fn program(process: u32) -> std::io::Result<String> {
+    match fs::read_link(format!("/proc/{process}/exe")) {
+        Ok(path) => {
+            let path = path.display().to_string();
+            Ok(path.strip_suffix(" (deleted)").map_or_else(|| path.clone(), str::to_owned))
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(String::new()),
+        Err(e) => Err(e),
+    }
+}
+
+/// The process that has forked this one.
+fn parent(process: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Behind the name, which may have any characters: the state, then the parent.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// The arguments of a process, joined by blanks.
 fn title(process: u32) -> String {
-    let mut bytes = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-    bytes.truncate(TITLE_BYTES_MAX);
+    let mut bytes = Vec::new();
+    if let Ok(file) = fs::File::open(format!("/proc/{process}/cmdline")) {
+        // A process that has just ended has none.
+        let _ = file.take(TITLE_BYTES_MAX).read_to_end(&mut bytes);
+    }
     while bytes.last() == Some(&0) {
         bytes.pop();
     }
     String::from_utf8_lossy(&bytes).replace('\0', " ")
 }
 
-/// The TCP ports on which a process listens.
+/// The TCP ports on which a process listens; none if its sockets cannot be looked at.
 fn ports(process: u32) -> Vec<u16> {
     let fds = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().filter_map(Result::ok);
     let sockets: Vec<String> = fds
@@ -236,6 +324,59 @@ mod tests {
             let Changes { critical, ruled, .. } = tasks.take_changes();
             assert!(!critical.into_iter().chain(ruled).any(|(tid, _)| tid == pid), "nothing has changed");
         }
+    }
+
+    #[test]
+    fn a_child_that_closed_its_parents_socket_still_belongs_to_the_port() {
+        use std::os::fd::AsRawFd;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // SAFETY: the child makes two system calls and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe {
+                libc::close(listener.as_raw_fd());
+                libc::pause();
+                libc::_exit(0);
+            }
+        }
+        let child = u32::try_from(child).unwrap();
+        let closed = || !ports(child).contains(&port);
+        while !closed() {
+            std::thread::yield_now();
+        }
+        let mut tasks = Tasks::new(rules(&format!("[[rule]]\nport = {port}\ncritical = true")));
+        tasks.classify(child, child);
+        tasks.classify(1, 1);
+        // SAFETY: it is a child of this process that nobody has waited for.
+        unsafe {
+            libc::kill(child as i32, libc::SIGKILL);
+            libc::waitpid(child as i32, std::ptr::null_mut(), 0);
+        }
+        assert_eq!(tasks.take_changes().critical, [(child, Critical::Yes)]);
+    }
+
+    #[test]
+    fn what_may_have_been_forgotten_is_told_again() {
+        let pid = std::process::id();
+        let mut tasks = Tasks::new(rules("[[rule]]\nname = \"me\"\nexe = \"*\"\ncritical = true"));
+        let classified = |tasks: &mut Tasks| {
+            tasks.classify(pid, pid);
+            tasks.take_changes().critical
+        };
+        assert_eq!(classified(&mut tasks), [(pid, Critical::Yes)]);
+        assert_eq!(classified(&mut tasks), []);
+        tasks.tell_again(pid);
+        assert_eq!(classified(&mut tasks), [(pid, Critical::Yes)]);
+        tasks.tell_all_again();
+        tasks.scan();
+        assert!(tasks.take_changes().critical.contains(&(pid, Critical::Yes)));
+        // What has ended is not spoken of any more: its number may be another's.
+        tasks.tell_again(pid);
+        tasks.classify(pid, pid);
+        assert!(tasks.forget(pid));
+        assert_eq!(tasks.take_changes(), Changes::default());
     }
 
     #[test]

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use forebay_policy::Allowance;
 
-use crate::intake::{Intake, Known, Wanted};
+use crate::intake::{Cause, Intake, Known, Promoted, Wanted};
 use crate::lwlocks::Lwlocks;
 use crate::program::{Programs, Rings, SignalRing, TagRing, TrackerError};
 use crate::rules::Rules;
-use crate::tasks::{Label, Tasks};
+use crate::tasks::{Label, Tasks, name_of_task};
 use crate::waits::{Wait, Waits};
 use crate::wire::RawSignal;
 
@@ -24,6 +24,8 @@ const SCAN_EVERY: Duration = Duration::from_secs(1);
 const WAIT_MS: i32 = 100;
 /// A task that was just made is looked at again after so long: by then it has its title.
 const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
+/// Signals that are heard in one go.
+const SIGNALS_AT_ONCE: usize = 1024;
 /// Most tasks that are to be looked at again; further ones are found by the next scan.
 const LOOK_AGAIN_MAX: usize = 4096;
 
@@ -60,8 +62,23 @@ fn shared_slots(device: u32) -> usize {
     }
 }
 
-/// Told of bytes that a critical task waits for.
-pub type Promote = Box<dyn Fn(u64, u64) + Send + Sync>;
+/// An outstanding write that a critical task has come to wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promotion {
+    /// Byte offset on the device.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The task that issued it.
+    pub task: u32,
+    /// The kind of wait.
+    pub through: Wait,
+    /// What the critical task is called, if it is known.
+    pub waiter: Option<Arc<str>>,
+}
+
+/// Told of what a critical task waits for.
+pub type Promote = Box<dyn Fn(&Promotion) + Send + Sync>;
 
 struct Volume {
     intake: Intake,
@@ -99,6 +116,33 @@ struct Shared {
     labels: Mutex<HashMap<u32, Label>>,
     falls: Arc<Falls>,
     ends: AtomicBool,
+}
+
+impl Shared {
+    /// Whether so many bytes of a task's writes are within the rate of the rule that fits it; they are counted then.
+    fn allows(&self, tid: u32, bytes: u64) -> bool {
+        let Some(place) = hold(&self.labels).get(&tid).and_then(|label| label.rate) else {
+            return true;
+        };
+        let now_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let mut rates = hold(&self.rates);
+        rates.get_mut(place).and_then(Option::as_mut).is_none_or(|rate| rate.take(bytes, now_ns))
+    }
+
+    /// What the rules call a task in reports; `None` if no rule names it.
+    fn label(&self, tid: u32) -> Option<Arc<str>> {
+        hold(&self.labels).get(&tid)?.name.clone()
+    }
+
+    /// What a task is called in reports; `None` if it is not known, or gone.
+    fn name(&self, tid: u32) -> Option<Arc<str>> {
+        self.label(tid).or_else(|| name_of_task(tid).map(Into::into))
+    }
+
+    fn tell(&self, promote: &Promote, promoted: Promoted) {
+        let Promoted { offset, len, task, cause } = promoted;
+        promote(&Promotion { offset, len, task, through: cause.via, waiter: self.name(cause.waiter) });
+    }
 }
 
 /// How often a mistake of the tracker's own was met.
@@ -149,7 +193,8 @@ impl Tracker {
         let system = |source| TrackerError::System { what: "start a thread", source };
         let locks =
             locks.map(|prober| prober.start(Arc::clone(&shared.falls))).transpose().map_err(system)?;
-        let follower = Follower { shared: Arc::clone(&shared), signals, locks, again: Vec::new() };
+        let follower =
+            Follower { shared: Arc::clone(&shared), signals, locks, again: Vec::new(), dropped: 0 };
         let thread = thread::Builder::new().name("tracker".into()).spawn(move || follower.run());
         Ok(Self { shared, thread: Some(thread.map_err(system)?) })
     }
@@ -162,7 +207,11 @@ impl Tracker {
     pub fn watch(&self, device: Device, promote: Promote) -> Result<(), TrackerError> {
         let volume = Volume { intake: Intake::default(), promote: Arc::new(promote) };
         hold(&self.shared.tags).volumes.insert(device.0, volume);
-        hold(&self.shared.programs).watch(device.0)
+        let watched = hold(&self.shared.programs).watch(device.0);
+        if watched.is_err() {
+            self.forget(device);
+        }
+        watched
     }
 
     /// No longer.
@@ -186,10 +235,10 @@ impl Tracker {
         let promote = self.shared.falls.bear(|| {
             let mut tags = hold(&self.shared.tags);
             let volume = tags.volumes.get_mut(&device.0)?;
-            volume.intake.submitted(offset, len).then(|| Arc::clone(&volume.promote))
+            volume.intake.submitted(offset, len).map(|promoted| (Arc::clone(&volume.promote), promoted))
         });
-        if let Some(promote) = promote.flatten() {
-            promote(offset, len);
+        if let Some((promote, promoted)) = promote.flatten() {
+            self.shared.tell(&promote, promoted);
         }
     }
 
@@ -204,22 +253,27 @@ impl Tracker {
 
     /// What the rules call a task in reports; `None` if no rule names it.
     pub fn label(&self, tid: u32) -> Option<Arc<str>> {
-        hold(&self.shared.labels).get(&tid)?.name.clone()
+        self.shared.label(tid)
+    }
+
+    /// What a task is called in reports; `None` if it is not known, or gone.
+    pub fn name(&self, tid: u32) -> Option<Arc<str>> {
+        self.shared.name(tid)
     }
 
     /// Whether a critical write of so many bytes is within the rate of the rule that fits its task; it is counted then.
     pub fn allows(&self, tid: u32, bytes: u64) -> bool {
-        let Some(place) = hold(&self.shared.labels).get(&tid).and_then(|label| label.rate) else {
-            return true;
-        };
-        let now_ns = u64::try_from(self.shared.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let mut rates = hold(&self.shared.rates);
-        rates.get_mut(place).and_then(Option::as_mut).is_none_or(|rate| rate.take(bytes, now_ns))
+        self.shared.allows(tid, bytes)
     }
 
     /// What works only in part, in words.
     pub fn missing(&self) -> Vec<String> {
-        let mut missing = hold(&self.shared.programs).missing.clone();
+        let mut missing = hold(&self.shared.programs).missing();
+        if hold(&self.shared.tasks).has_hidden() {
+            missing.push(
+                "programs and ports of others' processes: reading them needs CAP_SYS_PTRACE".to_owned(),
+            );
+        }
         let falls = self.shared.falls.0.load(Ordering::Relaxed);
         if falls > 0 {
             missing
@@ -257,6 +311,8 @@ struct Follower {
     locks: Option<Lwlocks>,
     /// Tasks to be looked at again, and when.
     again: Vec<(Instant, u32, u32)>,
+    /// Signals that were dropped, as far as that was made up for.
+    dropped: u64,
 }
 
 const FORK: u32 = 1;
@@ -282,6 +338,7 @@ impl Follower {
     /// Looks at all processes, if that is `due`, and hears what the programs have to tell.
     fn turn(&mut self, due: bool) {
         if due {
+            self.make_up_for_losses();
             hold(&self.shared.tasks).scan();
             self.tell_changes();
             let tasks = hold(&self.shared.tasks);
@@ -294,17 +351,40 @@ impl Follower {
         }
         let soon = if self.again.is_empty() { WAIT_MS } else { 10 };
         self.signals.wait(soon);
-        while let Some(signal) = self.signals.next() {
+        // However fast they come, what they change is told, and the end is seen.
+        for _ in 0..SIGNALS_AT_ONCE {
+            let Some(signal) = self.signals.next() else { break };
             self.hear(&signal);
         }
         self.look_again();
         self.tell_changes();
     }
 
+    /// Signals that were dropped may have told of tasks, and a module of what they sleep in.
+    fn make_up_for_losses(&mut self) {
+        let mut programs = hold(&self.shared.programs);
+        let dropped = programs.signals_dropped();
+        if let Err(e) = programs.look_for_journal() {
+            tracing::debug!("the eBPF program was not told where the journal's functions lie: {e}");
+        }
+        drop(programs);
+        if std::mem::replace(&mut self.dropped, dropped) != dropped {
+            hold(&self.shared.tasks).tell_all_again();
+        }
+    }
+
     fn hear(&mut self, signal: &RawSignal) {
         match signal.kind {
-            FORK => self.look_at(signal.other, signal.tgid),
-            EXEC | SEEN => self.look_at(signal.tid, signal.tgid),
+            FORK => {
+                hold(&self.shared.tasks).tell_again(signal.other);
+                self.look_at(signal.other, signal.tgid);
+            }
+            EXEC => self.look_at(signal.tid, signal.tgid),
+            SEEN => {
+                // The program knows nothing of it: it is new, or what was known has given way to others.
+                hold(&self.shared.tasks).tell_again(signal.tid);
+                self.look_at(signal.tid, signal.tgid);
+            }
             EXIT => {
                 let ruled = hold(&self.shared.tasks).forget(signal.tid);
                 if let Some(locks) = self.locks.as_ref().filter(|_| ruled) {
@@ -403,24 +483,26 @@ impl Follower {
             Wait::Flush => Some(Wanted::Flush),
             Wait::Io => Some(Wanted::Task(signal.tid)),
         };
+        let cause = Cause { via: wait, waiter: u32::try_from(signal.value).unwrap_or_default() };
+        let allows = |tid, bytes| self.shared.allows(tid, bytes);
         let mut tags = hold(&self.shared.tags);
         tags.drain();
         let mut promoted = |wanted: Option<Wanted>| -> Vec<_> {
             let volumes = tags.volumes.values_mut();
             let promote = |intake: &mut Intake| match wanted {
-                Some(wanted) => intake.promote(wanted, wait),
-                None => intake.promote_slots(SLOTS_AT_ONCE),
+                Some(wanted) => intake.promote(wanted, cause, &allows),
+                None => intake.promote_slots(SLOTS_AT_ONCE, cause, &allows),
             };
             volumes.map(|v| (Arc::clone(&v.promote), promote(&mut v.intake))).collect()
         };
         let mut found = promoted(wanted);
-        if matches!(wanted, Some(Wanted::Page { .. })) && found.iter().all(|(_, ranges)| ranges.is_empty()) {
+        if matches!(wanted, Some(Wanted::Page { .. })) && found.iter().all(|(_, writes)| writes.is_empty()) {
             // It is on its way as critical, or written, and may need the journal to be put on record.
             found = promoted(Some(Wanted::Journal));
         }
         drop(tags);
-        for (promote, ranges) in found {
-            ranges.into_iter().for_each(|(offset, len)| promote(offset, len));
+        for (promote, writes) in found {
+            writes.into_iter().for_each(|promoted| self.shared.tell(&promote, promoted));
         }
     }
 }

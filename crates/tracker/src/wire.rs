@@ -1,5 +1,7 @@
 //! What the eBPF programs and this crate share, as `bpf/tracker.h` has it; a test holds the two together.
 
+use std::borrow::Cow;
+
 /// Most functions of the kernel whose place is told.
 pub(crate) const RANGES_MAX: usize = 32;
 /// What was dropped because the ring of tags was full.
@@ -26,6 +28,8 @@ pub(crate) struct RawTag {
     pub ioprio: u16,
     pub pages: u32,
     pub comm: [u8; 16],
+    pub file: [u8; 32],
+    pub dir: [u8; 16],
 }
 
 /// Anything else that the programs tell.
@@ -68,6 +72,12 @@ unsafe impl aya::Pod for RawRange {}
 // SAFETY: as above.
 unsafe impl aya::Pod for RawRole {}
 
+/// The text in a field: what stands before the first zero.
+pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end])
+}
+
 fn fields<const N: usize>(bytes: &[u8], at: &mut usize) -> Option<[u8; N]> {
     let field = bytes.get(*at..*at + N)?.try_into().ok()?;
     *at += N;
@@ -93,6 +103,8 @@ impl RawTag {
             ioprio: u16::from_ne_bytes(fields(bytes, at)?),
             pages: u32::from_ne_bytes(fields(bytes, at)?),
             comm: fields(bytes, at)?,
+            file: fields(bytes, at)?,
+            dir: fields(bytes, at)?,
         })
     }
 }
@@ -161,7 +173,7 @@ mod tests {
             assert_eq!(fields.iter().map(|(_, bytes)| bytes).sum::<usize>(), size, "{name} {fields:?}");
             let mut at = 0;
             for (field, bytes) in fields {
-                let align = if field == "comm" { 1 } else { bytes };
+                let align = if ["comm", "file", "dir"].contains(&field.as_str()) { 1 } else { bytes };
                 assert_eq!(at % align, 0, "{name}.{field} would be padded");
                 at += bytes;
             }
@@ -169,7 +181,7 @@ mod tests {
         let names: Vec<String> = header_fields("fb_tag").into_iter().map(|(n, _)| n).collect();
         assert_eq!(
             names.join(" "),
-            "sector mapping index bytes device flags tid tgid waiter critical via ioprio pages comm"
+            "sector mapping index bytes device flags tid tgid waiter critical via ioprio pages comm file dir"
         );
         let names: Vec<String> = header_fields("fb_signal").into_iter().map(|(n, _)| n).collect();
         assert_eq!(names.join(" "), "type tid tgid other wait critical value mapping index comm");
@@ -181,6 +193,7 @@ mod tests {
             ("FB_RANGES_MAX", RANGES_MAX as u64),
             ("FB_COUNT_TAGS_DROPPED", u64::from(COUNT_TAGS_DROPPED)),
             ("FB_COUNT_SIGNALS_DROPPED", u64::from(COUNT_SIGNALS_DROPPED)),
+            ("FB_CRITICAL_DIRECT", u64::from(Critical::Yes.number())),
             ("FB_CRITICAL_REQUESTS", u64::from(Critical::Requests.number())),
             ("FB_CRITICAL_NEVER", u64::from(Critical::Never.number())),
             ("FB_WAIT_KINDS", Wait::ALL.len() as u64 + 1),

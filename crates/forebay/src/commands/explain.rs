@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_control::{Answer, Explanation, FailureKind, Request};
+use forebay_control::{Answer, Explanation, FailureKind, InheritedRow, Request};
 
 use super::ask;
 use crate::cli::{Failure, Outcome};
@@ -77,7 +77,8 @@ fn since(now: &Explanation, before: &Explanation) -> Explanation {
         row.bytes -= old.map_or(0, |o| o.bytes.min(row.bytes));
     }
     for row in &mut added.inherited {
-        let old = before.inherited.iter().find(|o| (&o.task, &o.through) == (&row.task, &row.through));
+        let key = |r: &InheritedRow| (r.task.clone(), r.through.clone(), r.waiter.clone(), r.reason.clone());
+        let old = before.inherited.iter().find(|o| key(o) == key(row));
         row.writes -= old.map_or(0, |o| o.writes.min(row.writes));
     }
     added.rows.retain(|r| r.writes > 0);
@@ -98,7 +99,9 @@ fn text(explanation: &Explanation) -> String {
         let _ = writeln!(text, "{place:<8} {task:<28} {data:<9} {reason:<14} {:>10} {bytes:>10}", r.writes);
     }
     for r in &explanation.inherited {
-        let _ = writeln!(text, "inherited by {} through {}: {} writes", r.task, r.through, r.writes);
+        let how = if r.reason == "reissued" { "reissued of" } else { "inherited by" };
+        let from = r.waiter.as_ref().map(|waiter| format!(" for {waiter}")).unwrap_or_default();
+        let _ = writeln!(text, "{how} {}{from} through {}: {} writes", r.task, r.through, r.writes);
     }
     text
 }
@@ -121,12 +124,26 @@ mod tests {
 
     #[test]
     fn following_shows_only_what_is_new() {
-        let account = |rows| Explanation { rows, inherited: Vec::new() };
-        let before = account(vec![row("a", 5), row("b", 1)]);
-        let now = account(vec![row("a", 7), row("b", 1), row("c", 2)]);
+        let inherited = |writes| InheritedRow {
+            task: "jbd2".into(),
+            through: "journal".into(),
+            waiter: Some("backend".into()),
+            reason: "inherited".into(),
+            writes,
+        };
+        let account = |rows, writes| Explanation { rows, inherited: vec![inherited(writes)] };
+        let before = account(vec![row("a", 5), row("b", 1)], 4);
+        let now = account(vec![row("a", 7), row("b", 1), row("c", 2)], 7);
         let added = since(&now, &before);
         let shown: Vec<_> = added.rows.iter().map(|r| (r.task.as_str(), r.writes, r.bytes)).collect();
         assert_eq!(shown, [("a", 2, 8192), ("c", 2, 8192)]);
         assert!(text(&added).lines().nth(1).unwrap().starts_with("cache    a "));
+        assert_eq!(
+            text(&added).lines().last(),
+            Some("inherited by jbd2 for backend through journal: 3 writes")
+        );
+        let unknown = InheritedRow { waiter: None, reason: "reissued".into(), ..inherited(1) };
+        let account = Explanation { rows: Vec::new(), inherited: vec![unknown] };
+        assert_eq!(text(&account).lines().last(), Some("reissued of jbd2 through journal: 1 writes"));
     }
 }

@@ -1,5 +1,6 @@
 //! `forebay run`: run a program with the hint set.
 
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -10,9 +11,11 @@ use crate::cli::{Failure, Outcome};
 
 /// Arguments of `forebay run`.
 #[derive(clap::Args)]
-#[command(after_help = "Example: forebay run --critical -- redis-cli -x set key\n\n\
-The program, and whatever it starts, counts as working for a request: on attached volumes its writes, and those that it waits for, are cached \
-under the admission policies that ask. It stands in the I/O priority; a program that sets its own takes the hint away.")]
+#[command(
+    after_help = "Example: forebay run --critical -- sqlite3 /mnt/shop.db 'insert into orders values (7)'\n\n\
+It needs Linux 6.5 or later. The program, and whatever it starts, counts as working for a request: on attached volumes its writes, and those that it waits for, are cached \
+under the admission policies that ask. It stands in the I/O priority; a program that sets its own takes the hint away."
+)]
 pub struct Args {
     /// What it does works for a request
     #[arg(long, required = true)]
@@ -20,7 +23,7 @@ pub struct Args {
 
     /// The program and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 /// Becomes the program; returns only if it cannot.
@@ -29,7 +32,8 @@ pub fn run(args: Args) -> Outcome {
         let failed = |e| Failure::new(FailureKind::Failed, format!("cannot set the hint: {e}"));
         Critical::begin().map_err(failed)?.keep();
     }
-    let (program, arguments) = args.command.split_first().map_or(("", &[][..]), |(p, a)| (p.as_str(), a));
-    let error = Command::new(program).args(arguments).exec();
-    Err(Failure::new(FailureKind::Failed, format!("cannot run {program}: {error}")))
+    let mut command = args.command.iter();
+    let program = command.next().map_or(OsStr::new(""), OsString::as_os_str);
+    let error = Command::new(program).args(command).exec();
+    Err(Failure::new(FailureKind::Failed, format!("cannot run {}: {error}", program.display())))
 }
