@@ -5,7 +5,7 @@
 source "$(dirname "$0")/harness.sh"
 
 SECONDS_EACH=${SECONDS_EACH:-2}
-need gcc mkfs.ext4 mount python3
+need gcc mkfs.ext4 mount partx python3
 need_block_devices
 [[ -e /sys/kernel/btf/vmlinux ]] || skip "this kernel has no BTF"
 
@@ -178,6 +178,14 @@ for socket in unix tcp; do
     pass "$WHAT: what is written before the answer is direct, what is written after it and beside it is not"
 done
 
+WHAT=run
+fb set db admission=cp
+fb explain db --json >before.json
+"$FOREBAY" run --critical -- dd if=/dev/zero of="$MOUNT/run" bs=64K count=1 conv=fsync status=none
+(($(explained before.json dd direct) > 0)) || fail "what is run with --critical is not"
+refused 1 "cannot run ./no-such-program" "$FOREBAY" run --critical -- ./no-such-program
+pass "run --critical: writes of the program are direct"
+
 WHAT=rate
 under cp ./waits hint "$MOUNT" "$SECONDS_EACH"
 (($(explained before.json rated "over-rate") > 0)) || fail "a task with a rate of 16 KiB a second has not used it up"
@@ -214,6 +222,30 @@ missing=$(status criticality_missing)
 [[ $(status errors) == 0 ]] || fail "requests failed"
 umount "$MOUNT"
 e2fsck -fn "$DEVICE" >fsck.out 2>&1 || fail "e2fsck finds faults: $(cat fsck.out)"
+
+WHAT=partition
+python3 - "$DEVICE" <<'END'
+import fcntl, struct, sys
+device = open(sys.argv[1], "r+b", buffering=0)
+sectors = device.seek(0, 2) // 512
+device.seek(0)
+# One partition, from 1 MiB on.
+device.write(bytes(446) + struct.pack("<B3xB3xII", 0, 0x83, 2048, sectors - 2048) + bytes(48) + b"\x55\xaa")
+# A loop device has none unless it is told to (LOOP_GET_STATUS64, LOOP_SET_STATUS64, LO_FLAGS_PARTSCAN).
+status = bytearray(232)
+fcntl.ioctl(device, 0x4C05, status)
+struct.pack_into("<I", status, 52, struct.unpack_from("<I", status, 52)[0] | 8)
+fcntl.ioctl(device, 0x4C04, status)
+END
+# Where the kernel does not know such tables by itself.
+[[ -b ${DEVICE}p1 ]] || partx -a "$DEVICE"
+mkfs.ext4 -q "${DEVICE}p1"
+mount "${DEVICE}p1" "$MOUNT"
+under cp ./waits hint "$MOUNT" "$SECONDS_EACH"
+(($(explained before.json rated direct) > 0)) || fail "writes to a partition are not those of who made them"
+umount "$MOUNT"
+partx -d "$DEVICE"
+pass "a partition's writes are known as those of the whole device"
 fb detach db
 fb set db admission=cp
 [[ $(status criticality_missing) == *"not attached"* ]] || fail "a volume that is not attached does not say what is missing"

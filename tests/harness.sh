@@ -26,6 +26,7 @@ DEVICE=
 # What is tried at the moment, for messages.
 WHAT=
 KILLS=0
+TRACKED=0
 # Processes that are ended with the script.
 OWN=()
 # Directories elsewhere that go with it.
@@ -186,12 +187,17 @@ choose_policy() {
         --order "$(any_of completion barrier)")
 }
 
-# $FLAGS: how the next daemon of a database serves its volume.
+# choose_database_flags RULES: $FLAGS are how the next daemon of a database serves its volume; in two of three runs it asks who waits for a write.
 choose_database_flags() {
     choose_policy
     FLAGS=("${POLICY[@]}" --durability "$(any_of write write flush)" --on-full "$(any_of wait bypass)")
     if ((RANDOM % 4 == 0)); then
         FLAGS+=(--decorate backing:delay:write:fixed=1ms)
+    fi
+    # The tracker dies with the daemon, in the midst of its work, and comes back with the next (P8).
+    if ((RANDOM % 3)); then
+        FLAGS+=(--admission "$(any_of cp cp+pi cp+pi+ioi adaptive)" --rules "$1")
+        TRACKED=$((TRACKED + 1))
     fi
 }
 

@@ -63,7 +63,7 @@ for ((cycle = 1; cycle <= CYCLES; cycle++)); do
         doze 0 100
         kill_daemon
     fi
-    choose_database_flags
+    choose_database_flags postgresql
     start_volume "${FLAGS[@]}"
     check_file_system
     start_postgres || postgres_does_not_start
@@ -84,4 +84,4 @@ check_postgres
 end_postgres TERM
 umount "$MOUNT"
 losetup -d "$DEVICE"
-pass "$KILLS kills, $COMMITS commits of $(sort -u acknowledged | wc -l) acknowledged are there ($SECONDS s)"
+pass "$KILLS kills, $TRACKED runs that asked who waits for a write, $COMMITS commits of $(sort -u acknowledged | wc -l) acknowledged are there ($SECONDS s)"

@@ -66,7 +66,7 @@ for ((cycle = 1; cycle <= CYCLES; cycle++)); do
     wait "$client" || fail "the client ended with an error: $(cat client.err)"
     unmount_dead
     no_stuck_tasks
-    choose_database_flags
+    choose_database_flags redis
     start_volume "${FLAGS[@]}"
     check_file_system
     zeroes=$(drop_zeroes_at_end)
@@ -82,4 +82,4 @@ done
 umount "$MOUNT"
 fb detach db
 stop_daemon
-pass "$KILLS kills, $there writes of $(sort -u acknowledged | wc -l) acknowledged are there ($SECONDS s)"
+pass "$KILLS kills, $TRACKED runs that asked who waits for a write, $there writes of $(sort -u acknowledged | wc -l) acknowledged are there ($SECONDS s)"

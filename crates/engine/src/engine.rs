@@ -13,7 +13,7 @@
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Seq};
 use forebay_format::Layout;
 use forebay_format::record::Consistent;
-use forebay_policy::{Demand, Durability, Ranges, Replacement, Settings, WritePolicy};
+use forebay_policy::{Demand, Durability, Endurance, Ranges, Replacement, Roominess, Settings, WritePolicy};
 
 use crate::bypass::Drops;
 use crate::common::CommonPoints;
@@ -76,8 +76,8 @@ pub struct Engine {
     pub(crate) volume_bytes: u64,
     pub(crate) settings: Settings,
     pub(crate) ranges: Ranges,
-    /// Bytes a day that may be written to the cache; 0: any.
-    pub(crate) endurance_bytes_a_day: u64,
+    pub(crate) endurance: Endurance,
+    pub(crate) roominess: Roominess,
     pub(crate) wall_offset_ns: u64,
     pub(crate) now: Nanos,
     pub(crate) life: Life,
@@ -124,7 +124,8 @@ impl Engine {
             volume_bytes: params.volume_bytes,
             settings: params.settings,
             ranges: Ranges::default(),
-            endurance_bytes_a_day: 0,
+            endurance: Endurance::default(),
+            roominess: Roominess::default(),
             wall_offset_ns: params.wall_offset_ns,
             now: Nanos(0),
             life: Life::New,
@@ -324,7 +325,7 @@ impl Engine {
                 self.effects.push(Effect::CommandDone { id, result: Ok(()) });
             }
             Command::SetEndurance(bytes) => {
-                self.endurance_bytes_a_day = bytes;
+                self.endurance = Endurance::new(bytes);
                 self.effects.push(Effect::CommandDone { id, result: Ok(()) });
             }
             Command::Mark { label } => self.mark_command(id, label),

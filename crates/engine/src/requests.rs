@@ -16,10 +16,7 @@ use forebay_block::{
     blocks_of,
 };
 use forebay_format::record::{Extent, ExtentKind};
-use forebay_policy::{
-    AdmissionReason, Decision, Durability, OnFull, ROOMY_DIRTY_PERCENT_MAX, WriteContext, WritePolicy,
-    endures,
-};
+use forebay_policy::{Admission, AdmissionReason, Decision, Durability, OnFull, WriteContext, WritePolicy};
 
 use crate::engine::Engine;
 use crate::interface::{Class, Effect, RequestId};
@@ -296,7 +293,8 @@ impl Engine {
         origin: Origin,
         fua: bool,
     ) -> AdmissionReason {
-        let (in_range, roomy) = (self.ranges.touch(offset, len), self.is_roomy());
+        let in_range = self.ranges.touch(offset, len);
+        let roomy = self.settings.admission == Admission::Adaptive && self.is_roomy();
         let (to_points, sync) = (self.points_are_kept(), origin.is_sync(fua));
         let context = WriteContext { origin, fua, in_range, roomy };
         match self.settings.admission.decide(&context) {
@@ -325,12 +323,11 @@ impl Engine {
     }
 
     /// Whether the log has room for what nobody waits for, and the endurance budget lasts.
-    fn is_roomy(&self) -> bool {
-        let capacity = u64::from(self.layout.segment_count) * u64::from(self.layout.segment_bytes);
-        let dirty = self.segments.dirty() * BLOCK_BYTES;
-        dirty.saturating_mul(100) <= capacity.saturating_mul(ROOMY_DIRTY_PERCENT_MAX)
+    fn is_roomy(&mut self) -> bool {
+        let pressure = self.destage_pressure();
+        self.roominess.look(&pressure)
             && self.log_has_room()
-            && endures(self.figures.bytes_to_cache, self.now.0 / 1_000_000_000, self.endurance_bytes_a_day)
+            && self.endurance.lasts(self.figures.bytes_to_cache, self.now.0 / 1_000_000_000)
     }
 
     fn open_request(&mut self, id: RequestId, parts: u32, bytes: u64, fua: bool, reason: AdmissionReason) {
@@ -368,7 +365,7 @@ impl Engine {
             error: None,
         };
         self.requests.parts.insert(key, part);
-        if self.must_wait_for(key, self.requests.waiting.len()) || !self.try_start(key) {
+        if self.must_wait(key) || !self.try_start(key) {
             self.requests.waiting.push_back(key);
             if way.critical {
                 self.requests.are_awaited(&[key]);
@@ -376,15 +373,14 @@ impl Engine {
         }
     }
 
-    /// Whether one of the first `ahead` waiting parts touches the same blocks: no part overtakes another there.
-    fn must_wait_for(&self, key: PartKey, ahead: usize) -> bool {
+    /// Whether a waiting part touches the same blocks: no part overtakes another there.
+    fn must_wait(&self, key: PartKey) -> bool {
         let Some(part) = self.requests.parts.get(&key) else {
             return false;
         };
         self.requests
             .waiting
             .iter()
-            .take(ahead)
             .any(|w| self.requests.parts.get(w).is_some_and(|w| w.range.overlaps(part.range)))
     }
 
@@ -394,9 +390,13 @@ impl Engine {
         if std::mem::take(&mut self.requests.retry) || room {
             self.order.forget_bypass_waits();
             self.requests.supersede_waits = false;
+            // Of those that go on waiting: no part overtakes another on the same blocks.
+            let mut ahead: Vec<BlockRange> = Vec::new();
             let mut at = 0;
             while let Some(key) = self.requests.waiting.get(at).copied() {
-                if self.must_wait_for(key, at) || !self.try_start(key) {
+                let range = self.requests.parts.get(&key).map(|part| part.range);
+                if range.is_some_and(|r| ahead.iter().any(|a| a.overlaps(r))) || !self.try_start(key) {
+                    ahead.extend(range);
                     at += 1;
                 } else {
                     self.requests.waiting.remove(at);

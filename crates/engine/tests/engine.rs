@@ -402,7 +402,7 @@ fn bypasses_give_way_to_what_empties_a_log_that_fills() {
     let most = [100, 700, 800, 900].map(most_beside);
     println!("{most:?} bypasses beside destaging with 100, 700, 800 and 900 blocks dirty, of 1024");
     assert!(most.is_sorted_by(|a, b| a >= b), "{most:?}");
-    assert!(most[0] > 50 && most[1] < 10 && most[3] < most[1], "{most:?}");
+    assert!(most[0] > 50 && most[1] < 10 && most[3] <= 2, "{most:?}");
 }
 
 /// A bypass of a block that the log's tail holds keeps it from being destaged, and so makes room as destaging does.
@@ -428,7 +428,7 @@ fn who_waits_for_room_does_not_wait_for_bypasses_but_for_one_that_keeps_the_tail
         assert!(ended < 5000);
     }
     println!("{ended} operations of the backing until there was room");
-    assert!(ended < 300, "{ended}");
+    assert!(ended < 160, "{ended}");
 }
 
 /// A bypass would wait there for all before it.
@@ -503,7 +503,14 @@ fn a_block_that_holds_most_of_the_log_is_destaged_before_the_log_is_full() {
 /// Room comes from the log's tail. What was planned before somebody waited for it, sorted by address, does not come first.
 #[test]
 fn a_full_log_is_emptied_from_its_tail() {
-    let mut w = World::new(3, settings(), 16_384, 400);
+    let blocks = (1..=12).map(blocks_before_there_is_room).max().unwrap();
+    println!("{blocks} blocks went to the backing before there was room");
+    // The tail's segment has 60 of them, and the one that goes along as many; the rest is what was on its way.
+    assert!(blocks < 400, "{blocks}");
+}
+
+fn blocks_before_there_is_room(seed: u64) -> u64 {
+    let mut w = World::new(seed, settings(), 16_384, 400);
     w.backing_rests = true;
     // Every other block, in no order.
     for n in 0.. {
@@ -522,10 +529,7 @@ fn a_full_log_is_emptied_from_its_tail() {
         }
         w.run(1);
     }
-    let blocks = (w.status().bytes_to_backing - before) / 4096;
-    println!("{blocks} blocks went to the backing before there was room");
-    // One plan of 512, or two, if what was on its way before the first had a block of the tail.
-    assert!(blocks < 1200, "{blocks}");
+    (w.status().bytes_to_backing - before) / 4096
 }
 
 /// Some long runs keep the backing as busy as many short ones, and what comes next there waits less.

@@ -235,6 +235,8 @@ impl Served {
             self.handle.set_ranges(ranges).map_err(|e| from_host(&e))?;
         }
         self.handle.set(new).map_err(|e| from_host(&e))?;
+        // It stays as long as this is held.
+        let _kernel = hold(&self.kernel);
         let device = hold(&self.device).clone();
         if let Some(device) = device {
             self.link.follow(&device, &self.tracking, &self.handle);
@@ -395,7 +397,7 @@ impl Served {
         let wall_ns = wall_ns();
         let device = hold(&self.device).as_ref().map(|d| d.display().to_string());
         let attached = device.is_some();
-        let criticality_missing = match self.plan.critical {
+        let criticality_missing = match self.plan.critical && !attached {
             true => Vec::new(),
             false => {
                 let mut missing = self.tracking.missing(settings.admission, attached);

@@ -112,8 +112,6 @@ pub struct TrackedVolume {
 #[derive(Default)]
 pub struct Link {
     source: RwLock<Option<(Arc<Tracker>, Device)>>,
-    /// Held by whoever follows a device, or ceases to.
-    changes: Mutex<()>,
     /// Why the writes to the device that is there are not tagged.
     failure: Mutex<Option<String>>,
     account: Arc<Mutex<Account>>,
@@ -134,7 +132,6 @@ impl Link {
 
     /// Begins to tag the writes of this block device, if admission needs it and they are not tagged yet.
     pub fn follow(&self, device: &Path, tracking: &Tracking, handle: &VolumeHandle) {
-        let _change = hold(&self.changes);
         if self.source().is_some() || !tracking.is_needed(handle.settings().admission) {
             return;
         }
@@ -164,7 +161,6 @@ impl Link {
 
     /// The block device is gone.
     pub fn unfollow(&self) {
-        let _change = hold(&self.changes);
         self.set_source(None);
         *hold(&self.failure) = None;
     }

@@ -33,7 +33,7 @@
 /* Best effort, level 4: what a thread has that never chose an I/O priority. */
 #define FOREBAY_DEFAULT (2 << FOREBAY_CLASS_SHIFT | 4)
 
-/* Marks the calling thread; returns what forebay_critical_end takes, or -1 with errno set. */
+/* Marks the calling thread; returns what forebay_critical_end takes, or -1 with errno set (EINVAL: a kernel before Linux 6.5 takes no hints). */
 static inline int forebay_critical_begin(void)
 {
 	int before = (int)syscall(SYS_ioprio_get, FOREBAY_WHO_PROCESS, 0);

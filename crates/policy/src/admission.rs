@@ -37,20 +37,6 @@ pub struct WriteContext {
     pub roomy: bool,
 }
 
-/// The log is roomy while at most this share of it is dirty, in percent: what is beyond is for writes that are waited for.
-pub const ROOMY_DIRTY_PERCENT_MAX: u64 = 50;
-
-/// Of the endurance budget of a day this share may be used ahead of time, in percent: about an hour's.
-const ENDURANCE_AHEAD_PERCENT: u128 = 4;
-
-/// Whether `bytes` written to the cache in `seconds` are within a budget of so many bytes a day; 0 is no budget.
-pub fn endures(bytes: u64, seconds: u64, budget_bytes_a_day: u64) -> bool {
-    let day = 24 * 3600;
-    let ahead = day * ENDURANCE_AHEAD_PERCENT / 100;
-    let allowed = u128::from(budget_bytes_a_day).saturating_mul(u128::from(seconds) + ahead) / day;
-    budget_bytes_a_day == 0 || u128::from(bytes) <= allowed
-}
-
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -236,16 +222,6 @@ mod tests {
     fn only_policies_with_io_inheritance_reissue() {
         let reissue: Vec<_> = Admission::ALL.iter().filter(|a| a.reissues()).collect();
         assert_eq!(reissue, [&Admission::CpPiIoi, &Admission::Adaptive]);
-    }
-
-    #[test]
-    fn a_budget_is_for_a_day_with_about_an_hour_ahead() {
-        const GIB: u64 = 1 << 30;
-        assert!(endures(u64::MAX, 0, 0), "no budget");
-        assert!(endures(4 * GIB, 0, 100 * GIB) && !endures(5 * GIB, 0, 100 * GIB));
-        let half_a_day = 12 * 3600;
-        assert!(endures(53 * GIB, half_a_day, 100 * GIB) && !endures(55 * GIB, half_a_day, 100 * GIB));
-        assert!(endures(u64::MAX, u64::MAX, u64::MAX));
     }
 
     #[test]

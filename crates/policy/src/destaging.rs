@@ -52,6 +52,8 @@ const SPARE_DIRTY_PERCENT: u64 = 75;
 const SPARE_HELD_PERCENT: u64 = 87;
 /// Of the runs that may be on their way, one in so many may be at the backing beside what clients wait for there.
 const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
+/// Part of the log in percent up to which it has to be emptied, once destaging had to begin, before everything may enter again.
+const ROOMY_AGAIN_PERCENT: u64 = 35;
 /// Fill of the log in percent up to which any number of steps may enter it.
 const STEPS_FREE_PERCENT: u64 = 25;
 /// Steps of an order that a bypass may find before it.
@@ -84,6 +86,24 @@ impl Exchange {
         };
         let leaving = if bypass_waits && under_way > STEPS_BEFORE_BYPASS { 2 } else { 0 };
         Self { steps, leaving }
+    }
+}
+
+/// Whether the log is roomy: may take what nobody waits for, under [`crate::Admission::Adaptive`].
+///
+/// It is until destaging has to begin because of what is in it, and again when most of that is gone. Without the distance a load that lasts would keep
+/// it at just that fill, half of it with what nobody waits for, and all of that would have to be destaged.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Roominess {
+    filled: bool,
+}
+
+impl Roominess {
+    /// Whether it is, under this pressure.
+    pub fn look(&mut self, pressure: &Pressure) -> bool {
+        let fill = pressure.dirty_percent().max(pressure.held_percent());
+        self.filled = pressure.fills() || self.filled && fill > ROOMY_AGAIN_PERCENT;
+        !self.filled
     }
 }
 
@@ -191,6 +211,22 @@ fn runs_beyond(percent: u64, from: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_that_had_to_be_destaged_is_roomy_again_when_most_of_that_is_gone() {
+        let at = |dirty: u64| Pressure {
+            segments: 100,
+            segments_free: 100 - dirty,
+            segments_held: dirty,
+            blocks_per_segment: 10,
+            blocks_dirty: dirty * 10,
+            ..Pressure::default()
+        };
+        let mut roominess = Roominess::default();
+        let roomy: Vec<bool> =
+            [0, 40, 49, 50, 49, 36, 35, 49, 60, 36, 0].map(|d| roominess.look(&at(d))).to_vec();
+        assert_eq!(roomy, [true, true, true, false, false, false, true, true, false, false, true]);
+    }
 
     #[test]
     fn pressure_grows_with_the_fill() {

@@ -5,6 +5,7 @@ mod admission;
 mod allowance;
 mod demand;
 mod destaging;
+mod endurance;
 mod groups;
 mod overtaking;
 mod priority;
@@ -15,12 +16,11 @@ pub mod size;
 mod staleness;
 pub mod time;
 
-pub use admission::{
-    Admission, AdmissionReason, Decision, ROOMY_DIRTY_PERCENT_MAX, ReasonCounts, WriteContext, endures,
-};
+pub use admission::{Admission, AdmissionReason, Decision, ReasonCounts, WriteContext};
 pub use allowance::Allowance;
 pub use demand::Demand;
-pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Exchange, Pressure};
+pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Exchange, Pressure, Roominess};
+pub use endurance::Endurance;
 pub use groups::{GroupEnd, OpenGroup};
 pub use overtaking::{
     HOLD_NS_MAX, HOLDS_MAX, OVERTAKEN_MAX, OVERTAKEN_NS_MIN, Overtaking, QUIET_NS_MAX, Standing,

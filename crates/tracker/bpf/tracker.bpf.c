@@ -268,6 +268,13 @@ INLINE struct task_struct *lock_owner(u64 lock, u32 wait)
 	return (void *)(owner & ~7ull);
 }
 
+/* What one of those in a list is blocked by, and who it is; 0 if that is nobody, or the current task, `tid`. */
+INLINE struct block *sleeper_at(const struct lock_holders *list, u32 i, u32 tid, u32 *who)
+{
+	*who = list->tids[i];
+	return *who && *who != tid ? bpf_map_lookup_elem(&blocked, who) : 0;
+}
+
 /* How one inherits who has taken a lock over. */
 struct heritage {
 	u32 wait;
@@ -283,8 +290,8 @@ INLINE u32 heir_of(u32 tid, struct heritage *heritage)
 	struct task_struct *self = (void *)bpf_get_current_task();
 	struct lock_holders *list = sleeping(FOR_LOCK);
 	for (u32 i = 0; i < FB_HOLDERS_MAX && list; i++) {
-		u32 waiter = list->tids[i];
-		struct block *block = waiter && waiter != tid ? bpf_map_lookup_elem(&blocked, &waiter) : 0;
+		u32 waiter;
+		struct block *block = sleeper_at(list, i, tid, &waiter);
 		if (!block || !block->listed || lock_owner(block->lock, block->wait) != self)
 			continue;
 		if (!block->direct && !block->derived && !holder_of(waiter))
@@ -580,8 +587,8 @@ INLINE int is_listed(u64 lock)
 	struct lock_holders *list = sleeping(FOR_LOCK);
 	u32 found = 0;
 	for (u32 i = 0; i < FB_HOLDERS_MAX && list; i++) {
-		u32 waiter = list->tids[i];
-		struct block *block = waiter ? bpf_map_lookup_elem(&blocked, &waiter) : 0;
+		u32 waiter;
+		struct block *block = sleeper_at(list, i, 0, &waiter);
 		found += block && block->listed && block->lock == lock;
 	}
 	return found > 1;
@@ -657,8 +664,8 @@ INLINE void lend_to_sleepers_with(struct block *block, u32 tid, u32 with, u32 wa
 {
 	struct lock_holders *list = sleeping(with);
 	for (u32 i = 0; i < FB_HOLDERS_MAX && list; i++) {
-		u32 sleeper = list->tids[i];
-		struct block *further = sleeper && sleeper != tid ? bpf_map_lookup_elem(&blocked, &sleeper) : 0;
+		u32 sleeper;
+		struct block *further = sleeper_at(list, i, tid, &sleeper);
 		if (!further || (with == WITH_HANDLE && waits_for_handles(further->transaction) <= 0))
 			continue;
 		if (block->links < FB_CHAIN_MAX && inherit(sleeper, tid, wait))
@@ -966,6 +973,16 @@ INLINE struct hold *hold_of(u64 name, u32 tid)
 	return hold && bpf_ktime_get_ns() - hold->since < FB_LOCK_NS_MAX ? hold : 0;
 }
 
+/* One of those who hold locks of a name, or 0. Whoever holds none any more is struck out. */
+INLINE u32 holder_at(struct lock_holders *holding, u32 i, u64 name)
+{
+	u32 holder = holding->tids[i];
+	if (!holder || hold_of(name, holder))
+		return holder;
+	__sync_val_compare_and_swap(&holding->tids[i], holder, 0);
+	return 0;
+}
+
 /* The current task begins to wait for a lock of this name. */
 NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 {
@@ -976,13 +993,9 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 	block->wait = FB_WAIT_LWLOCK;
 	block->direct = critical == FB_CRITICAL_DIRECT;
 	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
-		u32 holder = holding->tids[i];
+		u32 holder = holder_at(holding, i, name);
 		if (!holder || holder == tid)
 			continue;
-		if (!hold_of(name, holder)) {
-			__sync_val_compare_and_swap(&holding->tids[i], holder, 0);
-			continue;
-		}
 		block->owner = holder;
 		if (!critical || block->links >= FB_CHAIN_MAX || !inherit(holder, tid, FB_WAIT_LWLOCK))
 			continue;
@@ -1008,11 +1021,8 @@ NOINLINE int hold_lock(u64 name, u32 tid)
 	struct lock_holders none = {};
 	bpf_map_update_elem(&lock_holders, &name, &none, BPF_NOEXIST);
 	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
-	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
-		u32 holder = holding->tids[i];
-		if (holder && !hold_of(name, holder))
-			__sync_val_compare_and_swap(&holding->tids[i], holder, 0);
-	}
+	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++)
+		holder_at(holding, i, name);
 	strike(holding, tid);
 	enlist(holding, tid);
 	return 0;

@@ -155,7 +155,8 @@ impl Tasks {
         let exe = match program(process) {
             Ok(exe) => exe,
             Err(e) => {
-                self.hidden |= e.kind() == ErrorKind::PermissionDenied && self.rules.ask_for_files();
+                let denied = e.kind() == ErrorKind::PermissionDenied && self.rules.ask_for_files();
+                self.hidden |= denied && !may_trace();
                 String::new()
             }
         };
@@ -245,6 +246,16 @@ fn program(process: u32) -> std::io::Result<String> {
     }
 }
 
+/// Whether this process has the privilege to look at others'. Some are hidden even so: from whom it does not matter.
+fn may_trace() -> bool {
+    const CAP_SYS_PTRACE: u32 = 19;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective
+        .and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
+        .is_some_and(|set| set >> CAP_SYS_PTRACE & 1 == 1)
+}
+
 /// The process that has forked this one.
 fn parent(process: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
@@ -310,7 +321,15 @@ mod tests {
         let exe = std::env::current_exe().unwrap().display().to_string();
         let uid = fs::metadata("/proc/self").unwrap().uid();
         let pid = std::process::id();
-        for rule in [format!("port = {port}"), format!("exe = \"{exe}\""), format!("user = \"{uid}\"")] {
+        let text = |file: &str| fs::read_to_string(format!("/proc/self/{file}")).unwrap();
+        let cgroups = text("cgroup");
+        let cgroup = cgroups.lines().find_map(|l| l.strip_prefix("0::")).map(|c| format!("cgroup = \"{c}\""));
+        let mut rules_for_it =
+            vec![format!("port = {port}"), format!("exe = \"{exe}\""), format!("user = \"{uid}\"")];
+        rules_for_it
+            .extend([format!("thread = \"{}\"", text("comm").trim_end()), format!("title = \"{exe}*\"")]);
+        rules_for_it.extend(cgroup);
+        for rule in rules_for_it {
             let mut tasks = Tasks::new(rules(&format!("[[rule]]\nname = \"me\"\n{rule}\ncritical = true")));
             tasks.scan();
             let Changes { critical, ruled, named } = tasks.take_changes();
@@ -355,6 +374,25 @@ mod tests {
             libc::waitpid(child as i32, std::ptr::null_mut(), 0);
         }
         assert_eq!(tasks.take_changes().critical, [(child, Critical::Yes)]);
+    }
+
+    #[test]
+    fn a_changed_title_is_followed() {
+        let mut shell = std::process::Command::new("sh");
+        let shell = shell.args(["-c", "read x; exec sleep 77"]).stdin(std::process::Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        let pid = child.id();
+        let mut tasks = Tasks::new(rules("[[rule]]\ntitle = \"sleep 77\"\ncritical = true"));
+        tasks.scan();
+        assert_eq!(tasks.take_changes().critical, []);
+        drop(child.stdin.take());
+        while title(pid) != "sleep 77" {
+            std::thread::yield_now();
+        }
+        tasks.scan();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(tasks.take_changes().critical, [(pid, Critical::Yes)]);
     }
 
     #[test]

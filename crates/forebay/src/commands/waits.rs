@@ -42,6 +42,10 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn text(rows: &[WaitRow]) -> String {
+    if rows.is_empty() {
+        return "no wait of a critical task is known; `forebay status` tells what is missing for that, if anything is\n"
+            .to_owned();
+    }
     let ms = |us: u64| format!("{:.2}", us as f64 / 1e3);
     let mut text = format!(
         "{:<10} {:>10} {:>12} {:>12} {:>12}\n",
@@ -65,5 +69,6 @@ mod tests {
         let text = text(&[row]);
         let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(words, ["journal", "2", "3.00", "1.50", "2.50"]);
+        assert!(super::text(&[]).contains("forebay status"));
     }
 }

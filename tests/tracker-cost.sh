@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# What it costs to know who waits for which write: 4 KiB random writes on an attached volume in memory, by a task that a rule names, with the
+# tracker and without it, in turn, and how long its programs run for each write. Printed, not asserted: machines are noisy. For figures to
+# be believed: ROUNDS=14 SECONDS_EACH=4 FOREBAY=target/release/forebay tests/tracker-cost.sh
+[[ ! -w /dev/shm ]] || export TMPDIR=/dev/shm
+source "$(dirname "$0")/harness.sh"
+
+ROUNDS=${ROUNDS:-1} SECONDS_EACH=${SECONDS_EACH:-1}
+need fio python3
+need_block_devices
+[[ -e /sys/kernel/btf/vmlinux ]] || skip "this kernel has no BTF"
+cat >rules.toml <<'END'
+[[rule]]
+name = "load"
+thread = "fio*"
+critical = true
+END
+make_pair 256M 512M
+
+# iops FLAGS...: writes a second to a volume that is served so.
+iops() {
+    serve_plain --cache cache --backing backing "$@"
+    attach_device
+    timeout "$PATIENCE" fio --name=load --filename="$DEVICE" --ioengine=libaio --direct=1 --rw=randwrite --bs=4k --iodepth=16 \
+        --size=64M --runtime="$SECONDS_EACH" --time_based --randrepeat=0 --output=fio.json --output-format=json ||
+        fail "fio failed"
+    IOPS=$(python3 -c 'import json; print(json.load(open("fio.json"))["jobs"][0]["write"]["iops"])')
+    WRITES=$(python3 -c 'import json; print(json.load(open("fio.json"))["jobs"][0]["write"]["total_ios"])')
+    [[ $# == 0 ]] || [[ $(status criticality_missing) == "[]" ]] || fail "the tracker lacks $(status criticality_missing)"
+}
+
+away() {
+    fb detach db
+    stop_daemon
+}
+
+for ((round = 1; round <= ROUNDS; round++)); do
+    iops
+    echo "$IOPS" >>off
+    away
+    iops --rules rules.toml
+    echo "$IOPS" >>on
+    away
+done
+RATIO=$(python3 -c 'from statistics import median
+on, off = ([float(line) for line in open(name)] for name in ("on", "off"))
+print(f"{median(on):.0f} writes a second with the tracker, {median(off):.0f} without: {median(on) / median(off):.2f}")')
+
+# The kernel's own clock around each run of a program costs something itself.
+python3 "$ROOT/tests/clients/bpf_cost.py" count >counting &
+OWN+=($!)
+await 20 grep -q counting counting || fail "the kernel does not count how long programs run"
+iops --rules rules.toml
+COST=$(python3 "$ROOT/tests/clients/bpf_cost.py" show "$DAEMON" "$WRITES") || fail "what the programs cost is not told"
+fb explain db --json | python3 -c 'import json, sys
+sys.exit(sum(r["writes"] for r in json.load(sys.stdin)["rows"] if r["task"] == "load") < 0.9 * float(sys.argv[1]))' "$WRITES" ||
+    fail "not all writes were known to be those of the load"
+away
+grep -q '^on_bio ' <<<"$COST" || fail "no write was seen: $COST"
+while read -r line; do note "$line"; done <<<"$COST"
+pass "$RATIO ($ROUNDS rounds)"
