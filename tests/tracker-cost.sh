@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # What it costs to know who waits for which write: 4 KiB random writes on an attached volume in memory, by a task that a rule names, with the
 # tracker and without it, in turn, and how long its programs run for each write. Printed, not asserted: machines are noisy. For figures to
-# be believed: ROUNDS=14 SECONDS_EACH=4 FOREBAY=target/release/forebay tests/tracker-cost.sh
+# be believed: ROUNDS=14 SECONDS_EACH=4 FOREBAY=target/release/forebay tests/tracker-cost.sh, also with CACHE=emulate:ssd-sata:file=cache.
 [[ ! -w /dev/shm ]] || export TMPDIR=/dev/shm
 source "$(dirname "$0")/harness.sh"
 
-ROUNDS=${ROUNDS:-1} SECONDS_EACH=${SECONDS_EACH:-1}
+ROUNDS=${ROUNDS:-1} SECONDS_EACH=${SECONDS_EACH:-1} CACHE=${CACHE:-cache}
 need fio python3
 need_block_devices
 [[ -e /sys/kernel/btf/vmlinux ]] || skip "this kernel has no BTF"
@@ -19,14 +19,15 @@ make_pair 256M 512M
 
 # iops FLAGS...: writes a second to a volume that is served so.
 iops() {
-    serve_plain --cache cache --backing backing "$@"
+    serve_plain --cache "$CACHE" --backing backing "$@"
     attach_device
     timeout "$PATIENCE" fio --name=load --filename="$DEVICE" --ioengine=libaio --direct=1 --rw=randwrite --bs=4k --iodepth=16 \
         --size=64M --runtime="$SECONDS_EACH" --time_based --randrepeat=0 --output=fio.json --output-format=json ||
         fail "fio failed"
     IOPS=$(python3 -c 'import json; print(json.load(open("fio.json"))["jobs"][0]["write"]["iops"])')
     WRITES=$(python3 -c 'import json; print(json.load(open("fio.json"))["jobs"][0]["write"]["total_ios"])')
-    [[ $# == 0 ]] || [[ $(status criticality_missing) == "[]" ]] || fail "the tracker lacks $(status criticality_missing)"
+    # The journal may be a module that is not there.
+    [[ $# == 0 ]] || [[ $(status criticality_missing) == "[]" || $(status criticality_missing) == "['waits for the journal"* ]] || fail "the tracker lacks $(status criticality_missing)"
 }
 
 away() {

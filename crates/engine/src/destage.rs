@@ -195,7 +195,7 @@ impl Engine {
 
     /// Whether writers wait for room, and nothing but the flush is missing for the tail of the log to become free.
     fn destage_has_written_tail(&self) -> bool {
-        if !self.destage.hurried {
+        if !self.destage.hurried || self.destage.flushing.is_some() || self.destage.written.is_empty() {
             return false;
         }
         let Some(tail) = self.segments.live.get(self.segments.retiring()).copied() else {

@@ -140,10 +140,7 @@ impl Engine {
 
     /// Asks replacement for each clean block of the tail whether it stays, and starts to copy those that do.
     fn judge(&mut self, tail: u32) {
-        // A log that fills has better use for its room than to keep what the backing has.
-        let room = self.segments.free_count() > SEGMENTS_RESERVED
-            && !self.room_is_awaited()
-            && !self.destage_pressure().fills();
+        let room = self.segments.free_count() > SEGMENTS_RESERVED && !self.room_is_awaited();
         let budget = if room { self.segments.slots_len(tail) / KEEP_ONE_IN } else { 0 };
         let mut kept: Vec<(BlockNo, SlotRef)> = Vec::new();
         for slot in self.segments.slot_refs(tail) {

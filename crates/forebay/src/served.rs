@@ -235,13 +235,13 @@ impl Served {
             self.handle.set_ranges(ranges).map_err(|e| from_host(&e))?;
         }
         self.handle.set(new).map_err(|e| from_host(&e))?;
-        // It stays as long as this is held.
-        let _kernel = hold(&self.kernel);
-        let device = hold(&self.device).clone();
-        if let Some(device) = device {
+        tracing::info!(volume = self.plan.name, settings = ?new, "settings changed");
+        // It stays as long as this is held. Whoever holds it, to attach or to detach, follows as the settings are now, or ceases to.
+        if let Ok(_kernel) = self.kernel.try_lock()
+            && let Some(device) = hold(&self.device).clone()
+        {
             self.link.follow(&device, &self.tracking, &self.handle);
         }
-        tracing::info!(volume = self.plan.name, settings = ?new, "settings changed");
         Ok(())
     }
 

@@ -71,7 +71,8 @@ impl Tracking {
             missing.push("tasks: the volume is not attached as a block device".to_owned());
         }
         missing.extend(hold(&self.failure).iter().map(|e| format!("tasks: {e}")));
-        if let Some(tracker) = hold(&self.tracker).as_ref() {
+        let tracker = hold(&self.tracker).clone();
+        if let Some(tracker) = tracker {
             missing.extend(tracker.missing());
             let dropped = tracker.dropped();
             if dropped > 0 {

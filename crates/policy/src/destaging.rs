@@ -52,8 +52,8 @@ const SPARE_DIRTY_PERCENT: u64 = 75;
 const SPARE_HELD_PERCENT: u64 = 87;
 /// Of the runs that may be on their way, one in so many may be at the backing beside what clients wait for there.
 const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
-/// Part of the log in percent up to which it has to be emptied, once destaging had to begin, before everything may enter again.
-const ROOMY_AGAIN_PERCENT: u64 = 35;
+/// After destaging had to begin because of what is in the log it is not roomy for so many nanoseconds.
+const ROOMY_AGAIN_NS: u64 = 10_000_000_000;
 /// Fill of the log in percent up to which any number of steps may enter it.
 const STEPS_FREE_PERCENT: u64 = 25;
 /// Steps of an order that a bypass may find before it.
@@ -91,19 +91,21 @@ impl Exchange {
 
 /// Whether the log is roomy: may take what nobody waits for, under [`crate::Admission::Adaptive`].
 ///
-/// It is until destaging has to begin because of what is in it, and again when most of that is gone. Without the distance a load that lasts would keep
+/// It is until destaging has to begin because of what is in it, and again when that has not been so for 10 s. Without the pause a load that lasts would keep
 /// it at just that fill, half of it with what nobody waits for, and all of that would have to be destaged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Roominess {
-    filled: bool,
+    /// In nanoseconds.
+    from: u64,
 }
 
 impl Roominess {
-    /// Whether it is, under this pressure.
-    pub fn look(&mut self, pressure: &Pressure) -> bool {
-        let fill = pressure.dirty_percent().max(pressure.held_percent());
-        self.filled = pressure.fills() || self.filled && fill > ROOMY_AGAIN_PERCENT;
-        !self.filled
+    /// Whether it is, under this pressure, by any clock in nanoseconds that does not go back.
+    pub fn look(&mut self, pressure: &Pressure, now_ns: u64) -> bool {
+        if pressure.fills() {
+            self.from = now_ns.saturating_add(ROOMY_AGAIN_NS);
+        }
+        now_ns >= self.from
     }
 }
 
@@ -213,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_that_had_to_be_destaged_is_roomy_again_when_most_of_that_is_gone() {
+    fn a_log_that_had_to_be_destaged_is_roomy_again_after_a_pause() {
         let at = |dirty: u64| Pressure {
             segments: 100,
             segments_free: 100 - dirty,
@@ -223,9 +225,15 @@ mod tests {
             ..Pressure::default()
         };
         let mut roominess = Roominess::default();
-        let roomy: Vec<bool> =
-            [0, 40, 49, 50, 49, 36, 35, 49, 60, 36, 0].map(|d| roominess.look(&at(d))).to_vec();
-        assert_eq!(roomy, [true, true, true, false, false, false, true, true, false, false, true]);
+        let mut look = |second: u64, dirty| roominess.look(&at(dirty), second * 1_000_000_000);
+        assert!(look(0, 0) && look(1, 49) && !look(2, 50), "until half of it is dirty");
+        assert!(
+            !look(3, 0) && !look(9, 60) && !look(18, 49) && look(19, 49),
+            "ten seconds after the last time"
+        );
+        // Clean blocks are in nobody's way.
+        let clean = Pressure { segments_free: 0, segments_held: 0, blocks_dirty: 0, ..at(0) };
+        assert!(roominess.look(&clean, u64::MAX));
     }
 
     #[test]

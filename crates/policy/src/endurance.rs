@@ -25,12 +25,11 @@ impl Endurance {
     /// Whether it lasts, where so many bytes have been written to the cache since the beginning, which was so many seconds ago.
     pub fn lasts(&mut self, bytes: u64, seconds: u64) -> bool {
         let (bytes_before, seconds_before) = std::mem::replace(&mut self.counted, (bytes, seconds));
-        // More than two days make up for whatever there was.
-        let passed = seconds.saturating_sub(seconds_before).min(2 * DAY_S);
-        let earned = i128::from(self.bytes_a_day) * i128::from(passed);
+        let passed = i128::from(seconds.saturating_sub(seconds_before));
+        let earned = i128::from(self.bytes_a_day).saturating_mul(passed);
         let spent = i128::from(bytes.saturating_sub(bytes_before)) * i128::from(DAY_S);
         let day = i128::from(self.bytes_a_day) * i128::from(DAY_S);
-        self.left = (self.left + earned - spent).clamp(-day, day);
+        self.left = self.left.saturating_add(earned).saturating_sub(spent).clamp(-day, day);
         self.bytes_a_day == 0 || self.left >= 0
     }
 }
@@ -59,6 +58,13 @@ mod tests {
         let week = 7 * DAY_S;
         assert!(endurance.lasts(0, week) && endurance.lasts(100 * GIB, week));
         assert!(!endurance.lasts(100 * GIB + 1, week) && endurance.lasts(100 * GIB + 1, week + 1));
+    }
+
+    #[test]
+    fn a_budget_counts_from_the_beginning_however_long_ago_that_was() {
+        let ten_days = 10 * DAY_S;
+        assert!(Endurance::new(100 * GIB).lasts(400 * GIB, ten_days));
+        assert!(!Endurance::new(100 * GIB).lasts(1010 * GIB, ten_days));
     }
 
     #[test]

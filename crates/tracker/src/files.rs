@@ -2,6 +2,9 @@
 
 use forebay_block::Content;
 
+/// Longer names are cut there, in bytes.
+const NAME_CUT_AT: usize = 31;
+
 /// Text that begins so is a number, or begins with one.
 fn is_numbered(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit())
@@ -25,7 +28,9 @@ pub(crate) fn content(dir: &str, file: &str) -> Content {
     let is_database = redis_data
         || relation
         || begins(&["ibdata", "undo_0", "#ib_16384"])
-        || ends(&[".ibd", ".wt", ".sqlite", ".sqlite3"]);
+        || ends(&[".ibd", ".wt", ".sqlite", ".sqlite3"])
+        // MongoDB's names are longer than what is known of them.
+        || begins(&["collection-", "index-"]) && file.len() >= NAME_CUT_AT;
     match (is_log, is_database) {
         (true, _) => Content::Log,
         (_, true) => Content::Database,
@@ -54,7 +59,9 @@ mod tests {
             ("mysql", "mariadb-bin.000003", Content::Log),
             ("tpcc", "stock.ibd", Content::Database),
             ("journal", "WiredTigerLog.0000000001", Content::Log),
-            ("mongodb", "collection-7-123.wt", Content::Database),
+            ("mongodb", "collection-0--83261903952135713", Content::Database),
+            ("mongodb", "sizeStorer.wt", Content::Database),
+            ("www", "index-2.html", Content::Data),
             ("home", "letter.txt", Content::Data),
             ("", "", Content::Data),
         ] {

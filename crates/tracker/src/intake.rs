@@ -354,6 +354,11 @@ impl Intake {
         self.outstanding.iter_mut().filter(wants).filter_map(|o| o.wait_for(cause, allows)).collect()
     }
 
+    /// Whether something is outstanding that is waited for so, be it that of one who may not be waited for.
+    pub fn has_outstanding(&self, wanted: Wanted) -> bool {
+        self.outstanding.iter().any(|o| o.parts.iter().any(|p| wanted.speaks_of(p)))
+    }
+
     /// How many slots `bfq` shares out here; 0 for another scheduler, or none.
     pub fn share_slots(&mut self, slots: usize) {
         self.shared_slots = slots;
@@ -591,6 +596,7 @@ mod tests {
         }
         assert_eq!(promote(&mut intake, Wanted::All, Wait::Condition), []);
         assert_eq!(slots(&mut intake, 8), []);
+        assert!(intake.has_outstanding(Wanted::Task(7)), "it is not as if it were written");
         // Merged with one of somebody else's it is as that one.
         intake.queue(&tag(16, 8, 7, 4));
         intake.queue(&tag(24, 8, 8, 0));

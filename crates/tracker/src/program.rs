@@ -83,6 +83,9 @@ const REQUESTS: Group = Group {
     without: "who works for a request that came over a socket",
 };
 
+/// An update of a map that fails where there is nothing to update.
+const BPF_EXIST: u64 = 2;
+
 /// Where the numbers of tasks are those that the kernel's tracepoints tell.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
@@ -308,7 +311,12 @@ impl Programs {
     /// Says how critical a task is by itself.
     pub fn set_critical(&mut self, tid: u32, critical: Critical) -> Result<(), TrackerError> {
         let role = RawRole { critical: critical.number(), seen: 1 };
-        Ok(self.roles.insert(tid, role, 0)?)
+        match critical {
+            // Whoever has none needs none: the programs look no further at tasks without.
+            Critical::No => _ = self.roles.insert(tid, role, BPF_EXIST),
+            _ => self.roles.insert(tid, role, 0)?,
+        }
+        Ok(())
     }
 
     /// Tags and signals that were dropped because nobody took them.

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::rules::{Critical, Rules, TaskFacts};
 
@@ -45,8 +46,7 @@ pub(crate) struct Tasks {
     changes: Changes,
     /// Which of the known processes are looked at again next.
     turn: u32,
-    /// A process's program or sockets could not be looked at, although rules ask for them.
-    hidden: bool,
+    hidden: Arc<AtomicBool>,
 }
 
 /// What has changed since it was asked last.
@@ -92,7 +92,7 @@ impl Tasks {
             processes: HashMap::new(),
             changes: Changes::default(),
             turn: 0,
-            hidden: false,
+            hidden: Arc::default(),
         }
     }
 
@@ -149,14 +149,16 @@ impl Tasks {
         }
     }
 
-    fn facts(&mut self, tid: u32, process: u32) -> Option<TaskFacts> {
+    fn facts(&self, tid: u32, process: u32) -> Option<TaskFacts> {
         let at = format!("/proc/{process}");
         let thread = fs::read_to_string(format!("{at}/task/{tid}/comm")).ok()?.trim_end().to_owned();
         let exe = match program(process) {
             Ok(exe) => exe,
             Err(e) => {
                 let denied = e.kind() == ErrorKind::PermissionDenied && self.rules.ask_for_files();
-                self.hidden |= denied && !may_trace();
+                if denied && !may_trace() {
+                    self.hidden.store(true, Ordering::Relaxed);
+                }
                 String::new()
             }
         };
@@ -175,9 +177,9 @@ impl Tasks {
         Some(facts)
     }
 
-    /// Whether something could not be looked at that rules ask for, for lack of a privilege.
-    pub fn has_hidden(&self) -> bool {
-        self.hidden
+    /// Whether something could not be looked at that rules ask for, for lack of a privilege; to be asked while tasks are looked at, too.
+    pub fn hidden(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.hidden)
     }
 
     /// The eBPF program does not know what it was told of this task: it is new, under a number that was another's, or has given way to others.

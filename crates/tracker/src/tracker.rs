@@ -115,6 +115,8 @@ struct Shared {
     /// What tasks are called, and whose rate they share: apart from `tasks`, which may be held for long.
     labels: Mutex<HashMap<u32, Label>>,
     falls: Arc<Falls>,
+    /// See [`Tasks::hidden`].
+    hidden: Arc<AtomicBool>,
     ends: AtomicBool,
 }
 
@@ -136,6 +138,9 @@ impl Shared {
 
     /// What a task is called in reports; `None` if it is not known, or gone.
     fn name(&self, tid: u32) -> Option<Arc<str>> {
+        if tid == 0 {
+            return None;
+        }
         self.label(tid).or_else(|| name_of_task(tid).map(Into::into))
     }
 
@@ -179,12 +184,14 @@ impl Tracker {
         let (programs, rings) = Programs::load(rules.ask_for_requests())?;
         let Rings { tags, signals, locks } = rings;
         let rates = rules.rates().map(|rate| rate.map(|bytes| Allowance::new(bytes, 0))).collect();
+        let tasks = Tasks::new(rules);
         let shared = Arc::new(Shared {
+            hidden: tasks.hidden(),
             rates: Mutex::new(rates),
             began: Instant::now(),
             programs: Mutex::new(programs),
             tags: Mutex::new(Tags { ring: tags, volumes: HashMap::new() }),
-            tasks: Mutex::new(Tasks::new(rules)),
+            tasks: Mutex::new(tasks),
             waits: Mutex::default(),
             labels: Mutex::default(),
             falls: Arc::default(),
@@ -269,7 +276,7 @@ impl Tracker {
     /// What works only in part, in words.
     pub fn missing(&self) -> Vec<String> {
         let mut missing = hold(&self.shared.programs).missing();
-        if hold(&self.shared.tasks).has_hidden() {
+        if self.shared.hidden.load(Ordering::Relaxed) {
             missing.push(
                 "programs and ports of others' processes: reading them needs CAP_SYS_PTRACE".to_owned(),
             );
@@ -487,7 +494,7 @@ impl Follower {
         let allows = |tid, bytes| self.shared.allows(tid, bytes);
         let mut tags = hold(&self.shared.tags);
         tags.drain();
-        let mut promoted = |wanted: Option<Wanted>| -> Vec<_> {
+        let promote = |tags: &mut Tags, wanted: Option<Wanted>| -> Vec<_> {
             let volumes = tags.volumes.values_mut();
             let promote = |intake: &mut Intake| match wanted {
                 Some(wanted) => intake.promote(wanted, cause, &allows),
@@ -495,10 +502,12 @@ impl Follower {
             };
             volumes.map(|v| (Arc::clone(&v.promote), promote(&mut v.intake))).collect()
         };
-        let mut found = promoted(wanted);
-        if matches!(wanted, Some(Wanted::Page { .. })) && found.iter().all(|(_, writes)| writes.is_empty()) {
+        let mut found = promote(&mut tags, wanted);
+        if let Some(page @ Wanted::Page { .. }) = wanted
+            && !tags.volumes.values().any(|v| v.intake.has_outstanding(page))
+        {
             // It is on its way as critical, or written, and may need the journal to be put on record.
-            found = promoted(Some(Wanted::Journal));
+            found = promote(&mut tags, Some(Wanted::Journal));
         }
         drop(tags);
         for (promote, writes) in found {
