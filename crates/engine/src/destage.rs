@@ -186,11 +186,11 @@ impl Engine {
         if !self.destage.hurried {
             return false;
         }
-        let Some(tail) = self.segments.live.get(self.segments.retiring()) else {
+        let Some(tail) = self.segments.tail() else {
             return false;
         };
         let older = self.destage.runs.range(..=self.destage.before_plan);
-        older.flat_map(|(_, run)| &run.members).any(|member| member.slot.segment() == *tail)
+        older.flat_map(|(_, run)| &run.members).any(|member| member.slot.segment() == tail)
     }
 
     /// Whether writers wait for room, and nothing but the flush is missing for the tail of the log to become free.
@@ -198,7 +198,7 @@ impl Engine {
         if !self.destage.hurried || self.destage.flushing.is_some() || self.destage.written.is_empty() {
             return false;
         }
-        let Some(tail) = self.segments.live.get(self.segments.retiring()).copied() else {
+        let Some(tail) = self.segments.tail() else {
             return false;
         };
         let members = self.destage.written.iter().flat_map(|(_, members)| members);

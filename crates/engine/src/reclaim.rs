@@ -78,7 +78,7 @@ impl Engine {
     /// flight begins with it.
     pub(crate) fn reclaim_wants_clean_tail(&self) -> bool {
         let retiring = self.segments.retiring();
-        let tail = self.segments.live.get(retiring).map(|i| self.segments.get(*i));
+        let tail = self.segments.tail().map(|i| self.segments.get(i));
         let waits = |s: &Segment| s.dirty > 0 || self.order_progress().is_some_and(|p| s.last_seq > p);
         self.segments.free_count() + retiring < self.segments_free_wanted()
             && tail.is_some_and(|s| s.state == SegmentState::Sealed && waits(s))

@@ -450,6 +450,11 @@ impl SegmentTable {
         self.live.len() - clean
     }
 
+    /// The oldest segment that is not on its way out of the log: the next that has to go for there to be room.
+    pub(crate) fn tail(&self) -> Option<u32> {
+        self.live.get(self.retiring()).copied()
+    }
+
     /// Segments from the oldest one on that are leaving the log: behind them is its tail.
     pub(crate) fn retiring(&self) -> usize {
         self.live.iter().take_while(|i| self.get(**i).state == SegmentState::Retiring).count()
