@@ -26,8 +26,10 @@ iops() {
         fail "fio failed"
     IOPS=$(python3 -c 'import json; print(json.load(open("fio.json"))["jobs"][0]["write"]["iops"])')
     WRITES=$(python3 -c 'import json; print(json.load(open("fio.json"))["jobs"][0]["write"]["total_ios"])')
+    local missing
+    missing=$(status criticality_missing)
     # The journal may be a module that is not there.
-    [[ $# == 0 ]] || [[ $(status criticality_missing) == "[]" || $(status criticality_missing) == "['waits for the journal"* ]] || fail "the tracker lacks $(status criticality_missing)"
+    [[ $# == 0 || $missing == "[]" || $missing == "['waits for the journal"* ]] || fail "the tracker lacks $missing"
 }
 
 away() {
