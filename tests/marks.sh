@@ -39,8 +39,10 @@ forebay, directory, count, what, name, key = sys.argv[1:]
 control = ["--control", f"{directory}/{name}.sock"]
 def timed(*command):
     begun = time.monotonic()
-    said = subprocess.run([forebay, *command, *control], check=True, capture_output=True, text=True).stdout
-    return (time.monotonic() - begun) * 1000, said
+    said = subprocess.run([forebay, *command, *control], stdout=subprocess.PIPE, text=True)
+    if said.returncode:
+        sys.exit(f"forebay {' '.join(command)} ended with {said.returncode}")
+    return (time.monotonic() - begun) * 1000, said.stdout
 status = sorted(timed("status", name, "--json")[0] for _ in range(int(count)))
 marks, last = [], 0
 for n in range(int(count)):

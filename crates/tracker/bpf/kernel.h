@@ -100,6 +100,7 @@ struct bvec_iter {
 struct bio {
 	struct block_device *bi_bdev;
 	u32 bi_opf;
+	u16 bi_flags;
 	u16 bi_ioprio;
 	struct bvec_iter bi_iter;
 	struct bio_vec *bi_io_vec;

@@ -174,9 +174,9 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, FB_RANGES_MAX);
+	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct fb_range);
+	__type(value, struct fb_ranges);
 } ranges SEC(".maps");
 
 struct {
@@ -197,11 +197,12 @@ struct {
 	__type(value, struct stack);
 } stacks SEC(".maps");
 
-INLINE void count(u32 which, s64 by)
+NOINLINE int count(u32 which, s64 by)
 {
 	s64 *value = bpf_map_lookup_elem(&counts, &which);
 	if (value)
 		__sync_fetch_and_add(value, by);
+	return 0;
 }
 
 INLINE s64 counted(u32 which)
@@ -213,13 +214,9 @@ INLINE s64 counted(u32 which)
 /* Whether the current task says of itself that it works for a request. */
 INLINE int hinted(void)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
-	struct io_context *context = 0;
-	u16 ioprio = 0;
-	if (READ(context, task->io_context) || !context)
-		return 0;
-	READ(ioprio, context->ioprio);
-	return (ioprio >> FB_HINT_SHIFT & FB_HINT_MASK) == FB_HINT_CRITICAL;
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct io_context *context = task->io_context;
+	return context && (context->ioprio >> FB_HINT_SHIFT & FB_HINT_MASK) == FB_HINT_CRITICAL;
 }
 
 /* Whether a task has read a request and not answered it. */
@@ -285,11 +282,13 @@ struct heritage {
  * One who waits for a lock that the current task, `tid`, has taken meanwhile; or 0. Whoever was waited for has given it on, and nobody
  * is told: so the lock is looked at when the new owner writes or falls asleep.
  */
-INLINE u32 heir_of(u32 tid, struct heritage *heritage)
+NOINLINE u32 heir_of(u32 tid, struct heritage *heritage)
 {
 	struct task_struct *self = (void *)bpf_get_current_task();
 	struct lock_holders *list = sleeping(FOR_LOCK);
-	for (u32 i = 0; i < FB_HOLDERS_MAX && list; i++) {
+	if (!list || !heritage)
+		return 0;
+	for (u32 i = 0; i < FB_HOLDERS_MAX; i++) {
 		u32 waiter;
 		struct block *block = sleeper_at(list, i, tid, &waiter);
 		if (!block || !block->listed || lock_owner(block->lock, block->wait) != self)
@@ -313,10 +312,11 @@ INLINE u32 criticality(u32 tid, const struct fb_role *role)
 	return holder_of(tid) ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
 }
 
-INLINE void tell(struct fb_signal *signal)
+NOINLINE int tell(struct fb_signal *signal)
 {
-	if (bpf_ringbuf_output(&signals, signal, sizeof(*signal), 0))
+	if (signal && bpf_ringbuf_output(&signals, signal, sizeof(*signal), 0))
 		count(FB_COUNT_SIGNALS_DROPPED, 1);
+	return 0;
 }
 
 INLINE int is_journal(const char *comm)
@@ -367,17 +367,18 @@ INLINE void strike(struct lock_holders *holding, u32 tid)
 
 /* --- writes ------------------------------------------------------------------------------------------------------------ */
 
+/* The first flag of a bio: its pages are its issuer's own memory (before Linux 6.5: they are not its to give back), past the page cache. */
+enum { PAST_CACHE = 1 };
+
 /* Where the first page of a bio belongs. A name to find the write by that a page waits for; 0 if it has none. */
 INLINE void name_page(struct bio *bio, struct fb_tag *tag)
 {
 	struct bio_vec *vec = bio->bi_io_vec;
 	struct page *page = 0;
-	u32 offset = 0;
 	unsigned long head = 0;
-	/* Linux 5.15 has no folios. */
+	/* Linux 5.15 has no folios. Of a pointer that the verifier knows for one no bit could be looked at. */
 	if (!EXISTS(((struct folio *)0)->mapping) || !vec || READ(page, vec->bv_page) || !page)
 		return;
-	READ(offset, vec->bv_offset);
 	READ(head, page->compound_head);
 	struct folio *folio = (void *)page;
 	if (head & 1) {
@@ -386,7 +387,7 @@ INLINE void name_page(struct bio *bio, struct fb_tag *tag)
 		tag->pages = ((u64)page - (u64)folio) / 64;
 	}
 	/* Before Linux 6.15 some file systems give the folio's first page, and the place within the folio. */
-	tag->pages += offset >> 12;
+	tag->pages += vec->bv_offset >> 12;
 	READ(tag->mapping, folio->mapping);
 	READ(tag->index, folio->index);
 	tag->index += tag->pages;
@@ -417,10 +418,12 @@ INLINE u32 number_of(const struct gendisk *disk)
 	return (u32)disk->major << 20 | (u32)disk->first_minor;
 }
 
-/* Frontends look into the ring when a request comes; nobody is woken. */
+/* Frontends look into the ring when a request comes; nobody is woken. Most of a tag are names of files, which most writes past the page cache lack. */
 INLINE void tell_tag(struct fb_tag *tag)
 {
-	if (bpf_ringbuf_output(&tags, tag, sizeof(*tag), BPF_RB_NO_WAKEUP))
+	long full = tag->file[0] ? bpf_ringbuf_output(&tags, tag, sizeof(*tag), BPF_RB_NO_WAKEUP)
+				 : bpf_ringbuf_output(&tags, tag, __builtin_offsetof(struct fb_tag, file), BPF_RB_NO_WAKEUP);
+	if (full)
 		count(FB_COUNT_TAGS_DROPPED, 1);
 }
 
@@ -446,13 +449,13 @@ int on_bio(u64 *ctx)
 	tag.ioprio = bio->bi_ioprio;
 	bpf_get_current_comm(tag.comm, sizeof(tag.comm));
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tag.tid);
-	struct holder *holder = holder_of(tag.tid);
+	struct holder *holder;
 	struct heritage heritage = {};
 	if (is_direct(tag.tid, role)) {
 		tag.critical = FB_CRITICAL_DIRECT;
 	} else if (is_never(role)) {
 		tag.critical = FB_CRITICAL_NEVER;
-	} else if (holder) {
+	} else if ((holder = holder_of(tag.tid))) {
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.waiter = holder->waiter;
 		tag.via = holder->wait;
@@ -474,7 +477,7 @@ int on_bio(u64 *ctx)
 		__builtin_memcpy(signal.comm, tag.comm, sizeof(tag.comm));
 		tell(&signal);
 	}
-	if (op == 1) {
+	if (op == 1 && !(bio->bi_flags & PAST_CACHE)) {
 		name_page(bio, &tag);
 		name_file(&tag);
 	}
@@ -510,7 +513,7 @@ int on_issue(u64 *ctx)
 /* --- waits ------------------------------------------------------------------------------------------------------------- */
 
 /* Whether it was counted, and is to be taken back. */
-INLINE int inherit(u32 tid, u32 waiter, u32 wait)
+NOINLINE int inherit(u32 tid, u32 waiter, u32 wait)
 {
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
 	if (!holder) {
@@ -529,11 +532,12 @@ INLINE int inherit(u32 tid, u32 waiter, u32 wait)
 }
 
 /* It stays there until the task ends, or gives way to others: what another processor has just found must not become somebody else's. */
-INLINE void disinherit(u32 tid)
+NOINLINE int disinherit(u32 tid)
 {
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
 	if (holder && __sync_fetch_and_add(&holder->count, -1) <= 0)
 		__sync_fetch_and_add(&holder->count, 1);
+	return 0;
 }
 
 /*
@@ -582,7 +586,7 @@ INLINE void take_back(const struct block *block)
 }
 
 /* Whether two that wait for this lock are listed: whoever takes it over is found by them, and others need the places. */
-INLINE int is_listed(u64 lock)
+NOINLINE int is_listed(u64 lock)
 {
 	struct lock_holders *list = sleeping(FOR_LOCK);
 	u32 found = 0;
@@ -608,6 +612,7 @@ INLINE void put(u32 tid, const struct block *block)
 		take_back(block);
 		return;
 	}
+	count(FB_COUNT_BLOCKED, 1);
 	if (block->transaction)
 		enlist(sleeping(WITH_HANDLE), tid);
 	if (block->submits)
@@ -626,6 +631,7 @@ NOINLINE int end(u32 tid, u32 tgid)
 	struct block own = *found, *block = &own;
 	if (bpf_map_delete_elem(&blocked, &tid))
 		return 0;
+	count(FB_COUNT_BLOCKED, -1);
 	take_back(block);
 	if (block->transaction)
 		strike(sleeping(WITH_HANDLE), tid);
@@ -810,10 +816,11 @@ int on_folio_wait(u64 *ctx)
 /* What a task waits for that sleeps at this address of the kernel. */
 NOINLINE int wait_at(u64 at)
 {
-	for (u32 r = 0; r < FB_RANGES_MAX; r++) {
-		u32 key = r;
-		struct fb_range *range = bpf_map_lookup_elem(&ranges, &key);
-		if (!range || !range->to)
+	u32 zero = 0;
+	struct fb_ranges *known = bpf_map_lookup_elem(&ranges, &zero);
+	for (u32 r = 0; r < FB_RANGES_MAX && known; r++) {
+		struct fb_range *range = &known->range[r];
+		if (!range->to)
 			break;
 		if (at >= range->from && at < range->to)
 			return range->wait;
@@ -840,18 +847,24 @@ INLINE u32 wait_by_stack(void *ctx)
 	return found;
 }
 
-/* Whether the current task waits for a futex, and the owner if it is that of a pthread mutex. */
-INLINE int futex_owner(u32 *owner)
+/* What a task gave to the call of the kernel that it is in. */
+INLINE struct pt_regs *registers(void)
 {
-	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
-	u32 words[3] = {};
-	if (REGS_SYSCALL(regs) != SYSCALL_FUTEX)
-		return 0;
-	/* 2: locked, and somebody waits. The owner's tid lies 8 bytes after the futex. */
-	if (!bpf_probe_read_user(words, sizeof(words), (void *)REGS_FIRST(regs)) && words[0] == 2)
-		*owner = words[2];
-	return 1;
+	return (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
 }
+
+/* The owner of the pthread mutex that the current task waits for, which is in a call for a futex; or 0. */
+INLINE u32 futex_owner(void)
+{
+	u32 words[3] = {};
+	/* 2: locked, and somebody waits. The owner's tid lies 8 bytes after the futex. */
+	if (bpf_probe_read_user(words, sizeof(words), (void *)REGS_FIRST(registers())) || words[0] != 2)
+		return 0;
+	return words[2];
+}
+
+/* Of a task's state: it can be interrupted; it cannot; it has nothing to do, and does not count as load. */
+enum { SLEEPS = 1, SLEEPS_FOR_GOOD = 2, IDLES = 0x400 };
 
 SEC("tp_btf/sched_switch")
 int on_switch(u64 *ctx)
@@ -860,36 +873,35 @@ int on_switch(u64 *ctx)
 	struct task_struct *next = (void *)ctx[2];
 	u32 state = ctx[3];
 	u32 woken = next->pid;
-	struct block *was = bpf_map_lookup_elem(&blocked, &woken);
+	struct block *was = counted(FB_COUNT_BLOCKED) > 0 ? bpf_map_lookup_elem(&blocked, &woken) : 0;
 	if (was && was->wait > FB_WAIT_RWSEM && was->wait != FB_WAIT_LWLOCK) {
 		/* Its comm is not the current one; the daemon knows the task by its number. */
 		end(woken, next->tgid);
 	}
 	u32 tid = prev->pid;
-	/* Whoever is preempted does not sleep, whatever it was about to do. */
-	if (ctx[0] || !(state & 3) || !tid)
+	u32 futex = state & SLEEPS && REGS_SYSCALL(registers()) == SYSCALL_FUTEX;
+	u32 disk = (state & (SLEEPS_FOR_GOOD | IDLES)) == SLEEPS_FOR_GOOD;
+	/* Whoever is preempted does not sleep, whatever it was about to do. This comes first: most that fall asleep are of no concern. */
+	if (ctx[0] || !tid || !(futex || disk))
 		return 0;
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
 	struct heritage heritage = {};
-	if (!role && !holder_of(tid) && !hinted() && !(state & 2 && heir_of(tid, &heritage)))
+	if (!role && !holder_of(tid) && !hinted() && !(disk && heir_of(tid, &heritage)))
 		return 0;
 	/* The wait for a lock has been noted, and is over when the lock is taken. */
 	if (bpf_map_lookup_elem(&blocked, &tid))
 		return 0;
-	if (state & 1) {
-		u32 owner = 0;
-		if (!futex_owner(&owner))
-			return 0;
-		if (owner)
-			begin(tid, prev->tgid, FB_WAIT_FUTEX, owner, 0);
-		else if (role && role->critical == FB_CRITICAL_REQUESTS && in_request(tid))
-			begin(tid, prev->tgid, FB_WAIT_CONDITION, 0, 0);
+	if (disk) {
+		u32 wait = wait_by_stack(ctx);
+		if (wait)
+			begin(tid, prev->tgid, wait, 0, 0);
 		return 0;
 	}
-	u32 wait = wait_by_stack(ctx);
-	if (!wait)
-		return 0;
-	begin(tid, prev->tgid, wait, 0, 0);
+	u32 owner = futex_owner();
+	if (owner)
+		begin(tid, prev->tgid, FB_WAIT_FUTEX, owner, 0);
+	else if (role && role->critical == FB_CRITICAL_REQUESTS && in_request(tid))
+		begin(tid, prev->tgid, FB_WAIT_CONDITION, 0, 0);
 	return 0;
 }
 

@@ -61,7 +61,8 @@
 
 /*
  * A write that was queued to an attached device. Without bytes it says something else: that the request which begins at this sector
- * has the first slot of the device's queue, and, if it is critical, that somebody critical waits for a slot.
+ * has the first slot of the device's queue, and, if it is critical, that somebody critical waits for a slot. Without a file it ends before
+ * its name.
  */
 struct fb_tag {
 	unsigned long long sector;	/* of 512 bytes, from the disk's start */
@@ -104,6 +105,11 @@ struct fb_range {
 	unsigned int reserved;
 };
 
+/* All of them; the first one that ends nowhere is none, nor is any behind it. */
+struct fb_ranges {
+	struct fb_range range[FB_RANGES_MAX];
+};
+
 /* A probe in a program, as its cookie tells: bits 0-7 FB_LWLOCK_*, 8-15 FB_ARGUMENT_*, 16-31 place of the register in pt_regs, 32-63 offset. */
 #define FB_LWLOCK_WAIT 1	/* a task begins to wait for a lock */
 #define FB_LWLOCK_WAITED 2
@@ -128,6 +134,7 @@ struct fb_role {
 #define FB_COUNT_JOURNAL_WAITERS 2
 #define FB_COUNT_PAGE_WAITERS 3
 #define FB_COUNT_SLOT_WAITERS 4
-#define FB_COUNTS 5
+#define FB_COUNT_BLOCKED 5	/* tasks of which is known that they wait */
+#define FB_COUNTS 6
 
 #endif

@@ -262,9 +262,14 @@ impl Intake {
         // An older write of the same bytes that never arrived here was merged, failed, or is as good as overwritten.
         self.cut(start, end);
         self.insert(start, end, Known::of(raw));
-        while self.queued.len() > TAGS_MAX || self.order.len() > 4 * TAGS_MAX {
-            let Some((start, number)) = self.order.pop_front() else { break };
-            if self.queued.get(&start).is_some_and(|q| q.number == number) {
+        while let Some((start, number)) = self.order.front().copied() {
+            let waits = self.queued.get(&start).is_some_and(|q| q.number == number);
+            if waits && self.queued.len() <= TAGS_MAX && self.order.len() <= 4 * TAGS_MAX {
+                break;
+            }
+            // It has arrived, or gives way.
+            self.order.pop_front();
+            if waits {
                 self.queued.remove(&start);
             }
         }
@@ -641,6 +646,12 @@ mod tests {
             intake.queue(&tag(i % 2, 1, 1, 0));
         }
         assert!(intake.order.len() <= 4 * TAGS_MAX);
+        let mut intake = Intake::default();
+        for i in 0..100 {
+            intake.queue(&tag(i * 8, 8, 1, 0));
+            assert!(intake.arrive(i * 4096, 4096).is_some());
+        }
+        assert!(intake.order.len() <= 1, "what has arrived leaves nothing");
     }
 
     proptest! {

@@ -124,7 +124,7 @@ pub(crate) struct Programs {
     disks: HashMap<MapData, u32, u32>,
     roles: HashMap<MapData, u32, RawRole>,
     counts: Array<MapData, u64>,
-    ranges: Array<MapData, RawRange>,
+    ranges: Array<MapData, [RawRange; RANGES_MAX]>,
     functions: Functions,
     missing: Vec<String>,
     /// It is told which write has the first slot of a disk's queue.
@@ -263,9 +263,9 @@ impl Programs {
         self.functions = match functions() {
             Err(e) => Functions::Hidden(e.to_string()),
             Ok(ranges) => {
-                for (i, range) in ranges.iter().take(RANGES_MAX).enumerate() {
-                    self.ranges.set(i as u32, range, 0)?;
-                }
+                let mut all = [RawRange::default(); RANGES_MAX];
+                all.iter_mut().zip(&ranges).for_each(|(place, range)| *place = *range);
+                self.ranges.set(0, all, 0)?;
                 let of_journal = |r: &RawRange| Wait::from_number(r.wait) == Some(Wait::Journal);
                 if ranges.iter().any(of_journal) { Functions::All } else { Functions::NoJournal }
             }

@@ -10,7 +10,7 @@ pub(crate) const COUNT_TAGS_DROPPED: u32 = 0;
 pub(crate) const COUNT_SIGNALS_DROPPED: u32 = 1;
 
 /// A write that was queued to an attached device. Without bytes: that the request at this sector has the first slot of the device's queue, and,
-/// if it is critical, that somebody critical waits for a slot.
+/// if it is critical, that somebody critical waits for a slot. Without a file it ends before its name.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RawTag {
@@ -103,8 +103,8 @@ impl RawTag {
             ioprio: u16::from_ne_bytes(fields(bytes, at)?),
             pages: u32::from_ne_bytes(fields(bytes, at)?),
             comm: fields(bytes, at)?,
-            file: fields(bytes, at)?,
-            dir: fields(bytes, at)?,
+            file: if *at < bytes.len() { fields(bytes, at)? } else { Default::default() },
+            dir: if *at < bytes.len() { fields(bytes, at)? } else { Default::default() },
         })
     }
 }
@@ -215,7 +215,12 @@ mod tests {
         assert_eq!(tag.sector, u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7]));
         assert_eq!(tag.comm[0], 56);
         assert_eq!(tag.critical, 48);
+        assert_eq!((tag.file[0], tag.dir[15]), (72, bytes[bytes.len() - 1]));
         assert!(RawTag::read(&bytes[1..]).is_none());
+        // As that of a write without a file.
+        let short = RawTag::read(&bytes[..std::mem::offset_of!(RawTag, file)]).unwrap();
+        assert_eq!(short, RawTag { file: [0; 32], dir: [0; 16], ..tag });
+        assert!(RawTag::read(&bytes[..71]).is_none());
         let signal = RawSignal::read(&vec![1; size_of::<RawSignal>()]).unwrap();
         assert_eq!(signal.value, 0x0101_0101_0101_0101);
     }
