@@ -29,7 +29,11 @@ start() {
     PIDS[$name]=$!
     OWN=("${PIDS[@]}")
     await "$PATIENCE" grep -q ready "$name.ready" || fail "$name does not start"
+    # A volume that has just begun is not consistent as yet, and refuses points.
+    await "$PATIENCE" consistent "$name" || fail "$name does not become consistent"
 }
+
+consistent() { "$FOREBAY" status "$1" --json --control "$DIR/$1.sock" | grep -q '"backing_consistent": *true'; }
 
 # time_marks WHAT NAME KEY: N marks of this volume, a pause after each; KEY is where `status` has the backing's point at rest.
 time_marks() {
