@@ -10,7 +10,7 @@ use crate::admission::{
 use crate::redis::{Redis, Requests, missing};
 use crate::report::{Figures, Report, Table};
 use crate::site::Emulated;
-use crate::{BenchError, Options};
+use crate::{BenchError, Options, no_such_load};
 
 /// A load on a kind of cache.
 #[derive(Clone, Copy)]
@@ -35,6 +35,11 @@ const LOADS: [Load; 4] = [
     load("ycsb_a_ssd", 50, FLASH, 2 << 30),
     load("ycsb_b_ssd", 5, FLASH, 2 << 30),
 ];
+
+/// Names of the loads under which the admission policies are compared on Redis.
+pub fn redis_loads() -> impl Iterator<Item = &'static str> {
+    LOADS.iter().map(|load| load.name)
+}
 
 /// What is run.
 struct Plan {
@@ -72,7 +77,8 @@ impl Plan {
         };
         let cache = options.contest.cache_model.as_deref().map(Emulated::new);
         // With one cache for all, a load need not be run again with another.
-        let loads = if cache.is_some() { loads.into_iter().take(2).collect() } else { loads };
+        let mut loads: Vec<Load> = if cache.is_some() { loads.into_iter().take(2).collect() } else { loads };
+        loads.retain(|load| options.wants(load.name));
         Self {
             loads,
             cache,
@@ -107,6 +113,12 @@ pub fn admission_redis(options: &Options) -> Result<Report, BenchError> {
         return Err(BenchError::Forebay(format!("admission-redis cannot run here: {missing}")));
     }
     let plan = Plan::new(options);
+    if plan.loads.is_empty() {
+        return Err(no_such_load(
+            redis_loads(),
+            " (with --cache-model the first two, with --quick the first)",
+        ));
+    }
     let results = Results::until_stopped(options, |results| measure_all(options, &plan, results))?;
     Ok(report(&results, &plan))
 }

@@ -31,7 +31,7 @@ pub mod tune;
 mod volume;
 
 pub use admission_postgresql::admission_postgresql;
-pub use admission_redis::admission_redis;
+pub use admission_redis::{admission_redis, redis_loads};
 pub use function::{BadFunction, FORMS, Function, number};
 pub use plot::Plot;
 pub use policies::{contenders, loads, policies};
@@ -57,7 +57,7 @@ pub struct Options {
     pub rounds: Option<u32>,
     /// Seconds that each measurement under a load takes, instead of the benchmark's own.
     pub seconds: Option<u64>,
-    /// Loads under which the write policies are compared, of [`loads()`]; empty: all.
+    /// Loads to compare under, of [`loads()`] or [`redis_loads()`]; empty: all.
     pub loads: Vec<String>,
     /// Write policies that are compared beside the base, of [`contenders()`]; empty: all.
     pub contenders: Vec<String>,
@@ -72,7 +72,18 @@ pub struct Options {
     pub stopped: Arc<AtomicBool>,
 }
 
+/// What is said if none of the loads that were asked for is one of the benchmark's.
+fn no_such_load(known: impl Iterator<Item = &'static str>, but: &str) -> BenchError {
+    let known: Vec<_> = known.collect();
+    BenchError::Forebay(format!("none of these loads is this benchmark's; it has {}{but}", known.join(", ")))
+}
+
 impl Options {
+    /// Whether the load was asked for, by its name or with all.
+    pub(crate) fn wants(&self, load: &str) -> bool {
+        self.loads.is_empty() || self.loads.iter().any(|name| name == load)
+    }
+
     /// Whether it is to end before its time.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)

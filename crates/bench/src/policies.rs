@@ -13,7 +13,7 @@ use crate::postgresql::{PostgreSql, ROUGH};
 use crate::report::{Figures, Report, Table, median};
 use crate::run::{BACKING, Outcome, Scale, run};
 use crate::site::Emulated;
-use crate::{BenchError, Options};
+use crate::{BenchError, Options, no_such_load};
 
 /// The cache in percent of the working set, as in the paper's Figure 12.
 const CACHE_PERCENT: u64 = 80;
@@ -30,7 +30,7 @@ fn grouped(percent: u64) -> String {
 /// The name of the load that is a real database.
 const POSTGRESQL: &str = "tpcc_postgresql";
 
-/// Every load's name.
+/// Names of the loads under which the write policies are compared.
 pub fn loads() -> impl Iterator<Item = &'static str> {
     Kind::ALL.into_iter().map(Kind::name).chain([POSTGRESQL])
 }
@@ -151,7 +151,10 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
     let mut plan = Plan::new(options);
     plan.rounds = options.rounds.unwrap_or(plan.rounds);
     plan.scale.time = options.seconds.map_or(plan.scale.time, Duration::from_secs);
-    let wanted = |load: &str| options.loads.is_empty() || options.loads.iter().any(|name| name == load);
+    let wanted = |load: &str| options.wants(load);
+    if !loads().any(wanted) {
+        return Err(no_such_load(loads(), ""));
+    }
     let mut results = Results(BTreeMap::new());
     let mut contenders = contender::contenders(plan.scale.working_set);
     let of =

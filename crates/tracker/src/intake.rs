@@ -167,6 +167,9 @@ pub(crate) enum Wanted {
     Page { mapping: u64, index: u64 },
     /// Whatever a task has written.
     Task(u32),
+    /// What a task has written that holds a lock, and waits for itself before it gives the lock back: what is flagged synchronous. For what it
+    /// has written without that it waits by the page, or for a slot, of which is told by itself.
+    Holder(u32),
     /// A flush: whatever other flushes belong to, whoever has written that.
     Flush,
     /// A commit of the journal, or room in it: whatever the kernel's threads have written for others, the metadata that this task has written
@@ -189,6 +192,7 @@ impl Wanted {
                 known.mapping == mapping && mapping != 0 && known.pages.0 <= index && index < known.pages.1
             }
             Self::Task(tid) => known.tid == tid,
+            Self::Holder(tid) => known.tid == tid && known.sync,
             Self::Flush => known.flushes,
             Self::Commit(tid) => known.kernel || known.flushes || known.meta && known.tid == tid,
             Self::Journal => known.is_journal(),
@@ -434,6 +438,17 @@ mod tests {
             assert_eq!(intake.arrive(at * 512, 10 * 512).unwrap().tid, 7, "{at}");
         }
         assert!(intake.queued.is_empty());
+    }
+
+    #[test]
+    fn whoever_holds_a_lock_is_not_held_up_by_what_it_has_written_on_the_side() {
+        let mut intake = Intake::default();
+        for (at, flags, tid) in [(0, 0, 7), (8, FLAG_SYNC, 7), (16, FLAG_SYNC, 8)] {
+            intake.queue(&RawTag { flags, ..tag(at, 8, tid, 0) });
+            intake.arrive(at * 512, 4096).unwrap();
+        }
+        assert_eq!(promote(&mut intake, Wanted::Holder(7), Wait::Lwlock), [(4096, 4096)]);
+        assert_eq!(promote(&mut intake, Wanted::Task(7), Wait::Io), [(0, 4096), (4096, 4096)]);
     }
 
     /// A volume does not know yet what is on its way to it, and may be full.

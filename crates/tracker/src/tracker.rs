@@ -483,7 +483,7 @@ impl Follower {
             Wait::Buffer => return,
             Wait::Journal => Some(Wanted::Commit(signal.tid)),
             Wait::Mutex | Wait::Rwsem | Wait::Futex | Wait::Lwlock if signal.other != 0 => {
-                Some(Wanted::Task(signal.other))
+                Some(Wanted::Holder(signal.other))
             }
             // Held by nobody who is known, or by one who is critical.
             Wait::Mutex | Wait::Rwsem | Wait::Futex | Wait::Lwlock => return,

@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
 
-    /// Loads under which the write policies are compared, as `fileserver` or `tpcc_postgresql` [default: all of them]
+    /// Loads to compare under: of `policies` as `fileserver`, of `admission-redis` as `ycsb_a_ssd` [default: all of them]
     #[arg(long, value_name = "LOAD", value_delimiter = ',', value_parser = load)]
     loads: Vec<String>,
 
@@ -98,7 +98,11 @@ fn policy(text: &str) -> Result<OrNone, String> {
 }
 
 fn load(text: &str) -> Result<String, String> {
-    one_of(text, "load", forebay_bench::loads().map(str::to_owned).collect())
+    let mut known: Vec<_> =
+        forebay_bench::loads().chain(forebay_bench::redis_loads()).map(str::to_owned).collect();
+    known.sort_unstable();
+    known.dedup();
+    one_of(text, "load", known)
 }
 
 fn contender(text: &str) -> Result<String, String> {
