@@ -22,6 +22,12 @@ grep -q '<polyline' report/policies.html || fail "the page has no lines"
     fail "bench policies with choices: $(tail -n 3 errors)"
 grep -q "in front of hdd-7k2" figures && jq -e '.figures | .ycsb_a_write_back_of_write_through > 0 and (has("ycsb_a_ordered_of_write_through") | not)' \
     chosen/policies.json >/dev/null || fail "bench policies does not measure what was chosen: $(cat figures)"
+# A load that it would leave out is refused, whatever else is asked for.
+for asked in "policies --loads ycsb_a,ycsb_a_ssd" "policies --quick --loads tpcc_postgresql" "volume --loads ycsb_a"; do
+    # shellcheck disable=SC2086
+    "$FOREBAY" bench $asked --out "$DIR/refused" >figures 2>errors && fail "bench $asked is not refused"
+    grep -q "^error: '.*' is no load of this benchmark" errors || fail "bench $asked: $(cat errors)"
+done
 if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control && -e /sys/kernel/btf/vmlinux ]] && ls /usr/lib/postgresql/*/bin/pgbench >/dev/null 2>&1; then
     "$FOREBAY" bench admission-postgresql --quick --out "$DIR/report" >figures 2>errors || fail "bench admission-postgresql: $(tail -n 3 errors)"
     for figure in all_tpmc cp_pi_ioi_tpmc cp_pi_ioi_of_all no_cache_p99_9_ms cp_pi_ioi_per_cached_block_of_all; do

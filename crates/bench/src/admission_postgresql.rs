@@ -79,6 +79,7 @@ pub fn admission_postgresql(options: &Options) -> Result<Report, BenchError> {
     if let Some(missing) = PostgreSql::missing() {
         return Err(BenchError::Forebay(format!("admission-postgresql cannot run here: {missing}")));
     }
+    options.check_loads(&[])?;
     let plan = Plan::new(options);
     let results = Results::until_stopped(options, |results| measure_all(options, &plan, results))?;
     Ok(report(&results, &plan))

@@ -10,7 +10,7 @@ use crate::admission::{
 use crate::redis::{Redis, Requests, missing};
 use crate::report::{Figures, Report, Table};
 use crate::site::Emulated;
-use crate::{BenchError, Options, no_such_load};
+use crate::{BenchError, Options};
 
 /// A load on a kind of cache.
 #[derive(Clone, Copy)]
@@ -55,7 +55,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(options: &Options) -> Self {
+    fn new(options: &Options) -> Result<Self, BenchError> {
         let own = |admissions, rounds, warm_seconds, seconds| Own {
             admissions,
             sizes: Vec::new(),
@@ -78,8 +78,9 @@ impl Plan {
         let cache = options.contest.cache_model.as_deref().map(Emulated::new);
         // With one cache for all, a load need not be run again with another.
         let mut loads: Vec<Load> = if cache.is_some() { loads.into_iter().take(2).collect() } else { loads };
+        options.check_loads(&loads.iter().map(|load| load.name).collect::<Vec<_>>())?;
         loads.retain(|load| options.wants(load.name));
-        Self {
+        Ok(Self {
             loads,
             cache,
             servers,
@@ -87,7 +88,7 @@ impl Plan {
             clients,
             volume_bytes: if options.quick { 384 << 20 } else { 24 << 30 },
             contest: Contest::new(options, own),
-        }
+        })
     }
 
     /// Sizes of the cache under a load: its own, if none were asked for.
@@ -112,13 +113,7 @@ pub fn admission_redis(options: &Options) -> Result<Report, BenchError> {
     if let Some(missing) = missing() {
         return Err(BenchError::Forebay(format!("admission-redis cannot run here: {missing}")));
     }
-    let plan = Plan::new(options);
-    if plan.loads.is_empty() {
-        return Err(no_such_load(
-            redis_loads(),
-            " (with --cache-model the first two, with --quick the first)",
-        ));
-    }
+    let plan = Plan::new(options)?;
     let results = Results::until_stopped(options, |results| measure_all(options, &plan, results))?;
     Ok(report(&results, &plan))
 }

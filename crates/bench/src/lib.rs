@@ -72,16 +72,21 @@ pub struct Options {
     pub stopped: Arc<AtomicBool>,
 }
 
-/// What is said if none of the loads that were asked for is one of the benchmark's.
-fn no_such_load(known: impl Iterator<Item = &'static str>, but: &str) -> BenchError {
-    let known: Vec<_> = known.collect();
-    BenchError::Forebay(format!("none of these loads is this benchmark's; it has {}{but}", known.join(", ")))
-}
-
 impl Options {
     /// Whether the load was asked for, by its name or with all.
     pub(crate) fn wants(&self, load: &str) -> bool {
         self.loads.is_empty() || self.loads.iter().any(|name| name == load)
+    }
+
+    /// Refuses loads that a benchmark which has these does not run.
+    fn check_loads(&self, known: &[&str]) -> Result<(), BenchError> {
+        let Some(foreign) = self.loads.iter().find(|load| !known.contains(&load.as_str())) else {
+            return Ok(());
+        };
+        let has = if known.is_empty() { "no loads to choose".to_owned() } else { known.join(", ") };
+        Err(BenchError::Forebay(format!(
+            "'{foreign}' is no load of this benchmark as it is asked for: it has {has}"
+        )))
     }
 
     /// Whether it is to end before its time.

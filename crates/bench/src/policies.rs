@@ -13,7 +13,7 @@ use crate::postgresql::{PostgreSql, ROUGH};
 use crate::report::{Figures, Report, Table, median};
 use crate::run::{BACKING, Outcome, Scale, run};
 use crate::site::Emulated;
-use crate::{BenchError, Options, no_such_load};
+use crate::{BenchError, Options};
 
 /// The cache in percent of the working set, as in the paper's Figure 12.
 const CACHE_PERCENT: u64 = 80;
@@ -148,13 +148,13 @@ fn postgresql(options: &Options) -> Result<Option<PostgreSql>, BenchError> {
 /// # Errors
 /// [`BenchError`].
 pub fn policies(options: &Options) -> Result<Report, BenchError> {
+    // There is no time for a database then.
+    let known: Vec<_> = loads().filter(|load| !options.quick || *load != POSTGRESQL).collect();
+    options.check_loads(&known)?;
     let mut plan = Plan::new(options);
     plan.rounds = options.rounds.unwrap_or(plan.rounds);
     plan.scale.time = options.seconds.map_or(plan.scale.time, Duration::from_secs);
     let wanted = |load: &str| options.wants(load);
-    if !loads().any(wanted) {
-        return Err(no_such_load(loads(), ""));
-    }
     let mut results = Results(BTreeMap::new());
     let mut contenders = contender::contenders(plan.scale.working_set);
     let of =

@@ -69,6 +69,7 @@ impl Measured {
 /// # Errors
 /// [`BenchError`]. What cannot be measured here (attaching needs root and FUSE) is left out and said on stderr.
 pub fn volume(options: &Options) -> Result<Report, BenchError> {
+    options.check_loads(&[])?;
     let scale = Scale::new(options.quick);
     let dir = &options.scratch;
     let raw_path = dir.join("raw");

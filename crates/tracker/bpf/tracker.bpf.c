@@ -272,21 +272,21 @@ INLINE struct block *sleeper_at(const struct lock_holders *list, u32 i, u32 tid,
 	return *who && *who != tid ? bpf_map_lookup_elem(&blocked, who) : 0;
 }
 
-/* How one inherits who has taken a lock over. */
-struct heritage {
-	u32 wait;
-	u32 derived;	/* as much as the one who waits for it */
-};
+/* What is inherited by one who has taken a lock over: the task that waits for it, how, and whether as much as that one has itself. */
+#define HERITAGE(waiter, wait, derived) ((u64)(derived) << 40 | (u64)(wait) << 32 | (waiter))
+#define HERITAGE_WAITER(heritage) ((u32)(heritage))
+#define HERITAGE_WAIT(heritage) ((u32)((heritage) >> 32) & 0xff)
+#define HERITAGE_DERIVED(heritage) ((u32)((heritage) >> 40))
 
 /*
- * One who waits for a lock that the current task, `tid`, has taken meanwhile; or 0. Whoever was waited for has given it on, and nobody
- * is told: so the lock is looked at when the new owner writes or falls asleep.
+ * What the current task, `tid`, inherits by a lock that somebody waits for and that it has taken meanwhile; or 0. Whoever was waited for has
+ * given it on, and nobody is told: so the lock is looked at when the new owner writes or falls asleep.
  */
-NOINLINE u32 heir_of(u32 tid, struct heritage *heritage)
+NOINLINE u64 heir_of(u32 tid)
 {
 	struct task_struct *self = (void *)bpf_get_current_task();
 	struct lock_holders *list = sleeping(FOR_LOCK);
-	if (!list || !heritage)
+	if (!list)
 		return 0;
 	for (u32 i = 0; i < FB_HOLDERS_MAX; i++) {
 		u32 waiter;
@@ -295,9 +295,7 @@ NOINLINE u32 heir_of(u32 tid, struct heritage *heritage)
 			continue;
 		if (!block->direct && !block->derived && !holder_of(waiter))
 			continue;
-		heritage->wait = block->wait;
-		heritage->derived = block->derived;
-		return waiter;
+		return HERITAGE(waiter, block->wait, block->derived);
 	}
 	return 0;
 }
@@ -367,8 +365,11 @@ INLINE void strike(struct lock_holders *holding, u32 tid)
 
 /* --- writes ------------------------------------------------------------------------------------------------------------ */
 
-/* The first flag of a bio: its pages are its issuer's own memory (before Linux 6.5: they are not its to give back), past the page cache. */
-enum { PAST_CACHE = 1 };
+/*
+ * The first two flags of a bio. Of the first alone: its pages are its issuer's own memory, past the page cache, and are pinned. Before Linux
+ * 6.5 it meant that they are not the bio's to give back, as those of another bio's pages are; but then the second is set, too.
+ */
+enum { PAST_CACHE = 1, OTHERS_PAGES = 2 };
 
 /* Where the first page of a bio belongs. A name to find the write by that a page waits for; 0 if it has none. */
 INLINE void name_page(struct bio *bio, struct fb_tag *tag)
@@ -450,7 +451,7 @@ int on_bio(u64 *ctx)
 	bpf_get_current_comm(tag.comm, sizeof(tag.comm));
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tag.tid);
 	struct holder *holder;
-	struct heritage heritage = {};
+	u64 heritage;
 	if (is_direct(tag.tid, role)) {
 		tag.critical = FB_CRITICAL_DIRECT;
 	} else if (is_never(role)) {
@@ -459,9 +460,10 @@ int on_bio(u64 *ctx)
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.waiter = holder->waiter;
 		tag.via = holder->wait;
-	} else if ((tag.waiter = heir_of(tag.tid, &heritage))) {
+	} else if ((heritage = heir_of(tag.tid))) {
 		tag.critical = FB_CRITICAL_INHERITED;
-		tag.via = heritage.wait;
+		tag.waiter = HERITAGE_WAITER(heritage);
+		tag.via = HERITAGE_WAIT(heritage);
 	} else if (is_awaited_by_journal(tag.comm)) {
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.via = FB_WAIT_JOURNAL;
@@ -477,7 +479,7 @@ int on_bio(u64 *ctx)
 		__builtin_memcpy(signal.comm, tag.comm, sizeof(tag.comm));
 		tell(&signal);
 	}
-	if (op == 1 && !(bio->bi_flags & PAST_CACHE)) {
+	if (op == 1 && (bio->bi_flags & (PAST_CACHE | OTHERS_PAGES)) != PAST_CACHE) {
 		name_page(bio, &tag);
 		name_file(&tag);
 	}
@@ -723,10 +725,9 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
 		bpf_get_current_comm(comm, sizeof(comm));
 		derived = is_awaited_by_journal(comm);
 		/* Whoever has taken over what somebody waits for inherits as that one does. */
-		struct heritage heritage = {};
-		u32 heir = heir_of(tid, &heritage);
-		block->derived = heir != 0 || derived;
-		derived |= heritage.derived;
+		u64 heritage = heir_of(tid);
+		block->derived = heritage != 0 || derived;
+		derived |= HERITAGE_DERIVED(heritage);
 		/* Whoever waits for a page's lock may wait for one who falls asleep while it submits pages. */
 		int awaited = wait == FB_WAIT_THROTTLE && counted(FB_COUNT_PAGE_WAITERS) > 0;
 		critical = block->derived || awaited ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
@@ -885,8 +886,7 @@ int on_switch(u64 *ctx)
 	if (ctx[0] || !tid || !(futex || disk))
 		return 0;
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
-	struct heritage heritage = {};
-	if (!role && !holder_of(tid) && !hinted() && !(disk && heir_of(tid, &heritage)))
+	if (!role && !holder_of(tid) && !hinted() && !(disk && heir_of(tid)))
 		return 0;
 	/* The wait for a lock has been noted, and is over when the lock is taken. */
 	if (bpf_map_lookup_elem(&blocked, &tid))

@@ -167,8 +167,9 @@ pub(crate) enum Wanted {
     Page { mapping: u64, index: u64 },
     /// Whatever a task has written.
     Task(u32),
-    /// What a task has written that holds a lock, and waits for itself before it gives the lock back: what is flagged synchronous. For what it
-    /// has written without that it waits by the page, or for a slot, of which is told by itself.
+    /// What a task has written that holds a lock, and may wait for itself before it gives the lock back: what is flagged synchronous (so is
+    /// all that goes past the page cache), metadata, and what flushes belong to. For what else it has written it waits by the page, or for
+    /// a slot, of which is told by itself.
     Holder(u32),
     /// A flush: whatever other flushes belong to, whoever has written that.
     Flush,
@@ -192,7 +193,7 @@ impl Wanted {
                 known.mapping == mapping && mapping != 0 && known.pages.0 <= index && index < known.pages.1
             }
             Self::Task(tid) => known.tid == tid,
-            Self::Holder(tid) => known.tid == tid && known.sync,
+            Self::Holder(tid) => known.tid == tid && (known.sync || known.meta || known.flushes),
             Self::Flush => known.flushes,
             Self::Commit(tid) => known.kernel || known.flushes || known.meta && known.tid == tid,
             Self::Journal => known.is_journal(),
@@ -287,7 +288,11 @@ impl Intake {
 
     /// Takes out what is known of these bytes, in their order; what reaches over an end stays as a shorter tag.
     fn cut(&mut self, start: u64, end: u64) -> Vec<Known> {
-        let mut found = Vec::new();
+        // No two overlap: if the last that begins before the end does not reach into it, none does.
+        if self.queued.range(..end).next_back().is_none_or(|(_, q)| q.end <= start) {
+            return Vec::new();
+        }
+        let mut found = Vec::with_capacity(1);
         let before = self.queued.range(..start).next_back().filter(|(_, q)| q.end > start);
         let first = before.map_or(start, |(s, _)| *s);
         while let Some((s, _)) = self.queued.range(first..end).next() {
@@ -443,12 +448,15 @@ mod tests {
     #[test]
     fn whoever_holds_a_lock_is_not_held_up_by_what_it_has_written_on_the_side() {
         let mut intake = Intake::default();
-        for (at, flags, tid) in [(0, 0, 7), (8, FLAG_SYNC, 7), (16, FLAG_SYNC, 8)] {
+        for (at, flags, tid) in [(0, 0, 7), (8, FLAG_SYNC, 7), (16, FLAG_SYNC, 8), (24, FLAG_META, 7)] {
             intake.queue(&RawTag { flags, ..tag(at, 8, tid, 0) });
             intake.arrive(at * 512, 4096).unwrap();
         }
-        assert_eq!(promote(&mut intake, Wanted::Holder(7), Wait::Lwlock), [(4096, 4096)]);
-        assert_eq!(promote(&mut intake, Wanted::Task(7), Wait::Io), [(0, 4096), (4096, 4096)]);
+        assert_eq!(promote(&mut intake, Wanted::Holder(7), Wait::Lwlock), [(4096, 4096), (12_288, 4096)]);
+        assert_eq!(
+            promote(&mut intake, Wanted::Task(7), Wait::Io),
+            [(0, 4096), (4096, 4096), (12_288, 4096)]
+        );
     }
 
     /// A volume does not know yet what is on its way to it, and may be full.

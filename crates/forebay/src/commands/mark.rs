@@ -14,7 +14,7 @@ use crate::volume_name;
 #[command(after_help = "Examples:\n  \
     forebay mark db --label nightly\n  \
     fsfreeze -f /srv && forebay mark db; fsfreeze -u /srv\n\n\
-For a volume with --write-policy journaled; refused (exit code 3) under any other, and while the backing is not consistent, as in a volume's first moments. The point has everything that was acknowledged \
+For a volume with --write-policy journaled; refused (exit code 3) under any other. Fails (exit code 1) while the backing is not consistent, as in a volume's first moments. The point has everything that was acknowledged \
 before, and nothing that was issued after the command ended. Ends well when the group that ends there is committed on the backing's \
 side: from then on until the next group `forebay recover` would make the backing exactly that. With --group-ends points the backing \
 moves only from one point to the next. Prints the point's number; for several volumes (of one daemon) a line for each, with its name \
