@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 
 export SOAK_MINUTES ?= 10
 
-.PHONY: help setup build up down test bench soak lint fmt install clean
+.PHONY: help setup build up down test bench soak kernel lint fmt install clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -25,12 +25,17 @@ down: ## Unmount it and stop the daemon; the data stays
 test: ## All that CI runs: lint, unit and integration tests, the scripts in tests/
 	@scripts/test.sh
 
-bench: build ## Run the benchmarks at full length; reports in ./forebay-bench
+bench: build ## Run the benchmarks at full length (hours; the last two need root); reports in ./forebay-bench
 	target/release/forebay bench volume --out forebay-bench
 	target/release/forebay bench policies --out forebay-bench
+	target/release/forebay bench admission-postgresql --out forebay-bench
+	target/release/forebay bench admission-redis --out forebay-bench
 
 soak: ## The long forms of the tests: SOAK_MINUTES of simulation, all sweeps, a full cache of 8 GiB, 30 lost caches a policy, over 1,000 power cuts
 	@scripts/soak.sh
+
+kernel: build ## The tracker on another kernel, and on device-mapper, in a virtual machine
+	@scripts/other-kernel.sh $(DEB)
 
 lint: ## Formatting, clippy, documentation; warnings are errors
 	@scripts/lint.sh

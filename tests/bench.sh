@@ -25,7 +25,7 @@ grep -q "in front of hdd-7k2" figures && jq -e '.figures | .ycsb_a_write_back_of
 # A load that it would leave out is refused, whatever else is asked for.
 for asked in "policies --loads ycsb_a,ycsb_a_ssd" "policies --quick --loads tpcc_postgresql" "volume --loads ycsb_a"; do
     # shellcheck disable=SC2086
-    "$FOREBAY" bench $asked --out "$DIR/refused" >figures 2>errors && fail "bench $asked is not refused"
+    "$FOREBAY" bench $asked --out "$DIR/left-out" >figures 2>errors && fail "bench $asked is not refused"
     grep -q "^error: '.*' is no load of this benchmark" errors || fail "bench $asked: $(cat errors)"
 done
 if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control && -e /sys/kernel/btf/vmlinux ]] && ls /usr/lib/postgresql/*/bin/pgbench >/dev/null 2>&1; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What it costs to know who waits for which write: 4 KiB random writes on an attached volume in memory, by a task that a rule names, with the
 # tracker and without it, in turn, and how long its programs run for each write. Printed, not asserted: machines are noisy. For figures to
-# be believed: ROUNDS=14 SECONDS_EACH=4 FOREBAY=target/release/forebay tests/tracker-cost.sh, also with CACHE=emulate:ssd-sata:file=cache.
+# be believed: ROUNDS=16 SECONDS_EACH=2 FOREBAY=target/release/forebay tests/tracker-cost.sh, also with CACHE=emulate:ssd-sata:file=cache.
 [[ ! -w /dev/shm ]] || export TMPDIR=/dev/shm
 source "$(dirname "$0")/harness.sh"
 
@@ -37,17 +37,19 @@ away() {
     stop_daemon
 }
 
+# Whatever drifts in a round is in both halves of it.
 for ((round = 1; round <= ROUNDS; round++)); do
-    iops
-    echo "$IOPS" >>off
-    away
-    iops --rules rules.toml
-    echo "$IOPS" >>on
-    away
+    for how in off on on off; do
+        if [[ $how == on ]]; then iops --rules rules.toml; else iops; fi
+        echo "$IOPS" >>$how
+        away
+    done
 done
-RATIO=$(python3 -c 'from statistics import median
+RATIO=$(python3 -c 'from statistics import mean, stdev
 on, off = ([float(line) for line in open(name)] for name in ("on", "off"))
-print(f"{median(on):.0f} writes a second with the tracker, {median(off):.0f} without: {median(on) / median(off):.2f}")')
+rounds = [sum(on[i:i + 2]) / sum(off[i:i + 2]) for i in range(0, len(on), 2)]
+error = f" +- {stdev(rounds) / len(rounds) ** 0.5:.3f}" if len(rounds) > 1 else ""
+print(f"{mean(on):.0f} writes a second with the tracker, {mean(off):.0f} without: {mean(rounds):.3f}{error}")')
 
 # The kernel's own clock around each run of a program costs something itself.
 python3 "$ROOT/tests/clients/bpf_cost.py" count >counting &

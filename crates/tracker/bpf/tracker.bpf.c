@@ -652,17 +652,24 @@ NOINLINE int end(u32 tid, u32 tgid)
 	return 0;
 }
 
+/* The place of a link. The bound is one that the compiler can't leave out: the verifier of Linux 6.1 forgets an earlier one over a call. */
+INLINE u32 place_of(u32 link)
+{
+	asm volatile("" : "+r"(link));
+	return link & (FB_CHAIN_MAX - 1);
+}
+
 /* One that holds up the current task, `tid`, inherits from it, and whoever that one waits for. */
 INLINE void lend(struct block *block, u32 holder, const struct block *further, u32 tid, u32 wait)
 {
 	u32 links = block->links;
-	block->chain[links++ & (FB_CHAIN_MAX - 1)] = holder;
+	block->chain[place_of(links++)] = holder;
 	if (further) {
 		tell_wait(holder, 0, FB_CRITICAL_INHERITED, further);
 		add_needs(block, further->wait);
 		u32 next = further->owner;
 		if (next && next != tid && links < FB_CHAIN_MAX && inherit(next, tid, wait))
-			block->chain[links++ & (FB_CHAIN_MAX - 1)] = next;
+			block->chain[place_of(links++)] = next;
 	}
 	block->links = links;
 }
