@@ -48,7 +48,9 @@ for module in loop fuse dax dm-mod crc16 crc32c_generic libcrc32c mbcache jbd2 e
     case $found in
         *.xz) xz -dc "$found" >"root/modules/$module.ko" ;;
         ?*) cp "$found" "root/modules/$module.ko" ;;
+        *) continue ;;
     esac
+    echo "insmod /modules/$module.ko" >>root/modules/load
 done
 cat >root/init <<'END'
 #!/bin/busybox sh
@@ -59,9 +61,7 @@ mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs tmp /tmp
 mount -t tmpfs run /run
-for module in loop fuse dax dm-mod crc16 crc32c_generic libcrc32c mbcache jbd2 ext4; do
-    [ ! -e /modules/$module.ko ] || insmod /modules/$module.ko
-done
+. /modules/load
 cd /tmp
 forebay() { /bin/forebay "$@" --control /tmp/control; }
 explain() { echo "SAID $1 $(forebay explain db --json | tr '\n' ' ')"; }

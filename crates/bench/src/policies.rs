@@ -154,13 +154,12 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
     let mut plan = Plan::new(options);
     plan.rounds = options.rounds.unwrap_or(plan.rounds);
     plan.scale.time = options.seconds.map_or(plan.scale.time, Duration::from_secs);
-    let wanted = |load: &str| options.wants(load);
     let mut results = Results(BTreeMap::new());
     let mut contenders = contender::contenders(plan.scale.working_set);
     let of =
         |name: &String| options.contenders.is_empty() || name == BASE || options.contenders.contains(name);
     contenders.retain(|c| of(&c.name));
-    if wanted(POSTGRESQL)
+    if options.wants(POSTGRESQL)
         && let Some(database) = postgresql(options)?
     {
         let time = if options.seconds.is_some() { plan.scale.time } else { 2 * plan.scale.time };
@@ -179,14 +178,14 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
         Ok::<(), BenchError>(())
     };
     for _ in 0..plan.rounds {
-        for kind in Kind::ALL.into_iter().filter(|kind| wanted(kind.name())) {
+        for kind in Kind::ALL.into_iter().filter(|kind| options.wants(kind.name())) {
             contenders.iter().try_for_each(|c| measure(kind, CACHE_PERCENT, c))?;
         }
-        for percent in plan.cache_percents.iter().filter(|_| wanted(SIZED.name())) {
+        for percent in plan.cache_percents.iter().filter(|_| options.wants(SIZED.name())) {
             sized(&contenders).try_for_each(|c| measure(SIZED, *percent, c))?;
         }
-        let groups =
-            wanted(GROUPED.name()) && contenders.contains(&journaled(plan.scale.working_set, GROUP_PERCENT));
+        let groups = options.wants(GROUPED.name())
+            && contenders.contains(&journaled(plan.scale.working_set, GROUP_PERCENT));
         for percent in plan.group_percents.iter().filter(|_| groups) {
             let contender = journaled(plan.scale.working_set, *percent);
             measure(GROUPED, CACHE_PERCENT, &Contender { name: grouped(*percent), ..contender })?;

@@ -419,12 +419,11 @@ INLINE u32 number_of(const struct gendisk *disk)
 	return (u32)disk->major << 20 | (u32)disk->first_minor;
 }
 
-/* Frontends look into the ring when a request comes; nobody is woken. Most of a tag are names of files, which most writes past the page cache lack. */
+/* Frontends look into the ring when a request comes; nobody is woken. Without a file its names, almost half of a tag, are left out. */
 INLINE void tell_tag(struct fb_tag *tag)
 {
-	long full = tag->file[0] ? bpf_ringbuf_output(&tags, tag, sizeof(*tag), BPF_RB_NO_WAKEUP)
-				 : bpf_ringbuf_output(&tags, tag, __builtin_offsetof(struct fb_tag, file), BPF_RB_NO_WAKEUP);
-	if (full)
+	u64 size = tag->file[0] ? sizeof(*tag) : __builtin_offsetof(struct fb_tag, file);
+	if (bpf_ringbuf_output(&tags, tag, size, BPF_RB_NO_WAKEUP))
 		count(FB_COUNT_TAGS_DROPPED, 1);
 }
 
