@@ -12,6 +12,8 @@ FOREBAY_STAMP=${FOREBAY_STAMP:-$ROOT/target/debug/forebay-stamp}
 for binary in "$FOREBAY" "$FOREBAY_STAMP"; do
     [[ -x $binary ]] || (cd "$ROOT" && cargo build --locked --quiet -p "$(basename "$binary")")
 done
+# A script works elsewhere.
+FOREBAY=$(realpath "$FOREBAY") FOREBAY_STAMP=$(realpath "$FOREBAY_STAMP")
 unset FOREBAY_LOG
 export PYTHONDONTWRITEBYTECODE=1
 

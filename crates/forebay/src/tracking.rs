@@ -1,11 +1,12 @@
 //! Who waits for the writes of an attached volume: the tracker's tags, put to requests as they arrive, and the account of why each
 //! write went where it went.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
+use foldhash::HashMap;
 use forebay_block::{BlockService, Completion, Content, Criticality, Op, Origin, VolumeInfo};
 use forebay_control::{ExplainRow, Explanation, InheritedRow, WaitRow};
 use forebay_host::VolumeHandle;
@@ -208,7 +209,8 @@ impl BlockService for TrackedVolume {
         let Some((tracker, device, offset, len, known)) = found else {
             return self.inner.submit(op, origin, done);
         };
-        let capped = known.is_awaited() && !tracker.allows(known.tid, len);
+        let label = tracker.label(known.tid);
+        let capped = known.is_awaited() && !tracker.allows(&label, len);
         let criticality = if capped { Criticality::Capped } else { known.criticality };
         let origin = Origin {
             sync: origin.sync || known.sync,
@@ -219,7 +221,7 @@ impl BlockService for TrackedVolume {
         };
         // Of whom it has inherited, if that is to be told.
         let waiter = known.cause.filter(|_| known.is_awaited()).and_then(|cause| tracker.name(cause.waiter));
-        hold(&self.link.account).named(&known, tracker.label(known.tid), waiter);
+        hold(&self.link.account).named(&known, label.name, waiter);
         if known.is_awaited() {
             return self.inner.submit(op, origin, done);
         }

@@ -62,11 +62,11 @@ pub(crate) struct Changes {
 
 /// What rules say of a task beside that it is critical.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Label {
-    /// What it is called in reports.
+pub struct Label {
+    /// What it is called in reports; `None` if no rule names it.
     pub name: Option<Arc<str>>,
     /// The rule whose rate it shares.
-    pub rate: Option<usize>,
+    pub(crate) rate: Option<usize>,
 }
 
 impl Tasks {

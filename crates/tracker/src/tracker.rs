@@ -1,6 +1,5 @@
 //! The tracker at work: a thread that follows tasks and waits, and the tags that frontends ask for.
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use foldhash::{HashMap, HashMapExt};
 use forebay_policy::Allowance;
 
 use crate::intake::{Cause, Intake, Known, Promoted, Wanted};
@@ -121,9 +121,9 @@ struct Shared {
 }
 
 impl Shared {
-    /// Whether so many bytes of a task's writes are within the rate of the rule that fits it; they are counted then.
-    fn allows(&self, tid: u32, bytes: u64) -> bool {
-        let Some(place) = hold(&self.labels).get(&tid).and_then(|label| label.rate) else {
+    /// Whether so many bytes are within the rate of the rule that gave this label; they are counted then.
+    fn allows(&self, label: &Label, bytes: u64) -> bool {
+        let Some(place) = label.rate else {
             return true;
         };
         let now_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -131,9 +131,9 @@ impl Shared {
         rates.get_mut(place).and_then(Option::as_mut).is_none_or(|rate| rate.take(bytes, now_ns))
     }
 
-    /// What the rules call a task in reports; `None` if no rule names it.
-    fn label(&self, tid: u32) -> Option<Arc<str>> {
-        hold(&self.labels).get(&tid)?.name.clone()
+    /// What the rules say of a task; nothing if no rule fits it.
+    fn label(&self, tid: u32) -> Label {
+        hold(&self.labels).get(&tid).cloned().unwrap_or_default()
     }
 
     /// What a task is called in reports; `None` if it is not known, or gone.
@@ -141,7 +141,7 @@ impl Shared {
         if tid == 0 {
             return None;
         }
-        self.label(tid).or_else(|| name_of_task(tid).map(Into::into))
+        self.label(tid).name.or_else(|| name_of_task(tid).map(Into::into))
     }
 
     fn tell(&self, promote: &Promote, promoted: Promoted) {
@@ -258,8 +258,8 @@ impl Tracker {
         });
     }
 
-    /// What the rules call a task in reports; `None` if no rule names it.
-    pub fn label(&self, tid: u32) -> Option<Arc<str>> {
+    /// What the rules say of a task; nothing if no rule fits it.
+    pub fn label(&self, tid: u32) -> Label {
         self.shared.label(tid)
     }
 
@@ -268,9 +268,9 @@ impl Tracker {
         self.shared.name(tid)
     }
 
-    /// Whether a critical write of so many bytes is within the rate of the rule that fits its task; it is counted then.
-    pub fn allows(&self, tid: u32, bytes: u64) -> bool {
-        self.shared.allows(tid, bytes)
+    /// Whether a critical write of so many bytes is within the rate of the rule that gave its task this label; it is counted then.
+    pub fn allows(&self, label: &Label, bytes: u64) -> bool {
+        self.shared.allows(label, bytes)
     }
 
     /// What works only in part, in words.
@@ -491,7 +491,7 @@ impl Follower {
             Wait::Io => Some(Wanted::Task(signal.tid)),
         };
         let cause = Cause { via: wait, waiter: u32::try_from(signal.value).unwrap_or_default() };
-        let allows = |tid, bytes| self.shared.allows(tid, bytes);
+        let allows = |tid, bytes| self.shared.allows(&self.shared.label(tid), bytes);
         let mut tags = hold(&self.shared.tags);
         tags.drain();
         let promote = |tags: &mut Tags, wanted: Option<Wanted>| -> Vec<_> {
