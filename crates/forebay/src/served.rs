@@ -145,7 +145,7 @@ impl Served {
 
     /// Why its writes went where they went.
     pub fn explanation(&self) -> Explanation {
-        self.link.explanation()
+        self.link.explanation(&self.tracking)
     }
 
     /// Notes where NBD clients are served.

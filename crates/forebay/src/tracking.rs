@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
 use foldhash::HashMap;
@@ -11,7 +11,7 @@ use forebay_block::{BlockService, Completion, Content, Criticality, Op, Origin, 
 use forebay_control::{ExplainRow, Explanation, InheritedRow, WaitRow};
 use forebay_host::VolumeHandle;
 use forebay_policy::{Admission, AdmissionReason, Allowance};
-use forebay_tracker::{Device, Known, Promotion, Rules, Tracker, TrackerError, Wait};
+use forebay_tracker::{Arrival, Device, Name, Promotion, Rules, Tracker, TrackerError, Wait};
 
 /// Most different rows of an account; what does not fit is counted as `other`.
 const ROWS_MAX: usize = 1024;
@@ -113,18 +113,21 @@ pub struct TrackedVolume {
 /// What a volume and its tracker share.
 #[derive(Default)]
 pub struct Link {
-    source: RwLock<Option<(Arc<Tracker>, Device)>>,
+    source: RwLock<Option<Source>>,
     /// Why the writes to the device that is there are not tagged.
     failure: Mutex<Option<String>>,
     account: Arc<Mutex<Account>>,
 }
 
+/// Who tags a volume's writes.
+type Source = (Arc<Tracker>, Device);
+
 impl Link {
-    fn source(&self) -> Option<(Arc<Tracker>, Device)> {
-        self.source.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn source(&self) -> RwLockReadGuard<'_, Option<Source>> {
+        self.source.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_source(&self, source: Option<(Arc<Tracker>, Device)>) {
+    fn set_source(&self, source: Option<Source>) {
         let mut slot = self.source.write().unwrap_or_else(PoisonError::into_inner);
         if let Some((tracker, device)) = slot.take() {
             tracker.forget(device);
@@ -172,14 +175,26 @@ impl Link {
         hold(&self.failure).as_ref().map(|e| format!("tasks: {e}"))
     }
 
+    /// A write of these bytes has arrived from the device: what is known of it, and who is to be told of its end if nobody waits for it yet.
+    fn arrive(&self, offset: u64, len: u64) -> Option<(Arrival, Option<Source>)> {
+        let source = self.source();
+        let (tracker, device) = source.as_ref()?;
+        let arrival = tracker.arrive(*device, offset, len)?;
+        let is_awaited = arrival.known.is_awaited();
+        // Of whom it has inherited, if that is to be told.
+        let cause = arrival.known.cause.filter(|_| is_awaited).map(|c| (c.via, tracker.name(c.waiter)));
+        hold(&self.account).named(arrival.known.tid, arrival.name, cause);
+        Some((arrival, (!is_awaited).then(|| (Arc::clone(tracker), *device))))
+    }
+
     /// Notes why a write went where it went.
     pub fn admitted(&self, origin: &Origin, reason: AdmissionReason, bytes: u64) {
         hold(&self.account).admitted(origin, reason, bytes);
     }
 
     /// The account so far.
-    pub fn explanation(&self) -> Explanation {
-        hold(&self.account).explanation()
+    pub fn explanation(&self, tracking: &Tracking) -> Explanation {
+        hold(&self.account).explanation(&tracking.rules)
     }
 }
 
@@ -201,30 +216,21 @@ impl BlockService for TrackedVolume {
             Op::Zero { offset, len, .. } => Some((*offset, *len)),
             _ => None,
         };
-        let found = range.and_then(|(offset, len)| {
-            let (tracker, device) = self.link.source()?;
-            let known = tracker.arrive(device, offset, len)?;
-            Some((tracker, device, offset, len, known))
-        });
-        let Some((tracker, device, offset, len, known)) = found else {
+        let found = range.and_then(|(at, len)| Some(((at, len), self.link.arrive(at, len)?)));
+        let Some(((offset, len), (arrival, follower))) = found else {
             return self.inner.submit(op, origin, done);
         };
-        let label = tracker.label(known.tid);
-        let capped = known.is_awaited() && !tracker.allows(&label, len);
-        let criticality = if capped { Criticality::Capped } else { known.criticality };
+        let known = arrival.known;
         let origin = Origin {
             sync: origin.sync || known.sync,
             content: known.content(),
-            criticality,
+            criticality: if arrival.capped { Criticality::Capped } else { known.criticality },
             ioprio: known.ioprio,
             pid: known.tid,
         };
-        // Of whom it has inherited, if that is to be told.
-        let waiter = known.cause.filter(|_| known.is_awaited()).and_then(|cause| tracker.name(cause.waiter));
-        hold(&self.link.account).named(&known, label.name, waiter);
-        if known.is_awaited() {
+        let Some((tracker, device)) = follower else {
             return self.inner.submit(op, origin, done);
-        }
+        };
         let at_its_end = Arc::clone(&tracker);
         let done: Completion = Box::new(move |result| {
             at_its_end.done(device, offset, len);
@@ -271,11 +277,31 @@ impl<S: BlockService> BlockService for RatedVolume<S> {
 }
 
 /// By which kind of wait somebody critical waited for a task or for its writes, and who did if that is known.
-type Why = (Wait, Option<Arc<str>>);
+type Why = (Wait, Option<Name>);
+
+/// A row's task.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Writer {
+    Task(Name),
+    /// Of an export, or not known.
+    Client,
+    /// What does not fit.
+    Other,
+}
+
+impl Writer {
+    fn words(self, rules: &Rules) -> String {
+        match self {
+            Self::Task(name) => rules.words(name),
+            Self::Client => "client".to_owned(),
+            Self::Other => "other".to_owned(),
+        }
+    }
+}
 
 /// A task that has written.
 struct Author {
-    name: Arc<str>,
+    name: Name,
     /// How it was the last time.
     cause: Option<Why>,
 }
@@ -284,67 +310,75 @@ struct Author {
 #[derive(Default)]
 struct Account {
     authors: HashMap<u32, Author>,
-    rows: BTreeMap<(Arc<str>, Content, usize), (u64, u64)>,
+    rows: BTreeMap<(Writer, Content, usize), (u64, u64)>,
     /// Of those that are in the cache because somebody else waits: by task, why, and reason.
-    inherited: BTreeMap<(Arc<str>, Why, usize), u64>,
+    inherited: BTreeMap<(Writer, Why, usize), u64>,
 }
 
 impl Account {
-    /// A write has arrived; what its task is called by the rules, and who waits for it.
-    fn named(&mut self, known: &Known, label: Option<Arc<str>>, waiter: Option<Arc<str>>) {
+    /// A write has arrived; what its task is called, and who waits for it if that is somebody else.
+    fn named(&mut self, tid: u32, name: Name, cause: Option<Why>) {
         if self.authors.len() >= NAMES_MAX {
             self.authors.clear();
         }
-        let name = label.unwrap_or_else(|| known.task_name().into());
-        let cause = known.cause.filter(|_| known.is_awaited()).map(|cause| (cause.via, waiter));
-        let author = self.authors.entry(known.tid).or_insert_with(|| Author { name: "".into(), cause: None });
+        let author = self.authors.entry(tid).or_insert(Author { name, cause });
         author.name = name;
-        author.cause = cause.or(author.cause.take());
+        author.cause = cause.or(author.cause);
     }
 
     /// Somebody has come to wait for a write that has arrived.
     fn awaited(&mut self, promotion: &Promotion) {
         if let Some(author) = self.authors.get_mut(&promotion.task) {
-            author.cause = Some((promotion.through, promotion.waiter.clone()));
+            author.cause = Some((promotion.through, promotion.waiter));
         }
     }
 
     fn admitted(&mut self, origin: &Origin, reason: AdmissionReason, bytes: u64) {
         let author = self.authors.get(&origin.pid);
-        let name: Arc<str> = author.map_or_else(|| "client".into(), |author| Arc::clone(&author.name));
+        let writer = author.map_or(Writer::Client, |author| Writer::Task(author.name));
         let for_others = matches!(reason, AdmissionReason::Inherited | AdmissionReason::Reissued);
-        if let Some(why) = author.and_then(|author| author.cause.clone()).filter(|_| for_others) {
-            let mut key = (Arc::clone(&name), why, reason as usize);
+        if let Some(why) = author.and_then(|author| author.cause).filter(|_| for_others) {
+            let mut key = (writer, why, reason as usize);
             if self.inherited.len() >= ROWS_MAX && !self.inherited.contains_key(&key) {
-                (key.0, key.1.1) = ("other".into(), None);
+                (key.0, key.1.1) = (Writer::Other, None);
             }
             *self.inherited.entry(key).or_default() += 1;
         }
-        let mut key = (name, origin.content, reason as usize);
+        let mut key = (writer, origin.content, reason as usize);
         if self.rows.len() >= ROWS_MAX && !self.rows.contains_key(&key) {
-            key.0 = "other".into();
+            key.0 = Writer::Other;
         }
         let row = self.rows.entry(key).or_default();
         row.0 += 1;
         row.1 += bytes;
     }
 
-    fn explanation(&self) -> Explanation {
+    fn explanation(&self, rules: &Rules) -> Explanation {
         let reason = |index: usize| AdmissionReason::ALL.get(index).copied().unwrap_or(AdmissionReason::All);
-        let rows = self.rows.iter().map(|((task, data, why), (writes, bytes))| ExplainRow {
-            task: task.to_string(),
+        // Several names may be the same in words.
+        let (mut rows, mut inherited) = (BTreeMap::new(), BTreeMap::new());
+        for ((writer, data, why), (writes, bytes)) in &self.rows {
+            let row: &mut (u64, u64) = rows.entry((writer.words(rules), *data, *why)).or_default();
+            *row = (row.0 + writes, row.1 + bytes);
+        }
+        for ((writer, (through, waiter), why), writes) in &self.inherited {
+            let waiter = waiter.map(|name| rules.words(name));
+            *inherited.entry((writer.words(rules), *through, waiter, *why)).or_insert(0) += writes;
+        }
+        let rows = rows.into_iter().map(|((task, data, why), (writes, bytes))| ExplainRow {
+            task,
             data: data.as_str().to_owned(),
-            reason: reason(*why).to_string(),
-            cached: reason(*why).is_cached(),
-            writes: *writes,
-            bytes: *bytes,
+            reason: reason(why).to_string(),
+            cached: reason(why).is_cached(),
+            writes,
+            bytes,
         });
-        let inherited = self.inherited.iter().map(|((task, (through, waiter), why), writes)| InheritedRow {
-            task: task.to_string(),
+        let inherited = inherited.into_iter().map(|((task, through, waiter, why), writes)| InheritedRow {
+            task,
             through: through.as_str().to_owned(),
-            waiter: waiter.as_ref().map(ToString::to_string),
-            reason: reason(*why).to_string(),
-            writes: *writes,
+            waiter,
+            reason: reason(why).to_string(),
+            writes,
         });
         Explanation { rows: rows.collect(), inherited: inherited.collect() }
     }
@@ -354,8 +388,12 @@ impl Account {
 mod tests {
     use super::*;
 
+    fn named(name: &str) -> Name {
+        Name::of_thread(name.as_bytes())
+    }
+
     fn author(name: &str) -> Author {
-        Author { name: name.into(), cause: None }
+        Author { name: named(name), cause: None }
     }
 
     #[test]
@@ -367,7 +405,7 @@ mod tests {
             len: 4096,
             task: 7,
             through,
-            waiter: waiter.map(Into::into),
+            waiter: waiter.map(named),
         };
         let origin = Origin { pid: 7, ..Origin::default() };
         account.awaited(&awaited(Wait::Writeback, Some("backend")));
@@ -377,7 +415,7 @@ mod tests {
         account.awaited(&awaited(Wait::Journal, None));
         account.admitted(&origin, AdmissionReason::Inherited, 4096);
         account.awaited(&Promotion { task: 8, ..awaited(Wait::Journal, None) });
-        let rows = account.explanation().inherited;
+        let rows = account.explanation(&Rules::default()).inherited;
         let texts: Vec<String> = rows
             .iter()
             .map(|r| format!("{} {} {:?} {} {}", r.task, r.through, r.waiter, r.reason, r.writes))
@@ -398,7 +436,7 @@ mod tests {
         account.admitted(&origin(7, Content::Log), AdmissionReason::Direct, 8192);
         account.admitted(&origin(8, Content::Journal), AdmissionReason::Inherited, 512);
         account.admitted(&origin(9, Content::Metadata), AdmissionReason::NotCritical, 1);
-        let rows = account.explanation().rows;
+        let rows = account.explanation(&Rules::default()).rows;
         let texts: Vec<String> = rows
             .iter()
             .map(|r| format!("{} {} {} {} {} {}", r.task, r.data, r.reason, r.cached, r.writes, r.bytes))
@@ -414,6 +452,25 @@ mod tests {
     }
 
     #[test]
+    fn tasks_of_one_name_have_one_row() {
+        let rule = |title| format!("[[rule]]\nname = \"backend\"\ntitle = \"{title}\"\ncritical = true\n");
+        let rules = Rules::parse(&(rule("a") + &rule("b"))).unwrap();
+        let mut account = Account::default();
+        let names = [Name::Rule(0), Name::Rule(1), named("backend")];
+        for (pid, name) in (1..).zip(names) {
+            account.named(pid, name, Some((Wait::Journal, Some(names[0]))));
+            account.named(pid, name, None);
+            let origin = Origin { pid, ..Origin::default() };
+            account.admitted(&origin, AdmissionReason::Inherited, 512);
+        }
+        let explanation = account.explanation(&rules);
+        let [row] = explanation.rows.as_slice() else { panic!("{:?}", explanation.rows) };
+        assert_eq!((row.task.as_str(), row.writes, row.bytes), ("backend", 3, 3 * 512));
+        let [row] = explanation.inherited.as_slice() else { panic!("{:?}", explanation.inherited) };
+        assert_eq!((row.task.as_str(), row.waiter.as_deref(), row.writes), ("backend", Some("backend"), 3));
+    }
+
+    #[test]
     fn an_account_stays_small() {
         let mut account = Account::default();
         for pid in 0..3 * ROWS_MAX as u32 {
@@ -421,7 +478,8 @@ mod tests {
             account.admitted(&Origin { pid, ..Origin::default() }, AdmissionReason::All, 1);
         }
         assert!(account.rows.len() <= ROWS_MAX + AdmissionReason::ALL.len());
-        let other = account.explanation().rows.into_iter().find(|r| r.task == "other").unwrap();
+        let other =
+            account.explanation(&Rules::default()).rows.into_iter().find(|r| r.task == "other").unwrap();
         assert_eq!(other.writes, 2 * ROWS_MAX as u64);
     }
 

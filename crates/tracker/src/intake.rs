@@ -13,7 +13,7 @@ use forebay_block::{Content, Criticality};
 
 use crate::files;
 use crate::rules::Critical;
-use crate::tasks::plain_name;
+use crate::tasks::Name;
 use crate::waits::Wait;
 use crate::wire::{RawTag, text};
 
@@ -105,9 +105,9 @@ impl Known {
         }
     }
 
-    /// The name of the task that queued it.
-    pub fn task_name(&self) -> String {
-        plain_name(&text(&self.comm))
+    /// The name of the thread that queued it.
+    pub(crate) fn thread(&self) -> Name {
+        Name::of_thread(&self.comm)
     }
 
     /// What kind of data it carries.

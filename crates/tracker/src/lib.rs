@@ -19,6 +19,6 @@ mod wire;
 pub use intake::{Cause, Known};
 pub use program::TrackerError;
 pub use rules::{Critical, PRESETS, Rule, Rules, RulesError, TaskFacts};
-pub use tasks::Label;
-pub use tracker::{Device, Promote, Promotion, Tracker};
+pub use tasks::Name;
+pub use tracker::{Arrival, Device, Promote, Promotion, Tracker};
 pub use waits::{Wait, WaitFigures, Waits};

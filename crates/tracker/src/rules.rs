@@ -4,6 +4,9 @@ use forebay_policy::size;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
+use crate::tasks::Name;
+use crate::wire::text;
+
 /// Most rules in force.
 pub const RULES_MAX: usize = 256;
 
@@ -199,6 +202,14 @@ impl Rules {
     /// The first rule that fits, and its place among all.
     pub fn of(&self, task: &TaskFacts) -> Option<(usize, &Rule)> {
         self.0.iter().enumerate().find(|(_, r)| r.fits(task))
+    }
+
+    /// A task's name in words.
+    pub fn words(&self, name: Name) -> String {
+        match name {
+            Name::Rule(place) => self.0.get(place).and_then(|rule| rule.name.clone()).unwrap_or_default(),
+            Name::Thread(comm) => text(&comm).into_owned(),
+        }
     }
 
     /// The rates of the rules, each in its place.

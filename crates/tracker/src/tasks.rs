@@ -60,13 +60,33 @@ pub(crate) struct Changes {
     pub named: Vec<(u32, Label)>,
 }
 
+/// What a task is called in reports: copied for each write, and put into words by [`Rules::words`] for whoever asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Name {
+    /// As the rule in this place calls it.
+    Rule(usize),
+    /// As its thread is called, filled up with zeros.
+    Thread([u8; 16]),
+}
+
+impl Name {
+    /// A thread's, without what numbers the like of it: `kworker/u8:3` is `kworker`.
+    pub fn of_thread(comm: &[u8]) -> Self {
+        let is_numbered = comm.starts_with(b"kworker/") || comm.starts_with(b"jbd2/");
+        let plain = comm.iter().take_while(|b| **b != 0 && !(is_numbered && **b == b'/'));
+        let mut name = [0; 16];
+        name.iter_mut().zip(plain).for_each(|(to, from)| *to = *from);
+        Self::Thread(name)
+    }
+}
+
 /// What rules say of a task beside that it is critical.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Label {
-    /// What it is called in reports; `None` if no rule names it.
-    pub name: Option<Arc<str>>,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Label {
+    /// The rule that has a name for it.
+    pub name: Option<usize>,
     /// The rule whose rate it shares.
-    pub(crate) rate: Option<usize>,
+    pub rate: Option<usize>,
 }
 
 impl Tasks {
@@ -128,7 +148,7 @@ impl Tasks {
         let critical = rule.map(|(_, r)| r.critical).unwrap_or_default();
         let ruled = rule.is_some();
         let label = rule.map(|(place, rule)| Label {
-            name: rule.name.as_deref().map(Into::into),
+            name: rule.name.as_ref().map(|_| place),
             rate: rule.rate.map(|_| place),
         });
         let label = label.unwrap_or_default();
@@ -222,18 +242,10 @@ impl Tasks {
     }
 }
 
-/// A thread's name without what numbers the like of it: `kworker/u8:3` is `kworker`.
-pub(crate) fn plain_name(comm: &str) -> String {
-    match comm.split_once('/') {
-        Some((kind @ ("kworker" | "jbd2"), _)) => kind.to_owned(),
-        _ => comm.to_owned(),
-    }
-}
-
-/// What a task's thread is called, without what numbers the like of it; `None` if there is none of this number.
-pub(crate) fn name_of_task(tid: u32) -> Option<String> {
-    let comm = fs::read_to_string(format!("/proc/{tid}/comm")).ok()?;
-    Some(plain_name(comm.trim_end()))
+/// What a task's thread is called; `None` if there is none of this number.
+pub(crate) fn name_of_task(tid: u32) -> Option<Name> {
+    let comm = fs::read(format!("/proc/{tid}/comm")).ok()?;
+    Some(Name::of_thread(comm.trim_ascii_end()))
 }
 
 /// Path of a process's program, also if another has taken its place since; empty for threads of the kernel.
@@ -339,7 +351,7 @@ mod tests {
                 critical.contains(&(pid, Critical::Yes)) && ruled.contains(&(pid, Critical::Yes)),
                 "{rule}"
             );
-            assert!(named.contains(&(pid, Label { name: Some("me".into()), rate: None })), "{rule}");
+            assert!(named.contains(&(pid, Label { name: Some(0), rate: None })), "{rule}");
             tasks.scan();
             tasks.classify(pid, pid);
             let Changes { critical, ruled, .. } = tasks.take_changes();
@@ -424,9 +436,11 @@ mod tests {
         let mut tasks = Tasks::new(Rules::default());
         tasks.scan();
         assert_eq!(tasks.take_changes(), Changes::default());
-        assert_eq!(plain_name("kworker/u8:3"), "kworker");
-        assert_eq!(plain_name("jbd2/loop0-8"), "jbd2");
-        assert_eq!(plain_name("a/b"), "a/b");
+        let plain = |comm: &[u8]| Rules::default().words(Name::of_thread(comm));
+        assert_eq!(plain(b"kworker/u8:3-events_unbound"), "kworker");
+        assert_eq!(plain(b"jbd2/loop0-8\0\0\0\0"), "jbd2");
+        assert_eq!(plain(b"a/b"), "a/b");
+        assert_eq!(plain(b"longer than it can be"), "longer than it c");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::intake::{Cause, Intake, Known, Promoted, Wanted};
 use crate::lwlocks::Lwlocks;
 use crate::program::{Programs, Rings, SignalRing, TagRing, TrackerError};
 use crate::rules::Rules;
-use crate::tasks::{Label, Tasks, name_of_task};
+use crate::tasks::{Label, Name, Tasks, name_of_task};
 use crate::waits::{Wait, Waits};
 use crate::wire::RawSignal;
 
@@ -74,7 +74,18 @@ pub struct Promotion {
     /// The kind of wait.
     pub through: Wait,
     /// What the critical task is called, if it is known.
-    pub waiter: Option<Arc<str>>,
+    pub waiter: Option<Name>,
+}
+
+/// A write that has arrived from the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// What is known of it.
+    pub known: Known,
+    /// What its task is called.
+    pub name: Name,
+    /// It is awaited, and its task has used up the rate of its rule.
+    pub capped: bool,
 }
 
 /// Told of what a critical task waits for.
@@ -85,10 +96,12 @@ struct Volume {
     promote: Arc<Promote>,
 }
 
-/// The ring of tags and where they go.
+/// The ring of tags, where they go, and whose they are.
 struct Tags {
     ring: TagRing,
     volumes: HashMap<u32, Volume>,
+    /// What rules say of tasks: here, for each write asks for it, and [`Tasks`] may be held for long.
+    labels: HashMap<u32, Label>,
 }
 
 impl Tags {
@@ -112,8 +125,6 @@ struct Shared {
     /// The rates of rules, each in its place.
     rates: Mutex<Vec<Option<Allowance>>>,
     began: Instant,
-    /// What tasks are called, and whose rate they share: apart from `tasks`, which may be held for long.
-    labels: Mutex<HashMap<u32, Label>>,
     falls: Arc<Falls>,
     /// See [`Tasks::hidden`].
     hidden: Arc<AtomicBool>,
@@ -121,9 +132,9 @@ struct Shared {
 }
 
 impl Shared {
-    /// Whether so many bytes are within the rate of the rule that gave this label; they are counted then.
-    fn allows(&self, label: &Label, bytes: u64) -> bool {
-        let Some(place) = label.rate else {
+    /// Whether so many bytes of a task's writes are within the rate of the rule that fits it; they are counted then.
+    fn allows(&self, label: Option<&Label>, bytes: u64) -> bool {
+        let Some(place) = label.and_then(|label| label.rate) else {
             return true;
         };
         let now_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -131,17 +142,13 @@ impl Shared {
         rates.get_mut(place).and_then(Option::as_mut).is_none_or(|rate| rate.take(bytes, now_ns))
     }
 
-    /// What the rules say of a task; nothing if no rule fits it.
-    fn label(&self, tid: u32) -> Label {
-        hold(&self.labels).get(&tid).cloned().unwrap_or_default()
-    }
-
     /// What a task is called in reports; `None` if it is not known, or gone.
-    fn name(&self, tid: u32) -> Option<Arc<str>> {
+    fn name(&self, tid: u32) -> Option<Name> {
         if tid == 0 {
             return None;
         }
-        self.label(tid).name.or_else(|| name_of_task(tid).map(Into::into))
+        let ruled = hold(&self.tags).labels.get(&tid).and_then(|label| label.name);
+        ruled.map(Name::Rule).or_else(|| name_of_task(tid))
     }
 
     fn tell(&self, promote: &Promote, promoted: Promoted) {
@@ -190,10 +197,9 @@ impl Tracker {
             rates: Mutex::new(rates),
             began: Instant::now(),
             programs: Mutex::new(programs),
-            tags: Mutex::new(Tags { ring: tags, volumes: HashMap::new() }),
+            tags: Mutex::new(Tags { ring: tags, volumes: HashMap::new(), labels: HashMap::new() }),
             tasks: Mutex::new(tasks),
             waits: Mutex::default(),
-            labels: Mutex::default(),
             falls: Arc::default(),
             ends: AtomicBool::new(false),
         });
@@ -228,13 +234,19 @@ impl Tracker {
     }
 
     /// A write of these bytes has arrived from the device: what is known of it.
-    pub fn arrive(&self, device: Device, offset: u64, len: u64) -> Option<Known> {
-        let known = self.shared.falls.bear(|| {
+    pub fn arrive(&self, device: Device, offset: u64, len: u64) -> Option<Arrival> {
+        let arrival = self.shared.falls.bear(|| {
             let mut tags = hold(&self.shared.tags);
             tags.drain();
-            tags.volumes.get_mut(&device.0)?.intake.arrive(offset, len)
+            let known = tags.volumes.get_mut(&device.0)?.intake.arrive(offset, len)?;
+            let label = tags.labels.get(&known.tid);
+            Some(Arrival {
+                known,
+                name: label.and_then(|label| label.name).map_or_else(|| known.thread(), Name::Rule),
+                capped: known.is_awaited() && !self.shared.allows(label, len),
+            })
         });
-        known.flatten()
+        arrival.flatten()
     }
 
     /// The volume has a write that nobody was known to wait for when it arrived. Whoever came to wait for it in between promotes it now.
@@ -258,19 +270,9 @@ impl Tracker {
         });
     }
 
-    /// What the rules say of a task; nothing if no rule fits it.
-    pub fn label(&self, tid: u32) -> Label {
-        self.shared.label(tid)
-    }
-
     /// What a task is called in reports; `None` if it is not known, or gone.
-    pub fn name(&self, tid: u32) -> Option<Arc<str>> {
+    pub fn name(&self, tid: u32) -> Option<Name> {
         self.shared.name(tid)
-    }
-
-    /// Whether a critical write of so many bytes is within the rate of the rule that gave its task this label; it is counted then.
-    pub fn allows(&self, label: &Label, bytes: u64) -> bool {
-        self.shared.allows(label, bytes)
     }
 
     /// What works only in part, in words.
@@ -348,9 +350,7 @@ impl Follower {
             self.make_up_for_losses();
             hold(&self.shared.tasks).scan();
             self.tell_changes();
-            let tasks = hold(&self.shared.tasks);
-            hold(&self.shared.labels).retain(|tid, _| tasks.knows(*tid));
-            drop(tasks);
+            self.forget_labels();
             self.follow_locks();
             self.look_at_queues();
             // Tags of writes that never come as a request must not fill the ring.
@@ -397,7 +397,7 @@ impl Follower {
                 if let Some(locks) = self.locks.as_ref().filter(|_| ruled) {
                     locks.ended(signal.tid);
                 }
-                hold(&self.shared.labels).remove(&signal.tid);
+                hold(&self.shared.tags).labels.remove(&signal.tid);
             }
             WAIT => self.waits(signal),
             WAITED => {
@@ -434,7 +434,7 @@ impl Follower {
             changes.ruled.iter().for_each(|(pid, critical)| locks.changed(*pid, *critical));
         }
         if !changes.named.is_empty() {
-            hold(&self.shared.labels).extend(changes.named);
+            hold(&self.shared.tags).labels.extend(changes.named);
         }
         if changes.critical.is_empty() {
             return;
@@ -444,6 +444,18 @@ impl Follower {
             if let Err(e) = programs.set_critical(tid, critical) {
                 tracing::debug!(tid, "the eBPF program was not told who is critical: {e}");
             }
+        }
+    }
+
+    /// Tasks may have gone without a word, if signals were dropped. Not asked under the lock that every write takes.
+    fn forget_labels(&self) {
+        let labelled: Vec<u32> = hold(&self.shared.tags).labels.keys().copied().collect();
+        let tasks = hold(&self.shared.tasks);
+        let gone: Vec<u32> = labelled.into_iter().filter(|tid| !tasks.knows(*tid)).collect();
+        drop(tasks);
+        let mut tags = hold(&self.shared.tags);
+        for tid in gone {
+            tags.labels.remove(&tid);
         }
     }
 
@@ -491,23 +503,24 @@ impl Follower {
             Wait::Io => Some(Wanted::Task(signal.tid)),
         };
         let cause = Cause { via: wait, waiter: u32::try_from(signal.value).unwrap_or_default() };
-        let allows = |tid, bytes| self.shared.allows(&self.shared.label(tid), bytes);
         let mut tags = hold(&self.shared.tags);
         tags.drain();
-        let promote = |tags: &mut Tags, wanted: Option<Wanted>| -> Vec<_> {
-            let volumes = tags.volumes.values_mut();
+        let Tags { volumes, labels, .. } = &mut *tags;
+        let allows = |tid, bytes| self.shared.allows(labels.get(&tid), bytes);
+        let promote = |volumes: &mut HashMap<u32, Volume>, wanted: Option<Wanted>| -> Vec<_> {
+            let volumes = volumes.values_mut();
             let promote = |intake: &mut Intake| match wanted {
                 Some(wanted) => intake.promote(wanted, cause, &allows),
                 None => intake.promote_slots(SLOTS_AT_ONCE, cause, &allows),
             };
             volumes.map(|v| (Arc::clone(&v.promote), promote(&mut v.intake))).collect()
         };
-        let mut found = promote(&mut tags, wanted);
+        let mut found = promote(volumes, wanted);
         if let Some(page @ Wanted::Page { .. }) = wanted
-            && !tags.volumes.values().any(|v| v.intake.has_outstanding(page))
+            && !volumes.values().any(|v| v.intake.has_outstanding(page))
         {
             // It is on its way as critical, or written, and may need the journal to be put on record.
-            found = promote(&mut tags, Some(Wanted::Journal));
+            found = promote(volumes, Some(Wanted::Journal));
         }
         drop(tags);
         for (promote, writes) in found {
