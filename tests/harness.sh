@@ -13,7 +13,8 @@ for binary in "$FOREBAY" "$FOREBAY_STAMP"; do
     [[ -x $binary ]] || (cd "$ROOT" && cargo build --locked --quiet -p "$(basename "$binary")")
 done
 # A script works elsewhere.
-FOREBAY=$(realpath "$FOREBAY") FOREBAY_STAMP=$(realpath "$FOREBAY_STAMP")
+FOREBAY=$(realpath -e "$FOREBAY")
+FOREBAY_STAMP=$(realpath -e "$FOREBAY_STAMP")
 unset FOREBAY_LOG
 export PYTHONDONTWRITEBYTECODE=1
 

@@ -19,6 +19,8 @@ use crate::{BenchError, Options};
 
 /// The paper's records have 1 KB.
 const RECORD_BYTES: usize = 1024;
+// Texts are made of eight letters at a time.
+const _: () = assert!(RECORD_BYTES.is_multiple_of(8));
 /// Records that are loaded with one write to the socket.
 const LOAD_AT_ONCE: u64 = 256;
 /// Longest wait for Redis to start or stop, or to answer.

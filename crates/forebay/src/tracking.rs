@@ -175,7 +175,8 @@ impl Link {
         hold(&self.failure).as_ref().map(|e| format!("tasks: {e}"))
     }
 
-    /// A write of these bytes has arrived from the device: what is known of it, and who is to be told of its end if nobody waits for it yet.
+    /// A write of these bytes has arrived from the device: what is known of it, which the account notes, and who is to be told when the volume
+    /// has it and when it is done if nobody waits for it yet.
     fn arrive(&self, offset: u64, len: u64) -> Option<(Arrival, Option<Source>)> {
         let source = self.source();
         let (tracker, device) = source.as_ref()?;
@@ -194,7 +195,9 @@ impl Link {
 
     /// The account so far.
     pub fn explanation(&self, tracking: &Tracking) -> Explanation {
-        hold(&self.account).explanation(&tracking.rules)
+        // Words are made when no write waits for it.
+        let counted = hold(&self.account).counted.clone();
+        counted.explanation(&tracking.rules)
     }
 }
 
@@ -306,10 +309,16 @@ struct Author {
     cause: Option<Why>,
 }
 
-/// Writes by task, data and reason (ATC'15, tables 1 and 3).
+/// Why writes went where they went, with what is known of the tasks that issued them.
 #[derive(Default)]
 struct Account {
     authors: HashMap<u32, Author>,
+    counted: Counted,
+}
+
+/// Writes by task, data and reason (ATC'15, tables 1 and 3).
+#[derive(Clone, Default)]
+struct Counted {
     rows: BTreeMap<(Writer, Content, usize), (u64, u64)>,
     /// Of those that are in the cache because somebody else waits: by task, why, and reason.
     inherited: BTreeMap<(Writer, Why, usize), u64>,
@@ -339,20 +348,24 @@ impl Account {
         let for_others = matches!(reason, AdmissionReason::Inherited | AdmissionReason::Reissued);
         if let Some(why) = author.and_then(|author| author.cause).filter(|_| for_others) {
             let mut key = (writer, why, reason as usize);
-            if self.inherited.len() >= ROWS_MAX && !self.inherited.contains_key(&key) {
+            let inherited = &mut self.counted.inherited;
+            if inherited.len() >= ROWS_MAX && !inherited.contains_key(&key) {
                 (key.0, key.1.1) = (Writer::Other, None);
             }
-            *self.inherited.entry(key).or_default() += 1;
+            *inherited.entry(key).or_default() += 1;
         }
         let mut key = (writer, origin.content, reason as usize);
-        if self.rows.len() >= ROWS_MAX && !self.rows.contains_key(&key) {
+        let rows = &mut self.counted.rows;
+        if rows.len() >= ROWS_MAX && !rows.contains_key(&key) {
             key.0 = Writer::Other;
         }
-        let row = self.rows.entry(key).or_default();
+        let row = rows.entry(key).or_default();
         row.0 += 1;
         row.1 += bytes;
     }
+}
 
+impl Counted {
     fn explanation(&self, rules: &Rules) -> Explanation {
         let reason = |index: usize| AdmissionReason::ALL.get(index).copied().unwrap_or(AdmissionReason::All);
         // Several names may be the same in words.
@@ -415,7 +428,7 @@ mod tests {
         account.awaited(&awaited(Wait::Journal, None));
         account.admitted(&origin, AdmissionReason::Inherited, 4096);
         account.awaited(&Promotion { task: 8, ..awaited(Wait::Journal, None) });
-        let rows = account.explanation(&Rules::default()).inherited;
+        let rows = account.counted.explanation(&Rules::default()).inherited;
         let texts: Vec<String> = rows
             .iter()
             .map(|r| format!("{} {} {:?} {} {}", r.task, r.through, r.waiter, r.reason, r.writes))
@@ -436,7 +449,7 @@ mod tests {
         account.admitted(&origin(7, Content::Log), AdmissionReason::Direct, 8192);
         account.admitted(&origin(8, Content::Journal), AdmissionReason::Inherited, 512);
         account.admitted(&origin(9, Content::Metadata), AdmissionReason::NotCritical, 1);
-        let rows = account.explanation(&Rules::default()).rows;
+        let rows = account.counted.explanation(&Rules::default()).rows;
         let texts: Vec<String> = rows
             .iter()
             .map(|r| format!("{} {} {} {} {} {}", r.task, r.data, r.reason, r.cached, r.writes, r.bytes))
@@ -463,7 +476,7 @@ mod tests {
             let origin = Origin { pid, ..Origin::default() };
             account.admitted(&origin, AdmissionReason::Inherited, 512);
         }
-        let explanation = account.explanation(&rules);
+        let explanation = account.counted.explanation(&rules);
         let [row] = explanation.rows.as_slice() else { panic!("{:?}", explanation.rows) };
         assert_eq!((row.task.as_str(), row.writes, row.bytes), ("backend", 3, 3 * 512));
         let [row] = explanation.inherited.as_slice() else { panic!("{:?}", explanation.inherited) };
@@ -477,9 +490,14 @@ mod tests {
             account.authors.insert(pid, author(&pid.to_string()));
             account.admitted(&Origin { pid, ..Origin::default() }, AdmissionReason::All, 1);
         }
-        assert!(account.rows.len() <= ROWS_MAX + AdmissionReason::ALL.len());
-        let other =
-            account.explanation(&Rules::default()).rows.into_iter().find(|r| r.task == "other").unwrap();
+        assert!(account.counted.rows.len() <= ROWS_MAX + AdmissionReason::ALL.len());
+        let other = account
+            .counted
+            .explanation(&Rules::default())
+            .rows
+            .into_iter()
+            .find(|r| r.task == "other")
+            .unwrap();
         assert_eq!(other.writes, 2 * ROWS_MAX as u64);
     }
 

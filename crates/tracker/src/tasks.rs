@@ -19,13 +19,13 @@ const LOOK_AGAIN_IN: u32 = 8;
 
 /// What is known of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Task {
+pub(crate) struct Task {
     process: u32,
     critical: Critical,
     /// A rule fits it.
-    ruled: bool,
+    pub ruled: bool,
     /// A rule names it, or gives it a rate.
-    labelled: bool,
+    pub labelled: bool,
     /// The eBPF program was told, and knows it still.
     told: bool,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Changes {
 pub enum Name {
     /// As the rule in this place calls it.
     Rule(usize),
-    /// As its thread is called, filled up with zeros.
+    /// As its thread is called: up to 15 bytes, then zeros.
     Thread([u8; 16]),
 }
 
@@ -75,7 +75,7 @@ impl Name {
         let is_numbered = comm.starts_with(b"kworker/") || comm.starts_with(b"jbd2/");
         let plain = comm.iter().take_while(|b| **b != 0 && !(is_numbered && **b == b'/'));
         let mut name = [0; 16];
-        name.iter_mut().zip(plain).for_each(|(to, from)| *to = *from);
+        name.iter_mut().zip(plain).take(15).for_each(|(to, from)| *to = *from);
         Self::Thread(name)
     }
 }
@@ -226,14 +226,14 @@ impl Tasks {
         self.tasks.contains_key(&tid)
     }
 
-    /// The task has ended; whether a rule spoke of it.
-    pub fn forget(&mut self, tid: u32) -> bool {
+    /// The task has ended; what was known of it.
+    pub fn forget(&mut self, tid: u32) -> Option<Task> {
         self.processes.remove(&tid);
         // It must not be said of the next one that gets this number.
         self.changes.critical.retain(|(changed, _)| *changed != tid);
         self.changes.ruled.retain(|(changed, _)| *changed != tid);
         self.changes.named.retain(|(changed, _)| *changed != tid);
-        self.tasks.remove(&tid).is_some_and(|task| task.ruled)
+        self.tasks.remove(&tid)
     }
 
     /// Who has become critical, or is not any more, and whom rules have named, since this was asked last.
@@ -427,7 +427,7 @@ mod tests {
         // What has ended is not spoken of any more: its number may be another's.
         tasks.tell_again(pid);
         tasks.classify(pid, pid);
-        assert!(tasks.forget(pid));
+        assert!(tasks.forget(pid).is_some_and(|gone| gone.ruled));
         assert_eq!(tasks.take_changes(), Changes::default());
     }
 
@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(plain(b"kworker/u8:3-events_unbound"), "kworker");
         assert_eq!(plain(b"jbd2/loop0-8\0\0\0\0"), "jbd2");
         assert_eq!(plain(b"a/b"), "a/b");
-        assert_eq!(plain(b"longer than it can be"), "longer than it c");
+        assert_eq!(plain(b"longer than it can be"), "longer than it ");
     }
 
     #[test]

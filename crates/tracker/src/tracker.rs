@@ -88,6 +88,14 @@ pub struct Arrival {
     pub capped: bool,
 }
 
+impl Arrival {
+    /// With what rules say of its task; `allows` counts what is awaited.
+    fn of(known: Known, label: Option<&Label>, allows: impl FnOnce() -> bool) -> Self {
+        let name = label.and_then(|label| label.name).map_or_else(|| known.thread(), Name::Rule);
+        Self { known, name, capped: known.is_awaited() && !allows() }
+    }
+}
+
 /// Told of what a critical task waits for.
 pub type Promote = Box<dyn Fn(&Promotion) + Send + Sync>;
 
@@ -100,7 +108,7 @@ struct Volume {
 struct Tags {
     ring: TagRing,
     volumes: HashMap<u32, Volume>,
-    /// What rules say of tasks: here, for each write asks for it, and [`Tasks`] may be held for long.
+    /// What rules say of tasks.
     labels: HashMap<u32, Label>,
 }
 
@@ -120,7 +128,6 @@ impl Tags {
 struct Shared {
     programs: Mutex<Programs>,
     tags: Mutex<Tags>,
-    tasks: Mutex<Tasks>,
     waits: Mutex<Waits>,
     /// The rates of rules, each in its place.
     rates: Mutex<Vec<Option<Allowance>>>,
@@ -198,7 +205,6 @@ impl Tracker {
             began: Instant::now(),
             programs: Mutex::new(programs),
             tags: Mutex::new(Tags { ring: tags, volumes: HashMap::new(), labels: HashMap::new() }),
-            tasks: Mutex::new(tasks),
             waits: Mutex::default(),
             falls: Arc::default(),
             ends: AtomicBool::new(false),
@@ -207,7 +213,7 @@ impl Tracker {
         let locks =
             locks.map(|prober| prober.start(Arc::clone(&shared.falls))).transpose().map_err(system)?;
         let follower =
-            Follower { shared: Arc::clone(&shared), signals, locks, again: Vec::new(), dropped: 0 };
+            Follower { shared: Arc::clone(&shared), tasks, signals, locks, again: Vec::new(), dropped: 0 };
         let thread = thread::Builder::new().name("tracker".into()).spawn(move || follower.run());
         Ok(Self { shared, thread: Some(thread.map_err(system)?) })
     }
@@ -233,18 +239,14 @@ impl Tracker {
         hold(&self.shared.tags).volumes.remove(&device.0);
     }
 
-    /// A write of these bytes has arrived from the device: what is known of it.
+    /// A write of these bytes has arrived from the device: what is known of it. If it is awaited it counts for the rate of its task's rule.
     pub fn arrive(&self, device: Device, offset: u64, len: u64) -> Option<Arrival> {
         let arrival = self.shared.falls.bear(|| {
             let mut tags = hold(&self.shared.tags);
             tags.drain();
             let known = tags.volumes.get_mut(&device.0)?.intake.arrive(offset, len)?;
             let label = tags.labels.get(&known.tid);
-            Some(Arrival {
-                known,
-                name: label.and_then(|label| label.name).map_or_else(|| known.thread(), Name::Rule),
-                capped: known.is_awaited() && !self.shared.allows(label, len),
-            })
+            Some(Arrival::of(known, label, || self.shared.allows(label, len)))
         });
         arrival.flatten()
     }
@@ -315,6 +317,7 @@ impl Drop for Tracker {
 /// The thread.
 struct Follower {
     shared: Arc<Shared>,
+    tasks: Tasks,
     signals: SignalRing,
     /// `None`: they cannot be probed here.
     locks: Option<Lwlocks>,
@@ -348,7 +351,7 @@ impl Follower {
     fn turn(&mut self, due: bool) {
         if due {
             self.make_up_for_losses();
-            hold(&self.shared.tasks).scan();
+            self.tasks.scan();
             self.tell_changes();
             self.forget_labels();
             self.follow_locks();
@@ -376,28 +379,30 @@ impl Follower {
         }
         drop(programs);
         if std::mem::replace(&mut self.dropped, dropped) != dropped {
-            hold(&self.shared.tasks).tell_all_again();
+            self.tasks.tell_all_again();
         }
     }
 
     fn hear(&mut self, signal: &RawSignal) {
         match signal.kind {
             FORK => {
-                hold(&self.shared.tasks).tell_again(signal.other);
+                self.tasks.tell_again(signal.other);
                 self.look_at(signal.other, signal.tgid);
             }
             EXEC => self.look_at(signal.tid, signal.tgid),
             SEEN => {
                 // The program knows nothing of it: it is new, or what was known has given way to others.
-                hold(&self.shared.tasks).tell_again(signal.tid);
+                self.tasks.tell_again(signal.tid);
                 self.look_at(signal.tid, signal.tgid);
             }
             EXIT => {
-                let ruled = hold(&self.shared.tasks).forget(signal.tid);
-                if let Some(locks) = self.locks.as_ref().filter(|_| ruled) {
+                let Some(gone) = self.tasks.forget(signal.tid) else { return };
+                if let Some(locks) = self.locks.as_ref().filter(|_| gone.ruled) {
                     locks.ended(signal.tid);
                 }
-                hold(&self.shared.tags).labels.remove(&signal.tid);
+                if gone.labelled {
+                    hold(&self.shared.tags).labels.remove(&signal.tid);
+                }
             }
             WAIT => self.waits(signal),
             WAITED => {
@@ -410,7 +415,7 @@ impl Follower {
     }
 
     fn look_at(&mut self, tid: u32, process: u32) {
-        hold(&self.shared.tasks).classify(tid, process);
+        self.tasks.classify(tid, process);
         if self.again.len() < LOOK_AGAIN_MAX {
             let now = Instant::now();
             self.again.extend(LOOK_AGAIN.map(|after| (now + after, tid, process)));
@@ -419,17 +424,17 @@ impl Follower {
 
     fn look_again(&mut self) {
         let now = Instant::now();
-        let shared = &self.shared;
+        let tasks = &mut self.tasks;
         self.again.retain(|(at, tid, process)| {
             if *at <= now {
-                hold(&shared.tasks).classify(*tid, *process);
+                tasks.classify(*tid, *process);
             }
             *at > now
         });
     }
 
-    fn tell_changes(&self) {
-        let changes = hold(&self.shared.tasks).take_changes();
+    fn tell_changes(&mut self) {
+        let changes = self.tasks.take_changes();
         if let Some(locks) = &self.locks {
             changes.ruled.iter().for_each(|(pid, critical)| locks.changed(*pid, *critical));
         }
@@ -450,9 +455,7 @@ impl Follower {
     /// Tasks may have gone without a word, if signals were dropped. Not asked under the lock that every write takes.
     fn forget_labels(&self) {
         let labelled: Vec<u32> = hold(&self.shared.tags).labels.keys().copied().collect();
-        let tasks = hold(&self.shared.tasks);
-        let gone: Vec<u32> = labelled.into_iter().filter(|tid| !tasks.knows(*tid)).collect();
-        drop(tasks);
+        let gone: Vec<u32> = labelled.into_iter().filter(|tid| !self.tasks.knows(*tid)).collect();
         let mut tags = hold(&self.shared.tags);
         for tid in gone {
             tags.labels.remove(&tid);
@@ -473,7 +476,7 @@ impl Follower {
 
     fn follow_locks(&self) {
         if let Some(locks) = &self.locks {
-            let processes = hold(&self.shared.tasks).ruled();
+            let processes = self.tasks.ruled();
             locks.follow(processes);
         }
     }
@@ -532,6 +535,7 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::RawTag;
 
     #[test]
     fn a_mistake_of_the_tracker_costs_one_piece_of_its_work() {
@@ -545,6 +549,30 @@ mod tests {
         let done: Vec<_> = (1..=6).map(|n| falls.bear(|| work(n))).collect();
         assert_eq!(done, [Some(1), Some(2), None, Some(3), Some(4), None]);
         assert_eq!(falls.0.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn only_what_is_awaited_counts_for_a_rate() {
+        let known = |critical| {
+            let mut comm = [0; 16];
+            comm[..7].copy_from_slice(b"jbd2/x1");
+            let mut intake = Intake::default();
+            intake.queue(&RawTag { bytes: 4096, critical, flags: 1 << 11, comm, ..RawTag::default() });
+            intake.arrive(0, 4096).unwrap()
+        };
+        let thread = Name::of_thread(b"jbd2");
+        for (label, name) in [
+            (None, thread),
+            (Some(Label { name: None, rate: Some(0) }), thread),
+            (Some(Label { name: Some(3), rate: None }), Name::Rule(3)),
+        ] {
+            let unawaited = Arrival::of(known(0), label.as_ref(), || panic!("nobody waits for it"));
+            assert_eq!((unawaited.name, unawaited.capped), (name, false));
+            for within in [true, false] {
+                let awaited = Arrival::of(known(1), label.as_ref(), || within);
+                assert_eq!((awaited.name, awaited.capped), (name, !within));
+            }
+        }
     }
 
     #[test]
