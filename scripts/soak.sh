@@ -39,6 +39,8 @@ minutes=$(awk -v m="${SOAK_MINUTES:-10}" 'BEGIN { print m / 3 }')
 step "simulation" env FOREBAY_SIM_MINUTES="$minutes" tests/simulation.sh
 step "sweeps" env FOREBAY_SIM_SHARE="${SOAK_SHARE:-1}" \
     cargo test --locked -p forebay-sim --test simulation -- --nocapture sweeps
+step "rare planted bugs" \
+    cargo test --locked -p forebay-sim --test simulation -- --nocapture --ignored rare_mutations
 step "small worlds" env FOREBAY_SIM_PATHS="${SOAK_PATHS:-20000}" \
     cargo test --locked -p forebay-sim --test simulation -- --nocapture small_worlds
 step "a full cache" env FOREBAY_CACHE_MB="${SOAK_CACHE_MB:-8192}" tests/restart-8g.sh

@@ -145,6 +145,9 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
     }
 }
 
+/// One plan in tens of thousands finds them: that takes longer than all others together.
+const RARE: [Mutation; 2] = [Mutation::OrderRecordsNowhere, Mutation::LooksTooNear];
+
 fn options(themes: &'static [Theme]) -> Options {
     Options { themes, ..Options::default() }
 }
@@ -177,10 +180,23 @@ fn the_documentation_has_every_mutation() {
 
 #[test]
 fn every_mutation_is_found() {
-    assert!(Mutation::ALL.len() >= 25, "the issue asks for so many");
+    are_found(false);
+}
+
+#[test]
+#[ignore = "takes minutes: make soak"]
+fn rare_mutations_are_found() {
+    are_found(true);
+}
+
+/// The rare ones, or all others.
+fn are_found(rare: bool) {
+    let mutations = Mutation::ALL.iter().copied().filter(|(mutation, _)| RARE.contains(mutation) == rare);
+    let mutations: Vec<_> = mutations.collect();
+    assert!(mutations.len() >= if rare { RARE.len() } else { 25 }, "the issue asks for so many");
     let found: Mutex<BTreeMap<usize, Option<(u64, String)>>> = Mutex::default();
-    on_two_threads(Mutation::ALL.len(), |i| {
-        let outcome = seeds_until_found(Mutation::ALL[i].0);
+    on_two_threads(mutations.len(), |i| {
+        let outcome = seeds_until_found(mutations[i].0);
         found.lock().unwrap().insert(i, outcome);
     });
     println!("| mutation | what it does wrong | themes | seeds needed | promise |");
@@ -189,7 +205,7 @@ fn every_mutation_is_found() {
     // Seeds that were run, by theme: the engine without a bug must pass them.
     let mut ran: Vec<(&[Theme], u64)> = Vec::new();
     for (i, outcome) in found.into_inner().unwrap() {
-        let (mutation, doc) = Mutation::ALL[i];
+        let (mutation, doc) = mutations[i];
         let (themes, bound) = expectation(mutation);
         let Some((seeds, promise)) = outcome else {
             missed.push(format!("{mutation:?} within {bound} seeds"));
