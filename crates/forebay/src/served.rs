@@ -12,7 +12,7 @@ use forebay_device::decorate::{self, Recorders};
 use forebay_device::{Device, Survives};
 use forebay_engine::Role;
 use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
-use forebay_host::{Common, CommonStep, Ending, Volume, VolumeConfig, VolumeHandle};
+use forebay_host::{Common, CommonStep, Ending, Observer, Volume, VolumeConfig, VolumeHandle};
 use forebay_policy::{GroupEnds, Settings, UnknownSetting, WritePolicy};
 
 use crate::cli::{Failure, Outcome};
@@ -92,8 +92,7 @@ impl Served {
         let handle = volume.handle();
         warn_of_weak_devices(&plan, &handle);
         let link = Arc::new(Link::default());
-        let account = Arc::clone(&link);
-        handle.observe(Box::new(move |origin, reason, bytes| account.admitted(origin, reason, bytes)));
+        handle.observe(Arc::clone(&link) as Arc<dyn Observer>);
         let served = Self {
             handle,
             volume: Mutex::new(Some(volume)),
@@ -140,7 +139,7 @@ impl Served {
 
     /// What the frontend of the block device speaks to.
     fn tracked(&self) -> Arc<dyn BlockService> {
-        Arc::new(TrackedVolume::new(self.handle.clone(), Arc::clone(&self.link)))
+        Arc::new(TrackedVolume(self.handle.clone()))
     }
 
     /// Why its writes went where they went.

@@ -9,9 +9,9 @@ use std::time::Instant;
 use foldhash::HashMap;
 use forebay_block::{BlockService, Completion, Content, Criticality, Op, Origin, VolumeInfo};
 use forebay_control::{ExplainRow, Explanation, InheritedRow, WaitRow};
-use forebay_host::VolumeHandle;
+use forebay_host::{Observer, VolumeHandle};
 use forebay_policy::{Admission, AdmissionReason, Allowance};
-use forebay_tracker::{Arrival, Device, Name, Promotion, Rules, Tracker, TrackerError, Wait};
+use forebay_tracker::{Cause, Device, Name, Promotion, Rules, Tracker, TrackerError, Wait};
 
 /// Most different rows of an account; what does not fit is counted as `other`.
 const ROWS_MAX: usize = 1024;
@@ -104,11 +104,8 @@ fn short(e: &TrackerError) -> String {
     e.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// A volume as its block device's frontend sees it: requests get their tags here.
-pub struct TrackedVolume {
-    inner: VolumeHandle,
-    link: Arc<Link>,
-}
+/// A volume as its block device's frontend sees it: of who issues its requests the [`Link`] is asked.
+pub struct TrackedVolume(pub VolumeHandle);
 
 /// What a volume and its tracker share.
 #[derive(Default)]
@@ -129,10 +126,12 @@ impl Link {
 
     fn set_source(&self, source: Option<Source>) {
         let mut slot = self.source.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some((tracker, device)) = slot.take() {
+        let before = std::mem::replace(&mut *slot, source);
+        // The volume's thread does not wait for what follows.
+        drop(slot);
+        if let Some((tracker, device)) = before {
             tracker.forget(device);
         }
-        *slot = source;
     }
 
     /// Begins to tag the writes of this block device, if admission needs it and they are not tagged yet.
@@ -175,24 +174,6 @@ impl Link {
         hold(&self.failure).as_ref().map(|e| format!("tasks: {e}"))
     }
 
-    /// A write of these bytes has arrived from the device: what is known of it, which the account notes, and who is to be told when the volume
-    /// has it and when it is done if nobody waits for it yet.
-    fn arrive(&self, offset: u64, len: u64) -> Option<(Arrival, Option<Source>)> {
-        let source = self.source();
-        let (tracker, device) = source.as_ref()?;
-        let arrival = tracker.arrive(*device, offset, len)?;
-        let is_awaited = arrival.known.is_awaited();
-        // Of whom it has inherited, if that is to be told.
-        let cause = arrival.known.cause.filter(|_| is_awaited).map(|c| (c.via, tracker.name(c.waiter)));
-        hold(&self.account).named(arrival.known.tid, arrival.name, cause);
-        Some((arrival, (!is_awaited).then(|| (Arc::clone(tracker), *device))))
-    }
-
-    /// Notes why a write went where it went.
-    pub fn admitted(&self, origin: &Origin, reason: AdmissionReason, bytes: u64) {
-        hold(&self.account).admitted(origin, reason, bytes);
-    }
-
     /// The account so far.
     pub fn explanation(&self, tracking: &Tracking) -> Explanation {
         // Words are made when no write waits for it.
@@ -201,46 +182,51 @@ impl Link {
     }
 }
 
-impl TrackedVolume {
-    /// A frontend's view of the volume.
-    pub fn new(inner: VolumeHandle, link: Arc<Link>) -> Self {
-        Self { inner, link }
-    }
-}
-
 impl BlockService for TrackedVolume {
     fn info(&self) -> VolumeInfo {
-        self.inner.info()
+        self.0.info()
     }
 
     fn submit(&self, op: Op, origin: Origin, done: Completion) {
-        let range = match &op {
-            Op::Write { offset, data, .. } => Some((*offset, data.len() as u64)),
-            Op::Zero { offset, len, .. } => Some((*offset, *len)),
-            _ => None,
+        self.0.submit_unidentified(op, origin, done);
+    }
+}
+
+impl Observer for Link {
+    fn identify(&self, op: &Op, origin: Origin, done: Completion) -> (Origin, Completion) {
+        let (offset, len) = match op {
+            Op::Write { offset, data, .. } => (*offset, data.len() as u64),
+            Op::Zero { offset, len, .. } => (*offset, *len),
+            _ => return (origin, done),
         };
-        let found = range.and_then(|(at, len)| Some(((at, len), self.link.arrive(at, len)?)));
-        let Some(((offset, len), (arrival, follower))) = found else {
-            return self.inner.submit(op, origin, done);
+        let source = self.source();
+        let Some((tracker, device)) = source.as_ref() else {
+            return (origin, done);
         };
-        let known = arrival.known;
+        let Some(arrival) = tracker.arrive(*device, offset, len) else {
+            return (origin, done);
+        };
+        hold(&self.account).named(arrival.tid, arrival.name, arrival.cause, |tid| tracker.name(tid));
         let origin = Origin {
-            sync: origin.sync || known.sync,
-            content: known.content(),
-            criticality: if arrival.capped { Criticality::Capped } else { known.criticality },
-            ioprio: known.ioprio,
-            pid: known.tid,
+            sync: origin.sync || arrival.sync,
+            content: arrival.content,
+            criticality: arrival.criticality,
+            ioprio: arrival.ioprio,
+            pid: arrival.tid,
         };
-        let Some((tracker, device)) = follower else {
-            return self.inner.submit(op, origin, done);
-        };
-        let at_its_end = Arc::clone(&tracker);
+        if !arrival.outstanding {
+            return (origin, done);
+        }
+        let (tracker, device) = (Arc::clone(tracker), *device);
         let done: Completion = Box::new(move |result| {
-            at_its_end.done(device, offset, len);
+            tracker.done(device, offset, len);
             done(result);
         });
-        self.inner.submit(op, origin, done);
-        tracker.submitted(device, offset, len);
+        (origin, done)
+    }
+
+    fn admitted(&self, origin: &Origin, reason: AdmissionReason, bytes: u64) {
+        hold(&self.account).admitted(origin, reason, bytes);
     }
 }
 
@@ -307,6 +293,8 @@ struct Author {
     name: Name,
     /// How it was the last time.
     cause: Option<Why>,
+    /// The same as the tracker had it when the write came; `None` if that came to be waited for later.
+    came_with: Option<Cause>,
 }
 
 /// Why writes went where they went, with what is known of the tasks that issued them.
@@ -325,20 +313,31 @@ struct Counted {
 }
 
 impl Account {
-    /// A write has arrived; what its task is called, and who waits for it if that is somebody else.
-    fn named(&mut self, tid: u32, name: Name, cause: Option<Why>) {
+    /// A write has arrived; what its task is called, and who waits for it if that is somebody else, whose name is asked for if it is another
+    /// than before.
+    fn named(
+        &mut self,
+        tid: u32,
+        name: Name,
+        cause: Option<Cause>,
+        name_of: impl FnOnce(u32) -> Option<Name>,
+    ) {
         if self.authors.len() >= NAMES_MAX {
             self.authors.clear();
         }
-        let author = self.authors.entry(tid).or_insert(Author { name, cause });
+        let author = self.authors.entry(tid).or_insert(Author { name, cause: None, came_with: None });
         author.name = name;
-        author.cause = cause.or(author.cause);
+        if let Some(came_with) = cause.filter(|cause| author.came_with != Some(*cause)) {
+            author.came_with = Some(came_with);
+            author.cause = Some((came_with.via, name_of(came_with.waiter)));
+        }
     }
 
     /// Somebody has come to wait for a write that has arrived.
     fn awaited(&mut self, promotion: &Promotion) {
         if let Some(author) = self.authors.get_mut(&promotion.task) {
             author.cause = Some((promotion.through, promotion.waiter));
+            author.came_with = None;
         }
     }
 
@@ -406,7 +405,7 @@ mod tests {
     }
 
     fn author(name: &str) -> Author {
-        Author { name: named(name), cause: None }
+        Author { name: named(name), cause: None, came_with: None }
     }
 
     #[test]
@@ -471,8 +470,13 @@ mod tests {
         let mut account = Account::default();
         let names = [Name::Rule(0), Name::Rule(1), named("backend")];
         for (pid, name) in (1..).zip(names) {
-            account.named(pid, name, Some((Wait::Journal, Some(names[0]))));
-            account.named(pid, name, None);
+            let cause = Cause { via: Wait::Journal, waiter: 9 };
+            account.named(pid, name, Some(cause), |waiter| {
+                assert_eq!(waiter, 9);
+                Some(names[0])
+            });
+            account.named(pid, name, Some(cause), |_| panic!("it is known"));
+            account.named(pid, name, None, |_| panic!("nobody waits"));
             let origin = Origin { pid, ..Origin::default() };
             account.admitted(&origin, AdmissionReason::Inherited, 512);
         }

@@ -174,7 +174,11 @@ impl Driver {
         self.shared.queue.drain(&mut self.incoming, &mut self.messages);
         let now = self.clock.now();
         let mut incoming = std::mem::take(&mut self.incoming);
-        for Incoming { op, origin, done } in incoming.drain(..) {
+        for Incoming { op, origin, done, identified } in incoming.drain(..) {
+            let (origin, done) = match self.shared.observer.get() {
+                Some(observer) if !identified => observer.identify(&op, origin, done),
+                _ => (origin, done),
+            };
             let id = self.new_id();
             let status_offset = match op {
                 Op::Status { offset, .. } => Some(offset),
@@ -234,8 +238,9 @@ impl Driver {
             Effect::Io { id, role, op, class: _ } => self.start(id.0, role, op, now),
             Effect::Reply { .. } => {}
             Effect::Admitted { id, reason, bytes } => {
-                if let (Some(observe), Some(request)) = (self.shared.observer.get(), self.requests.get(&id)) {
-                    observe(&request.origin, reason, bytes);
+                if let (Some(observer), Some(request)) = (self.shared.observer.get(), self.requests.get(&id))
+                {
+                    observer.admitted(&request.origin, reason, bytes);
                 }
             }
             Effect::CommandDone { id, result } => match self.commands.remove(&id) {

@@ -15,9 +15,16 @@ use crate::queue::{Ending, Incoming, Message, REQUEST_BYTES_MAX, RequestQueue};
 /// blocks for long, but for a mapped device that syncs.
 const STATUS_WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// Told, on the volume's thread, of each write that is acknowledged: who issued it, why it went where it went, and its bytes. It
-/// must not block.
-pub type Observer = Box<dyn Fn(&Origin, AdmissionReason, u64) + Send + Sync>;
+/// Whoever knows more of writes than the frontends do, and wants to know what becomes of them. It is called on the volume's thread and must
+/// not block.
+pub trait Observer: Send + Sync {
+    /// A request that came by [`VolumeHandle::submit_unidentified`] is about to be taken in: who issued it, as far as is known, and what is
+    /// called with its outcome in place of `done`, which that must call.
+    fn identify(&self, op: &Op, origin: Origin, done: Completion) -> (Origin, Completion);
+
+    /// A write is acknowledged: who issued it, why it went where it went, and its bytes.
+    fn admitted(&self, origin: &Origin, reason: AdmissionReason, bytes: u64);
+}
 
 #[derive(Default)]
 struct Published {
@@ -35,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) backing: DeviceInfo,
     pub(crate) backing_id: Option<[u8; 16]>,
     pub(crate) queue: RequestQueue,
-    pub(crate) observer: OnceLock<Observer>,
+    pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     published: Mutex<Published>,
     fresh: Condvar,
 }
@@ -157,8 +164,8 @@ impl VolumeHandle {
         self.0.published().endurance_bytes_a_day
     }
 
-    /// Has `observer` told of every write why it went where it went. Only the first one counts.
-    pub fn observe(&self, observer: Observer) {
+    /// Has `observer` asked who issues writes, and told of every write why it went where it went. Only the first one counts.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
         // A second one would be a mistake of the caller's, and do no harm.
         let _ = self.0.observer.set(observer);
     }
@@ -251,20 +258,32 @@ impl VolumeHandle {
     }
 }
 
+impl VolumeHandle {
+    /// As [`BlockService::submit`], of a request whose issuer the [`Observer`] may know.
+    pub fn submit_unidentified(&self, op: Op, origin: Origin, done: Completion) {
+        self.push(Incoming { op, origin, done, identified: false });
+    }
+
+    fn push(&self, incoming: Incoming) {
+        let len = match &incoming.op {
+            Op::Read { len, .. } => *len,
+            Op::Write { data, .. } => data.len(),
+            _ => 0,
+        };
+        if len > REQUEST_BYTES_MAX {
+            let e = IoError::new(ErrorKind::Invalid, "request is longer than the volume takes");
+            return (incoming.done)(Err(e));
+        }
+        self.0.queue.push(incoming);
+    }
+}
+
 impl BlockService for VolumeHandle {
     fn info(&self) -> VolumeInfo {
         self.0.info.clone()
     }
 
     fn submit(&self, op: Op, origin: Origin, done: Completion) {
-        let len = match &op {
-            Op::Read { len, .. } => *len,
-            Op::Write { data, .. } => data.len(),
-            _ => 0,
-        };
-        if len > REQUEST_BYTES_MAX {
-            return done(Err(IoError::new(ErrorKind::Invalid, "request is longer than the volume takes")));
-        }
-        self.0.queue.push(Incoming { op, origin, done });
+        self.push(Incoming { op, origin, done, identified: true });
     }
 }

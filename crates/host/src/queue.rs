@@ -20,6 +20,8 @@ pub(crate) struct Incoming {
     pub(crate) op: Op,
     pub(crate) origin: Origin,
     pub(crate) done: Completion,
+    /// `origin` is all that is to be known of its issuer.
+    pub(crate) identified: bool,
 }
 
 /// Called once with the outcome of a control command.

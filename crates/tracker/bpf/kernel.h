@@ -31,7 +31,6 @@ static long (*bpf_map_update_elem)(void *map, const void *key, const void *value
 static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
 static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
-static long (*bpf_get_current_comm)(void *buf, u32 size) = (void *)16;
 static u64 (*bpf_get_current_task)(void) = (void *)35;
 static long (*bpf_get_stack)(void *ctx, void *buf, u32 size, u64 flags) = (void *)67;
 static long (*bpf_probe_read_user)(void *dst, u32 size, const void *src) = (void *)112;
@@ -39,7 +38,7 @@ static long (*bpf_probe_read_kernel)(void *dst, u32 size, const void *src) = (vo
 static long (*bpf_probe_read_kernel_str)(void *dst, u32 size, const void *src) = (void *)115;
 static long (*bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static long (*bpf_task_pt_regs)(void *task) = (void *)175;
-static void *(*bpf_get_current_task_btf)(void) = (void *)158;
+static struct task_struct *(*bpf_get_current_task_btf)(void) = (void *)158;
 static u64 (*bpf_get_attach_cookie)(void *ctx) = (void *)174;
 
 struct gendisk {

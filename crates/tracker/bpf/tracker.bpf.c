@@ -29,10 +29,10 @@ struct {
 } signals SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, FB_DISKS_MAX);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, u32);
+	__type(value, struct fb_disks);
 } disks SEC(".maps");
 
 /* What the daemon's rules say of a task. */
@@ -211,11 +211,18 @@ INLINE s64 counted(u32 which)
 	return value ? *value : 0;
 }
 
+/* The current task's name, 16 bytes, as it lies there: the helper measures it first. */
+INLINE void current_comm(char *comm)
+{
+	const u64 *name = (void *)bpf_get_current_task_btf()->comm;
+	((u64 *)comm)[0] = name[0];
+	((u64 *)comm)[1] = name[1];
+}
+
 /* Whether the current task says of itself that it works for a request. */
 INLINE int hinted(void)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct io_context *context = task->io_context;
+	struct io_context *context = bpf_get_current_task_btf()->io_context;
 	return context && (context->ioprio >> FB_HINT_SHIFT & FB_HINT_MASK) == FB_HINT_CRITICAL;
 }
 
@@ -419,7 +426,21 @@ INLINE u32 number_of(const struct gendisk *disk)
 	return (u32)disk->major << 20 | (u32)disk->first_minor;
 }
 
-/* Frontends look into the ring when a request comes; nobody is woken. Without a file its names, almost half of a tag, are left out. */
+/* Whether writes to this disk are tagged. */
+INLINE int is_watched(u32 device)
+{
+	u32 zero = 0;
+	struct fb_disks *watched = bpf_map_lookup_elem(&disks, &zero);
+	for (u32 i = 0; i < FB_DISKS_MAX && watched; i++) {
+		if (!watched->disk[i])
+			break;
+		if (watched->disk[i] == device)
+			return 1;
+	}
+	return 0;
+}
+
+/* The ring is looked into when a request is taken in; nobody is woken. Without a file its names, almost half of a tag, are left out. */
 INLINE void tell_tag(struct fb_tag *tag)
 {
 	u64 size = tag->file[0] ? sizeof(*tag) : __builtin_offsetof(struct fb_tag, file);
@@ -436,7 +457,7 @@ int on_bio(u64 *ctx)
 	if (op != 1 && op != 9)
 		return 0;
 	u32 device = number_of(bio->bi_bdev->bd_disk);
-	if (!bpf_map_lookup_elem(&disks, &device) || !bio->bi_iter.bi_size)
+	if (!is_watched(device) || !bio->bi_iter.bi_size)
 		return 0;
 	struct fb_tag tag = {};
 	u64 ids = bpf_get_current_pid_tgid();
@@ -447,7 +468,7 @@ int on_bio(u64 *ctx)
 	tag.bytes = bio->bi_iter.bi_size;
 	tag.flags = bio->bi_opf;
 	tag.ioprio = bio->bi_ioprio;
-	bpf_get_current_comm(tag.comm, sizeof(tag.comm));
+	current_comm(tag.comm);
 	struct fb_role *role = bpf_map_lookup_elem(&roles, &tag.tid);
 	struct holder *holder;
 	u64 heritage;
@@ -500,7 +521,7 @@ int on_issue(u64 *ctx)
 	if (issued->internal_tag || (op != 1 && op != 9))
 		return 0;
 	u32 device = number_of(issued->q->disk);
-	if (!bpf_map_lookup_elem(&disks, &device))
+	if (!is_watched(device))
 		return 0;
 	struct fb_tag tag = { .device = device, .sector = issued->__sector };
 	if (counted(FB_COUNT_SLOT_WAITERS) > 0) {
@@ -566,7 +587,7 @@ INLINE void tell_wait(u32 tid, u32 tgid, u32 critical, const struct block *block
 		.critical = critical, .mapping = block->mapping, .index = block->index,
 		.value = (u32)bpf_get_current_pid_tgid(),
 	};
-	bpf_get_current_comm(signal.comm, sizeof(signal.comm));
+	current_comm(signal.comm);
 	tell(&signal);
 }
 
@@ -645,7 +666,7 @@ NOINLINE int end(u32 tid, u32 tgid)
 			.type = FB_SIGNAL_WAITED, .tid = tid, .tgid = tgid, .other = block->owner, .wait = block->wait,
 			.value = bpf_ktime_get_ns() - block->since, .critical = FB_CRITICAL_DIRECT,
 		};
-		bpf_get_current_comm(signal.comm, sizeof(signal.comm));
+		current_comm(signal.comm);
 		tell(&signal);
 	}
 	return 0;
@@ -728,7 +749,7 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
 	if (!critical && !is_never(role)) {
 		/* Whoever waits for the journal waits for what its thread waits for, and those with a handle that it waits for. */
 		char comm[16] = {};
-		bpf_get_current_comm(comm, sizeof(comm));
+		current_comm(comm);
 		derived = is_awaited_by_journal(comm);
 		/* Whoever has taken over what somebody waits for inherits as that one does. */
 		u64 heritage = heir_of(tid);
@@ -798,7 +819,8 @@ int on_contention_end(u64 *ctx)
 {
 	u64 ids = bpf_get_current_pid_tgid();
 	u32 tid = ids;
-	struct block *block = bpf_map_lookup_elem(&blocked, &tid);
+	/* Most are for spinlocks, which nobody is told of. */
+	struct block *block = counted(FB_COUNT_BLOCKED) > 0 ? bpf_map_lookup_elem(&blocked, &tid) : 0;
 	/* Within the wait there are short ones, for the spinlock of that very lock. */
 	if (block && block->lock == ctx[0])
 		end(tid, ids >> 32);
@@ -1110,7 +1132,7 @@ int on_fork(u64 *ctx)
 	/* Its number was another task's, of which something may have come too late to be forgotten. It does not run yet. */
 	forget(child->pid, child->tgid);
 	struct fb_signal signal = { .type = FB_SIGNAL_FORK, .tid = parent->pid, .tgid = child->tgid, .other = child->pid };
-	bpf_get_current_comm(signal.comm, sizeof(signal.comm));
+	current_comm(signal.comm);
 	tell(&signal);
 	return 0;
 }
@@ -1120,7 +1142,7 @@ int on_exec(u64 *ctx)
 {
 	struct task_struct *task = (void *)ctx[0];
 	struct fb_signal signal = { .type = FB_SIGNAL_EXEC, .tid = task->pid, .tgid = task->tgid };
-	bpf_get_current_comm(signal.comm, sizeof(signal.comm));
+	current_comm(signal.comm);
 	tell(&signal);
 	return 0;
 }
@@ -1132,7 +1154,7 @@ int on_exit(u64 *ctx)
 	u32 tid = task->pid;
 	forget(tid, task->tgid);
 	struct fb_signal signal = { .type = FB_SIGNAL_EXIT, .tid = tid, .tgid = task->tgid };
-	bpf_get_current_comm(signal.comm, sizeof(signal.comm));
+	current_comm(signal.comm);
 	tell(&signal);
 	return 0;
 }

@@ -110,6 +110,11 @@ struct fb_ranges {
 	struct fb_range range[FB_RANGES_MAX];
 };
 
+/* Disks whose writes are tagged, major << 20 | minor; the first 0 ends them. */
+struct fb_disks {
+	unsigned int disk[FB_DISKS_MAX];
+};
+
 /* A probe in a program, as its cookie tells: bits 0-7 FB_LWLOCK_*, 8-15 FB_ARGUMENT_*, 16-31 place of the register in pt_regs, 32-63 offset. */
 #define FB_LWLOCK_WAIT 1	/* a task begins to wait for a lock */
 #define FB_LWLOCK_WAITED 2

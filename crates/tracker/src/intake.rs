@@ -1,15 +1,17 @@
 //! Tags of one device, from the moment that a write is queued until it is done.
 //!
 //! ```text
-//!  queued to the device ──► tag ──► the request arrives at the frontend: tags of its bytes are taken together
+//!  queued to the device ──► tag ──► the volume takes the request in: tags of its bytes are taken together
 //!                                       └► outstanding, if nobody is known to wait for it ──► done
 //! ```
 //! Requests are not bios: the kernel merges neighbours and splits what is too long. So tags are kept by bytes, cut where a
 //! request begins or ends within one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 use forebay_block::{Content, Criticality};
+use smallvec::SmallVec;
 
 use crate::files;
 use crate::rules::Critical;
@@ -46,7 +48,7 @@ pub(crate) struct Promoted {
 
 /// What is known of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub(crate) struct Known {
     /// Who waits for it.
     pub criticality: Criticality,
     /// Who waits for it, and how, if that is not the task itself.
@@ -68,7 +70,7 @@ pub struct Known {
     /// Its name, as the kernel has it.
     comm: [u8; 16],
     /// It belongs to a journal thread, or to a thread that writes for others.
-    pub(crate) kernel: bool,
+    kernel: bool,
     mapping: u64,
     /// Places of its pages there.
     pages: (u64, u64),
@@ -79,6 +81,14 @@ const FLAG_SYNC: u32 = 1 << 11;
 const FLAG_META: u32 = 1 << 12;
 const FLAG_FUA: u32 = 1 << 17;
 const FLAG_PREFLUSH: u32 = 1 << 18;
+
+/// What the file holds that a write belongs to. Most have none: what goes past the page cache.
+fn content(raw: &RawTag) -> Content {
+    match raw.file[0] {
+        0 => Content::Data,
+        _ => files::content(&text(&raw.dir), &text(&raw.file)),
+    }
+}
 
 impl Known {
     fn of(raw: &RawTag) -> Self {
@@ -92,7 +102,7 @@ impl Known {
             criticality,
             cause: Wait::from_number(u32::from(raw.via)).map(|via| Cause { via, waiter: raw.waiter }),
             never: u32::from(raw.critical) == Critical::Never.number(),
-            file: files::content(&text(&raw.dir), &text(&raw.file)),
+            file: content(raw),
             sync: raw.flags & (FLAG_SYNC | FLAG_FUA) != 0,
             meta: raw.flags & FLAG_META != 0,
             flushes: raw.flags & (FLAG_FUA | FLAG_PREFLUSH) != 0,
@@ -106,7 +116,7 @@ impl Known {
     }
 
     /// The name of the thread that queued it.
-    pub(crate) fn thread(&self) -> Name {
+    pub fn thread(&self) -> Name {
         Name::of_thread(&self.comm)
     }
 
@@ -208,12 +218,13 @@ struct Queued {
     known: Known,
 }
 
+/// What is known of the parts of a request, most of which have one.
+type Parts = SmallVec<[Known; 1]>;
+
 struct Outstanding {
     offset: u64,
     len: u64,
-    parts: Vec<Known>,
-    /// The volume has it; until then it cannot be promoted there.
-    submitted: bool,
+    parts: Parts,
     /// Somebody came to wait for it, first for this reason.
     awaited: Option<Cause>,
 }
@@ -287,12 +298,19 @@ impl Intake {
     }
 
     /// Takes out what is known of these bytes, in their order; what reaches over an end stays as a shorter tag.
-    fn cut(&mut self, start: u64, end: u64) -> Vec<Known> {
+    fn cut(&mut self, start: u64, end: u64) -> Parts {
+        let mut found = Parts::new();
+        // Most requests are one write as it was queued.
+        if let Entry::Occupied(whole) = self.queued.entry(start)
+            && whole.get().end == end
+        {
+            found.push(whole.remove().known);
+            return found;
+        }
         // No two overlap: if the last that begins before the end does not reach into it, none does.
         if self.queued.range(..end).next_back().is_none_or(|(_, q)| q.end <= start) {
-            return Vec::new();
+            return found;
         }
-        let mut found = Vec::with_capacity(1);
         let before = self.queued.range(..start).next_back().filter(|(_, q)| q.end > start);
         let first = before.map_or(start, |(s, _)| *s);
         while let Some((s, _)) = self.queued.range(first..end).next() {
@@ -314,23 +332,14 @@ impl Intake {
     }
 
     /// The request of these bytes has arrived: what is known of it. One that nobody waits for is remembered until it is
-    /// [`Intake::done`]; that the volume has it is told by [`Intake::submitted`].
+    /// [`Intake::done`].
     pub fn arrive(&mut self, offset: u64, len: u64) -> Option<Known> {
         let parts = self.cut(offset, offset.saturating_add(len));
         let known = parts.iter().copied().reduce(Known::with)?;
         if !known.is_awaited() && self.outstanding.len() < OUTSTANDING_MAX {
-            self.outstanding.push(Outstanding { offset, len, parts, submitted: false, awaited: None });
+            self.outstanding.push(Outstanding { offset, len, parts, awaited: None });
         }
         Some(known)
-    }
-
-    /// The volume has the request that nobody waited for. If somebody has come to wait for it meanwhile it is to be promoted.
-    pub fn submitted(&mut self, offset: u64, len: u64) -> Option<Promoted> {
-        let waits = |o: &&mut Outstanding| o.range() == (offset, len) && !o.submitted;
-        // It has just been put at the end.
-        let o = self.outstanding.iter_mut().rfind(waits)?;
-        o.submitted = true;
-        Some(Promoted { offset, len, task: o.task()?, cause: o.awaited? })
     }
 
     /// A request that nobody waited for is done.
@@ -457,23 +466,6 @@ mod tests {
             promote(&mut intake, Wanted::Task(7), Wait::Io),
             [(0, 4096), (4096, 4096), (12_288, 4096)]
         );
-    }
-
-    /// A volume does not know yet what is on its way to it, and may be full.
-    #[test]
-    fn who_comes_to_wait_before_the_volume_has_the_write_is_not_forgotten() {
-        let mut intake = Intake::default();
-        for awaited in [false, true] {
-            intake.queue(&tag(0, 8, 7, 0));
-            intake.arrive(0, 4096).unwrap();
-            if awaited {
-                assert_eq!(promote(&mut intake, Wanted::Task(7), Wait::Mutex), [(0, 4096)]);
-            }
-            assert_eq!(intake.submitted(0, 4096).is_some(), awaited);
-            assert_eq!(slots(&mut intake, 1), [(0, 4096)], "it has heard of this one itself");
-            assert!(intake.submitted(0, 4096).is_none());
-            intake.done(0, 4096);
-        }
     }
 
     #[test]
@@ -652,7 +644,6 @@ mod tests {
             let promoted = intake.promote(Wanted::Task(7), cause, &allows);
             assert_eq!(promoted, [Promoted { offset: 0, len: 4096, task: 7, cause }]);
         }
-        assert_eq!(intake.submitted(4096, 4096), None);
         left.set(4096);
         assert_eq!(ranges(intake.promote(Wanted::Task(7), cause, &allows)), [(0, 4096), (4096, 4096)]);
     }

@@ -1,7 +1,7 @@
 //! Who issues the writes of attached volumes, and who waits for whom (design, section 7).
 //!
-//! An eBPF program tags every write that is queued to an attached device with its task and how it is critical; a frontend finds
-//! the tag when the request arrives ([`Tracker::arrive`]). Rules say who is critical by itself; whom a critical task waits for
+//! An eBPF program tags every write that is queued to an attached device with its task and how it is critical; whoever takes
+//! the request in finds the tag ([`Tracker::arrive`]). Rules say who is critical by itself; whom a critical task waits for
 //! inherits. Everything here is a hint (P8): without it, or with a wrong one, data is the same.
 
 mod files;
@@ -16,7 +16,7 @@ mod tracker;
 mod waits;
 mod wire;
 
-pub use intake::{Cause, Known};
+pub use intake::Cause;
 pub use program::TrackerError;
 pub use rules::{Critical, PRESETS, Rule, Rules, RulesError, TaskFacts};
 pub use tasks::Name;

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::fd::AsRawFd;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
+use aya::programs::tp_btf::BtfTracePointLinkId;
 use aya::programs::{BtfTracePoint, ProgramError, UProbe};
 use aya::{Btf, Ebpf, EbpfError};
 use thiserror::Error;
@@ -12,7 +13,7 @@ use crate::lwlocks::Prober;
 use crate::rules::Critical;
 use crate::waits::Wait;
 use crate::wire::{
-    COUNT_SIGNALS_DROPPED, COUNT_TAGS_DROPPED, RANGES_MAX, RawRange, RawRole, RawSignal, RawTag,
+    COUNT_SIGNALS_DROPPED, COUNT_TAGS_DROPPED, DISKS_MAX, RANGES_MAX, RawRange, RawRole, RawSignal, RawTag,
 };
 
 /// The programs, compiled by `build.rs`.
@@ -32,6 +33,9 @@ pub enum TrackerError {
     /// The programs are not what this code expects.
     #[error("the eBPF programs have no '{0}'")]
     Missing(&'static str),
+    /// There are too many devices.
+    #[error("the writes of {DISKS_MAX} attached volumes are tagged, and there is no place for more")]
+    Full,
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
@@ -67,11 +71,10 @@ const GROUPS: &[Group] = &[
     },
     Group { programs: &[("on_switch", "sched_switch")], without: "waits for the journal, pages and futexes" },
     Group { programs: &[("on_folio_wait", "folio_wait_writeback")], without: "which page is waited for" },
-    Group {
-        programs: &[("on_issue", "block_rq_issue")],
-        without: "which write has the first slot of the disk's queue",
-    },
 ];
+
+/// What tells which write has the first slot of a disk's queue. It is attached only while a disk has slots.
+const SLOTS: (&str, &str) = ("on_issue", "block_rq_issue");
 
 /// What notices requests on sockets.
 const REQUESTS: Group = Group {
@@ -121,15 +124,19 @@ const FUNCTIONS: &[(&str, Wait)] = &[
 
 /// The programs at work; they end when this is dropped.
 pub(crate) struct Programs {
-    disks: HashMap<MapData, u32, u32>,
+    disks: Array<MapData, [u32; DISKS_MAX]>,
+    /// What stands there.
+    watched: Vec<u32>,
     roles: HashMap<MapData, u32, RawRole>,
     counts: Array<MapData, u64>,
     ranges: Array<MapData, [RawRange; RANGES_MAX]>,
     functions: Functions,
     missing: Vec<String>,
-    /// It is told which write has the first slot of a disk's queue.
-    pub tells_first_slot: bool,
-    _ebpf: Ebpf,
+    /// Which write has the first slot of a disk's queue can be told.
+    pub can_tell_first_slot: bool,
+    /// It is told.
+    first_slot: Option<BtfTracePointLinkId>,
+    ebpf: Ebpf,
 }
 
 /// What is known of the functions in which tasks sleep.
@@ -219,14 +226,17 @@ impl Programs {
     pub fn load(requests: bool) -> Result<(Self, Rings), TrackerError> {
         let btf = Btf::from_sys_fs().map_err(|e| TrackerError::NoBtf(e.to_string()))?;
         let mut ebpf = Ebpf::load(OBJECT)?;
-        let (mut missing, mut tells_first_slot) = (Vec::new(), false);
+        let mut missing = Vec::new();
         attach(&mut ebpf, &btf, WRITES)?;
         for group in GROUPS.iter().chain(requests.then_some(&REQUESTS)) {
-            let attached = attach(&mut ebpf, &btf, group.programs);
-            tells_first_slot |= attached.is_ok() && group.programs.iter().any(|(n, _)| *n == "on_issue");
-            if let Err(e) = attached {
+            if let Err(e) = attach(&mut ebpf, &btf, group.programs) {
                 missing.push(format!("{} ({e})", group.without));
             }
+        }
+        let (name, tracepoint) = SLOTS;
+        let slots = tracepoint_program(&mut ebpf, name).and_then(|p| Ok(p.load(tracepoint, &btf)?));
+        if let Err(e) = &slots {
+            missing.push(format!("which write has the first slot of the disk's queue ({e})"));
         }
         if fs::read_link("/proc/self/ns/pid").is_ok_and(|space| space.as_os_str() != FIRST_PID_NAMESPACE) {
             missing.push(
@@ -247,12 +257,14 @@ impl Programs {
         let mut programs = Self {
             ranges: Array::try_from(map(&mut ebpf, "ranges")?)?,
             functions: Functions::NoJournal,
-            disks: HashMap::try_from(map(&mut ebpf, "disks")?)?,
+            disks: Array::try_from(map(&mut ebpf, "disks")?)?,
+            watched: Vec::new(),
             roles: HashMap::try_from(map(&mut ebpf, "roles")?)?,
             counts: Array::try_from(map(&mut ebpf, "counts")?)?,
             missing,
-            tells_first_slot,
-            _ebpf: ebpf,
+            can_tell_first_slot: slots.is_ok(),
+            first_slot: None,
+            ebpf,
         };
         programs.look_for_functions()?;
         Ok((programs, rings))
@@ -299,13 +311,35 @@ impl Programs {
 
     /// From now on writes to this disk are tagged.
     pub fn watch(&mut self, device: u32) -> Result<(), TrackerError> {
-        Ok(self.disks.insert(device, 1, 0)?)
+        if self.watched.len() >= DISKS_MAX {
+            return Err(TrackerError::Full);
+        }
+        self.watched.push(device);
+        self.tell_watched()
     }
 
     /// No longer.
     pub fn forget(&mut self, device: u32) {
-        // One that is not watched is as good as forgotten.
-        let _ = self.disks.remove(&device);
+        self.watched.retain(|watched| *watched != device);
+        // Tags of one that is not watched are of no use, and do no harm.
+        let _ = self.tell_watched();
+    }
+
+    fn tell_watched(&mut self) -> Result<(), TrackerError> {
+        let mut disks = [0; DISKS_MAX];
+        disks.iter_mut().zip(&self.watched).for_each(|(place, device)| *place = *device);
+        Ok(self.disks.set(0, disks, 0)?)
+    }
+
+    /// Whether it is to be told which write has the first slot of a disk's queue.
+    pub fn tell_first_slot(&mut self, wanted: bool) -> Result<(), TrackerError> {
+        let program = tracepoint_program(&mut self.ebpf, SLOTS.0)?;
+        match (wanted && self.can_tell_first_slot, self.first_slot.take()) {
+            (true, None) => self.first_slot = Some(program.attach()?),
+            (false, Some(link)) => program.detach(link)?,
+            (_, as_it_is) => self.first_slot = as_it_is,
+        }
+        Ok(())
     }
 
     /// Says how critical a task is by itself.

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use foldhash::{HashMap, HashMapExt};
+use forebay_block::{Content, Criticality};
 use forebay_policy::Allowance;
 
 use crate::intake::{Cause, Intake, Known, Promoted, Wanted};
@@ -52,13 +53,15 @@ impl Device {
     }
 }
 
-/// Slots of a device's queue that `bfq` shares out, as its number is: 0 if another scheduler does, or none, or it is not known.
-fn shared_slots(device: u32) -> usize {
+/// Slots of a device's queue, and whether `bfq` shares them out: 0 without a scheduler, or if it is not known.
+fn slots(device: u32) -> (usize, bool) {
     let queue = format!("/sys/dev/block/{}:{}/queue", device >> 20, device & 0xf_ffff);
     let read = |name: &str| std::fs::read_to_string(format!("{queue}/{name}")).unwrap_or_default();
-    match read("scheduler").contains("[bfq]") {
-        true => read("nr_requests").trim().parse().unwrap_or(0),
-        false => 0,
+    let scheduler = read("scheduler");
+    // A queue that can have none says `none` alone.
+    match scheduler.contains('[') && !scheduler.contains("[none]") {
+        true => (read("nr_requests").trim().parse().unwrap_or(0), scheduler.contains("[bfq]")),
+        false => (0, false),
     }
 }
 
@@ -77,22 +80,42 @@ pub struct Promotion {
     pub waiter: Option<Name>,
 }
 
-/// A write that has arrived from the device.
+/// What is known of a write that has arrived from the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// What is known of it.
-    pub known: Known,
-    /// What its task is called.
+    /// The task that queued it.
+    pub tid: u32,
+    /// What that is called.
     pub name: Name,
-    /// It is awaited, and its task has used up the rate of its rule.
-    pub capped: bool,
+    /// Linux I/O priority.
+    pub ioprio: u16,
+    /// What kind of data it carries.
+    pub content: Content,
+    /// Flagged synchronous.
+    pub sync: bool,
+    /// Who waits for it; [`Criticality::Capped`] if somebody does, and its task has used up the rate of its rule.
+    pub criticality: Criticality,
+    /// Who waits for it, and how, if that is not the task itself.
+    pub cause: Option<Cause>,
+    /// Nobody is known to wait for it, so that it may be promoted until it is done.
+    pub outstanding: bool,
 }
 
 impl Arrival {
     /// With what rules say of its task; `allows` counts what is awaited.
-    fn of(known: Known, label: Option<&Label>, allows: impl FnOnce() -> bool) -> Self {
-        let name = label.and_then(|label| label.name).map_or_else(|| known.thread(), Name::Rule);
-        Self { known, name, capped: known.is_awaited() && !allows() }
+    fn of(known: &Known, label: Option<&Label>, allows: impl FnOnce() -> bool) -> Self {
+        let awaited = known.is_awaited();
+        let capped = awaited && !allows();
+        Self {
+            tid: known.tid,
+            name: label.and_then(|label| label.name).map_or_else(|| known.thread(), Name::Rule),
+            ioprio: known.ioprio,
+            content: known.content(),
+            sync: known.sync,
+            criticality: if capped { Criticality::Capped } else { known.criticality },
+            cause: known.cause.filter(|_| awaited),
+            outstanding: !awaited,
+        }
     }
 }
 
@@ -239,28 +262,18 @@ impl Tracker {
         hold(&self.shared.tags).volumes.remove(&device.0);
     }
 
-    /// A write of these bytes has arrived from the device: what is known of it. If it is awaited it counts for the rate of its task's rule.
+    /// A write of these bytes has arrived from the device and is about to be given to the volume: what is known of it. If it is awaited it
+    /// counts for the rate of its task's rule; if it is not, the volume is told to promote it, from now until it is [`Tracker::done`], should
+    /// somebody come to wait for it.
     pub fn arrive(&self, device: Device, offset: u64, len: u64) -> Option<Arrival> {
         let arrival = self.shared.falls.bear(|| {
             let mut tags = hold(&self.shared.tags);
             tags.drain();
             let known = tags.volumes.get_mut(&device.0)?.intake.arrive(offset, len)?;
             let label = tags.labels.get(&known.tid);
-            Some(Arrival::of(known, label, || self.shared.allows(label, len)))
+            Some(Arrival::of(&known, label, || self.shared.allows(label, len)))
         });
         arrival.flatten()
-    }
-
-    /// The volume has a write that nobody was known to wait for when it arrived. Whoever came to wait for it in between promotes it now.
-    pub fn submitted(&self, device: Device, offset: u64, len: u64) {
-        let promote = self.shared.falls.bear(|| {
-            let mut tags = hold(&self.shared.tags);
-            let volume = tags.volumes.get_mut(&device.0)?;
-            volume.intake.submitted(offset, len).map(|promoted| (Arc::clone(&volume.promote), promoted))
-        });
-        if let Some((promote, promoted)) = promote.flatten() {
-            self.shared.tell(&promote, promoted);
-        }
     }
 
     /// A write that nobody was known to wait for when it arrived is done.
@@ -465,12 +478,17 @@ impl Follower {
     /// How many slots the disks' queues have may change at any time.
     fn look_at_queues(&self) {
         let devices: Vec<u32> = hold(&self.shared.tags).volumes.keys().copied().collect();
-        let tells = hold(&self.shared.programs).tells_first_slot;
+        let mut any = false;
+        let can_tell = hold(&self.shared.programs).can_tell_first_slot;
         for device in devices {
-            let slots = if tells { shared_slots(device) } else { 0 };
+            let (slots, shared) = slots(device);
+            any |= slots > 0;
             if let Some(volume) = hold(&self.shared.tags).volumes.get_mut(&device) {
-                volume.intake.share_slots(slots);
+                volume.intake.share_slots(if shared && can_tell { slots } else { 0 });
             }
+        }
+        if let Err(e) = hold(&self.shared.programs).tell_first_slot(any) {
+            tracing::debug!("it is not told which write has the first slot of a disk's queue: {e}");
         }
     }
 
@@ -566,11 +584,13 @@ mod tests {
             (Some(Label { name: None, rate: Some(0) }), thread),
             (Some(Label { name: Some(3), rate: None }), Name::Rule(3)),
         ] {
-            let unawaited = Arrival::of(known(0), label.as_ref(), || panic!("nobody waits for it"));
-            assert_eq!((unawaited.name, unawaited.capped), (name, false));
-            for within in [true, false] {
-                let awaited = Arrival::of(known(1), label.as_ref(), || within);
-                assert_eq!((awaited.name, awaited.capped), (name, !within));
+            let unawaited = Arrival::of(&known(0), label.as_ref(), || panic!("nobody waits for it"));
+            assert_eq!((unawaited.name, unawaited.outstanding), (name, true));
+            assert_eq!(unawaited.criticality, Criticality::None);
+            for (within, criticality) in [(true, Criticality::Direct), (false, Criticality::Capped)] {
+                let awaited = Arrival::of(&known(1), label.as_ref(), || within);
+                assert_eq!((awaited.name, awaited.outstanding), (name, false));
+                assert_eq!(awaited.criticality, criticality);
             }
         }
     }

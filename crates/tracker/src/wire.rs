@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+/// Most disks whose writes are tagged at a time.
+pub(crate) const DISKS_MAX: usize = 64;
 /// Most functions of the kernel whose place is told.
 pub(crate) const RANGES_MAX: usize = 32;
 /// What was dropped because the ring of tags was full.
@@ -190,6 +192,7 @@ mod tests {
     #[test]
     fn constants_are_those_of_the_header() {
         for (name, value) in [
+            ("FB_DISKS_MAX", DISKS_MAX as u64),
             ("FB_RANGES_MAX", RANGES_MAX as u64),
             ("FB_COUNT_TAGS_DROPPED", u64::from(COUNT_TAGS_DROPPED)),
             ("FB_COUNT_SIGNALS_DROPPED", u64::from(COUNT_SIGNALS_DROPPED)),

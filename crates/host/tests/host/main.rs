@@ -6,6 +6,7 @@ mod client;
 mod faults;
 mod format;
 mod limits;
+mod observer;
 mod pairing;
 mod place;
 mod plain;
