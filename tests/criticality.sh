@@ -225,6 +225,12 @@ missing=$(status criticality_missing)
 umount "$MOUNT"
 e2fsck -fn "$DEVICE" >fsck.out 2>&1 || fail "e2fsck finds faults: $(cat fsck.out)"
 
+# A journal that is full all the time: whoever has to make room writes its superblock, and no commit ends meanwhile.
+mkfs.ext4 -q -J size=4 "$DEVICE"
+mount "$DEVICE" "$MOUNT"
+way checkpoint cp cp+pi "background task" inherited flush journal
+umount "$MOUNT"
+
 WHAT=partition
 python3 - "$DEVICE" <<'END'
 import fcntl, struct, sys

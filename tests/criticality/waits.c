@@ -140,6 +140,14 @@ static void *back(void *unused)
 			end = (end + 4096) % (64 * PIECE);
 			if (fsync(fd) || (!end && ftruncate(fd, 0)))
 				fail("fsync");
+		} else if (is("checkpoint")) {
+			/* More than the journal has room for, so that this one has to make some: it writes its superblock then. */
+			char name[16];
+			snprintf(name, sizeof(name), "%d", round % 512);
+			int made = open_file(name, O_TRUNC);
+			put(made, data, 1, 0);
+			close(made);
+			put(shared, data, 1, 0);
 		} else if (is("conversion")) {
 			/* Where the journal knows of nothing written yet; and commits of its own. */
 			if (ftruncate(shared, 0) || posix_fallocate(shared, 0, 8 * PIECE))
@@ -223,8 +231,8 @@ static void *critical(void *unused)
 		} else if (fsync(shared)) {
 			fail("fsync");
 		}
-		/* Long enough for the other to write what nobody waits for. */
-		pause_ms(is("mutex") ? 20 : 1);
+		/* Long enough for the other to write what nobody waits for; but of a checkpoint there is little. */
+		pause_ms(is("mutex") ? 20 : is("checkpoint") ? 0 : 1);
 	}
 	return NULL;
 }
@@ -232,7 +240,7 @@ static void *critical(void *unused)
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
-		fprintf(stderr, "usage: %s futex|mutex|heir|rwsem|hint|plain|never|journal|handle|page|slot|flush|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
+		fprintf(stderr, "usage: %s futex|mutex|heir|rwsem|hint|plain|never|journal|checkpoint|handle|page|slot|flush|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
 		return 2;
 	}
 	kind = argv[1];

@@ -71,6 +71,7 @@ struct block {
 	u32 listed;	/* among those that wait for a lock of the kernel's */
 	u32 links;
 	u32 journal;	/* one of the links may need a commit of the journal */
+	u32 flush;	/* one of the links may need a flush */
 	u32 page;	/* one of the links waits for a page's lock */
 	u32 slot;	/* one of the links waits for a slot of the disk's queue */
 	u32 submits;	/* it sleeps for a slot of the disk's queue, and may inherit */
@@ -355,6 +356,15 @@ INLINE int is_awaited_by_journal(const char *comm)
 	return counted(FB_COUNT_JOURNAL_WAITERS) > 0 && (is_journal(comm) || waits_for_handles(transaction()) > 0);
 }
 
+/*
+ * Whether somebody critical waits for the journal or a flush, and a write with these flags holds up flushes, and so the end of each commit: the
+ * block layer begins none while one is under way that a flush belongs to. Whoever makes room in the journal writes its superblock so.
+ */
+INLINE int holds_up_flushes(u32 flags)
+{
+	return counted(FB_COUNT_FLUSH_WAITERS) > 0 && flags & FB_FLUSH_FLAGS;
+}
+
 INLINE void enlist(struct lock_holders *holding, u32 tid)
 {
 	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
@@ -487,6 +497,9 @@ int on_bio(u64 *ctx)
 	} else if (is_awaited_by_journal(tag.comm)) {
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.via = FB_WAIT_JOURNAL;
+	} else if (holds_up_flushes(tag.flags)) {
+		tag.critical = FB_CRITICAL_INHERITED;
+		tag.via = FB_WAIT_FLUSH;
 	}
 	if (!role || !role->seen) {
 		struct fb_role seen = { .seen = 1 };
@@ -576,6 +589,7 @@ INLINE int needs_journal(u32 wait)
 INLINE void add_needs(struct block *block, u32 wait)
 {
 	block->journal |= needs_journal(wait);
+	block->flush |= wait == FB_WAIT_FLUSH || needs_journal(wait);
 	block->page |= wait == FB_WAIT_BUFFER;
 	block->slot |= wait == FB_WAIT_THROTTLE;
 }
@@ -601,6 +615,8 @@ INLINE void take_back(const struct block *block)
 	}
 	if (block->journal)
 		count(FB_COUNT_JOURNAL_WAITERS, -1);
+	if (block->flush)
+		count(FB_COUNT_FLUSH_WAITERS, -1);
 	if (block->page)
 		count(FB_COUNT_PAGE_WAITERS, -1);
 	if (block->slot)
@@ -625,6 +641,8 @@ INLINE void put(u32 tid, const struct block *block)
 {
 	if (block->journal)
 		count(FB_COUNT_JOURNAL_WAITERS, 1);
+	if (block->flush)
+		count(FB_COUNT_FLUSH_WAITERS, 1);
 	if (block->page)
 		count(FB_COUNT_PAGE_WAITERS, 1);
 	if (block->slot)
@@ -717,7 +735,7 @@ INLINE void lend_to_sleepers(struct block *block, u32 tid, u32 critical)
 {
 	struct holder *holder = holder_of(tid);
 	if (critical == FB_CRITICAL_INHERITED && holder && holder->wait == FB_WAIT_BUFFER)
-		block->journal = block->page = 0;
+		block->journal = block->flush = block->page = 0;
 	if (block->journal)
 		lend_to_sleepers_with(block, tid, WITH_HANDLE, FB_WAIT_JOURNAL);
 	if (block->page)
@@ -785,7 +803,7 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
 		lend_to_sleepers(block, tid, critical);
 		/* It counts already for whom it was derived from; or else two journals could keep each other critical. */
 		if (derived)
-			block->journal = 0;
+			block->journal = block->flush = 0;
 	}
 	put(tid, block);
 	return 0;

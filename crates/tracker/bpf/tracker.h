@@ -59,6 +59,8 @@
 #define FB_HINT_MASK 1023
 #define FB_HINT_CRITICAL 763
 
+#define FB_FLUSH_FLAGS 393216	/* of bi_opf: REQ_FUA and REQ_PREFLUSH */
+
 /*
  * A write that was queued to an attached device. Without bytes it says something else: that the request which begins at this sector
  * has the first slot of the device's queue, and, if it is critical, that somebody critical waits for a slot. Without a file it ends before
@@ -140,6 +142,7 @@ struct fb_role {
 #define FB_COUNT_PAGE_WAITERS 3
 #define FB_COUNT_SLOT_WAITERS 4
 #define FB_COUNT_BLOCKED 5	/* tasks of which is known that they wait */
-#define FB_COUNTS 6
+#define FB_COUNT_FLUSH_WAITERS 6	/* critical tasks that wait so for a flush, or for a journal, which flushes */
+#define FB_COUNTS 7
 
 #endif

@@ -81,6 +81,8 @@ const FLAG_SYNC: u32 = 1 << 11;
 const FLAG_META: u32 = 1 << 12;
 const FLAG_FUA: u32 = 1 << 17;
 const FLAG_PREFLUSH: u32 = 1 << 18;
+/// A write with one of these has a flush of its own.
+pub(crate) const FLAGS_OF_FLUSHES: u32 = FLAG_FUA | FLAG_PREFLUSH;
 
 /// What the file holds that a write belongs to. Most have none: what goes past the page cache.
 fn content(raw: &RawTag) -> Content {
@@ -105,7 +107,7 @@ impl Known {
             file: content(raw),
             sync: raw.flags & (FLAG_SYNC | FLAG_FUA) != 0,
             meta: raw.flags & FLAG_META != 0,
-            flushes: raw.flags & (FLAG_FUA | FLAG_PREFLUSH) != 0,
+            flushes: raw.flags & FLAGS_OF_FLUSHES != 0,
             ioprio: raw.ioprio,
             tid: raw.tid,
             comm: raw.comm,

@@ -133,6 +133,7 @@ impl RawSignal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::intake::FLAGS_OF_FLUSHES;
     use crate::rules::Critical;
     use crate::waits::Wait;
 
@@ -199,6 +200,7 @@ mod tests {
             ("FB_CRITICAL_DIRECT", u64::from(Critical::Yes.number())),
             ("FB_CRITICAL_REQUESTS", u64::from(Critical::Requests.number())),
             ("FB_CRITICAL_NEVER", u64::from(Critical::Never.number())),
+            ("FB_FLUSH_FLAGS", u64::from(FLAGS_OF_FLUSHES)),
             ("FB_WAIT_KINDS", Wait::ALL.len() as u64 + 1),
         ] {
             assert_eq!(constant(name), value, "{name}");
