@@ -226,9 +226,12 @@ umount "$MOUNT"
 e2fsck -fn "$DEVICE" >fsck.out 2>&1 || fail "e2fsck finds faults: $(cat fsck.out)"
 
 # A journal that is full all the time: whoever has to make room writes its superblock, and no commit ends meanwhile.
-mkfs.ext4 -q -J size=4 "$DEVICE"
+mkfs.ext4 -q -F -J size=4 "$DEVICE"
 mount "$DEVICE" "$MOUNT"
 way checkpoint cp cp+pi "background task" inherited flush journal
+under cp+pi dd if=/dev/zero of="$MOUNT/after" bs=4K count=8 conv=fsync status=none
+(($(explained before.json jbd2 inherited) == 0)) || fail "$WHAT: a commit that nobody critical waits for inherits"
+(($(explained before.json jbd2 backing) > 0)) || fail "$WHAT: nothing was committed"
 umount "$MOUNT"
 
 WHAT=partition

@@ -231,7 +231,7 @@ static void *critical(void *unused)
 		} else if (fsync(shared)) {
 			fail("fsync");
 		}
-		/* Long enough for the other to write what nobody waits for; but of a checkpoint there is little. */
+		/* Long enough for the other to write what nobody waits for. A superblock is written seldom: somebody is to wait for a flush by then. */
 		pause_ms(is("mutex") ? 20 : is("checkpoint") ? 0 : 1);
 	}
 	return NULL;

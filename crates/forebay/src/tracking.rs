@@ -203,10 +203,13 @@ impl Observer for Link {
         let Some((tracker, device)) = source.as_ref() else {
             return (origin, done);
         };
+        // Held from before it can be promoted, so that whoever is told of that finds its task here. The tracker's locks come after this one.
+        let mut account = hold(&self.account);
         let Some(arrival) = tracker.arrive(*device, offset, len) else {
             return (origin, done);
         };
-        hold(&self.account).named(arrival.tid, arrival.name, arrival.cause, |tid| tracker.name(tid));
+        account.named(arrival.tid, arrival.name, arrival.cause, |tid| tracker.name(tid));
+        drop(account);
         let origin = Origin {
             sync: origin.sync || arrival.sync,
             content: arrival.content,
@@ -325,11 +328,14 @@ impl Account {
         if self.authors.len() >= NAMES_MAX {
             self.authors.clear();
         }
+        let known = cause.and_then(|cause| self.authors.get(&cause.waiter)).map(|waiter| waiter.name);
         let author = self.authors.entry(tid).or_insert(Author { name, cause: None, came_with: None });
         author.name = name;
-        if let Some(came_with) = cause.filter(|cause| author.came_with != Some(*cause)) {
-            author.came_with = Some(came_with);
-            author.cause = Some((came_with.via, name_of(came_with.waiter)));
+        if let Some(cause) = cause.filter(|cause| author.came_with != Some(*cause)) {
+            let waiter = known.or_else(|| name_of(cause.waiter));
+            author.cause = Some((cause.via, waiter));
+            // Who is not known is asked for again.
+            author.came_with = waiter.map(|_| cause);
         }
     }
 

@@ -18,8 +18,8 @@ const STATUS_WAIT_MAX: Duration = Duration::from_millis(500);
 /// Whoever knows more of writes than the frontends do, and wants to know what becomes of them. It is called on the volume's thread and must
 /// not block.
 pub trait Observer: Send + Sync {
-    /// A request that came by [`VolumeHandle::submit_unidentified`] is about to be taken in: who issued it, as far as is known, and what is
-    /// called with its outcome in place of `done`, which that must call.
+    /// A request that came by [`VolumeHandle::submit_unidentified`] is about to be taken in. Returns who issued it, and the completion to use
+    /// in place of `done`, which must call `done` once.
     fn identify(&self, op: &Op, origin: Origin, done: Completion) -> (Origin, Completion);
 
     /// A write is acknowledged: who issued it, why it went where it went, and its bytes.

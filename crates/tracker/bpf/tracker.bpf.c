@@ -4,6 +4,7 @@
  *
  *   block_bio_queue        a write is queued: its tag, with the issuer and how it is critical, goes into the ring `tags`
  *   block_rq_issue         a request has the first slot of its queue, which may be the only one that somebody is given: so the same ring says
+ *                          (attached while a disk has a scheduler, which gives slots)
  *   contention_begin/end   a task waits for a kernel mutex or rwsem: its owner inherits until the wait is over, and who takes it over meanwhile
  *   folio_wait_writeback   a task is about to wait for a page that is being written: the daemon promotes that write
  *   sched_switch           a task falls asleep: what for is seen by its stack (journal, page, buffer) or its futex
@@ -212,7 +213,7 @@ INLINE s64 counted(u32 which)
 	return value ? *value : 0;
 }
 
-/* The current task's name, 16 bytes, as it lies there: the helper measures it first. */
+/* The current task's name, 16 bytes. `bpf_get_current_comm` looks for its end first, which takes longer than the copy. */
 INLINE void current_comm(char *comm)
 {
 	const u64 *name = (void *)bpf_get_current_task_btf()->comm;
@@ -358,7 +359,8 @@ INLINE int is_awaited_by_journal(const char *comm)
 
 /*
  * Whether somebody critical waits for the journal or a flush, and a write with these flags holds up flushes, and so the end of each commit: the
- * block layer begins none while one is under way that a flush belongs to. Whoever makes room in the journal writes its superblock so.
+ * block layer begins none while one is under way that a flush belongs to. Whoever makes room in the journal writes its superblock so. Which
+ * disk is waited for is not told apart.
  */
 INLINE int holds_up_flushes(u32 flags)
 {
@@ -766,7 +768,7 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
 	u32 critical = criticality(tid, role), derived = 0;
 	if (!critical && !is_never(role)) {
 		/* Whoever waits for the journal waits for what its thread waits for, and those with a handle that it waits for. */
-		char comm[16] = {};
+		char comm[16] __attribute__((aligned(8))) = {};
 		current_comm(comm);
 		derived = is_awaited_by_journal(comm);
 		/* Whoever has taken over what somebody waits for inherits as that one does. */

@@ -142,7 +142,7 @@ struct fb_role {
 #define FB_COUNT_PAGE_WAITERS 3
 #define FB_COUNT_SLOT_WAITERS 4
 #define FB_COUNT_BLOCKED 5	/* tasks of which is known that they wait */
-#define FB_COUNT_FLUSH_WAITERS 6	/* critical tasks that wait so for a flush, or for a journal, which flushes */
+#define FB_COUNT_FLUSH_WAITERS 6	/* critical tasks that wait so for a flush, or as above for a journal, which flushes */
 #define FB_COUNTS 7
 
 #endif

@@ -81,7 +81,7 @@ const FLAG_SYNC: u32 = 1 << 11;
 const FLAG_META: u32 = 1 << 12;
 const FLAG_FUA: u32 = 1 << 17;
 const FLAG_PREFLUSH: u32 = 1 << 18;
-/// A write with one of these has a flush of its own.
+/// A write with one of these has a flush of its own, and counts as synchronous (the kernel's `op_is_sync`).
 pub(crate) const FLAGS_OF_FLUSHES: u32 = FLAG_FUA | FLAG_PREFLUSH;
 
 /// What the file holds that a write belongs to. Most have none: what goes past the page cache.
@@ -105,7 +105,7 @@ impl Known {
             cause: Wait::from_number(u32::from(raw.via)).map(|via| Cause { via, waiter: raw.waiter }),
             never: u32::from(raw.critical) == Critical::Never.number(),
             file: content(raw),
-            sync: raw.flags & (FLAG_SYNC | FLAG_FUA) != 0,
+            sync: raw.flags & (FLAG_SYNC | FLAGS_OF_FLUSHES) != 0,
             meta: raw.flags & FLAG_META != 0,
             flushes: raw.flags & FLAGS_OF_FLUSHES != 0,
             ioprio: raw.ioprio,

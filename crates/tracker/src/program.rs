@@ -76,6 +76,10 @@ const GROUPS: &[Group] = &[
 /// What tells which write has the first slot of a disk's queue. It is attached only while a disk has slots.
 const SLOTS: (&str, &str) = ("on_issue", "block_rq_issue");
 
+fn without_first_slot(e: &TrackerError) -> String {
+    format!("which write has the first slot of the disk's queue ({e})")
+}
+
 /// What notices requests on sockets.
 const REQUESTS: Group = Group {
     programs: &[
@@ -133,7 +137,7 @@ pub(crate) struct Programs {
     functions: Functions,
     missing: Vec<String>,
     /// Which write has the first slot of a disk's queue can be told.
-    pub can_tell_first_slot: bool,
+    can_tell_first_slot: bool,
     /// It is told.
     first_slot: Option<BtfTracePointLinkId>,
     ebpf: Ebpf,
@@ -236,7 +240,7 @@ impl Programs {
         let (name, tracepoint) = SLOTS;
         let slots = tracepoint_program(&mut ebpf, name).and_then(|p| Ok(p.load(tracepoint, &btf)?));
         if let Err(e) = &slots {
-            missing.push(format!("which write has the first slot of the disk's queue ({e})"));
+            missing.push(without_first_slot(e));
         }
         if fs::read_link("/proc/self/ns/pid").is_ok_and(|space| space.as_os_str() != FIRST_PID_NAMESPACE) {
             missing.push(
@@ -331,10 +335,18 @@ impl Programs {
         Ok(self.disks.set(0, disks, 0)?)
     }
 
-    /// Whether it is to be told which write has the first slot of a disk's queue.
-    pub fn tell_first_slot(&mut self, wanted: bool) -> Result<(), TrackerError> {
+    /// Whether it is wanted to be told which write has the first slot of a disk's queue. Returns whether it is told.
+    pub fn tell_first_slot(&mut self, wanted: bool) -> bool {
+        if let Err(e) = self.attach_slots(wanted && self.can_tell_first_slot) {
+            self.can_tell_first_slot = false;
+            self.missing.push(without_first_slot(&e));
+        }
+        self.first_slot.is_some()
+    }
+
+    fn attach_slots(&mut self, wanted: bool) -> Result<(), TrackerError> {
         let program = tracepoint_program(&mut self.ebpf, SLOTS.0)?;
-        match (wanted && self.can_tell_first_slot, self.first_slot.take()) {
+        match (wanted, self.first_slot.take()) {
             (true, None) => self.first_slot = Some(program.attach()?),
             (false, Some(link)) => program.detach(link)?,
             (_, as_it_is) => self.first_slot = as_it_is,

@@ -1,4 +1,4 @@
-//! The tracker at work: a thread that follows tasks and waits, and the tags that frontends ask for.
+//! The tracker at work: a thread that follows tasks and waits, and the tags that the volumes' threads ask for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -478,17 +478,14 @@ impl Follower {
     /// How many slots the disks' queues have may change at any time.
     fn look_at_queues(&self) {
         let devices: Vec<u32> = hold(&self.shared.tags).volumes.keys().copied().collect();
-        let mut any = false;
-        let can_tell = hold(&self.shared.programs).can_tell_first_slot;
-        for device in devices {
-            let (slots, shared) = slots(device);
-            any |= slots > 0;
-            if let Some(volume) = hold(&self.shared.tags).volumes.get_mut(&device) {
-                volume.intake.share_slots(if shared && can_tell { slots } else { 0 });
+        let queues: Vec<(u32, (usize, bool))> = devices.into_iter().map(|d| (d, slots(d))).collect();
+        let any = queues.iter().any(|(_, (slots, _))| *slots > 0);
+        let told = hold(&self.shared.programs).tell_first_slot(any);
+        let mut tags = hold(&self.shared.tags);
+        for (device, (slots, shared)) in queues {
+            if let Some(volume) = tags.volumes.get_mut(&device) {
+                volume.intake.share_slots(if shared && told { slots } else { 0 });
             }
-        }
-        if let Err(e) = hold(&self.shared.programs).tell_first_slot(any) {
-            tracing::debug!("it is not told which write has the first slot of a disk's queue: {e}");
         }
     }
 
