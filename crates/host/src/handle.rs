@@ -256,9 +256,7 @@ impl VolumeHandle {
         // A thread that has ended already needs not be told.
         let _ = self.0.queue.tell(Message::End(ending));
     }
-}
 
-impl VolumeHandle {
     /// As [`BlockService::submit`], of a request whose issuer the [`Observer`] may know.
     pub fn submit_unidentified(&self, op: Op, origin: Origin, done: Completion) {
         self.push(Incoming { op, origin, done, identified: false });

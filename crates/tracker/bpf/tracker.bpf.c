@@ -596,6 +596,18 @@ INLINE void add_needs(struct block *block, u32 wait)
 	block->slot |= wait == FB_WAIT_THROTTLE;
 }
 
+INLINE void count_needs(const struct block *block, s64 by)
+{
+	if (block->journal)
+		count(FB_COUNT_JOURNAL_WAITERS, by);
+	if (block->flush)
+		count(FB_COUNT_FLUSH_WAITERS, by);
+	if (block->page)
+		count(FB_COUNT_PAGE_WAITERS, by);
+	if (block->slot)
+		count(FB_COUNT_SLOT_WAITERS, by);
+}
+
 INLINE void tell_wait(u32 tid, u32 tgid, u32 critical, const struct block *block)
 {
 	struct fb_signal signal = {
@@ -615,14 +627,7 @@ INLINE void take_back(const struct block *block)
 			break;
 		disinherit(block->chain[i]);
 	}
-	if (block->journal)
-		count(FB_COUNT_JOURNAL_WAITERS, -1);
-	if (block->flush)
-		count(FB_COUNT_FLUSH_WAITERS, -1);
-	if (block->page)
-		count(FB_COUNT_PAGE_WAITERS, -1);
-	if (block->slot)
-		count(FB_COUNT_SLOT_WAITERS, -1);
+	count_needs(block, -1);
 }
 
 /* Whether two that wait for this lock are listed: whoever takes it over is found by them, and others need the places. */
@@ -641,14 +646,7 @@ NOINLINE int is_listed(u64 lock)
 /* What was counted for the current task's wait, which is put on record. */
 INLINE void put(u32 tid, const struct block *block)
 {
-	if (block->journal)
-		count(FB_COUNT_JOURNAL_WAITERS, 1);
-	if (block->flush)
-		count(FB_COUNT_FLUSH_WAITERS, 1);
-	if (block->page)
-		count(FB_COUNT_PAGE_WAITERS, 1);
-	if (block->slot)
-		count(FB_COUNT_SLOT_WAITERS, 1);
+	count_needs(block, 1);
 	/* What has no place there would never end. */
 	if (bpf_map_update_elem(&blocked, &tid, block, BPF_NOEXIST)) {
 		take_back(block);
