@@ -272,7 +272,7 @@ impl<S: BlockService> BlockService for RatedVolume<S> {
 type Why = (Wait, Option<Name>);
 
 /// A row's task.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Writer {
     Task(Name),
     /// Of an export, or not known.
@@ -310,9 +310,9 @@ struct Account {
 /// Writes by task, data and reason (ATC'15, tables 1 and 3).
 #[derive(Clone, Default)]
 struct Counted {
-    rows: BTreeMap<(Writer, Content, usize), (u64, u64)>,
+    rows: HashMap<(Writer, Content, usize), (u64, u64)>,
     /// Of those that are in the cache because somebody else waits: by task, why, and reason.
-    inherited: BTreeMap<(Writer, Why, usize), u64>,
+    inherited: HashMap<(Writer, Why, usize), u64>,
 }
 
 impl Account {

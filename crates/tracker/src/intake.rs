@@ -7,7 +7,6 @@
 //! Requests are not bios: the kernel merges neighbours and splits what is too long. So tags are kept by bytes, cut where a
 //! request begins or ends within one.
 
-use std::collections::VecDeque;
 use std::collections::btree_map::{BTreeMap, Entry};
 
 use forebay_block::{Content, Criticality};
@@ -19,7 +18,7 @@ use crate::tasks::Name;
 use crate::waits::Wait;
 use crate::wire::{RawTag, text};
 
-/// Most tags that wait for their request; the oldest give way.
+/// Most tags that wait for their request; the older half gives way.
 const TAGS_MAX: usize = 16_384;
 /// Most writes on their way to the backing that are remembered; further ones are not promoted.
 const OUTSTANDING_MAX: usize = 4096;
@@ -261,14 +260,13 @@ impl Outstanding {
 pub(crate) struct Intake {
     /// By first byte; no two overlap.
     queued: BTreeMap<u64, Queued>,
-    /// First bytes in the order in which they came, so that the oldest are found.
-    order: VecDeque<(u64, u64)>,
     /// In the order in which they came.
     outstanding: Vec<Outstanding>,
     /// Slots of the disk's queue if the scheduler is `bfq`, which gives half of them to asynchronous writes; else 0.
     shared_slots: usize,
     /// First byte of the request that was the last to get the first slot of the disk's queue.
     first_slot: Option<u64>,
+    /// The number of the last tag.
     next: u64,
 }
 
@@ -277,26 +275,26 @@ impl Intake {
     pub fn queue(&mut self, raw: &RawTag) {
         let start = raw.sector.saturating_mul(512);
         let end = start.saturating_add(u64::from(raw.bytes));
-        // An older write of the same bytes that never arrived here was merged, failed, or is as good as overwritten.
-        self.cut(start, end);
+        if self.overlaps(start, end) {
+            // An older write of the same bytes that never arrived here was merged, failed, or is as good as overwritten.
+            self.cut(start, end);
+        }
         self.insert(start, end, Known::of(raw));
-        while let Some((start, number)) = self.order.front().copied() {
-            let waits = self.queued.get(&start).is_some_and(|q| q.number == number);
-            if waits && self.queued.len() <= TAGS_MAX && self.order.len() <= 4 * TAGS_MAX {
-                break;
-            }
-            // It has arrived, or gives way.
-            self.order.pop_front();
-            if waits {
-                self.queued.remove(&start);
-            }
+        if self.queued.len() > TAGS_MAX {
+            let mut numbers: Vec<u64> = self.queued.values().map(|q| q.number).collect();
+            let (_, oldest_kept, _) = numbers.select_nth_unstable(TAGS_MAX / 2);
+            self.queued.retain(|_, q| q.number >= *oldest_kept);
         }
     }
 
     fn insert(&mut self, start: u64, end: u64, known: Known) {
         self.next += 1;
-        self.order.push_back((start, self.next));
         self.queued.insert(start, Queued { end, number: self.next, known });
+    }
+
+    /// Whether any of these bytes has a tag: no two overlap, so that it is the last one which begins before the end.
+    fn overlaps(&self, start: u64, end: u64) -> bool {
+        self.queued.range(..end).next_back().is_some_and(|(_, q)| q.end > start)
     }
 
     /// Takes out what is known of these bytes, in their order; what reaches over an end stays as a shorter tag.
@@ -309,8 +307,7 @@ impl Intake {
             found.push(whole.remove().known);
             return found;
         }
-        // No two overlap: if the last that begins before the end does not reach into it, none does.
-        if self.queued.range(..end).next_back().is_none_or(|(_, q)| q.end <= start) {
+        if !self.overlaps(start, end) {
             return found;
         }
         let before = self.queued.range(..start).next_back().filter(|(_, q)| q.end > start);
@@ -653,21 +650,19 @@ mod tests {
     #[test]
     fn what_never_arrives_is_forgotten() {
         let mut intake = Intake::default();
-        for i in 0..2 * TAGS_MAX as u64 {
-            intake.queue(&tag(i * 8, 8, 1, 0));
+        let max = TAGS_MAX as u64;
+        // In an order that is not that of their places.
+        let place = |i: u64| i * 7919 % (4 * max);
+        for i in 0..4 * max {
+            intake.queue(&tag(place(i) * 8, 8, 1, 0));
+            assert!(intake.queued.len() <= TAGS_MAX, "{i}");
         }
-        assert_eq!(intake.queued.len(), TAGS_MAX);
-        assert!(intake.arrive(0, 4096).is_none());
-        for i in 0..10 * TAGS_MAX as u64 {
-            intake.queue(&tag(i % 2, 1, 1, 0));
-        }
-        assert!(intake.order.len() <= 4 * TAGS_MAX);
-        let mut intake = Intake::default();
-        for i in 0..100 {
-            intake.queue(&tag(i * 8, 8, 1, 0));
-            assert!(intake.arrive(i * 4096, 4096).is_some());
-        }
-        assert!(intake.order.len() <= 1, "what has arrived leaves nothing");
+        let waits: Vec<u64> =
+            (0..4 * max).filter(|i| intake.arrive(place(*i) * 4096, 4096).is_some()).collect();
+        assert!(
+            waits.len() > TAGS_MAX / 2 && waits.iter().copied().eq(4 * max - waits.len() as u64..4 * max)
+        );
+        assert!(intake.queued.is_empty());
     }
 
     proptest! {

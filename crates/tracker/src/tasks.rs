@@ -33,6 +33,8 @@ pub(crate) struct Task {
 /// A process, so that a change of its title is noticed.
 struct Process {
     title: String,
+    /// It is a thread of the kernel, which has no title and hardly ever gets one, or has ended.
+    has_no_program: bool,
     /// It was there when processes were last listed.
     listed: bool,
 }
@@ -125,12 +127,18 @@ impl Tasks {
             entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).collect::<Vec<u32>>()
         };
         for pid in numbers("/proc") {
+            let in_turn = pid % LOOK_AGAIN_IN == self.turn;
+            if let Some(process) = self.processes.get_mut(&pid).filter(|p| p.has_no_program && !in_turn) {
+                process.listed = true;
+                continue;
+            }
             let title = title(pid);
             let known = self.processes.get(&pid).is_some_and(|p| p.title == title);
             if self.processes.len() < TASKS_MAX || known {
-                self.processes.insert(pid, Process { title, listed: true });
+                let has_no_program = title.is_empty() && program(pid).is_ok_and(|path| path.is_empty());
+                self.processes.insert(pid, Process { title, has_no_program, listed: true });
             }
-            if !known || pid % LOOK_AGAIN_IN == self.turn {
+            if !known || in_turn {
                 numbers(&format!("/proc/{pid}/task")).into_iter().for_each(|tid| self.classify(tid, pid));
             }
         }
@@ -407,6 +415,21 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(tasks.take_changes().critical, [(pid, Critical::Yes)]);
+    }
+
+    #[test]
+    fn what_has_no_program_is_looked_at_in_its_turn() {
+        let pid = std::process::id();
+        let mut tasks = Tasks::new(rules("[[rule]]\nexe = \"*\"\ncritical = true"));
+        // As if this process had been a thread of the kernel when it was listed.
+        tasks.processes.insert(pid, Process { title: String::new(), has_no_program: true, listed: true });
+        let found = |tasks: &mut Tasks| {
+            tasks.scan();
+            tasks.take_changes().critical.iter().any(|(tid, _)| *tid == pid)
+        };
+        let scans = (1..=LOOK_AGAIN_IN).position(|_| found(&mut tasks)).unwrap();
+        assert_eq!(scans as u32, (pid + LOOK_AGAIN_IN - 1) % LOOK_AGAIN_IN);
+        assert!(!tasks.processes[&pid].has_no_program);
     }
 
     #[test]
