@@ -262,3 +262,33 @@ fb set db admission=cp
 [[ $(status criticality_missing) == *"not attached"* ]] || fail "a volume that is not attached does not say what is missing"
 stop_daemon
 pass "the file system is whole, and what is missing is told"
+
+# One tracker follows all volumes of a daemon.
+WHAT=volumes
+for volume in first second third; do
+    make_pair 16M 64M "$volume.cache" "$volume.img"
+    printf '[[volume]]\nname = "%s"\ncache = "%s.cache"\nbacking = "%s.img"\nadmission = "sync"\n' "$volume" "$volume" "$volume"
+done >volumes
+{
+    printf 'control = "%s"\nrules = ["rules.toml"]\n' "$DIR/control"
+    cat volumes
+} >volumes.toml
+"$FOREBAY" serve --config volumes.toml >ready 2>>"$LOG" </dev/null &
+DAEMON=$!
+await "$PATIENCE" is_ready || fail "$WHAT: the daemon is not ready after $PATIENCE s"
+# known VOLUME DEVICE: how many of the writes to it are known to be those of who makes eight more now.
+known() {
+    dd if=/dev/zero of="$2" bs=4K count=8 oflag=direct status=none
+    fb explain "$1" --json | python3 -c 'import json, sys
+print(sum(r["writes"] for r in json.load(sys.stdin)["rows"] if r["task"] == "dd"))'
+}
+first=$(fb attach first) second=$(fb attach second) third=$(fb attach third)
+[[ $(known first "$first") == 8 && $(known second "$second") == 8 && $(known third "$third") == 8 ]] ||
+    fail "$WHAT: writes of three devices are not all known"
+fb detach first
+[[ $(known second "$second") == 16 && $(known third "$third") == 16 ]] || fail "$WHAT: writes are not known after another device went"
+first=$(fb attach first)
+[[ $(known first "$first") == 16 && $(known third "$third") == 24 ]] || fail "$WHAT: writes to a device that came back are not known"
+for volume in first second third; do fb detach $volume; done
+stop_daemon
+pass "writes to each of three volumes are known, also when one goes and comes back"
