@@ -273,16 +273,20 @@ done >volumes
     printf 'control = "%s"\nrules = ["rules.toml"]\n' "$DIR/control"
     cat volumes
 } >volumes.toml
+rm ready
 "$FOREBAY" serve --config volumes.toml >ready 2>>"$LOG" </dev/null &
 DAEMON=$!
 await "$PATIENCE" is_ready || fail "$WHAT: the daemon is not ready after $PATIENCE s"
+grep -q '^ready' ready || fail "$WHAT: the daemon did not start"
 # known VOLUME DEVICE: how many of the writes to it are known to be those of who makes eight more now.
 known() {
     dd if=/dev/zero of="$2" bs=4K count=8 oflag=direct status=none
     fb explain "$1" --json | python3 -c 'import json, sys
 print(sum(r["writes"] for r in json.load(sys.stdin)["rows"] if r["task"] == "dd"))'
 }
-first=$(fb attach first) second=$(fb attach second) third=$(fb attach third)
+first=$(fb attach first)
+second=$(fb attach second)
+third=$(fb attach third)
 [[ $(known first "$first") == 8 && $(known second "$second") == 8 && $(known third "$third") == 8 ]] ||
     fail "$WHAT: writes of three devices are not all known"
 fb detach first

@@ -152,6 +152,9 @@ impl Tasks {
         let Some(facts) = self.facts(tid, process) else {
             return;
         };
+        if let Some(listed) = self.processes.get_mut(&process).filter(|_| !facts.title.is_empty()) {
+            listed.has_no_program = false;
+        }
         let rule = self.rules.of(&facts);
         let critical = rule.map(|(_, r)| r.critical).unwrap_or_default();
         let ruled = rule.is_some();
@@ -422,13 +425,18 @@ mod tests {
         let pid = std::process::id();
         let mut tasks = Tasks::new(rules("[[rule]]\nexe = \"*\"\ncritical = true"));
         // As if this process had been a thread of the kernel when it was listed.
-        tasks.processes.insert(pid, Process { title: String::new(), has_no_program: true, listed: true });
+        let kernels = || Process { title: String::new(), has_no_program: true, listed: true };
+        tasks.processes.insert(pid, kernels());
         let found = |tasks: &mut Tasks| {
             tasks.scan();
             tasks.take_changes().critical.iter().any(|(tid, _)| *tid == pid)
         };
         let scans = (1..=LOOK_AGAIN_IN).position(|_| found(&mut tasks)).unwrap();
         assert_eq!(scans as u32, (pid + LOOK_AGAIN_IN - 1) % LOOK_AGAIN_IN);
+        assert!(!tasks.processes[&pid].has_no_program);
+        // It has come to one, and that was told.
+        tasks.processes.insert(pid, kernels());
+        tasks.classify(pid, pid);
         assert!(!tasks.processes[&pid].has_no_program);
     }
 
