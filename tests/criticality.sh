@@ -267,17 +267,10 @@ pass "the file system is whole, and what is missing is told"
 WHAT=volumes
 for volume in first second third; do
     make_pair 16M 64M "$volume.cache" "$volume.img"
-    printf '[[volume]]\nname = "%s"\ncache = "%s.cache"\nbacking = "%s.img"\nadmission = "sync"\n' "$volume" "$volume" "$volume"
-done >volumes
-{
-    printf 'control = "%s"\nrules = ["rules.toml"]\n' "$DIR/control"
-    cat volumes
-} >volumes.toml
-rm ready
-"$FOREBAY" serve --config volumes.toml >ready 2>>"$LOG" </dev/null &
-DAEMON=$!
-await "$PATIENCE" is_ready || fail "$WHAT: the daemon is not ready after $PATIENCE s"
-grep -q '^ready' ready || fail "$WHAT: the daemon did not start"
+    printf '[[volume]]\nname = "%s"\ncache = "%s.cache"\nbacking = "%s.img"\nadmission = "sync"\n' "$volume" "$volume" "$volume" >>volumes.toml
+done
+run_daemon --config volumes.toml --rules rules.toml
+await_ready --config volumes.toml
 # known VOLUME DEVICE: how many of the writes to it are known to be those of who makes eight more now.
 known() {
     dd if=/dev/zero of="$2" bs=4K count=8 oflag=direct status=none

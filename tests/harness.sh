@@ -166,22 +166,33 @@ make_pair() {
     "$FOREBAY" format "$cache" --size "$1" --backing "$backing" >/dev/null || fail "format failed"
 }
 
-# start_daemon FLAGS...: starts one and does not wait for it.
-start_daemon() {
+# run_daemon FLAGS...: starts one and does not wait for it.
+run_daemon() {
     rm -f ready
-    "$FOREBAY" serve --name db "${CONTROL[@]}" "$@" >ready 2>>"$LOG" </dev/null &
+    "$FOREBAY" serve "${CONTROL[@]}" "$@" >ready 2>>"$LOG" </dev/null &
     DAEMON=$!
 }
 
+# start_daemon FLAGS...: the same, for the volume db.
+start_daemon() { run_daemon --name db "$@"; }
+
 is_ready() { grep -q '^ready' ready || ended "$DAEMON"; }
+
+# Until the daemon is ready, or has ended.
+await_daemon() { await "$PATIENCE" is_ready || fail "${WHAT:+$WHAT: }the daemon is not ready after $PATIENCE s"; }
+
+# The same, and it must not have ended.
+await_ready() {
+    await_daemon
+    grep -q '^ready' ready || fail "${WHAT:+$WHAT: }the daemon did not start with $*"
+}
 
 # serve FLAGS...: serves cache and backing as the volume db on $NBD.
 serve() { serve_plain --cache cache --backing backing --nbd "unix:$NBD" "$@"; }
 
 serve_plain() {
     start_daemon "$@"
-    await "$PATIENCE" is_ready || fail "the daemon is not ready after $PATIENCE s"
-    grep -q '^ready' ready || fail "the daemon did not start with $*"
+    await_ready "$@"
 }
 
 # $POLICY: a write policy out of those that keep acknowledged data in the cache more often than not, and an order for it.

@@ -204,7 +204,7 @@ done
 for _ in 1 2 3 4 5 6; do
     finds_flip record
     start_daemon --cache cache --backing backing --nbd "unix:$NBD"
-    await "$PATIENCE" is_ready || fail "the daemon is not ready after $PATIENCE s"
+    await_daemon
     if grep -q '^ready' ready; then
         kill_daemon
         cp state state.copy

@@ -69,7 +69,7 @@ for _ in 1 2 3; do
         --decorate backing:delay:write:fixed=3ms
     kill_daemon_under_writer 500 2500 "${TARGET[@]}"
     start_daemon --cache cache --backing backing --nbd "unix:$NBD"
-    await "$PATIENCE" is_ready || fail "$WHAT: the daemon is not ready after $PATIENCE s"
+    await_daemon
     how="the cache goes on"
     if ! grep -q '^ready' ready; then
         DAEMON=
@@ -88,7 +88,7 @@ wants_state degraded
 verify --allow read:eio
 kill_daemon
 start_daemon --cache cache --backing backing --nbd "unix:$NBD"
-await "$PATIENCE" is_ready || fail "$WHAT: the daemon is not ready after $PATIENCE s"
+await_daemon
 if ! grep -q '^ready' ready; then
     DAEMON=
     refused 3 "retired" "$FOREBAY" serve --name db --cache cache --backing backing "${CONTROL[@]}"
