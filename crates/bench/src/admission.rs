@@ -69,6 +69,16 @@ impl Contest {
         }
     }
 
+    /// Who is measured after whom in a round: whoever is the last in one is the first in the next, for what a measurement leaves behind (pages
+    /// to be written back, a warm machine) shall not always be the same one's.
+    pub(crate) fn in_turn(&self, round: u32) -> Vec<Contender> {
+        let mut contenders = self.contenders.clone();
+        if round % 2 == 1 {
+            contenders.reverse();
+        }
+        contenders
+    }
+
     /// What a contender's volume stands on.
     pub(crate) fn site(&self, contender: Contender, cache: Emulated, cache_bytes: u64, rules: &str) -> Site {
         let mut flags = vec![("write-policy".into(), "write-back".into()), ("rules".into(), rules.into())];
@@ -402,6 +412,19 @@ mod tests {
     fn caches_go_from_scarce_to_sufficient_however_they_are_given() {
         let own = Own { admissions: Vec::new(), sizes: vec![9], rounds: 1, warm_seconds: 1, seconds: 1 };
         assert_eq!(Contest::new(&options(vec![3, 1, 2]), own).sizes, [1, 2, 3]);
+    }
+
+    #[test]
+    fn nobody_is_measured_after_the_same_one_in_each_round() {
+        let own = Own { admissions: Vec::new(), sizes: vec![9], rounds: 3, warm_seconds: 1, seconds: 1 };
+        let mut options = options(Vec::new());
+        options.contest.policies = vec![Some(Admission::All), Some(Admission::Cp), None];
+        let contest = Contest::new(&options, own);
+        let labels = |round| -> Vec<_> { contest.in_turn(round).into_iter().map(Contender::label).collect() };
+        assert_eq!(
+            [0, 1, 2].map(labels),
+            [["all", "cp", "no cache"], ["no cache", "cp", "all"], ["all", "cp", "no cache"]]
+        );
     }
 
     #[test]

@@ -90,14 +90,14 @@ fn measure_all(options: &Options, plan: &Plan, results: &mut Results) -> Result<
     let database = PostgreSql::prepare(options, plan.load, &contest.settings)?;
     for round in 0..contest.rounds {
         for (number, size) in contest.sizes.iter().enumerate() {
-            for contender in &contest.contenders {
-                let (bare, first) = (*contender == Contender::NO_CACHE, number == 0);
+            for contender in contest.in_turn(round) {
+                let (bare, first) = (contender == Contender::NO_CACHE, number == 0);
                 if bare && !first {
                     continue;
                 }
                 let size = if bare { 0 } else { *size };
                 options.go_on()?;
-                let shown = measure(options, &database, plan, *contender, size)?;
+                let shown = measure(options, &database, plan, contender, size)?;
                 eprintln!(
                     "round {}: cache {} MiB, {}: {:.0} new orders a minute, 99.99% in {:.0} ms",
                     round + 1,
@@ -106,7 +106,7 @@ fn measure_all(options: &Options, plan: &Plan, results: &mut Results) -> Result<
                     shown.rate,
                     shown.tail_ms[2]
                 );
-                results.add(NAME, size, *contender, shown);
+                results.add(NAME, size, contender, shown);
             }
         }
     }

@@ -123,14 +123,14 @@ fn measure_all(options: &Options, plan: &Plan, results: &mut Results) -> Result<
     for round in 0..contest.rounds {
         let loads = plan.loads.iter();
         for (load, size) in loads.flat_map(|l| plan.sizes(l).iter().map(move |s| (l, *s))) {
-            for contender in &contest.contenders {
-                let bare = *contender == Contender::NO_CACHE;
+            for contender in contest.in_turn(round) {
+                let bare = contender == Contender::NO_CACHE;
                 if bare && Some(&size) != plan.sizes(load).first() {
                     continue;
                 }
                 let size = if bare { 0 } else { size };
                 options.go_on()?;
-                let shown = measure(options, plan, *contender, (load, size))?;
+                let shown = measure(options, plan, contender, (load, size))?;
                 eprintln!(
                     "round {}: {}, cache {} MiB, {}: {:.0} requests a second, 99.99% in {:.0} ms",
                     round + 1,
@@ -140,7 +140,7 @@ fn measure_all(options: &Options, plan: &Plan, results: &mut Results) -> Result<
                     shown.rate,
                     shown.tail_ms[2]
                 );
-                results.add(load.name, size, *contender, shown);
+                results.add(load.name, size, contender, shown);
             }
         }
     }
