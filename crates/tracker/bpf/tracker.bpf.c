@@ -3,8 +3,8 @@
  * Who issues the writes of attached volumes, and who waits for whom.
  *
  *   block_bio_queue        a write is queued: its tag, with the issuer and how it is critical, goes into the ring `tags`
- *   block_rq_issue         a request has the first slot of its queue, which may be the only one that somebody is given: so the same ring says
- *                          (attached while a disk has a scheduler, which gives slots)
+ *   block_rq_issue         a request has the first slot of its queue, which may be the only one that somebody is given: the ring `slots`
+ *                          says so (attached while a disk has a scheduler, which gives slots)
  *   contention_begin/end   a task waits for a kernel mutex or rwsem: its owner inherits until the wait is over, and who takes it over meanwhile
  *   folio_wait_writeback   a task is about to wait for a page that is being written: the daemon promotes that write
  *   sched_switch           a task falls asleep: what for is seen by its stack (journal, page, buffer) or its futex
@@ -23,6 +23,11 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, FB_TAGS_BYTES);
 } tags SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, FB_SLOTS_BYTES);
+} slots SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -452,14 +457,6 @@ INLINE int is_watched(u32 device)
 	return 0;
 }
 
-/* The ring is looked into when a request is taken in; nobody is woken. Without a file its names, almost half of a tag, are left out. */
-INLINE void tell_tag(struct fb_tag *tag)
-{
-	u64 size = tag->file[0] ? sizeof(*tag) : __builtin_offsetof(struct fb_tag, file);
-	if (bpf_ringbuf_output(&tags, tag, size, BPF_RB_NO_WAKEUP))
-		count(FB_COUNT_TAGS_DROPPED, 1);
-}
-
 SEC("tp_btf/block_bio_queue")
 int on_bio(u64 *ctx)
 {
@@ -518,7 +515,10 @@ int on_bio(u64 *ctx)
 		name_page(bio, &tag);
 		name_file(&tag);
 	}
-	tell_tag(&tag);
+	/* The ring is looked into when a request is taken in; nobody is woken. Without a file its names, almost half of a tag, are left out. */
+	u64 size = tag.file[0] ? sizeof(tag) : __builtin_offsetof(struct fb_tag, file);
+	if (bpf_ringbuf_output(&tags, &tag, size, BPF_RB_NO_WAKEUP))
+		count(FB_COUNT_TAGS_DROPPED, 1);
 	return 0;
 }
 
@@ -538,12 +538,9 @@ int on_issue(u64 *ctx)
 	u32 device = number_of(issued->q->disk);
 	if (!is_watched(device))
 		return 0;
-	struct fb_tag tag = { .device = device, .sector = issued->__sector };
-	if (counted(FB_COUNT_SLOT_WAITERS) > 0) {
-		tag.critical = FB_CRITICAL_INHERITED;
-		tag.via = FB_WAIT_THROTTLE;
-	}
-	tell_tag(&tag);
+	struct fb_slot slot = { .sector = issued->__sector, .device = device, .awaited = counted(FB_COUNT_SLOT_WAITERS) > 0 };
+	if (bpf_ringbuf_output(&slots, &slot, sizeof(slot), BPF_RB_NO_WAKEUP))
+		count(FB_COUNT_TAGS_DROPPED, 1);
 	return 0;
 }
 

@@ -18,6 +18,7 @@
 #define FB_REQUEST_NS_MAX 10000000000ull /* who has not answered for so long does not work for a request */
 #define FB_RANGES_MAX 32	/* functions of the kernel that are known */
 #define FB_TAGS_BYTES 2097152	/* ring of tags; a full one drops, and counts */
+#define FB_SLOTS_BYTES 65536	/* ring of slots; the same */
 #define FB_SIGNALS_BYTES 1048576	/* ring of signals; the same */
 
 /* What a task waits for. */
@@ -61,11 +62,7 @@
 
 #define FB_FLUSH_FLAGS 393216	/* of bi_opf: REQ_FUA and REQ_PREFLUSH */
 
-/*
- * A write that was queued to an attached device. Without bytes it says something else: that the request which begins at this sector
- * has the first slot of the device's queue, and, if it is critical, that somebody critical waits for a slot. Without a file it ends before
- * its name.
- */
+/* A write that was queued to an attached device. Without a file it ends before its name. */
 struct fb_tag {
 	unsigned long long sector;	/* of 512 bytes, from the disk's start */
 	unsigned long long mapping;	/* address space of its first page, a mere name */
@@ -83,6 +80,13 @@ struct fb_tag {
 	char comm[16];
 	char file[32];			/* the file that its first page belongs to, as far as it fits; empty if it has none */
 	char dir[16];			/* the directory which that is in, likewise */
+};
+
+/* The request that has the first slot of an attached device's queue. */
+struct fb_slot {
+	unsigned long long sector;	/* its first one */
+	unsigned int device;
+	unsigned int awaited;		/* somebody critical waits for a slot */
 };
 
 /* Anything else that the daemon is told. */

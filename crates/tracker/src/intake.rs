@@ -10,13 +10,13 @@
 use std::collections::btree_map::{BTreeMap, Entry};
 
 use forebay_block::{Content, Criticality};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::files;
 use crate::rules::Critical;
 use crate::tasks::Name;
 use crate::waits::Wait;
-use crate::wire::{RawTag, text};
+use crate::wire::{RawSlot, RawTag, text};
 
 /// Most tags that wait for their request; the older half gives way.
 const TAGS_MAX: usize = 16_384;
@@ -222,6 +222,10 @@ struct Queued {
 /// What is known of the parts of a request, most of which have one.
 type Parts = SmallVec<[Known; 1]>;
 
+fn contains(offset: u64, len: u64, at: u64) -> bool {
+    offset <= at && at - offset < len
+}
+
 struct Outstanding {
     offset: u64,
     len: u64,
@@ -241,7 +245,7 @@ impl Outstanding {
     }
 
     fn contains(&self, at: u64) -> bool {
-        self.offset <= at && at - self.offset < self.len
+        contains(self.offset, self.len, at)
     }
 
     /// Somebody has come to wait for it. `None` if its task may not be waited for, or has used up its rate.
@@ -255,6 +259,13 @@ impl Outstanding {
     }
 }
 
+struct FirstSlot {
+    /// First byte of the request.
+    at: u64,
+    /// Somebody has come to wait for it, which it may be told of when it arrives.
+    awaited: Option<Cause>,
+}
+
 /// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct Intake {
@@ -264,8 +275,8 @@ pub(crate) struct Intake {
     outstanding: Vec<Outstanding>,
     /// Slots of the disk's queue if the scheduler is `bfq`, which gives half of them to asynchronous writes; else 0.
     shared_slots: usize,
-    /// First byte of the request that was the last to get the first slot of the disk's queue.
-    first_slot: Option<u64>,
+    /// The request that was the last to get the first slot of the disk's queue; of several queues that of one.
+    first_slot: Option<FirstSlot>,
     /// The number of the last tag.
     next: u64,
 }
@@ -273,17 +284,20 @@ pub(crate) struct Intake {
 impl Intake {
     /// A write was queued.
     pub fn queue(&mut self, raw: &RawTag) {
-        let start = raw.sector.saturating_mul(512);
-        let end = start.saturating_add(u64::from(raw.bytes));
-        if self.overlaps(start, end) {
-            // An older write of the same bytes that never arrived here was merged, failed, or is as good as overwritten.
-            self.cut(start, end);
-        }
+        let (start, end) = raw.range();
+        self.hide(start, end);
         self.insert(start, end, Known::of(raw));
         if self.queued.len() > TAGS_MAX {
             let mut numbers: Vec<u64> = self.queued.values().map(|q| q.number).collect();
             let (_, oldest_kept, _) = numbers.select_nth_unstable(TAGS_MAX / 2);
             self.queued.retain(|_, q| q.number >= *oldest_kept);
+        }
+    }
+
+    /// An older write of the same bytes that never arrived here was merged, failed, or is as good as overwritten.
+    fn hide(&mut self, start: u64, end: u64) {
+        if self.overlaps(start, end) {
+            self.cut(start, end);
         }
     }
 
@@ -335,36 +349,41 @@ impl Intake {
     pub fn arrive(&mut self, offset: u64, len: u64) -> Option<Known> {
         let parts = self.cut(offset, offset.saturating_add(len));
         let known = parts.iter().copied().reduce(Known::with)?;
+        Some(self.take_in(offset, len, known, parts))
+    }
+
+    /// The same of a request that is a write as it was queued, whose tag was not put away.
+    pub fn arrive_as(&mut self, raw: &RawTag) -> Known {
+        let (start, end) = raw.range();
+        self.hide(start, end);
+        let known = Known::of(raw);
+        self.take_in(start, end - start, known, smallvec![known])
+    }
+
+    fn take_in(&mut self, offset: u64, len: u64, mut known: Known, parts: Parts) -> Known {
+        if let Some(first) = self.first_slot.as_ref().filter(|first| contains(offset, len, first.at)) {
+            first.awaited.into_iter().for_each(|cause| known.wait_for(cause));
+            // What is awaited will be done before anybody comes to wait for it.
+            self.first_slot = self.first_slot.take().filter(|_| !known.is_awaited());
+        }
         if !known.is_awaited() && self.outstanding.len() < OUTSTANDING_MAX {
             self.outstanding.push(Outstanding { offset, len, parts, awaited: None });
         }
-        Some(known)
+        known
     }
 
     /// A request that nobody waited for is done.
     pub fn done(&mut self, offset: u64, len: u64) {
         if let Some(at) = self.outstanding.iter().position(|o| o.range() == (offset, len)) {
             let done = self.outstanding.remove(at);
-            self.first_slot = self.first_slot.filter(|first| !done.contains(*first));
+            self.first_slot = self.first_slot.take().filter(|first| !done.contains(first.at));
         }
     }
 
-    /// A request that will arrive has the first slot of the disk's queue; is it critical, somebody critical waits for a slot.
-    pub fn has_first_slot(&mut self, raw: &RawTag) {
-        let at = raw.sector.saturating_mul(512);
-        self.first_slot = Some(at);
-        if raw.critical != 0 {
-            self.comes_awaited(at, Cause { via: Wait::Throttle, waiter: raw.waiter });
-        }
-    }
-
-    /// What is to arrive of this byte is waited for, for its slot.
-    fn comes_awaited(&mut self, at: u64, cause: Cause) {
-        if let Some((_, q)) = self.queued.range_mut(..=at).next_back()
-            && at < q.end
-        {
-            q.known.wait_for(cause);
-        }
+    /// A request that will arrive has the first slot of the disk's queue, and somebody critical may wait for a slot.
+    pub fn has_first_slot(&mut self, raw: &RawSlot) {
+        let awaited = (raw.awaited != 0).then_some(Cause { via: Wait::Throttle, waiter: 0 });
+        self.first_slot = Some(FirstSlot { at: raw.sector.saturating_mul(512), awaited });
     }
 
     /// Somebody critical waits: writes that have not arrived are awaited from now on, and those outstanding are to be promoted.
@@ -393,10 +412,10 @@ impl Intake {
         // Half of the slots, less those of what is on its way here.
         let has_slots = self.outstanding.len() < self.shared_slots * 7 / 16;
         let oldest = if has_slots { 0 } else { oldest };
-        let first = self.first_slot;
-        if let Some(at) = first {
-            self.comes_awaited(at, cause);
-        }
+        let first = self.first_slot.as_mut().map(|first| {
+            first.awaited = Some(cause);
+            first.at
+        });
         let has_first = |o: &Outstanding| first.is_some_and(|at| o.contains(at));
         let wanted = self.outstanding.iter_mut().enumerate().filter(|(i, o)| *i < oldest || has_first(o));
         wanted.filter_map(|(_, o)| o.wait_for(cause, allows)).collect()
@@ -532,7 +551,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_slot_waits_for_the_write_that_has_the_first_one() {
-        let first = |sector, critical| RawTag { sector, critical, ..RawTag::default() };
+        let first = |sector, awaited| RawSlot { sector, awaited, ..RawSlot::default() };
         let mut intake = Intake::default();
         for i in 0..6 {
             intake.queue(&tag(8 * i, 8, 1, 0));
@@ -545,10 +564,16 @@ mod tests {
         // One that is still to arrive: known before somebody waits, or after.
         intake.has_first_slot(&first(32, 0));
         assert!(slots(&mut intake, 0).is_empty());
-        intake.has_first_slot(&first(40, 2));
-        for i in [4, 5] {
-            assert_eq!(intake.arrive(4096 * i, 4096).unwrap().criticality, Criticality::Awaited);
-        }
+        assert_eq!(intake.arrive(4 * 4096, 4096).unwrap().criticality, Criticality::Awaited);
+        intake.has_first_slot(&first(40, 1));
+        assert_eq!(intake.arrive(5 * 4096, 4096).unwrap().criticality, Criticality::Awaited);
+        // For once: who comes to the same place later has another slot, or is told of.
+        intake.queue(&tag(40, 8, 1, 0));
+        assert_eq!(intake.arrive(5 * 4096, 4096).unwrap().criticality, Criticality::None);
+        intake.done(5 * 4096, 4096);
+        // Before its tag is put away, or is known.
+        intake.has_first_slot(&first(48, 1));
+        assert_eq!(intake.arrive_as(&tag(48, 8, 1, 0)).criticality, Criticality::Awaited);
         // Its write is done, and another comes to the same place.
         intake.has_first_slot(&first(16, 0));
         intake.done(2 * 4096, 4096);
@@ -556,7 +581,7 @@ mod tests {
         assert!(slots(&mut intake, 0).is_empty());
         assert_eq!(intake.arrive(2 * 4096, 4096).unwrap().criticality, Criticality::None);
         // What nobody has told of.
-        intake.has_first_slot(&first(4000, 2));
+        intake.has_first_slot(&first(4000, 1));
         assert!(slots(&mut intake, 0).is_empty());
     }
 
@@ -571,7 +596,7 @@ mod tests {
         }
         assert_eq!(slots(&mut intake, 2).len(), 2);
         intake.done(0, 4096);
-        intake.has_first_slot(&RawTag { sector: 24, ..RawTag::default() });
+        intake.has_first_slot(&RawSlot { sector: 24, ..RawSlot::default() });
         assert_eq!(slots(&mut intake, 2), [(3 * 4096, 4096)]);
         intake.share_slots(0);
         assert_eq!(slots(&mut intake, 2).len(), 3);
@@ -668,12 +693,16 @@ mod tests {
     proptest! {
         /// Tags are what a table with one entry for each sector would be.
         #[test]
-        fn tags_are_kept_by_sector(ops in proptest::collection::vec((0u64..60, 1u32..20, any::<bool>()), 1..120)) {
+        fn tags_are_kept_by_sector(ops in proptest::collection::vec((0u64..60, 1u32..20, 0..5), 1..120)) {
             let mut intake = Intake::default();
             let mut sectors: BTreeMap<u64, u32> = BTreeMap::new();
-            for (i, (sector, count, arrives)) in ops.into_iter().enumerate() {
+            for (i, (sector, count, op)) in ops.into_iter().enumerate() {
                 let range = sector..sector + u64::from(count);
-                if arrives {
+                if op == 0 {
+                    // As if it had been queued, and had arrived as it was.
+                    prop_assert_eq!(intake.arrive_as(&tag(sector, count, i as u32, 0)).tid, i as u32);
+                    range.for_each(|s| { sectors.remove(&s); });
+                } else if op < 3 {
                     let found = intake.cut(sector * 512, range.end * 512);
                     let mut expected: Vec<u32> = range.filter_map(|s| sectors.remove(&s)).collect();
                     expected.dedup();

@@ -1,6 +1,7 @@
 //! Loading the eBPF programs and attaching them, and what the daemon says to them and hears of them.
 
 use std::fs;
+use std::marker::PhantomData;
 use std::os::fd::AsRawFd;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
@@ -13,7 +14,8 @@ use crate::lwlocks::Prober;
 use crate::rules::Critical;
 use crate::waits::Wait;
 use crate::wire::{
-    COUNT_SIGNALS_DROPPED, COUNT_TAGS_DROPPED, DISKS_MAX, RANGES_MAX, RawRange, RawRole, RawSignal, RawTag,
+    COUNT_SIGNALS_DROPPED, COUNT_TAGS_DROPPED, DISKS_MAX, Message, RANGES_MAX, RawRange, RawRole, RawSignal,
+    RawSlot, RawTag,
 };
 
 /// The programs, compiled by `build.rs`.
@@ -156,8 +158,9 @@ enum Functions {
 
 /// The rings, each read by whoever holds it.
 pub(crate) struct Rings {
-    pub tags: TagRing,
-    pub signals: SignalRing,
+    pub tags: Ring<RawTag>,
+    pub slots: Ring<RawSlot>,
+    pub signals: Ring<RawSignal>,
     /// Not a ring, but what the same thread looks after; `None` if it cannot be.
     pub locks: Option<Prober>,
 }
@@ -255,8 +258,9 @@ impl Programs {
         }
         let rings = Rings {
             locks: locks.ok(),
-            tags: TagRing(RingBuf::try_from(map(&mut ebpf, "tags")?)?),
-            signals: SignalRing(RingBuf::try_from(map(&mut ebpf, "signals")?)?),
+            tags: Ring::of(&mut ebpf, "tags")?,
+            slots: Ring::of(&mut ebpf, "slots")?,
+            signals: Ring::of(&mut ebpf, "signals")?,
         };
         let mut programs = Self {
             ranges: Array::try_from(map(&mut ebpf, "ranges")?)?,
@@ -413,31 +417,20 @@ fn function_ranges(kallsyms: &str) -> Vec<RawRange> {
     ranges
 }
 
-/// The ring of tags.
-pub(crate) struct TagRing(RingBuf<MapData>);
+/// A ring of what the programs tell.
+pub(crate) struct Ring<T>(RingBuf<MapData>, PhantomData<T>);
 
-impl TagRing {
-    /// Takes the oldest one.
-    pub fn next(&mut self) -> Option<RawTag> {
-        loop {
-            let item = self.0.next()?;
-            if let Some(tag) = RawTag::read(&item) {
-                return Some(tag);
-            }
-        }
+impl<T: Message> Ring<T> {
+    fn of(ebpf: &mut Ebpf, name: &'static str) -> Result<Self, TrackerError> {
+        Ok(Self(RingBuf::try_from(map(ebpf, name)?)?, PhantomData))
     }
-}
 
-/// The ring of signals.
-pub(crate) struct SignalRing(RingBuf<MapData>);
-
-impl SignalRing {
     /// Takes the oldest one.
-    pub fn next(&mut self) -> Option<RawSignal> {
+    pub fn next(&mut self) -> Option<T> {
         loop {
             let item = self.0.next()?;
-            if let Some(signal) = RawSignal::read(&item) {
-                return Some(signal);
+            if let Some(message) = T::read(&item) {
+                return Some(message);
             }
         }
     }

@@ -13,11 +13,11 @@ use forebay_policy::Allowance;
 
 use crate::intake::{Cause, Intake, Known, Promoted, Wanted};
 use crate::lwlocks::Lwlocks;
-use crate::program::{Programs, Rings, SignalRing, TagRing, TrackerError};
+use crate::program::{Programs, Ring, Rings, TrackerError};
 use crate::rules::Rules;
 use crate::tasks::{Label, Name, Tasks, name_of_task};
 use crate::waits::{Wait, Waits};
-use crate::wire::RawSignal;
+use crate::wire::{RawSignal, RawSlot, RawTag};
 
 /// How often all processes are looked at, for titles that have changed.
 const SCAN_EVERY: Duration = Duration::from_secs(1);
@@ -129,22 +129,46 @@ struct Volume {
 
 /// The ring of tags, where they go, and whose they are.
 struct Tags {
-    ring: TagRing,
+    ring: Ring<RawTag>,
+    slots: Ring<RawSlot>,
     volumes: HashMap<u32, Volume>,
     /// What rules say of tasks.
     labels: HashMap<u32, Label>,
 }
 
 impl Tags {
+    /// Puts away all tags that have come.
     fn drain(&mut self) {
+        self.hear_of_slots();
         while let Some(tag) = self.ring.next() {
             if let Some(volume) = self.volumes.get_mut(&tag.device) {
-                match tag.bytes {
-                    0 => volume.intake.has_first_slot(&tag),
-                    _ => volume.intake.queue(&tag),
-                }
+                volume.intake.queue(&tag);
             }
         }
+    }
+
+    /// A request may be told of here before its tag is taken from the ring.
+    fn hear_of_slots(&mut self) {
+        while let Some(slot) = self.slots.next() {
+            if let Some(volume) = self.volumes.get_mut(&slot.device) {
+                volume.intake.has_first_slot(&slot);
+            }
+        }
+    }
+
+    /// What is known of a request that has arrived. Most often it is a write as it was queued, and the next in the ring: then it need not be put
+    /// away, and what is behind it can wait for its own request, or for who wants to look at all of them.
+    fn arrive(&mut self, device: u32, offset: u64, len: u64) -> Option<Known> {
+        self.hear_of_slots();
+        let request = (offset, offset.saturating_add(len));
+        while let Some(tag) = self.ring.next() {
+            let Some(volume) = self.volumes.get_mut(&tag.device) else { continue };
+            if tag.device == device && tag.range() == request {
+                return Some(volume.intake.arrive_as(&tag));
+            }
+            volume.intake.queue(&tag);
+        }
+        self.volumes.get_mut(&device)?.intake.arrive(offset, len)
     }
 }
 
@@ -219,7 +243,7 @@ impl Tracker {
     /// [`TrackerError`]: there will be no tags. The caller goes on without.
     pub fn start(rules: Rules) -> Result<Self, TrackerError> {
         let (programs, rings) = Programs::load(rules.ask_for_requests())?;
-        let Rings { tags, signals, locks } = rings;
+        let Rings { tags, slots, signals, locks } = rings;
         let rates = rules.rates().map(|rate| rate.map(|bytes| Allowance::new(bytes, 0))).collect();
         let tasks = Tasks::new(rules);
         let shared = Arc::new(Shared {
@@ -227,7 +251,7 @@ impl Tracker {
             rates: Mutex::new(rates),
             began: Instant::now(),
             programs: Mutex::new(programs),
-            tags: Mutex::new(Tags { ring: tags, volumes: HashMap::new(), labels: HashMap::new() }),
+            tags: Mutex::new(Tags { ring: tags, slots, volumes: HashMap::new(), labels: HashMap::new() }),
             waits: Mutex::default(),
             falls: Arc::default(),
             ends: AtomicBool::new(false),
@@ -268,8 +292,7 @@ impl Tracker {
     pub fn arrive(&self, device: Device, offset: u64, len: u64) -> Option<Arrival> {
         let arrival = self.shared.falls.bear(|| {
             let mut tags = hold(&self.shared.tags);
-            tags.drain();
-            let known = tags.volumes.get_mut(&device.0)?.intake.arrive(offset, len)?;
+            let known = tags.arrive(device.0, offset, len)?;
             let label = tags.labels.get(&known.tid);
             Some(Arrival::of(&known, label, || self.shared.allows(label, len)))
         });
@@ -331,7 +354,7 @@ impl Drop for Tracker {
 struct Follower {
     shared: Arc<Shared>,
     tasks: Tasks,
-    signals: SignalRing,
+    signals: Ring<RawSignal>,
     /// `None`: they cannot be probed here.
     locks: Option<Lwlocks>,
     /// Tasks to be looked at again, and when.

@@ -11,8 +11,7 @@ pub(crate) const COUNT_TAGS_DROPPED: u32 = 0;
 /// The same of signals.
 pub(crate) const COUNT_SIGNALS_DROPPED: u32 = 1;
 
-/// A write that was queued to an attached device. Without bytes: that the request at this sector has the first slot of the device's queue, and,
-/// if it is critical, that somebody critical waits for a slot. Without a file it ends before its name.
+/// A write that was queued to an attached device. Without a file it ends before its name.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RawTag {
@@ -32,6 +31,15 @@ pub(crate) struct RawTag {
     pub comm: [u8; 16],
     pub file: [u8; 32],
     pub dir: [u8; 16],
+}
+
+/// The request that has the first slot of an attached device's queue.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RawSlot {
+    pub sector: u64,
+    pub device: u32,
+    pub awaited: u32,
 }
 
 /// Anything else that the programs tell.
@@ -86,9 +94,22 @@ fn fields<const N: usize>(bytes: &[u8], at: &mut usize) -> Option<[u8; N]> {
     Some(field)
 }
 
+/// What comes through a ring.
+pub(crate) trait Message: Sized {
+    /// Reads one as it came.
+    fn read(bytes: &[u8]) -> Option<Self>;
+}
+
 impl RawTag {
-    /// Reads one from the ring.
-    pub fn read(bytes: &[u8]) -> Option<Self> {
+    /// First byte of the write on the device, and the one behind its last.
+    pub fn range(&self) -> (u64, u64) {
+        let start = self.sector.saturating_mul(512);
+        (start, start.saturating_add(u64::from(self.bytes)))
+    }
+}
+
+impl Message for RawTag {
+    fn read(bytes: &[u8]) -> Option<Self> {
         let at = &mut 0;
         Some(Self {
             sector: u64::from_ne_bytes(fields(bytes, at)?),
@@ -111,9 +132,19 @@ impl RawTag {
     }
 }
 
-impl RawSignal {
-    /// Reads one from the ring.
-    pub fn read(bytes: &[u8]) -> Option<Self> {
+impl Message for RawSlot {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let at = &mut 0;
+        Some(Self {
+            sector: u64::from_ne_bytes(fields(bytes, at)?),
+            device: u32::from_ne_bytes(fields(bytes, at)?),
+            awaited: u32::from_ne_bytes(fields(bytes, at)?),
+        })
+    }
+}
+
+impl Message for RawSignal {
+    fn read(bytes: &[u8]) -> Option<Self> {
         let at = &mut 0;
         Some(Self {
             kind: u32::from_ne_bytes(fields(bytes, at)?),
@@ -167,6 +198,7 @@ mod tests {
     fn structures_are_those_of_the_header() {
         let sizes = [
             ("fb_tag", size_of::<RawTag>()),
+            ("fb_slot", size_of::<RawSlot>()),
             ("fb_signal", size_of::<RawSignal>()),
             ("fb_range", size_of::<RawRange>()),
             ("fb_role", size_of::<RawRole>()),
@@ -186,6 +218,8 @@ mod tests {
             names.join(" "),
             "sector mapping index bytes device flags tid tgid waiter critical via ioprio pages comm file dir"
         );
+        let names: Vec<String> = header_fields("fb_slot").into_iter().map(|(n, _)| n).collect();
+        assert_eq!(names.join(" "), "sector device awaited");
         let names: Vec<String> = header_fields("fb_signal").into_iter().map(|(n, _)| n).collect();
         assert_eq!(names.join(" "), "type tid tgid other wait critical value mapping index comm");
     }
@@ -226,6 +260,11 @@ mod tests {
         let short = RawTag::read(&bytes[..std::mem::offset_of!(RawTag, file)]).unwrap();
         assert_eq!(short, RawTag { file: [0; 32], dir: [0; 16], ..tag });
         assert!(RawTag::read(&bytes[..71]).is_none());
+        let slot = RawSlot::read(&bytes[..size_of::<RawSlot>()]).unwrap();
+        assert_eq!(
+            (slot.sector, slot.device, slot.awaited),
+            (tag.sector, tag.mapping as u32, (tag.mapping >> 32) as u32)
+        );
         let signal = RawSignal::read(&vec![1; size_of::<RawSignal>()]).unwrap();
         assert_eq!(signal.value, 0x0101_0101_0101_0101);
     }
