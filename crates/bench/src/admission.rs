@@ -69,8 +69,8 @@ impl Contest {
         }
     }
 
-    /// Who is measured after whom in a round: whoever is the last in one is the first in the next, for what a measurement leaves behind (pages
-    /// to be written back, a warm machine) shall not always be the same one's.
+    /// Who is measured after whom: every other round goes through them in reverse, for what a measurement leaves behind (pages to be written
+    /// back, a warm machine) shall not always be the same one's.
     pub(crate) fn in_turn(&self, round: u32) -> Vec<Contender> {
         let mut contenders = self.contenders.clone();
         if round % 2 == 1 {

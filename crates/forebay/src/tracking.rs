@@ -77,7 +77,7 @@ impl Tracking {
             missing.extend(tracker.missing());
             let dropped = tracker.dropped();
             if dropped > 0 {
-                missing.push(format!("{dropped} tags or signals came too fast and were dropped"));
+                missing.push(format!("{dropped} tags, slots or signals came too fast and were dropped"));
             }
         }
         missing

@@ -244,10 +244,6 @@ impl Outstanding {
         self.parts.iter().find(|p| !p.never).map(|p| p.tid)
     }
 
-    fn contains(&self, at: u64) -> bool {
-        contains(self.offset, self.len, at)
-    }
-
     /// Somebody has come to wait for it. `None` if its task may not be waited for, or has used up its rate.
     fn wait_for(&mut self, cause: Cause, allows: Allows) -> Option<Promoted> {
         let task = self.task()?;
@@ -259,10 +255,11 @@ impl Outstanding {
     }
 }
 
+/// A request comes in one piece; if it did not, this would be its first one.
 struct FirstSlot {
     /// First byte of the request.
     at: u64,
-    /// Somebody has come to wait for it, which it may be told of when it arrives.
+    /// Somebody waits for a slot: the request is awaited when it arrives.
     awaited: Option<Cause>,
 }
 
@@ -275,7 +272,7 @@ pub(crate) struct Intake {
     outstanding: Vec<Outstanding>,
     /// Slots of the disk's queue if the scheduler is `bfq`, which gives half of them to asynchronous writes; else 0.
     shared_slots: usize,
-    /// The request that was the last to get the first slot of the disk's queue; of several queues that of one.
+    /// The request that was the last to get the first slot of the disk's queue (of several queues: of one of them).
     first_slot: Option<FirstSlot>,
     /// The number of the last tag.
     next: u64,
@@ -348,7 +345,10 @@ impl Intake {
     /// [`Intake::done`].
     pub fn arrive(&mut self, offset: u64, len: u64) -> Option<Known> {
         let parts = self.cut(offset, offset.saturating_add(len));
-        let known = parts.iter().copied().reduce(Known::with)?;
+        let Some(known) = parts.iter().copied().reduce(Known::with) else {
+            self.first_slot.take_if(|first| contains(offset, len, first.at));
+            return None;
+        };
         Some(self.take_in(offset, len, known, parts))
     }
 
@@ -361,10 +361,16 @@ impl Intake {
     }
 
     fn take_in(&mut self, offset: u64, len: u64, mut known: Known, parts: Parts) -> Known {
-        if let Some(first) = self.first_slot.as_ref().filter(|first| contains(offset, len, first.at)) {
-            first.awaited.into_iter().for_each(|cause| known.wait_for(cause));
+        if let Some(first) = &self.first_slot
+            && contains(offset, len, first.at)
+        {
+            if let Some(cause) = first.awaited {
+                known.wait_for(cause);
+            }
             // What is awaited will be done before anybody comes to wait for it.
-            self.first_slot = self.first_slot.take().filter(|_| !known.is_awaited());
+            if known.is_awaited() {
+                self.first_slot = None;
+            }
         }
         if !known.is_awaited() && self.outstanding.len() < OUTSTANDING_MAX {
             self.outstanding.push(Outstanding { offset, len, parts, awaited: None });
@@ -376,7 +382,7 @@ impl Intake {
     pub fn done(&mut self, offset: u64, len: u64) {
         if let Some(at) = self.outstanding.iter().position(|o| o.range() == (offset, len)) {
             let done = self.outstanding.remove(at);
-            self.first_slot = self.first_slot.take().filter(|first| !done.contains(first.at));
+            self.first_slot.take_if(|first| contains(done.offset, done.len, first.at));
         }
     }
 
@@ -416,7 +422,7 @@ impl Intake {
             first.awaited = Some(cause);
             first.at
         });
-        let has_first = |o: &Outstanding| first.is_some_and(|at| o.contains(at));
+        let has_first = |o: &Outstanding| first.is_some_and(|at| contains(o.offset, o.len, at));
         let wanted = self.outstanding.iter_mut().enumerate().filter(|(i, o)| *i < oldest || has_first(o));
         wanted.filter_map(|(_, o)| o.wait_for(cause, allows)).collect()
     }
@@ -574,6 +580,16 @@ mod tests {
         // Before its tag is put away, or is known.
         intake.has_first_slot(&first(48, 1));
         assert_eq!(intake.arrive_as(&tag(48, 8, 1, 0)).criticality, Criticality::Awaited);
+        // As it mostly is: it gets the slot, arrives, and only then somebody waits.
+        intake.has_first_slot(&first(56, 0));
+        assert_eq!(intake.arrive_as(&tag(56, 8, 1, 0)).criticality, Criticality::None);
+        assert_eq!(slots(&mut intake, 0), [(7 * 4096, 4096)]);
+        intake.done(7 * 4096, 4096);
+        assert!(slots(&mut intake, 0).is_empty());
+        // One of which nothing is known has had the slot, too, and nobody waits for what comes to its place later.
+        intake.has_first_slot(&first(64, 1));
+        assert!(intake.arrive(8 * 4096, 4096).is_none());
+        assert_eq!(intake.arrive_as(&tag(64, 8, 1, 0)).criticality, Criticality::None);
         // Its write is done, and another comes to the same place.
         intake.has_first_slot(&first(16, 0));
         intake.done(2 * 4096, 4096);

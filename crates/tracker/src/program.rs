@@ -417,7 +417,7 @@ fn function_ranges(kallsyms: &str) -> Vec<RawRange> {
     ranges
 }
 
-/// A ring of what the programs tell.
+/// A ring of what the programs tell; each is taken out, the oldest first, and there may be more after the end.
 pub(crate) struct Ring<T>(RingBuf<MapData>, PhantomData<T>);
 
 impl<T: Message> Ring<T> {
@@ -425,21 +425,24 @@ impl<T: Message> Ring<T> {
         Ok(Self(RingBuf::try_from(map(ebpf, name)?)?, PhantomData))
     }
 
-    /// Takes the oldest one.
-    pub fn next(&mut self) -> Option<T> {
+    /// Waits until there is one, or so many milliseconds have passed.
+    pub fn wait(&self, timeout_ms: i32) {
+        let mut fd = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: `fd` is one valid `pollfd` that lives until after the call. An error is as if nothing had come.
+        unsafe { libc::poll(&raw mut fd, 1, timeout_ms) };
+    }
+}
+
+impl<T: Message> Iterator for Ring<T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
         loop {
             let item = self.0.next()?;
             if let Some(message) = T::read(&item) {
                 return Some(message);
             }
         }
-    }
-
-    /// Waits until there is one, or so many milliseconds have passed.
-    pub fn wait(&self, timeout_ms: i32) {
-        let mut fd = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: `fd` is one valid `pollfd` that lives until after the call. An error is as if nothing had come.
-        unsafe { libc::poll(&raw mut fd, 1, timeout_ms) };
     }
 }
 

@@ -127,29 +127,29 @@ struct Volume {
     promote: Arc<Promote>,
 }
 
-/// The ring of tags, where they go, and whose they are.
-struct Tags {
-    ring: Ring<RawTag>,
-    slots: Ring<RawSlot>,
+/// The rings of tags and of first slots, where they go, and whose they are.
+struct Tags<T = Ring<RawTag>, S = Ring<RawSlot>> {
+    ring: T,
+    slots: S,
     volumes: HashMap<u32, Volume>,
     /// What rules say of tasks.
     labels: HashMap<u32, Label>,
 }
 
-impl Tags {
-    /// Puts away all tags that have come.
+impl<T: Iterator<Item = RawTag>, S: Iterator<Item = RawSlot>> Tags<T, S> {
+    /// Puts away all that has come.
     fn drain(&mut self) {
         self.hear_of_slots();
-        while let Some(tag) = self.ring.next() {
+        for tag in self.ring.by_ref() {
             if let Some(volume) = self.volumes.get_mut(&tag.device) {
                 volume.intake.queue(&tag);
             }
         }
     }
 
-    /// A request may be told of here before its tag is taken from the ring.
+    /// Puts away who has the first slots: first, for it may be the request whose tag is read next.
     fn hear_of_slots(&mut self) {
-        while let Some(slot) = self.slots.next() {
+        for slot in self.slots.by_ref() {
             if let Some(volume) = self.volumes.get_mut(&slot.device) {
                 volume.intake.has_first_slot(&slot);
             }
@@ -157,11 +157,13 @@ impl Tags {
     }
 
     /// What is known of a request that has arrived. Most often it is a write as it was queued, and the next in the ring: then it need not be put
-    /// away, and what is behind it can wait for its own request, or for who wants to look at all of them.
+    /// away, and what is behind it can wait for its own request, or for who wants to look at all of them. Of several tags of the same bytes the
+    /// oldest is the request's; if that never came as a request (it was queued before anybody asked) the next ones are one late, until all is
+    /// put away: hints (P8).
     fn arrive(&mut self, device: u32, offset: u64, len: u64) -> Option<Known> {
         self.hear_of_slots();
         let request = (offset, offset.saturating_add(len));
-        while let Some(tag) = self.ring.next() {
+        for tag in self.ring.by_ref() {
             let Some(volume) = self.volumes.get_mut(&tag.device) else { continue };
             if tag.device == device && tag.range() == request {
                 return Some(volume.intake.arrive_as(&tag));
@@ -272,7 +274,11 @@ impl Tracker {
     /// [`TrackerError`] if the kernel refuses.
     pub fn watch(&self, device: Device, promote: Promote) -> Result<(), TrackerError> {
         let volume = Volume { intake: Intake::default(), promote: Arc::new(promote) };
-        hold(&self.shared.tags).volumes.insert(device.0, volume);
+        let mut tags = hold(&self.shared.tags);
+        // What is left of a device that had this number goes nowhere.
+        tags.drain();
+        tags.volumes.insert(device.0, volume);
+        drop(tags);
         let watched = hold(&self.shared.programs).watch(device.0);
         if watched.is_err() {
             self.forget(device);
@@ -329,7 +335,7 @@ impl Tracker {
         missing
     }
 
-    /// Tags and signals that were dropped because they came too fast.
+    /// Tags, first slots and signals that were dropped because they came too fast.
     pub fn dropped(&self) -> u64 {
         hold(&self.shared.programs).dropped()
     }
@@ -573,7 +579,6 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::RawTag;
 
     #[test]
     fn a_mistake_of_the_tracker_costs_one_piece_of_its_work() {
@@ -587,6 +592,53 @@ mod tests {
         let done: Vec<_> = (1..=6).map(|n| falls.bear(|| work(n))).collect();
         assert_eq!(done, [Some(1), Some(2), None, Some(3), Some(4), None]);
         assert_eq!(falls.0.load(Ordering::Relaxed), 2);
+    }
+
+    fn tag(device: u32, sector: u64, tid: u32) -> RawTag {
+        RawTag { device, sector, bytes: 4096, tid, ..RawTag::default() }
+    }
+
+    /// Volumes of these devices, and what the programs have told.
+    fn tags(
+        devices: &[u32],
+        ring: Vec<RawTag>,
+        slots: Vec<RawSlot>,
+    ) -> Tags<std::vec::IntoIter<RawTag>, std::vec::IntoIter<RawSlot>> {
+        let volume = || Volume { intake: Intake::default(), promote: Arc::new(Box::new(|_: &Promotion| ())) };
+        let volumes = devices.iter().map(|device| (*device, volume())).collect();
+        Tags { ring: ring.into_iter(), slots: slots.into_iter(), volumes, labels: HashMap::new() }
+    }
+
+    #[test]
+    fn a_request_takes_its_own_volumes_tag_and_leaves_what_is_behind_it() {
+        let told = vec![tag(2, 0, 20), tag(3, 0, 30), tag(1, 0, 10), tag(1, 8, 11), tag(1, 16, 12)];
+        let mut tags = tags(&[1, 2], told, Vec::new());
+        assert_eq!(tags.arrive(1, 0, 4096).unwrap().tid, 10);
+        assert_eq!(tags.ring.len(), 2);
+        assert_eq!(tags.arrive(2, 0, 4096).unwrap().tid, 20, "one that was put away meanwhile");
+        assert_eq!(tags.ring.len(), 0);
+        assert_eq!(tags.arrive(1, 4096, 8192).unwrap().tid, 11, "two that were merged");
+        assert!(tags.arrive(3, 0, 4096).is_none() && tags.arrive(1, 0, 4096).is_none());
+        // What was taken on the way is remembered as its own volume's.
+        let mut outstanding =
+            |device| tags.volumes.get_mut(&device).unwrap().intake.has_outstanding(Wanted::All);
+        assert!(outstanding(1) && outstanding(2));
+    }
+
+    #[test]
+    fn who_has_the_first_slot_is_known_before_its_tag_is_read() {
+        let slot = |device, sector| RawSlot { device, sector, awaited: 1 };
+        let told = || (vec![tag(1, 0, 10), tag(1, 8, 11)], vec![slot(2, 0), slot(1, 8)]);
+        for drained in [false, true] {
+            let (ring, slots) = told();
+            let mut tags = tags(&[1], ring, slots);
+            if drained {
+                tags.drain();
+                assert_eq!((tags.ring.len(), tags.slots.len()), (0, 0));
+            }
+            let how = [0, 4096].map(|offset| tags.arrive(1, offset, 4096).unwrap().criticality);
+            assert_eq!(how, [Criticality::None, Criticality::Awaited], "{drained}");
+        }
     }
 
     #[test]

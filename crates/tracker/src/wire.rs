@@ -6,7 +6,7 @@ use std::borrow::Cow;
 pub(crate) const DISKS_MAX: usize = 64;
 /// Most functions of the kernel whose place is told.
 pub(crate) const RANGES_MAX: usize = 32;
-/// What was dropped because the ring of tags was full.
+/// What was dropped because the ring of tags, or that of first slots, was full.
 pub(crate) const COUNT_TAGS_DROPPED: u32 = 0;
 /// The same of signals.
 pub(crate) const COUNT_SIGNALS_DROPPED: u32 = 1;
@@ -261,10 +261,8 @@ mod tests {
         assert_eq!(short, RawTag { file: [0; 32], dir: [0; 16], ..tag });
         assert!(RawTag::read(&bytes[..71]).is_none());
         let slot = RawSlot::read(&bytes[..size_of::<RawSlot>()]).unwrap();
-        assert_eq!(
-            (slot.sector, slot.device, slot.awaited),
-            (tag.sector, tag.mapping as u32, (tag.mapping >> 32) as u32)
-        );
+        let [device, awaited] = [[8, 9, 10, 11], [12, 13, 14, 15]].map(u32::from_ne_bytes);
+        assert_eq!((slot.sector, slot.device, slot.awaited), (tag.sector, device, awaited));
         let signal = RawSignal::read(&vec![1; size_of::<RawSignal>()]).unwrap();
         assert_eq!(signal.value, 0x0101_0101_0101_0101);
     }
