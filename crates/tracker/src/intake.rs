@@ -381,8 +381,8 @@ impl Intake {
     /// A request that nobody waited for is done.
     pub fn done(&mut self, offset: u64, len: u64) {
         if let Some(at) = self.outstanding.iter().position(|o| o.range() == (offset, len)) {
-            let done = self.outstanding.remove(at);
-            self.first_slot.take_if(|first| contains(done.offset, done.len, first.at));
+            self.outstanding.remove(at);
+            self.first_slot.take_if(|first| contains(offset, len, first.at));
         }
     }
 
