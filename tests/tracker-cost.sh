@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What it costs to know who waits for which write: 4 KiB random writes on an attached volume in memory, by a task that a rule names, with the
 # tracker and without it, in turn, and how long its programs run for each write. Printed, not asserted: machines are noisy. For figures to
-# be believed: ROUNDS=16 SECONDS_EACH=2 FOREBAY=target/release/forebay tests/tracker-cost.sh, also with CACHE=emulate:ssd-sata:file=cache.
+# be believed: ROUNDS=120 SECONDS_EACH=2 FOREBAY=target/release/forebay tests/tracker-cost.sh (half an hour), also with CACHE=emulate:ssd-sata:file=cache.
 [[ ! -w /dev/shm ]] || export TMPDIR=/dev/shm
 source "$(dirname "$0")/harness.sh"
 
@@ -17,13 +17,29 @@ critical = true
 END
 make_pair 256M 512M
 
-# iops FLAGS...: writes a second to a volume that is served so.
+# What is put into slices without noise has to be found: the ratio, and that half of the rate goes with each tenth of the time.
+python3 - >known <<'END'
+for r in range(3):
+    for how, steal in ("off", 0), ("on", 0.1), ("on", 0.03 * r), ("off", 0.05):
+        print(r, how, (r + 1) * 1e4 * (0.97 if how == "on" else 1) / 2 ** (10 * steal), steal)
+END
+KNOWN=$(python3 "$ROOT/tests/clients/paired_ratio.py" known)
+[[ $KNOWN == *"at equal steal"*" 0.970 +- 0.000 (3 rounds)" ]] || fail "the arithmetic is wrong: $KNOWN"
+
+# The processors' time so far, in ticks: all of it, and what the machine's host took away.
+ticks() { awk '/^cpu / { for (i = 2; i <= 9; i++) all += $i; printf "%.0f %.0f\n", all, $9 }' /proc/stat; }
+
+# iops FLAGS...: writes a second to a volume that is served so, and the share of the time that was taken away.
 iops() {
+    local all stolen all_then stolen_then
     serve_plain --cache "$CACHE" --backing backing "$@"
     attach_device
+    read -r all stolen < <(ticks)
     timeout "$PATIENCE" fio --name=load --filename="$DEVICE" --ioengine=libaio --direct=1 --rw=randwrite --bs=4k --iodepth=16 \
         --size=64M --runtime="$SECONDS_EACH" --time_based --randrepeat=0 --output=fio.json --output-format=json ||
         fail "fio failed"
+    read -r all_then stolen_then < <(ticks)
+    STEAL=$(python3 -c "print(($stolen_then - $stolen) / ($all_then - $all))")
     IOPS=$(python3 -c 'import json; print(json.load(open("fio.json"))["jobs"][0]["write"]["iops"])')
     WRITES=$(python3 -c 'import json; print(json.load(open("fio.json"))["jobs"][0]["write"]["total_ios"])')
     local missing
@@ -41,15 +57,11 @@ away() {
 for ((round = 1; round <= ROUNDS; round++)); do
     for how in off on on off; do
         if [[ $how == on ]]; then iops --rules rules.toml; else iops; fi
-        echo "$IOPS" >>$how
+        echo "$round $how $IOPS $STEAL" >>slices
         away
     done
 done
-RATIO=$(python3 -c 'from statistics import mean, stdev
-on, off = ([float(line) for line in open(name)] for name in ("on", "off"))
-rounds = [sum(on[i:i + 2]) / sum(off[i:i + 2]) for i in range(0, len(on), 2)]
-error = f" +- {stdev(rounds) / len(rounds) ** 0.5:.3f}" if len(rounds) > 1 else ""
-print(f"{mean(on):.0f} writes a second with the tracker, {mean(off):.0f} without: {mean(rounds):.3f}{error}")')
+RATIO=$(python3 "$ROOT/tests/clients/paired_ratio.py" slices) || fail "the slices cannot be compared"
 
 # The kernel's own clock around each run of a program costs something itself.
 python3 "$ROOT/tests/clients/bpf_cost.py" count >counting &
@@ -63,4 +75,4 @@ sys.exit(sum(r["writes"] for r in json.load(sys.stdin)["rows"] if r["task"] == "
 away
 grep -q '^on_bio ' <<<"$COST" || fail "no write was seen: $COST"
 while read -r line; do note "$line"; done <<<"$COST"
-pass "$RATIO ($ROUNDS rounds)"
+pass "$RATIO"
