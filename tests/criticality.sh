@@ -260,6 +260,7 @@ pass "a partition's writes are known as those of the whole device"
 fb detach db
 fb set db admission=cp
 [[ $(status criticality_missing) == *"not attached"* ]] || fail "a volume that is not attached does not say what is missing"
+(($(waited rwsem) > 0)) || fail "what was waited for is forgotten with the device"
 stop_daemon
 pass "the file system is whole, and what is missing is told"
 
@@ -287,5 +288,27 @@ fb detach first
 first=$(fb attach first)
 [[ $(known first "$first") == 16 && $(known third "$third") == 24 ]] || fail "$WHAT: writes to a device that came back are not known"
 for volume in first second third; do fb detach $volume; done
+# What follows tasks costs the whole machine something, and ends with the last device.
+traces() { grep -qs ^link_type: "/proc/$DAEMON/fdinfo/"*; }
+traces_nothing() { ! traces; }
+await 10 traces_nothing || fail "$WHAT: tasks are still followed, although no device is left"
+first=$(fb attach first)
+traces || fail "$WHAT: no links of eBPF programs are found where there must be some"
+[[ $(known first "$first") == 24 ]] || fail "$WHAT: writes are not known after all devices went and one came back"
+fb detach first
 stop_daemon
-pass "writes to each of three volumes are known, also when one goes and comes back"
+pass "writes to each of three volumes are known, also when one goes and comes back, or all of them"
+
+WHAT=unasked
+run_daemon --config volumes.toml
+await_ready --config volumes.toml
+fb attach first >device
+traces || fail "$WHAT: under sync nobody asks who writes"
+fb set first admission=all
+await 10 traces_nothing || fail "$WHAT: under all, without rules, tasks are still followed"
+fb set first admission=sync
+traces || fail "$WHAT: under sync again nobody asks who writes"
+[[ $(known first "$(cat device)") == 8 ]] || fail "$WHAT: writes are not known after nobody asked for a while"
+fb detach first
+stop_daemon
+pass "tasks are followed only where admission asks for them"

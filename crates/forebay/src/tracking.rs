@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Instant;
 
 use foldhash::HashMap;
@@ -11,17 +11,18 @@ use forebay_block::{BlockService, Completion, Content, Criticality, Op, Origin, 
 use forebay_control::{ExplainRow, Explanation, InheritedRow, WaitRow};
 use forebay_host::{Observer, VolumeHandle};
 use forebay_policy::{Admission, AdmissionReason, Allowance};
-use forebay_tracker::{Cause, Device, Name, Promotion, Rules, Tracker, TrackerError, Wait};
+use forebay_tracker::{Cause, Device, Name, Promotion, Rules, Tracker, TrackerError, Wait, Waits};
 
 /// Most different rows of an account; what does not fit is counted as `other`.
 const ROWS_MAX: usize = 1024;
 /// Most tasks whose names are remembered until their writes are acknowledged.
 const NAMES_MAX: usize = 8192;
 
-/// Where the tracker is started, once, by the first who needs it.
+/// Where the tracker is started by the first who needs it. It ends with the last: tracing costs the whole machine something.
 pub struct Tracking {
     rules: Rules,
-    tracker: Mutex<Option<Arc<Tracker>>>,
+    tracker: Mutex<Weak<Tracker>>,
+    waits: Arc<Mutex<Waits>>,
     failure: Mutex<Option<String>>,
 }
 
@@ -33,7 +34,7 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Tracking {
     /// Nothing is started yet.
     pub fn new(rules: Rules) -> Self {
-        Self { rules, tracker: Mutex::default(), failure: Mutex::default() }
+        Self { rules, tracker: Mutex::default(), waits: Arc::default(), failure: Mutex::default() }
     }
 
     /// Whether admission needs to know who issues writes.
@@ -44,19 +45,22 @@ impl Tracking {
     /// The tracker, started if it was not; `None` if it cannot be, and why is told by [`Tracking::missing`].
     fn tracker(&self) -> Option<Arc<Tracker>> {
         let mut tracker = hold(&self.tracker);
-        if tracker.is_none() {
-            match Tracker::start(self.rules.clone()) {
-                Ok(started) => {
-                    *tracker = Some(Arc::new(started));
-                    *hold(&self.failure) = None;
-                }
-                Err(e) => {
-                    tracing::warn!("who waits for a write is not known: {e}");
-                    *hold(&self.failure) = Some(short(&e));
-                }
+        if let Some(at_work) = tracker.upgrade() {
+            return Some(at_work);
+        }
+        match Tracker::start(self.rules.clone(), Arc::clone(&self.waits)) {
+            Ok(started) => {
+                let started = Arc::new(started);
+                *tracker = Arc::downgrade(&started);
+                *hold(&self.failure) = None;
+                Some(started)
+            }
+            Err(e) => {
+                tracing::warn!("who waits for a write is not known: {e}");
+                *hold(&self.failure) = Some(short(&e));
+                None
             }
         }
-        tracker.clone()
     }
 
     /// Sources of criticality that are missing, and why, for a volume with this policy that is attached, or not.
@@ -72,8 +76,7 @@ impl Tracking {
             missing.push("tasks: the volume is not attached as a block device".to_owned());
         }
         missing.extend(hold(&self.failure).iter().map(|e| format!("tasks: {e}")));
-        let tracker = hold(&self.tracker).clone();
-        if let Some(tracker) = tracker {
+        if let Some(tracker) = self.at_work() {
             missing.extend(tracker.missing());
             let dropped = tracker.dropped();
             if dropped > 0 {
@@ -83,11 +86,13 @@ impl Tracking {
         missing
     }
 
-    /// What critical tasks waited for, on this machine, since the tracker began.
+    /// The tracker, if somebody needs it.
+    fn at_work(&self) -> Option<Arc<Tracker>> {
+        hold(&self.tracker).upgrade()
+    }
+
+    /// What critical tasks waited for, on this machine, while there was a tracker.
     pub fn waits(&self) -> Vec<WaitRow> {
-        let Some(tracker) = hold(&self.tracker).clone() else {
-            return Vec::new();
-        };
         let row = |(wait, figures): (Wait, forebay_tracker::WaitFigures)| WaitRow {
             kind: wait.as_str().to_owned(),
             count: figures.count,
@@ -95,7 +100,7 @@ impl Tracking {
             average_us: figures.total.as_micros() as u64 / figures.count.max(1),
             max_us: figures.longest.as_micros() as u64,
         };
-        tracker.waits().iter().map(row).collect()
+        hold(&self.waits).iter().map(row).collect()
     }
 }
 
@@ -134,9 +139,12 @@ impl Link {
         }
     }
 
-    /// Begins to tag the writes of this block device, if admission needs it and they are not tagged yet.
+    /// Begins to tag the writes of this block device, if admission needs it and they are not tagged yet; ceases to if it does not.
     pub fn follow(&self, device: &Path, tracking: &Tracking, handle: &VolumeHandle) {
-        if self.source().is_some() || !tracking.is_needed(handle.settings().admission) {
+        if !tracking.is_needed(handle.settings().admission) {
+            return self.unfollow();
+        }
+        if self.source().is_some() {
             return;
         }
         let Some(tracker) = tracking.tracker() else {
@@ -163,7 +171,7 @@ impl Link {
         }
     }
 
-    /// The block device is gone.
+    /// The block device is gone, or nobody asks who writes to it.
     pub fn unfollow(&self) {
         self.set_source(None);
         *hold(&self.failure) = None;
@@ -220,9 +228,11 @@ impl Observer for Link {
         if !arrival.outstanding {
             return (origin, done);
         }
-        let (tracker, device) = (Arc::clone(tracker), *device);
+        let (tracker, device) = (Arc::downgrade(tracker), *device);
         let done: Completion = Box::new(move |result| {
-            tracker.done(device, offset, len);
+            if let Some(tracker) = tracker.upgrade() {
+                tracker.done(device, offset, len);
+            }
             done(result);
         });
         (origin, done)

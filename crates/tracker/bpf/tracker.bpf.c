@@ -4,7 +4,8 @@
  *
  *   block_bio_queue        a write is queued: its tag, with the issuer and how it is critical, goes into the ring `tags`
  *   block_rq_issue         a request has the first slot of its queue, which may be the only one that somebody is given: the ring `slots`
- *                          says so (attached while a disk has a scheduler, which gives slots)
+ *                          says so (attached where a disk has a scheduler, which gives slots, and only
+ *                          for a minute after somebody critical slept for one)
  *   contention_begin/end   a task waits for a kernel mutex or rwsem: its owner inherits until the wait is over, and who takes it over meanwhile
  *   folio_wait_writeback   a task is about to wait for a page that is being written: the daemon promotes that write
  *   sched_switch           a task falls asleep: what for is seen by its stack (journal, page, buffer) or its futex
@@ -41,12 +42,13 @@ struct {
 	__type(value, struct fb_disks);
 } disks SEC(".maps");
 
-/* What the daemon's rules say of a task. */
+/* What the daemon's rules say of each task. No hash: it is looked at for each write, and whenever somebody falls asleep. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, FB_TASKS_MAX);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FB_TIDS_MAX / FB_ROLES_TOGETHER);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
-	__type(value, struct fb_role);
+	__type(value, struct fb_roles);
 } roles SEC(".maps");
 
 /* How many critical tasks a task holds up, and one of them. */
@@ -240,19 +242,42 @@ INLINE int in_request(u32 tid)
 	return request && bpf_ktime_get_ns() - request->since < FB_REQUEST_NS_MAX;
 }
 
-/* Whether the current task works for a request; `role` is its own. */
-INLINE int is_direct(u32 tid, const struct fb_role *role)
+/* Where a task's role is kept. */
+INLINE u8 *role_at(u32 tid)
 {
-	u32 rule = role ? role->critical : FB_CRITICAL_NONE;
+	u32 at = tid / FB_ROLES_TOGETHER;
+	struct fb_roles *together = bpf_map_lookup_elem(&roles, &at);
+	if (!together)
+		return 0;
+	return &together->role[tid % FB_ROLES_TOGETHER];
+}
+
+INLINE u32 role_of(u32 tid)
+{
+	u8 *role = role_at(tid);
+	return role ? *role : 0;
+}
+
+INLINE void set_role(u32 tid, u8 role)
+{
+	u8 *place = role_at(tid);
+	if (place)
+		*place = role;
+}
+
+/* Whether the current task works for a request; `role` is its own. */
+INLINE int is_direct(u32 tid, u32 role)
+{
+	u32 rule = role & FB_ROLE_CRITICAL;
 	if (rule == FB_CRITICAL_NEVER)
 		return 0;
 	return rule == FB_CRITICAL_DIRECT || (rule == FB_CRITICAL_REQUESTS && in_request(tid)) || hinted();
 }
 
 /* Whether the rules say that a task is not critical, whoever waits for it. */
-INLINE int is_never(const struct fb_role *role)
+INLINE int is_never(u32 role)
 {
-	return role && role->critical == FB_CRITICAL_NEVER;
+	return (role & FB_ROLE_CRITICAL) == FB_CRITICAL_NEVER;
 }
 
 /* What a task has inherited, or 0. */
@@ -315,7 +340,7 @@ NOINLINE u64 heir_of(u32 tid)
 }
 
 /* How the current task is critical now; `role` is its own. */
-INLINE u32 criticality(u32 tid, const struct fb_role *role)
+INLINE u32 criticality(u32 tid, u32 role)
 {
 	if (is_direct(tid, role))
 		return FB_CRITICAL_DIRECT;
@@ -471,14 +496,13 @@ int on_bio(u64 *ctx)
 	struct fb_tag tag = {};
 	u64 ids = bpf_get_current_pid_tgid();
 	tag.tid = ids;
-	tag.tgid = ids >> 32;
 	tag.device = device;
 	tag.sector = bio->bi_iter.bi_sector;
 	tag.bytes = bio->bi_iter.bi_size;
 	tag.flags = bio->bi_opf;
 	tag.ioprio = bio->bi_ioprio;
 	current_comm(tag.comm);
-	struct fb_role *role = bpf_map_lookup_elem(&roles, &tag.tid);
+	u32 role = role_of(tag.tid);
 	struct holder *holder;
 	u64 heritage;
 	if (is_direct(tag.tid, role)) {
@@ -500,14 +524,10 @@ int on_bio(u64 *ctx)
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.via = FB_WAIT_FLUSH;
 	}
-	if (!role || !role->seen) {
-		struct fb_role seen = { .seen = 1 };
-		/* What the daemon says of it meanwhile is kept. */
-		if (role)
-			role->seen = 1;
-		else
-			bpf_map_update_elem(&roles, &tag.tid, &seen, BPF_NOEXIST);
-		struct fb_signal signal = { .type = FB_SIGNAL_SEEN, .tid = tag.tid, .tgid = tag.tgid };
+	if (!(role & FB_ROLE_SEEN)) {
+		/* What the daemon says of it at this very moment may be lost, and is said again when it hears this. */
+		set_role(tag.tid, role | FB_ROLE_SEEN);
+		struct fb_signal signal = { .type = FB_SIGNAL_SEEN, .tid = tag.tid, .tgid = ids >> 32 };
 		__builtin_memcpy(signal.comm, tag.comm, sizeof(tag.comm));
 		tell(&signal);
 	}
@@ -515,8 +535,9 @@ int on_bio(u64 *ctx)
 		name_page(bio, &tag);
 		name_file(&tag);
 	}
-	/* The ring is looked into when a request is taken in; nobody is woken. Without a file its names, almost half of a tag, are left out. */
-	u64 size = tag.file[0] ? sizeof(tag) : __builtin_offsetof(struct fb_tag, file);
+	u64 size = tag.file[0] ? sizeof(tag)
+		 : tag.mapping ? __builtin_offsetof(struct fb_tag, file) : __builtin_offsetof(struct fb_tag, mapping);
+	/* The ring is looked into when a request is taken in; nobody is woken. */
 	if (bpf_ringbuf_output(&tags, &tag, size, BPF_RB_NO_WAKEUP))
 		count(FB_COUNT_TAGS_DROPPED, 1);
 	return 0;
@@ -757,7 +778,7 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
 			block->index = page->index;
 		}
 	}
-	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
+	u32 role = role_of(tid);
 	/* Of a task that has nothing to do with any volume it does not matter. */
 	block->transaction = role ? transaction() : 0;
 	u32 critical = criticality(tid, role), derived = 0;
@@ -847,7 +868,7 @@ int on_folio_wait(u64 *ctx)
 {
 	struct folio *folio = (void *)ctx[0];
 	u32 tid = bpf_get_current_pid_tgid();
-	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
+	u32 role = role_of(tid);
 	if (!role && !criticality(tid, role))
 		return 0;
 	struct page_wait wait = {};
@@ -928,7 +949,7 @@ int on_switch(u64 *ctx)
 	/* Whoever is preempted does not sleep, whatever it was about to do. This comes first: most that fall asleep are of no concern. */
 	if (ctx[0] || !tid || !(futex || disk))
 		return 0;
-	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
+	u32 role = role_of(tid);
 	if (!role && !holder_of(tid) && !hinted() && !(disk && heir_of(tid)))
 		return 0;
 	/* The wait for a lock has been noted, and is over when the lock is taken. */
@@ -943,7 +964,7 @@ int on_switch(u64 *ctx)
 	u32 owner = futex_owner();
 	if (owner)
 		begin(tid, prev->tgid, FB_WAIT_FUTEX, owner, 0);
-	else if (role && role->critical == FB_CRITICAL_REQUESTS && in_request(tid))
+	else if ((role & FB_ROLE_CRITICAL) == FB_CRITICAL_REQUESTS && in_request(tid))
 		begin(tid, prev->tgid, FB_WAIT_CONDITION, 0, 0);
 	return 0;
 }
@@ -993,8 +1014,8 @@ int on_receive(u64 *ctx)
 	s32 length = ctx[1];
 	u64 key = (u64)sk;
 	u32 tid = bpf_get_current_pid_tgid();
-	struct fb_role *role = bpf_map_lookup_elem(&roles, &tid);
-	if (!role || role->critical != FB_CRITICAL_REQUESTS || length < 0)
+	u32 role = role_of(tid);
+	if ((role & FB_ROLE_CRITICAL) != FB_CRITICAL_REQUESTS || length < 0)
 		return 0;
 	if (!length) {
 		answered(key);
@@ -1043,7 +1064,7 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 {
 	struct block own = {}, *block = &own;
 	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
-	u32 critical = criticality(tid, bpf_map_lookup_elem(&roles, &tid));
+	u32 critical = criticality(tid, role_of(tid));
 	block->since = bpf_ktime_get_ns();
 	block->wait = FB_WAIT_LWLOCK;
 	block->direct = critical == FB_CRITICAL_DIRECT;
@@ -1133,7 +1154,7 @@ int on_lwlock(void *ctx)
 INLINE void forget(u32 tid, u32 tgid)
 {
 	end(tid, tgid);
-	bpf_map_delete_elem(&roles, &tid);
+	set_role(tid, 0);
 	bpf_map_delete_elem(&holders, &tid);
 	bpf_map_delete_elem(&pages, &tid);
 	bpf_map_delete_elem(&requests, &tid);

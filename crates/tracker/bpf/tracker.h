@@ -9,6 +9,7 @@
 /* Limits. */
 #define FB_DISKS_MAX 64		/* attached devices */
 #define FB_TASKS_MAX 32768	/* tasks that are remembered; the longest unused one gives way, but for one that is blocked */
+#define FB_TIDS_MAX 4194304	/* numbers that the kernel has for tasks (PID_MAX_LIMIT) */
 #define FB_CHAIN_MAX 8		/* links of a chain of blocked tasks that are followed */
 #define FB_FRAMES_MAX 24	/* frames of a stack that are looked at */
 #define FB_LOCKS_MAX 1024	/* names of lightweight locks, and locks held by a task of each name */
@@ -62,22 +63,24 @@
 
 #define FB_FLUSH_FLAGS 393216	/* of bi_opf: REQ_FUA and REQ_PREFLUSH */
 
-/* A write that was queued to an attached device. Without a file it ends before its name. */
+/*
+ * A write that was queued to an attached device. Without a page it ends before its mapping, without a file before its name: the first, of
+ * what goes past the page cache, takes one line of the cache in the ring, with its header, where all are such.
+ */
 struct fb_tag {
 	unsigned long long sector;	/* of 512 bytes, from the disk's start */
-	unsigned long long mapping;	/* address space of its first page, a mere name */
-	unsigned long long index;	/* its place there, in pages */
 	unsigned int bytes;
 	unsigned int device;		/* major << 20 | minor of the disk */
 	unsigned int flags;		/* bi_opf */
 	unsigned int tid;
-	unsigned int tgid;
 	unsigned int waiter;		/* inherited from this task, or 0 */
 	unsigned char critical;		/* FB_CRITICAL_NONE, _DIRECT, _INHERITED or _NEVER */
 	unsigned char via;		/* FB_WAIT_* by which it was inherited */
 	unsigned short ioprio;
-	unsigned int pages;		/* pages that a folio of the first one has, at most */
 	char comm[16];
+	unsigned long long pages;	/* pages that a folio of the first one has, at most */
+	unsigned long long mapping;	/* address space of its first page, a mere name */
+	unsigned long long index;	/* its place there, in pages */
 	char file[32];			/* the file that its first page belongs to, as far as it fits; empty if it has none */
 	char dir[16];			/* the directory which that is in, likewise */
 };
@@ -132,10 +135,14 @@ struct fb_disks {
 #define FB_ARGUMENT_MEMORY 1	/* at the register's address plus the offset */
 #define FB_ARGUMENT_CONSTANT 2	/* the offset itself */
 
-/* A task's place in the world, as the daemon's rules see it. */
-struct fb_role {
-	unsigned int critical;		/* FB_CRITICAL_NONE, _DIRECT, _REQUESTS or _NEVER */
-	unsigned int seen;		/* it has written to a volume */
+/* A task's place in the world, as the daemon's rules see it: FB_CRITICAL_NONE, _DIRECT, _REQUESTS or _NEVER, and: */
+#define FB_ROLE_CRITICAL 15
+#define FB_ROLE_SEEN 16		/* it has written to a volume, or the daemon has told of it */
+
+/* The roles of tasks with numbers that follow each other, by number; 0: nothing is known of it. The daemon stores single bytes. */
+#define FB_ROLES_TOGETHER 64
+struct fb_roles {
+	unsigned char role[FB_ROLES_TOGETHER];
 };
 
 /* Counters: what was dropped because a ring was full. */

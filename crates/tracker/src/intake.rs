@@ -102,7 +102,7 @@ impl Known {
         Self {
             criticality,
             cause: Wait::from_number(u32::from(raw.via)).map(|via| Cause { via, waiter: raw.waiter }),
-            never: u32::from(raw.critical) == Critical::Never.number(),
+            never: raw.critical == Critical::Never.number(),
             file: content(raw),
             sync: raw.flags & (FLAG_SYNC | FLAGS_OF_FLUSHES) != 0,
             meta: raw.flags & FLAG_META != 0,
@@ -112,7 +112,7 @@ impl Known {
             comm: raw.comm,
             kernel: raw.comm.starts_with(b"jbd2/") || raw.comm.starts_with(b"kworker/"),
             mapping: raw.mapping,
-            pages: (raw.index.saturating_sub(u64::from(raw.pages)), raw.index.saturating_add(pages)),
+            pages: (raw.index.saturating_sub(raw.pages), raw.index.saturating_add(pages)),
         }
     }
 
@@ -349,7 +349,7 @@ impl Intake {
             self.first_slot.take_if(|first| contains(offset, len, first.at));
             return None;
         };
-        Some(self.take_in(offset, len, known, parts))
+        Some(self.take_in(offset, len, known, || parts))
     }
 
     /// The same of a request that is a write as it was queued, whose tag was not put away.
@@ -357,10 +357,10 @@ impl Intake {
         let (start, end) = raw.range();
         self.hide(start, end);
         let known = Known::of(raw);
-        self.take_in(start, end - start, known, smallvec![known])
+        self.take_in(start, end - start, known, || smallvec![known])
     }
 
-    fn take_in(&mut self, offset: u64, len: u64, mut known: Known, parts: Parts) -> Known {
+    fn take_in(&mut self, offset: u64, len: u64, mut known: Known, parts: impl FnOnce() -> Parts) -> Known {
         if let Some(first) = &self.first_slot
             && contains(offset, len, first.at)
         {
@@ -373,7 +373,7 @@ impl Intake {
             }
         }
         if !known.is_awaited() && self.outstanding.len() < OUTSTANDING_MAX {
-            self.outstanding.push(Outstanding { offset, len, parts, awaited: None });
+            self.outstanding.push(Outstanding { offset, len, parts: parts(), awaited: None });
         }
         known
     }
@@ -409,6 +409,11 @@ impl Intake {
     /// How many slots `bfq` shares out here; 0 for another scheduler, or none.
     pub fn share_slots(&mut self, slots: usize) {
         self.shared_slots = slots;
+    }
+
+    /// Nobody tells any more who has the first slot: what was told last is not true for long.
+    pub fn forget_slots(&mut self) {
+        (self.shared_slots, self.first_slot) = (0, None);
     }
 
     /// Somebody critical waits for a slot of the disk's queue: the write that has the first one is to be promoted, be it outstanding or still
@@ -616,6 +621,8 @@ mod tests {
         assert_eq!(slots(&mut intake, 2), [(3 * 4096, 4096)]);
         intake.share_slots(0);
         assert_eq!(slots(&mut intake, 2).len(), 3);
+        intake.forget_slots();
+        assert_eq!(slots(&mut intake, 2), [(4096, 4096), (2 * 4096, 4096)]);
     }
 
     #[test]

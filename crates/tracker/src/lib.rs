@@ -10,6 +10,7 @@ mod intake;
 mod lwlocks;
 mod probes;
 mod program;
+mod roles;
 mod rules;
 mod tasks;
 mod tracker;

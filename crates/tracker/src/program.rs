@@ -2,20 +2,21 @@
 
 use std::fs;
 use std::marker::PhantomData;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
+use aya::maps::{Array, Map, MapData, MapError, RingBuf};
 use aya::programs::tp_btf::BtfTracePointLinkId;
 use aya::programs::{BtfTracePoint, ProgramError, UProbe};
 use aya::{Btf, Ebpf, EbpfError};
 use thiserror::Error;
 
 use crate::lwlocks::Prober;
+use crate::roles::Roles;
 use crate::rules::Critical;
 use crate::waits::Wait;
 use crate::wire::{
-    COUNT_SIGNALS_DROPPED, COUNT_TAGS_DROPPED, DISKS_MAX, Message, RANGES_MAX, RawRange, RawRole, RawSignal,
-    RawSlot, RawTag,
+    COUNT_SIGNALS_DROPPED, COUNT_TAGS_DROPPED, DISKS_MAX, Message, RANGES_MAX, RawRange, RawSignal, RawSlot,
+    RawTag,
 };
 
 /// The programs, compiled by `build.rs`.
@@ -75,7 +76,8 @@ const GROUPS: &[Group] = &[
     Group { programs: &[("on_folio_wait", "folio_wait_writeback")], without: "which page is waited for" },
 ];
 
-/// What tells which write has the first slot of a disk's queue. It is attached only while a disk has slots.
+/// What tells which write has the first slot of a disk's queue. It is attached only where a disk has slots, and for a
+/// minute since somebody critical slept for one.
 const SLOTS: (&str, &str) = ("on_issue", "block_rq_issue");
 
 fn without_first_slot(e: &TrackerError) -> String {
@@ -91,9 +93,6 @@ const REQUESTS: Group = Group {
     ],
     without: "who works for a request that came over a socket",
 };
-
-/// An update of a map that fails where there is nothing to update.
-const BPF_EXIST: u64 = 2;
 
 /// Where the numbers of tasks are those that the kernel's tracepoints tell.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -133,7 +132,7 @@ pub(crate) struct Programs {
     disks: Array<MapData, [u32; DISKS_MAX]>,
     /// What stands there.
     watched: Vec<u32>,
-    roles: HashMap<MapData, u32, RawRole>,
+    roles: Roles,
     counts: Array<MapData, u64>,
     ranges: Array<MapData, [RawRange; RANGES_MAX]>,
     functions: Functions,
@@ -228,6 +227,14 @@ fn map(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, TrackerError> {
     ebpf.take_map(name).ok_or(TrackerError::Missing(name))
 }
 
+fn roles(ebpf: &mut Ebpf) -> Result<Roles, TrackerError> {
+    const NAME: &str = "roles";
+    // The mapping keeps the map.
+    let Map::Array(map) = map(ebpf, NAME)? else { return Err(TrackerError::Missing(NAME)) };
+    Roles::map(map.fd().as_fd())
+        .map_err(|source| TrackerError::System { what: "map what is known of tasks", source })
+}
+
 impl Programs {
     /// Loads and attaches them; those that follow `requests` on sockets only where a rule wants to know.
     pub fn load(requests: bool) -> Result<(Self, Rings), TrackerError> {
@@ -267,7 +274,7 @@ impl Programs {
             functions: Functions::NoJournal,
             disks: Array::try_from(map(&mut ebpf, "disks")?)?,
             watched: Vec::new(),
-            roles: HashMap::try_from(map(&mut ebpf, "roles")?)?,
+            roles: roles(&mut ebpf)?,
             counts: Array::try_from(map(&mut ebpf, "counts")?)?,
             missing,
             can_tell_first_slot: slots.is_ok(),
@@ -359,14 +366,8 @@ impl Programs {
     }
 
     /// Says how critical a task is by itself.
-    pub fn set_critical(&mut self, tid: u32, critical: Critical) -> Result<(), TrackerError> {
-        let role = RawRole { critical: critical.number(), seen: 1 };
-        match critical {
-            // Whoever has none needs none: the programs look no further at tasks without.
-            Critical::No => _ = self.roles.insert(tid, role, BPF_EXIST),
-            _ => self.roles.insert(tid, role, 0)?,
-        }
-        Ok(())
+    pub fn set_critical(&self, tid: u32, critical: Critical) {
+        self.roles.set(tid, critical);
     }
 
     /// Tags and signals that were dropped because nobody took them.

@@ -84,7 +84,7 @@ fn spelled_wrong(what: &str) -> String {
 
 impl Critical {
     /// `FB_CRITICAL_*` of `tracker.h`.
-    pub(crate) const fn number(self) -> u32 {
+    pub(crate) const fn number(self) -> u8 {
         match self {
             Self::No => 0,
             Self::Yes => 1,

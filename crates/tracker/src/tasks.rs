@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::rules::{Critical, Rules, TaskFacts};
 
-/// Most tasks that are remembered; the eBPF program remembers as many.
+/// Most tasks that are remembered.
 const TASKS_MAX: usize = 32_768;
 /// Longest process title that is read.
 const TITLE_BYTES_MAX: u64 = 4096;
@@ -169,7 +169,9 @@ impl Tasks {
         if labelled || was.is_some_and(|t| t.labelled) {
             self.changes.named.push((tid, label));
         }
-        if was.map_or(critical != Critical::default(), |t| !t.told || t.critical != critical) {
+        // What was said of one that there was no place to remember is not known.
+        let is_news = || critical != Critical::default() || self.tasks.len() >= TASKS_MAX;
+        if was.map_or_else(is_news, |t| !t.told || t.critical != critical) {
             self.changes.critical.push((tid, critical));
         }
         if ruled && tid == process && was != Some(&task) {
@@ -213,7 +215,7 @@ impl Tasks {
         Arc::clone(&self.hidden)
     }
 
-    /// The eBPF program does not know what it was told of this task: it is new, under a number that was another's, or has given way to others.
+    /// The eBPF program does not know what it was told of this task: it is new, under a number that was another's, or its first write came just then.
     pub fn tell_again(&mut self, tid: u32) {
         if let Some(task) = self.tasks.get_mut(&tid) {
             task.told = false;
@@ -460,6 +462,21 @@ mod tests {
         tasks.classify(pid, pid);
         assert!(tasks.forget(pid).is_some_and(|gone| gone.ruled));
         assert_eq!(tasks.take_changes(), Changes::default());
+    }
+
+    #[test]
+    fn of_whom_nothing_can_be_remembered_all_is_told() {
+        let pid = std::process::id();
+        let mut tasks = Tasks::new(Rules::default());
+        let task = |process| {
+            let critical = Critical::default();
+            Task { process, critical, ruled: false, labelled: false, told: true }
+        };
+        tasks.classify(pid, pid);
+        assert_eq!(tasks.take_changes().critical, []);
+        tasks.tasks = (1 << 22..).take(TASKS_MAX).map(|tid| (tid, task(tid))).collect();
+        tasks.classify(pid, pid);
+        assert_eq!(tasks.take_changes().critical, [(pid, Critical::No)]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use foldhash::{HashMap, HashMapExt};
@@ -29,6 +29,8 @@ const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_mil
 const SIGNALS_AT_ONCE: usize = 1024;
 /// Most tasks that are to be looked at again; further ones are found by the next scan.
 const LOOK_AGAIN_MAX: usize = 4096;
+/// Since somebody began to sleep for a slot of a disk's queue, so long is told who has the first one: that costs something for each request.
+const TELL_SLOTS_FOR: Duration = Duration::from_secs(60);
 
 /// Writes of each volume that give back their slots of the disk's queue for one who sleeps for a slot: the most that the kernel wants
 /// back before it wakes anybody (`SBQ_WAKE_BATCH`). Each is paid for with room in the log.
@@ -51,6 +53,11 @@ impl Device {
         let (major, minor) = parsed.ok_or_else(|| std::io::Error::other("no device number"))?;
         Ok(Self(major << 20 | minor))
     }
+}
+
+/// Whether it is of use to be told who has the first slot of a disk's queue, so long after somebody began to sleep for one; `None`: nobody has.
+fn is_of_use(since: Option<Duration>) -> bool {
+    since.is_some_and(|since| since < TELL_SLOTS_FOR)
 }
 
 /// Slots of a device's queue, and whether `bfq` shares them out: 0 without a scheduler, or if it is not known.
@@ -177,7 +184,7 @@ impl<T: Iterator<Item = RawTag>, S: Iterator<Item = RawSlot>> Tags<T, S> {
 struct Shared {
     programs: Mutex<Programs>,
     tags: Mutex<Tags>,
-    waits: Mutex<Waits>,
+    waits: Arc<Mutex<Waits>>,
     /// The rates of rules, each in its place.
     rates: Mutex<Vec<Option<Allowance>>>,
     began: Instant,
@@ -232,18 +239,17 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// See the module's documentation. It ends when it is dropped.
+/// See the module's documentation. It ends soon after it is dropped, for which nobody waits: a volume's thread may be the last to hold it.
 pub struct Tracker {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Tracker {
-    /// Loads the eBPF programs and begins to follow tasks.
+    /// Loads the eBPF programs and begins to follow tasks; what critical ones waited for is added to `waits`.
     ///
     /// # Errors
     /// [`TrackerError`]: there will be no tags. The caller goes on without.
-    pub fn start(rules: Rules) -> Result<Self, TrackerError> {
+    pub fn start(rules: Rules, waits: Arc<Mutex<Waits>>) -> Result<Self, TrackerError> {
         let (programs, rings) = Programs::load(rules.ask_for_requests())?;
         let Rings { tags, slots, signals, locks } = rings;
         let rates = rules.rates().map(|rate| rate.map(|bytes| Allowance::new(bytes, 0))).collect();
@@ -254,17 +260,24 @@ impl Tracker {
             began: Instant::now(),
             programs: Mutex::new(programs),
             tags: Mutex::new(Tags { ring: tags, slots, volumes: HashMap::new(), labels: HashMap::new() }),
-            waits: Mutex::default(),
+            waits,
             falls: Arc::default(),
             ends: AtomicBool::new(false),
         });
         let system = |source| TrackerError::System { what: "start a thread", source };
         let locks =
             locks.map(|prober| prober.start(Arc::clone(&shared.falls))).transpose().map_err(system)?;
-        let follower =
-            Follower { shared: Arc::clone(&shared), tasks, signals, locks, again: Vec::new(), dropped: 0 };
-        let thread = thread::Builder::new().name("tracker".into()).spawn(move || follower.run());
-        Ok(Self { shared, thread: Some(thread.map_err(system)?) })
+        let follower = Follower {
+            shared: Arc::clone(&shared),
+            tasks,
+            signals,
+            locks,
+            again: Vec::new(),
+            slot_wait: None,
+            dropped: 0,
+        };
+        thread::Builder::new().name("tracker".into()).spawn(move || follower.run()).map_err(system)?;
+        Ok(Self { shared })
     }
 
     /// Tags the writes of this device from now on; `promote` is told of outstanding ones that a critical task comes to wait
@@ -339,20 +352,11 @@ impl Tracker {
     pub fn dropped(&self) -> u64 {
         hold(&self.shared.programs).dropped()
     }
-
-    /// What critical tasks waited for.
-    pub fn waits(&self) -> Waits {
-        hold(&self.shared.waits).clone()
-    }
 }
 
 impl Drop for Tracker {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // It cannot do worse than to have panicked, and it is gone then.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -365,6 +369,8 @@ struct Follower {
     locks: Option<Lwlocks>,
     /// Tasks to be looked at again, and when.
     again: Vec<(Instant, u32, u32)>,
+    /// When somebody critical was last known to begin to sleep for a slot of a disk's queue.
+    slot_wait: Option<Instant>,
     /// Signals that were dropped, as far as that was made up for.
     dropped: u64,
 }
@@ -433,7 +439,7 @@ impl Follower {
             }
             EXEC => self.look_at(signal.tid, signal.tgid),
             SEEN => {
-                // The program knows nothing of it: it is new, or what was known has given way to others.
+                // The program knows nothing of it, or has just lost what it was told.
                 self.tasks.tell_again(signal.tid);
                 self.look_at(signal.tid, signal.tgid);
             }
@@ -486,12 +492,8 @@ impl Follower {
         if changes.critical.is_empty() {
             return;
         }
-        let mut programs = hold(&self.shared.programs);
-        for (tid, critical) in changes.critical {
-            if let Err(e) = programs.set_critical(tid, critical) {
-                tracing::debug!(tid, "the eBPF program was not told who is critical: {e}");
-            }
-        }
+        let programs = hold(&self.shared.programs);
+        changes.critical.into_iter().for_each(|(tid, critical)| programs.set_critical(tid, critical));
     }
 
     /// Tasks may have gone without a word, if signals were dropped. Not asked under the lock that every write takes.
@@ -504,16 +506,20 @@ impl Follower {
         }
     }
 
-    /// How many slots the disks' queues have may change at any time.
+    /// How many slots the disks' queues have may change at any time; and who has the first one is told where somebody sleeps for one.
     fn look_at_queues(&self) {
         let devices: Vec<u32> = hold(&self.shared.tags).volumes.keys().copied().collect();
         let queues: Vec<(u32, (usize, bool))> = devices.into_iter().map(|d| (d, slots(d))).collect();
         let any = queues.iter().any(|(_, (slots, _))| *slots > 0);
-        let told = hold(&self.shared.programs).tell_first_slot(any);
+        let wanted = any && is_of_use(self.slot_wait.map(|at| at.elapsed()));
+        let told = hold(&self.shared.programs).tell_first_slot(wanted);
         let mut tags = hold(&self.shared.tags);
         for (device, (slots, shared)) in queues {
             if let Some(volume) = tags.volumes.get_mut(&device) {
-                volume.intake.share_slots(if shared && told { slots } else { 0 });
+                match told {
+                    true => volume.intake.share_slots(if shared { slots } else { 0 }),
+                    false => volume.intake.forget_slots(),
+                }
             }
         }
     }
@@ -526,7 +532,7 @@ impl Follower {
     }
 
     /// A critical task, or one that inherited, waits: outstanding writes that it waits for are promoted.
-    fn waits(&self, signal: &RawSignal) {
+    fn waits(&mut self, signal: &RawSignal) {
         let Some(wait) = Wait::from_number(signal.wait) else {
             return;
         };
@@ -537,7 +543,10 @@ impl Follower {
             // Few by construction: what is awaited already is not outstanding.
             Wait::Writeback | Wait::Condition => Some(Wanted::All),
             // A slot of the disk's queue, whoever's write has it.
-            Wait::Throttle => None,
+            Wait::Throttle => {
+                self.slot_wait = Some(Instant::now());
+                None
+            }
             // Whoever sleeps for a slot while it submits pages, and may hold the lock, is told of by itself.
             Wait::Buffer => return,
             Wait::Journal => Some(Wanted::Commit(signal.tid)),
@@ -639,6 +648,13 @@ mod tests {
             let how = [0, 4096].map(|offset| tags.arrive(1, offset, 4096).unwrap().criticality);
             assert_eq!(how, [Criticality::None, Criticality::Awaited], "{drained}");
         }
+    }
+
+    #[test]
+    fn first_slots_are_told_of_while_somebody_sleeps_for_one_now_and_then() {
+        let seconds = [None, Some(0), Some(59), Some(60), Some(3600)];
+        let of_use = seconds.map(|s| is_of_use(s.map(Duration::from_secs)));
+        assert_eq!(of_use, [false, true, true, false, false]);
     }
 
     #[test]

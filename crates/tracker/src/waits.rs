@@ -79,7 +79,7 @@ pub struct WaitFigures {
     pub longest: Duration,
 }
 
-/// Waits of critical tasks by kind, since the tracker began.
+/// Waits of critical tasks by kind.
 #[derive(Clone, Debug, Default)]
 pub struct Waits(BTreeMap<Wait, WaitFigures>);
 

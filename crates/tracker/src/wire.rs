@@ -10,25 +10,28 @@ pub(crate) const RANGES_MAX: usize = 32;
 pub(crate) const COUNT_TAGS_DROPPED: u32 = 0;
 /// The same of signals.
 pub(crate) const COUNT_SIGNALS_DROPPED: u32 = 1;
+/// Numbers that a task may have; there is a byte for each in the map of roles.
+pub(crate) const TIDS_MAX: usize = 4_194_304;
+/// In such a byte, beside how critical the task is: it has written to a volume, or was told of.
+pub(crate) const ROLE_SEEN: u8 = 16;
 
-/// A write that was queued to an attached device. Without a file it ends before its name.
+/// A write that was queued to an attached device. Without a page it ends before its mapping, without a file before its name.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RawTag {
     pub sector: u64,
-    pub mapping: u64,
-    pub index: u64,
     pub bytes: u32,
     pub device: u32,
     pub flags: u32,
     pub tid: u32,
-    pub tgid: u32,
     pub waiter: u32,
     pub critical: u8,
     pub via: u8,
     pub ioprio: u16,
-    pub pages: u32,
     pub comm: [u8; 16],
+    pub pages: u64,
+    pub mapping: u64,
+    pub index: u64,
     pub file: [u8; 32],
     pub dir: [u8; 16],
 }
@@ -68,19 +71,9 @@ pub(crate) struct RawRange {
     pub reserved: u32,
 }
 
-/// What the rules say of a task.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RawRole {
-    pub critical: u32,
-    pub seen: u32,
-}
-
-// SAFETY: these structures are `repr(C)`, hold integers alone and have no padding (the test below adds up their fields), so that
-// every bit pattern is a value of theirs and every byte of theirs is initialised.
+// SAFETY: this structure is `repr(C)`, holds integers alone and has no padding (the test below adds up its fields), so that
+// every bit pattern is a value of it and every byte of it is initialised.
 unsafe impl aya::Pod for RawRange {}
-// SAFETY: as above.
-unsafe impl aya::Pod for RawRole {}
 
 /// The text in a field: what stands before the first zero.
 pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
@@ -92,6 +85,11 @@ fn fields<const N: usize>(bytes: &[u8], at: &mut usize) -> Option<[u8; N]> {
     let field = bytes.get(*at..*at + N)?.try_into().ok()?;
     *at += N;
     Some(field)
+}
+
+/// The same where a message may have ended before.
+fn unless_left_out<const N: usize>(bytes: &[u8], at: &mut usize) -> Option<[u8; N]> {
+    if *at == bytes.len() { Some([0; N]) } else { fields(bytes, at) }
 }
 
 /// What comes through a ring.
@@ -113,21 +111,20 @@ impl Message for RawTag {
         let at = &mut 0;
         Some(Self {
             sector: u64::from_ne_bytes(fields(bytes, at)?),
-            mapping: u64::from_ne_bytes(fields(bytes, at)?),
-            index: u64::from_ne_bytes(fields(bytes, at)?),
             bytes: u32::from_ne_bytes(fields(bytes, at)?),
             device: u32::from_ne_bytes(fields(bytes, at)?),
             flags: u32::from_ne_bytes(fields(bytes, at)?),
             tid: u32::from_ne_bytes(fields(bytes, at)?),
-            tgid: u32::from_ne_bytes(fields(bytes, at)?),
             waiter: u32::from_ne_bytes(fields(bytes, at)?),
             critical: u8::from_ne_bytes(fields(bytes, at)?),
             via: u8::from_ne_bytes(fields(bytes, at)?),
             ioprio: u16::from_ne_bytes(fields(bytes, at)?),
-            pages: u32::from_ne_bytes(fields(bytes, at)?),
             comm: fields(bytes, at)?,
-            file: if *at < bytes.len() { fields(bytes, at)? } else { Default::default() },
-            dir: if *at < bytes.len() { fields(bytes, at)? } else { Default::default() },
+            pages: u64::from_ne_bytes(fields(bytes, at)?),
+            mapping: u64::from_ne_bytes(unless_left_out(bytes, at)?),
+            index: u64::from_ne_bytes(unless_left_out(bytes, at)?),
+            file: unless_left_out(bytes, at)?,
+            dir: unless_left_out(bytes, at)?,
         })
     }
 }
@@ -201,7 +198,6 @@ mod tests {
             ("fb_slot", size_of::<RawSlot>()),
             ("fb_signal", size_of::<RawSignal>()),
             ("fb_range", size_of::<RawRange>()),
-            ("fb_role", size_of::<RawRole>()),
         ];
         for (name, size) in sizes {
             let fields = header_fields(name);
@@ -216,7 +212,7 @@ mod tests {
         let names: Vec<String> = header_fields("fb_tag").into_iter().map(|(n, _)| n).collect();
         assert_eq!(
             names.join(" "),
-            "sector mapping index bytes device flags tid tgid waiter critical via ioprio pages comm file dir"
+            "sector bytes device flags tid waiter critical via ioprio comm pages mapping index file dir"
         );
         let names: Vec<String> = header_fields("fb_slot").into_iter().map(|(n, _)| n).collect();
         assert_eq!(names.join(" "), "sector device awaited");
@@ -231,6 +227,8 @@ mod tests {
             ("FB_RANGES_MAX", RANGES_MAX as u64),
             ("FB_COUNT_TAGS_DROPPED", u64::from(COUNT_TAGS_DROPPED)),
             ("FB_COUNT_SIGNALS_DROPPED", u64::from(COUNT_SIGNALS_DROPPED)),
+            ("FB_TIDS_MAX", TIDS_MAX as u64),
+            ("FB_ROLE_SEEN", u64::from(ROLE_SEEN)),
             ("FB_CRITICAL_DIRECT", u64::from(Critical::Yes.number())),
             ("FB_CRITICAL_REQUESTS", u64::from(Critical::Requests.number())),
             ("FB_CRITICAL_NEVER", u64::from(Critical::Never.number())),
@@ -239,6 +237,12 @@ mod tests {
         ] {
             assert_eq!(constant(name), value, "{name}");
         }
+        // The map can be mapped as bytes, without gaps.
+        let together = constant("FB_ROLES_TOGETHER");
+        assert_eq!((TIDS_MAX as u64 % (together * 4096), together % 8), (0, 0));
+        let criticals = [Critical::No, Critical::Yes, Critical::Requests, Critical::Never];
+        assert!(criticals.iter().all(|c| u64::from(c.number()) & !constant("FB_ROLE_CRITICAL") == 0));
+        assert_eq!(constant("FB_ROLE_CRITICAL") & constant("FB_ROLE_SEEN"), 0);
         for (i, wait) in Wait::ALL.iter().enumerate() {
             let name = format!("FB_WAIT_{}", wait.as_str().to_uppercase());
             assert_eq!(constant(&name), i as u64 + 1, "{name}");
@@ -252,14 +256,19 @@ mod tests {
         let bytes: Vec<u8> = (0..size_of::<RawTag>() as u8).collect();
         let tag = RawTag::read(&bytes).unwrap();
         assert_eq!(tag.sector, u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7]));
-        assert_eq!(tag.comm[0], 56);
-        assert_eq!(tag.critical, 48);
+        assert_eq!((tag.critical, tag.comm[0]), (28, 32));
         assert_eq!((tag.file[0], tag.dir[15]), (72, bytes[bytes.len() - 1]));
         assert!(RawTag::read(&bytes[1..]).is_none());
-        // As that of a write without a file.
-        let short = RawTag::read(&bytes[..std::mem::offset_of!(RawTag, file)]).unwrap();
-        assert_eq!(short, RawTag { file: [0; 32], dir: [0; 16], ..tag });
-        assert!(RawTag::read(&bytes[..71]).is_none());
+        // As that of a write without a file, and of one without a page.
+        let no_file = RawTag::read(&bytes[..std::mem::offset_of!(RawTag, file)]).unwrap();
+        assert_eq!(no_file, RawTag { file: [0; 32], dir: [0; 16], ..tag });
+        let no_page = RawTag::read(&bytes[..std::mem::offset_of!(RawTag, mapping)]).unwrap();
+        assert_eq!(no_page, RawTag { mapping: 0, index: 0, ..no_file });
+        // With the ring's own header of 8 bytes.
+        assert_eq!(std::mem::offset_of!(RawTag, mapping) + 8, 64, "one line of the cache");
+        for cut in [55, 63, 71, 103] {
+            assert!(RawTag::read(&bytes[..cut]).is_none(), "{cut}");
+        }
         let slot = RawSlot::read(&bytes[..size_of::<RawSlot>()]).unwrap();
         let [device, awaited] = [[8, 9, 10, 11], [12, 13, 14, 15]].map(u32::from_ne_bytes);
         assert_eq!((slot.sector, slot.device, slot.awaited), (tag.sector, device, awaited));
