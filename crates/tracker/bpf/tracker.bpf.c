@@ -339,9 +339,10 @@ NOINLINE u64 heir_of(u32 tid)
 	return 0;
 }
 
-/* How the current task is critical now; `role` is its own. */
-INLINE u32 criticality(u32 tid, u32 role)
+/* How the current task is critical now. By itself, so that what it finds out on the way multiplies no states of whoever asks. */
+NOINLINE int criticality(u32 tid)
 {
+	u32 role = role_of(tid);
 	if (is_direct(tid, role))
 		return FB_CRITICAL_DIRECT;
 	if (is_never(role))
@@ -778,11 +779,10 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
 			block->index = page->index;
 		}
 	}
-	u32 role = role_of(tid);
 	/* Of a task that has nothing to do with any volume it does not matter. */
-	block->transaction = role ? transaction() : 0;
-	u32 critical = criticality(tid, role), derived = 0;
-	if (!critical && !is_never(role)) {
+	block->transaction = role_of(tid) ? transaction() : 0;
+	u32 critical = criticality(tid), derived = 0;
+	if (!critical && !is_never(role_of(tid))) {
 		/* Whoever waits for the journal waits for what its thread waits for, and those with a handle that it waits for. */
 		char comm[16] __attribute__((aligned(8))) = {};
 		current_comm(comm);
@@ -795,7 +795,7 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
 		int awaited = wait == FB_WAIT_THROTTLE && counted(FB_COUNT_PAGE_WAITERS) > 0;
 		critical = block->derived || awaited ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
 	}
-	block->submits = wait == FB_WAIT_THROTTLE && critical != FB_CRITICAL_DIRECT && !is_never(role);
+	block->submits = wait == FB_WAIT_THROTTLE && critical != FB_CRITICAL_DIRECT && !is_never(role_of(tid));
 	if (critical) {
 		block->direct = critical == FB_CRITICAL_DIRECT;
 		block->listed = lock && !is_listed(lock);
@@ -868,8 +868,7 @@ int on_folio_wait(u64 *ctx)
 {
 	struct folio *folio = (void *)ctx[0];
 	u32 tid = bpf_get_current_pid_tgid();
-	u32 role = role_of(tid);
-	if (!role && !criticality(tid, role))
+	if (!role_of(tid) && !criticality(tid))
 		return 0;
 	struct page_wait wait = {};
 	wait.mapping = (u64)folio->mapping;
@@ -1064,7 +1063,7 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 {
 	struct block own = {}, *block = &own;
 	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
-	u32 critical = criticality(tid, role_of(tid));
+	u32 critical = criticality(tid);
 	block->since = bpf_ktime_get_ns();
 	block->wait = FB_WAIT_LWLOCK;
 	block->direct = critical == FB_CRITICAL_DIRECT;
