@@ -1,6 +1,9 @@
 //! What the eBPF programs and this crate share, as `bpf/tracker.h` has it; a test holds the two together.
 
 use std::borrow::Cow;
+use std::mem::offset_of;
+
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Most disks whose writes are tagged at a time.
 pub(crate) const DISKS_MAX: usize = 64;
@@ -17,7 +20,7 @@ pub(crate) const ROLE_SEEN: u8 = 16;
 
 /// A write that was queued to an attached device. Without a page it ends before its mapping, without a file before its name.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes)]
 pub(crate) struct RawTag {
     pub sector: u64,
     pub bytes: u32,
@@ -38,7 +41,7 @@ pub(crate) struct RawTag {
 
 /// The request that has the first slot of an attached device's queue.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes)]
 pub(crate) struct RawSlot {
     pub sector: u64,
     pub device: u32,
@@ -47,7 +50,7 @@ pub(crate) struct RawSlot {
 
 /// Anything else that the programs tell.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes)]
 pub(crate) struct RawSignal {
     pub kind: u32,
     pub tid: u32,
@@ -81,21 +84,20 @@ pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(&bytes[..end])
 }
 
-fn fields<const N: usize>(bytes: &[u8], at: &mut usize) -> Option<[u8; N]> {
-    let field = bytes.get(*at..*at + N)?.try_into().ok()?;
-    *at += N;
-    Some(field)
-}
+/// What comes through a ring, as the programs have it in memory.
+pub(crate) trait Message: FromBytes + IntoBytes + Sized {
+    /// Lengths in bytes that one may have. What is behind its end is 0.
+    const LENGTHS: &'static [usize];
 
-/// The same where a message may have ended before.
-fn unless_left_out<const N: usize>(bytes: &[u8], at: &mut usize) -> Option<[u8; N]> {
-    if *at == bytes.len() { Some([0; N]) } else { fields(bytes, at) }
-}
-
-/// What comes through a ring.
-pub(crate) trait Message: Sized {
-    /// Reads one as it came.
-    fn read(bytes: &[u8]) -> Option<Self>;
+    /// Reads one as it came; `None` if it is none.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        if !Self::LENGTHS.contains(&bytes.len()) {
+            return None;
+        }
+        let mut message = Self::new_zeroed();
+        message.as_mut_bytes().get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(message)
+    }
 }
 
 impl RawTag {
@@ -107,55 +109,15 @@ impl RawTag {
 }
 
 impl Message for RawTag {
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let at = &mut 0;
-        Some(Self {
-            sector: u64::from_ne_bytes(fields(bytes, at)?),
-            bytes: u32::from_ne_bytes(fields(bytes, at)?),
-            device: u32::from_ne_bytes(fields(bytes, at)?),
-            flags: u32::from_ne_bytes(fields(bytes, at)?),
-            tid: u32::from_ne_bytes(fields(bytes, at)?),
-            waiter: u32::from_ne_bytes(fields(bytes, at)?),
-            critical: u8::from_ne_bytes(fields(bytes, at)?),
-            via: u8::from_ne_bytes(fields(bytes, at)?),
-            ioprio: u16::from_ne_bytes(fields(bytes, at)?),
-            comm: fields(bytes, at)?,
-            pages: u64::from_ne_bytes(fields(bytes, at)?),
-            mapping: u64::from_ne_bytes(unless_left_out(bytes, at)?),
-            index: u64::from_ne_bytes(unless_left_out(bytes, at)?),
-            file: unless_left_out(bytes, at)?,
-            dir: unless_left_out(bytes, at)?,
-        })
-    }
+    const LENGTHS: &'static [usize] = &[offset_of!(Self, mapping), offset_of!(Self, file), size_of::<Self>()];
 }
 
 impl Message for RawSlot {
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let at = &mut 0;
-        Some(Self {
-            sector: u64::from_ne_bytes(fields(bytes, at)?),
-            device: u32::from_ne_bytes(fields(bytes, at)?),
-            awaited: u32::from_ne_bytes(fields(bytes, at)?),
-        })
-    }
+    const LENGTHS: &'static [usize] = &[size_of::<Self>()];
 }
 
 impl Message for RawSignal {
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let at = &mut 0;
-        Some(Self {
-            kind: u32::from_ne_bytes(fields(bytes, at)?),
-            tid: u32::from_ne_bytes(fields(bytes, at)?),
-            tgid: u32::from_ne_bytes(fields(bytes, at)?),
-            other: u32::from_ne_bytes(fields(bytes, at)?),
-            wait: u32::from_ne_bytes(fields(bytes, at)?),
-            critical: u32::from_ne_bytes(fields(bytes, at)?),
-            value: u64::from_ne_bytes(fields(bytes, at)?),
-            mapping: u64::from_ne_bytes(fields(bytes, at)?),
-            index: u64::from_ne_bytes(fields(bytes, at)?),
-            comm: fields(bytes, at)?,
-        })
-    }
+    const LENGTHS: &'static [usize] = &[size_of::<Self>()];
 }
 
 #[cfg(test)]
@@ -260,18 +222,19 @@ mod tests {
         assert_eq!((tag.file[0], tag.dir[15]), (72, bytes[bytes.len() - 1]));
         assert!(RawTag::read(&bytes[1..]).is_none());
         // As that of a write without a file, and of one without a page.
-        let no_file = RawTag::read(&bytes[..std::mem::offset_of!(RawTag, file)]).unwrap();
+        let no_file = RawTag::read(&bytes[..offset_of!(RawTag, file)]).unwrap();
         assert_eq!(no_file, RawTag { file: [0; 32], dir: [0; 16], ..tag });
-        let no_page = RawTag::read(&bytes[..std::mem::offset_of!(RawTag, mapping)]).unwrap();
+        let no_page = RawTag::read(&bytes[..offset_of!(RawTag, mapping)]).unwrap();
         assert_eq!(no_page, RawTag { mapping: 0, index: 0, ..no_file });
         // With the ring's own header of 8 bytes.
-        assert_eq!(std::mem::offset_of!(RawTag, mapping) + 8, 64, "one line of the cache");
-        for cut in [55, 63, 71, 103] {
+        assert_eq!(offset_of!(RawTag, mapping) + 8, 64, "one line of the cache");
+        for cut in [0, 55, 63, 71, 103, 119] {
             assert!(RawTag::read(&bytes[..cut]).is_none(), "{cut}");
         }
         let slot = RawSlot::read(&bytes[..size_of::<RawSlot>()]).unwrap();
         let [device, awaited] = [[8, 9, 10, 11], [12, 13, 14, 15]].map(u32::from_ne_bytes);
         assert_eq!((slot.sector, slot.device, slot.awaited), (tag.sector, device, awaited));
+        assert!(RawSlot::read(&bytes).is_none() && RawSignal::read(&bytes).is_none(), "too long");
         let signal = RawSignal::read(&vec![1; size_of::<RawSignal>()]).unwrap();
         assert_eq!(signal.value, 0x0101_0101_0101_0101);
     }
