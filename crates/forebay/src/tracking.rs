@@ -76,7 +76,8 @@ impl Tracking {
             missing.push("tasks: the volume is not attached as a block device".to_owned());
         }
         missing.extend(hold(&self.failure).iter().map(|e| format!("tasks: {e}")));
-        if let Some(tracker) = self.at_work() {
+        let tracker = hold(&self.tracker).upgrade();
+        if let Some(tracker) = tracker {
             missing.extend(tracker.missing());
             let dropped = tracker.dropped();
             if dropped > 0 {
@@ -84,11 +85,6 @@ impl Tracking {
             }
         }
         missing
-    }
-
-    /// The tracker, if somebody needs it.
-    fn at_work(&self) -> Option<Arc<Tracker>> {
-        hold(&self.tracker).upgrade()
     }
 
     /// What critical tasks waited for, on this machine, while there was a tracker.

@@ -12,7 +12,6 @@ use thiserror::Error;
 
 use crate::lwlocks::Prober;
 use crate::roles::Roles;
-use crate::rules::Critical;
 use crate::waits::Wait;
 use crate::wire::{
     COUNT_SIGNALS_DROPPED, COUNT_TAGS_DROPPED, DISKS_MAX, Message, RANGES_MAX, RawRange, RawSignal, RawSlot,
@@ -132,7 +131,6 @@ pub(crate) struct Programs {
     disks: Array<MapData, [u32; DISKS_MAX]>,
     /// What stands there.
     watched: Vec<u32>,
-    roles: Roles,
     counts: Array<MapData, u64>,
     ranges: Array<MapData, [RawRange; RANGES_MAX]>,
     functions: Functions,
@@ -160,7 +158,9 @@ pub(crate) struct Rings {
     pub tags: Ring<RawTag>,
     pub slots: Ring<RawSlot>,
     pub signals: Ring<RawSignal>,
-    /// Not a ring, but what the same thread looks after; `None` if it cannot be.
+    /// Not a ring, but what the same thread looks after.
+    pub roles: Roles,
+    /// Likewise; `None` if it cannot be.
     pub locks: Option<Prober>,
 }
 
@@ -268,13 +268,13 @@ impl Programs {
             tags: Ring::of(&mut ebpf, "tags")?,
             slots: Ring::of(&mut ebpf, "slots")?,
             signals: Ring::of(&mut ebpf, "signals")?,
+            roles: roles(&mut ebpf)?,
         };
         let mut programs = Self {
             ranges: Array::try_from(map(&mut ebpf, "ranges")?)?,
             functions: Functions::NoJournal,
             disks: Array::try_from(map(&mut ebpf, "disks")?)?,
             watched: Vec::new(),
-            roles: roles(&mut ebpf)?,
             counts: Array::try_from(map(&mut ebpf, "counts")?)?,
             missing,
             can_tell_first_slot: slots.is_ok(),
@@ -363,11 +363,6 @@ impl Programs {
             (_, as_it_is) => self.first_slot = as_it_is,
         }
         Ok(())
-    }
-
-    /// Says how critical a task is by itself.
-    pub fn set_critical(&self, tid: u32, critical: Critical) {
-        self.roles.set(tid, critical);
     }
 
     /// Tags and signals that were dropped because nobody took them.

@@ -1,7 +1,7 @@
 //! What the rules say of each task, where the eBPF programs read it: a byte for each number that a task may have.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -24,9 +24,8 @@ impl Roles {
     pub fn map(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let base = unsafe {
-            libc::mmap(ptr::null_mut(), TIDS_MAX, access, libc::MAP_SHARED, fd.as_fd().as_raw_fd(), 0)
-        };
+        let base =
+            unsafe { libc::mmap(ptr::null_mut(), TIDS_MAX, access, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -63,6 +62,7 @@ impl Drop for Roles {
 mod tests {
     use super::*;
     use std::fs::File;
+    use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
     #[test]

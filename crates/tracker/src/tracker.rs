@@ -14,6 +14,7 @@ use forebay_policy::Allowance;
 use crate::intake::{Cause, Intake, Known, Promoted, Wanted};
 use crate::lwlocks::Lwlocks;
 use crate::program::{Programs, Ring, Rings, TrackerError};
+use crate::roles::Roles;
 use crate::rules::Rules;
 use crate::tasks::{Label, Name, Tasks, name_of_task};
 use crate::waits::{Wait, Waits};
@@ -251,7 +252,7 @@ impl Tracker {
     /// [`TrackerError`]: there will be no tags. The caller goes on without.
     pub fn start(rules: Rules, waits: Arc<Mutex<Waits>>) -> Result<Self, TrackerError> {
         let (programs, rings) = Programs::load(rules.ask_for_requests())?;
-        let Rings { tags, slots, signals, locks } = rings;
+        let Rings { tags, slots, signals, roles, locks } = rings;
         let rates = rules.rates().map(|rate| rate.map(|bytes| Allowance::new(bytes, 0))).collect();
         let tasks = Tasks::new(rules);
         let shared = Arc::new(Shared {
@@ -271,6 +272,7 @@ impl Tracker {
             shared: Arc::clone(&shared),
             tasks,
             signals,
+            roles,
             locks,
             again: Vec::new(),
             slot_wait: None,
@@ -365,6 +367,7 @@ struct Follower {
     shared: Arc<Shared>,
     tasks: Tasks,
     signals: Ring<RawSignal>,
+    roles: Roles,
     /// `None`: they cannot be probed here.
     locks: Option<Lwlocks>,
     /// Tasks to be looked at again, and when.
@@ -489,11 +492,7 @@ impl Follower {
         if !changes.named.is_empty() {
             hold(&self.shared.tags).labels.extend(changes.named);
         }
-        if changes.critical.is_empty() {
-            return;
-        }
-        let programs = hold(&self.shared.programs);
-        changes.critical.into_iter().for_each(|(tid, critical)| programs.set_critical(tid, critical));
+        changes.critical.into_iter().for_each(|(tid, critical)| self.roles.set(tid, critical));
     }
 
     /// Tasks may have gone without a word, if signals were dropped. Not asked under the lock that every write takes.
