@@ -48,7 +48,8 @@ make_pair 128M 512M
 serve_plain --cache cache --backing emulate:hdd-7k2:file=backing --admission cp --rules rules.toml
 attach_device
 # A short queue, so that a long write is still being submitted when somebody comes to wait for it.
-echo 4 >"/sys/block/${DEVICE#/dev/}/queue/nr_requests"
+QUEUE=/sys/block/${DEVICE#/dev/}/queue/nr_requests
+echo 4 >"$QUEUE"
 mkfs.ext4 -q "$DEVICE"
 mkdir -p "$MOUNT"
 mount "$DEVICE" "$MOUNT"
@@ -129,6 +130,14 @@ way conversion cp cp+pi jbd2 inherited journal writeback
 way handle cp cp+pi "background task" inherited journal
 # Who waits for the lock of a page waits for whoever submits it, and that one for the queue of the disk.
 way page cp cp+pi "background task" inherited buffer
+# So does who waits for one that was changed again while it was written, and is written once more by somebody who has to wait for the first time.
+# Nobody sleeps for a slot of the queue meanwhile.
+echo 64 >"$QUEUE"
+way locked cp cp+pi "background task" inherited buffer
+way locked cp+pi cp+pi+ioi "background task" reissued writeback buffer
+(($(explained before.json apart cache) == 0)) || fail "locked: writes of a task that has locked no page are cached"
+(($(explained before.json apart backing) > 0)) || fail "locked: the task that has locked no page has not written"
+echo 4 >"$QUEUE"
 way slot cp+pi cp+pi+ioi "background task" reissued buffer
 # Which request has the first slot is known when it comes, and cached if somebody sleeps for it then. Without the scheduler there is none.
 if grep -q '\[bfq\]' "/sys/block/${DEVICE#/dev/}/queue/scheduler"; then

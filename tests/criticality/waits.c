@@ -134,6 +134,14 @@ static void *back(void *unused)
 				put(shared, data, 4096, PAGE_AT(i));
 			if (is("page") ? fsync(shared) : sync_file_range(shared, 0, 0, SYNC_FILE_RANGE_WRITE))
 				fail("write back");
+		} else if (is("locked")) {
+			/* A page that has changed again while it was being written: it is locked by whoever waits for that to write it once more. */
+			put(shared, data, 4096, 0);
+			if (sync_file_range(shared, 0, 4096, SYNC_FILE_RANGE_WRITE))
+				fail("sync_file_range");
+			put(shared, data, 4096, 0);
+			if (fdatasync(shared))
+				fail("fdatasync");
 		} else if (is("flush")) {
 			/* Each ends with a commit of the journal: a write that a flush goes before, and another comes after. */
 			put(fd, data, 4096, end);
@@ -185,6 +193,21 @@ static void *middle(void *unused)
 	return NULL;
 }
 
+/* Waits for what it has written itself, and has locked nothing meanwhile. */
+static void *apart(void *unused)
+{
+	(void)unused;
+	name_me("fb-apart");
+	char *data = piece();
+	int fd = open_file("apart", 0);
+	while (!stop) {
+		put(fd, data, 4096, 0);
+		if (sync_file_range(fd, 0, 4096, SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER))
+			fail("sync_file_range");
+	}
+	return NULL;
+}
+
 static void *critical(void *unused)
 {
 	(void)unused;
@@ -216,6 +239,8 @@ static void *critical(void *unused)
 		} else if (is("page") || is("slot")) {
 			for (int i = 0; i < PAGES && !stop; i++)
 				put(shared, "z", 1, PAGE_AT(i));
+		} else if (is("locked")) {
+			put(shared, "z", 1, 0);
 		} else if (is("journal") || is("handle") || is("hint") || is("plain") || is("never")) {
 			put(own, "z", 1, 0);
 			if (fsync(own))
@@ -240,7 +265,7 @@ static void *critical(void *unused)
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
-		fprintf(stderr, "usage: %s futex|mutex|heir|rwsem|hint|plain|never|journal|checkpoint|handle|page|slot|flush|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
+		fprintf(stderr, "usage: %s futex|mutex|heir|rwsem|hint|plain|never|journal|checkpoint|handle|page|slot|locked|flush|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
 		return 2;
 	}
 	kind = argv[1];
@@ -257,6 +282,8 @@ int main(int argc, char **argv)
 		pthread_create(&threads[count++], NULL, back, NULL);
 	if (is("chain"))
 		pthread_create(&threads[count++], NULL, middle, NULL);
+	if (is("locked"))
+		pthread_create(&threads[count++], NULL, apart, NULL);
 	pause_ms(1000L * seconds);
 	stop = 1;
 	while (count)

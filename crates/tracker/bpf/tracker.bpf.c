@@ -82,7 +82,7 @@ struct block {
 	u32 flush;	/* one of the links may need a flush */
 	u32 page;	/* one of the links waits for a page's lock */
 	u32 slot;	/* one of the links waits for a slot of the disk's queue */
-	u32 submits;	/* it sleeps for a slot of the disk's queue, and may inherit */
+	u32 submits;	/* it sleeps with the lock of a page that it submits in its hands, as far as is known, and may inherit */
 	u32 chain[FB_CHAIN_MAX];
 };
 
@@ -151,7 +151,7 @@ struct {
 /* Tasks that wait in such a way that others have to look at them. */
 enum {
 	WITH_HANDLE,	/* with a handle of a journal open */
-	WITH_PAGE,	/* with the lock of one that they submit; they sleep for a slot of the disk's queue */
+	WITH_PAGE,	/* with the lock of one that they submit; they sleep for a slot of the disk's queue, or until that page was written before */
 	FOR_LOCK,	/* critical, or inheriting, for a lock of the kernel's; two of each lock */
 	SLEEPER_KINDS,
 };
@@ -762,12 +762,13 @@ INLINE void lend_to_sleepers(struct block *block, u32 tid, u32 critical)
 }
 
 /*
- * The current task begins to wait. If it is critical, whoever it waits for inherits, and whoever that one waits for, to the
- * end of the chain. What it waits for may be a lock of the kernel's.
+ * The current task begins to wait, as `how` says: FB_WAIT_* and FB_RANGE_*. If it is critical, whoever it waits for inherits, and whoever that one
+ * waits for, to the end of the chain. What it waits for may be a lock of the kernel's.
  */
-NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
+NOINLINE int begin(u32 tid, u32 tgid, u32 how, u32 owner, u64 lock)
 {
 	struct block own = {}, *block = &own;
+	u32 wait = how & ~FB_RANGE_UNLOCKED;
 	block->since = bpf_ktime_get_ns();
 	block->wait = wait;
 	block->owner = owner;
@@ -781,7 +782,8 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
 	}
 	/* Of a task that has nothing to do with any volume it does not matter. */
 	block->transaction = role_of(tid) ? transaction() : 0;
-	u32 critical = criticality(tid), derived = 0;
+	u32 critical = criticality(tid), derived = 0, supposed = 0;
+	int submits = how == FB_WAIT_THROTTLE || how == FB_WAIT_WRITEBACK;
 	if (!critical && !is_never(role_of(tid))) {
 		/* Whoever waits for the journal waits for what its thread waits for, and those with a handle that it waits for. */
 		char comm[16] __attribute__((aligned(8))) = {};
@@ -792,10 +794,10 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
 		block->derived = heritage != 0 || derived;
 		derived |= HERITAGE_DERIVED(heritage);
 		/* Whoever waits for a page's lock may wait for one who falls asleep while it submits pages. */
-		int awaited = wait == FB_WAIT_THROTTLE && counted(FB_COUNT_PAGE_WAITERS) > 0;
-		critical = block->derived || awaited ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
+		supposed = !block->derived && submits && counted(FB_COUNT_PAGE_WAITERS) > 0;
+		critical = block->derived || supposed ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
 	}
-	block->submits = wait == FB_WAIT_THROTTLE && critical != FB_CRITICAL_DIRECT && !is_never(role_of(tid));
+	block->submits = submits && critical != FB_CRITICAL_DIRECT && !is_never(role_of(tid));
 	if (critical) {
 		block->direct = critical == FB_CRITICAL_DIRECT;
 		block->listed = lock && !is_listed(lock);
@@ -818,6 +820,9 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 wait, u32 owner, u64 lock)
 		}
 		if (derived)
 			block->page = 0;
+		/* No ground for supposing more. */
+		if (supposed)
+			block->journal = block->flush = 0;
 		lend_to_sleepers(block, tid, critical);
 		/* It counts already for whom it was derived from; or else two journals could keep each other critical. */
 		if (derived)
@@ -877,7 +882,7 @@ int on_folio_wait(u64 *ctx)
 	return 0;
 }
 
-/* What a task waits for that sleeps at this address of the kernel. */
+/* What a task waits for that sleeps at this address of the kernel, with FB_RANGE_*. */
 NOINLINE int wait_at(u64 at)
 {
 	u32 zero = 0;
@@ -887,12 +892,12 @@ NOINLINE int wait_at(u64 at)
 		if (!range->to)
 			break;
 		if (at >= range->from && at < range->to)
-			return range->wait;
+			return range->wait | range->flags;
 	}
 	return FB_WAIT_NONE;
 }
 
-/* What the current task waits for, by its stack; the most telling frame counts. */
+/* What the current task waits for, by its stack; the most telling frame counts, and the FB_RANGE_* of all. */
 INLINE u32 wait_by_stack(void *ctx)
 {
 	u32 zero = 0;
@@ -900,15 +905,16 @@ INLINE u32 wait_by_stack(void *ctx)
 	if (!stack)
 		return FB_WAIT_NONE;
 	long bytes = bpf_get_stack(ctx, stack->frames, sizeof(stack->frames), 0);
-	u32 found = FB_WAIT_NONE;
+	u32 found = FB_WAIT_NONE, flags = 0;
 	for (u32 f = 0; f < FB_FRAMES_MAX; f++) {
 		if ((long)(f * 8) >= bytes)
 			break;
-		u32 wait = wait_at(stack->frames[f]);
+		u32 how = wait_at(stack->frames[f]), wait = how & ~FB_RANGE_UNLOCKED;
+		flags |= how & FB_RANGE_UNLOCKED;
 		if (wait && (!found || wait < found))
 			found = wait;
 	}
-	return found;
+	return found | flags;
 }
 
 /* What a task gave to the call of the kernel that it is in. */
@@ -955,9 +961,9 @@ int on_switch(u64 *ctx)
 	if (bpf_map_lookup_elem(&blocked, &tid))
 		return 0;
 	if (disk) {
-		u32 wait = wait_by_stack(ctx);
-		if (wait)
-			begin(tid, prev->tgid, wait, 0, 0);
+		u32 how = wait_by_stack(ctx);
+		if (how)
+			begin(tid, prev->tgid, how, 0, 0);
 		return 0;
 	}
 	u32 owner = futex_owner();

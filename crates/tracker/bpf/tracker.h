@@ -106,12 +106,15 @@ struct fb_signal {
 	char comm[16];
 };
 
+/* Beside what a task waits for: whoever waits in this function for a page's write-back has locked no page. */
+#define FB_RANGE_UNLOCKED 256
+
 /* Where a function of the kernel lies, and what a task waits for that sleeps in it. */
 struct fb_range {
 	unsigned long long from;
 	unsigned long long to;
 	unsigned int wait;
-	unsigned int reserved;
+	unsigned int flags;		/* FB_RANGE_* */
 };
 
 /* All of them; the first one that ends nowhere is none, nor is any behind it. */

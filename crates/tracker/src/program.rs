@@ -14,8 +14,8 @@ use crate::lwlocks::Prober;
 use crate::roles::Roles;
 use crate::waits::Wait;
 use crate::wire::{
-    COUNT_SIGNALS_DROPPED, COUNT_TAGS_DROPPED, DISKS_MAX, Message, RANGES_MAX, RawRange, RawSignal, RawSlot,
-    RawTag,
+    COUNT_SIGNALS_DROPPED, COUNT_TAGS_DROPPED, DISKS_MAX, Message, RANGE_UNLOCKED, RANGES_MAX, RawRange,
+    RawSignal, RawSlot, RawTag,
 };
 
 /// The programs, compiled by `build.rs`.
@@ -125,6 +125,10 @@ const FUNCTIONS: &[(&str, Wait)] = &[
     ("__iomap_dio_rw", Wait::Io),
     ("blkdev_direct_IO", Wait::Io),
 ];
+
+/// In this one a task waits for the write-back of pages one after the other, and has locked none. In others that wait for it it has: it is
+/// about to submit or to change the page.
+const LOCKS_NO_PAGE: &str = "__filemap_fdatawait_range";
 
 /// The programs at work; they end when this is dropped.
 pub(crate) struct Programs {
@@ -407,7 +411,8 @@ fn function_ranges(kallsyms: &str) -> Vec<RawRange> {
             // Of several names at one place the next place ends the function.
             let to = places[i..].iter().find(|(at, _)| at > from).map_or(from + 4096, |(at, _)| *at);
             let wait = Wait::ALL.iter().position(|w| w == wait).unwrap_or_default() as u32 + 1;
-            ranges.push(RawRange { from: *from, to, wait, reserved: 0 });
+            let flags = if plain == LOCKS_NO_PAGE { RANGE_UNLOCKED } else { 0 };
+            ranges.push(RawRange { from: *from, to, wait, flags });
         }
     }
     ranges
@@ -478,11 +483,12 @@ mod tests {
 
     #[test]
     fn functions_end_where_the_next_begins() {
-        let text = "ffff02 T folio_wait_writeback\nffff00 t other\nffff02 T alias\nffff09 t third\nffff20 d rq_qos_wait\n\
+        let text = "ffff30 t __filemap_fdatawait_range\nffff40 T behind\nffff02 T folio_wait_writeback\nffff00 t other\nffff02 T alias\nffff09 t third\nffff20 d rq_qos_wait\n\
                     ffff0a t wbt_wait.isra.0\nffff0c t wbt_wait.cold\n";
         let ranges = function_ranges(text);
-        let range = |from, to, wait| RawRange { from, to, wait, reserved: 0 };
-        assert_eq!(ranges, [range(0xffff02, 0xffff09, 5), range(0xffff0a, 0xffff0c, 7)]);
+        let range = |from, to, wait| RawRange { from, to, wait, flags: 0 };
+        let unlocked = RawRange { flags: RANGE_UNLOCKED, ..range(0xffff30, 0xffff40, 5) };
+        assert_eq!(ranges, [range(0xffff02, 0xffff09, 5), range(0xffff0a, 0xffff0c, 7), unlocked]);
         assert!(function_ranges("0000000000000000 T folio_wait_writeback\n").is_empty(), "hidden symbols");
     }
 }

@@ -9,6 +9,8 @@ use zerocopy::{FromBytes, IntoBytes};
 pub(crate) const DISKS_MAX: usize = 64;
 /// Most functions of the kernel whose place is told.
 pub(crate) const RANGES_MAX: usize = 32;
+/// In the flags of a function: whoever waits in it for a page's write-back has locked no page.
+pub(crate) const RANGE_UNLOCKED: u32 = 256;
 /// What was dropped because the ring of tags, or that of first slots, was full.
 pub(crate) const COUNT_TAGS_DROPPED: u32 = 0;
 /// The same of signals.
@@ -71,7 +73,7 @@ pub(crate) struct RawRange {
     pub from: u64,
     pub to: u64,
     pub wait: u32,
-    pub reserved: u32,
+    pub flags: u32,
 }
 
 // SAFETY: this structure is `repr(C)`, holds integers alone and has no padding (the test below adds up its fields), so that
@@ -191,6 +193,7 @@ mod tests {
             ("FB_COUNT_SIGNALS_DROPPED", u64::from(COUNT_SIGNALS_DROPPED)),
             ("FB_TIDS_MAX", TIDS_MAX as u64),
             ("FB_ROLE_SEEN", u64::from(ROLE_SEEN)),
+            ("FB_RANGE_UNLOCKED", u64::from(RANGE_UNLOCKED)),
             ("FB_CRITICAL_DIRECT", u64::from(Critical::Yes.number())),
             ("FB_CRITICAL_REQUESTS", u64::from(Critical::Requests.number())),
             ("FB_CRITICAL_NEVER", u64::from(Critical::Never.number())),
