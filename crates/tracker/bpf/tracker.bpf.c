@@ -750,8 +750,10 @@ INLINE void lend_to_sleepers_with(struct block *block, u32 tid, u32 with, u32 wa
  * one of those who sleep while they submit pages: the kernel does not say who has locked it. What is only supposed so is no ground
  * for supposing more; or else tasks could keep each other critical.
  */
-INLINE void lend_to_sleepers(struct block *block, u32 tid, u32 critical)
+NOINLINE int lend_to_sleepers(struct block *block, u32 tid, u32 critical)
 {
+	if (!block)
+		return 0;
 	struct holder *holder = holder_of(tid);
 	if (critical == FB_CRITICAL_INHERITED && holder && holder->wait == FB_WAIT_BUFFER)
 		block->journal = block->flush = block->page = 0;
@@ -759,6 +761,38 @@ INLINE void lend_to_sleepers(struct block *block, u32 tid, u32 critical)
 		lend_to_sleepers_with(block, tid, WITH_HANDLE, FB_WAIT_JOURNAL);
 	if (block->page)
 		lend_to_sleepers_with(block, tid, WITH_PAGE, FB_WAIT_BUFFER);
+	return 0;
+}
+
+/* Why a task inherits for what it begins to wait for, although nothing was counted for it. */
+enum {
+	BY_HERITAGE = 1,	/* somebody waits for the journal, or for a lock that it has taken over */
+	COUNTED_ALREADY = 2,	/* the journal, or a lock of one who inherits so himself: what it needs counts for him */
+	SUPPOSED = 4,		/* it may have locked the page whose lock is waited for: no ground for supposing more */
+};
+
+/* Whether the current task falls asleep, as `how` says, with the lock of a page that it submits in its hands, and may inherit by it. */
+NOINLINE int submits(u32 tid, u32 how)
+{
+	return (how == FB_WAIT_THROTTLE || how == FB_WAIT_WRITEBACK) && !is_never(role_of(tid));
+}
+
+/* These grounds of the current task, which is not critical and begins to wait as `how` says. By itself, as `criticality` is. */
+NOINLINE int grounds_of(u32 tid, u32 how)
+{
+	if (is_never(role_of(tid)))
+		return 0;
+	/* Whoever waits for the journal waits for what its thread waits for, and those with a handle that it waits for. */
+	char comm[16] __attribute__((aligned(8))) = {};
+	current_comm(comm);
+	if (is_awaited_by_journal(comm))
+		return BY_HERITAGE | COUNTED_ALREADY;
+	/* Whoever has taken over what somebody waits for inherits as that one does. */
+	u64 heritage = heir_of(tid);
+	if (heritage)
+		return HERITAGE_DERIVED(heritage) ? BY_HERITAGE | COUNTED_ALREADY : BY_HERITAGE;
+	/* Whoever waits for a page's lock may wait for one who falls asleep while it submits pages. */
+	return submits(tid, how) && counted(FB_COUNT_PAGE_WAITERS) > 0 ? SUPPOSED : 0;
 }
 
 /*
@@ -782,22 +816,11 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 how, u32 owner, u64 lock)
 	}
 	/* Of a task that has nothing to do with any volume it does not matter. */
 	block->transaction = role_of(tid) ? transaction() : 0;
-	u32 critical = criticality(tid), derived = 0, supposed = 0;
-	int submits = how == FB_WAIT_THROTTLE || how == FB_WAIT_WRITEBACK;
-	if (!critical && !is_never(role_of(tid))) {
-		/* Whoever waits for the journal waits for what its thread waits for, and those with a handle that it waits for. */
-		char comm[16] __attribute__((aligned(8))) = {};
-		current_comm(comm);
-		derived = is_awaited_by_journal(comm);
-		/* Whoever has taken over what somebody waits for inherits as that one does. */
-		u64 heritage = heir_of(tid);
-		block->derived = heritage != 0 || derived;
-		derived |= HERITAGE_DERIVED(heritage);
-		/* Whoever waits for a page's lock may wait for one who falls asleep while it submits pages. */
-		supposed = !block->derived && submits && counted(FB_COUNT_PAGE_WAITERS) > 0;
-		critical = block->derived || supposed ? FB_CRITICAL_INHERITED : FB_CRITICAL_NONE;
-	}
-	block->submits = submits && critical != FB_CRITICAL_DIRECT && !is_never(role_of(tid));
+	u32 critical = criticality(tid), grounds = critical ? 0 : grounds_of(tid, how);
+	if (grounds)
+		critical = FB_CRITICAL_INHERITED;
+	block->derived = grounds & BY_HERITAGE;
+	block->submits = critical != FB_CRITICAL_DIRECT && submits(tid, how);
 	if (critical) {
 		block->direct = critical == FB_CRITICAL_DIRECT;
 		block->listed = lock && !is_listed(lock);
@@ -818,14 +841,13 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 how, u32 owner, u64 lock)
 			add_needs(block, further->wait);
 			next = further->owner;
 		}
-		if (derived)
+		if (grounds & COUNTED_ALREADY)
 			block->page = 0;
-		/* No ground for supposing more. */
-		if (supposed)
+		if (grounds & SUPPOSED)
 			block->journal = block->flush = 0;
 		lend_to_sleepers(block, tid, critical);
 		/* It counts already for whom it was derived from; or else two journals could keep each other critical. */
-		if (derived)
+		if (grounds & COUNTED_ALREADY)
 			block->journal = block->flush = 0;
 	}
 	put(tid, block);
