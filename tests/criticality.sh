@@ -135,7 +135,10 @@ way page cp cp+pi "background task" inherited buffer
 echo 64 >"$QUEUE"
 way locked cp cp+pi "background task" inherited buffer
 way locked cp+pi cp+pi+ioi "background task" reissued writeback buffer
-(($(explained before.json apart cache) == 0)) || fail "locked: writes of a task that has locked no page are cached"
+# A slot may be waited for all the same, whoever has it.
+fb explain db --json | python3 -c 'import json, sys
+sys.exit(any(r["task"] == "apart" and r["through"] != "throttle" for r in json.load(sys.stdin)["inherited"]))' ||
+    fail "locked: writes of a task that has locked no page are cached"
 (($(explained before.json apart backing) > 0)) || fail "locked: the task that has locked no page has not written"
 echo 4 >"$QUEUE"
 way slot cp+pi cp+pi+ioi "background task" reissued buffer

@@ -759,8 +759,12 @@ NOINLINE int lend_to_sleepers(struct block *block, u32 tid, u32 critical)
 		block->journal = block->flush = block->page = 0;
 	if (block->journal)
 		lend_to_sleepers_with(block, tid, WITH_HANDLE, FB_WAIT_JOURNAL);
-	if (block->page)
+	if (block->page) {
+		u32 journal = block->journal, flush = block->flush;
 		lend_to_sleepers_with(block, tid, WITH_PAGE, FB_WAIT_BUFFER);
+		block->journal = journal;
+		block->flush = flush;
+	}
 	return 0;
 }
 

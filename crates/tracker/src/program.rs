@@ -415,6 +415,11 @@ fn function_ranges(kallsyms: &str) -> Vec<RawRange> {
             ranges.push(RawRange { from: *from, to, wait, flags });
         }
     }
+    // A kernel in which that one has no place of its own does not tell who has locked a page.
+    if ranges.iter().all(|r| r.flags == 0) {
+        let of_pages = |r: &&mut RawRange| Wait::from_number(r.wait) == Some(Wait::Writeback);
+        ranges.iter_mut().filter(of_pages).for_each(|r| r.flags = RANGE_UNLOCKED);
+    }
     ranges
 }
 
@@ -489,6 +494,9 @@ mod tests {
         let range = |from, to, wait| RawRange { from, to, wait, flags: 0 };
         let unlocked = RawRange { flags: RANGE_UNLOCKED, ..range(0xffff30, 0xffff40, 5) };
         assert_eq!(ranges, [range(0xffff02, 0xffff09, 5), range(0xffff0a, 0xffff0c, 7), unlocked]);
+        let flags: Vec<u32> =
+            function_ranges(&text.replace("__filemap", "inlined")).iter().map(|r| r.flags).collect();
+        assert_eq!(flags, [RANGE_UNLOCKED, 0], "who has locked a page is not told; slots are");
         assert!(function_ranges("0000000000000000 T folio_wait_writeback\n").is_empty(), "hidden symbols");
     }
 }

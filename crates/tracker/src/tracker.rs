@@ -546,7 +546,7 @@ impl Follower {
                 self.slot_wait = Some(Instant::now());
                 None
             }
-            // Whoever sleeps for a slot while it submits pages, and may hold the lock, is told of by itself.
+            // Whoever sleeps while it submits pages, and may hold the lock, is told of by itself.
             Wait::Buffer => return,
             Wait::Journal => Some(Wanted::Commit(signal.tid)),
             Wait::Mutex | Wait::Rwsem | Wait::Futex | Wait::Lwlock if signal.other != 0 => {
