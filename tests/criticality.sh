@@ -134,6 +134,11 @@ way page cp cp+pi "background task" inherited buffer
 # Nobody sleeps for a slot of the queue meanwhile.
 echo 64 >"$QUEUE"
 way locked cp cp+pi "background task" inherited buffer
+# Of whoever may have locked the page it is not supposed that he needs the commit that runs. For the lock of the inode the critical task does.
+inherited=$(explained before.json jbd2 inherited)
+not=$(explained before.json jbd2 not-critical)
+((not > 0)) || fail "locked: there are no commits that nobody critical waits for"
+((inherited < 2 * not)) || fail "locked: $inherited writes of commits inherited, $not not: they do for who waits for a page's lock"
 way locked cp+pi cp+pi+ioi "background task" reissued writeback buffer
 # A slot may be waited for all the same, whoever has it.
 fb explain db --json | python3 -c 'import json, sys

@@ -193,17 +193,20 @@ static void *middle(void *unused)
 	return NULL;
 }
 
-/* Waits for what it has written itself, and has locked nothing meanwhile. */
+/* Waits for what it has written itself, and has locked nothing meanwhile; then for a commit of the journal, as nobody else does. */
 static void *apart(void *unused)
 {
 	(void)unused;
 	name_me("fb-apart");
 	char *data = piece();
 	int fd = open_file("apart", 0);
+	off_t size = 8192;
 	while (!stop) {
 		put(fd, data, 4096, 0);
 		if (sync_file_range(fd, 0, 4096, SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER))
 			fail("sync_file_range");
+		if (ftruncate(fd, size ^= 4096) || fsync(fd))
+			fail("fsync");
 	}
 	return NULL;
 }

@@ -606,13 +606,25 @@ INLINE int needs_journal(u32 wait)
 	return wait == FB_WAIT_JOURNAL || wait == FB_WAIT_WRITEBACK;
 }
 
-/* One more of the links behind a wait: what the whole of them may need. */
-INLINE void add_needs(struct block *block, u32 wait)
+/* Whether a task inherits for a page's lock, which it is only supposed to have. */
+INLINE int is_supposed(u32 tid, u32 critical)
 {
+	struct holder *holder = critical == FB_CRITICAL_INHERITED ? holder_of(tid) : 0;
+	return holder && holder->wait == FB_WAIT_BUFFER;
+}
+
+/*
+ * One more of the links behind a wait: what the whole of them may need. What is only supposed to be one is no ground for supposing
+ * more; or else tasks could keep each other critical. A slot is waited for all the same, whoever has it.
+ */
+INLINE void add_needs(struct block *block, u32 wait, u32 supposed)
+{
+	block->slot |= wait == FB_WAIT_THROTTLE;
+	if (supposed)
+		return;
 	block->journal |= needs_journal(wait);
 	block->flush |= wait == FB_WAIT_FLUSH || needs_journal(wait);
 	block->page |= wait == FB_WAIT_BUFFER;
-	block->slot |= wait == FB_WAIT_THROTTLE;
 }
 
 INLINE void count_needs(const struct block *block, s64 by)
@@ -716,14 +728,14 @@ INLINE u32 place_of(u32 link)
 	return link & (FB_CHAIN_MAX - 1);
 }
 
-/* One that holds up the current task, `tid`, inherits from it, and whoever that one waits for. */
-INLINE void lend(struct block *block, u32 holder, const struct block *further, u32 tid, u32 wait)
+/* One that holds up the current task, `tid`, as far as is known or supposed, inherits from it, and whoever that one waits for. */
+INLINE void lend(struct block *block, u32 holder, const struct block *further, u32 tid, u32 wait, u32 supposed)
 {
 	u32 links = block->links;
 	block->chain[place_of(links++)] = holder;
 	if (further) {
 		tell_wait(holder, 0, FB_CRITICAL_INHERITED, further);
-		add_needs(block, further->wait);
+		add_needs(block, further->wait, supposed);
 		u32 next = further->owner;
 		if (next && next != tid && links < FB_CHAIN_MAX && inherit(next, tid, wait))
 			block->chain[place_of(links++)] = next;
@@ -741,30 +753,22 @@ INLINE void lend_to_sleepers_with(struct block *block, u32 tid, u32 with, u32 wa
 		if (!further || (with == WITH_HANDLE && waits_for_handles(further->transaction) <= 0))
 			continue;
 		if (block->links < FB_CHAIN_MAX && inherit(sleeper, tid, wait))
-			lend(block, sleeper, further, tid, wait);
+			lend(block, sleeper, further, tid, wait, with == WITH_PAGE);
 	}
 }
 
 /*
  * A commit that is waited for waits for those who sleep with a handle open, and whoever waits for the lock of a page may wait for
- * one of those who sleep while they submit pages: the kernel does not say who has locked it. What is only supposed so is no ground
- * for supposing more; or else tasks could keep each other critical.
+ * one of those who sleep while they submit pages: the kernel does not say who has locked it, and it is supposed of all.
  */
-NOINLINE int lend_to_sleepers(struct block *block, u32 tid, u32 critical)
+NOINLINE int lend_to_sleepers(struct block *block, u32 tid)
 {
 	if (!block)
 		return 0;
-	struct holder *holder = holder_of(tid);
-	if (critical == FB_CRITICAL_INHERITED && holder && holder->wait == FB_WAIT_BUFFER)
-		block->journal = block->flush = block->page = 0;
 	if (block->journal)
 		lend_to_sleepers_with(block, tid, WITH_HANDLE, FB_WAIT_JOURNAL);
-	if (block->page) {
-		u32 journal = block->journal, flush = block->flush;
+	if (block->page)
 		lend_to_sleepers_with(block, tid, WITH_PAGE, FB_WAIT_BUFFER);
-		block->journal = journal;
-		block->flush = flush;
-	}
 	return 0;
 }
 
@@ -772,7 +776,7 @@ NOINLINE int lend_to_sleepers(struct block *block, u32 tid, u32 critical)
 enum {
 	BY_HERITAGE = 1,	/* somebody waits for the journal, or for a lock that it has taken over */
 	COUNTED_ALREADY = 2,	/* the journal, or a lock of one who inherits so himself: what it needs counts for him */
-	SUPPOSED = 4,		/* it may have locked the page whose lock is waited for: no ground for supposing more */
+	SUPPOSED = 4,		/* it may have locked the page whose lock is waited for */
 };
 
 /* Whether the current task falls asleep, as `how` says, with the lock of a page that it submits in its hands, and may inherit by it. */
@@ -823,12 +827,13 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 how, u32 owner, u64 lock)
 	u32 critical = criticality(tid), grounds = critical ? 0 : grounds_of(tid, how);
 	if (grounds)
 		critical = FB_CRITICAL_INHERITED;
+	u32 supposed = grounds & SUPPOSED || is_supposed(tid, critical);
 	block->derived = grounds & BY_HERITAGE;
 	block->submits = critical != FB_CRITICAL_DIRECT && submits(tid, how);
 	if (critical) {
 		block->direct = critical == FB_CRITICAL_DIRECT;
 		block->listed = lock && !is_listed(lock);
-		add_needs(block, wait);
+		add_needs(block, wait, supposed);
 		tell_wait(tid, tgid, critical, block);
 		u32 next = owner;
 		for (u32 i = 0; i < FB_CHAIN_MAX; i++) {
@@ -842,14 +847,12 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 how, u32 owner, u64 lock)
 			if (!further)
 				break;
 			tell_wait(next, 0, FB_CRITICAL_INHERITED, further);
-			add_needs(block, further->wait);
+			add_needs(block, further->wait, supposed);
 			next = further->owner;
 		}
 		if (grounds & COUNTED_ALREADY)
 			block->page = 0;
-		if (grounds & SUPPOSED)
-			block->journal = block->flush = 0;
-		lend_to_sleepers(block, tid, critical);
+		lend_to_sleepers(block, tid);
 		/* It counts already for whom it was derived from; or else two journals could keep each other critical. */
 		if (grounds & COUNTED_ALREADY)
 			block->journal = block->flush = 0;
@@ -1107,9 +1110,9 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 		if (!critical || block->links >= FB_CHAIN_MAX || !inherit(holder, tid, FB_WAIT_LWLOCK))
 			continue;
 		tell_wait(tid, tgid, critical, block);
-		lend(block, holder, bpf_map_lookup_elem(&blocked, &holder), tid, FB_WAIT_LWLOCK);
+		lend(block, holder, bpf_map_lookup_elem(&blocked, &holder), tid, FB_WAIT_LWLOCK, is_supposed(tid, critical));
 	}
-	lend_to_sleepers(block, tid, critical);
+	lend_to_sleepers(block, tid);
 	put(tid, block);
 	return 0;
 }
