@@ -331,22 +331,38 @@ pub(crate) fn waits_table(
     (heading, columns, lines.collect())
 }
 
-/// What the critical writes were (Table 3): percent of the bytes in the cache, by data and by how they were known to be critical; with
-/// the `paper`'s numbers, which are of PostgreSQL.
+/// A part of the writes in an account.
+#[derive(Clone, Copy)]
+enum Part {
+    Data(&'static str),
+    Sync(bool),
+    All,
+}
+
+impl Part {
+    fn has(self, row: &Value) -> bool {
+        match self {
+            Self::Data(data) => word(row, "data") == data,
+            Self::Sync(sync) => row.get("sync").and_then(Value::as_bool) == Some(sync),
+            Self::All => true,
+        }
+    }
+}
+
+/// What the critical writes were (Table 3): percent of the bytes in the cache, by data, by synchrony, and by how they were known to be critical;
+/// with the `paper`'s numbers, which are of PostgreSQL.
 pub(crate) fn breakdown_table(results: &Results, load: &'static str, size: u64, paper: bool) -> Table {
     let contender = Contender::of(Admission::CpPiIoi);
     let empty = Value::Null;
     let account = results.last(load, size, contender).and_then(|s| s.explain.get("rows")).unwrap_or(&empty);
     let cached = || rows(account).filter(|row| row.get("cached").and_then(Value::as_bool) == Some(true));
     let all: f64 = cached().map(|row| number(row, "bytes")).sum();
-    let percent = |data: &str, reason: Option<&str>| {
-        let fits = |row: &&Value| {
-            (data.is_empty() || word(row, "data") == data) && reason.is_none_or(|r| word(row, "reason") == r)
-        };
+    let percent = |part: Part, reason: Option<&str>| {
+        let fits = |row: &&Value| part.has(row) && reason.is_none_or(|r| word(row, "reason") == r);
         cached().filter(fits).map(|row| number(row, "bytes")).sum::<f64>() / all.max(1.0) * 100.0 + 0.0
     };
-    let line = |(label, data, of_paper): (&str, &str, &str)| {
-        let shares = [Some("direct"), Some("inherited"), Some("reissued"), None].map(|r| percent(data, r));
+    let line = |(label, part, of_paper): (&str, Part, &str)| {
+        let shares = [Some("direct"), Some("inherited"), Some("reissued"), None].map(|r| percent(part, r));
         let mut line = vec![label.to_owned()];
         line.extend(shares.iter().map(|share| format!("{share:.3}")));
         line.extend(paper.then(|| of_paper.to_owned()));
@@ -356,10 +372,14 @@ pub(crate) fn breakdown_table(results: &Results, load: &'static str, size: u64, 
         ["%", "CP", "PI", "IOI", "total"].into_iter().chain(paper.then_some("ATC'15: CP, PI, IOI, total"));
     let columns = columns.map(str::to_owned).collect();
     let lines = [
-        ("data", "data", "98.741, 1.092, 0.052, 99.885 (database and log)"),
-        ("metadata", "metadata", "0, 0, 0.001, 0.001"),
-        ("journal", "journal", "0, 0.078, 0.036, 0.114"),
-        ("total", "", "98.741, 1.170, 0.089, 100"),
+        ("data (database)", Part::Data("database"), "0, 0.521, 0.052, 0.572"),
+        ("data (log)", Part::Data("log"), "98.741, 0.571, 0.001, 99.312"),
+        ("data (other)", Part::Data("data"), ""),
+        ("metadata", Part::Data("metadata"), "0, 0, 0.001, 0.001"),
+        ("journal", Part::Data("journal"), "0, 0.078, 0.036, 0.114"),
+        ("synchronous", Part::Sync(true), "98.741, 1.031, 0.036, 99.808"),
+        ("asynchronous", Part::Sync(false), "0, 0.139, 0.054, 0.192"),
+        ("total", Part::All, "98.741, 1.170, 0.089, 100"),
     ];
     let heading = format!("{load}, cache {} MiB: critical writes under cp+pi+ioi (Table 3)", mib(size));
     (heading, columns, lines.into_iter().map(line).collect())
@@ -370,6 +390,10 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
+
+    use forebay_block::Content;
+    use forebay_control::{ExplainRow, Explanation};
+    use forebay_policy::AdmissionReason;
 
     use super::*;
 
@@ -478,16 +502,43 @@ mod tests {
 
     #[test]
     fn tables_add_up_what_the_daemon_says() {
-        let row = |data: &str, reason: &str, cached: bool, bytes: u64| serde_json::json!({"task": "t", "data": data, "reason": reason, "cached": cached, "writes": 1, "bytes": bytes});
-        let explain = serde_json::json!({"rows": [
-            row("data", "direct", true, 90), row("journal", "inherited", true, 10), row("data", "not-critical", false, 900)]});
+        let row = |data: Content, sync: bool, reason: AdmissionReason, bytes: u64| ExplainRow {
+            task: "t".to_owned(),
+            data: data.as_str().to_owned(),
+            sync,
+            reason: reason.to_string(),
+            cached: reason.is_cached(),
+            writes: 1,
+            bytes,
+        };
+        let rows = vec![
+            row(Content::Log, true, AdmissionReason::Direct, 80),
+            row(Content::Database, false, AdmissionReason::Reissued, 5),
+            row(Content::Data, true, AdmissionReason::Inherited, 2),
+            row(Content::Metadata, false, AdmissionReason::Inherited, 3),
+            row(Content::Journal, true, AdmissionReason::Inherited, 10),
+            row(Content::Data, true, AdmissionReason::NotCritical, 900),
+        ];
+        let explain = serde_json::json!(Explanation { rows, inherited: Vec::new() });
         let waits = serde_json::json!([{"kind": "journal", "total_us": 2500}]);
         let mut results = Results::default();
         let contender = Contender::of(Admission::CpPiIoi);
         results.add("tpcc", 1 << 20, contender, Shown { explain, waits, ..Shown::default() });
         let (_, _, lines) = breakdown_table(&results, "tpcc", 1 << 20, true);
-        assert_eq!(lines[0][1..5], ["90.000", "0.000", "0.000", "90.000"]);
-        assert_eq!(lines[3][1..5], ["90.000", "10.000", "0.000", "100.000"]);
+        let shares: Vec<String> = lines.iter().map(|line| line[..5].join(" ")).collect();
+        assert_eq!(
+            shares,
+            [
+                "data (database) 0.000 0.000 5.000 5.000",
+                "data (log) 80.000 0.000 0.000 80.000",
+                "data (other) 0.000 2.000 0.000 2.000",
+                "metadata 0.000 3.000 0.000 3.000",
+                "journal 0.000 10.000 0.000 10.000",
+                "synchronous 80.000 12.000 0.000 92.000",
+                "asynchronous 0.000 3.000 5.000 8.000",
+                "total 80.000 15.000 5.000 100.000",
+            ]
+        );
         let (_, columns, lines) = waits_table(&results, "tpcc", 1 << 20, &[Contender::NO_CACHE, contender]);
         assert_eq!(
             (columns[1].as_str(), lines),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Writes of one task, kind of data and reason.
+/// Writes of one task, kind of data, synchrony and reason (ATC'15, tables 1 and 3).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExplainRow {
     /// What the rules call the task, else its name; `client` if it is not known, `other` for what is too much to list.
@@ -10,6 +10,8 @@ pub struct ExplainRow {
     /// `log` and `database`: those of an application, by the name of the file; `journal` and other `metadata` of the file system; `data`: nothing
     /// more is known.
     pub data: String,
+    /// Whether they are synchronous, that is, the kernel or the client says that their issuer waits for them: flagged so, or forced to be durable.
+    pub sync: bool,
     /// The reason, as in `writes_by_reason`.
     pub reason: String,
     /// Whether they are in the cache.
@@ -38,7 +40,7 @@ pub struct InheritedRow {
 /// The account of a volume, since the daemon started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// By task, data and reason.
+    /// By task, data, synchrony and reason.
     pub rows: Vec<ExplainRow>,
     /// How criticality was inherited.
     pub inherited: Vec<InheritedRow>,

@@ -313,10 +313,10 @@ struct Account {
     counted: Counted,
 }
 
-/// Writes by task, data and reason (ATC'15, tables 1 and 3).
+/// Writes by task, data, whether they are synchronous, and reason (ATC'15, tables 1 and 3).
 #[derive(Clone, Default)]
 struct Counted {
-    rows: HashMap<(Writer, Content, usize), (u64, u64)>,
+    rows: HashMap<(Writer, Content, bool, usize), (u64, u64)>,
     /// Of those that are in the cache because somebody else waits: by task, why, and reason.
     inherited: HashMap<(Writer, Why, usize), u64>,
 }
@@ -365,7 +365,7 @@ impl Account {
             }
             *inherited.entry(key).or_default() += 1;
         }
-        let mut key = (writer, origin.content, reason as usize);
+        let mut key = (writer, origin.content, origin.sync, reason as usize);
         let rows = &mut self.counted.rows;
         if rows.len() >= ROWS_MAX && !rows.contains_key(&key) {
             key.0 = Writer::Other;
@@ -381,17 +381,18 @@ impl Counted {
         let reason = |index: usize| AdmissionReason::ALL.get(index).copied().unwrap_or(AdmissionReason::All);
         // Several names may be the same in words.
         let (mut rows, mut inherited) = (BTreeMap::new(), BTreeMap::new());
-        for ((writer, data, why), (writes, bytes)) in &self.rows {
-            let row: &mut (u64, u64) = rows.entry((writer.words(rules), *data, *why)).or_default();
+        for ((writer, data, sync, why), (writes, bytes)) in &self.rows {
+            let row: &mut (u64, u64) = rows.entry((writer.words(rules), *data, *sync, *why)).or_default();
             *row = (row.0 + writes, row.1 + bytes);
         }
         for ((writer, (through, waiter), why), writes) in &self.inherited {
             let waiter = waiter.map(|name| rules.words(name));
             *inherited.entry((writer.words(rules), *through, waiter, *why)).or_insert(0) += writes;
         }
-        let rows = rows.into_iter().map(|((task, data, why), (writes, bytes))| ExplainRow {
+        let rows = rows.into_iter().map(|((task, data, sync, why), (writes, bytes))| ExplainRow {
             task,
             data: data.as_str().to_owned(),
+            sync,
             reason: reason(why).to_string(),
             cached: reason(why).is_cached(),
             writes,
@@ -451,26 +452,31 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_added_up_by_task_data_and_reason() {
+    fn writes_are_added_up_by_task_data_synchrony_and_reason() {
         let mut account = Account::default();
         account.authors.insert(7, author("backend"));
         account.authors.insert(8, author("jbd2"));
         let origin = |pid, content| Origin { pid, content, ..Origin::default() };
         account.admitted(&origin(7, Content::Log), AdmissionReason::Direct, 4096);
         account.admitted(&origin(7, Content::Log), AdmissionReason::Direct, 8192);
+        account.admitted(&Origin { sync: true, ..origin(7, Content::Log) }, AdmissionReason::Direct, 1024);
         account.admitted(&origin(8, Content::Journal), AdmissionReason::Inherited, 512);
         account.admitted(&origin(9, Content::Metadata), AdmissionReason::NotCritical, 1);
         let rows = account.counted.explanation(&Rules::default()).rows;
         let texts: Vec<String> = rows
             .iter()
-            .map(|r| format!("{} {} {} {} {} {}", r.task, r.data, r.reason, r.cached, r.writes, r.bytes))
+            .map(|r| {
+                let (sync, cached) = (if r.sync { "sync" } else { "async" }, r.cached);
+                format!("{} {} {sync} {} {cached} {} {}", r.task, r.data, r.reason, r.writes, r.bytes)
+            })
             .collect();
         assert_eq!(
             texts,
             [
-                "backend log direct true 2 12288",
-                "client metadata not-critical false 1 1",
-                "jbd2 journal inherited true 1 512"
+                "backend log async direct true 2 12288",
+                "backend log sync direct true 1 1024",
+                "client metadata async not-critical false 1 1",
+                "jbd2 journal async inherited true 1 512"
             ]
         );
     }

@@ -184,7 +184,10 @@ impl Driver {
                 Op::Status { offset, .. } => Some(offset),
                 _ => None,
             };
-            self.requests.insert(id, Outstanding { done, bytes: bytes_of(&op), origin, status_offset });
+            let forced = matches!(op, Op::Write { fua: true, .. } | Op::Zero { fua: true, .. });
+            let known = Origin { sync: origin.is_sync(forced), ..origin };
+            self.requests
+                .insert(id, Outstanding { done, bytes: bytes_of(&op), origin: known, status_offset });
             self.core.handle(Event::Request { id, op, origin }, now);
         }
         self.incoming = incoming;

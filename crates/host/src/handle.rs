@@ -22,7 +22,8 @@ pub trait Observer: Send + Sync {
     /// in place of `done`, which must call `done` once.
     fn identify(&self, op: &Op, origin: Origin, done: Completion) -> (Origin, Completion);
 
-    /// A write is acknowledged: who issued it, why it went where it went, and its bytes.
+    /// A write is acknowledged: who issued it and whether that one waits for it (also if it was forced to be durable), why it went where it
+    /// went, and its bytes.
     fn admitted(&self, origin: &Origin, reason: AdmissionReason, bytes: u64);
 }
 

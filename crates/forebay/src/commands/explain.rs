@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_control::{Answer, Explanation, FailureKind, InheritedRow, Request};
+use forebay_control::{Answer, ExplainRow, Explanation, FailureKind, InheritedRow, Request};
 
 use super::ask;
 use crate::cli::{Failure, Outcome};
@@ -18,7 +18,7 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 /// Arguments of `forebay explain`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay explain db --follow\n\n\
-Writes by task, kind of data and reason since the daemon started. Tasks are known of a volume that is attached as a block device, where \
+Writes by task, kind of data, synchrony and reason since the daemon started. Tasks are known of a volume that is attached as a block device, where \
 --rules or an admission policy ask for them; other writes are those of `client`.")]
 pub struct Args {
     /// The volume
@@ -71,8 +71,8 @@ pub fn run(args: Args) -> Outcome {
 fn since(now: &Explanation, before: &Explanation) -> Explanation {
     let mut added = now.clone();
     for row in &mut added.rows {
-        let old =
-            before.rows.iter().find(|o| (&o.task, &o.data, &o.reason) == (&row.task, &row.data, &row.reason));
+        let key = |r: &ExplainRow| (r.task.clone(), r.data.clone(), r.sync, r.reason.clone());
+        let old = before.rows.iter().find(|o| key(o) == key(row));
         row.writes -= old.map_or(0, |o| o.writes.min(row.writes));
         row.bytes -= old.map_or(0, |o| o.bytes.min(row.bytes));
     }
@@ -90,13 +90,18 @@ fn text(explanation: &Explanation) -> String {
     let mut rows: Vec<_> = explanation.rows.iter().collect();
     rows.sort_by_key(|r| (!r.cached, std::cmp::Reverse(r.bytes)));
     let mut text = format!(
-        "{:<8} {:<28} {:<9} {:<14} {:>10} {:>10}\n",
-        "where", "task", "data", "reason", "writes", "bytes"
+        "{:<8} {:<28} {:<9} {:<6} {:<14} {:>10} {:>10}\n",
+        "where", "task", "data", "type", "reason", "writes", "bytes"
     );
     for r in rows {
         let place = if r.cached { "cache" } else { "backing" };
+        let kind = if r.sync { "sync" } else { "async" };
         let (task, data, reason, bytes) = (&r.task, &r.data, &r.reason, size::show(r.bytes));
-        let _ = writeln!(text, "{place:<8} {task:<28} {data:<9} {reason:<14} {:>10} {bytes:>10}", r.writes);
+        let _ = writeln!(
+            text,
+            "{place:<8} {task:<28} {data:<9} {kind:<6} {reason:<14} {:>10} {bytes:>10}",
+            r.writes
+        );
     }
     for r in &explanation.inherited {
         let how = if r.reason == "reissued" { "reissued of" } else { "inherited by" };
@@ -109,12 +114,12 @@ fn text(explanation: &Explanation) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_control::ExplainRow;
 
     fn row(task: &str, writes: u64) -> ExplainRow {
         ExplainRow {
             task: task.into(),
             data: "data".into(),
+            sync: false,
             reason: "direct".into(),
             cached: true,
             writes,
@@ -132,11 +137,12 @@ mod tests {
             writes,
         };
         let account = |rows, writes| Explanation { rows, inherited: vec![inherited(writes)] };
-        let before = account(vec![row("a", 5), row("b", 1)], 4);
-        let now = account(vec![row("a", 7), row("b", 1), row("c", 2)], 7);
+        let sync = |task, writes| ExplainRow { sync: true, ..row(task, writes) };
+        let before = account(vec![row("a", 5), sync("a", 9), row("b", 1)], 4);
+        let now = account(vec![row("a", 7), sync("a", 10), row("b", 1), row("c", 2)], 7);
         let added = since(&now, &before);
-        let shown: Vec<_> = added.rows.iter().map(|r| (r.task.as_str(), r.writes, r.bytes)).collect();
-        assert_eq!(shown, [("a", 2, 8192), ("c", 2, 8192)]);
+        let shown: Vec<_> = added.rows.iter().map(|r| (r.task.as_str(), r.sync, r.writes, r.bytes)).collect();
+        assert_eq!(shown, [("a", false, 2, 8192), ("a", true, 1, 4096), ("c", false, 2, 8192)]);
         assert!(text(&added).lines().nth(1).unwrap().starts_with("cache    a "));
         assert_eq!(
             text(&added).lines().last(),

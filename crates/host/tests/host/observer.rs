@@ -24,7 +24,8 @@ impl Observer for Knowing {
     }
 
     fn admitted(&self, origin: &Origin, _reason: AdmissionReason, bytes: u64) {
-        self.0.lock().unwrap().push(format!("{bytes} bytes of {}", origin.pid));
+        let kind = if origin.sync { "sync" } else { "async" };
+        self.0.lock().unwrap().push(format!("{bytes} {kind} bytes of {}", origin.pid));
     }
 }
 
@@ -44,12 +45,13 @@ fn of_requests_without_an_issuer_the_observer_is_asked() {
         receiver.recv().unwrap().unwrap();
         std::mem::take(&mut *told.lock().unwrap())
     };
-    let write = || Op::Write { offset: 0, data: Buf::copy_of(&[1; 4096]), fua: false };
+    let write = |fua| Op::Write { offset: 0, data: Buf::copy_of(&[1; 4096]), fua };
     let origin = Origin { pid: 3, ..Origin::default() };
-    assert_eq!(wait(&|done| handle.submit(write(), origin, done)), ["4096 bytes of 3"]);
-    let asked = wait(&|done| handle.submit_unidentified(write(), origin, done));
+    assert_eq!(wait(&|done| handle.submit(write(false), origin, done)), ["4096 async bytes of 3"]);
+    assert_eq!(wait(&|done| handle.submit(write(true), origin, done)), ["4096 sync bytes of 3"]);
+    let asked = wait(&|done| handle.submit_unidentified(write(false), origin, done));
     assert!(asked[0].starts_with("asked about Write") && asked[0].ends_with("of 3"), "{asked:?}");
-    assert_eq!(asked[1..], ["4096 bytes of 7", "over"]);
+    assert_eq!(asked[1..], ["4096 async bytes of 7", "over"]);
     let asked = wait(&|done| handle.submit_unidentified(Op::Flush, origin, done));
     assert_eq!(asked, ["asked about Flush of 3", "over"]);
     volume.end(Ending::Keep).unwrap();
