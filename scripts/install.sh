@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 prefix=${1:?usage: $0 PREFIX}
 root=${DESTDIR:-}
-forebay=target/release/forebay
+forebay=${FOREBAY:-target/release/forebay}
 
 install -D -m 755 "$forebay" "$root$prefix/bin/forebay"
 mkdir -p "$root$prefix/share/man/man1"
