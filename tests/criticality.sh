@@ -40,6 +40,17 @@ critical = false
 rate = "16K"
 
 [[rule]]
+name = "capped"
+cgroup = "*/forebay-criticality"
+critical = true
+rate = "16K"
+
+[[rule]]
+name = "no probes"
+thread = "postgres"
+critical = false
+
+[[rule]]
 thread = "srv-*"
 critical = "requests"
 END
@@ -181,6 +192,9 @@ done
 pass "lwlock: $inherited writes of processes that have just begun inherited, $not not"
 way condition cp+pi cp+pi+ioi srv-worker reissued condition
 way writeback cp+pi cp+pi+ioi kworker reissued writeback
+fb explain db --json | python3 -c 'import json, sys
+kinds = {r["sync"] for r in json.load(sys.stdin)["rows"] if r["task"] == "kworker"}
+sys.exit(False not in kinds)' || fail "what the kernel writes by itself is synchronous"
 (($(waited rwsem) > 0)) || fail "no wait for an inode's rwsem was seen"
 (($(through rwsem "critical task") > 0)) || fail "nothing was inherited through an rwsem, or it is not known of whom"
 
@@ -213,6 +227,20 @@ under cp+pi+ioi ./waits hint "$MOUNT" "$SECONDS_EACH"
 (($(explained before.json rated cache) <= 4 * (SECONDS + 2))) || fail "a task has used more than its rate by what came to be waited for"
 pass "a rule's rate is kept to"
 
+WHAT=cgroup
+mkdir cgroups
+mount -t cgroup2 none cgroups
+mkdir -p cgroups/forebay-criticality
+SECONDS=0
+under cp sh -c 'echo $$ >cgroups/forebay-criticality/cgroup.procs
+    exec dd if=/dev/zero of="$1/capped" bs=4K count=256 oflag=direct status=none' sh "$MOUNT"
+rmdir cgroups/forebay-criticality
+umount cgroups
+(($(explained before.json capped direct) > 0)) || fail "a task is not critical by its cgroup"
+(($(explained before.json capped over-rate) > 0)) || fail "a cgroup with a rate of 16 KiB a second has not used it up"
+(($(explained before.json capped cache) <= 4 * (SECONDS + 2))) || fail "a cgroup has used more than its rate"
+pass "tasks of a cgroup are critical, up to its rate"
+
 WHAT=never
 for policy in cp+pi cp+pi+ioi; do
     under $policy ./waits never "$MOUNT" "$SECONDS_EACH"
@@ -223,6 +251,9 @@ pass "a task that never is to be critical is not, whatever it says"
 
 WHAT=data
 mkdir -p "$MOUNT/pg_wal" "$MOUNT/16384"
+"$FOREBAY" explain db --follow --json "${CONTROL[@]}" >followed.json &
+OWN+=($!)
+await 10 test -s followed.json || fail "explain --follow says nothing"
 fb explain db --json >before.json
 for file in pg_wal/000000010000000000000001 16384/2619 letter; do
     dd if=/dev/zero of="$MOUNT/$file" bs=64K count=1 conv=fsync status=none
@@ -230,12 +261,26 @@ done
 fb explain db --json >now.json
 python3 - <<'END' || fail "what files hold is not known"
 import json, sys
-count = lambda f, data: sum(r["bytes"] for r in json.load(open(f))["rows"] if (r["task"], r["data"]) == ("dd", data))
+counts = lambda r, data: (r["task"], r["data"], r["sync"]) == ("dd", data, True)
+count = lambda f, data: sum(r["bytes"] for r in json.load(open(f))["rows"] if counts(r, data))
 found = {data: count("now.json", data) - count("before.json", data) for data in ("log", "database", "data")}
 sys.exit(found != dict.fromkeys(found, 65536) and f"of dd's writes are {found}")
 END
-pass "a log and a database are known by the names of their files"
+await 10 grep -q '"task":"dd"' followed.json || fail "explain --follow does not say who writes"
+kill_process "${OWN[-1]}"
+unset 'OWN[-1]'
+pass "a log and a database are known by the names of their files, and that somebody waits for them by the kernel's mark"
 
+WHAT=missing
+tells() { [[ $(status criticality_missing) == *"$1"* ]]; }
+tells_nothing() { [[ $(status criticality_missing) == "[]" ]]; }
+cp "$(command -v sleep)" postgres
+./postgres 1000 &
+OWN+=($!)
+await "$PATIENCE" tells "a PostgreSQL without static probes" || fail "it is not told that a PostgreSQL has no probes"
+kill_process "${OWN[-1]}"
+unset 'OWN[-1]'
+await "$PATIENCE" tells_nothing || fail "it is told of a PostgreSQL without probes that has ended"
 missing=$(status criticality_missing)
 [[ $missing == "[]" ]] || fail "sources of criticality are missing: $missing"
 [[ $(status errors) == 0 ]] || fail "requests failed"
@@ -326,6 +371,34 @@ await 10 traces_nothing || fail "$WHAT: under all, without rules, tasks are stil
 fb set first admission=sync
 traces || fail "$WHAT: under sync again nobody asks who writes"
 [[ $(known first "$(cat device)") == 8 ]] || fail "$WHAT: writes are not known after nobody asked for a while"
+# Whether somebody asks changes again and again while the device is written to.
+head -c 32M /dev/urandom >random
+for ((i = 0; i < 6; i++)); do
+    dd if=random of="$(cat device)" bs=16K oflag=direct conv=notrunc status=none &
+    writer=$!
+    for admission in all cp+pi+ioi all adaptive; do
+        fb set first admission=$admission
+        [[ $admission != all ]] || await 10 traces_nothing || fail "$WHAT: under all tasks are still followed"
+    done
+    wait $writer || fail "$WHAT: writing failed"
+done
+cmp -n $((32 << 20)) random "$(cat device)" || fail "$WHAT: what was written is not there"
 fb detach first
 stop_daemon
-pass "tasks are followed only where admission asks for them"
+pass "tasks are followed only where admission asks for them, and what is written meanwhile is whole"
+
+# Root of a namespace of its own may mount, and has no privilege that eBPF needs.
+WHAT=unprivileged
+printf '#!/bin/sh\nexec unshare --map-root-user --mount "%s" "$@"\n' "$FOREBAY" >unprivileged
+chmod +x unprivileged
+FOREBAY=$DIR/unprivileged run_daemon --config volumes.toml --rules rules.toml
+await_ready --config volumes.toml
+fb attach first >device
+fb set first admission=cp+pi+ioi
+missing=$(fb status first --json)
+[[ $missing == *"cannot load the eBPF programs"*"CAP_BPF and CAP_PERFMON"* ]] || fail "$WHAT: it is not told what is missing: $missing"
+dd if=random of="$(cat device)" bs=1M oflag=direct conv=notrunc status=none
+cmp -n $((32 << 20)) random "$(cat device)" || fail "$WHAT: what was written is not there"
+fb detach first
+stop_daemon
+pass "a daemon without privileges says what is missing, and serves"

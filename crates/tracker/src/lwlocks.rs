@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, TryRecvError, sync_channel};
 use std::thread;
 
@@ -48,6 +49,14 @@ struct Program {
     probes: Vec<Probe>,
     /// Kept for as long as a process of it is there.
     _waits: Attached,
+}
+
+/// What was found in a program's file.
+enum Found {
+    Probes(Program),
+    /// It is PostgreSQL, but has no such probes, or they cannot be attached.
+    Blind,
+    Other,
 }
 
 /// The probes of what a process takes, and of what it gives back.
@@ -91,8 +100,7 @@ impl Lwlocks {
 pub(crate) struct Prober {
     program: ProgramFd,
     perf_type: u32,
-    /// By file; `None`: it has no such probes.
-    programs: HashMap<FileKey, Option<Program>>,
+    programs: HashMap<FileKey, Found>,
     holders: HashMap<u32, Holder>,
     /// Probes to be taken away when there is nothing else to do.
     to_end: VecDeque<OwnedFd>,
@@ -107,8 +115,8 @@ impl Prober {
         Ok(Self { program, perf_type, programs, holders, to_end: VecDeque::new() })
     }
 
-    /// Starts the thread.
-    pub fn start(mut self, falls: Arc<Falls>) -> io::Result<Lwlocks> {
+    /// Starts the thread; it keeps in `blind` whether there is a PostgreSQL whose waits it does not see.
+    pub fn start(mut self, falls: Arc<Falls>, blind: Arc<AtomicBool>) -> io::Result<Lwlocks> {
         let (teller, told) = sync_channel(NEWS_MAX);
         let run = move || {
             loop {
@@ -117,7 +125,11 @@ impl Prober {
                     false => told.try_recv(),
                 };
                 match news {
-                    Ok(news) => _ = falls.bear(|| self.hear(news)),
+                    Ok(news) => {
+                        falls.bear(|| self.hear(news));
+                        let unseen = self.programs.values().any(|found| matches!(found, Found::Blind));
+                        blind.store(unseen, Ordering::Relaxed);
+                    }
                     Err(TryRecvError::Empty) => drop(self.to_end.pop_front()),
                     Err(TryRecvError::Disconnected) => return,
                 }
@@ -160,7 +172,7 @@ impl Prober {
         } else if !self.holders.contains_key(&pid)
             && self.holders.len() < HOLDERS_MAX
             && self.to_end.len() < TO_END_MAX
-            && let Some(Some(program)) = self.programs.get(&key)
+            && let Some(Found::Probes(program)) = self.programs.get(&key)
         {
             // And these come first.
             let attach = |wanted| self.attach(&exe, &program.probes, wanted, Some(pid));
@@ -181,17 +193,19 @@ impl Prober {
             .into_iter()
             .filter(|p| p.provider == "postgresql" && p.name.starts_with("lwlock__"))
             .collect();
-        let program = match probes.is_empty() {
-            true => None,
+        let is_postgresql = fs::read_link(exe).is_ok_and(|at| at.file_name() == Some("postgres".as_ref()));
+        let found = match probes.is_empty() {
+            true if is_postgresql => Found::Blind,
+            true => Found::Other,
             false => match self.attach(exe, &probes, &WAITS, None) {
-                Ok(waits) => Some(Program { probes, _waits: waits }),
+                Ok(waits) => Found::Probes(Program { probes, _waits: waits }),
                 Err(e) => {
                     tracing::warn!(exe, "waits for its lightweight locks are not known: {e}");
-                    None
+                    Found::Blind
                 }
             },
         };
-        self.programs.insert(key, program);
+        self.programs.insert(key, found);
     }
 
     fn attach(

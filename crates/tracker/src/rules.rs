@@ -232,6 +232,11 @@ impl Rules {
         self.0.iter().any(|r| r.port.is_some() || r.exe.is_some())
     }
 
+    /// Whether a rule asks for the cgroup of tasks.
+    pub fn ask_for_cgroups(&self) -> bool {
+        self.0.iter().any(|r| r.cgroup.is_some())
+    }
+
     /// The users of whom rules speak.
     pub fn users(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|r| r.user.as_deref())

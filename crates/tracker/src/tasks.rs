@@ -195,8 +195,7 @@ impl Tasks {
                 String::new()
             }
         };
-        let cgroups = fs::read_to_string(format!("{at}/cgroup")).unwrap_or_default();
-        let cgroup = cgroups.lines().find_map(|l| l.strip_prefix("0::")).unwrap_or_default().to_owned();
+        let cgroup = cgroup(&at).unwrap_or_default();
         let uid = fs::metadata(&at).map(|m| m.uid()).ok()?;
         let user = self.users.get(&uid).cloned().unwrap_or_default();
         let users = [user, uid.to_string()];
@@ -271,6 +270,17 @@ fn program(process: u32) -> std::io::Result<String> {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(String::new()),
         Err(e) => Err(e),
     }
+}
+
+/// The cgroup of a process, by its place in `/proc`; of version 2 alone.
+fn cgroup(at: &str) -> Option<String> {
+    let cgroups = fs::read_to_string(format!("{at}/cgroup")).ok()?;
+    cgroups.lines().find_map(|l| l.strip_prefix("0::")).map(str::to_owned)
+}
+
+/// Whether the system tells of tasks' cgroups.
+pub(crate) fn has_cgroups() -> bool {
+    cgroup("/proc/self").is_some()
 }
 
 /// Whether this process has the privilege to look at others'. Some are hidden even so: from whom it does not matter.

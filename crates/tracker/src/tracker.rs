@@ -12,11 +12,11 @@ use forebay_block::{Content, Criticality};
 use forebay_policy::Allowance;
 
 use crate::intake::{Cause, Intake, Known, Promoted, Wanted};
-use crate::lwlocks::Lwlocks;
+use crate::lwlocks::{Lwlocks, Prober};
 use crate::program::{Programs, Ring, Rings, TrackerError};
 use crate::roles::Roles;
 use crate::rules::Rules;
-use crate::tasks::{Label, Name, Tasks, name_of_task};
+use crate::tasks::{Label, Name, Tasks, has_cgroups, name_of_task};
 use crate::waits::{Wait, Waits};
 use crate::wire::{RawSignal, RawSlot, RawTag};
 
@@ -192,6 +192,10 @@ struct Shared {
     falls: Arc<Falls>,
     /// See [`Tasks::hidden`].
     hidden: Arc<AtomicBool>,
+    /// See [`Prober::start`](crate::lwlocks::Prober::start).
+    blind: Arc<AtomicBool>,
+    /// Rules ask for cgroups, which this system does not tell of.
+    no_cgroups: bool,
     ends: AtomicBool,
 }
 
@@ -254,9 +258,12 @@ impl Tracker {
         let (programs, rings) = Programs::load(rules.ask_for_requests())?;
         let Rings { tags, slots, signals, roles, locks } = rings;
         let rates = rules.rates().map(|rate| rate.map(|bytes| Allowance::new(bytes, 0))).collect();
+        let no_cgroups = rules.ask_for_cgroups() && !has_cgroups();
         let tasks = Tasks::new(rules);
         let shared = Arc::new(Shared {
             hidden: tasks.hidden(),
+            blind: Arc::default(),
+            no_cgroups,
             rates: Mutex::new(rates),
             began: Instant::now(),
             programs: Mutex::new(programs),
@@ -266,8 +273,8 @@ impl Tracker {
             ends: AtomicBool::new(false),
         });
         let system = |source| TrackerError::System { what: "start a thread", source };
-        let locks =
-            locks.map(|prober| prober.start(Arc::clone(&shared.falls))).transpose().map_err(system)?;
+        let start = |prober: Prober| prober.start(Arc::clone(&shared.falls), Arc::clone(&shared.blind));
+        let locks = locks.map(start).transpose().map_err(system)?;
         let follower = Follower {
             shared: Arc::clone(&shared),
             tasks,
@@ -340,6 +347,15 @@ impl Tracker {
         if self.shared.hidden.load(Ordering::Relaxed) {
             missing.push(
                 "programs and ports of others' processes: reading them needs CAP_SYS_PTRACE".to_owned(),
+            );
+        }
+        if self.shared.blind.load(Ordering::Relaxed) {
+            missing.push("waits for lightweight locks: there is a PostgreSQL without static probes (its --enable-dtrace), or they cannot be attached".to_owned());
+        }
+        if self.shared.no_cgroups {
+            missing.push(
+                "cgroups: rules ask for them, and /proc/self/cgroup has none of version 2 (no line 0::)"
+                    .to_owned(),
             );
         }
         let falls = self.shared.falls.0.load(Ordering::Relaxed);
