@@ -145,15 +145,16 @@ way page cp cp+pi "background task" inherited buffer
 # Nobody sleeps for a slot of the queue meanwhile.
 echo 64 >"$QUEUE"
 way locked cp cp+pi "background task" inherited buffer
-# Of whoever may have locked the page it is not supposed that he needs the commit that runs. For the lock of the inode the critical task does.
+# Of whoever may have locked the page it is not supposed that he needs the commit that runs. The critical task does now and then, for the lock of the
+# inode or to note the time in it: about as many inherit as do not, and ten times as many where it is supposed.
 inherited=$(explained before.json jbd2 inherited)
 not=$(explained before.json jbd2 not-critical)
 ((not > 0)) || fail "locked: there are no commits that nobody critical waits for"
 ((inherited < 2 * not)) || fail "locked: $inherited writes of commits inherited, $not not: they do for who waits for a page's lock"
 way locked cp+pi cp+pi+ioi "background task" reissued writeback buffer
-# A slot may be waited for all the same, whoever has it.
+# A slot may be waited for all the same, whoever has it, or room in the journal.
 fb explain db --json | python3 -c 'import json, sys
-sys.exit(any(r["task"] == "apart" and r["through"] != "throttle" for r in json.load(sys.stdin)["inherited"]))' ||
+sys.exit(any(r["task"] == "apart" and r["through"] in ("buffer", "writeback") for r in json.load(sys.stdin)["inherited"]))' ||
     fail "locked: writes of a task that has locked no page are cached"
 (($(explained before.json apart backing) > 0)) || fail "locked: the task that has locked no page has not written"
 echo 4 >"$QUEUE"

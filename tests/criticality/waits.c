@@ -193,7 +193,7 @@ static void *middle(void *unused)
 	return NULL;
 }
 
-/* Waits for what it has written itself, and has locked nothing meanwhile; then for a commit of the journal, as nobody else does. */
+/* Waits for what it has written itself, and has locked nothing meanwhile; then for a commit of the journal, as nobody else asks for. */
 static void *apart(void *unused)
 {
 	(void)unused;

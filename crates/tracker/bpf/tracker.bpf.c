@@ -606,7 +606,7 @@ INLINE int needs_journal(u32 wait)
 	return wait == FB_WAIT_JOURNAL || wait == FB_WAIT_WRITEBACK;
 }
 
-/* Whether a task inherits for a page's lock, which it is only supposed to have. */
+/* Whether the last ground that a task inherits for is a page's lock, which it is only supposed to have. */
 INLINE int is_supposed(u32 tid, u32 critical)
 {
 	struct holder *holder = critical == FB_CRITICAL_INHERITED ? holder_of(tid) : 0;
@@ -614,8 +614,8 @@ INLINE int is_supposed(u32 tid, u32 critical)
 }
 
 /*
- * One more of the links behind a wait: what the whole of them may need. What is only supposed to be one is no ground for supposing
- * more; or else tasks could keep each other critical. A slot is waited for all the same, whoever has it.
+ * One more of the links behind a wait: what the whole of them may need. If it, or who waits, is only supposed to hold somebody up,
+ * that is no ground for supposing more; or else tasks could keep each other critical. A slot is waited for all the same, whoever has it.
  */
 INLINE void add_needs(struct block *block, u32 wait, u32 supposed)
 {
@@ -1098,7 +1098,7 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 {
 	struct block own = {}, *block = &own;
 	struct lock_holders *holding = bpf_map_lookup_elem(&lock_holders, &name);
-	u32 critical = criticality(tid);
+	u32 critical = criticality(tid), supposed = is_supposed(tid, critical);
 	block->since = bpf_ktime_get_ns();
 	block->wait = FB_WAIT_LWLOCK;
 	block->direct = critical == FB_CRITICAL_DIRECT;
@@ -1110,7 +1110,7 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 		if (!critical || block->links >= FB_CHAIN_MAX || !inherit(holder, tid, FB_WAIT_LWLOCK))
 			continue;
 		tell_wait(tid, tgid, critical, block);
-		lend(block, holder, bpf_map_lookup_elem(&blocked, &holder), tid, FB_WAIT_LWLOCK, is_supposed(tid, critical));
+		lend(block, holder, bpf_map_lookup_elem(&blocked, &holder), tid, FB_WAIT_LWLOCK, supposed);
 	}
 	lend_to_sleepers(block, tid);
 	put(tid, block);

@@ -188,7 +188,9 @@ impl Prober {
         if self.programs.contains_key(&key) || self.programs.len() >= PROGRAMS_MAX {
             return;
         }
-        let probes = fs::File::open(exe).and_then(probes::of_file).unwrap_or_default();
+        // Of a process that has ended meanwhile nothing is learned: the next one of its program is looked at.
+        let Ok(file) = fs::File::open(exe) else { return };
+        let probes = probes::of_file(file).unwrap_or_default();
         let probes: Vec<Probe> = probes
             .into_iter()
             .filter(|p| p.provider == "postgresql" && p.name.starts_with("lwlock__"))
@@ -199,6 +201,7 @@ impl Prober {
             true => Found::Other,
             false => match self.attach(exe, &probes, &WAITS, None) {
                 Ok(waits) => Found::Probes(Program { probes, _waits: waits }),
+                Err(_) if fs::metadata(exe).is_err() => return,
                 Err(e) => {
                     tracing::warn!(exe, "waits for its lightweight locks are not known: {e}");
                     Found::Blind
