@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the release binary and what belongs to it. Usage: install.sh PREFIX (DESTDIR is honoured)
+# Installs the release binary and what belongs to it. Usage: install.sh PREFIX (DESTDIR is honoured; FOREBAY is another binary)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 prefix=${1:?usage: $0 PREFIX}

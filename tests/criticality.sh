@@ -146,7 +146,7 @@ way page cp cp+pi "background task" inherited buffer
 echo 64 >"$QUEUE"
 way locked cp cp+pi "background task" inherited buffer
 # Of whoever may have locked the page it is not supposed that he needs the commit that runs. The critical task does now and then, for the lock of the
-# inode or to note the time in it: about as many inherit as do not, and ten times as many where it is supposed.
+# inode or to note the time in it: about as many inherit as do not, and most often many times as many where it is supposed.
 inherited=$(explained before.json jbd2 inherited)
 not=$(explained before.json jbd2 not-critical)
 ((not > 0)) || fail "locked: there are no commits that nobody critical waits for"

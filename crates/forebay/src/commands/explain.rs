@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_control::{Answer, ExplainRow, Explanation, FailureKind, InheritedRow, Request};
+use forebay_control::{Answer, Explanation, FailureKind, InheritedRow, Request};
 
 use super::ask;
 use crate::cli::{Failure, Outcome};
@@ -71,8 +71,10 @@ pub fn run(args: Args) -> Outcome {
 fn since(now: &Explanation, before: &Explanation) -> Explanation {
     let mut added = now.clone();
     for row in &mut added.rows {
-        let key = |r: &ExplainRow| (r.task.clone(), r.data.clone(), r.sync, r.reason.clone());
-        let old = before.rows.iter().find(|o| key(o) == key(row));
+        let old = before
+            .rows
+            .iter()
+            .find(|o| (&o.task, &o.data, o.sync, &o.reason) == (&row.task, &row.data, row.sync, &row.reason));
         row.writes -= old.map_or(0, |o| o.writes.min(row.writes));
         row.bytes -= old.map_or(0, |o| o.bytes.min(row.bytes));
     }
@@ -114,6 +116,7 @@ fn text(explanation: &Explanation) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_control::ExplainRow;
 
     fn row(task: &str, writes: u64) -> ExplainRow {
         ExplainRow {
