@@ -69,6 +69,9 @@ if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control && -e /sys/kernel/bt
         for figure in all_requests_per_second cp_pi_ioi_of_all no_cache_p99_9_ms; do
             jq -e ".figures.ycsb_a_cache_16_mib_$figure > 0" report/admission-redis.json >/dev/null || fail "no figure $figure"
         done
+        for shown in "(Figure 9)" "(Table 4)"; do
+            grep -q "$shown" report/admission-redis.html || fail "the page of admission-redis does not have $shown"
+        done
         pass "bench admission-redis reports its figures"
         "$FOREBAY" bench admission-redis --quick --seconds 1 --policies all,sync --caches 8M,24M --cache-model ssd-sata --with on-full=bypass --setting maxclients=50 --out "$DIR/chosen" \
             >figures 2>errors || fail "bench admission-redis with choices: $(tail -n 3 errors)"

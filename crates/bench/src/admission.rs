@@ -1,11 +1,13 @@
 //! What the campaigns of admission share: who is compared, what is known of each, and the page that shows it beside ATC'15.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use forebay_control::{ExplainRow, Explanation, WaitRow};
 use forebay_policy::Admission;
 use serde_json::Value;
 
+use crate::daemon::Daemon;
 use crate::plot::Plot;
 use crate::report::{Figures, Table, median};
 use crate::site::{Emulated, Site};
@@ -132,18 +134,37 @@ pub(crate) struct Shown {
     pub(crate) writes_per_second: f64,
     /// Times a write waited for room.
     pub(crate) stalls: f64,
-    /// What `forebay explain` and `forebay waits` say in the end.
-    pub(crate) explain: Value,
-    pub(crate) waits: Value,
+    /// The writes meanwhile, as `forebay explain` has them.
+    pub(crate) explain: Vec<ExplainRow>,
+    /// Milliseconds that critical tasks waited meanwhile, by kind, as `forebay waits` has them.
+    pub(crate) waits_ms: BTreeMap<String, f64>,
+}
+
+/// What a daemon has counted until some moment.
+#[derive(Default)]
+pub(crate) struct Account {
+    status: Value,
+    explain: Vec<ExplainRow>,
+    waits: Vec<WaitRow>,
+}
+
+impl Account {
+    pub(crate) fn of(daemon: &Daemon) -> Result<Self, BenchError> {
+        let strange = |e| BenchError::Forebay(format!("what the daemon has counted is not understood: {e}"));
+        let explain: Explanation = serde_json::from_value(daemon.json("explain")?).map_err(strange)?;
+        let waits = serde_json::from_value(daemon.json("waits")?).map_err(strange)?;
+        Ok(Self { status: daemon.status()?, explain: explain.rows, waits })
+    }
 }
 
 impl Shown {
-    /// With what a volume's figures have grown by in so many seconds.
+    /// With what the daemon has counted in so many seconds.
     ///
     /// # Errors
     /// If its policy could not see all that it goes by: what it has shown then is not the policy's.
-    pub(crate) fn grown(self, before: &Value, after: &Value, seconds: f64) -> Result<Self, BenchError> {
+    pub(crate) fn grown(self, before: &Account, after: &Account, seconds: f64) -> Result<Self, BenchError> {
         let missing: Vec<&str> = after
+            .status
             .get("criticality_missing")
             .and_then(Value::as_array)
             .map_or_else(Vec::new, |all| all.iter().filter_map(Value::as_str).collect());
@@ -153,11 +174,29 @@ impl Shown {
                 "who waits for what cannot be followed here: {missing}"
             )));
         }
-        let grown = |key: &str| number(after, key) - number(before, key);
+        let number =
+            |account: &Account, key| account.status.get(key).and_then(Value::as_f64).unwrap_or_default();
+        let grown = |key| number(after, key) - number(before, key);
+        let row_grown = |row: &ExplainRow| {
+            let name = |r: &ExplainRow| (r.task.clone(), r.data.clone(), r.sync, r.reason.clone());
+            let was = before.explain.iter().find(|was| name(was) == name(row));
+            let (writes, bytes) = was.map_or((0, 0), |was| (was.writes, was.bytes));
+            ExplainRow {
+                writes: row.writes.saturating_sub(writes),
+                bytes: row.bytes.saturating_sub(bytes),
+                ..row.clone()
+            }
+        };
+        let wait_grown = |row: &WaitRow| {
+            let was = before.waits.iter().find(|was| was.kind == row.kind).map_or(0, |was| was.total_us);
+            (row.kind.clone(), row.total_us.saturating_sub(was) as f64 / 1000.0)
+        };
         Ok(Self {
             cache_bytes: grown("bytes_to_cache"),
             writes_per_second: grown("writes") / seconds,
             stalls: grown("stalls"),
+            explain: after.explain.iter().map(row_grown).collect(),
+            waits_ms: after.waits.iter().map(wait_grown).collect(),
             ..self
         })
     }
@@ -289,18 +328,6 @@ pub(crate) fn over_sizes(
     }
 }
 
-fn number(row: &Value, key: &str) -> f64 {
-    row.get(key).and_then(Value::as_f64).unwrap_or_default()
-}
-
-fn word<'a>(row: &'a Value, key: &str) -> &'a str {
-    row.get(key).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn rows(account: &Value) -> impl Iterator<Item = &Value> {
-    account.as_array().into_iter().flatten()
-}
-
 /// What critical tasks waited for under each policy (Figure 5): milliseconds in all, by kind.
 pub(crate) fn waits_table(
     results: &Results,
@@ -308,23 +335,18 @@ pub(crate) fn waits_table(
     size: u64,
     contenders: &[Contender],
 ) -> Table {
-    let accounts: Vec<(&Contender, &Value)> = contenders
+    let accounts: Vec<(&Contender, &BTreeMap<String, f64>)> = contenders
         .iter()
-        .filter_map(|c| Some((c, &results.last(load, size, *c)?.waits)))
-        .filter(|(_, waits)| rows(waits).next().is_some())
+        .filter_map(|c| Some((c, &results.last(load, size, *c)?.waits_ms)))
+        .filter(|(_, waits)| !waits.is_empty())
         .collect();
-    let kinds: BTreeMap<&str, ()> =
-        accounts.iter().flat_map(|(_, waits)| rows(waits)).map(|row| (word(row, "kind"), ())).collect();
+    let kinds: BTreeSet<&str> =
+        accounts.iter().flat_map(|(_, waits)| waits.keys()).map(String::as_str).collect();
     let mut columns = vec!["waits for".to_owned()];
     columns.extend(accounts.iter().map(|(c, _)| c.label().to_owned()));
-    let lines = kinds.keys().map(|kind| {
-        let ms = |waits: &&Value| {
-            let row = rows(waits).find(|row| word(row, "kind") == *kind);
-            row.map_or(0.0, |row| number(row, "total_us") / 1000.0)
-        };
-        let mut line = vec![(*kind).to_owned()];
-        line.extend(accounts.iter().map(|(_, waits)| format!("{:.0}", ms(waits))));
-        line
+    let lines = kinds.into_iter().map(|kind| {
+        let ms = accounts.iter().map(|(_, waits)| waits.get(kind).copied().unwrap_or_default());
+        [kind.to_owned()].into_iter().chain(ms.map(|ms| format!("{ms:.0}"))).collect()
     });
     let heading =
         format!("{load}, cache {} MiB: what critical tasks waited for, ms in all (Figure 5)", mib(size));
@@ -340,10 +362,10 @@ enum Part {
 }
 
 impl Part {
-    fn has(self, row: &Value) -> bool {
+    fn has(self, row: &ExplainRow) -> bool {
         match self {
-            Self::Data(data) => word(row, "data") == data,
-            Self::Sync(sync) => row.get("sync").and_then(Value::as_bool) == Some(sync),
+            Self::Data(data) => row.data == data,
+            Self::Sync(sync) => row.sync == sync,
             Self::All => true,
         }
     }
@@ -353,14 +375,13 @@ impl Part {
 /// with the `paper`'s numbers, which are of PostgreSQL.
 pub(crate) fn breakdown_table(results: &Results, load: &'static str, size: u64, paper: bool) -> Table {
     let contender = Contender::of(Admission::CpPiIoi);
-    let empty = Value::Null;
-    let account = results.last(load, size, contender).and_then(|s| s.explain.get("rows")).unwrap_or(&empty);
-    let cached = || rows(account).filter(|row| row.get("cached").and_then(Value::as_bool) == Some(true));
-    let all: f64 = cached().map(|row| number(row, "bytes")).sum();
-    let percent = |part: Part, reason: Option<&str>| {
-        let fits = |row: &&Value| part.has(row) && reason.is_none_or(|r| word(row, "reason") == r);
-        cached().filter(fits).map(|row| number(row, "bytes")).sum::<f64>() / all.max(1.0) * 100.0 + 0.0
+    let account = results.last(load, size, contender).map_or(&[][..], |s| &s.explain);
+    let bytes = |part: Part, reason: Option<&str>| {
+        let fits = |row: &&ExplainRow| row.cached && part.has(row) && reason.is_none_or(|r| row.reason == r);
+        account.iter().filter(fits).map(|row| row.bytes).sum::<u64>() as f64
     };
+    let all = bytes(Part::All, None).max(1.0);
+    let percent = |part, reason| bytes(part, reason) / all * 100.0;
     let line = |(label, part, of_paper): (&str, Part, &str)| {
         let shares = [Some("direct"), Some("inherited"), Some("reissued"), None].map(|r| percent(part, r));
         let mut line = vec![label.to_owned()];
@@ -392,18 +413,61 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use forebay_block::Content;
-    use forebay_control::{ExplainRow, Explanation};
     use forebay_policy::AdmissionReason;
 
     use super::*;
 
     #[test]
     fn what_a_policy_shows_that_could_not_see_all_does_not_count() {
-        let status = |missing: &[&str]| serde_json::json!({"writes": 30, "criticality_missing": missing});
-        let shown = |after: &Value| Shown::default().grown(&serde_json::json!({"writes": 10}), after, 2.0);
-        assert!((shown(&status(&[])).unwrap().writes_per_second - 10.0).abs() < f64::EPSILON);
-        let refused = shown(&status(&["waits for locks (no probes)"])).unwrap_err().to_string();
+        let account = |missing: &[&str]| Account {
+            status: serde_json::json!({"writes": 30, "criticality_missing": missing}),
+            ..Account::default()
+        };
+        let shown = |after| Shown::default().grown(&Account::default(), &after, 2.0);
+        assert!((shown(account(&[])).unwrap().writes_per_second - 15.0).abs() < f64::EPSILON);
+        let refused = shown(account(&["waits for locks (no probes)"])).unwrap_err().to_string();
         assert!(refused.contains("waits for locks (no probes)"), "{refused}");
+    }
+
+    #[test]
+    fn what_was_before_the_measured_time_does_not_count() {
+        let row = |task: &str, reason: AdmissionReason, bytes: u64| ExplainRow {
+            task: task.to_owned(),
+            data: Content::Log.as_str().to_owned(),
+            sync: true,
+            reason: reason.to_string(),
+            cached: true,
+            writes: bytes / 10,
+            bytes,
+        };
+        let wait = |kind: &str, total_us| WaitRow {
+            kind: kind.to_owned(),
+            count: 1,
+            total_us,
+            average_us: total_us,
+            max_us: total_us,
+        };
+        let account = |bytes_to_cache: u64, explain, waits| Account {
+            status: serde_json::json!({"bytes_to_cache": bytes_to_cache}),
+            explain,
+            waits,
+        };
+        let before =
+            account(100, vec![row("redis", AdmissionReason::Direct, 100)], vec![wait("journal", 9000)]);
+        let after = account(
+            160,
+            vec![
+                row("redis", AdmissionReason::Direct, 120),
+                row("redis", AdmissionReason::Inherited, 30),
+                row("other", AdmissionReason::Direct, 10),
+            ],
+            vec![wait("journal", 9500), wait("flush", 2000)],
+        );
+        let shown = Shown::default().grown(&before, &after, 1.0).unwrap();
+        let rows: Vec<_> = shown.explain.iter().map(|r| (r.task.as_str(), r.writes, r.bytes)).collect();
+        assert_eq!(rows, [("redis", 2, 20), ("redis", 3, 30), ("other", 1, 10)]);
+        let waits = [("flush".to_owned(), 2.0), ("journal".to_owned(), 0.5)];
+        assert_eq!((shown.cache_bytes, shown.waits_ms), (60.0, BTreeMap::from(waits)));
     }
 
     #[test]
@@ -511,7 +575,7 @@ mod tests {
             writes: 1,
             bytes,
         };
-        let rows = vec![
+        let explain = vec![
             row(Content::Log, true, AdmissionReason::Direct, 80),
             row(Content::Database, false, AdmissionReason::Reissued, 5),
             row(Content::Data, true, AdmissionReason::Inherited, 2),
@@ -519,11 +583,10 @@ mod tests {
             row(Content::Journal, true, AdmissionReason::Inherited, 10),
             row(Content::Data, true, AdmissionReason::NotCritical, 900),
         ];
-        let explain = serde_json::json!(Explanation { rows, inherited: Vec::new() });
-        let waits = serde_json::json!([{"kind": "journal", "total_us": 2500}]);
+        let waits_ms = BTreeMap::from([("journal".to_owned(), 2.25)]);
         let mut results = Results::default();
         let contender = Contender::of(Admission::CpPiIoi);
-        results.add("tpcc", 1 << 20, contender, Shown { explain, waits, ..Shown::default() });
+        results.add("tpcc", 1 << 20, contender, Shown { explain, waits_ms, ..Shown::default() });
         let (_, _, lines) = breakdown_table(&results, "tpcc", 1 << 20, true);
         let shares: Vec<String> = lines.iter().map(|line| line[..5].join(" ")).collect();
         assert_eq!(

@@ -4,7 +4,7 @@
 use forebay_policy::Admission;
 
 use crate::admission::{
-    Contender, Contest, NVDRAM, Own, Results, Shown, add_figures, breakdown_table, over_sizes,
+    Account, Contender, Contest, NVDRAM, Own, Results, Shown, add_figures, breakdown_table, over_sizes,
     per_cached_byte, percentile_ms, waits_table,
 };
 use crate::postgresql::{Load, PostgreSql};
@@ -125,9 +125,9 @@ fn measure(
     running.warm_up()?;
     let run = || {
         running.pgbench(plan.contest.warm)?;
-        let before = running.daemon.status()?;
+        let before = Account::of(&running.daemon)?;
         let transactions = running.pgbench(plan.contest.time)?;
-        Ok((before, transactions, running.daemon.status()?))
+        Ok((before, transactions, Account::of(&running.daemon)?))
     };
     let (before, transactions, after) = match contender.admission() {
         Some(Admission::Range) => running.with_log_ranges(run)?,
@@ -139,8 +139,6 @@ fn measure(
         rate: new_orders / seconds * 60.0,
         tail_ms: [9900, 9990, 9999].map(|p| percentile_ms(&transactions.latencies_us, p)),
         silent_seconds: transactions.silent_seconds as f64,
-        explain: running.daemon.json("explain")?,
-        waits: running.daemon.json("waits")?,
         ..Shown::default()
     }
     .grown(&before, &after, seconds)

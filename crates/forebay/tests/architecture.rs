@@ -27,7 +27,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     // It is for applications.
     ("forebay-hint", &[]),
     ("forebay-verify", &["forebay-block", "forebay-format"]),
-    ("forebay-bench", &["forebay-block", "forebay-device", "forebay-host", "forebay-nbd", "forebay-policy"]),
+    (
+        "forebay-bench",
+        &[
+            "forebay-block",
+            "forebay-control",
+            "forebay-device",
+            "forebay-host",
+            "forebay-nbd",
+            "forebay-policy",
+        ],
+    ),
     // It judges the others, so that it may share no mistake with them.
     ("forebay-stamp", &["forebay-format", "forebay-record"]),
     (
