@@ -325,7 +325,7 @@ impl Engine {
                 self.effects.push(Effect::CommandDone { id, result: Ok(()) });
             }
             Command::SetEndurance(bytes) => {
-                self.endurance = Endurance::new(bytes);
+                self.endurance.set(bytes);
                 self.effects.push(Effect::CommandDone { id, result: Ok(()) });
             }
             Command::Mark { label } => self.mark_command(id, label),

@@ -325,9 +325,9 @@ impl Engine {
     /// Whether the log has room for what nobody waits for, and the endurance budget lasts.
     fn is_roomy(&mut self) -> bool {
         let pressure = self.destage_pressure();
-        self.roominess.look(&pressure, self.now.0)
-            && self.log_has_room()
-            && self.endurance.lasts(self.figures.bytes_to_cache, self.now.0 / 1_000_000_000)
+        // It counts the days, also those without room.
+        let lasts = self.endurance.lasts(self.figures.bytes_to_cache, self.now.0 / 1_000_000_000);
+        self.roominess.look(&pressure, self.now.0) && self.log_has_room() && lasts
     }
 
     fn open_request(&mut self, id: RequestId, parts: u32, bytes: u64, fua: bool, reason: AdmissionReason) {

@@ -285,6 +285,11 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
             "members of a consistency-group need a cache and write-policy journaled".to_owned(),
         ));
     }
+    if v.critical_rate.is_some() && v.critical != Some(true) {
+        return Err(wrong(
+            "has a critical-rate, which is for one that is critical; say critical as well".to_owned(),
+        ));
+    }
     Ok(VolumePlan {
         group,
         cache,

@@ -47,6 +47,8 @@ struct Kernel {
 pub struct Served {
     plan: VolumePlan,
     handle: VolumeHandle,
+    /// What frontends speak to, at whichever address: all have one rate of critical writes.
+    service: Arc<dyn BlockService>,
     /// `None` once it has been told to end.
     volume: Mutex<Option<Volume>>,
     kernel: Mutex<Kernel>,
@@ -93,8 +95,13 @@ impl Served {
         warn_of_weak_devices(&plan, &handle);
         let link = Arc::new(Link::default());
         handle.observe(Arc::clone(&link) as Arc<dyn Observer>);
+        let service: Arc<dyn BlockService> = match plan.critical_rate {
+            Some(rate) => Arc::new(RatedVolume::new(handle.clone(), rate)),
+            None => Arc::new(handle.clone()),
+        };
         let served = Self {
             handle,
+            service,
             volume: Mutex::new(Some(volume)),
             kernel: Mutex::default(),
             link,
@@ -131,10 +138,7 @@ impl Served {
 
     /// What frontends speak to.
     pub fn service(&self) -> Arc<dyn BlockService> {
-        match self.plan.critical_rate {
-            Some(rate) => Arc::new(RatedVolume::new(self.handle.clone(), rate)),
-            None => Arc::new(self.handle.clone()),
-        }
+        Arc::clone(&self.service)
     }
 
     /// What the frontend of the block device speaks to.
@@ -227,13 +231,14 @@ impl Served {
             known.map_err(|e| usage(key, e))?;
         }
         self.check_membership(&new)?;
+        // The one that may be refused comes first.
+        self.handle.set(new).map_err(|e| from_host(&e))?;
         if let Some(bytes) = endurance {
             self.handle.set_endurance(bytes).map_err(|e| from_host(&e))?;
         }
         if let Some(ranges) = ranges {
             self.handle.set_ranges(ranges).map_err(|e| from_host(&e))?;
         }
-        self.handle.set(new).map_err(|e| from_host(&e))?;
         tracing::info!(volume = self.plan.name, settings = ?new, "settings changed");
         // It stays as long as this is held. Whoever holds it, to attach or to detach, follows as the settings are now, or ceases to.
         if let Ok(_kernel) = self.kernel.try_lock()

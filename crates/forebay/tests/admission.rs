@@ -51,12 +51,37 @@ fn requests_of_a_critical_export_are_critical_and_of_another_are_not() {
 #[test]
 fn an_export_has_no_more_critical_bytes_than_its_rate() {
     let place = Place::new();
-    let daemon = place.serve(&["--admission", "cp+pi+ioi", "--critical", "--critical-rate", "1"]);
+    let rated = ["--admission", "cp+pi+ioi", "--critical", "--critical-rate", "1"];
+    let daemon = place.serve(&[&rated[..], &["--nbd", "unix:other"]].concat());
     let mut client = NbdClient::connect(&place.path("nbd"), "db");
     client.write(0, &pattern(1, 1, BLOCK));
     client.write(0, &pattern(2, 1, BLOCK));
     assert_eq!((reason(&place, "direct"), reason(&place, "over-rate")), (1, 1));
-    assert_eq!(client.read(0, BLOCK), pattern(2, 1, BLOCK));
+    // Zeroes count as what they are written over, and another address is none of another volume.
+    client.zero(0, 512);
+    NbdClient::connect(&place.path("other"), "db").write(4096, &pattern(3, 1, BLOCK));
+    assert_eq!((reason(&place, "direct"), reason(&place, "over-rate")), (1, 3));
+    assert_eq!(client.read(512, BLOCK - 512), pattern(2, 1, BLOCK)[512..]);
+    assert!(daemon.stop().success());
+    let (code, error) =
+        place.fails(&["serve", "--name", "db", "--no-cache", "--backing", "backing", "--critical-rate", "1"]);
+    assert_eq!(code, 2, "{error}");
+    assert!(error.contains("volume 'db': has a critical-rate") && error.contains("say critical"), "{error}");
+}
+
+#[test]
+fn what_is_refused_changes_nothing_of_what_came_with_it() {
+    let place = Place::new();
+    let flags = ["--admission", "adaptive", "--endurance", "10G", "--ranges", "1M-2M", "--journal", "none"];
+    let daemon = place.serve(&flags);
+    let set = ["set", "db", "endurance=1", "ranges=0-4K", "write-policy=journaled", "--control", "control"];
+    let (_, error) = place.fails(&set);
+    assert!(error.contains("without a journal"), "{error}");
+    let status = place.status();
+    assert_eq!(
+        (&status["endurance_bytes_a_day"], &status["ranges"]),
+        (&(10u64 << 30).into(), &"1048576-2097152".into())
+    );
     assert!(daemon.stop().success());
 }
 

@@ -8,6 +8,7 @@ const OPT_EXPORT_NAME: u32 = 1;
 const CMD_READ: u16 = 0;
 const CMD_WRITE: u16 = 1;
 const CMD_FLUSH: u16 = 3;
+const CMD_WRITE_ZEROES: u16 = 6;
 
 /// A connection to one export.
 pub struct NbdClient {
@@ -65,6 +66,11 @@ impl NbdClient {
         let mut data = vec![0; len];
         self.stream.read_exact(&mut data).unwrap();
         data
+    }
+
+    /// Writes zeroes and expects success.
+    pub fn zero(&mut self, offset: u64, len: u32) {
+        assert_eq!(self.request(CMD_WRITE_ZEROES, offset, len, &[]), 0);
     }
 
     /// Flushes and expects success.

@@ -1,6 +1,6 @@
 //! The way from frontends to a volume's thread: bounded, and cheap while that thread is awake.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
@@ -66,6 +66,8 @@ pub enum Ending {
 struct State {
     requests: VecDeque<Incoming>,
     messages: VecDeque<Message>,
+    /// Bytes of the promotions among the messages, each of which is queued once (P7): writes that are outstanding are bounded.
+    promotions: BTreeSet<(u64, u64)>,
     /// Requests and bytes that are queued or under way.
     admitted: usize,
     admitted_bytes: u64,
@@ -139,6 +141,11 @@ impl RequestQueue {
         if state.closed {
             return false;
         }
+        if let Message::Promote { offset, len } = message
+            && !state.promotions.insert((offset, len))
+        {
+            return true;
+        }
         state.messages.push_back(message);
         drop(state);
         self.waker.wake();
@@ -154,6 +161,7 @@ impl RequestQueue {
             requests.append(&mut state.requests);
         }
         messages.append(&mut state.messages);
+        state.promotions.clear();
     }
 
     /// Whether there is nothing to drain.
@@ -182,5 +190,37 @@ impl RequestQueue {
         drop(state);
         self.room.notify_all();
         left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_device::Ring;
+
+    use super::*;
+
+    #[test]
+    fn what_is_promoted_again_and_again_is_queued_once() {
+        let ring = Ring::new().unwrap();
+        let queue = RequestQueue::new(ring.waker());
+        let drained = || {
+            let (mut requests, mut messages) = (VecDeque::new(), VecDeque::new());
+            queue.drain(&mut requests, &mut messages);
+            let promoted = |message: &Message| match message {
+                Message::Promote { offset, len } => Some((*offset, *len)),
+                _ => None,
+            };
+            messages.iter().filter_map(promoted).collect::<Vec<_>>()
+        };
+        for _ in 0..3 {
+            for (offset, len) in [(4096, 512), (0, 512), (4096, 1024)] {
+                assert!(queue.tell(Message::Promote { offset, len }));
+            }
+        }
+        assert_eq!(drained(), [(4096, 512), (0, 512), (4096, 1024)]);
+        assert_eq!(drained(), []);
+        // Somebody may come to wait for it once more, when it could not be promoted before.
+        assert!(queue.tell(Message::Promote { offset: 0, len: 512 }));
+        assert_eq!(drained(), [(0, 512)]);
     }
 }

@@ -22,6 +22,18 @@ impl Endurance {
         Self { bytes_a_day, left: day * AHEAD_PERCENT / 100, counted: (0, 0) }
     }
 
+    /// From now on it is so many bytes a day; 0 is none. What is to be made up for stays, and of what is left as much as is the new one's for a day: one
+    /// that is set again and again is no larger for it.
+    pub fn set(&mut self, bytes_a_day: u64) {
+        match self.bytes_a_day {
+            0 => *self = Self::new(bytes_a_day),
+            _ => {
+                let day = i128::from(bytes_a_day) * i128::from(DAY_S);
+                (self.bytes_a_day, self.left) = (bytes_a_day, self.left.min(day));
+            }
+        }
+    }
+
     /// Whether it lasts, where so many bytes have been written to the cache since the beginning, which was so many seconds ago.
     pub fn lasts(&mut self, bytes: u64, seconds: u64) -> bool {
         let (bytes_before, seconds_before) = std::mem::replace(&mut self.counted, (bytes, seconds));
@@ -65,6 +77,30 @@ mod tests {
         let ten_days = 10 * DAY_S;
         assert!(Endurance::new(100 * GIB).lasts(400 * GIB, ten_days));
         assert!(!Endurance::new(100 * GIB).lasts(1010 * GIB, ten_days));
+    }
+
+    #[test]
+    fn what_is_set_anew_keeps_what_was_used() {
+        let mut endurance = Endurance::new(100 * GIB);
+        let (days, burst) = (30 * DAY_S, 101 * GIB);
+        assert!(endurance.lasts(0, days) && !endurance.lasts(burst, days));
+        endurance.set(100 * GIB);
+        assert!(!endurance.lasts(burst, days));
+        // Twice as much earns twice as fast.
+        endurance.set(200 * GIB);
+        assert!(
+            !endurance.lasts(burst, days + DAY_S / 200 - 1) && endurance.lasts(burst, days + DAY_S / 200)
+        );
+        // What was left of a large one is not left of a small one.
+        let mut endurance = Endurance::new(100 * GIB);
+        assert!(endurance.lasts(0, days));
+        endurance.set(GIB);
+        assert!(endurance.lasts(GIB, days) && !endurance.lasts(GIB + 1, days));
+        // None, and then one again, counts from the beginning.
+        endurance.set(0);
+        assert!(endurance.lasts(1000 * burst, days));
+        endurance.set(100 * GIB);
+        assert!(endurance.lasts(burst, days));
     }
 
     #[test]
