@@ -386,7 +386,8 @@ impl Manner {
         if self.random.percent(self.zero_percent) {
             let whole = self.random.percent(5);
             let (offset, len) = if whole { (0, self.shape.volume_bytes) } else { (offset, len) };
-            return Action::Zero { offset, len, fua, unmap: self.random.percent(50) };
+            let unmap = self.random.percent(50);
+            return Action::Zero { offset, len, fua, unmap, criticality: Criticality::None };
         }
         let sync = self.random.percent(50);
         Action::Write { offset, len, fua, sync, criticality: Criticality::None }

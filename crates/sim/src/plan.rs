@@ -61,6 +61,8 @@ pub enum Action {
         fua: bool,
         /// Discard.
         unmap: bool,
+        /// As of a write.
+        criticality: Criticality,
     },
     /// Tell the engine that somebody waits for writes of these bytes, true or not (P8).
     Promote {

@@ -76,18 +76,21 @@ const CRITICALITIES: [(Criticality, &str); 4] = [
     (Criticality::Capped, "capped"),
 ];
 
+fn known(criticality: Criticality) -> [(bool, &'static str); 4] {
+    CRITICALITIES.map(|(c, name)| (criticality == c, name))
+}
+
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Read { offset, len } => write!(f, "read {offset} {len}"),
             Self::Write { offset, len, fua, sync, criticality } => {
-                let [direct, inherited, awaited, capped] =
-                    CRITICALITIES.map(|(c, name)| (*criticality == c, name));
-                let flags = [(*fua, "fua"), (*sync, "sync"), direct, inherited, awaited, capped];
-                write!(f, "write {offset} {len}{}", Flags(&flags))
+                let flags = [(*fua, "fua"), (*sync, "sync")];
+                write!(f, "write {offset} {len}{}{}", Flags(&flags), Flags(&known(*criticality)))
             }
-            Self::Zero { offset, len, fua, unmap } => {
-                write!(f, "zero {offset} {len}{}", Flags(&[(*fua, "fua"), (*unmap, "unmap")]))
+            Self::Zero { offset, len, fua, unmap, criticality } => {
+                let flags = [(*fua, "fua"), (*unmap, "unmap")];
+                write!(f, "zero {offset} {len}{}{}", Flags(&flags), Flags(&known(*criticality)))
             }
             Self::Promote { offset, len } => write!(f, "promote {offset} {len}"),
             Self::Flush => f.write_str("flush"),

@@ -56,7 +56,8 @@ const fn lazy(block: u64) -> Action {
 }
 
 const fn zero(block: u64) -> Action {
-    Action::Zero { offset: block * BLOCK, len: BLOCK, fua: false, unmap: true }
+    let criticality = Criticality::None;
+    Action::Zero { offset: block * BLOCK, len: BLOCK, fua: false, unmap: true, criticality }
 }
 
 /// Scripts whose steps can meet in every order that their depth allows.

@@ -199,7 +199,10 @@ fn script(label: u64, count: u64) -> Vec<Step> {
                 Action::Write { offset, len, fua, sync, criticality }
             }
             70..73 => Action::Promote { offset, len },
-            73..78 => Action::Zero { offset, len, fua, unmap: random.percent(50) },
+            73..78 => {
+                let unmap = random.percent(50);
+                Action::Zero { offset, len, fua, unmap, criticality: Criticality::None }
+            }
             78..90 => Action::Read { offset, len },
             90..99 => Action::Flush,
             _ => Action::Destage,

@@ -37,7 +37,9 @@ pub(super) fn hint(plan: &mut Plan, options: Options) {
         let mut steps = Vec::with_capacity(round.steps.len() * 2);
         for mut step in std::mem::take(&mut round.steps) {
             let mut range = (random.below(volume_bytes), BLOCK);
-            if let Action::Write { offset, len, criticality, .. } = &mut step.action {
+            if let Action::Write { offset, len, criticality, .. }
+            | Action::Zero { offset, len, criticality, .. } = &mut step.action
+            {
                 range = (*offset, *len);
                 if random.percent(critical_percent) {
                     *criticality = *random.pick(&[

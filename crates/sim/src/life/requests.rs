@@ -99,7 +99,8 @@ impl<S: Subject> Life<'_, S> {
                 self.world.stats.bytes_written += len;
                 (Op::Write { offset, data: data.freeze(), fua }, Asked::Write(no), offset, len)
             }
-            Action::Zero { offset, len, fua, unmap } => {
+            Action::Zero { offset, len, fua, unmap, criticality } => {
+                origin.criticality = criticality;
                 let (first, count) = (offset / SECTOR_BYTES, len / SECTOR_BYTES);
                 let no = oracle.issue_write(first, count, true, fua || durable_mode);
                 (Op::Zero { offset, len, unmap, fua }, Asked::Write(no), offset, len)

@@ -117,21 +117,25 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// Offset and length, whether it is `fua` and what its kind alone may be, and what is known of who waits for it.
+    fn write(&mut self, own: &'static str) -> Result<(u64, u64, bool, bool, Criticality), String> {
+        let (offset, len) = (self.number()?, self.number()?);
+        let [direct, inherited, awaited, capped] = CRITICALITIES.map(|(_, name)| name);
+        let [fua, own, is @ ..] = self.flags(["fua", own, direct, inherited, awaited, capped])?;
+        let known = CRITICALITIES.iter().zip(is).find(|(_, is)| *is);
+        Ok((offset, len, fua, own, known.map_or(Criticality::None, |((c, _), _)| *c)))
+    }
+
     fn action(&mut self, name: &str) -> Result<Action, String> {
         Ok(match name {
             "read" => Action::Read { offset: self.number()?, len: self.number()? },
             "write" => {
-                let (offset, len) = (self.number()?, self.number()?);
-                let [direct, inherited, awaited, capped] = CRITICALITIES.map(|(_, name)| name);
-                let [fua, sync, is @ ..] = self.flags(["fua", "sync", direct, inherited, awaited, capped])?;
-                let known = CRITICALITIES.iter().zip(is).find(|(_, is)| *is);
-                let criticality = known.map_or(Criticality::None, |((c, _), _)| *c);
+                let (offset, len, fua, sync, criticality) = self.write("sync")?;
                 Action::Write { offset, len, fua, sync, criticality }
             }
             "zero" => {
-                let (offset, len) = (self.number()?, self.number()?);
-                let [fua, unmap] = self.flags(["fua", "unmap"])?;
-                Action::Zero { offset, len, fua, unmap }
+                let (offset, len, fua, unmap, criticality) = self.write("unmap")?;
+                Action::Zero { offset, len, fua, unmap, criticality }
             }
             "promote" => Action::Promote { offset: self.number()?, len: self.number()? },
             "flush" => Action::Flush,
