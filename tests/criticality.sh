@@ -65,14 +65,14 @@ mkfs.ext4 -q "$DEVICE"
 mkdir -p "$MOUNT"
 mount "$DEVICE" "$MOUNT"
 
-# explained FILE TASKS REASON: writes of these tasks (a|b) for this reason, or in the `cache`, or past it at the `backing`, between the account in
-# FILE and now.
+# explained FILE TASKS REASON [DATA]: writes of these tasks (a|b) for this reason, or in the `cache`, or past it at the `backing`, of this kind of data
+# if one is given, between the account in FILE and now.
 explained() {
     fb explain db --json >now.json
     python3 - "$@" <<'END'
 import json, sys
-before, tasks, reason = sys.argv[1], sys.argv[2].split("|"), sys.argv[3]
-counts = lambda r: r["task"] in tasks and reason in (r["reason"], "cache" if r["cached"] else "backing")
+before, tasks, reason, data = sys.argv[1], sys.argv[2].split("|"), sys.argv[3], sys.argv[4:]
+counts = lambda r: r["task"] in tasks and reason in (r["reason"], "cache" if r["cached"] else "backing") and data in ([], [r["data"]])
 count = lambda f: sum(r["writes"] for r in json.load(open(f))["rows"] if counts(r))
 print(count("now.json") - count(before))
 END
@@ -172,6 +172,18 @@ way mutex cp cp+pi "background task" inherited mutex
 inherited=$(explained before.json "background task" inherited)
 not=$(explained before.json "background task" not-critical)
 ((not * 8 > inherited)) || fail "mutex: $inherited writes inherited, $not not: inheritance does not end"
+# Who has given the lock on holds up nobody any more, although somebody waits for it still, behind somebody else: what it writes then does not count.
+mkdir -p "$MOUNT/pg_wal"
+way released cp cp+pi "background task" inherited mutex
+inherited=$(explained before.json apart inherited log)
+not=$(explained before.json apart not-critical log)
+((not > 8 * inherited)) || fail "released: $inherited writes inherited, $not not: who has given a lock on inherits still"
+(($(explained before.json apart inherited data) > 0)) || fail "released: whoever has the lock does not inherit"
+# A lock of a library whose locks say elsewhere who holds them.
+WHAT=foreign
+under cp+pi ./waits foreign "$MOUNT" "$SECONDS_EACH"
+(($(explained before.json "background task" cache) == 0)) || fail "foreign: who has nothing to do with a lock inherits by it"
+(($(explained before.json "background task" backing) > 0)) || fail "foreign: nothing was written"
 # Four that give it to each other: all but the one that has it when somebody comes to wait take it over while he waits.
 way heir cp cp+pi "background task" inherited mutex
 inherited=$(explained before.json "background task" inherited)
@@ -226,6 +238,10 @@ under cp ./waits hint "$MOUNT" "$SECONDS_EACH"
 SECONDS=0
 under cp+pi+ioi ./waits hint "$MOUNT" "$SECONDS_EACH"
 (($(explained before.json rated cache) <= 4 * (SECONDS + 2))) || fail "a task has used more than its rate by what came to be waited for"
+SECONDS=0
+under cp ./waits hint-forks "$MOUNT" "$SECONDS_EACH"
+(($(explained before.json "rated|fb-hinting" backing) > 8)) || fail "the children of a task with a rate have not written"
+(($(explained before.json "rated|fb-hinting" cache) <= 4 * (SECONDS + 2))) || fail "a task has used more than its rate by forking"
 pass "a rule's rate is kept to"
 
 WHAT=cgroup
@@ -248,10 +264,13 @@ for policy in cp+pi cp+pi+ioi; do
     (($(explained before.json never cache) == 0)) || fail "a task that never is critical was under $policy"
     (($(explained before.json never backing) > 0)) || fail "the task that never is critical has not written"
 done
-pass "a task that never is to be critical is not, whatever it says"
+under cp ./waits never-forks "$MOUNT" "$SECONDS_EACH"
+(($(explained before.json "never|fb-never" cache) == 0)) || fail "children of a task that never is critical were"
+(($(explained before.json "never|fb-never" backing) > 8)) || fail "children of the task that never is critical have not written"
+pass "a task that never is to be critical is not, whatever it says, nor are its children"
 
 WHAT=data
-mkdir -p "$MOUNT/pg_wal" "$MOUNT/16384"
+mkdir -p "$MOUNT/16384"
 "$FOREBAY" explain db --follow --json "${CONTROL[@]}" >followed.json &
 OWN+=($!)
 await 10 test -s followed.json || fail "explain --follow says nothing"

@@ -6,12 +6,16 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,6 +31,8 @@ static char path[4096];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t outer = PTHREAD_MUTEX_INITIALIZER;
 static volatile int stop;
+/* A lock of another library's: its third word has nothing to do with who holds it. */
+static uint32_t foreign[10] = { 2 };
 static int shared = -1;
 
 static void fail(const char *what)
@@ -77,6 +83,11 @@ static int is(const char *name)
 	return !strcmp(kind, name);
 }
 
+static int forks(void)
+{
+	return is("never-forks") || is("hint-forks");
+}
+
 /* Synchronous writes, one after the other, while a pthread mutex is held. */
 static void write_under(pthread_mutex_t *held, int fd, const char *data)
 {
@@ -92,12 +103,15 @@ static void *back(void *unused)
 	(void)unused;
 	name_me("fb-back");
 	char *data = piece();
-	int fd = open_file("back", is("rwsem") || is("chain") ? O_SYNC | O_DIRECT : is("futex") ? O_DSYNC : 0);
+	int fd = open_file("back", is("rwsem") || is("chain") ? O_SYNC | O_DIRECT : is("futex") || is("foreign") ? O_DSYNC : 0);
 	off_t end = 0;
+	foreign[2] = gettid();
 	for (unsigned round = 0; !stop; round++) {
 		if (is("futex")) {
 			write_under(&mutex, fd, data);
-		} else if (is("mutex")) {
+		} else if (is("foreign")) {
+			put(fd, data, 4096, 0);
+		} else if (is("mutex") || is("released")) {
 			/* The file's position is a mutex of the kernel's, held until all is on the disk. */
 			for (int i = 0; i < 4 && !stop; i++)
 				if (write(shared, data, PIECE) != PIECE)
@@ -116,6 +130,8 @@ static void *back(void *unused)
 			end = (end + PIECE) % (64 * PIECE);
 			if (!end && ftruncate(fd, 0))
 				fail("ftruncate");
+		} else if (forks()) {
+			pause_ms(10);
 		} else if (is("journal") || is("hint") || is("plain") || is("never")) {
 			char name[32];
 			snprintf(name, sizeof(name), "file%u", round % 512);
@@ -193,6 +209,22 @@ static void *middle(void *unused)
 	return NULL;
 }
 
+/* Gives the lock that fb-critical waits for on to fb-back, and writes what nobody waits for then: a log, as its file is called. */
+static void *former(void *unused)
+{
+	(void)unused;
+	name_me("fb-apart");
+	char *data = piece();
+	int fd = open_file("pg_wal/former", O_DSYNC);
+	while (!stop) {
+		if (write(shared, data, 4096) != 4096)
+			fail("write");
+		for (int i = 0; i < 4 && !stop; i++)
+			put(fd, data, 4096, i * 4096);
+	}
+	return NULL;
+}
+
 /* Waits for what it has written itself, and has locked nothing meanwhile; then for a commit of the journal, as nobody else asks for. */
 static void *apart(void *unused)
 {
@@ -214,17 +246,18 @@ static void *apart(void *unused)
 static void *critical(void *unused)
 {
 	(void)unused;
-	if (is("hint") || is("plain") || is("never")) {
-		name_me(is("never") ? "fb-never" : "fb-hinting");
+	int never = is("never") || is("never-forks");
+	if (is("hint") || is("hint-forks") || is("plain") || never) {
+		name_me(never ? "fb-never" : "fb-hinting");
 		/* So that the rules have been asked. */
-		pause_ms(is("never") ? 1000 : 0);
+		pause_ms(never || forks() ? 1000 : 0);
 		if (!is("plain") && forebay_critical_begin() < 0)
 			fail("forebay_critical_begin");
 	} else {
 		name_me("fb-critical");
 	}
-	int own = open_file("critical", 0);
-	int of_back = open_file("back", 0);
+	int own = open_file("critical", forks() ? O_DSYNC : 0);
+	int of_back = open_file("back", is("rwsem") ? O_APPEND : 0);
 	if (is("flush") && fsync(own))
 		fail("fsync");
 	while (!stop) {
@@ -234,11 +267,23 @@ static void *critical(void *unused)
 		} else if (is("chain")) {
 			pthread_mutex_lock(&outer);
 			pthread_mutex_unlock(&outer);
-		} else if (is("mutex") || is("heir")) {
+		} else if (is("mutex") || is("released") || is("heir")) {
 			if (lseek(shared, 0, SEEK_CUR) < 0)
 				fail("lseek");
+		} else if (forks()) {
+			/* The child writes at once, before anybody can have looked at it. */
+			pid_t child = fork();
+			if (!child)
+				_exit(pwrite(own, path, sizeof(path), 0) != sizeof(path));
+			int status = 0;
+			if (child < 0 || waitpid(child, &status, 0) < 0 || status)
+				fail("fork");
+		} else if (is("foreign")) {
+			struct timespec t = { 0, 50000000 };
+			syscall(SYS_futex, foreign, FUTEX_WAIT_PRIVATE, 2, &t, NULL, 0);
 		} else if (is("rwsem")) {
-			put(of_back, "z", 1, 0);
+			if (write(of_back, "z", 1) != 1)
+				fail("write");
 		} else if (is("page") || is("slot")) {
 			for (int i = 0; i < PAGES && !stop; i++)
 				put(shared, "z", 1, PAGE_AT(i));
@@ -268,13 +313,13 @@ static void *critical(void *unused)
 int main(int argc, char **argv)
 {
 	if (argc < 3) {
-		fprintf(stderr, "usage: %s futex|mutex|heir|rwsem|hint|plain|never|journal|checkpoint|handle|page|slot|locked|flush|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
+		fprintf(stderr, "usage: %s futex|foreign|mutex|released|heir|rwsem|hint|hint-forks|plain|never|never-forks|journal|checkpoint|handle|page|slot|locked|flush|conversion|writeback|chain DIRECTORY [SECONDS]\n", argv[0]);
 		return 2;
 	}
 	kind = argv[1];
 	snprintf(path, sizeof(path), "%s", argv[2]);
 	int seconds = argc > 3 ? atoi(argv[3]) : 3;
-	shared = open_file("shared", is("mutex") || is("heir") ? O_DSYNC : 0);
+	shared = open_file("shared", is("mutex") || is("released") || is("heir") ? O_DSYNC : 0);
 	pthread_t threads[6];
 	int count = 0;
 	pthread_create(&threads[count++], NULL, critical, NULL);
@@ -287,6 +332,8 @@ int main(int argc, char **argv)
 		pthread_create(&threads[count++], NULL, middle, NULL);
 	if (is("locked"))
 		pthread_create(&threads[count++], NULL, apart, NULL);
+	if (is("released"))
+		pthread_create(&threads[count++], NULL, former, NULL);
 	pause_ms(1000L * seconds);
 	stop = 1;
 	while (count)

@@ -11,7 +11,7 @@ use forebay_block::{BlockService, Completion, Content, Criticality, Op, Origin, 
 use forebay_control::{ExplainRow, Explanation, InheritedRow, WaitRow};
 use forebay_host::{Observer, VolumeHandle};
 use forebay_policy::{Admission, AdmissionReason, Allowance};
-use forebay_tracker::{Cause, Device, Name, Promotion, Rules, Tracker, TrackerError, Wait, Waits};
+use forebay_tracker::{Cause, Device, Name, Promotion, Rules, Tracker, Wait, Waits};
 
 /// Most different rows of an account; what does not fit is counted as `other`.
 const ROWS_MAX: usize = 1024;
@@ -57,7 +57,7 @@ impl Tracking {
             }
             Err(e) => {
                 tracing::warn!("who waits for a write is not known: {e}");
-                *hold(&self.failure) = Some(short(&e));
+                *hold(&self.failure) = Some(e.brief());
                 None
             }
         }
@@ -98,11 +98,6 @@ impl Tracking {
         };
         hold(&self.waits).iter().map(row).collect()
     }
-}
-
-/// The first line: the verifier's words that may follow are for developers.
-fn short(e: &TrackerError) -> String {
-    e.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 /// A volume as its block device's frontend sees it: of who issues its requests the [`Link`] is asked.
@@ -154,7 +149,7 @@ impl Link {
         });
         let followed = Device::at(device)
             .map_err(|e| e.to_string())
-            .and_then(|number| tracker.watch(number, promote).map_err(|e| short(&e)).map(|()| number));
+            .and_then(|number| tracker.watch(number, promote).map_err(|e| e.brief()).map(|()| number));
         match followed {
             Ok(number) => {
                 self.set_source(Some((tracker, number)));
@@ -261,7 +256,7 @@ impl<S: BlockService> BlockService for RatedVolume<S> {
     fn submit(&self, op: Op, mut origin: Origin, done: Completion) {
         let bytes = match &op {
             Op::Write { data, .. } => Some(data.len() as u64),
-            Op::Zero { .. } => Some(0),
+            Op::Zero { len, .. } => Some(*len),
             _ => None,
         };
         if let (Some(bytes), Criticality::Direct) = (bytes, origin.criticality) {

@@ -54,8 +54,11 @@ struct {
 /* How many critical tasks a task holds up, and one of them. */
 struct holder {
 	s64 count;
+	u64 lock;	/* the one lock of the kernel's by which it holds up all of them, or 0 */
 	u32 waiter;
 	u32 wait;
+	u32 kind;	/* FB_WAIT_* of the lock */
+	u32 pad;
 };
 
 struct {
@@ -280,28 +283,50 @@ INLINE int is_never(u32 role)
 	return (role & FB_ROLE_CRITICAL) == FB_CRITICAL_NEVER;
 }
 
-/* What a task has inherited, or 0. */
-INLINE struct holder *holder_of(u32 tid)
-{
-	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
-	return holder && holder->count > 0 ? holder : 0;
-}
-
 INLINE struct lock_holders *sleeping(u32 how)
 {
 	return bpf_map_lookup_elem(&sleepers, &how);
 }
 
-/* Who holds a lock of the kernel's; of several readers the last one, perhaps. */
-INLINE struct task_struct *lock_owner(u64 lock, u32 wait)
+/* What a lock of the kernel's says of who holds it; 0 if it is not known. */
+INLINE u64 lock_word(u64 lock, u32 wait)
 {
-	s64 owner = 0;
+	u64 owner = 0;
 	/* A kernel for real-time work has other locks under these names. */
 	if (wait == FB_WAIT_MUTEX && EXISTS(((struct mutex *)lock)->owner))
 		READ(owner, ((struct mutex *)lock)->owner);
 	else if (wait == FB_WAIT_RWSEM && EXISTS(((struct rw_semaphore *)lock)->owner))
 		READ(owner, ((struct rw_semaphore *)lock)->owner);
-	return (void *)(owner & ~7ull);
+	return owner;
+}
+
+/* Who holds it; of several readers the last one, perhaps. */
+INLINE struct task_struct *lock_owner(u64 lock, u32 wait)
+{
+	return (void *)(lock_word(lock, wait) & ~7ull);
+}
+
+/* Readers of a lock are not all known (the kernel's RWSEM_READER_OWNED). */
+enum { READERS = 1 };
+
+/* Whether a lock of the kernel's that `tid` had is nobody's by now, or another task's. */
+NOINLINE int is_given_on(u64 lock, u32 wait, u32 tid)
+{
+	u64 word = lock_word(lock, wait);
+	struct task_struct *owner = (void *)(word & ~7ull);
+	u32 pid = 0;
+	if (wait == FB_WAIT_RWSEM && word & READERS)
+		return 0;
+	return !owner || READ(pid, owner->pid) || pid != tid;
+}
+
+/* What a task has inherited, or 0: of what it inherits by a lock that it has given on nothing is left. */
+INLINE struct holder *holder_of(u32 tid)
+{
+	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
+	if (!holder || holder->count <= 0 || (holder->lock && is_given_on(holder->lock, holder->kind, tid)))
+		return 0;
+	return holder;
 }
 
 /* What one of those in a list is blocked by, and who it is; 0 if that is nobody, or the current task, `tid`. */
@@ -568,12 +593,15 @@ int on_issue(u64 *ctx)
 
 /* --- waits ------------------------------------------------------------------------------------------------------------- */
 
-/* Whether it was counted, and is to be taken back. */
-NOINLINE int inherit(u32 tid, u32 waiter, u32 wait)
+/*
+ * A task holds up `waiter`, which waits as `wait` says; by a lock of the kernel's of this `kind`, unless that is 0. Whether it was counted, and is to
+ * be taken back.
+ */
+NOINLINE int inherit(u32 tid, u32 waiter, u32 wait, u64 lock, u32 kind)
 {
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
 	if (!holder) {
-		struct holder first = { .count = 1, .waiter = waiter, .wait = wait };
+		struct holder first = { .count = 1, .lock = lock, .waiter = waiter, .wait = wait, .kind = kind };
 		if (!bpf_map_update_elem(&holders, &tid, &first, BPF_NOEXIST))
 			return 1;
 		/* Another processor was faster. */
@@ -581,7 +609,13 @@ NOINLINE int inherit(u32 tid, u32 waiter, u32 wait)
 		if (!holder)
 			return 0;
 	}
-	__sync_fetch_and_add(&holder->count, 1);
+	if (__sync_fetch_and_add(&holder->count, 1) <= 0) {
+		holder->kind = kind;
+		holder->lock = lock;
+	} else if (holder->lock != lock) {
+		/* It holds up some by this lock and some by another: that it gives on one of them is not all. */
+		holder->lock = 0;
+	}
 	holder->waiter = waiter;
 	holder->wait = wait;
 	return 1;
@@ -737,7 +771,7 @@ INLINE void lend(struct block *block, u32 holder, const struct block *further, u
 		tell_wait(holder, 0, FB_CRITICAL_INHERITED, further);
 		add_needs(block, further->wait, supposed);
 		u32 next = further->owner;
-		if (next && next != tid && links < FB_CHAIN_MAX && inherit(next, tid, wait))
+		if (next && next != tid && links < FB_CHAIN_MAX && inherit(next, tid, wait, further->lock, further->wait))
 			block->chain[place_of(links++)] = next;
 	}
 	block->links = links;
@@ -752,7 +786,7 @@ INLINE void lend_to_sleepers_with(struct block *block, u32 tid, u32 with, u32 wa
 		struct block *further = sleeper_at(list, i, tid, &sleeper);
 		if (!further || (with == WITH_HANDLE && waits_for_handles(further->transaction) <= 0))
 			continue;
-		if (block->links < FB_CHAIN_MAX && inherit(sleeper, tid, wait))
+		if (block->links < FB_CHAIN_MAX && inherit(sleeper, tid, wait, 0, 0))
 			lend(block, sleeper, further, tid, wait, with == WITH_PAGE);
 	}
 }
@@ -835,11 +869,11 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 how, u32 owner, u64 lock)
 		block->listed = lock && !is_listed(lock);
 		add_needs(block, wait, supposed);
 		tell_wait(tid, tgid, critical, block);
-		u32 next = owner;
+		u32 next = owner, kind = wait;
 		for (u32 i = 0; i < FB_CHAIN_MAX; i++) {
 			if (!next || next == tid)
 				break;
-			if (!inherit(next, tid, wait))
+			if (!inherit(next, tid, wait, lock, kind))
 				break;
 			block->chain[i] = next;
 			block->links = i + 1;
@@ -849,6 +883,8 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 how, u32 owner, u64 lock)
 			tell_wait(next, 0, FB_CRITICAL_INHERITED, further);
 			add_needs(block, further->wait, supposed);
 			next = further->owner;
+			lock = further->lock;
+			kind = further->wait;
 		}
 		if (grounds & COUNTED_ALREADY)
 			block->page = 0;
@@ -878,9 +914,19 @@ int on_contention_begin(u64 *ctx)
 	s32 pid = 0;
 	if (task)
 		READ(pid, task->pid);
+	u32 tid = ids;
+	u64 since = 0;
+	struct block *block = bpf_map_lookup_elem(&blocked, &tid);
+	if (block && block->lock == lock) {
+		/* Woken, and too late: the wait goes on, behind somebody else perhaps. */
+		since = block->since;
+		block->direct = 0;
+	}
 	/* A wait within a wait, or one whose end was not seen: what was counted for it is taken back. */
-	end(ids, ids >> 32);
-	begin(ids, ids >> 32, wait, pid, lock);
+	end(tid, ids >> 32);
+	begin(tid, ids >> 32, wait, pid, lock);
+	if (since && (block = bpf_map_lookup_elem(&blocked, &tid)))
+		block->since = since;
 	return 0;
 }
 
@@ -952,14 +998,32 @@ INLINE struct pt_regs *registers(void)
 	return (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
 }
 
-/* The owner of the pthread mutex that the current task waits for, which is in a call for a futex; or 0. */
+/* The first words of a pthread mutex, as the GNU library has them. */
+struct pthread_mutex {
+	u32 lock;	/* 2: locked, and somebody waits */
+	u32 count;
+	u32 owner;
+	u32 users;
+	u32 kind;
+};
+
+/* Bits that the kind of one may have whose owner stands there: its type, shared by processes, what is said of elision. */
+#define PTHREAD_KINDS (3 | 128 | 256 | 512)
+/* More do not use it at a time, and what stands there is something else. */
+#define PTHREAD_USERS_MAX 65536
+
+/*
+ * The owner of the pthread mutex that the current task waits for, which is in a call for a futex; or 0. Others wait so for locks of their own, behind
+ * which anything may stand.
+ */
 INLINE u32 futex_owner(void)
 {
-	u32 words[3] = {};
-	/* 2: locked, and somebody waits. The owner's tid lies 8 bytes after the futex. */
-	if (bpf_probe_read_user(words, sizeof(words), (void *)REGS_FIRST(registers())) || words[0] != 2)
+	struct pthread_mutex mutex = {};
+	if (bpf_probe_read_user(&mutex, sizeof(mutex), (void *)REGS_FIRST(registers())) || mutex.lock != 2)
 		return 0;
-	return words[2];
+	if (mutex.kind & ~PTHREAD_KINDS || !mutex.users || mutex.users > PTHREAD_USERS_MAX)
+		return 0;
+	return mutex.owner < FB_TIDS_MAX ? mutex.owner : 0;
 }
 
 /* Of a task's state: it can be interrupted; it cannot; it has nothing to do, and does not count as load. */
@@ -1016,6 +1080,24 @@ INLINE int is_accepted(struct sock *sk)
 	return sk->__sk_common.skc_state == TCP_ESTABLISHED && address;
 }
 
+/* A task works no longer for the request that it has read from this socket. */
+INLINE void works_no_longer(u32 tid, u64 sk)
+{
+	struct request *request = bpf_map_lookup_elem(&requests, &tid);
+	if (request && request->sock == sk)
+		bpf_map_delete_elem(&requests, &tid);
+}
+
+/* The request that was read from this socket needs nobody's work any more. */
+INLINE void answered(u64 sk)
+{
+	u32 *reader = bpf_map_lookup_elem(&readers, &sk);
+	if (reader) {
+		works_no_longer(*reader, sk);
+		bpf_map_delete_elem(&readers, &sk);
+	}
+}
+
 SEC("tp_btf/inet_sock_set_state")
 int on_tcp_state(u64 *ctx)
 {
@@ -1023,22 +1105,11 @@ int on_tcp_state(u64 *ctx)
 	u32 before = ctx[1], now = ctx[2];
 	if (before == TCP_SYN_RECV && now == TCP_ESTABLISHED)
 		bpf_map_update_elem(&accepted, &sk, &now, BPF_ANY);
-	else if (now == TCP_CLOSE)
+	else if (now == TCP_CLOSE) {
 		bpf_map_delete_elem(&accepted, &sk);
+		answered(sk);
+	}
 	return 0;
-}
-
-/* The request that was read from this socket needs nobody's work any more. */
-INLINE void answered(u64 sk)
-{
-	u32 *reader = bpf_map_lookup_elem(&readers, &sk);
-	if (!reader)
-		return;
-	u32 tid = *reader;
-	struct request *request = bpf_map_lookup_elem(&requests, &tid);
-	if (request && request->sock == sk)
-		bpf_map_delete_elem(&requests, &tid);
-	bpf_map_delete_elem(&readers, &sk);
 }
 
 SEC("tp_btf/sock_recv_length")
@@ -1057,6 +1128,10 @@ int on_receive(u64 *ctx)
 	}
 	if (!is_accepted(sk))
 		return 0;
+	/* Whoever has read from it before has handed it on. */
+	u32 *reader = bpf_map_lookup_elem(&readers, &key);
+	if (reader && *reader != tid)
+		works_no_longer(*reader, key);
 	struct request request = { .sock = key, .since = bpf_ktime_get_ns() };
 	bpf_map_update_elem(&requests, &tid, &request, BPF_ANY);
 	bpf_map_update_elem(&readers, &key, &tid, BPF_ANY);
@@ -1107,7 +1182,7 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 		if (!holder || holder == tid)
 			continue;
 		block->owner = holder;
-		if (!critical || block->links >= FB_CHAIN_MAX || !inherit(holder, tid, FB_WAIT_LWLOCK))
+		if (!critical || block->links >= FB_CHAIN_MAX || !inherit(holder, tid, FB_WAIT_LWLOCK, 0, 0))
 			continue;
 		tell_wait(tid, tgid, critical, block);
 		lend(block, holder, bpf_map_lookup_elem(&blocked, &holder), tid, FB_WAIT_LWLOCK, supposed);
@@ -1201,6 +1276,10 @@ int on_fork(u64 *ctx)
 	struct task_struct *child = (void *)ctx[1];
 	/* Its number was another task's, of which something may have come too late to be forgotten. It does not run yet. */
 	forget(child->pid, child->tgid);
+	/* Nor is it critical before the daemon has looked at it if rules bound its parent: or else one could escape them by forking. */
+	u32 role = role_of(parent->pid);
+	if (is_never(role) || role & FB_ROLE_RATED)
+		set_role(child->pid, FB_CRITICAL_NEVER | (role & FB_ROLE_RATED));
 	struct fb_signal signal = { .type = FB_SIGNAL_FORK, .tid = parent->pid, .tgid = child->tgid, .other = child->pid };
 	current_comm(signal.comm);
 	tell(&signal);

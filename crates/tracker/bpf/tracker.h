@@ -141,6 +141,7 @@ struct fb_disks {
 /* A task's place in the world, as the daemon's rules see it: FB_CRITICAL_NONE, _DIRECT, _REQUESTS or _NEVER, and: */
 #define FB_ROLE_CRITICAL 15
 #define FB_ROLE_SEEN 16		/* it has written to a volume, or the daemon has told of it */
+#define FB_ROLE_RATED 32	/* its rule has a rate; so had that of whom it was forked from, if it is not yet SEEN */
 
 /* The roles of tasks with numbers that follow each other, by number; 0: nothing is known of it. The daemon stores single bytes. */
 #define FB_ROLES_TOGETHER 64

@@ -48,6 +48,19 @@ pub enum TrackerError {
     },
 }
 
+impl TrackerError {
+    /// The first line: the verifier's words that may follow are for developers.
+    pub fn brief(&self) -> String {
+        self.to_string().lines().next().unwrap_or_default().to_owned()
+    }
+}
+
+/// What is missing without something that the kernel has refused. The log has all of the kernel's words.
+fn without(what: &str, e: &TrackerError) -> String {
+    tracing::debug!("{what}: {e}");
+    format!("{what} ({})", e.brief())
+}
+
 /// A group of programs, each useless without the others of the group, and what is missing without it.
 struct Group {
     programs: &'static [(&'static str, &'static str)],
@@ -61,14 +74,14 @@ const WRITES: &[(&str, &str)] = &[("on_bio", "block_bio_queue")];
 const GROUPS: &[Group] = &[
     Group {
         programs: &[
-            ("on_fork", "sched_process_fork"),
-            ("on_exec", "sched_process_exec"),
             ("on_exit", "sched_process_exit"),
+            ("on_exec", "sched_process_exec"),
+            ("on_fork", "sched_process_fork"),
         ],
         without: "new tasks: they are noticed late",
     },
     Group {
-        programs: &[("on_contention_begin", "contention_begin"), ("on_contention_end", "contention_end")],
+        programs: &[("on_contention_end", "contention_end"), ("on_contention_begin", "contention_begin")],
         without: "waits for kernel locks",
     },
     Group { programs: &[("on_switch", "sched_switch")], without: "waits for the journal, pages and futexes" },
@@ -80,15 +93,15 @@ const GROUPS: &[Group] = &[
 const SLOTS: (&str, &str) = ("on_issue", "block_rq_issue");
 
 fn without_first_slot(e: &TrackerError) -> String {
-    format!("which write has the first slot of the disk's queue ({e})")
+    without("which write has the first slot of the disk's queue", e)
 }
 
 /// What notices requests on sockets.
 const REQUESTS: Group = Group {
     programs: &[
-        ("on_tcp_state", "inet_sock_set_state"),
-        ("on_receive", "sock_recv_length"),
         ("on_send", "sock_send_length"),
+        ("on_receive", "sock_recv_length"),
+        ("on_tcp_state", "inet_sock_set_state"),
     ],
     without: "who works for a request that came over a socket",
 };
@@ -196,13 +209,19 @@ impl From<MapError> for TrackerError {
     }
 }
 
-/// Attaches programs that are of no use without each other: all, or none.
+/// Attaches programs that are of no use without each other: all, or none. What notices an end comes before what notices its beginning, so that
+/// nothing begins of which the end is missed.
 fn attach(ebpf: &mut Ebpf, btf: &Btf, programs: &[(&'static str, &'static str)]) -> Result<(), TrackerError> {
     for (name, tracepoint) in programs {
         tracepoint_program(ebpf, name)?.load(tracepoint, btf)?;
     }
-    for (name, _) in programs {
-        tracepoint_program(ebpf, name)?.attach()?;
+    for (at, (name, _)) in programs.iter().enumerate() {
+        if let Err(e) = tracepoint_program(ebpf, name)?.attach() {
+            for (attached, _) in programs.iter().take(at) {
+                tracepoint_program(ebpf, attached)?.unload()?;
+            }
+            return Err(e.into());
+        }
     }
     Ok(())
 }
@@ -248,7 +267,7 @@ impl Programs {
         attach(&mut ebpf, &btf, WRITES)?;
         for group in GROUPS.iter().chain(requests.then_some(&REQUESTS)) {
             if let Err(e) = attach(&mut ebpf, &btf, group.programs) {
-                missing.push(format!("{} ({e})", group.without));
+                missing.push(without(group.without, &e));
             }
         }
         let (name, tracepoint) = SLOTS;
@@ -265,7 +284,7 @@ impl Programs {
         // A map lives as long as somebody holds it; the programs do from here on.
         let locks = locks(&mut ebpf);
         if let Err(e) = &locks {
-            missing.push(format!("waits for PostgreSQL's lightweight locks ({e})"));
+            missing.push(without("waits for PostgreSQL's lightweight locks", e));
         }
         let rings = Rings {
             locks: locks.ok(),

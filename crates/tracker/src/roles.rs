@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::rules::Critical;
-use crate::wire::{ROLE_SEEN, TIDS_MAX};
+use crate::tasks::Role;
+use crate::wire::{ROLE_RATED, ROLE_SEEN, TIDS_MAX};
 
 /// The programs' map `roles`. They store to it, too: that a task has written, and that it has ended.
 pub(crate) struct Roles {
@@ -41,12 +41,13 @@ impl Roles {
         Some(unsafe { AtomicU8::from_ptr(self.base.as_ptr().wrapping_add(at)) })
     }
 
-    /// Says how critical a task is by itself.
-    pub fn set(&self, tid: u32, critical: Critical) {
-        let Some(role) = self.of(tid) else { return };
+    /// Says what the rules say of a task.
+    pub fn set(&self, tid: u32, role: Role) {
+        let Some(place) = self.of(tid) else { return };
         // Of whom nothing is to be said nothing is: the programs look no further at such tasks.
-        if critical != Critical::No || role.load(Ordering::Relaxed) != 0 {
-            role.store(critical.number() | ROLE_SEEN, Ordering::Relaxed);
+        if role != Role::default() || place.load(Ordering::Relaxed) != 0 {
+            let rated = if role.rated { ROLE_RATED } else { 0 };
+            place.store(role.critical.number() | ROLE_SEEN | rated, Ordering::Relaxed);
         }
     }
 }
@@ -61,6 +62,7 @@ impl Drop for Roles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Critical;
     use std::fs::File;
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
@@ -78,16 +80,20 @@ mod tests {
             file.read_exact_at(&mut byte, u64::from(tid)).unwrap();
             byte[0]
         };
-        roles.set(7, Critical::No);
+        let role = |critical| Role { critical, ruled: true, rated: false };
+        roles.set(7, Role::default());
         assert_eq!(byte(7), 0, "nothing is known of it, and nothing is to be said");
         for tid in [0, 7, last] {
-            roles.set(tid, Critical::Never);
+            roles.set(tid, role(Critical::Never));
             assert_eq!(byte(tid), ROLE_SEEN | 4, "{tid}");
         }
-        roles.set(7, Critical::No);
+        roles.set(7, Role::default());
         assert_eq!((byte(6), byte(7), byte(8)), (0, ROLE_SEEN, 0), "what was said of it is taken back");
+        roles.set(8, Role { rated: true, ..role(Critical::Yes) });
+        roles.set(9, role(Critical::No));
+        assert_eq!((byte(8), byte(9)), (ROLE_SEEN | ROLE_RATED | 1, ROLE_SEEN), "a rule speaks of both");
         for none in [last + 1, u32::MAX] {
-            roles.set(none, Critical::Yes);
+            roles.set(none, role(Critical::Yes));
         }
         assert_eq!(byte(last), ROLE_SEEN | 4);
     }

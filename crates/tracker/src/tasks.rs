@@ -17,13 +17,21 @@ const TITLE_BYTES_MAX: u64 = 4096;
 /// thread's name, and a thread may have come of which nobody has told.
 const LOOK_AGAIN_IN: u32 = 8;
 
+/// What the eBPF programs are told of a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Role {
+    pub critical: Critical,
+    /// A rule fits it.
+    pub ruled: bool,
+    /// That rule has a rate.
+    pub rated: bool,
+}
+
 /// What is known of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Task {
     process: u32,
-    critical: Critical,
-    /// A rule fits it.
-    pub ruled: bool,
+    pub role: Role,
     /// A rule names it, or gives it a rate.
     pub labelled: bool,
     /// The eBPF program was told, and knows it still.
@@ -54,8 +62,8 @@ pub(crate) struct Tasks {
 /// What has changed since it was asked last.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// Tasks that have become critical, or are not any more.
-    pub critical: Vec<(u32, Critical)>,
+    /// Tasks of which the rules say something, and did not before, or otherwise.
+    pub roles: Vec<(u32, Role)>,
     /// Processes of which a rule speaks, and did not before, or otherwise.
     pub ruled: Vec<(u32, Critical)>,
     /// Tasks that rules have named.
@@ -156,26 +164,26 @@ impl Tasks {
             listed.has_no_program = false;
         }
         let rule = self.rules.of(&facts);
-        let critical = rule.map(|(_, r)| r.critical).unwrap_or_default();
-        let ruled = rule.is_some();
+        let role = rule.map(|(_, r)| Role { critical: r.critical, ruled: true, rated: r.rate.is_some() });
+        let role = role.unwrap_or_default();
         let label = rule.map(|(place, rule)| Label {
             name: rule.name.as_ref().map(|_| place),
             rate: rule.rate.map(|_| place),
         });
         let label = label.unwrap_or_default();
         let labelled = label != Label::default();
-        let task = Task { process, critical, ruled, labelled, told: true };
+        let task = Task { process, role, labelled, told: true };
         let was = self.tasks.get(&tid);
         if labelled || was.is_some_and(|t| t.labelled) {
             self.changes.named.push((tid, label));
         }
         // What was said of one that there was no place to remember is not known.
-        let is_news = || critical != Critical::default() || self.tasks.len() >= TASKS_MAX;
-        if was.map_or_else(is_news, |t| !t.told || t.critical != critical) {
-            self.changes.critical.push((tid, critical));
+        let is_news = || role != Role::default() || self.tasks.len() >= TASKS_MAX;
+        if was.map_or_else(is_news, |t| !t.told || t.role != role) {
+            self.changes.roles.push((tid, role));
         }
-        if ruled && tid == process && was != Some(&task) {
-            self.changes.ruled.push((tid, critical));
+        if role.ruled && tid == process && was != Some(&task) {
+            self.changes.ruled.push((tid, role.critical));
         }
         if self.tasks.len() < TASKS_MAX || was.is_some() {
             self.tasks.insert(tid, task);
@@ -214,10 +222,17 @@ impl Tasks {
         Arc::clone(&self.hidden)
     }
 
-    /// The eBPF program does not know what it was told of this task: it is new, under a number that was another's, or its first write came just then.
-    pub fn tell_again(&mut self, tid: u32) {
-        if let Some(task) = self.tasks.get_mut(&tid) {
-            task.told = false;
+    /// The eBPF program does not know what it was told of this task, or knows what was another's: it is new, under a number that was used before, or its
+    /// first write came just then. Whatever it is found to be is told.
+    pub fn tell_again(&mut self, tid: u32, process: u32) {
+        let is_full = self.tasks.len() >= TASKS_MAX;
+        match self.tasks.get_mut(&tid) {
+            Some(task) => task.told = false,
+            None if is_full => {}
+            None => {
+                let task = Task { process, role: Role::default(), labelled: false, told: false };
+                self.tasks.insert(tid, task);
+            }
         }
     }
 
@@ -229,8 +244,8 @@ impl Tasks {
 
     /// The processes of which a rule speaks, with what it says.
     pub fn ruled(&self) -> Vec<(u32, Critical)> {
-        let leaders = self.tasks.iter().filter(|(tid, t)| **tid == t.process && t.ruled);
-        leaders.map(|(tid, t)| (*tid, t.critical)).collect()
+        let leaders = self.tasks.iter().filter(|(tid, t)| **tid == t.process && t.role.ruled);
+        leaders.map(|(tid, t)| (*tid, t.role.critical)).collect()
     }
 
     /// Whether it is one of those that are remembered.
@@ -242,13 +257,13 @@ impl Tasks {
     pub fn forget(&mut self, tid: u32) -> Option<Task> {
         self.processes.remove(&tid);
         // It must not be said of the next one that gets this number.
-        self.changes.critical.retain(|(changed, _)| *changed != tid);
+        self.changes.roles.retain(|(changed, _)| *changed != tid);
         self.changes.ruled.retain(|(changed, _)| *changed != tid);
         self.changes.named.retain(|(changed, _)| *changed != tid);
         self.tasks.remove(&tid)
     }
 
-    /// Who has become critical, or is not any more, and whom rules have named, since this was asked last.
+    /// What the rules say that they did not when this was asked last.
     pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)
     }
@@ -351,6 +366,10 @@ mod tests {
         Rules::parse(text).unwrap()
     }
 
+    fn critical() -> Role {
+        Role { critical: Critical::Yes, ruled: true, rated: false }
+    }
+
     #[test]
     fn this_process_is_found_by_every_kind_of_rule() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -369,16 +388,14 @@ mod tests {
         for rule in rules_for_it {
             let mut tasks = Tasks::new(rules(&format!("[[rule]]\nname = \"me\"\n{rule}\ncritical = true")));
             tasks.scan();
-            let Changes { critical, ruled, named } = tasks.take_changes();
-            assert!(
-                critical.contains(&(pid, Critical::Yes)) && ruled.contains(&(pid, Critical::Yes)),
-                "{rule}"
-            );
+            let Changes { roles, ruled, named } = tasks.take_changes();
+            assert!(roles.contains(&(pid, critical())) && ruled.contains(&(pid, Critical::Yes)), "{rule}");
             assert!(named.contains(&(pid, Label { name: Some(0), rate: None })), "{rule}");
             tasks.scan();
             tasks.classify(pid, pid);
-            let Changes { critical, ruled, .. } = tasks.take_changes();
-            assert!(!critical.into_iter().chain(ruled).any(|(tid, _)| tid == pid), "nothing has changed");
+            let Changes { roles, ruled, .. } = tasks.take_changes();
+            let told = roles.into_iter().map(|(tid, _)| tid).chain(ruled.into_iter().map(|(tid, _)| tid));
+            assert!(!told.into_iter().any(|tid| tid == pid), "nothing has changed");
         }
     }
 
@@ -410,7 +427,7 @@ mod tests {
             libc::kill(child as i32, libc::SIGKILL);
             libc::waitpid(child as i32, std::ptr::null_mut(), 0);
         }
-        assert_eq!(tasks.take_changes().critical, [(child, Critical::Yes)]);
+        assert_eq!(tasks.take_changes().roles, [(child, critical())]);
     }
 
     #[test]
@@ -421,7 +438,7 @@ mod tests {
         let pid = child.id();
         let mut tasks = Tasks::new(rules("[[rule]]\ntitle = \"sleep 77\"\ncritical = true"));
         tasks.scan();
-        assert_eq!(tasks.take_changes().critical, []);
+        assert_eq!(tasks.take_changes().roles, []);
         drop(child.stdin.take());
         while title(pid) != "sleep 77" {
             std::thread::yield_now();
@@ -429,7 +446,7 @@ mod tests {
         tasks.scan();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(tasks.take_changes().critical, [(pid, Critical::Yes)]);
+        assert_eq!(tasks.take_changes().roles, [(pid, critical())]);
     }
 
     #[test]
@@ -441,7 +458,7 @@ mod tests {
         tasks.processes.insert(pid, kernels());
         let found = |tasks: &mut Tasks| {
             tasks.scan();
-            tasks.take_changes().critical.iter().any(|(tid, _)| *tid == pid)
+            tasks.take_changes().roles.iter().any(|(tid, _)| *tid == pid)
         };
         let scans = (1..=LOOK_AGAIN_IN).position(|_| found(&mut tasks)).unwrap();
         assert_eq!(scans as u32, (pid + LOOK_AGAIN_IN - 1) % LOOK_AGAIN_IN);
@@ -458,35 +475,41 @@ mod tests {
         let mut tasks = Tasks::new(rules("[[rule]]\nname = \"me\"\nexe = \"*\"\ncritical = true"));
         let classified = |tasks: &mut Tasks| {
             tasks.classify(pid, pid);
-            tasks.take_changes().critical
+            tasks.take_changes().roles
         };
-        assert_eq!(classified(&mut tasks), [(pid, Critical::Yes)]);
+        assert_eq!(classified(&mut tasks), [(pid, critical())]);
         assert_eq!(classified(&mut tasks), []);
-        tasks.tell_again(pid);
-        assert_eq!(classified(&mut tasks), [(pid, Critical::Yes)]);
+        tasks.tell_again(pid, pid);
+        assert_eq!(classified(&mut tasks), [(pid, critical())]);
         tasks.tell_all_again();
         tasks.scan();
-        assert!(tasks.take_changes().critical.contains(&(pid, Critical::Yes)));
+        assert!(tasks.take_changes().roles.contains(&(pid, critical())));
         // What has ended is not spoken of any more: its number may be another's.
-        tasks.tell_again(pid);
+        tasks.tell_again(pid, pid);
         tasks.classify(pid, pid);
-        assert!(tasks.forget(pid).is_some_and(|gone| gone.ruled));
+        assert!(tasks.forget(pid).is_some_and(|gone| gone.role.ruled));
         assert_eq!(tasks.take_changes(), Changes::default());
+        // That the next one is nothing in particular is told: of the one before it was told otherwise, perhaps only just then.
+        let mut tasks = Tasks::new(Rules::default());
+        assert_eq!(classified(&mut tasks), []);
+        assert!(tasks.forget(pid).is_some());
+        tasks.tell_again(pid, pid);
+        assert_eq!(classified(&mut tasks), [(pid, Role::default())]);
+        assert_eq!(classified(&mut tasks), []);
     }
 
     #[test]
     fn of_whom_nothing_can_be_remembered_all_is_told() {
         let pid = std::process::id();
         let mut tasks = Tasks::new(Rules::default());
-        let task = |process| {
-            let critical = Critical::default();
-            Task { process, critical, ruled: false, labelled: false, told: true }
-        };
+        let task = |process| Task { process, role: Role::default(), labelled: false, told: true };
         tasks.classify(pid, pid);
-        assert_eq!(tasks.take_changes().critical, []);
+        assert_eq!(tasks.take_changes().roles, []);
         tasks.tasks = (1 << 22..).take(TASKS_MAX).map(|tid| (tid, task(tid))).collect();
         tasks.classify(pid, pid);
-        assert_eq!(tasks.take_changes().critical, [(pid, Critical::No)]);
+        tasks.tell_again(pid, pid);
+        assert_eq!(tasks.tasks.len(), TASKS_MAX);
+        assert_eq!(tasks.take_changes().roles, [(pid, Role::default())]);
     }
 
     #[test]

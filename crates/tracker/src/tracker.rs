@@ -453,18 +453,18 @@ impl Follower {
     fn hear(&mut self, signal: &RawSignal) {
         match signal.kind {
             FORK => {
-                self.tasks.tell_again(signal.other);
+                self.tasks.tell_again(signal.other, signal.tgid);
                 self.look_at(signal.other, signal.tgid);
             }
             EXEC => self.look_at(signal.tid, signal.tgid),
             SEEN => {
                 // The program knows nothing of it, or has just lost what it was told.
-                self.tasks.tell_again(signal.tid);
+                self.tasks.tell_again(signal.tid, signal.tgid);
                 self.look_at(signal.tid, signal.tgid);
             }
             EXIT => {
                 let Some(gone) = self.tasks.forget(signal.tid) else { return };
-                if let Some(locks) = self.locks.as_ref().filter(|_| gone.ruled) {
+                if let Some(locks) = self.locks.as_ref().filter(|_| gone.role.ruled) {
                     locks.ended(signal.tid);
                 }
                 if gone.labelled {
@@ -508,7 +508,7 @@ impl Follower {
         if !changes.named.is_empty() {
             hold(&self.shared.tags).labels.extend(changes.named);
         }
-        changes.critical.into_iter().for_each(|(tid, critical)| self.roles.set(tid, critical));
+        changes.roles.into_iter().for_each(|(tid, role)| self.roles.set(tid, role));
     }
 
     /// Tasks may have gone without a word, if signals were dropped. Not asked under the lock that every write takes.

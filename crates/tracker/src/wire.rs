@@ -19,6 +19,8 @@ pub(crate) const COUNT_SIGNALS_DROPPED: u32 = 1;
 pub(crate) const TIDS_MAX: usize = 4_194_304;
 /// In such a byte, beside how critical the task is: it has written to a volume, or was told of.
 pub(crate) const ROLE_SEEN: u8 = 16;
+/// And: its rule has a rate.
+pub(crate) const ROLE_RATED: u8 = 32;
 
 /// A write that was queued to an attached device. Without a page it ends before its mapping, without a file before its name.
 #[repr(C)]
@@ -193,6 +195,7 @@ mod tests {
             ("FB_COUNT_SIGNALS_DROPPED", u64::from(COUNT_SIGNALS_DROPPED)),
             ("FB_TIDS_MAX", TIDS_MAX as u64),
             ("FB_ROLE_SEEN", u64::from(ROLE_SEEN)),
+            ("FB_ROLE_RATED", u64::from(ROLE_RATED)),
             ("FB_RANGE_UNLOCKED", u64::from(RANGE_UNLOCKED)),
             ("FB_CRITICAL_DIRECT", u64::from(Critical::Yes.number())),
             ("FB_CRITICAL_REQUESTS", u64::from(Critical::Requests.number())),
@@ -207,7 +210,8 @@ mod tests {
         assert_eq!((TIDS_MAX as u64 % (together * 4096), together % 8), (0, 0));
         let criticals = [Critical::No, Critical::Yes, Critical::Requests, Critical::Never];
         assert!(criticals.iter().all(|c| u64::from(c.number()) & !constant("FB_ROLE_CRITICAL") == 0));
-        assert_eq!(constant("FB_ROLE_CRITICAL") & constant("FB_ROLE_SEEN"), 0);
+        let bits = ["CRITICAL", "SEEN", "RATED"].map(|name| constant(&format!("FB_ROLE_{name}")));
+        assert_eq!(bits.iter().fold(0, |all, one| all ^ one), bits.iter().sum(), "none overlap: {bits:?}");
         for (i, wait) in Wait::ALL.iter().enumerate() {
             let name = format!("FB_WAIT_{}", wait.as_str().to_uppercase());
             assert_eq!(constant(&name), i as u64 + 1, "{name}");
