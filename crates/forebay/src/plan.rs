@@ -190,8 +190,15 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
         volume.durability = args.durability.or(volume.durability);
         volume.ranges = args.ranges.clone().or(volume.ranges.take());
         volume.endurance = args.endurance.map(Size).or(volume.endurance);
-        volume.critical_rate = args.critical_rate.map(Size).or(volume.critical_rate);
         volume.critical = args.critical.then_some(true).or(volume.critical);
+        if volume.critical == Some(true) {
+            volume.critical_rate = args.critical_rate.map(Size).or(volume.critical_rate);
+        }
+    }
+    if args.critical_rate.is_some() && volumes.iter().all(|volume| volume.critical != Some(true)) {
+        return Err(usage(
+            "--critical-rate is for volumes that are critical; say --critical as well".to_owned(),
+        ));
     }
     let [volume] = volumes else {
         let own =
@@ -285,10 +292,8 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
             "members of a consistency-group need a cache and write-policy journaled".to_owned(),
         ));
     }
-    if v.critical_rate.is_some() && v.critical != Some(true) {
-        return Err(wrong(
-            "has a critical-rate, which is for one that is critical; say critical as well".to_owned(),
-        ));
+    if v.critical_rate.is_some() && v.critical.is_none() {
+        return Err(wrong("has a critical-rate, and does not say whether it is critical".to_owned()));
     }
     Ok(VolumePlan {
         group,
@@ -421,6 +426,30 @@ mod tests {
         assert_eq!(one.volumes[0].cache.as_ref().unwrap().to_string(), "c");
         let one = plan(&["--config", path, "--name", "a", "--no-cache", "--destage-on-stop=no"]).unwrap();
         assert!(one.volumes[0].cache.is_none() && !one.destage_on_stop);
+    }
+
+    #[test]
+    fn a_rate_is_for_the_volumes_that_are_critical() {
+        let volume = |name: &str, more: &str| {
+            format!("[[volume]]\nname = \"{name}\"\nno-cache = true\nbacking = \"{name}\"\n{more}\n")
+        };
+        let planned = |text: &str, flags: &[&str]| {
+            let f = file(text);
+            plan(&[&["--config", f.path().to_str().unwrap()], flags].concat())
+        };
+        let one = volume("a", "critical = true") + &volume("b", "");
+        let rates = |plan: Plan| plan.volumes.iter().map(|v| v.critical_rate).collect::<Vec<_>>();
+        assert_eq!(rates(planned(&one, &["--critical-rate", "1M"]).unwrap()), [Some(1 << 20), None]);
+        let both = planned(&one, &["--critical-rate", "1M", "--critical"]).unwrap();
+        assert_eq!(rates(both), [Some(1 << 20); 2]);
+        let off = volume("a", "critical = false\ncritical-rate = \"1M\"");
+        assert!(planned(&off, &[]).is_ok(), "it may be turned on again");
+        for (text, flags) in
+            [(volume("a", ""), &["--critical-rate", "1M"][..]), (volume("a", "critical-rate = \"1M\""), &[])]
+        {
+            let error = planned(&text, flags).unwrap_err().to_string();
+            assert!(error.contains("critical-rate"), "{error}");
+        }
     }
 
     #[test]

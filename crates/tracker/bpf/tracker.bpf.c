@@ -288,6 +288,12 @@ INLINE struct lock_holders *sleeping(u32 how)
 	return bpf_map_lookup_elem(&sleepers, &how);
 }
 
+/* How one is bound that was made by a task of this role, until the daemon has looked at it: or else one could escape what rules say by forking. */
+INLINE u32 bound_by(u32 role)
+{
+	return is_never(role) || role & FB_ROLE_RATED ? FB_CRITICAL_NEVER | (role & FB_ROLE_RATED) : 0;
+}
+
 /* What a lock of the kernel's says of who holds it; 0 if it is not known. */
 INLINE u64 lock_word(u64 lock, u32 wait)
 {
@@ -528,7 +534,10 @@ int on_bio(u64 *ctx)
 	tag.flags = bio->bi_opf;
 	tag.ioprio = bio->bi_ioprio;
 	current_comm(tag.comm);
-	u32 role = role_of(tag.tid);
+	u32 known = role_of(tag.tid), role = known;
+	/* Of the kernel's threads for io_uring nobody is told when they are made. */
+	if (!(known & FB_ROLE_SEEN))
+		role |= bound_by(role_of(ids >> 32));
 	struct holder *holder;
 	u64 heritage;
 	if (is_direct(tag.tid, role)) {
@@ -550,9 +559,9 @@ int on_bio(u64 *ctx)
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.via = FB_WAIT_FLUSH;
 	}
-	if (!(role & FB_ROLE_SEEN)) {
+	if (!(known & FB_ROLE_SEEN)) {
 		/* What the daemon says of it at this very moment may be lost, and is said again when it hears this. */
-		set_role(tag.tid, role | FB_ROLE_SEEN);
+		set_role(tag.tid, known | FB_ROLE_SEEN);
 		struct fb_signal signal = { .type = FB_SIGNAL_SEEN, .tid = tag.tid, .tgid = ids >> 32 };
 		__builtin_memcpy(signal.comm, tag.comm, sizeof(tag.comm));
 		tell(&signal);
@@ -609,13 +618,14 @@ NOINLINE int inherit(u32 tid, u32 waiter, u32 wait, u64 lock, u32 kind)
 		if (!holder)
 			return 0;
 	}
-	if (__sync_fetch_and_add(&holder->count, 1) <= 0) {
+	s64 before = __sync_fetch_and_add(&holder->count, 1);
+	if (before <= 0) {
 		holder->kind = kind;
 		holder->lock = lock;
-	} else if (holder->lock != lock) {
-		/* It holds up some by this lock and some by another: that it gives on one of them is not all. */
-		holder->lock = 0;
 	}
+	/* It holds up some by this lock and some by another, or another processor has just come by: that it gives on one lock is not all. */
+	if (before <= 0 ? holder->count > 1 : holder->lock != lock)
+		holder->lock = 0;
 	holder->waiter = waiter;
 	holder->wait = wait;
 	return 1;
@@ -1276,10 +1286,9 @@ int on_fork(u64 *ctx)
 	struct task_struct *child = (void *)ctx[1];
 	/* Its number was another task's, of which something may have come too late to be forgotten. It does not run yet. */
 	forget(child->pid, child->tgid);
-	/* Nor is it critical before the daemon has looked at it if rules bound its parent: or else one could escape them by forking. */
-	u32 role = role_of(parent->pid);
-	if (is_never(role) || role & FB_ROLE_RATED)
-		set_role(child->pid, FB_CRITICAL_NEVER | (role & FB_ROLE_RATED));
+	u32 bounds = bound_by(role_of(parent->pid));
+	if (bounds)
+		set_role(child->pid, bounds);
 	struct fb_signal signal = { .type = FB_SIGNAL_FORK, .tid = parent->pid, .tgid = child->tgid, .other = child->pid };
 	current_comm(signal.comm);
 	tell(&signal);

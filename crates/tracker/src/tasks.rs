@@ -177,9 +177,8 @@ impl Tasks {
         if labelled || was.is_some_and(|t| t.labelled) {
             self.changes.named.push((tid, label));
         }
-        // What was said of one that there was no place to remember is not known.
-        let is_news = || role != Role::default() || self.tasks.len() >= TASKS_MAX;
-        if was.map_or_else(is_news, |t| !t.told || t.role != role) {
+        // Of one that is not known here it is not known either what the programs know: be it what was said of the one that had its number before.
+        if was.is_none_or(|t| !t.told || t.role != role) {
             self.changes.roles.push((tid, role));
         }
         if role.ruled && tid == process && was != Some(&task) {
@@ -222,17 +221,10 @@ impl Tasks {
         Arc::clone(&self.hidden)
     }
 
-    /// The eBPF program does not know what it was told of this task, or knows what was another's: it is new, under a number that was used before, or its
-    /// first write came just then. Whatever it is found to be is told.
-    pub fn tell_again(&mut self, tid: u32, process: u32) {
-        let is_full = self.tasks.len() >= TASKS_MAX;
-        match self.tasks.get_mut(&tid) {
-            Some(task) => task.told = false,
-            None if is_full => {}
-            None => {
-                let task = Task { process, role: Role::default(), labelled: false, told: false };
-                self.tasks.insert(tid, task);
-            }
+    /// The eBPF program does not know what it was told of this task: it is new, under a number that was another's, or its first write came just then.
+    pub fn tell_again(&mut self, tid: u32) {
+        if let Some(task) = self.tasks.get_mut(&tid) {
+            task.told = false;
         }
     }
 
@@ -427,7 +419,7 @@ mod tests {
             libc::kill(child as i32, libc::SIGKILL);
             libc::waitpid(child as i32, std::ptr::null_mut(), 0);
         }
-        assert_eq!(tasks.take_changes().roles, [(child, critical())]);
+        assert_eq!(tasks.take_changes().roles, [(child, critical()), (1, Role::default())]);
     }
 
     #[test]
@@ -438,7 +430,7 @@ mod tests {
         let pid = child.id();
         let mut tasks = Tasks::new(rules("[[rule]]\ntitle = \"sleep 77\"\ncritical = true"));
         tasks.scan();
-        assert_eq!(tasks.take_changes().roles, []);
+        assert!(!tasks.take_changes().roles.contains(&(pid, critical())));
         drop(child.stdin.take());
         while title(pid) != "sleep 77" {
             std::thread::yield_now();
@@ -446,7 +438,7 @@ mod tests {
         tasks.scan();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(tasks.take_changes().roles, [(pid, critical())]);
+        assert!(tasks.take_changes().roles.contains(&(pid, critical())));
     }
 
     #[test]
@@ -479,23 +471,22 @@ mod tests {
         };
         assert_eq!(classified(&mut tasks), [(pid, critical())]);
         assert_eq!(classified(&mut tasks), []);
-        tasks.tell_again(pid, pid);
+        tasks.tell_again(pid);
         assert_eq!(classified(&mut tasks), [(pid, critical())]);
         tasks.tell_all_again();
         tasks.scan();
         assert!(tasks.take_changes().roles.contains(&(pid, critical())));
         // What has ended is not spoken of any more: its number may be another's.
-        tasks.tell_again(pid, pid);
+        tasks.tell_again(pid);
         tasks.classify(pid, pid);
         assert!(tasks.forget(pid).is_some_and(|gone| gone.role.ruled));
         assert_eq!(tasks.take_changes(), Changes::default());
         // That the next one is nothing in particular is told: of the one before it was told otherwise, perhaps only just then.
         let mut tasks = Tasks::new(Rules::default());
-        assert_eq!(classified(&mut tasks), []);
-        assert!(tasks.forget(pid).is_some());
-        tasks.tell_again(pid, pid);
         assert_eq!(classified(&mut tasks), [(pid, Role::default())]);
         assert_eq!(classified(&mut tasks), []);
+        assert!(tasks.forget(pid).is_some());
+        assert_eq!(classified(&mut tasks), [(pid, Role::default())]);
     }
 
     #[test]
@@ -503,11 +494,8 @@ mod tests {
         let pid = std::process::id();
         let mut tasks = Tasks::new(Rules::default());
         let task = |process| Task { process, role: Role::default(), labelled: false, told: true };
-        tasks.classify(pid, pid);
-        assert_eq!(tasks.take_changes().roles, []);
         tasks.tasks = (1 << 22..).take(TASKS_MAX).map(|tid| (tid, task(tid))).collect();
         tasks.classify(pid, pid);
-        tasks.tell_again(pid, pid);
         assert_eq!(tasks.tasks.len(), TASKS_MAX);
         assert_eq!(tasks.take_changes().roles, [(pid, Role::default())]);
     }
@@ -516,7 +504,9 @@ mod tests {
     fn others_are_not_critical_and_are_called_by_their_name() {
         let mut tasks = Tasks::new(Rules::default());
         tasks.scan();
-        assert_eq!(tasks.take_changes(), Changes::default());
+        let Changes { roles, ruled, named } = tasks.take_changes();
+        assert!(roles.iter().all(|(_, role)| *role == Role::default()));
+        assert_eq!((ruled, named), (Vec::new(), Vec::new()));
         let plain = |comm: &[u8]| Rules::default().words(Name::of_thread(comm));
         assert_eq!(plain(b"kworker/u8:3-events_unbound"), "kworker");
         assert_eq!(plain(b"jbd2/loop0-8\0\0\0\0"), "jbd2");

@@ -453,13 +453,13 @@ impl Follower {
     fn hear(&mut self, signal: &RawSignal) {
         match signal.kind {
             FORK => {
-                self.tasks.tell_again(signal.other, signal.tgid);
+                self.tasks.tell_again(signal.other);
                 self.look_at(signal.other, signal.tgid);
             }
             EXEC => self.look_at(signal.tid, signal.tgid),
             SEEN => {
                 // The program knows nothing of it, or has just lost what it was told.
-                self.tasks.tell_again(signal.tid, signal.tgid);
+                self.tasks.tell_again(signal.tid);
                 self.look_at(signal.tid, signal.tgid);
             }
             EXIT => {
