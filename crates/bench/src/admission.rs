@@ -144,16 +144,16 @@ pub(crate) struct Shown {
 #[derive(Default)]
 pub(crate) struct Account {
     status: Value,
-    explain: Vec<ExplainRow>,
+    explain: Explanation,
     waits: Vec<WaitRow>,
 }
 
 impl Account {
     pub(crate) fn of(daemon: &Daemon) -> Result<Self, BenchError> {
         let strange = |e| BenchError::Forebay(format!("what the daemon has counted is not understood: {e}"));
-        let explain: Explanation = serde_json::from_value(daemon.json("explain")?).map_err(strange)?;
+        let explain = serde_json::from_value(daemon.json("explain")?).map_err(strange)?;
         let waits = serde_json::from_value(daemon.json("waits")?).map_err(strange)?;
-        Ok(Self { status: daemon.status()?, explain: explain.rows, waits })
+        Ok(Self { status: daemon.status()?, explain, waits })
     }
 }
 
@@ -177,16 +177,6 @@ impl Shown {
         let number =
             |account: &Account, key| account.status.get(key).and_then(Value::as_f64).unwrap_or_default();
         let grown = |key| number(after, key) - number(before, key);
-        let row_grown = |row: &ExplainRow| {
-            let name = |r: &ExplainRow| (r.task.clone(), r.data.clone(), r.sync, r.reason.clone());
-            let was = before.explain.iter().find(|was| name(was) == name(row));
-            let (writes, bytes) = was.map_or((0, 0), |was| (was.writes, was.bytes));
-            ExplainRow {
-                writes: row.writes.saturating_sub(writes),
-                bytes: row.bytes.saturating_sub(bytes),
-                ..row.clone()
-            }
-        };
         let wait_grown = |row: &WaitRow| {
             let was = before.waits.iter().find(|was| was.kind == row.kind).map_or(0, |was| was.total_us);
             (row.kind.clone(), row.total_us.saturating_sub(was) as f64 / 1000.0)
@@ -195,7 +185,7 @@ impl Shown {
             cache_bytes: grown("bytes_to_cache"),
             writes_per_second: grown("writes") / seconds,
             stalls: grown("stalls"),
-            explain: after.explain.iter().map(row_grown).collect(),
+            explain: after.explain.since(&before.explain).rows,
             waits_ms: after.waits.iter().map(wait_grown).collect(),
             ..self
         })
@@ -447,9 +437,9 @@ mod tests {
             average_us: total_us,
             max_us: total_us,
         };
-        let account = |bytes_to_cache: u64, explain, waits| Account {
+        let account = |bytes_to_cache: u64, rows, waits| Account {
             status: serde_json::json!({"bytes_to_cache": bytes_to_cache}),
-            explain,
+            explain: Explanation { rows, inherited: Vec::new() },
             waits,
         };
         let before =

@@ -46,6 +46,32 @@ pub struct Explanation {
     pub inherited: Vec<InheritedRow>,
 }
 
+impl Explanation {
+    /// What was added to the account `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        let mut added = self.clone();
+        for row in &mut added.rows {
+            let is_same = |o: &&ExplainRow| {
+                (&o.task, &o.data, o.sync, &o.reason) == (&row.task, &row.data, row.sync, &row.reason)
+            };
+            let old = before.rows.iter().find(is_same).map_or((0, 0), |o| (o.writes, o.bytes));
+            row.writes = row.writes.saturating_sub(old.0);
+            row.bytes = row.bytes.saturating_sub(old.1);
+        }
+        for row in &mut added.inherited {
+            let is_same = |o: &&InheritedRow| {
+                (&o.task, &o.through, &o.waiter, &o.reason)
+                    == (&row.task, &row.through, &row.waiter, &row.reason)
+            };
+            let old = before.inherited.iter().find(is_same).map_or(0, |o| o.writes);
+            row.writes = row.writes.saturating_sub(old);
+        }
+        added.rows.retain(|r| r.writes > 0);
+        added.inherited.retain(|r| r.writes > 0);
+        added
+    }
+}
+
 /// Waits of critical tasks of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitRow {

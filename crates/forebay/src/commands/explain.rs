@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_control::{Answer, Explanation, FailureKind, InheritedRow, Request};
+use forebay_control::{Answer, Explanation, FailureKind, Request};
 
 use super::ask;
 use crate::cli::{Failure, Outcome};
@@ -54,7 +54,7 @@ pub fn run(args: Args) -> Outcome {
     loop {
         std::thread::sleep(FOLLOW_EVERY);
         let now = look()?;
-        let added = since(&now, &before);
+        let added = now.since(&before);
         let line = |e| Failure::new(FailureKind::Failed, format!("cannot put the result into JSON: {e}"));
         let shown = match args.json {
             true => serde_json::to_string(&added).map_err(line)? + "\n",
@@ -65,27 +65,6 @@ pub fn run(args: Args) -> Outcome {
         }
         before = now;
     }
-}
-
-/// What was added.
-fn since(now: &Explanation, before: &Explanation) -> Explanation {
-    let mut added = now.clone();
-    for row in &mut added.rows {
-        let old = before
-            .rows
-            .iter()
-            .find(|o| (&o.task, &o.data, o.sync, &o.reason) == (&row.task, &row.data, row.sync, &row.reason));
-        row.writes -= old.map_or(0, |o| o.writes.min(row.writes));
-        row.bytes -= old.map_or(0, |o| o.bytes.min(row.bytes));
-    }
-    for row in &mut added.inherited {
-        let key = |r: &InheritedRow| (r.task.clone(), r.through.clone(), r.waiter.clone(), r.reason.clone());
-        let old = before.inherited.iter().find(|o| key(o) == key(row));
-        row.writes -= old.map_or(0, |o| o.writes.min(row.writes));
-    }
-    added.rows.retain(|r| r.writes > 0);
-    added.inherited.retain(|r| r.writes > 0);
-    added
 }
 
 fn text(explanation: &Explanation) -> String {
@@ -116,7 +95,7 @@ fn text(explanation: &Explanation) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_control::ExplainRow;
+    use forebay_control::{ExplainRow, InheritedRow};
 
     fn row(task: &str, writes: u64) -> ExplainRow {
         ExplainRow {
@@ -143,7 +122,7 @@ mod tests {
         let sync = |task, writes| ExplainRow { sync: true, ..row(task, writes) };
         let before = account(vec![row("a", 5), sync("a", 9), row("b", 1)], 4);
         let now = account(vec![row("a", 7), sync("a", 10), row("b", 1), row("c", 2)], 7);
-        let added = since(&now, &before);
+        let added = now.since(&before);
         let shown: Vec<_> = added.rows.iter().map(|r| (r.task.as_str(), r.sync, r.writes, r.bytes)).collect();
         assert_eq!(shown, [("a", false, 2, 8192), ("a", true, 1, 4096), ("c", false, 2, 8192)]);
         assert!(text(&added).lines().nth(1).unwrap().starts_with("cache    a "));

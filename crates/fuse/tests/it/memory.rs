@@ -58,6 +58,7 @@ struct Shared {
     stop: AtomicBool,
     stall: AtomicBool,
     failing: AtomicBool,
+    failed: AtomicU64,
     seen: Seen,
 }
 
@@ -75,6 +76,7 @@ impl MemoryVolume {
             stop: AtomicBool::new(false),
             stall: AtomicBool::new(false),
             failing: AtomicBool::new(false),
+            failed: AtomicU64::new(0),
             seen: Seen::default(),
         });
         for i in 0..behaviour.threads {
@@ -97,6 +99,11 @@ impl MemoryVolume {
     /// Answers everything with an I/O error from now on, or no longer.
     pub fn fail(&self, fail: bool) {
         self.0.failing.store(fail, SeqCst);
+    }
+
+    /// How many requests were answered so.
+    pub fn failed(&self) -> u64 {
+        self.0.failed.load(SeqCst)
     }
 
     pub fn peek(&self, offset: usize, len: usize) -> Vec<u8> {
@@ -174,6 +181,7 @@ fn work(shared: &Shared, seed: u64) {
 fn carry_out(shared: &Shared, op: &Op, origin: Origin) -> Result<Reply, IoError> {
     check_bounds(op, shared.behaviour.size_bytes)?;
     if shared.failing.load(SeqCst) {
+        shared.failed.fetch_add(1, SeqCst);
         return Err(IoError::new(ErrorKind::Io, "made to fail"));
     }
     let seen = &shared.seen;
