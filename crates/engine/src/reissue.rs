@@ -71,14 +71,15 @@ impl Engine {
     }
 
     /// Blocks that the log takes of what is only awaited, issued synchronously or not. Writes that are waited for in their own right will
-    /// want as much as they took lately, and what was issued synchronously is one of them. Where an order is kept a bypass has all
-    /// before it to wait for, and others for it, so that nothing is held back from it for them.
+    /// want as much as they took lately. What was issued synchronously is one of them; the rest leaves them that in all of what the log has to spare. Where
+    /// an order is kept a bypass has all before it to wait for, and others for it, so that no more is held back from it than from those.
     pub(crate) fn reissue_spare(&self, sync: bool) -> u64 {
-        let lately = if sync || self.order.keeps_versions() { 0 } else { self.demand.lately(self.now.0) };
-        match self.log_has_room() {
-            true => self.destage_pressure().blocks_to_spare().saturating_sub(self.log_entering() + lately),
-            false => 0,
+        if !self.log_has_room() {
+            return 0;
         }
+        let lately = self.demand.lately(self.now.0);
+        let held_back = if sync || self.order.keeps_versions() { 0 } else { lately };
+        self.destage_pressure().blocks_to_spare(lately).saturating_sub(self.log_entering() + held_back)
     }
 
     /// False if it stays a bypass.

@@ -365,6 +365,99 @@ fn what_is_reissued_leaves_room_for_what_is_waited_for_in_its_own_right() {
     }
 }
 
+/// A log of 12,800 blocks of which one that is older than the rest, and is not destaged, holds so many percent, few of them dirty: the same are
+/// written again and again by writes that are waited for. From now on nobody waits.
+fn held_by_one_block(percent: u64, calm: bool) -> World {
+    let mut w = World::new(3, Settings { admission: Admission::CpPiIoi, ..settings() }, 16_384, 400);
+    if calm {
+        // The backing has been idle for long enough to be given whatever comes.
+        for n in 0..64 {
+            let id = w.write((6000 + n) * 4096, 4096);
+            w.run_until_answered(id).unwrap();
+        }
+    }
+    w.backing_rests = true;
+    w.origin = waited_for();
+    let id = w.write(1000 * 4096, 4096);
+    w.run_until_answered(id).unwrap();
+    while w.status().cache_used_bytes * 100 < w.status().cache_bytes * percent {
+        let id = w.write(0, 256 << 10);
+        w.run_until_answered(id).unwrap();
+    }
+    assert!(w.status().dirty_bytes * 10 < w.status().cache_bytes);
+    w.origin = Origin::default();
+    w
+}
+
+fn waited_for() -> Origin {
+    Origin { sync: true, criticality: Criticality::Direct, ..Origin::default() }
+}
+
+/// It takes what somebody comes to wait for, unless writes that are waited for in their own right took more lately than it has left.
+#[test]
+fn a_log_that_is_held_by_its_oldest_dirty_block_takes_what_is_awaited() {
+    let is_reissued = |sync: bool, promoted: bool, lately: bool| {
+        let mut w = held_by_one_block(92, false);
+        if !lately {
+            w.pass_ms(600);
+        }
+        let criticality = if promoted { Criticality::None } else { Criticality::Awaited };
+        w.origin = Origin { criticality, sync, ..Origin::default() };
+        let id = w.write(5000 * 4096, 4096);
+        if promoted {
+            w.promote(5000 * 4096, 4096);
+        }
+        w.run(20);
+        assert_eq!(w.status().stalls, 0);
+        w.is_answered(id)
+    };
+    for (sync, promoted) in [(false, false), (false, true), (true, false), (true, true)] {
+        assert!(is_reissued(sync, promoted, false), "synchronous: {sync}, promoted: {promoted}");
+        assert!(!is_reissued(sync, promoted, true), "synchronous: {sync}, promoted: {promoted}");
+    }
+}
+
+/// But not all that it has left: who comes after that and is waited for in his own right finds room.
+#[test]
+fn what_is_awaited_does_not_fill_a_log_that_is_held_by_its_oldest_dirty_block() {
+    for sync in [false, true] {
+        let mut w = held_by_one_block(92, false);
+        w.pass_ms(600);
+        w.origin = Origin { criticality: Criticality::Awaited, sync, ..Origin::default() };
+        for n in 0..1000 {
+            w.write((2000 + 2 * n) * 4096, 4096);
+            w.run(4);
+        }
+        let reasons = w.status().reasons;
+        let [reissued, refused] =
+            [AdmissionReason::Reissued, AdmissionReason::NoRoom].map(|reason| reasons.get(reason));
+        println!("{reissued} of 1000 reissued, {refused} at the backing already");
+        assert!((100..900).contains(&reissued), "{reissued}");
+        w.origin = waited_for();
+        let writes: Vec<u64> = (0..64).map(|n| w.write((8000 + 2 * n) * 4096, 4096)).collect();
+        w.run(400);
+        assert!(writes.iter().all(|id| w.is_answered(*id)) && w.status().stalls == 0, "{:?}", w.status());
+    }
+}
+
+/// More enters it than leaves it, and who waits for room would wait for what empties it.
+#[test]
+fn bypasses_give_way_to_destaging_in_a_log_that_is_held_by_its_oldest_dirty_block() {
+    let at_backing = |percent: u64| {
+        let mut w = held_by_one_block(percent, true);
+        let writes: Vec<u64> = (0..200).map(|n| w.write((4000 + 2 * n) * 4096, 4096)).collect();
+        let there = w.at_backing().iter().filter(|at| **at >= 4000 * 4096).count();
+        w.backing_rests = false;
+        for id in writes {
+            w.run_until_answered(id).unwrap();
+        }
+        there
+    };
+    let there = [40, 62].map(at_backing);
+    println!("{there:?} bypasses at the backing with 40 and 62 percent of the log held");
+    assert!(there[0] > 50 && (1..=8).contains(&there[1]), "{there:?}");
+}
+
 /// A log of 1,024 blocks with so many dirty ones, at even places, which were waited for, and a backing at rest; from now on nobody waits.
 fn with_dirty_blocks(dirty: u64) -> World {
     let mut w = World::new(2, Settings { admission: Admission::Cp, ..settings() }, 4096, 32);

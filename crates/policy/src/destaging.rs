@@ -43,13 +43,13 @@ const DIRTY_PERCENT: u64 = 50;
 /// hold most of the log, and half of it dirty would be never. What lies behind is wanted for bursts as much as with the other half: of three quarters,
 /// where it began before, the last was used up by what is reissued while a file of some 500 MB is written back (a snapshot of Redis).
 const HELD_PERCENT: u64 = 50;
-/// Part of the log in percent that may be held by its oldest dirty block before bypasses give way to destaging: writers may come to wait.
-const HELD_FILLS_PERCENT: u64 = 75;
 /// Part of the log in percent that may be dirty before nothing enters it but what has to. Where destaging begins is about where a log stands
 /// that is written to all the time, so that it is not that.
 const SPARE_DIRTY_PERCENT: u64 = 75;
-/// Part of it that its oldest dirty block may hold before nothing enters it but what has to.
-const SPARE_HELD_PERCENT: u64 = 87;
+/// Part of it that is left for what has to enter beyond what its oldest dirty block holds: as much as that took lately, within these, and one
+/// segment if the most allows. Where much is
+/// overwritten the block holds nine tenths of a log as long as the load lasts, and who waits for what was refused waits for a disk.
+const HELD_LEAVES_PERCENT: (u64, u64) = (3, 13);
 /// Of the runs that may be on their way, one in so many may be at the backing beside what clients wait for there.
 const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
 /// After destaging had to begin because of what is in the log it is not roomy for so many nanoseconds.
@@ -123,21 +123,25 @@ impl Pressure {
 
     /// Whether the log is so full that destaging begins because of that.
     pub fn fills(&self) -> bool {
-        self.runs_beyond_fill(HELD_PERCENT) > 0
+        self.runs_beyond_fill() > 0
     }
 
     /// Blocks that may enter the log beyond what has to, whoever waits: until so much of it is dirty, or held by its oldest dirty block,
-    /// that the rest should be left for what has to.
-    pub fn blocks_to_spare(&self) -> u64 {
+    /// that the rest should be left for what has to, which took so many blocks lately ([`crate::Demand::lately`]).
+    pub fn blocks_to_spare(&self, lately: u64) -> u64 {
+        let blocks = self.segments * self.blocks_per_segment;
         let dirty = SPARE_DIRTY_PERCENT.saturating_sub(self.dirty_percent());
-        let held = SPARE_HELD_PERCENT.saturating_sub(self.held_percent());
-        self.segments * self.blocks_per_segment * dirty.min(held) / 100
+        let (least, most) = HELD_LEAVES_PERCENT;
+        let left = lately.max(blocks * least / 100).max(self.blocks_per_segment).min(blocks * most / 100);
+        let behind = self.segments.saturating_sub(self.segments_held) * self.blocks_per_segment;
+        (blocks * dirty / 100).min(behind.saturating_sub(left))
     }
 
     /// How many writes that nobody waits for may be at the backing beside so many runs; `None`: any number, the log does not fill. A smaller share
-    /// as it fills, down to one: what is at a device at a time is served about alike, and who waits for room waits for the runs.
+    /// as it fills, down to one: what is at a device at a time is served about alike, and who waits for room waits for the runs. It begins about where
+    /// destaging does: where more enters the log than leaves it, the bypasses' half of the backing is what it fills up by.
     pub fn bypasses_beside(&self, runs: usize) -> Option<usize> {
-        let wanted = self.runs_by_fill(HELD_FILLS_PERCENT);
+        let wanted = self.runs_by_fill();
         (wanted > DESTAGE_RUNS_LEAST).then(|| (runs * (DESTAGE_RUNS_MAX - wanted) / DESTAGE_RUNS_MAX).max(1))
     }
 
@@ -169,7 +173,7 @@ impl Pressure {
             }
             _ => DESTAGE_RUNS_MAX,
         };
-        near.max(self.runs_by_fill(HELD_PERCENT))
+        near.max(self.runs_by_fill())
     }
 
     /// How much of the log is dirty, with what cleaning may keep of the rest, 0 to 100.
@@ -186,12 +190,12 @@ impl Pressure {
     }
 
     /// Begins where so much of the log is held by its oldest dirty block, or half of it dirty.
-    fn runs_beyond_fill(&self, held_from: u64) -> usize {
-        runs_beyond(self.dirty_percent(), DIRTY_PERCENT).max(runs_beyond(self.held_percent(), held_from))
+    fn runs_beyond_fill(&self) -> usize {
+        runs_beyond(self.dirty_percent(), DIRTY_PERCENT).max(runs_beyond(self.held_percent(), HELD_PERCENT))
     }
 
-    fn runs_by_fill(&self, held_from: u64) -> usize {
-        match self.runs_beyond_fill(held_from) {
+    fn runs_by_fill(&self) -> usize {
+        match self.runs_beyond_fill() {
             0 if self.tail_dirty => DESTAGE_RUNS_LEAST,
             0 if self.draining || self.oldest_dirty_s >= DIRTY_AGE_S_MAX => 2,
             runs => runs,
@@ -247,7 +251,7 @@ mod tests {
         };
         assert_eq!(at(90).runs(), 0);
         let urgent = Pressure { urgent: true, ..at(90) };
-        assert!(urgent.blocks_to_spare() == 6500 && at(25).blocks_to_spare() == 0);
+        assert!(urgent.blocks_to_spare(0) == 6500 && at(25).blocks_to_spare(0) == 0);
         let clean_but_for = |blocks_dirty| Pressure { blocks_dirty, ..at(0) };
         assert_eq!(
             clean_but_for(2000).runs(),
@@ -262,10 +266,20 @@ mod tests {
         let in_order = |free| Pressure { in_order: true, ..at(free) };
         let held = |segments_held| Pressure { segments_held, ..clean_but_for(1000) };
         assert_eq!([0, 49, 50, 100].map(|n| held(n).runs()), [0, 0, DESTAGE_RUNS_LEAST, DESTAGE_RUNS_MAX]);
-        assert!(held(85).blocks_to_spare() == 200);
-        let beside = |runs| [74, 76, 90, 100].map(|n| held(n).bypasses_beside(runs));
-        assert_eq!(beside(8), [None, Some(6), Some(3), Some(1)], "a smaller share as the log fills");
-        assert_eq!(beside(32), [None, Some(27), Some(12), Some(1)]);
+        let spare = |percent| [0, 500, 9000].map(|lately| held(percent).blocks_to_spare(lately));
+        assert_eq!(
+            (spare(85), spare(90)),
+            ([1200, 1000, 200], [700, 500, 0]),
+            "what was taken lately is left"
+        );
+        assert_eq!(spare(97), [0; 3]);
+        let small = |segments_held| Pressure { segments: 10, segments_held, blocks_dirty: 100, ..held(0) };
+        assert_eq!([8, 9].map(|n| small(n).blocks_to_spare(0)), [100, 0], "one segment at least");
+        let smallest = Pressure { segments: 4, segments_held: 3, blocks_dirty: 100, ..held(0) };
+        assert_eq!(smallest.blocks_to_spare(9000), 48, "but not more than the most");
+        let beside = |runs| [50, 60, 75, 90, 100].map(|n| held(n).bypasses_beside(runs));
+        assert_eq!(beside(8), [None, Some(5), Some(3), Some(1), Some(1)], "a smaller share as the log fills");
+        assert_eq!(beside(32), [None, Some(23), Some(14), Some(6), Some(1)]);
         assert_eq!((urgent.bypasses_beside(8), in_order(90).bypasses_beside(8)), (None, None), "only then");
         assert_eq!(Pressure { oldest_dirty_s: 31, ..at(90) }.runs(), 2);
         let in_order = in_order(90);
