@@ -47,8 +47,8 @@ const HELD_PERCENT: u64 = 50;
 /// that is written to all the time, so that it is not that.
 const SPARE_DIRTY_PERCENT: u64 = 75;
 /// Part of it that is left for what has to enter beyond what its oldest dirty block holds: as much as that took lately, within these, and one
-/// segment if the most allows. Where much is
-/// overwritten the block holds nine tenths of a log as long as the load lasts, and who waits for what was refused waits for a disk.
+/// segment if the most allows. Where much is overwritten the block holds nine tenths of a log as long as the load lasts, and who waits for what was
+/// refused waits for a disk.
 const HELD_LEAVES_PERCENT: (u64, u64) = (3, 13);
 /// Of the runs that may be on their way, one in so many may be at the backing beside what clients wait for there.
 const RUNS_FOR_EACH_BESIDE_CRITICAL: usize = 4;
