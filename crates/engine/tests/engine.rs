@@ -90,7 +90,7 @@ fn what_is_waited_for_lends_its_priority_along_the_chain_of_blocks() {
     let (mut w, writes) = uncritical_writes(Admission::Cp, Criticality::None);
     let between = w.write(12288, 8192);
     assert_eq!(w.at_backing(), [0]);
-    w.origin = Origin { sync: true, criticality: Criticality::Direct, ..w.origin };
+    w.origin = waited_for();
     let awaited = w.write(16384, 4096);
     assert_eq!(w.at_backing(), [0, 12288]);
     for id in writes.into_iter().chain([between, awaited]) {
@@ -168,7 +168,7 @@ fn who_waits_for_blocks_does_not_hurry_all_destaging() {
     assert!(before.backing_waiting_noncritical > 8, "destaging waits: {before:?}");
     w.write(4096, 4096);
     w.write(4096, 8192);
-    w.origin = Origin { sync: true, criticality: Criticality::Direct, ..w.origin };
+    w.origin = waited_for();
     w.write(8192, 4096);
     w.at_backing();
     let promoted = w.status().backing_promoted - before.backing_promoted;
@@ -201,7 +201,7 @@ fn a_reissued_write_is_as_durable_as_it_promises_to_be() {
     for (durability, durably) in [(Durability::Flush, false), (Durability::Write, true)] {
         let settings = Settings { durability, admission: Admission::CpPiIoi, ..settings() };
         let mut w = World::new(1, settings, 64, 8);
-        w.origin = Origin { sync: true, criticality: Criticality::Direct, ..w.origin };
+        w.origin = waited_for();
         let first = w.write(40960, 4096);
         w.run_until_answered(first).unwrap();
         w.end_all_at_cache();
@@ -335,7 +335,7 @@ fn what_is_awaited_on_arrival_does_not_fill_the_log() {
 fn what_is_reissued_leaves_room_for_what_is_waited_for_in_its_own_right() {
     let reissued = |critical: u64, sync: bool, promoted: bool| {
         let mut w = World::new(2, Settings { admission: Admission::CpPiIoi, ..settings() }, 1024, 16);
-        w.origin = Origin { sync: true, criticality: Criticality::Direct, ..w.origin };
+        w.origin = waited_for();
         for n in 0..critical {
             let id = w.write((512 + n % 8) * 4096, 4096);
             w.end_all_at_cache();
@@ -461,7 +461,7 @@ fn bypasses_give_way_to_destaging_in_a_log_that_is_held_by_its_oldest_dirty_bloc
 /// A log of 1,024 blocks with so many dirty ones, at even places, which were waited for, and a backing at rest; from now on nobody waits.
 fn with_dirty_blocks(dirty: u64) -> World {
     let mut w = World::new(2, Settings { admission: Admission::Cp, ..settings() }, 4096, 32);
-    w.origin = Origin { sync: true, criticality: Criticality::Direct, ..w.origin };
+    w.origin = waited_for();
     w.backing_rests = true;
     for n in 0..dirty {
         w.write(2 * n * 4096, 4096);
@@ -507,7 +507,7 @@ fn who_waits_for_room_does_not_wait_for_bypasses_but_for_one_that_keeps_the_tail
     }
     // In the first segment, and not on its way to the backing yet.
     w.write(56 * 4096, 4096);
-    w.origin = Origin { sync: true, criticality: Criticality::Direct, ..w.origin };
+    w.origin = waited_for();
     let writes: Vec<u64> = (0..100).map(|n| w.write((3000 + n) * 4096, 4096)).collect();
     w.run(3000);
     let last = writes[99];
