@@ -4,6 +4,7 @@
 
 use crate::FormatError;
 use crate::checksum::crc_with_hole;
+use crate::copies;
 use crate::cursor::{Reader, Writer, text_field, text_of};
 
 /// Bytes of one copy.
@@ -167,14 +168,11 @@ impl Label {
     /// The newer valid copy of a label region as read ([`LABEL_BYTES`] long).
     ///
     /// # Errors
-    /// As [`Label::decode`] if neither copy is valid: [`FormatError::Magic`] means that there is no label.
+    /// [`FormatError::Version`] if either copy is from a later release; [`FormatError::Magic`] if there is no label; else what is wrong,
+    /// if neither copy is valid.
     pub fn newest(region: &[u8]) -> Result<Self, FormatError> {
         let (a, b) = region.split_at_checked(LABEL_COPY_BYTES).ok_or(FormatError::Truncated)?;
-        match (Self::decode(a), Self::decode(b)) {
-            (Ok(a), Ok(b)) => Ok(if b.update > a.update { b } else { a }),
-            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
-            (Err(FormatError::Magic), Err(e)) | (Err(e), Err(_)) => Err(e),
-        }
+        copies::newest(Self::decode(a), Self::decode(b), |copy| copy.update)
     }
 }
 

@@ -15,6 +15,7 @@
 
 pub mod checksum;
 pub mod common;
+mod copies;
 mod cursor;
 mod error;
 pub mod identities;

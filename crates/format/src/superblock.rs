@@ -1,6 +1,7 @@
 //! The superblock: identity, geometry and state of a cache, in two copies.
 
 use crate::checksum::crc_with_hole;
+use crate::copies;
 use crate::cursor::{Reader, Writer, text_field, text_of};
 use crate::{FormatError, Layout};
 
@@ -139,14 +140,10 @@ impl Superblock {
     /// Of two copies as read, the one to believe: the newer of the valid ones.
     ///
     /// # Errors
-    /// The first copy's error if neither is valid, unless only the second says that the version is unknown.
+    /// [`FormatError::Version`] if either copy is from a later release; [`FormatError::Magic`] if there is none; else what is wrong, if
+    /// neither is valid.
     pub fn newest(a: &[u8], b: &[u8]) -> Result<Self, FormatError> {
-        match (Self::decode(a), Self::decode(b)) {
-            (Ok(a), Ok(b)) => Ok(if b.update > a.update { b } else { a }),
-            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
-            (Err(_), Err(e @ FormatError::Version(_))) => Err(e),
-            (Err(e), Err(_)) => Err(e),
-        }
+        copies::newest(Self::decode(a), Self::decode(b), |copy| copy.update)
     }
 }
 

@@ -28,11 +28,11 @@ impl Copies {
     /// The copy to believe.
     pub(crate) fn newest(&self) -> Result<Superblock, CheckError> {
         match &self.copies {
-            [Ok(a), Ok(b)] => Ok(if b.update > a.update { b.clone() } else { a.clone() }),
-            [Ok(one), Err(_)] | [Err(_), Ok(one)] => Ok(one.clone()),
-            [Err(FormatError::Version(v)), Err(_)] | [Err(_), Err(FormatError::Version(v))] => {
+            [Err(FormatError::Version(v)), _] | [_, Err(FormatError::Version(v))] => {
                 Err(CheckError::UnknownVersion(*v))
             }
+            [Ok(a), Ok(b)] => Ok(if b.update > a.update { b.clone() } else { a.clone() }),
+            [Ok(one), Err(_)] | [Err(_), Ok(one)] => Ok(one.clone()),
             [
                 Err(FormatError::Magic | FormatError::Truncated),
                 Err(FormatError::Magic | FormatError::Truncated),
