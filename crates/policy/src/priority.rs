@@ -246,18 +246,36 @@ mod tests {
         assert_eq!([true; 2].map(|may| priority.background(may)), [Bypass, Destage], "its turn had come");
     }
 
+    #[test]
+    fn what_nobody_waits_for_has_its_turn_beside_an_endless_critical_load() {
+        let mut priority = BackingPriority::default();
+        let starts: Vec<_> = (0..3 * NONCRITICAL_ONE_IN)
+            .map(|_| {
+                let next = priority.start(waiting(1000, 1000));
+                // Each ends at once, so that never is a slot wanting.
+                priority.ended(next.unwrap(), false);
+                next
+            })
+            .collect();
+        let turns: Vec<usize> =
+            (0..starts.len()).filter(|at| starts[*at] == Some(Priority::NonCritical)).collect();
+        let wanted: Vec<usize> = (1..=3).map(|turn| turn * NONCRITICAL_ONE_IN - 1).collect();
+        assert_eq!(turns, wanted);
+    }
+
     #[derive(Clone, Copy, Debug)]
     enum Step {
-        Come(bool),
+        /// So many come at once; critical or not.
+        Come(bool, usize),
         End(usize),
         Promote(usize),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
-            5 => any::<bool>().prop_map(Step::Come),
-            4 => any::<usize>().prop_map(Step::End),
-            1 => any::<usize>().prop_map(Step::Promote),
+            5 => (any::<bool>(), 1usize..3 * NONCRITICAL_ONE_IN).prop_map(|(critical, n)| Step::Come(critical, n)),
+            90 => any::<usize>().prop_map(Step::End),
+            10 => any::<usize>().prop_map(Step::Promote),
         ];
         proptest::collection::vec(step, 1..2000)
     }
@@ -275,13 +293,13 @@ mod tests {
             let mut passed_over = 0usize;
             for step in steps {
                 match step {
-                    Step::Come(true) => {
-                        critical += 1;
+                    Step::Come(true, n) => {
+                        critical += n;
                         calm = 0;
                         priority.arrived(Priority::Critical);
                     }
-                    Step::Come(false) => {
-                        noncritical += 1;
+                    Step::Come(false, n) => {
+                        noncritical += n;
                         priority.arrived(Priority::NonCritical);
                     }
                     Step::End(n) if !started.is_empty() => {
