@@ -335,24 +335,29 @@ mod tests {
             Some(true)
         );
         assert_eq!(critical("postgresql", &titled("/usr/lib/postgresql/15/bin/postgres -D x")), None);
-        let redis = |title: &str, thread: &str| TaskFacts {
-            exe: "/usr/bin/redis-server".into(),
-            thread: thread.into(),
-            ..titled(title)
-        };
-        assert_eq!(critical("redis", &redis("redis-server *:6379", "redis-server")), Some(true));
-        assert_eq!(critical("redis", &redis("redis-rdb-bgsave *:6379", "redis-server")), Some(false));
-        assert_eq!(critical("redis", &redis("redis-server *:6379", "bio_aof")), Some(false));
-        let valkey = |title: &str| TaskFacts {
-            exe: "/usr/bin/valkey-server".into(),
-            thread: "valkey-server".into(),
-            ..titled(title)
-        };
-        assert_eq!(critical("redis", &valkey("/usr/bin/valkey-server *:6379")), Some(true));
-        assert_eq!(critical("redis", &valkey("valkey-rdb-bgsave *:6379")), Some(false));
-        assert_eq!(critical("redis", &valkey("valkey-aof-rewrite *:6379")), Some(false));
         let thread =
             |exe: &str, thread: &str| TaskFacts { exe: exe.into(), thread: thread.into(), ..titled("x") };
+        for family in ["redis", "valkey"] {
+            let server = format!("{family}-server");
+            for file in [server.clone(), format!("{family}-check-rdb")] {
+                let exe = format!("/usr/bin/{file}");
+                let task = |title: &str, thread: &str| TaskFacts {
+                    exe: exe.clone(),
+                    thread: thread.into(),
+                    ..titled(title)
+                };
+                let main = task(&format!("/usr/bin/{server} *:6379"), &server);
+                assert_eq!(critical("redis", &main), Some(true), "{exe}");
+                for child in ["rdb-bgsave *:6379", "aof-rewrite *:6379"] {
+                    let child = task(&format!("{family}-{child}"), &server);
+                    assert_eq!(critical("redis", &child), Some(false), "{exe}");
+                }
+                assert_eq!(critical("redis", &task(&server, "bio_aof")), Some(false), "{exe}");
+            }
+            let (tool, name) = (format!("/usr/bin/{family}-check-rdb"), format!("{family}-check-rdb"));
+            let name = name.chars().take(15).collect::<String>();
+            assert_eq!(critical("redis", &thread(&tool, &name)), Some(false), "{tool}");
+        }
         assert_eq!(critical("mariadb", &thread("/usr/sbin/mariadbd", "ib_io_wr-1")), Some(false));
         assert_eq!(critical("mariadb", &thread("/usr/sbin/mysqld", "connection")), Some(true));
         assert_eq!(critical("mariadb", &thread("/usr/sbin/mysqld", "ib_log_flush")), Some(true));
