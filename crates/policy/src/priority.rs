@@ -274,8 +274,8 @@ mod tests {
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
             5 => (any::<bool>(), 1usize..3 * NONCRITICAL_ONE_IN).prop_map(|(critical, n)| Step::Come(critical, n)),
-            90 => any::<usize>().prop_map(Step::End),
-            10 => any::<usize>().prop_map(Step::Promote),
+            20 => any::<usize>().prop_map(Step::End),
+            5 => any::<usize>().prop_map(Step::Promote),
         ];
         proptest::collection::vec(step, 1..2000)
     }
