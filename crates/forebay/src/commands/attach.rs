@@ -23,10 +23,13 @@ pub struct Args {
     control: Option<PathBuf>,
 }
 
-/// Prints the path of the block device alone.
+/// Prints the path of the block device alone; what there is to know of it goes to standard error.
 pub fn run(args: Args) -> Outcome {
     match ask(&args.name, args.control, &Request::Attach { volume: args.name.clone() }, |_| {})? {
-        Answer::Device(path) => print(&format!("{path}\n")),
+        Answer::Device(device) => {
+            device.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+            print(&format!("{}\n", device.path))
+        }
         other => Err(Failure::new(
             FailureKind::Failed,
             format!("the daemon answered {other:?} to a request to attach"),
