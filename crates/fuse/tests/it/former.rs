@@ -26,7 +26,13 @@ fn text(output: std::process::Output) -> String {
 /// A loop device as an ordinary user has it.
 struct Former {
     device: PathBuf,
-    file: tempfile::NamedTempFile,
+    _file: tempfile::NamedTempFile,
+}
+
+impl Drop for Former {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
+    }
 }
 
 impl Former {
@@ -34,7 +40,7 @@ impl Former {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(16 << 20).unwrap();
         let device = text(run("losetup", &["--find", "--show", file.path().to_str().unwrap()]));
-        Self { device: PathBuf::from(device), file }
+        Self { device: PathBuf::from(device), _file: file }
     }
 
     fn name(&self) -> &str {
@@ -49,10 +55,7 @@ impl Former {
 
     /// Gives the device up, and says which one it was.
     fn leave(self) -> String {
-        let name = self.name().to_owned();
-        run("losetup", &["--detach", self.device.to_str().unwrap()]);
-        drop(self.file);
-        name
+        self.name().to_owned()
     }
 }
 
@@ -125,7 +128,7 @@ fn known(name: &str) -> impl Iterator<Item = &'static (&'static str, &'static st
 
 fn poison(former: &Former) {
     let name = former.name();
-    known(name).for_each(|(a, value, _)| fs::write(attribute(name, a), value).unwrap());
+    known(name).for_each(|(a, value, _)| drop(fs::write(attribute(name, a), value)));
     run("blockdev", &["--setro", former.device.to_str().unwrap()]);
 }
 
