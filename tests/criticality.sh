@@ -318,28 +318,24 @@ umount "$MOUNT"
 
 WHAT=partition
 python3 - "$DEVICE" <<'END'
-import fcntl, struct, sys
+import struct, sys
 device = open(sys.argv[1], "r+b", buffering=0)
 sectors = device.seek(0, 2) // 512
 device.seek(0)
 # One partition, from 1 MiB on.
 device.write(bytes(446) + struct.pack("<B3xB3xII", 0, 0x83, 2048, sectors - 2048) + bytes(48) + b"\x55\xaa")
-# A loop device has none unless it is told to (LOOP_GET_STATUS64, LOOP_SET_STATUS64, LO_FLAGS_PARTSCAN).
-status = bytearray(232)
-fcntl.ioctl(device, 0x4C05, status)
-struct.pack_into("<I", status, 52, struct.unpack_from("<I", status, 52)[0] | 8)
-fcntl.ioctl(device, 0x4C04, status)
 END
-# Where the kernel does not know such tables by itself.
-[[ -b ${DEVICE}p1 ]] || partx -a "$DEVICE"
+# The kernel looks for one when the device is attached, if it knows such tables at all.
+partx -a "$DEVICE"
 mkfs.ext4 -q "${DEVICE}p1"
 mount "${DEVICE}p1" "$MOUNT"
 under cp ./waits hint "$MOUNT" "$SECONDS_EACH"
 (($(explained before.json rated direct) > 0)) || fail "writes to a partition are not those of who made them"
+refused 3 "mounted on $MOUNT" "$FOREBAY" detach db "${CONTROL[@]}"
 umount "$MOUNT"
-partx -d "$DEVICE"
 pass "a partition's writes are known as those of the whole device"
 fb detach db
+[[ ! -e ${DEVICE}p1 ]] || fail "$WHAT: it stays for the next volume"
 fb set db admission=cp
 [[ $(status criticality_missing) == *"not attached"* ]] || fail "a volume that is not attached does not say what is missing"
 (($(waited rwsem) > 0)) || fail "what was waited for is forgotten with the device"

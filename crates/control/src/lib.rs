@@ -19,8 +19,8 @@ pub use client::{Client, ClientError};
 pub use explain::{ExplainRow, Explanation, InheritedRow, WaitRow};
 pub use metrics::prometheus;
 pub use protocol::{
-    Answer, ControlError, FailureKind, GroupState, GroupStep, Line, Progress, Request, parse_line,
-    parse_request,
+    Answer, AttachedDevice, ControlError, FailureKind, GroupState, GroupStep, Line, Progress, Request,
+    parse_line, parse_request,
 };
 pub use server::{CONNECTIONS_MAX, Controller, LINE_BYTES_MAX, Server};
 pub use socket::{BindError, bind};

@@ -140,8 +140,8 @@ pub enum Answer {
     Done,
     /// The figures that were asked for.
     Volumes(Vec<VolumeStatus>),
-    /// Path of the kernel block device.
-    Device(String),
+    /// The kernel block device.
+    Device(AttachedDevice),
     /// Numbers of the consistency points, in the order of the volumes that were named.
     Points(Vec<u64>),
     /// How the member of a consistency group stands.
@@ -150,6 +150,16 @@ pub enum Answer {
     Explanation(Explanation),
     /// The waits that were asked for.
     Waits(Vec<WaitRow>),
+}
+
+/// A kernel block device of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachedDevice {
+    /// Its path.
+    pub path: String,
+    /// What whoever attached it should know: one sentence each, with what to do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// How far a long command has come.
@@ -275,6 +285,15 @@ mod tests {
     fn points_have_the_documented_wire_form() {
         let line = Line::Result(Answer::Points(vec![7]));
         assert_eq!(serde_json::to_string(&line).unwrap(), r#"{"result":{"points":[7]}}"#);
+    }
+
+    #[test]
+    fn devices_have_the_documented_wire_form() {
+        let device = AttachedDevice { path: "/dev/loop0".into(), warnings: Vec::new() };
+        let line = Line::Result(Answer::Device(device.clone()));
+        assert_eq!(serde_json::to_string(&line).unwrap(), r#"{"result":{"device":{"path":"/dev/loop0"}}}"#);
+        let warned = Line::Result(Answer::Device(AttachedDevice { warnings: vec!["slow".into()], ..device }));
+        assert_eq!(parse_line(serde_json::to_string(&warned).unwrap().as_bytes()).unwrap(), warned);
     }
 
     #[test]

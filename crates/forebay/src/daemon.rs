@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use forebay_control::{
-    Answer, ControlError, Controller, FailureKind, Progress, Request, Server, VolumeStatus,
+    Answer, AttachedDevice, ControlError, Controller, FailureKind, Progress, Request, Server, VolumeStatus,
 };
 use forebay_host::{Ending, POINT_LABEL_BYTES};
 use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, TlsSettings};
@@ -20,6 +20,7 @@ use crate::control_path::control_path;
 use crate::failure::from_nbd;
 use crate::output::print;
 use crate::plan::Plan;
+use crate::reclaim::Reclaim;
 use crate::served::Served;
 use crate::service_manager::{Watchdog, tell};
 use crate::stop::{self, StopReason};
@@ -35,13 +36,11 @@ const LOOK_AFTER_EVERY: Duration = Duration::from_secs(1);
 pub fn run(plan: Plan) -> Outcome {
     let system =
         |what: &str, e: std::io::Error| Failure::new(FailureKind::Failed, format!("cannot {what}: {e}"));
-    if let Err(e) = forebay_fuse::become_io_flusher() {
-        tracing::debug!("memory reclaim may wait for volumes of this daemon: {e}");
-    }
+    let reclaim = Reclaim::begin();
     let (reasons, told_to_stop) = stop::listen().map_err(|e| system("listen to signals", e))?;
     let destage = plan.destage_on_stop;
     let sockets = control_sockets(&plan)?;
-    let daemon = Arc::new(Daemon::start(plan, &sockets, reasons)?);
+    let daemon = Arc::new(Daemon::start(plan, &sockets, reasons, reclaim)?);
     let servers = match daemon.offer(&sockets) {
         Ok(servers) => servers,
         Err(e) => {
@@ -104,6 +103,7 @@ struct Daemon {
     /// Where files for loop devices are made.
     directory: PathBuf,
     reasons: Sender<StopReason>,
+    reclaim: Reclaim,
 }
 
 fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -113,12 +113,17 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Daemon {
     /// Starts the volumes; if one does not start, those before it are stopped.
-    fn start(plan: Plan, sockets: &[PathBuf], reasons: Sender<StopReason>) -> Result<Self, Failure> {
+    fn start(
+        plan: Plan,
+        sockets: &[PathBuf],
+        reasons: Sender<StopReason>,
+        reclaim: Reclaim,
+    ) -> Result<Self, Failure> {
         let directory = sockets.first().and_then(|s| s.parent()).unwrap_or(Path::new("")).to_owned();
         let tracking = Arc::new(Tracking::new(plan.rules));
         let (volumes, nbd, tls) = (Mutex::default(), Mutex::default(), plan.tls);
         let (groups, leaders) = (Mutex::default(), Mutex::default());
-        let daemon = Self { volumes, nbd, groups, leaders, tls, tracking, directory, reasons };
+        let daemon = Self { volumes, nbd, groups, leaders, tls, tracking, directory, reasons, reclaim };
         for volume in plan.volumes {
             match Served::start(volume, Arc::clone(&daemon.tracking)) {
                 Ok(served) => {
@@ -276,6 +281,15 @@ impl Daemon {
         })
     }
 
+    /// Makes a kernel block device of a volume, and says what whoever asked for it should know of it.
+    fn attach(&self, name: &str) -> Result<AttachedDevice, Failure> {
+        let volume = self.volume(name)?;
+        let mut device = volume.attach(&self.directory)?;
+        device.warnings.extend(self.reclaim.warning(name));
+        device.warnings.iter().for_each(|warning| tracing::warn!(volume = name, "{warning}"));
+        Ok(device)
+    }
+
     /// Destages a volume, parts it from its cache and stops serving it; the last one takes the daemon with it.
     fn release(&self, name: &str, progress: &mut dyn FnMut(Progress) -> bool) -> Outcome {
         let volume = self.volume(name)?;
@@ -330,10 +344,7 @@ impl Controller for Daemon {
             Request::Set { volume, settings } => self.volume(&volume)?.set(&settings).map(|()| Answer::Done),
             Request::Explain { volume } => Ok(Answer::Explanation(self.volume(&volume)?.explanation())),
             Request::Waits { volume } => self.volume(&volume).map(|_| Answer::Waits(self.tracking.waits())),
-            Request::Attach { volume } => {
-                let device = self.volume(&volume)?.attach(&self.directory)?;
-                Ok(Answer::Device(device.display().to_string()))
-            }
+            Request::Attach { volume } => Ok(Answer::Device(self.attach(&volume)?)),
             Request::Detach { volume, release: true } => {
                 self.release(&volume, progress).map(|()| Answer::Done)
             }

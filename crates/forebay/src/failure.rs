@@ -20,9 +20,10 @@ pub fn from_host(e: &HostError) -> Failure {
 /// A failure to make a file or a block device of a volume, or to take it away.
 pub fn from_fuse(e: &FuseError) -> Failure {
     let kind = match e {
-        FuseError::Unsuitable { .. } | FuseError::InUse { .. } | FuseError::Busy { .. } => {
-            FailureKind::Refused
-        }
+        FuseError::Unsuitable { .. }
+        | FuseError::InUse { .. }
+        | FuseError::Busy { .. }
+        | FuseError::NoFlush { .. } => FailureKind::Refused,
         FuseError::Hung { .. }
         | FuseError::NotPermitted { .. }
         | FuseError::StillOpen { .. }

@@ -9,7 +9,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Starts logging what `targets` lets through.
 pub fn start(targets: &Targets) {
-    let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let layer = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        // It would be said on standard error, too, with a panic where that has gone: a terminal, or who reads a pipe.
+        .log_internal_errors(false);
     // The journal stamps lines itself.
     let journal = std::env::var_os("JOURNAL_STREAM").is_some();
     let registry = tracing_subscriber::registry().with(targets.clone());

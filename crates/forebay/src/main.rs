@@ -14,6 +14,7 @@ mod logging;
 mod meter;
 mod output;
 mod plan;
+mod reclaim;
 mod resident;
 mod served;
 mod service_manager;

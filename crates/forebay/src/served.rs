@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_block::BlockService;
-use forebay_control::{Explanation, FailureKind, GroupState, GroupStep, Progress, VolumeStatus};
+use forebay_control::{
+    AttachedDevice, Explanation, FailureKind, GroupState, GroupStep, Progress, VolumeStatus,
+};
 use forebay_device::decorate::{self, Recorders};
 use forebay_device::{Device, Survives};
 use forebay_engine::Role;
@@ -169,10 +171,10 @@ impl Served {
 
     /// Makes a kernel block device of the volume, or returns the one that there is. A file for it is made in
     /// `directory` if the volume has none.
-    pub fn attach(&self, directory: &Path) -> Result<PathBuf, Failure> {
+    pub fn attach(&self, directory: &Path) -> Result<AttachedDevice, Failure> {
         let mut kernel = hold(&self.kernel);
         if let Some(attachment) = &kernel.attachment {
-            return Ok(attachment.device_path().to_owned());
+            return Ok(told(attachment));
         }
         if kernel.fuse.is_none() {
             kernel.fuse = Some(self.mount(&directory.join(format!("{}.volume", self.plan.name)))?);
@@ -182,6 +184,7 @@ impl Served {
         match Attachment::attach(&file, AttachOptions::default()) {
             Ok(attachment) => {
                 let device = attachment.device_path().to_owned();
+                let attached = told(&attachment);
                 tracing::info!(
                     volume = self.plan.name,
                     device = %device.display(),
@@ -191,7 +194,7 @@ impl Served {
                 self.link.follow(&device, &self.tracking, &self.handle);
                 *hold(&self.device) = Some(device.clone());
                 kernel.attachment = Some(attachment);
-                Ok(device)
+                Ok(attached)
             }
             Err(e) => {
                 let failure = from_fuse(&e);
@@ -423,6 +426,21 @@ impl Served {
         };
         volume_status(&self.plan, &figures, &settings, wall_ns, around)
     }
+}
+
+/// A block device, with what costs it speed.
+fn told(attachment: &Attachment) -> AttachedDevice {
+    let path = attachment.device_path().display().to_string();
+    let refused = attachment.queue().refused.iter();
+    let mut warnings: Vec<String> = refused
+        .map(|refused| {
+            format!("the kernel does not take {refused} for the queue of {path}: nothing is lost, but it may be slow")
+        })
+        .collect();
+    if !attachment.direct_io() {
+        warnings.push(format!("{path} does no direct I/O, but one request after the other: it is slow"));
+    }
+    AttachedDevice { path, warnings }
 }
 
 fn volume_config(plan: &VolumePlan, recorders: &Recorders) -> VolumeConfig {

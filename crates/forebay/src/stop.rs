@@ -1,19 +1,41 @@
-//! Being told to stop: by a signal, or because there is nothing left to serve.
+//! Signals: being told to stop, and what must not stop a disk. Also that there is nothing left to serve.
 
 use std::io;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use rustix::process::Signal;
+use signal_hook::consts::{
+    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
+};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::signal_name;
 
 /// Exit code of a daemon that was told twice to stop.
 const EXIT_STOPPED_AT_ONCE: i32 = 1;
 
+/// Signals that stop the daemon cleanly: somebody asks for it, processor time runs out (SIGKILL comes next), or power does.
+const STOPPING: [i32; 5] = [SIGTERM, SIGINT, SIGQUIT, SIGXCPU, Signal::POWER.as_raw()];
+
+/// Those by which somebody says that he does not want to wait any longer. The kernel repeats SIGXCPU by itself.
+const IMPATIENT: [i32; 3] = [SIGTERM, SIGINT, SIGQUIT];
+
+/// Signals that would end the process if it did not listen to them, and mean nothing to it. A write to a closed pipe is an error (Rust ignores
+/// SIGPIPE).
+const MEANINGLESS: [i32; 8] =
+    [SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, Signal::STKFLT.as_raw()];
+
+/// The real-time signals, which end a process as well. The C library keeps those below for itself.
+const REAL_TIME: RangeInclusive<i32> = 34..=64;
+
 /// Why the daemon stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// SIGTERM or SIGINT.
+    /// One of the signals that stop it.
     Signal(i32),
     /// The last volume was released.
     NothingToServe,
@@ -21,22 +43,41 @@ pub enum StopReason {
     VolumeEnded,
 }
 
-/// Begins to listen to SIGTERM and SIGINT. The first is reported; the second ends the process at once: all that was
-/// acknowledged is in the cache or on the backing already, so that only the mark of a clean stop is missing.
+/// Begins to listen to signals. The first that stops is reported; the second ends the process at once: all that was
+/// acknowledged is in the cache or on the backing already, so that only the mark of a clean stop is missing. The others change nothing: a
+/// disk does not go because a terminal did.
 pub fn listen() -> io::Result<(Sender<StopReason>, Receiver<StopReason>)> {
     let (sender, receiver) = mpsc::channel();
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let mut signals = Signals::new(STOPPING.into_iter().chain(MEANINGLESS).chain(REAL_TIME))?;
+    // The write that was too long for its file is answered with an error. Nothing is said of the signal: the log may be that file.
+    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     let reasons = sender.clone();
     thread::Builder::new().name("signals".into()).spawn(move || {
-        for (number, signal) in signals.forever().enumerate() {
-            if number > 0 {
+        let mut stopping = false;
+        for signal in signals.forever() {
+            if !STOPPING.contains(&signal) {
+                ignore(signal);
+            } else if !stopping {
+                stopping = true;
+                // Whoever listened has stopped already.
+                let _ = reasons.send(StopReason::Signal(signal));
+            } else if IMPATIENT.contains(&signal) {
                 tracing::warn!("told to stop again: stopping at once; the next start recovers from the log");
                 std::process::exit(EXIT_STOPPED_AT_ONCE);
-            }
-            if reasons.send(StopReason::Signal(signal)).is_err() {
-                return;
             }
         }
     })?;
     Ok((sender, receiver))
+}
+
+fn ignore(signal: i32) {
+    let name = signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned);
+    if signal == SIGHUP {
+        tracing::info!(
+            "{name} is ignored: no configuration is read again, and a lost terminal stops no volume; \
+             `forebay set` changes settings, and SIGTERM stops"
+        );
+    } else {
+        tracing::info!("{name} is ignored; SIGTERM stops");
+    }
 }

@@ -7,5 +7,6 @@ mod daemon;
 mod emulated;
 mod nbd_client;
 mod refusals;
+mod signals;
 mod usage;
 mod volume;

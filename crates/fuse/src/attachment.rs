@@ -1,5 +1,6 @@
 //! A loop device on an export: the kernel's block device of a volume.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -9,6 +10,7 @@ use crate::error::FuseError;
 use crate::export::resolve;
 use crate::loop_device::{self, LoopDevice};
 use crate::mounts::{self, Unmount};
+use crate::partitions;
 use crate::queue::{Queue, QueueLimits, QueueSetup};
 
 /// Choices of an attachment.
@@ -57,7 +59,7 @@ impl Attachment {
     /// Puts a loop device on the export at `file`.
     ///
     /// # Errors
-    /// [`FuseError::System`] with what failed; nothing is left behind then.
+    /// [`FuseError::System`] with what failed, or [`FuseError::NoFlush`]; nothing is left behind then.
     pub fn attach(file: &Path, options: AttachOptions) -> Result<Self, FuseError> {
         let file = resolve(file)?;
         let failed = |e| FuseError::system("attach a loop device to", &file, e);
@@ -115,15 +117,17 @@ fn keep(
     made: &SyncSender<Result<Made, FuseError>>,
     commands: &Receiver<Command>,
 ) {
-    let device = match left.and_then(|()| loop_device::configure(path, options.direct_io)) {
-        Ok(device) => device,
+    let attached = left
+        .map_err(|e| FuseError::system("attach a loop device to", path, e))
+        .and_then(|()| make(path, &options));
+    let (device, queue, setup) = match attached {
+        Ok(attached) => attached,
         Err(e) => {
             // The receiver waits for exactly this.
-            let _ = made.send(Err(FuseError::system("attach a loop device to", path, e)));
+            let _ = made.send(Err(e));
             return;
         }
     };
-    let (queue, setup) = Queue::set_up(&format!("loop{}", device.number), &options.queue);
     let result = Made { number: device.number, direct_io: device.direct_io, queue: setup };
     if made.send(Ok(result)).is_ok() {
         let waiting = wait_for_detach(&device, commands);
@@ -133,6 +137,42 @@ fn keep(
         if let Some(answer) = waiting {
             // Whoever asked may have died of impatience.
             let _ = answer.send(Ok(()));
+        }
+    }
+}
+
+/// A loop device with its queue. One that a former user has spoilt for good is made anew and tried once more.
+fn make(path: &Path, options: &AttachOptions) -> Result<(LoopDevice, Queue, QueueSetup), FuseError> {
+    let configure = || {
+        let device = loop_device::configure(path, options.direct_io);
+        device.map_err(|e| FuseError::system("attach a loop device to", path, e))
+    };
+    let set_up = |device: &LoopDevice| {
+        Queue::set_up(&loop_device::device_name(device.number), &options.queue, device.writable)
+    };
+    let close = |device: LoopDevice| {
+        let number = device.number;
+        drop(device);
+        loop_device::wait_cleared(number, path);
+        number
+    };
+    let device = configure()?;
+    match set_up(&device) {
+        Ok((queue, setup)) if !queue.spoilt => return Ok((device, queue, setup)),
+        Ok(_) | Err(FuseError::NoFlush { .. }) => {}
+        Err(e) => {
+            close(device);
+            return Err(e);
+        }
+    }
+    // If somebody has it open it stays as it is, and the second time tells.
+    let _ = loop_device::renew(close(device));
+    let device = configure()?;
+    match set_up(&device) {
+        Ok((queue, setup)) => Ok((device, queue, setup)),
+        Err(e) => {
+            close(device);
+            Err(e)
         }
     }
 }
@@ -154,12 +194,18 @@ fn wait_for_detach(
     None
 }
 
-/// Unmounts, if asked, and makes sure that the device can be closed without harm to anyone.
+/// Unmounts, if asked, and makes sure that the device can be closed without harm to anyone. A partition of it is a part of it.
 fn release(device: &LoopDevice, unmount: bool) -> Result<(), FuseError> {
     let path = loop_device::device_path(device.number);
-    let table = mounts::mount_table().map_err(|e| FuseError::system("look up the mounts of", &path, e))?;
+    let failed = |action| move |e| FuseError::system(action, &loop_device::device_path(device.number), e);
+    let partitions = partitions::partitions_of(&loop_device::device_name(device.number))
+        .map_err(failed("look up the partitions of"))?;
+    let table = mounts::mount_table().map_err(failed("look up the mounts of"))?;
     // Some file systems show an anonymous device number and name the device only as their source.
-    let on_it = |m: &&mounts::MountEntry| m.device == (7, device.number) || m.source == path;
+    let on_it = |m: &&mounts::MountEntry| {
+        let whole = m.device == (7, device.number) || m.source == path;
+        whole || partitions.iter().any(|p| m.device == p.device || m.source == p.path)
+    };
     for mount in table.iter().rev().filter(on_it) {
         let busy = |by| FuseError::Busy { what: path.clone(), by };
         let mount_point = mount.mount_point.display();
@@ -182,6 +228,14 @@ fn release(device: &LoopDevice, unmount: bool) -> Result<(), FuseError> {
         }
         Err(e) => return Err(FuseError::system("open", &path, e)),
     }
-    // The last close would write back, too, but tell nobody of an error.
+    // The last close would write back, too, but tell nobody of an error. A partition has pages of its own.
+    for partition in partitions {
+        match File::open(&partition.path).and_then(|file| file.sync_all()) {
+            Ok(()) => {}
+            // Where nobody makes a node for it, nobody writes to it.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(FuseError::system("write back", &partition.path, e)),
+        }
+    }
     device.file.sync_all().map_err(|e| FuseError::system("write back", &path, e))
 }

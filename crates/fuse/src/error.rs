@@ -51,6 +51,20 @@ pub enum FuseError {
         /// The loop device.
         device: PathBuf,
     },
+    /// The kernel would drop the flushes to the loop device, so that nothing on it would be durable; nothing was attached.
+    #[error(
+        "{} would send no flush, and nothing written to it would be durable: {} cannot be made \"write back\" ({reason}); \
+         write that there as root, where /sys is writable, and attach again",
+        device.display(), attribute.display()
+    )]
+    NoFlush {
+        /// The loop device.
+        device: PathBuf,
+        /// The attribute of its queue.
+        attribute: PathBuf,
+        /// Why it cannot be set.
+        reason: String,
+    },
     /// A system call failed.
     #[error("cannot {action} {}: {source}", path.display())]
     System {

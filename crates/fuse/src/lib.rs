@@ -43,6 +43,7 @@ pub mod fuzzing;
 mod gate;
 mod loop_device;
 mod mounts;
+mod partitions;
 mod queue;
 mod reclaim;
 mod stale;

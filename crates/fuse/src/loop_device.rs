@@ -1,4 +1,7 @@
 //! The kernel's loop devices: making one of a file, finding, clearing.
+//!
+//! A loop device keeps much from one use to the next, by whomever: partitions, the mark that it is read-only (`blockdev --setro`), and the
+//! attributes of its queue ([`crate::queue`]). None of it may show on a volume.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -10,13 +13,19 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::partitions;
+
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
+const LOOP_CTL_ADD: libc::c_ulong = 0x4C80;
+const LOOP_CTL_REMOVE: libc::c_ulong = 0x4C81;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
+const BLKROSET: libc::c_ulong = 0x125D;
 
 const FLAG_READ_ONLY: u32 = 1;
 const FLAG_AUTOCLEAR: u32 = 4;
+const FLAG_PARTITIONS: u32 = 8;
 const FLAG_DIRECT_IO: u32 = 16;
 
 /// Tries to get a free device that another program does not take in between.
@@ -80,6 +89,13 @@ pub(crate) struct LoopDevice {
     pub file: File,
     /// Whether it does direct I/O on the file, as asked; without it each of its requests is waited for by its worker.
     pub direct_io: bool,
+    /// Whether it can be written to, as the file can.
+    pub writable: bool,
+}
+
+/// `loopN`, as under `/sys/block`.
+pub(crate) fn device_name(number: u32) -> String {
+    format!("loop{number}")
 }
 
 /// `/dev/loopN`.
@@ -87,7 +103,8 @@ pub(crate) fn device_path(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
-/// Makes a loop device of the file at `path`, with sectors of 512 bytes; read-only if the file is.
+/// Makes a loop device of the file at `path`, with sectors of 512 bytes; read-only if the file is, and only then. The kernel looks for
+/// partitions on it, and forgets them when the device is cleared, whoever added them and even if this process is no more.
 ///
 /// # Errors
 /// Of opening the file or of the loop driver.
@@ -101,20 +118,26 @@ pub(crate) fn configure(path: &Path, direct_io: bool) -> io::Result<LoopDevice> 
     let mut config = LoopConfig {
         fd: backing.as_raw_fd() as u32,
         block_size: 512,
-        info: LoopInfo::new(FLAG_AUTOCLEAR | direct | read_only),
+        info: LoopInfo::new(FLAG_AUTOCLEAR | FLAG_PARTITIONS | direct | read_only),
         reserved: [0; 8],
     };
-    let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
+    let control = open_control()?;
+    let mut new = false;
     for _ in 0..GET_FREE_TRIES_MAX {
-        // SAFETY: this ioctl takes no argument.
-        let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
-        let number = u32::try_from(number).map_err(|_| io::Error::last_os_error())?;
+        let number = free_device(&control, new)?;
+        if !remove_former_partitions(number)? {
+            new = true;
+            continue;
+        }
         let file = open_device(number, read_only != 0)?;
         // SAFETY: the argument points to a `loop_config` of the kernel's layout that lives until after the call; the kernel reads it.
         let rc = unsafe { libc::ioctl(file.as_raw_fd(), LOOP_CONFIGURE, &raw mut config) };
         if rc == 0 {
+            if read_only == 0 {
+                allow_writes(&file)?;
+            }
             let direct_io = flags(&file)? & FLAG_DIRECT_IO != 0;
-            return Ok(LoopDevice { number, file, direct_io });
+            return Ok(LoopDevice { number, file, direct_io, writable: read_only == 0 });
         }
         let error = io::Error::last_os_error();
         if error.raw_os_error() != Some(libc::EBUSY) {
@@ -122,6 +145,70 @@ pub(crate) fn configure(path: &Path, direct_io: bool) -> io::Result<LoopDevice> 
         }
     }
     Err(io::Error::from_raw_os_error(libc::EBUSY))
+}
+
+fn open_control() -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open("/dev/loop-control")
+}
+
+/// Makes a device that stands on no file anew: whatever its former users have set goes with the old one.
+///
+/// # Errors
+/// Of the loop driver; EBUSY if somebody has it open.
+pub(crate) fn renew(number: u32) -> io::Result<()> {
+    let control = open_control()?;
+    for request in [LOOP_CTL_REMOVE, LOOP_CTL_ADD] {
+        // SAFETY: both ioctls take a number.
+        if unsafe { libc::ioctl(control.as_raw_fd(), request, libc::c_long::from(number)) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// A device that stands on no file: one that there is, or a `new` one that had no user before.
+fn free_device(control: &File, new: bool) -> io::Result<u32> {
+    const ANY_NUMBER: libc::c_long = -1;
+    let request = if new { LOOP_CTL_ADD } else { LOOP_CTL_GET_FREE };
+    // SAFETY: the one ioctl takes no argument that is used, the other a number.
+    let number = unsafe { libc::ioctl(control.as_raw_fd(), request, ANY_NUMBER) };
+    u32::try_from(number).map_err(|_| io::Error::last_os_error())
+}
+
+/// Takes away the partitions that a former user left on a device that stands on no file. False if one of them is still in use, by
+/// a mounted file system perhaps: it would write to the volume.
+fn remove_former_partitions(number: u32) -> io::Result<bool> {
+    let name = device_name(number);
+    let former = partitions::partitions_of(&name)?;
+    if former.is_empty() {
+        return Ok(true);
+    }
+    let busy = |e: &io::Error| e.raw_os_error() == Some(libc::EBUSY);
+    // As long as it is held so, nobody else can put the device on a file, whose partitions these then were.
+    let disk = match OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device_path(number)) {
+        Ok(disk) => disk,
+        Err(e) if busy(&e) => return Ok(false),
+        Err(e) => return Err(e),
+    };
+    if backing_file(&name).is_some() {
+        return Ok(false);
+    }
+    for partition in former {
+        match partitions::remove(&disk, partition.number) {
+            Ok(()) => {}
+            Err(e) if busy(&e) => return Ok(false),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(true)
+}
+
+/// Takes away the mark of a former user that the device is read-only.
+fn allow_writes(device: &File) -> io::Result<()> {
+    let read_only: libc::c_int = 0;
+    // SAFETY: the argument points to an integer that lives until after the call; the kernel reads it.
+    let rc = unsafe { libc::ioctl(device.as_raw_fd(), BLKROSET, &raw const read_only) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Opens `/dev/loopN`, for which the node may have to be made by udev first.
@@ -208,7 +295,7 @@ pub(crate) fn clear(device: &Path) -> io::Result<bool> {
 /// Waits until `/dev/loopN` stands no longer on the file `backing`; `false` if it still does after [`CLEAR_PATIENCE`].
 pub(crate) fn wait_cleared(number: u32, backing: &Path) -> bool {
     let deadline = Instant::now() + CLEAR_PATIENCE;
-    let name = format!("loop{number}");
+    let name = device_name(number);
     while backing_file(&name).is_some_and(|f| f == backing.as_os_str()) {
         if Instant::now() >= deadline {
             return false;

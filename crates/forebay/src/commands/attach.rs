@@ -12,7 +12,8 @@ use crate::volume_name;
 /// Arguments of `forebay attach`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: mount $(forebay attach db) /mnt\n\n\
-Needs a daemon that runs as root. A volume that is attached already keeps its device.")]
+Needs a daemon that runs as root. A volume that is attached already keeps its device. Warnings on standard error tell \
+what costs speed, or may hang, and what to do.")]
 pub struct Args {
     /// The volume
     #[arg(value_parser = volume_name::parse)]
@@ -23,10 +24,13 @@ pub struct Args {
     control: Option<PathBuf>,
 }
 
-/// Prints the path of the block device alone.
+/// Prints the path of the block device alone; what there is to know of it goes to standard error.
 pub fn run(args: Args) -> Outcome {
     match ask(&args.name, args.control, &Request::Attach { volume: args.name.clone() }, |_| {})? {
-        Answer::Device(path) => print(&format!("{path}\n")),
+        Answer::Device(device) => {
+            device.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+            print(&format!("{}\n", device.path))
+        }
         other => Err(Failure::new(
             FailureKind::Failed,
             format!("the daemon answered {other:?} to a request to attach"),

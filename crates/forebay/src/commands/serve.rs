@@ -33,8 +33,11 @@ fn group_size(text: &str) -> Result<u64, String> {
     forebay serve --name db --cache /dev/nvme0n1p4 --backing /dev/sdb\n  \
     forebay serve --name db --cache cache.fb --backing disk.img --nbd unix:/run/db.nbd --write-policy write-through\n  \
     forebay serve --config /etc/forebay/db.toml\n\n\
-Runs in the foreground and prints a line that begins with `ready` when it accepts connections. SIGTERM and SIGINT \
-stop it cleanly; a second one stops it at once, which loses nothing that was acknowledged.")]
+Runs in the foreground and prints a line that begins with `ready` when it accepts connections. SIGTERM, SIGINT and \
+SIGQUIT stop it cleanly, and so do SIGPWR and SIGXCPU; a second one of the first three stops it at once, which loses \
+nothing that was acknowledged. SIGHUP is ignored, as the log says: no configuration is read again, and a lost terminal \
+stops no volume. So are SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGSTKFLT, SIGXFSZ and the \
+real-time signals.")]
 pub struct Args {
     /// Name of the volume; with --config, serve only this one of the file
     #[arg(long, value_parser = volume_name::parse)]

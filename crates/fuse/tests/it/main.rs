@@ -4,6 +4,7 @@
 mod attached;
 mod death;
 mod file;
+mod former;
 mod memory;
 mod reserve;
 
