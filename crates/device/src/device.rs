@@ -39,6 +39,9 @@ impl DeviceKind {
 pub enum Survives {
     /// A power cut, as far as the medium honours flush and FUA.
     PowerCut,
+    /// The death of the process; of a power cut nothing is known, because something that cannot be looked into decides: the server of a
+    /// file system or of an export, or what is below an overlay.
+    Unknown,
     /// The death of the process, but neither a reboot nor a power cut: the medium is main memory.
     ProcessDeath,
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay_block::{DeviceOp, DeviceResult, Nanos, StatusExtent};
 use forebay_emulate::{Kind, Model, Operation, Settings};
 
-use crate::device::{Device, DeviceInfo, Survives};
+use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
 use crate::emulation::EmulateSpec;
 use crate::file::FileDevice;
 use crate::mapped::MappedDevice;
@@ -89,7 +89,8 @@ impl EmulatedDevice {
     /// [`OpenError`]; a missing file is never created.
     pub fn open(spec: &EmulateSpec, ring: &Ring) -> Result<Self, OpenError> {
         let mut inner: Box<dyn Device> = Box::new(FileDevice::open(&spec.file, ring)?);
-        if spec.settings.kind() == Kind::Nvdram && inner.info().survives == Survives::ProcessDeath {
+        let memory = (DeviceKind::File, Survives::ProcessDeath);
+        if spec.settings.kind() == Kind::Nvdram && (inner.info().kind, inner.info().survives) == memory {
             // System calls take longer than the memory that they are to emulate.
             drop(inner);
             inner = Box::new(MappedDevice::open(&spec.file)?);

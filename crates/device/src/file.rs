@@ -8,11 +8,14 @@ use std::path::Path;
 use forebay_block::{Allocation, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, StatusExtent};
 
 use crate::claim::{Claimed, Sort, claim};
-use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
+use crate::device::{Device, DeviceInfo, DeviceKind};
+use crate::entry::sync_found_entry;
+use crate::ground::Ground;
 use crate::medium::Medium;
 use crate::open::OpenError;
 use crate::ring::{ClientId, Ring};
-use crate::transfer::{Alignment, Step, Transfer, ZeroWay};
+use crate::syncs::Syncs;
+use crate::transfer::{Alignment, DurableBy, Ended, Step, Transfer, ZeroWay};
 
 /// Operations of one device in the kernel's hands at a time; the rest waits in the device's queue, which is bounded
 /// by what the volume has under way.
@@ -31,6 +34,8 @@ pub struct FileDevice {
     mail: Vec<(Box<Transfer>, i32)>,
     /// The first way to zero that is not known to fail here.
     zero_way: ZeroWay,
+    durable_by: DurableBy,
+    syncs: Syncs,
 }
 
 impl FileDevice {
@@ -45,6 +50,9 @@ impl FileDevice {
         if medium.direct.is_some() && set_direct(claimed.file.as_raw_fd()).is_err() {
             medium.direct = None;
         }
+        if claimed.sort == Sort::File {
+            sync_found_entry(path).map_err(failed("make durable the directory entry of"))?;
+        }
         let client = ring.join().map_err(failed("open"))?;
         Ok(Self {
             info: info(path, claimed.sort, &medium),
@@ -57,6 +65,8 @@ impl FileDevice {
             finished: Vec::new(),
             mail: Vec::new(),
             zero_way: ZeroWay::Punch,
+            durable_by: medium.durable_by(),
+            syncs: Syncs::default(),
         })
     }
 
@@ -70,6 +80,22 @@ impl FileDevice {
             self.ring.start(self.client, self.fd(), transfer);
         } else {
             self.queue.push_back(transfer);
+        }
+    }
+
+    /// Takes in the end of a transfer.
+    fn ended(&mut self, transfer: &Transfer, result: DeviceResult, done: &mut Vec<(u64, DeviceResult)>) {
+        let (tag, seen) = (transfer.tag(), transfer.seen());
+        match transfer.ended() {
+            // It had no place among the others.
+            Ended::Synced => return self.syncs.ended(result, done),
+            Ended::Written if result.is_ok() => self.syncs.written(tag, seen),
+            Ended::Flushed => done.push((tag, self.syncs.flush_ended(seen, result))),
+            Ended::Written | Ended::Other => done.push((tag, result)),
+        }
+        self.in_ring -= 1;
+        if let Some(next) = self.queue.pop_front() {
+            self.start_or_queue(next);
         }
     }
 }
@@ -89,12 +115,11 @@ fn set_direct(fd: RawFd) -> io::Result<()> {
 }
 
 fn info(path: &Path, sort: Sort, medium: &Medium) -> DeviceInfo {
-    let durability = match (medium.survives, medium.direct.is_some()) {
-        (Survives::ProcessDeath, _) => "survives the death of the process only: the medium is main memory",
-        (Survives::PowerCut, true) => "survives a power cut",
-        (Survives::PowerCut, false) => {
-            "survives a power cut; through the page cache, as direct I/O is refused"
-        }
+    let durability = match (medium.ground, medium.direct.is_some()) {
+        (Ground::Memory, _) => "survives the death of the process only: the medium is main memory",
+        (Ground::Unknown(words), _) => words,
+        (Ground::Disk, true) => "survives a power cut",
+        (Ground::Disk, false) => "survives a power cut; through the page cache, as direct I/O is refused",
     };
     DeviceInfo {
         name: path.display().to_string(),
@@ -103,8 +128,8 @@ fn info(path: &Path, sort: Sort, medium: &Medium) -> DeviceInfo {
         logical_block: medium.direct.map_or(512, |a| a.offset as u32),
         physical_block: medium.physical_block,
         direct: medium.direct.is_some(),
-        volatile_cache: medium.volatile_cache,
-        survives: medium.survives,
+        volatile_cache: medium.volatile_cache || medium.direct.is_none(),
+        survives: medium.survives(),
         durability,
     }
 }
@@ -129,8 +154,13 @@ impl Device for FileDevice {
     }
 
     fn submit(&mut self, tag: u64, op: DeviceOp, _now: Nanos) {
+        let untold = matches!(op, DeviceOp::Flush).then(|| self.syncs.flush_begins()).flatten();
+        if let Some(e) = untold {
+            return self.finished.push((tag, Err(e)));
+        }
+        let seen = self.syncs.seen();
         let transfer = check_range(&op, self.info.size_bytes)
-            .and_then(|()| Transfer::new(tag, op, self.align, self.zero_way));
+            .and_then(|()| Transfer::new(tag, op, self.align, self.zero_way, self.durable_by, seen));
         match transfer {
             Ok(transfer) if transfer.is_empty() => self.finished.push((tag, transfer.empty_result())),
             Ok(transfer) => self.start_or_queue(Box::new(transfer)),
@@ -149,16 +179,14 @@ impl Device for FileDevice {
             }
             match step {
                 Step::Again => self.ring.start(self.client, self.fd(), transfer),
-                Step::Done(result) => {
-                    done.push((transfer.tag(), result));
-                    self.in_ring -= 1;
-                    if let Some(next) = self.queue.pop_front() {
-                        self.start_or_queue(next);
-                    }
-                }
+                Step::Done(result) => self.ended(&transfer, result, done),
             }
         }
         self.mail = mail;
+        if self.syncs.begin() {
+            let sync = Transfer::shared_sync(self.syncs.seen());
+            self.ring.start(self.client, self.fd(), Box::new(sync));
+        }
     }
 
     fn deadline(&self) -> Option<Nanos> {

@@ -12,8 +12,10 @@ use std::ptr::{self, NonNull};
 use forebay_block::{Buf, BufMut, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, StatusExtent};
 
 use crate::claim::{Claimed, Sort, claim};
-use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
+use crate::device::{Device, DeviceInfo, DeviceKind};
+use crate::entry::sync_found_entry;
 use crate::file::{check_range, seek_extents};
+use crate::ground::Ground;
 use crate::medium::Medium;
 use crate::open::OpenError;
 use crate::stores::{Stores, fence};
@@ -27,9 +29,9 @@ const ZERO_BYTES: usize = 64 << 10;
 /// How a store becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sync {
-    /// A fence: the memory itself is durable (DAX), or as durable as it will ever be (tmpfs).
+    /// A fence: the memory itself is durable (DAX), or as durable as it will ever be (a file on tmpfs).
     Fence,
-    /// `msync`: the mapping is of the page cache of an ordinary file.
+    /// `msync`: the mapping is of the page cache of an ordinary file, or of a block device, whatever that is made of.
     Msync,
 }
 
@@ -53,17 +55,20 @@ impl MappedDevice {
         let failed = |doing| move |e| OpenError::system(doing, path, e);
         let claimed = claim(path, 0)?;
         let medium = Medium::of(&claimed.file, claimed.sort).map_err(failed("look at"))?;
+        if claimed.sort == Sort::File {
+            sync_found_entry(path).map_err(failed("make durable the directory entry of"))?;
+        }
         reserve(&claimed, medium.size_bytes).map_err(failed("reserve the space of"))?;
         let (map, dax) = Mapping::new(&claimed, medium.size_bytes).map_err(failed("map"))?;
-        let (sync, volatile_cache, durability) = match (medium.survives, dax) {
-            (Survives::ProcessDeath, _) => {
-                (Sync::Fence, true, "survives the death of the process only: the medium is main memory")
+        let sync = if dax || medium.is_mapped_memory() { Sync::Fence } else { Sync::Msync };
+        let durability = match (medium.ground, sync) {
+            (Ground::Memory, _) => "survives the death of the process only: the medium is main memory",
+            (Ground::Unknown(words), _) => words,
+            (Ground::Disk, Sync::Fence) => {
+                "survives a power cut (DAX: stores past the CPU's caches, then a fence)"
             }
-            (Survives::PowerCut, true) => {
-                (Sync::Fence, false, "survives a power cut (DAX: stores past the CPU's caches, then a fence)")
-            }
-            (Survives::PowerCut, false) => {
-                (Sync::Msync, true, "survives a power cut; not DAX, so each durable write waits for msync")
+            (Ground::Disk, Sync::Msync) => {
+                "survives a power cut; not DAX, so each durable write waits for msync"
             }
         };
         Ok(Self {
@@ -74,8 +79,8 @@ impl MappedDevice {
                 logical_block: 512,
                 physical_block: if sync == Sync::Fence { 512 } else { medium.physical_block },
                 direct: sync == Sync::Fence,
-                volatile_cache,
-                survives: medium.survives,
+                volatile_cache: !dax,
+                survives: medium.survives(),
                 durability,
             },
             claimed,

@@ -1,22 +1,19 @@
 //! What lies under an open file: sizes, alignments, and what durability means there.
 
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::claim::Sort;
 use crate::device::Survives;
-use crate::transfer::Alignment;
+use crate::ground::{FileSystem, Ground, sysfs_of};
+use crate::transfer::{Alignment, DurableBy};
 
 /// Alignment that suits every device where the system does not say what it wants.
 const CAUTIOUS: usize = 4096;
-/// Loop devices on files on loop devices are followed this far.
-const LOOP_DEPTH_MAX: usize = 4;
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
@@ -25,15 +22,24 @@ pub(crate) struct Medium {
     /// What direct I/O demands; `None` if it is not to be had.
     pub(crate) direct: Option<Alignment>,
     pub(crate) physical_block: u32,
+    /// Whether the device has such a cache; what goes through the page cache has one in any case.
     pub(crate) volatile_cache: bool,
-    pub(crate) survives: Survives,
+    /// What it all ends up on.
+    pub(crate) ground: Ground,
+    /// `None` for a block device.
+    file_system: Option<FileSystem>,
 }
 
 impl Medium {
     pub(crate) fn of(file: &File, sort: Sort) -> io::Result<Self> {
         let meta = file.metadata()?;
+        let file_system = match sort {
+            Sort::File => Some(FileSystem::of(file)?),
+            // The node's own file system says nothing of the device.
+            Sort::Block => None,
+        };
         let (size_bytes, direct, dev) = match sort {
-            Sort::File if is_memory(file)? => (meta.len(), None, meta.dev()),
+            Sort::File if file_system == Some(FileSystem::Memory) => (meta.len(), None, meta.dev()),
             Sort::File => (meta.len(), dio_alignment(file)?, meta.dev()),
             Sort::Block => {
                 let logical = ioctl_u32(file, BLKSSZGET)? as usize;
@@ -49,14 +55,40 @@ impl Medium {
             Sort::Block => ioctl_u32(file, BLKPBSZGET)?,
             Sort::File => queue.number("physical_block_size").unwrap_or(CAUTIOUS as u32),
         };
-        let in_memory = is_memory(file)? || device_in_memory(dev, LOOP_DEPTH_MAX);
         Ok(Self {
             size_bytes,
             direct,
             physical_block: physical.max(logical),
             volatile_cache: queue.text("write_cache").is_none_or(|t| t != "write through"),
-            survives: if in_memory { Survives::ProcessDeath } else { Survives::PowerCut },
+            ground: Ground::of(file, sort)?,
+            file_system,
         })
+    }
+
+    /// What a durable write outlives.
+    pub(crate) fn survives(&self) -> Survives {
+        match self.ground {
+            Ground::Disk => Survives::PowerCut,
+            Ground::Unknown(_) => Survives::Unknown,
+            Ground::Memory => Survives::ProcessDeath,
+        }
+    }
+
+    /// How a write through io_uring becomes durable.
+    pub(crate) fn durable_by(&self) -> DurableBy {
+        let direct = self.direct.is_some();
+        match self.file_system {
+            Some(FileSystem::Memory) => DurableBy::Flag,
+            // Without direct I/O, a failure of the page cache is told to one of those who wait.
+            None if direct => DurableBy::Flag,
+            Some(file_system) if direct && file_system.honours_dsync() => DurableBy::Flag,
+            _ => DurableBy::Sync,
+        }
+    }
+
+    /// Whether the file lies in memory that is mapped as it is, so that there is nothing to sync.
+    pub(crate) fn is_mapped_memory(&self) -> bool {
+        self.file_system == Some(FileSystem::Memory)
     }
 }
 
@@ -109,61 +141,6 @@ fn dio_alignment(file: &File) -> io::Result<Option<Alignment>> {
         return Ok(None);
     }
     Ok(Some(Alignment { offset: offset.max(512), memory }))
-}
-
-/// Whether a file lies in main memory (tmpfs, ramfs).
-pub(crate) fn is_memory(file: &File) -> io::Result<bool> {
-    let mut stat = MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the descriptor is open and the buffer has the right type.
-    if unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: zero bytes are a valid statfs, and the call filled it in.
-    Ok(is_memory_type(unsafe { stat.assume_init() }.f_type))
-}
-
-fn is_memory_type(f_type: libc::__fsword_t) -> bool {
-    const RAMFS_MAGIC: libc::__fsword_t = 0x8584_58f6;
-    f_type == libc::TMPFS_MAGIC || f_type == RAMFS_MAGIC
-}
-
-/// Whether the file at a path, which may not be open, lies in main memory.
-fn is_memory_path(path: &Path) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
-        return false;
-    };
-    let mut stat = MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the path is a C string and the buffer has the right type.
-    if unsafe { libc::statfs(path.as_ptr(), stat.as_mut_ptr()) } != 0 {
-        return false;
-    }
-    // SAFETY: zero bytes are a valid statfs, and the call filled it in.
-    is_memory_type(unsafe { stat.assume_init() }.f_type)
-}
-
-/// Whether a block device is a RAM disk, or a loop device on a file in main memory.
-fn device_in_memory(dev: u64, depth: usize) -> bool {
-    let Some(directory) = sysfs_of(dev) else {
-        return false;
-    };
-    let Ok(target) = fs::canonicalize(&directory) else {
-        return false;
-    };
-    let name = target.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-    if name.starts_with("ram") || name.starts_with("zram") {
-        return true;
-    }
-    let Ok(below) = fs::read_to_string(target.join("loop/backing_file")) else {
-        return false;
-    };
-    let below = Path::new(below.trim_end());
-    let next = fs::metadata(below).map(|m| m.dev());
-    is_memory_path(below) || (depth > 0 && next.is_ok_and(|dev| device_in_memory(dev, depth - 1)))
-}
-
-fn sysfs_of(dev: u64) -> Option<PathBuf> {
-    let path = PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(dev), libc::minor(dev)));
-    path.exists().then_some(path)
 }
 
 /// A block device's `queue` directory in sysfs; that of the whole disk for a partition.

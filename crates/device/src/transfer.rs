@@ -6,6 +6,9 @@
 //!            ▲                              │
 //!            └──────── Step::Again ◄────────┘   short transfer, EAGAIN, next chunk, next way to zero
 //! ```
+//!
+//! A durable write is one transfer where the kernel's flag for it is trusted; else it is not over with its transfer, see
+//! [`crate::syncs`].
 
 use std::io;
 
@@ -13,6 +16,8 @@ use forebay_block::{Buf, BufMut, DeviceOp, DeviceResult, ErrorKind, IoError};
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
 use libc::iovec;
+
+use crate::syncs::Seen;
 
 /// Parts of one vectored write; the kernel's own limit (UIO_MAXIOV).
 const IOVECS_MAX: usize = 1024;
@@ -56,6 +61,15 @@ impl ZeroWay {
     }
 }
 
+/// How a write becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DurableBy {
+    /// The kernel is told so with the write (`RWF_DSYNC`).
+    Flag,
+    /// By an `fdatasync` after it, see [`crate::syncs`].
+    Sync,
+}
+
 enum Work {
     /// Reads into `buf` from its start on; the caller gets `len` bytes from `skip` on.
     Read {
@@ -66,9 +80,12 @@ enum Work {
     },
     Write {
         data: Gather,
-        durable: bool,
+        durable: Option<DurableBy>,
     },
-    Flush,
+    Flush {
+        /// It is for durable writes that have ended, and nobody has asked for it by name.
+        shared: bool,
+    },
     Zero {
         len: u64,
         done: u64,
@@ -91,11 +108,32 @@ pub(crate) struct Transfer {
     offset: u64,
     work: Work,
     retries: u32,
+    seen: Seen,
+}
+
+/// What a transfer that has ended was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// A write that needs an `fdatasync` to be durable.
+    Written,
+    /// A flush that was asked for.
+    Flushed,
+    /// The `fdatasync` of durable writes.
+    Synced,
+    /// Anything else.
+    Other,
 }
 
 impl Transfer {
     /// Prepares an operation that lies within the device, bouncing what is not aligned as the device wants it.
-    pub(crate) fn new(tag: u64, op: DeviceOp, align: Alignment, first_way: ZeroWay) -> Result<Self, IoError> {
+    pub(crate) fn new(
+        tag: u64,
+        op: DeviceOp,
+        align: Alignment,
+        first_way: ZeroWay,
+        durable_by: DurableBy,
+        seen: Seen,
+    ) -> Result<Self, IoError> {
         let (offset, work) = match op {
             DeviceOp::Read { offset, len } => {
                 let skip = offset % align.offset as u64;
@@ -106,16 +144,36 @@ impl Transfer {
             DeviceOp::Write { offset, bufs, durable } => {
                 let data = Gather::aligned(bufs, align);
                 check_multiple(offset, data.bytes as u64, align)?;
-                (offset, Work::Write { data, durable })
+                (offset, Work::Write { data, durable: durable.then_some(durable_by) })
             }
-            DeviceOp::Flush => (0, Work::Flush),
+            DeviceOp::Flush => (0, Work::Flush { shared: false }),
             DeviceOp::Zero { offset, len, unmap } => {
                 check_multiple(offset, len, align)?;
                 let way = if unmap { first_way } else { first_way.max(ZeroWay::Range) };
                 (offset, Work::Zero { len, done: 0, way, zeroes: None })
             }
         };
-        Ok(Self { tag, offset, work, retries: 0 })
+        Ok(Self { tag, offset, work, retries: 0, seen })
+    }
+
+    /// An `fdatasync` for durable writes that have ended.
+    pub(crate) fn shared_sync(seen: Seen) -> Self {
+        Self { tag: 0, offset: 0, work: Work::Flush { shared: true }, retries: 0, seen }
+    }
+
+    /// What has ended with this transfer.
+    pub(crate) fn ended(&self) -> Ended {
+        match self.work {
+            Work::Write { durable: Some(DurableBy::Sync), .. } => Ended::Written,
+            Work::Flush { shared: false } => Ended::Flushed,
+            Work::Flush { shared: true } => Ended::Synced,
+            Work::Read { .. } | Work::Write { .. } | Work::Zero { .. } => Ended::Other,
+        }
+    }
+
+    /// The failures that there had been when it was submitted.
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen
     }
 
     pub(crate) fn tag(&self) -> u64 {
@@ -135,7 +193,7 @@ impl Transfer {
         match &self.work {
             Work::Read { len, .. } => *len == 0,
             Work::Write { data, .. } => data.bytes == 0,
-            Work::Flush => false,
+            Work::Flush { .. } => false,
             Work::Zero { len, .. } => *len == 0,
         }
     }
@@ -155,8 +213,8 @@ impl Transfer {
                 let len = rest.len().min(MOVE_BYTES_MAX) as u32;
                 opcode::Read::new(fd, rest.as_mut_ptr(), len).offset(at).build()
             }
-            Work::Write { data, durable } => data.entry(fd, offset, *durable),
-            Work::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+            Work::Write { data, durable } => data.entry(fd, offset, *durable == Some(DurableBy::Flag)),
+            Work::Flush { .. } => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
             Work::Zero { len, done, way, zeroes } => {
                 let at = offset + *done;
                 let rest = *len - *done;
@@ -212,8 +270,8 @@ impl Transfer {
                 }
                 Step::Again
             }
-            Work::Flush if result < 0 => failed(result, "flushing a device"),
-            Work::Flush => Step::Done(Ok(None)),
+            Work::Flush { .. } if result < 0 => failed(result, "flushing a device"),
+            Work::Flush { .. } => Step::Done(Ok(None)),
             Work::Zero { len, done, way, zeroes } => {
                 if result < 0 {
                     let unable =
@@ -289,7 +347,7 @@ impl Gather {
         Self::new(vec![bounce.freeze()])
     }
 
-    fn entry(&mut self, fd: Fd, offset: u64, durable: bool) -> squeue::Entry {
+    fn entry(&mut self, fd: Fd, offset: u64, dsync: bool) -> squeue::Entry {
         let mut bytes = 0;
         let fits = |part: &&iovec| {
             bytes += part.iov_len;
@@ -297,7 +355,7 @@ impl Gather {
         };
         let rest = &self.parts[self.first..];
         let count = rest.iter().take(IOVECS_MAX).take_while(fits).count().max(1).min(rest.len());
-        let flags = if durable { libc::RWF_DSYNC } else { 0 };
+        let flags = if dsync { libc::RWF_DSYNC } else { 0 };
         let at = offset + self.done as u64;
         opcode::Writev::new(fd, rest.as_ptr(), count as u32).offset(at).rw_flags(flags).build()
     }
@@ -321,8 +379,13 @@ impl Gather {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::syncs::Syncs;
 
     const SECTORS: Alignment = Alignment { offset: 512, memory: 512 };
+
+    fn transfer(op: DeviceOp, align: Alignment) -> Result<Transfer, IoError> {
+        Transfer::new(1, op, align, ZeroWay::Punch, DurableBy::Flag, Syncs::default().seen())
+    }
 
     #[test]
     fn short_writes_go_on_where_they_stopped() {
@@ -341,14 +404,14 @@ mod tests {
     fn a_short_read_at_the_end_is_an_error_and_a_wide_one_is_cut() {
         let op = DeviceOp::Read { offset: 1024, len: 512 };
         let wide = Alignment { offset: 4096, memory: 4096 };
-        let mut t = Transfer::new(1, op, wide, ZeroWay::Punch).unwrap();
+        let mut t = transfer(op, wide).unwrap();
         assert_eq!(t.offset, 0);
         assert!(matches!(t.advance(1024), Step::Again));
         match t.advance(512) {
             Step::Done(Ok(Some(buf))) => assert_eq!(buf.len(), 512),
             _ => panic!("1536 bytes cover what was asked for"),
         }
-        let mut t = Transfer::new(1, DeviceOp::Read { offset: 0, len: 4096 }, wide, ZeroWay::Punch).unwrap();
+        let mut t = transfer(DeviceOp::Read { offset: 0, len: 4096 }, wide).unwrap();
         assert!(matches!(t.advance(1024), Step::Again));
         assert!(matches!(t.advance(0), Step::Done(Err(_))));
     }
@@ -362,7 +425,7 @@ mod tests {
         assert_eq!(gather.parts[0].iov_base as usize % 4096, 0);
         let write = |offset, len| {
             let op = DeviceOp::Write { offset, bufs: vec![Buf::zeroed(len)], durable: false };
-            Transfer::new(1, op, SECTORS, ZeroWay::Punch).err().map(|e| e.kind)
+            transfer(op, SECTORS).err().map(|e| e.kind)
         };
         assert_eq!(write(512, 512), None);
         assert_eq!(write(100, 512), Some(ErrorKind::Invalid));
@@ -372,7 +435,7 @@ mod tests {
     #[test]
     fn zeroing_comes_down_to_writes() {
         let op = DeviceOp::Zero { offset: 0, len: 3 << 20, unmap: true };
-        let mut t = Transfer::new(1, op, SECTORS, ZeroWay::Punch).unwrap();
+        let mut t = transfer(op, SECTORS).unwrap();
         assert!(matches!(t.advance(-libc::EOPNOTSUPP), Step::Again));
         assert_eq!(t.zero_way(), Some(ZeroWay::Range));
         assert!(matches!(t.advance(-libc::EINVAL), Step::Again));

@@ -11,7 +11,7 @@ use forebay_control::{
     AttachedDevice, Explanation, FailureKind, GroupState, GroupStep, Progress, VolumeStatus,
 };
 use forebay_device::decorate::{self, Recorders};
-use forebay_device::{Device, Survives};
+use forebay_device::{Device, DeviceKind, Survives};
 use forebay_engine::Role;
 use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
 use forebay_host::{Common, CommonStep, Ending, Observer, Volume, VolumeConfig, VolumeHandle};
@@ -475,6 +475,18 @@ fn warn_of_weak_devices(plan: &VolumePlan, handle: &VolumeHandle) {
         match device.survives {
             Survives::PowerCut => {
                 tracing::info!(volume, device = device.name, durability = device.durability, "opened")
+            }
+            // A server is asked to flush, as its protocol has it; there is nothing that its user could do about it.
+            Survives::Unknown if device.kind == DeviceKind::Network => {
+                tracing::info!(volume, device = device.name, durability = device.durability, "opened")
+            }
+            Survives::Unknown => {
+                tracing::warn!(
+                    volume,
+                    device = device.name,
+                    durability = device.durability,
+                    "it is not known whether what is on this device survives a power cut"
+                );
             }
             Survives::ProcessDeath => {
                 tracing::warn!(

@@ -1,11 +1,11 @@
 //! Making a cache and pairing it with a backing.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay_block::{Allocation, Buf, DeviceOp};
-use forebay_device::{Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Ring, open, run_alone};
+use forebay_device::{Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Ring, open, run_alone, sync_entry};
 use forebay_engine::{Effect, Engine, Event, Params, Role};
 use forebay_format::Layout;
 use forebay_format::identities::Identities;
@@ -16,7 +16,7 @@ use forebay_policy::Settings;
 use crate::error::{CacheContent, HostError};
 use crate::identity::{fingerprint, host_id, host_name, random_id, wall_ns};
 use crate::journal::JournalChoice;
-use crate::label::{LabelPlace, sync_directory};
+use crate::label::{LabelPlace, remove_durably};
 use crate::pair::carry_out;
 use crate::recover::journal_left;
 use crate::superblocks::Bench;
@@ -139,20 +139,38 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
 
 /// Files that were created on the way, and go again if it ends in an error.
 #[derive(Default)]
-struct MadeFiles(Vec<std::path::PathBuf>);
+struct MadeFiles(Vec<Made>);
+
+enum Made {
+    /// There was no file.
+    New(PathBuf),
+    /// There was one without a byte, as is left by who died on the way.
+    Sized(PathBuf),
+}
 
 impl MadeFiles {
-    /// Creates a missing file if its size is given.
+    /// Creates a missing file if its size is given, and gives an empty one its size.
     fn file(&mut self, path: &Path, bytes: Option<u64>) -> Result<(), HostError> {
         let Some(bytes) = bytes else { return Ok(()) };
+        let failed = |e| HostError::system("create", path, e);
         let file = match OpenOptions::new().write(true).create_new(true).open(path) {
-            Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-            Err(e) => return Err(HostError::system("create", path, e)),
+            Ok(file) => {
+                self.0.push(Made::New(path.to_owned()));
+                file
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                let is_empty = fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == 0);
+                if !is_empty {
+                    return Ok(());
+                }
+                let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+                self.0.push(Made::Sized(path.to_owned()));
+                file
+            }
+            Err(e) => return Err(failed(e)),
         };
-        self.0.push(path.to_owned());
-        let sized = file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_directory(path));
-        sized.map_err(|e| HostError::system("create", path, e))
+        let sized = file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_entry(path));
+        sized.map_err(failed)
     }
 
     fn keep(mut self) {
@@ -162,9 +180,15 @@ impl MadeFiles {
 
 impl Drop for MadeFiles {
     fn drop(&mut self) {
-        for path in &self.0 {
-            // What cannot be removed stays behind, empty, and the error that led here is told.
-            let _ = fs::remove_file(path);
+        for made in &self.0 {
+            // What cannot be taken back stays behind, empty, and the error that led here is told.
+            let _ = match made {
+                Made::New(path) => remove_durably(path),
+                Made::Sized(path) => {
+                    let file = OpenOptions::new().write(true).open(path);
+                    file.and_then(|file: File| file.set_len(0).and_then(|()| file.sync_all()))
+                }
+            };
         }
     }
 }

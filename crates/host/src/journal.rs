@@ -1,13 +1,14 @@
 //! The journal on the backing's side: where it lies, and what the host does with it before a run, or without a cache.
 
-use std::fs::OpenOptions;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use forebay_block::{Buf, DeviceOp};
-use forebay_device::{Device, DeviceSpec, Sign, open};
+use forebay_device::{Device, DeviceSpec, Sign, open, sync_entry};
 use forebay_engine::Role;
 use forebay_format::FormatError;
 use forebay_format::identities::Identities;
@@ -16,7 +17,7 @@ use forebay_format::label::Label;
 use forebay_format::replay::{Replay, Step};
 
 use crate::error::HostError;
-use crate::label::{LabelPlace, sync_directory};
+use crate::label::{LabelPlace, remove_durably};
 use crate::pair::Decorate;
 use crate::superblocks::Bench;
 
@@ -78,11 +79,15 @@ impl Journal {
                 DeviceSpec::Path(PathBuf::from(path))
             }
         };
-        if !matches!(spec, DeviceSpec::Nbd(_)) && !spec.path().exists() {
-            if !make {
+        let least_bytes = JOURNAL_RING_OFFSET + 2 * segment_bytes;
+        if !matches!(spec, DeviceSpec::Nbd(_)) {
+            let path = spec.path();
+            let found = Found::of(path, least_bytes).map_err(|e| HostError::system("read", path, e))?;
+            if found != Found::Whole && !make {
                 return Ok(None);
             }
-            make_file(spec.path(), JOURNAL_RING_OFFSET + RING_BYTES.max(4 * segment_bytes))?;
+            let made = found.make(path, JOURNAL_RING_OFFSET + RING_BYTES.max(4 * segment_bytes));
+            made.map_err(|e| HostError::system("make the journal", path, e))?;
         }
         let device = open(&spec, bench.ring)?;
         let device = match decorate {
@@ -94,11 +99,7 @@ impl Journal {
             Some(ring_bytes) => {
                 Ok(Some(Self { device: Some(device), offset: 0, ring_bytes, name: spec.to_string() }))
             }
-            None => Err(HostError::JournalTooSmall {
-                journal: spec.to_string(),
-                bytes: size,
-                least_bytes: JOURNAL_RING_OFFSET + 2 * segment_bytes,
-            }),
+            None => Err(HostError::JournalTooSmall { journal: spec.to_string(), bytes: size, least_bytes }),
         }
     }
 
@@ -234,11 +235,68 @@ impl Journal {
     }
 }
 
-fn make_file(path: &Path, bytes: u64) -> Result<(), HostError> {
-    let made = OpenOptions::new().write(true).create_new(true).open(path).and_then(|file| {
-        file.set_len(bytes)?;
-        file.sync_all()?;
-        sync_directory(path)
-    });
-    made.map_err(|e| HostError::system("make the journal", path, e))
+/// What there is at the place of a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// A file that is too short for a journal and all zeroes: who made it died before it had its size. It holds nothing.
+    Unfinished,
+    /// Anything else, which is to be opened and judged by what is in it.
+    Whole,
+}
+
+impl Found {
+    fn of(path: &Path, least_bytes: u64) -> io::Result<Self> {
+        let meta = match fs::metadata(path) {
+            Ok(meta) => meta,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Self::Nothing),
+            Err(e) => return Err(e),
+        };
+        if !meta.is_file() || meta.len() >= least_bytes {
+            return Ok(Self::Whole);
+        }
+        let mut bytes = Vec::new();
+        File::open(path)?.take(least_bytes).read_to_end(&mut bytes)?;
+        Ok(if bytes.iter().all(|byte| *byte == 0) { Self::Unfinished } else { Self::Whole })
+    }
+
+    /// Makes a file of this size of it, durably, unless it is whole. What was not there is not there if that fails.
+    fn make(self, path: &Path, bytes: u64) -> io::Result<()> {
+        let finish = |file: File| {
+            file.set_len(bytes)?;
+            file.sync_all()?;
+            sync_entry(path)
+        };
+        match self {
+            Self::Nothing => {
+                let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+                finish(file).inspect_err(|_| {
+                    // What cannot be removed is found unfinished by the next start.
+                    let _ = remove_durably(path);
+                })
+            }
+            Self::Unfinished => finish(OpenOptions::new().write(true).open(path)?),
+            Self::Whole => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_have_its_size_is_not_left_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        assert!(Found::of(&path, 8192).unwrap().make(&path, i64::MAX as u64).is_err());
+        assert_eq!(Found::of(&path, 8192).unwrap(), Found::Nothing);
+        // One that somebody else has left is.
+        fs::write(&path, "").unwrap();
+        assert_eq!(Found::of(&path, 8192).unwrap(), Found::Unfinished);
+        assert!(Found::Unfinished.make(&path, i64::MAX as u64).is_err());
+        Found::Unfinished.make(&path, 8192).unwrap();
+        assert_eq!(Found::of(&path, 8192).unwrap(), Found::Whole);
+        assert!(Found::Nothing.make(&path, 8192).is_err(), "nothing is overwritten");
+    }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_block::{Buf, DeviceOp};
-use forebay_device::{Beside, Device, DeviceKind, Sign};
+use forebay_device::{Beside, Device, DeviceKind, Sign, sync_entry};
 use forebay_format::FormatError;
 use forebay_format::identities::Update;
 use forebay_format::label::{LABEL_BYTES, Label};
@@ -155,7 +155,7 @@ impl LabelPlace {
             Self::SideFile(path) => {
                 // No label is as good as an empty one.
                 backing.beside(Beside::Begins { offset: 0, bytes: &[0; LABEL_BYTES] });
-                let removed = fs::remove_file(path).and_then(|()| sync_directory(path));
+                let removed = remove_durably(path);
                 backing.beside(Beside::Ended { well: removed.is_ok() });
                 removed.map_err(|e| HostError::system("remove", path, e))
             }
@@ -178,13 +178,14 @@ fn read_side_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(region))
 }
 
-/// A process that was killed may have written to the file and not come to make it durable.
+/// A process that was killed may have written to the file, or made or removed it, and not come to make that durable.
 fn sync_side_file(path: &Path) -> io::Result<()> {
     match File::open(path) {
-        Ok(file) => file.sync_all().and_then(|()| sync_directory(path)),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(e),
+        Ok(file) => file.sync_all()?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
     }
+    sync_entry(path)
 }
 
 fn write_side_file(backing: &mut dyn Device, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -195,15 +196,17 @@ fn write_side_file(backing: &mut dyn Device, path: &Path, offset: u64, bytes: &[
 }
 
 fn write_durably(path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
-    let new = !path.exists();
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
     file.write_all_at(bytes, offset)?;
     file.sync_all()?;
-    if new { sync_directory(path) } else { Ok(()) }
+    // Also if it was there before: who made it may have died before it came to this.
+    sync_entry(path)
 }
 
-/// Makes the entry of a file in its directory durable.
-pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory)?.sync_all()
+/// Removes a file that need not be there any more, if somebody was killed just after removing it.
+pub(crate) fn remove_durably(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => sync_entry(path),
+    }
 }

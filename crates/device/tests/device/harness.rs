@@ -43,10 +43,11 @@ pub struct LoopDevice {
 
 impl LoopDevice {
     pub fn new(file: &Path, sector_bytes: u32) -> Option<Self> {
-        let losetup = Command::new("losetup")
-            .args(["--find", "--show", "--sector-size", &sector_bytes.to_string()])
-            .arg(file)
-            .output();
+        Self::with(file, &["--sector-size", &sector_bytes.to_string()])
+    }
+
+    pub fn with(file: &Path, arguments: &[&str]) -> Option<Self> {
+        let losetup = Command::new("losetup").args(["--find", "--show"]).args(arguments).arg(file).output();
         match losetup {
             Ok(out) if out.status.success() => {
                 let path = String::from_utf8(out.stdout).unwrap();

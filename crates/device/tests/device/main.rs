@@ -4,7 +4,9 @@
 mod claim;
 mod decorate;
 mod emulated;
+mod fuse;
 mod harness;
+mod medium;
 mod nbd;
 mod round_trip;
 mod zero;

@@ -14,3 +14,4 @@ mod recover;
 mod resize;
 mod stamp;
 mod survive;
+mod unfinished;
