@@ -10,7 +10,7 @@ use forebay_block::{Allocation, DeviceOp, DeviceResult, ErrorKind, IoError, Nano
 use crate::claim::{Claimed, Sort, claim};
 use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
 use crate::medium::Medium;
-use crate::open::OpenError;
+use crate::open::{Access, OpenError};
 use crate::ring::{ClientId, Ring};
 use crate::transfer::{Alignment, Step, Transfer, ZeroWay};
 
@@ -38,9 +38,9 @@ impl FileDevice {
     ///
     /// # Errors
     /// [`OpenError`]; a missing file is never created.
-    pub fn open(path: &Path, ring: &Ring) -> Result<Self, OpenError> {
+    pub fn open(path: &Path, ring: &Ring, access: Access) -> Result<Self, OpenError> {
         let failed = |doing| move |e| OpenError::system(doing, path, e);
-        let claimed = claim(path, 0)?;
+        let claimed = claim(path, access)?;
         let mut medium = Medium::of(&claimed.file, claimed.sort).map_err(failed("look at"))?;
         if medium.direct.is_some() && set_direct(claimed.file.as_raw_fd()).is_err() {
             medium.direct = None;

@@ -15,7 +15,7 @@ use crate::claim::{Claimed, Sort, claim};
 use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
 use crate::file::{check_range, seek_extents};
 use crate::medium::Medium;
-use crate::open::OpenError;
+use crate::open::{Access, OpenError};
 use crate::stores::{Stores, fence};
 use crate::transfer::kind_of;
 
@@ -51,7 +51,7 @@ impl MappedDevice {
     /// [`OpenError`]; a missing file is never created.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let failed = |doing| move |e| OpenError::system(doing, path, e);
-        let claimed = claim(path, 0)?;
+        let claimed = claim(path, Access::ReadWrite)?;
         let medium = Medium::of(&claimed.file, claimed.sort).map_err(failed("look at"))?;
         reserve(&claimed, medium.size_bytes).map_err(failed("reserve the space of"))?;
         let (map, dax) = Mapping::new(&claimed, medium.size_bytes).map_err(failed("map"))?;

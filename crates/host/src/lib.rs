@@ -15,6 +15,7 @@ mod identity;
 mod journal;
 mod label;
 mod pair;
+mod partial;
 mod passthrough;
 mod queue;
 mod recover;

@@ -67,6 +67,7 @@ fn make(
         backing_bytes: None,
         volume_bytes,
         align: None,
+        logical_block: None,
         force,
         journal: JournalChoice::Auto,
     };
