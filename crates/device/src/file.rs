@@ -101,6 +101,7 @@ fn info(path: &Path, sort: Sort, medium: &Medium) -> DeviceInfo {
         kind: if sort == Sort::Block { DeviceKind::Block } else { DeviceKind::File },
         size_bytes: medium.size_bytes,
         logical_block: medium.direct.map_or(512, |a| a.offset as u32),
+        native_block: medium.native_block,
         physical_block: medium.physical_block,
         direct: medium.direct.is_some(),
         volatile_cache: medium.volatile_cache,

@@ -72,6 +72,7 @@ impl MappedDevice {
                 kind: DeviceKind::Mapped,
                 size_bytes: medium.size_bytes,
                 logical_block: 512,
+                native_block: 512,
                 physical_block: if sync == Sync::Fence { 512 } else { medium.physical_block },
                 direct: sync == Sync::Fence,
                 volatile_cache,

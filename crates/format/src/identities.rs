@@ -271,6 +271,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_start_records_the_logical_block_on_both_sides() {
+        let mut identities = Identities { superblock: superblock(), label: Some(label()) };
+        let recorded = |identities: &Identities| {
+            let medium = Medium::new(identities).read();
+            (medium.superblock.logical_block, medium.label.unwrap().logical_block)
+        };
+        for (told, wanted) in [(None, 512), (Some(4096), 4096), (None, 4096), (Some(512), 512)] {
+            identities.begin_run(&Starter { logical_block: told, ..starter() }).unwrap();
+            assert_eq!(recorded(&identities), (wanted, wanted), "{told:?}");
+        }
+    }
+
     /// Crashes at every write of a start and of the next start and of the one after that, each in four ways.
     #[test]
     fn a_pair_starts_whatever_crashes_came_before() {

@@ -17,13 +17,15 @@ pub struct AttachOptions {
     /// Let the loop device do asynchronous direct I/O on the file. Without it, or if the kernel cannot, it carries out one
     /// request after the other; that is slow, and just as right.
     pub direct_io: bool,
+    /// Logical block of the device in bytes, that of the volume: a power of two from 512 to 4096.
+    pub logical_block: u32,
     /// How the device's queue is set.
     pub queue: QueueLimits,
 }
 
 impl Default for AttachOptions {
     fn default() -> Self {
-        Self { direct_io: true, queue: QueueLimits::default() }
+        Self { direct_io: true, logical_block: 512, queue: QueueLimits::default() }
     }
 }
 
@@ -115,14 +117,15 @@ fn keep(
     made: &SyncSender<Result<Made, FuseError>>,
     commands: &Receiver<Command>,
 ) {
-    let device = match left.and_then(|()| loop_device::configure(path, options.direct_io)) {
-        Ok(device) => device,
-        Err(e) => {
-            // The receiver waits for exactly this.
-            let _ = made.send(Err(FuseError::system("attach a loop device to", path, e)));
-            return;
-        }
-    };
+    let device =
+        match left.and_then(|()| loop_device::configure(path, options.direct_io, options.logical_block)) {
+            Ok(device) => device,
+            Err(e) => {
+                // The receiver waits for exactly this.
+                let _ = made.send(Err(FuseError::system("attach a loop device to", path, e)));
+                return;
+            }
+        };
     let (queue, setup) = Queue::set_up(&format!("loop{}", device.number), &options.queue);
     let result = Made { number: device.number, direct_io: device.direct_io, queue: setup };
     if made.send(Ok(result)).is_ok() {

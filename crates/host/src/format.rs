@@ -377,7 +377,7 @@ fn logical_block(
         Err(HostError::Damaged { .. }) => None,
         Err(e) => return Err(e),
     };
-    Ok(options.logical_block.or(before).unwrap_or(backing.info().logical_block))
+    Ok(options.logical_block.or(before).unwrap_or(backing.info().native_block))
 }
 
 fn volume_bytes(backing: &DeviceInfo, logical_block: u32, options: &FormatOptions) -> Result<u64, HostError> {

@@ -286,7 +286,7 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
     check_blocks(backing.info())?;
     let found = LabelPlace::find(&bench, &mut *backing, config.backing.path())?;
     let recorded = found.as_ref().map(|(_, label)| label.logical_block);
-    let logical_block = config.logical_block.or(recorded).unwrap_or(backing.info().logical_block);
+    let logical_block = config.logical_block.or(recorded).unwrap_or(backing.info().native_block);
     let unit = u64::from(logical_block.max(backing.info().logical_block));
     let mut size_bytes = backing.info().size_bytes / unit * unit;
     if let Some((place, mut label)) = found {

@@ -73,6 +73,7 @@ impl NbdDevice {
                 kind: DeviceKind::Network,
                 size_bytes: terms.size_bytes,
                 logical_block: terms.sizes.minimum,
+                native_block: terms.sizes.minimum,
                 physical_block: terms.sizes.preferred.clamp(terms.sizes.minimum, 4096),
                 direct: true,
                 volatile_cache: true,
