@@ -255,6 +255,7 @@ mod tests {
                 size_bytes: 1 << 30,
                 read_only: false,
                 request_bytes_max: 1 << 20,
+                logical_block: 512,
             }
         }
 

@@ -104,6 +104,7 @@ fn open(
         backing_bytes: Some(volume_bytes),
         volume_bytes: None,
         align: None,
+        logical_block: None,
         force: false,
         journal: JournalChoice::Auto,
     };

@@ -86,6 +86,7 @@ impl Site {
                 backing_bytes: None,
                 volume_bytes: None,
                 align: None,
+                logical_block: None,
                 force: false,
                 journal: JournalChoice::Auto,
             };

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
+use forebay_device::{Access, Clock, Device, DeviceSpec, Ring, open};
 use forebay_host::{FormatOptions, JournalChoice, Volume, VolumeConfig, format};
 
 use crate::cpu::cpu_time;
@@ -173,7 +173,8 @@ fn make_file(path: &Path, bytes: u64) -> Result<(), BenchError> {
 }
 
 fn open_device(path: &Path, ring: &Ring) -> Result<Box<dyn Device>, BenchError> {
-    open(&DeviceSpec::Path(path.to_owned()), ring).map_err(|e| BenchError::Forebay(e.to_string()))
+    open(&DeviceSpec::Path(path.to_owned()), ring, Access::ReadWrite)
+        .map_err(|e| BenchError::Forebay(e.to_string()))
 }
 
 fn make_volume(dir: &Path, name: &str, scale: &Scale) -> Result<(PathBuf, PathBuf), BenchError> {
@@ -186,6 +187,7 @@ fn make_volume(dir: &Path, name: &str, scale: &Scale) -> Result<(PathBuf, PathBu
         backing_bytes: Some(scale.backing),
         volume_bytes: None,
         align: None,
+        logical_block: None,
         force: false,
         journal: JournalChoice::Auto,
     };

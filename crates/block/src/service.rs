@@ -168,6 +168,9 @@ pub struct VolumeInfo {
     pub read_only: bool,
     /// Longest read or write in bytes that the volume takes in one request.
     pub request_bytes_max: usize,
+    /// Logical block in bytes, which block devices made of the volume have: a power of two from 512 to 4096. Only told to clients;
+    /// requests may be any multiple of 512 all the same.
+    pub logical_block: u32,
 }
 
 /// Called once with the outcome, on a thread of the volume: it must not block.

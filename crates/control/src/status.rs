@@ -91,6 +91,10 @@ described! {
         State => state: VolumeState,
         #[doc = "Size of the volume, in bytes."]
         Gauge("forebay_size_bytes") => size_bytes: u64,
+        #[doc = "Logical block of the volume, in bytes: what NBD clients are told as their least request, and the sector size of the kernel block device."]
+        Gauge("forebay_logical_block_bytes") => logical_block_bytes: u64,
+        #[doc = "The volume is served with `--read-only`: writes are refused, and nothing is written to cache or backing."]
+        Detail => read_only: bool,
         #[doc = "Bytes of the cache device that can hold data."]
         Gauge("forebay_cache_size_bytes") => cache_bytes: u64,
         #[doc = "Bytes of the cache device that hold log segments."]
@@ -241,6 +245,7 @@ impl VolumeStatus {
                     "exports" => serde_json::json!(["unix:/tmp/s"]),
                     "pid" => serde_json::json!(77),
                     "backing_consistent" => serde_json::json!(true),
+                    "read_only" => serde_json::json!(false),
                     "criticality_missing" => serde_json::json!([]),
                     "ranges" => serde_json::json!("0-4096"),
                     "cache_durability" | "backing_durability" => serde_json::json!("much"),

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, DeviceOp};
-use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
+use forebay_device::{Access, Clock, Device, DeviceSpec, Ring, open};
 
 const APPEND_BYTES: usize = 4096;
 const ROUND: Duration = Duration::from_millis(300);
@@ -30,7 +30,7 @@ fn measure(mut step: impl FnMut()) -> f64 {
 fn main() -> Result<(), Box<dyn Error>> {
     let spec: DeviceSpec = std::env::args().nth(1).ok_or("which device?")?.parse()?;
     let (ring, clock) = (Ring::new()?, Clock::start());
-    let mut device = open(&spec, &ring)?;
+    let mut device = open(&spec, &ring, Access::ReadWrite)?;
     println!("{spec}: {}", device.info().durability);
     let span = device.info().size_bytes / APPEND_BYTES as u64;
     let data = Buf::copy_of(&[0x5a; APPEND_BYTES]);

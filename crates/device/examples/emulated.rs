@@ -7,7 +7,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use forebay_block::{Buf, DeviceOp, Nanos};
-use forebay_device::{Clock, Device, DeviceSpec, EmulatedDevice, Ring};
+use forebay_device::{Access, Clock, Device, DeviceSpec, EmulatedDevice, Ring};
 use forebay_emulate::Kind;
 
 /// How long each measurement takes.
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let text = format!("emulate:{}:file={path},sync=no", kind.as_str());
             let DeviceSpec::Emulate(spec) = text.parse()? else { return Err("not emulated".into()) };
             let ring = Ring::new()?;
-            let mut device = EmulatedDevice::open(&spec, &ring)?;
+            let mut device = EmulatedDevice::open(&spec, &ring, Access::ReadWrite)?;
             let lateness = device.lateness();
             random(&ring, &mut device, reads, depth)?;
             let count = lateness.operations().max(1) as f64 * 1e3;

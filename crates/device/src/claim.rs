@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::open::OpenError;
+use crate::open::{Access, OpenError};
 
 /// How long a claim waits for a holder that is dying: its last I/O may take a while on a slow device.
 const DYING_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -40,11 +40,11 @@ impl Claimed {
     }
 }
 
-/// Opens `path` with additional open flags and claims it.
-pub(crate) fn claim(path: &Path, flags: i32) -> Result<Claimed, OpenError> {
+/// Opens `path` and claims it.
+pub(crate) fn claim(path: &Path, access: Access) -> Result<Claimed, OpenError> {
     let begun = Instant::now();
     loop {
-        let (holder, dying) = match try_claim(path, flags)? {
+        let (holder, dying) = match try_claim(path, access)? {
             Attempt::Claimed(claimed) => return Ok(claimed),
             Attempt::Held { holder, dying } => (holder, dying),
         };
@@ -60,14 +60,14 @@ enum Attempt {
     Held { holder: String, dying: bool },
 }
 
-fn try_claim(path: &Path, flags: i32) -> Result<Attempt, OpenError> {
+fn try_claim(path: &Path, access: Access) -> Result<Attempt, OpenError> {
     let sort = sort_of(path)?;
     let exclusive = if sort == Sort::Block { libc::O_EXCL } else { 0 };
-    let file = match open(path, flags | exclusive) {
+    let file = match open(path, exclusive, access) {
         Ok(file) => file,
         Err(e) if e.raw_os_error() == Some(libc::EBUSY) && sort == Sort::Block => {
             // Held exclusively. If it is by one of us, the lock says by whom.
-            let file = open(path, 0).map_err(|e| OpenError::system("open", path, e))?;
+            let file = open(path, 0, Access::ReadOnly).map_err(|e| OpenError::system("open", path, e))?;
             if lock(&file).is_err() {
                 return Ok(held_by_lock(&file));
             }
@@ -77,8 +77,22 @@ fn try_claim(path: &Path, flags: i32) -> Result<Attempt, OpenError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return Err(OpenError::Missing { path: path.to_owned() });
         }
-        Err(e) => return Err(OpenError::system("open", path, e)),
+        Err(e) => {
+            let error = match access {
+                // Only what can be read is worth saying this of.
+                Access::ReadWrite if open(path, 0, Access::ReadOnly).is_ok() => read_only(path, &e),
+                _ => None,
+            };
+            return Err(error.unwrap_or_else(|| OpenError::system("open", path, e)));
+        }
     };
+    // The kernel lets a block device that is set read-only be opened for writing, and fails every write.
+    if sort == Sort::Block && access == Access::ReadWrite {
+        let is_read_only = device_is_read_only(&file).map_err(|e| OpenError::system("look at", path, e))?;
+        if is_read_only {
+            return Err(OpenError::ReadOnly { path: path.to_owned(), why: "the device is set read-only" });
+        }
+    }
     match lock(&file) {
         Ok(()) => Ok(Attempt::Claimed(Claimed { file, sort })),
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(held_by_lock(&file)),
@@ -86,15 +100,43 @@ fn try_claim(path: &Path, flags: i32) -> Result<Attempt, OpenError> {
     }
 }
 
-fn open(path: &Path, flags: i32) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).custom_flags(flags | libc::O_CLOEXEC).open(path)
+fn open(path: &Path, flags: i32, access: Access) -> io::Result<File> {
+    let write = access == Access::ReadWrite;
+    OpenOptions::new().read(true).write(write).custom_flags(flags | libc::O_CLOEXEC).open(path)
+}
+
+/// What an error of opening for writing means, if it is one of those of a thing that can only be read.
+fn read_only(path: &Path, error: &io::Error) -> Option<OpenError> {
+    let why = match error.raw_os_error() {
+        Some(libc::EROFS) => "its file system is read-only",
+        Some(libc::EACCES | libc::EPERM) => "it may not be written to",
+        _ => return None,
+    };
+    Some(OpenError::ReadOnly { path: path.to_owned(), why })
+}
+
+fn device_is_read_only(file: &File) -> io::Result<bool> {
+    const BLKROGET: libc::Ioctl = 0x125e;
+    let mut value: libc::c_int = 0;
+    // SAFETY: BLKROGET writes one `int` through the pointer.
+    match unsafe { libc::ioctl(file.as_raw_fd(), BLKROGET, &raw mut value) } {
+        0 => Ok(value != 0),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn lock(file: &File) -> io::Result<()> {
-    // SAFETY: flock takes no pointers; the descriptor is open.
-    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    let flock = |how: libc::c_int| {
+        // SAFETY: flock takes no pointers; the descriptor is open.
+        match unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    match flock(libc::LOCK_EX) {
+        // Some network file systems lock exclusively only what is open for writing; this much keeps writers out.
+        Err(e) if e.raw_os_error() == Some(libc::EBADF) => flock(libc::LOCK_SH),
+        result => result,
     }
 }
 

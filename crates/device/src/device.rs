@@ -57,6 +57,9 @@ pub struct DeviceInfo {
     pub size_bytes: u64,
     /// Offsets and lengths of writes must be multiples of this; a power of two, at least 512.
     pub logical_block: u32,
+    /// Logical block in bytes that a volume on it has, so that what is made there can be used on the device alone: at most
+    /// `logical_block`, and less where that is only caution.
+    pub native_block: u32,
     /// Writes that are multiples of this cost no read-modify-write in the device; at least `logical_block`.
     pub physical_block: u32,
     /// Whether I/O bypasses the kernel's page cache.

@@ -16,7 +16,7 @@ use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
 use crate::emulation::EmulateSpec;
 use crate::file::FileDevice;
 use crate::mapped::MappedDevice;
-use crate::open::OpenError;
+use crate::open::{Access, OpenError};
 use crate::ring::Ring;
 
 /// The thread is woken so much before an operation is due, and spends the rest of the time awake: a sleep ends some
@@ -87,10 +87,11 @@ impl EmulatedDevice {
     ///
     /// # Errors
     /// [`OpenError`]; a missing file is never created.
-    pub fn open(spec: &EmulateSpec, ring: &Ring) -> Result<Self, OpenError> {
-        let mut inner: Box<dyn Device> = Box::new(FileDevice::open(&spec.file, ring)?);
+    pub fn open(spec: &EmulateSpec, ring: &Ring, access: Access) -> Result<Self, OpenError> {
+        let mut inner: Box<dyn Device> = Box::new(FileDevice::open(&spec.file, ring, access)?);
         let memory = (DeviceKind::File, Survives::ProcessDeath);
-        if spec.settings.kind() == Kind::Nvdram && (inner.info().kind, inner.info().survives) == memory {
+        let mapped = access == Access::ReadWrite && (inner.info().kind, inner.info().survives) == memory;
+        if mapped && spec.settings.kind() == Kind::Nvdram {
             // System calls take longer than the memory that they are to emulate.
             drop(inner);
             inner = Box::new(MappedDevice::open(&spec.file)?);

@@ -12,7 +12,7 @@ use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::entry::sync_found_entry;
 use crate::ground::Ground;
 use crate::medium::Medium;
-use crate::open::OpenError;
+use crate::open::{Access, OpenError};
 use crate::ring::{ClientId, Ring};
 use crate::syncs::Syncs;
 use crate::transfer::{Alignment, DurableBy, Ended, Step, Transfer, ZeroWay};
@@ -43,9 +43,9 @@ impl FileDevice {
     ///
     /// # Errors
     /// [`OpenError`]; a missing file is never created.
-    pub fn open(path: &Path, ring: &Ring) -> Result<Self, OpenError> {
+    pub fn open(path: &Path, ring: &Ring, access: Access) -> Result<Self, OpenError> {
         let failed = |doing| move |e| OpenError::system(doing, path, e);
-        let claimed = claim(path, 0)?;
+        let claimed = claim(path, access)?;
         let mut medium = Medium::of(&claimed.file, claimed.sort).map_err(failed("look at"))?;
         if medium.direct.is_some() && set_direct(claimed.file.as_raw_fd()).is_err() {
             medium.direct = None;
@@ -126,6 +126,7 @@ fn info(path: &Path, sort: Sort, medium: &Medium) -> DeviceInfo {
         kind: if sort == Sort::Block { DeviceKind::Block } else { DeviceKind::File },
         size_bytes: medium.size_bytes,
         logical_block: medium.direct.map_or(512, |a| a.offset as u32),
+        native_block: medium.native_block,
         physical_block: medium.physical_block,
         direct: medium.direct.is_some(),
         volatile_cache: medium.volatile_cache || medium.direct.is_none(),

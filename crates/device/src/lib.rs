@@ -33,5 +33,5 @@ pub use entry::sync_entry;
 pub use file::FileDevice;
 pub use mapped::MappedDevice;
 pub use nbd::{NbdDevice, NbdSpec};
-pub use open::{DeviceSpec, OpenError, UnknownDevice, open};
+pub use open::{Access, DeviceSpec, OpenError, UnknownDevice, open};
 pub use ring::{Ring, Waker};

@@ -17,7 +17,7 @@ use crate::entry::sync_found_entry;
 use crate::file::{check_range, seek_extents};
 use crate::ground::Ground;
 use crate::medium::Medium;
-use crate::open::OpenError;
+use crate::open::{Access, OpenError};
 use crate::stores::{Stores, fence};
 use crate::transfer::kind_of;
 
@@ -53,7 +53,7 @@ impl MappedDevice {
     /// [`OpenError`]; a missing file is never created.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let failed = |doing| move |e| OpenError::system(doing, path, e);
-        let claimed = claim(path, 0)?;
+        let claimed = claim(path, Access::ReadWrite)?;
         let medium = Medium::of(&claimed.file, claimed.sort).map_err(failed("look at"))?;
         if claimed.sort == Sort::File {
             sync_found_entry(path).map_err(failed("make durable the directory entry of"))?;
@@ -77,6 +77,7 @@ impl MappedDevice {
                 kind: DeviceKind::Mapped,
                 size_bytes: medium.size_bytes,
                 logical_block: 512,
+                native_block: 512,
                 physical_block: if sync == Sync::Fence { 512 } else { medium.physical_block },
                 direct: sync == Sync::Fence,
                 volatile_cache: !dax,

@@ -21,6 +21,8 @@ pub(crate) struct Medium {
     pub(crate) size_bytes: u64,
     /// What direct I/O demands; `None` if it is not to be had.
     pub(crate) direct: Option<Alignment>,
+    /// As [`crate::DeviceInfo::native_block`].
+    pub(crate) native_block: u32,
     pub(crate) physical_block: u32,
     /// Whether the device has such a cache; what goes through the page cache has one in any case.
     pub(crate) volatile_cache: bool,
@@ -38,12 +40,17 @@ impl Medium {
             // The node's own file system says nothing of the device.
             Sort::Block => None,
         };
+        let mut told = true;
         let (size_bytes, direct, dev) = match sort {
             Sort::File if file_system == Some(FileSystem::Memory) => (meta.len(), None, meta.dev()),
-            Sort::File => (meta.len(), dio_alignment(file)?, meta.dev()),
+            Sort::File => {
+                let dio = dio_alignment(file)?;
+                told = dio.told;
+                (meta.len(), dio.align, meta.dev())
+            }
             Sort::Block => {
                 let logical = ioctl_u32(file, BLKSSZGET)? as usize;
-                let memory = dio_alignment(file)?.map_or(logical, |a| a.memory);
+                let memory = dio_alignment(file)?.align.map_or(logical, |a| a.memory);
                 (block_size_bytes(file)?, Some(Alignment { offset: logical, memory }), meta.rdev())
             }
         };
@@ -51,6 +58,7 @@ impl Medium {
         let direct = direct.filter(|a| size_bytes.is_multiple_of(a.offset as u64));
         let queue = QueueDirectory::of(dev);
         let logical = direct.map_or(512, |a| a.offset as u32);
+        let native = if told { logical } else { queue.number("logical_block_size").unwrap_or(512) };
         let physical = match sort {
             Sort::Block => ioctl_u32(file, BLKPBSZGET)?,
             Sort::File => queue.number("physical_block_size").unwrap_or(CAUTIOUS as u32),
@@ -58,6 +66,7 @@ impl Medium {
         Ok(Self {
             size_bytes,
             direct,
+            native_block: native.min(logical),
             physical_block: physical.max(logical),
             volatile_cache: queue.text("write_cache").is_none_or(|t| t != "write through"),
             ground: Ground::of(file, sort)?,
@@ -114,8 +123,16 @@ fn block_size_bytes(file: &File) -> io::Result<u64> {
     }
 }
 
-/// What direct I/O on this file demands, if the file system says; 4096 if it does not say; `None` if it cannot.
-fn dio_alignment(file: &File) -> io::Result<Option<Alignment>> {
+/// What direct I/O on a file demands.
+struct Dio {
+    /// `None` if it is not to be had.
+    align: Option<Alignment>,
+    /// The file system says so; else it is what suits all.
+    told: bool,
+}
+
+/// What direct I/O on this file demands, if the file system says; 4096 if it does not say.
+fn dio_alignment(file: &File) -> io::Result<Dio> {
     let mut stat = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the path is an empty C string, as AT_EMPTY_PATH wants, and the result fits the buffer.
     let failed = unsafe {
@@ -133,14 +150,14 @@ fn dio_alignment(file: &File) -> io::Result<Option<Alignment>> {
     // SAFETY: zero bytes are a valid statx, and the call filled it in.
     let stat = unsafe { stat.assume_init() };
     if stat.stx_mask & libc::STATX_DIOALIGN == 0 {
-        return Ok(Some(Alignment { offset: CAUTIOUS, memory: CAUTIOUS }));
+        return Ok(Dio { align: Some(Alignment { offset: CAUTIOUS, memory: CAUTIOUS }), told: false });
     }
     let (offset, memory) = (stat.stx_dio_offset_align as usize, stat.stx_dio_mem_align as usize);
     let sane = |n: usize| n.is_power_of_two() && n <= CAUTIOUS;
     if !sane(offset) || !sane(memory) {
-        return Ok(None);
+        return Ok(Dio { align: None, told: true });
     }
-    Ok(Some(Alignment { offset: offset.max(512), memory }))
+    Ok(Dio { align: Some(Alignment { offset: offset.max(512), memory }), told: true })
 }
 
 /// A block device's `queue` directory in sysfs; that of the whole disk for a partition.

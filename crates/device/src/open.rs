@@ -54,6 +54,15 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
+/// What a device is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading and writing.
+    ReadWrite,
+    /// Reading alone: nothing can be written through it, and what cannot be written to is opened all the same.
+    ReadOnly,
+}
+
 /// A device's name that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("'{given}' does not name a device; {why}")]
@@ -104,6 +113,16 @@ pub enum OpenError {
         /// Who, as far as can be found out.
         holder: String,
     },
+    /// It is to be written to, and cannot be.
+    #[error(
+        "{} can only be read: {why}; make it writable, or look at what is on it with `forebay serve --read-only`", .path.display()
+    )]
+    ReadOnly {
+        /// The path.
+        path: PathBuf,
+        /// How that is known.
+        why: &'static str,
+    },
     /// It is something that cannot be a device.
     #[error("{} is {what}, neither a regular file nor a block device", .path.display())]
     NotADevice {
@@ -130,20 +149,25 @@ impl OpenError {
     }
 }
 
-/// Opens a device for reading and writing, for this process alone (P6).
+/// Opens a device for this process alone (P6).
 ///
 /// The claim is a `flock` on the open file that also does the I/O, and `O_EXCL` on a block device: when a process is
 /// killed, its claim lasts until the kernel has carried out the I/O that it had submitted, so that no late write can
 /// land after a successor has started. For that the successor waits a little.
 ///
+/// For reading alone the claim is the same, as far as the file system lets a file be locked that is open for reading. Mapped memory is
+/// then read as a file is.
+///
 /// # Errors
 /// [`OpenError`]; a missing file is never created.
-pub fn open(spec: &DeviceSpec, ring: &Ring) -> Result<Box<dyn Device>, OpenError> {
-    Ok(match spec {
-        DeviceSpec::Path(path) => Box::new(FileDevice::open(path, ring)?),
-        DeviceSpec::Pmem(path) => Box::new(MappedDevice::open(path)?),
-        DeviceSpec::Emulate(spec) => Box::new(EmulatedDevice::open(spec, ring)?),
-        DeviceSpec::Nbd(spec) => Box::new(NbdDevice::open(spec, ring)?),
+pub fn open(spec: &DeviceSpec, ring: &Ring, access: Access) -> Result<Box<dyn Device>, OpenError> {
+    Ok(match (spec, access) {
+        (DeviceSpec::Pmem(path), Access::ReadWrite) => Box::new(MappedDevice::open(path)?),
+        (DeviceSpec::Path(path) | DeviceSpec::Pmem(path), _) => {
+            Box::new(FileDevice::open(path, ring, access)?)
+        }
+        (DeviceSpec::Emulate(spec), _) => Box::new(EmulatedDevice::open(spec, ring, access)?),
+        (DeviceSpec::Nbd(spec), _) => Box::new(NbdDevice::open(spec, ring, access)?),
     })
 }
 

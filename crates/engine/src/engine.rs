@@ -100,6 +100,10 @@ pub struct Engine {
     pub(crate) replacement: Replacement,
     pub(crate) failure: Failure,
     pub(crate) commands: Commands,
+    /// No device is changed, see [`crate::read_only`].
+    read_only: bool,
+    /// The command to stop a volume that is only read, and whether it asks for what that does not do.
+    pub(crate) looking_ends: Option<(RequestId, bool)>,
     pub(crate) recovery: Recovery,
     pub(crate) figures: Status,
     pub(crate) planted: Planted,
@@ -148,6 +152,8 @@ impl Engine {
             replacement: Replacement::new(capacity),
             failure: Failure::default(),
             commands: Commands::default(),
+            read_only: params.read_only,
+            looking_ends: None,
             recovery: Recovery::new(params.clean_stop),
             figures: Status::default(),
             planted: Planted::default(),
@@ -181,6 +187,7 @@ impl Engine {
             Life::New => self.recovery_begin(),
             Life::Recovering => self.recovery_step(),
             Life::RecoveryFailed | Life::Stopped => {}
+            Life::Running | Life::Stopping if self.read_only => self.look_step(),
             Life::Running | Life::Stopping => self.run(),
         }
         self.backing_start();
@@ -224,6 +231,9 @@ impl Engine {
         if !matches!(self.life, Life::Running | Life::Stopping) {
             return None;
         }
+        if self.read_only {
+            return self.backing.next_wake();
+        }
         [
             self.log_next_wake(),
             self.destage_next_wake(),
@@ -264,6 +274,8 @@ impl Engine {
 
     /// Asks for a device operation; those of the backing stand in its queue first. The journal on its side writes one at a time.
     pub(crate) fn io(&mut self, role: Role, op: DeviceOp, class: Class, owner: IoOwner) {
+        let changes = matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. });
+        assert!(!(self.read_only && changes), "a volume that is only read changes nothing");
         let id = self.new_io(owner);
         match role {
             Role::Cache => self.figures.bytes_to_cache += op.write_bytes(),
@@ -301,6 +313,7 @@ impl Engine {
 
     fn command_arrived(&mut self, id: RequestId, command: Command) {
         match command {
+            command if self.read_only => self.look_command(id, command),
             Command::Set(settings)
                 if settings.write_policy == WritePolicy::Journaled && !self.journal.exists() =>
             {
@@ -347,6 +360,7 @@ impl Engine {
             return;
         }
         match op {
+            op if self.read_only => self.look_at(id, op),
             Op::Read { offset, len } => self.read_request(id, offset, len),
             Op::Write { offset, data, fua } => self.write_request(id, offset, data, fua, origin),
             Op::Zero { offset, len, unmap, fua } => self.zero_request(id, offset, len, unmap, fua, origin),

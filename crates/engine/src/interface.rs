@@ -74,6 +74,9 @@ pub struct Params {
     /// The last run had a journal that this one has not: groups may be left in it, and what the log says of the order that the
     /// backing was kept in holds only with them.
     pub journal_left: bool,
+    /// The volume is only read: writes are refused, and nothing is asked of the devices that would change them. The generation is
+    /// not durable then.
+    pub read_only: bool,
 }
 
 /// What the world tells the engine.
@@ -230,6 +233,9 @@ pub enum MarkError {
     /// The volume stops.
     #[error("the volume is stopping")]
     Stopping,
+    /// Nothing is written.
+    #[error("the volume is read-only")]
+    ReadOnly,
     /// It shares its points with others.
     #[error("the volume is a member of a consistency group, whose points all members declare together")]
     Member,

@@ -19,6 +19,7 @@ mod order;
 mod points;
 mod queue;
 mod read;
+mod read_only;
 mod reclaim;
 mod recovery;
 mod reissue;

@@ -27,6 +27,53 @@ fn writes_are_read_back_and_reach_the_backing() {
     w.assert_backing_complete();
 }
 
+/// Whatever was under way when the process died, and whatever policy it had: who only looks reads everything, changes nothing, and
+/// leaves a volume that goes on as if it had not been there.
+#[test]
+fn a_volume_that_is_only_read_reads_everything_and_changes_nothing() {
+    for seed in 0..24 {
+        let write_policy =
+            [WritePolicy::WriteBack, WritePolicy::WriteThrough, WritePolicy::Ordered, WritePolicy::Journaled]
+                [seed as usize % 4];
+        let mut w = World::new(seed, Settings { write_policy, ..settings() }, 300, 8);
+        w.traffic(200);
+        let clean = seed % 3 == 0;
+        if clean {
+            w.command(Command::Stop { destage: false }).unwrap();
+        }
+        w.restart_read_only(clean);
+        let before = w.media();
+        w.read_everything();
+        w.pass_ms(60_000);
+        w.run(200);
+        w.read_everything();
+        let data = Buf::zeroed(4096);
+        let zero = |unmap| Op::Zero { offset: 0, len: 4096, unmap, fua: true };
+        for op in [Op::Write { offset: 4096, data, fua: true }, zero(true), zero(false)] {
+            w.errors_expected = true;
+            let id = w.submit(op);
+            assert_eq!(w.run_until_answered(id).unwrap_err().kind, ErrorKind::ReadOnly);
+            w.errors_expected = false;
+        }
+        let flush = w.submit(Op::Flush);
+        w.run_until_answered(flush).unwrap();
+        w.command(Command::Set(Settings { write_policy: WritePolicy::Ordered, ..settings() })).unwrap();
+        let dirty = w.status().dirty_bytes;
+        let destaged = w.command(Command::Destage);
+        assert_eq!(destaged.map_err(|e| e.kind).is_err(), dirty > 0, "{dirty} bytes are dirty");
+        w.command(Command::Stop { destage: false }).unwrap();
+        assert_eq!(w.status().state, Some(State::Stopped));
+        assert!(w.media() == before, "seed {seed}: a device was changed");
+        if write_policy != WritePolicy::Journaled {
+            w.restart_for_writing();
+            w.read_everything();
+            w.traffic(50);
+            w.command(Command::Stop { destage: true }).unwrap();
+            w.assert_backing_complete();
+        }
+    }
+}
+
 #[test]
 fn damaged_clean_copies_are_read_from_the_backing() {
     let mut w = World::new(2, settings(), 64, 8);

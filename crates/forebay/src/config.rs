@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use forebay_host::is_logical_block;
 use forebay_nbd::Address;
 use forebay_policy::{
     Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Ranges, Settings, WritePolicy, time,
@@ -11,7 +12,7 @@ use forebay_policy::{
 use serde::{Deserialize, Deserializer};
 
 use crate::volume_name;
-use forebay_policy::size::Size;
+use forebay_policy::size::{self, Size};
 
 /// A configuration file.
 #[derive(Debug, Default, Deserialize)]
@@ -55,6 +56,11 @@ pub struct VolumeConfig {
     pub accept_stale: Option<bool>,
     /// Take the volume over from a host that did not stop it cleanly.
     pub takeover: Option<bool>,
+    /// Refuse writes, and write nothing to cache or backing.
+    pub read_only: Option<bool>,
+    /// Logical block of the volume, in bytes.
+    #[serde(default, deserialize_with = "logical_block")]
+    pub logical_block: Option<u32>,
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled")]
     pub write_policy: Option<WritePolicy>,
@@ -116,6 +122,22 @@ fn group_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>,
     let mut settings = Settings::default();
     let set = settings.set("group-size", &String::deserialize(deserializer)?);
     set.map(|()| Some(settings.group_bytes)).map_err(serde::de::Error::custom)
+}
+
+fn logical_block<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    parse_logical_block(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
+}
+
+/// Understands the logical block of a volume, in bytes.
+///
+/// # Errors
+/// One sentence.
+pub fn parse_logical_block(text: &str) -> Result<u32, String> {
+    let bytes = size::parse(text)?;
+    u32::try_from(bytes)
+        .ok()
+        .filter(|bytes| is_logical_block(*bytes))
+        .ok_or_else(|| format!("'{text}' is no logical block of a volume, which is 512, 1024, 2048 or 4096"))
 }
 
 fn group_age<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
@@ -208,6 +230,10 @@ mod tests {
             (
                 "[[volume]]\nname = \"db\"\non-full = \"explode\"",
                 "3:11: 'explode' is not one of wait, bypass",
+            ),
+            (
+                "[[volume]]\nname = \"db\"\nlogical-block = \"513\"",
+                "3:17: '513' is no logical block of a volume",
             ),
             ("[[volume]]\nname = \"a/b\"", "2:8: 'a/b' cannot be the name of a volume"),
             ("[[volume]]\nname = \"db\"\nnbd = [\"udp:x\"]", "3:7: "),

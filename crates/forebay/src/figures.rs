@@ -13,6 +13,10 @@ use crate::plan::VolumePlan;
 pub struct Surroundings {
     /// Size of the volume, in bytes.
     pub size_bytes: u64,
+    /// Its logical block, in bytes.
+    pub logical_block_bytes: u64,
+    /// Writes are refused.
+    pub read_only: bool,
     /// What a durable write to the cache outlives; empty without a cache.
     pub cache_durability: String,
     /// What a durable write to the backing outlives.
@@ -58,6 +62,8 @@ pub fn volume_status(
         name: plan.name.clone(),
         state,
         size_bytes: around.size_bytes,
+        logical_block_bytes: around.logical_block_bytes,
+        read_only: around.read_only,
         cache_bytes: s.cache_bytes,
         cache_used_bytes: s.cache_used_bytes,
         cached_bytes: s.cached_bytes,
@@ -161,6 +167,8 @@ mod tests {
             nbd: Vec::new(),
             fuse: None,
             accept_stale: false,
+            read_only: false,
+            logical_block: None,
             takeover: false,
             decorate: Vec::new(),
             journal: Default::default(),
@@ -172,6 +180,8 @@ mod tests {
         };
         let around = Surroundings {
             size_bytes: 1 << 30,
+            logical_block_bytes: 512,
+            read_only: false,
             cache_durability: String::new(),
             backing_durability: String::new(),
             device: None,

@@ -75,6 +75,10 @@ pub struct VolumePlan {
     pub accept_stale: bool,
     /// Take the volume over from a host that did not stop it cleanly.
     pub takeover: bool,
+    /// Writes are refused, and nothing is written to cache or backing.
+    pub read_only: bool,
+    /// Logical block of the volume in bytes, if it was chosen.
+    pub logical_block: Option<u32>,
     /// Decorators for the devices, for tests.
     pub decorate: Vec<DeviceDecoration>,
     /// Where the journal lies.
@@ -208,11 +212,13 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
             || args.no_cache
             || args.accept_stale
             || args.takeover
+            || args.read_only
+            || args.logical_block.is_some()
             || !args.decorate.is_empty()
         {
             return Err(usage(
-                "--cache, --backing, --journal, --nbd, --fuse, --no-cache, --accept-stale and --takeover are for one volume, and the \
-                 configuration has several; choose one with --name"
+                "--cache, --backing, --journal, --nbd, --fuse, --no-cache, --accept-stale, --takeover, --read-only and --logical-block \
+                 are for one volume, and the configuration has several; choose one with --name"
                     .into(),
             ));
         }
@@ -244,6 +250,10 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
     if args.takeover {
         volume.takeover = Some(true);
     }
+    if args.read_only {
+        volume.read_only = Some(true);
+    }
+    volume.logical_block = args.logical_block.or(volume.logical_block);
     Ok(())
 }
 
@@ -292,6 +302,11 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
             "members of a consistency-group need a cache and write-policy journaled".to_owned(),
         ));
     }
+    if group.is_some() && v.read_only == Some(true) {
+        return Err(wrong(
+            "is a member of a consistency-group, whose points a read-only volume cannot take".to_owned(),
+        ));
+    }
     if v.critical_rate.is_some() && v.critical.is_none() {
         return Err(wrong("has a critical-rate, and does not say whether it is critical".to_owned()));
     }
@@ -303,6 +318,8 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
         fuse: v.fuse,
         accept_stale: v.accept_stale.unwrap_or(false),
         takeover: v.takeover.unwrap_or(false),
+        read_only: v.read_only.unwrap_or(false),
+        logical_block: v.logical_block,
         decorate: decorate.to_vec(),
         settings: Settings {
             write_policy: v.write_policy.unwrap_or(defaults.write_policy),

@@ -14,7 +14,7 @@ use forebay_device::decorate::{self, Recorders};
 use forebay_device::{Device, DeviceKind, Survives};
 use forebay_engine::Role;
 use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
-use forebay_host::{Common, CommonStep, Ending, Observer, Volume, VolumeConfig, VolumeHandle};
+use forebay_host::{Common, CommonStep, Ending, HostError, Observer, Volume, VolumeConfig, VolumeHandle};
 use forebay_policy::{GroupEnds, Settings, UnknownSetting, WritePolicy};
 
 use crate::cli::{Failure, Outcome};
@@ -181,7 +181,8 @@ impl Served {
             kernel.fuse_is_for_attach = true;
         }
         let file = kernel.fuse.as_ref().map(|f| f.path().to_owned()).unwrap_or_default();
-        match Attachment::attach(&file, AttachOptions::default()) {
+        let logical_block = self.handle.info().logical_block;
+        match Attachment::attach(&file, AttachOptions { logical_block, ..AttachOptions::default() }) {
             Ok(attachment) => {
                 let device = attachment.device_path().to_owned();
                 let attached = told(&attachment);
@@ -341,6 +342,10 @@ impl Served {
     /// Destages everything, stops, and parts cache and backing for good. As long as that can still fail the volume
     /// goes on.
     pub fn release(&self, progress: &mut dyn FnMut(Progress) -> bool) -> Outcome {
+        if self.plan.read_only && self.plan.cache.is_some() {
+            let (volume, what) = (self.plan.name.clone(), "its cache cannot be removed");
+            return Err(from_host(&HostError::ReadOnly { volume, what }));
+        }
         self.detach()?;
         self.unmount()?;
         // With the volume still at work, so that its users are not locked out for long.
@@ -376,6 +381,11 @@ impl Served {
 
     /// Ends the volume; does nothing if that was done before.
     pub fn end(&self, ending: Ending) -> Outcome {
+        let ending = match ending {
+            // What the backing lacks stays in the cache, as was said at the start.
+            Ending::Destage if self.plan.read_only => Ending::Keep,
+            ending => ending,
+        };
         let volume = hold(&self.volume).take();
         volume.map_or(Ok(()), |v| v.end(ending).map_err(|e| from_host(&e)))
     }
@@ -412,8 +422,11 @@ impl Served {
                 missing
             }
         };
+        let info = self.handle.info();
         let around = Surroundings {
-            size_bytes: self.handle.info().size_bytes,
+            size_bytes: info.size_bytes,
+            logical_block_bytes: info.logical_block.into(),
+            read_only: info.read_only,
             cache_durability: self.handle.cache().map(|c| c.durability.to_owned()).unwrap_or_default(),
             backing_durability: self.handle.backing().durability.to_owned(),
             device,
@@ -453,6 +466,8 @@ fn volume_config(plan: &VolumePlan, recorders: &Recorders) -> VolumeConfig {
     });
     config.takeover = plan.takeover;
     config.accept_stale = plan.accept_stale;
+    config.read_only = plan.read_only;
+    config.logical_block = plan.logical_block;
     if !plan.decorate.is_empty() {
         let (decorate, recorders) = (plan.decorate.clone(), recorders.clone());
         config.decorate = Some(Box::new(move |role, device: Box<dyn Device>| {

@@ -87,6 +87,8 @@ pub struct Starter {
     pub takeover: bool,
     /// The run has a journal on the backing's side.
     pub journal: bool,
+    /// The volume's logical block in bytes from this run on; `None` leaves it as it is.
+    pub logical_block: Option<u32>,
 }
 
 /// A cache's superblock and its backing's label, as they are now.
@@ -119,7 +121,11 @@ impl Identities {
         let next = decide(&self.superblock, self.label.as_ref(), &starter.host_id, starter.takeover)?;
         let mut updates = Vec::with_capacity(8);
         updates.push(Update::Flush);
+        if let Some(logical_block) = starter.logical_block {
+            self.superblock.logical_block = logical_block;
+        }
         if let Some(label) = &mut self.label {
+            label.logical_block = self.superblock.logical_block;
             if label.phase == Phase::Intent {
                 // The start of the run that the label speaks of crashed. The superblock takes its number first, durably: a
                 // second crash at the same place must not leave the label two ahead. The number itself is not used
@@ -213,6 +219,7 @@ mod tests {
             time_ns: 1,
             takeover: false,
             journal: false,
+            logical_block: None,
         }
     }
 
@@ -261,6 +268,19 @@ mod tests {
             1 => sector.is_multiple_of(2),
             2 => !sector.is_multiple_of(2),
             _ => sector == 0,
+        }
+    }
+
+    #[test]
+    fn a_start_records_the_logical_block_on_both_sides() {
+        let mut identities = Identities { superblock: superblock(), label: Some(label()) };
+        let recorded = |identities: &Identities| {
+            let medium = Medium::new(identities).read();
+            (medium.superblock.logical_block, medium.label.unwrap().logical_block)
+        };
+        for (told, wanted) in [(None, 512), (Some(4096), 4096), (None, 4096), (Some(512), 512)] {
+            identities.begin_run(&Starter { logical_block: told, ..starter() }).unwrap();
+            assert_eq!(recorded(&identities), (wanted, wanted), "{told:?}");
         }
     }
 

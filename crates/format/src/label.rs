@@ -2,17 +2,19 @@
 //!
 //! It lies in a side file, or behind the volume's end; never inside the volume, which stays a 1:1 image.
 
-use crate::FormatError;
 use crate::checksum::crc_with_hole;
 use crate::copies;
 use crate::cursor::{Reader, Writer, text_field, text_of};
+use crate::{FormatError, logical_block};
 
 /// Bytes of one copy.
 pub const LABEL_COPY_BYTES: usize = 4096;
 /// Bytes of the label: two copies, written in turn, so that a torn update leaves the other one.
 pub const LABEL_BYTES: usize = 2 * LABEL_COPY_BYTES;
-/// Label version that this release writes and reads.
+/// Label version of a volume with logical blocks of 512 bytes; this release writes and reads both.
 pub const LABEL_VERSION: u32 = 1;
+/// Label version of a volume with larger logical blocks.
+pub const LABEL_VERSION_LOGICAL_BLOCK: u32 = 2;
 
 const MAGIC: &[u8; 8] = b"FBLABEL\0";
 const CRC_AT: usize = 12;
@@ -61,6 +63,8 @@ pub struct Label {
     pub in_use: bool,
     /// Size of the volume in bytes.
     pub volume_bytes: u64,
+    /// Logical block of the volume in bytes, as in the superblock: for who serves the backing without its cache.
+    pub logical_block: u32,
     /// Time of the latest update, nanoseconds since 1970.
     pub time_ns: u64,
     /// Identity of the host of the latest run (machine-id), zero if it has none.
@@ -93,7 +97,7 @@ impl Label {
         let mut out = [0; LABEL_COPY_BYTES];
         let mut w = Writer::new(&mut out);
         w.bytes(MAGIC);
-        w.u32(LABEL_VERSION);
+        w.u32(logical_block::version(self.logical_block));
         w.skip(4);
         w.u64(self.update);
         w.bytes(&self.backing_id);
@@ -102,7 +106,7 @@ impl Label {
         w.u32(self.phase as u32);
         w.u32(self.state as u32);
         w.u32(u32::from(self.in_use));
-        w.u32(0);
+        w.u32(logical_block::field(self.logical_block));
         w.u64(self.volume_bytes);
         w.u64(self.time_ns);
         w.bytes(&self.host_id);
@@ -128,7 +132,7 @@ impl Label {
         if r.u32()? != crc_with_hole(bytes, CRC_AT) {
             return Err(FormatError::Checksum);
         }
-        if version != LABEL_VERSION {
+        if !matches!(version, LABEL_VERSION | LABEL_VERSION_LOGICAL_BLOCK) {
             return Err(FormatError::Version(version));
         }
         let update = r.counter("update")?;
@@ -147,7 +151,7 @@ impl Label {
             _ => return Err(FormatError::Field("state")),
         };
         let in_use = r.u32()? & 1 != 0;
-        r.u32()?;
+        let logical_block = logical_block::of(version, r.u32()?)?;
         Ok(Self {
             update,
             backing_id,
@@ -157,6 +161,7 @@ impl Label {
             state,
             in_use,
             volume_bytes: r.u64()?,
+            logical_block,
             time_ns: r.u64()?,
             host_id: r.array()?,
             host_name: text_of(r.bytes(HOST_NAME_BYTES)?),
@@ -190,6 +195,7 @@ pub(crate) mod tests {
             state: LabelState::Paired,
             in_use: false,
             volume_bytes: 1 << 30,
+            logical_block: 512,
             time_ns: 1_700_000_000_000_000_002,
             host_id: [0xA0; 16],
             host_name: "db1".into(),

@@ -22,6 +22,7 @@ pub mod identities;
 pub mod journal;
 pub mod label;
 mod layout;
+pub mod logical_block;
 pub mod pairing;
 pub mod record;
 pub mod replay;

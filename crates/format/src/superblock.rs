@@ -3,15 +3,17 @@
 use crate::checksum::crc_with_hole;
 use crate::copies;
 use crate::cursor::{Reader, Writer, text_field, text_of};
-use crate::{FormatError, Layout};
+use crate::{FormatError, Layout, logical_block};
 
 /// Bytes of one copy.
 pub const SUPERBLOCK_BYTES: usize = 4096;
 /// Byte offsets of the two copies on the cache device. An update writes the first, makes it durable, then the
 /// second: a torn update leaves the other one.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 512 << 10];
-/// Format version that this release writes and reads.
+/// Format version of a volume with logical blocks of 512 bytes; this release writes and reads both.
 pub const FORMAT_VERSION: u32 = 1;
+/// Format version of a volume with larger logical blocks: a release that does not know of them must not serve it.
+pub const FORMAT_VERSION_LOGICAL_BLOCK: u32 = 2;
 
 const MAGIC: &[u8; 8] = b"FOREBAY\0";
 const CRC_AT: usize = 12;
@@ -43,6 +45,8 @@ pub struct Superblock {
     pub backing_id: [u8; 16],
     /// Size of the volume in bytes.
     pub volume_bytes: u64,
+    /// Logical block of the volume in bytes, as its clients are told: a power of two from 512 to 4096.
+    pub logical_block: u32,
     /// What the cache is to its volume.
     pub state: CacheState,
     /// The latest run stopped cleanly.
@@ -63,7 +67,7 @@ impl Superblock {
         let mut out = [0; SUPERBLOCK_BYTES];
         let mut w = Writer::new(&mut out);
         w.bytes(MAGIC);
-        w.u32(FORMAT_VERSION);
+        w.u32(logical_block::version(self.logical_block));
         w.skip(4);
         w.bytes(&self.layout.cache_id);
         w.bytes(&self.backing_id);
@@ -75,7 +79,7 @@ impl Superblock {
         w.u32(self.layout.segment_count);
         w.u32(self.state as u32);
         w.u32(u32::from(self.clean_stop) | u32::from(self.has_label) << 1);
-        w.u32(0);
+        w.u32(logical_block::field(self.logical_block));
         w.u64(self.created_ns);
         w.bytes(&text_field::<BACKING_NAME_BYTES>(&self.backing_name));
         w.bytes(&text_field::<FINGERPRINT_BYTES>(&self.fingerprint));
@@ -98,7 +102,7 @@ impl Superblock {
         if r.u32()? != crc_with_hole(bytes, CRC_AT) {
             return Err(FormatError::Checksum);
         }
-        if version != FORMAT_VERSION {
+        if !matches!(version, FORMAT_VERSION | FORMAT_VERSION_LOGICAL_BLOCK) {
             return Err(FormatError::Version(version));
         }
         let cache_id = r.array()?;
@@ -121,13 +125,14 @@ impl Superblock {
             _ => return Err(FormatError::Field("state")),
         };
         let flags = r.u32()?;
-        let _reserved = r.u32()?;
+        let logical_block = logical_block::of(version, r.u32()?)?;
         let created_ns = r.u64()?;
         Ok(Self {
             update,
             layout,
             backing_id,
             volume_bytes,
+            logical_block,
             state,
             clean_stop: flags & 1 != 0,
             has_label: flags & 2 != 0,
@@ -163,6 +168,7 @@ pub(crate) mod tests {
             },
             backing_id: [0xB2; 16],
             volume_bytes: 1 << 30,
+            logical_block: 512,
             state: CacheState::Paired,
             clean_stop: true,
             has_label: true,
@@ -183,6 +189,19 @@ pub(crate) mod tests {
         assert_eq!(Superblock::newest(&b.encode(), &a.encode()), Ok(b.clone()));
         assert_eq!(Superblock::newest(&[0; 4096], &a.encode()), Ok(a));
         assert_eq!(Superblock::newest(&[0; 4096], &[0; 4096]), Err(FormatError::Magic));
+    }
+
+    #[test]
+    fn a_logical_block_of_its_own_is_another_version() {
+        let version = |bytes: &[u8]| u32::from_le_bytes(bytes[8..12].try_into().unwrap());
+        assert_eq!(version(&sample().encode()), FORMAT_VERSION);
+        for logical_block in [1024, 2048, 4096] {
+            let larger = Superblock { logical_block, ..sample() };
+            assert_eq!(version(&larger.encode()), FORMAT_VERSION_LOGICAL_BLOCK);
+            assert_eq!(Superblock::decode(&larger.encode()), Ok(larger));
+        }
+        let odd = Superblock { logical_block: 8192, ..sample() };
+        assert_eq!(Superblock::decode(&odd.encode()), Err(FormatError::Field("logical_block")));
     }
 
     #[test]

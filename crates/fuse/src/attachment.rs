@@ -19,13 +19,15 @@ pub struct AttachOptions {
     /// Let the loop device do asynchronous direct I/O on the file. Without it, or if the kernel cannot, it carries out one
     /// request after the other; that is slow, and just as right.
     pub direct_io: bool,
+    /// Logical block of the device in bytes, that of the volume: a power of two from 512 to 4096.
+    pub logical_block: u32,
     /// How the device's queue is set.
     pub queue: QueueLimits,
 }
 
 impl Default for AttachOptions {
     fn default() -> Self {
-        Self { direct_io: true, queue: QueueLimits::default() }
+        Self { direct_io: true, logical_block: 512, queue: QueueLimits::default() }
     }
 }
 
@@ -144,7 +146,7 @@ fn keep(
 /// A loop device with its queue. One that a former user has spoilt for good is made anew and tried once more.
 fn make(path: &Path, options: &AttachOptions) -> Result<(LoopDevice, Queue, QueueSetup), FuseError> {
     let configure = || {
-        let device = loop_device::configure(path, options.direct_io);
+        let device = loop_device::configure(path, options.direct_io, options.logical_block);
         device.map_err(|e| FuseError::system("attach a loop device to", path, e))
     };
     let set_up = |device: &LoopDevice| {

@@ -103,12 +103,12 @@ pub(crate) fn device_path(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
-/// Makes a loop device of the file at `path`, with sectors of 512 bytes; read-only if the file is, and only then. The kernel looks for
-/// partitions on it, and forgets them when the device is cleared, whoever added them and even if this process is no more.
+/// Makes a loop device of the file at `path`, with sectors of `logical_block` bytes; read-only if the file is, and only then. The
+/// kernel looks for partitions on it, and forgets them when the device is cleared, whoever added them and even if this process is no more.
 ///
 /// # Errors
 /// Of opening the file or of the loop driver.
-pub(crate) fn configure(path: &Path, direct_io: bool) -> io::Result<LoopDevice> {
+pub(crate) fn configure(path: &Path, direct_io: bool, logical_block: u32) -> io::Result<LoopDevice> {
     let (backing, read_only) = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => (file, 0),
         Err(e) if e.raw_os_error() == Some(libc::EROFS) => (File::open(path)?, FLAG_READ_ONLY),
@@ -117,7 +117,7 @@ pub(crate) fn configure(path: &Path, direct_io: bool) -> io::Result<LoopDevice> 
     let direct = if direct_io { FLAG_DIRECT_IO } else { 0 };
     let mut config = LoopConfig {
         fd: backing.as_raw_fd() as u32,
-        block_size: 512,
+        block_size: logical_block,
         info: LoopInfo::new(FLAG_AUTOCLEAR | FLAG_PARTITIONS | direct | read_only),
         reserved: [0; 8],
     };

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use forebay_block::{BlockService, Buf, DeviceOp, Op, Origin};
-use forebay_device::{Clock, DeviceSpec, Ring, open};
+use forebay_device::{Access, Clock, DeviceSpec, Ring, open};
 use forebay_host::{Ending, FormatOptions, JournalChoice, Volume, VolumeConfig, VolumeHandle, format};
 
 const WRITE_BYTES: usize = 4096;
@@ -31,7 +31,7 @@ impl Places {
 /// Durable writes a second of the raw device, one after the other as a log would place them.
 fn raw(spec: &DeviceSpec, write_bytes: usize, depth: usize) -> Result<f64, Box<dyn Error>> {
     let (ring, clock) = (Ring::new()?, Clock::start());
-    let mut device = open(spec, &ring)?;
+    let mut device = open(spec, &ring, Access::ReadWrite)?;
     let data = Buf::copy_of(&vec![0x5a; write_bytes]);
     let span = device.info().size_bytes / 2 / write_bytes as u64;
     let (mut next, mut under_way, mut ended) = (0, 0, 0u64);
@@ -107,6 +107,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         backing_bytes: Some(BACKING_BYTES),
         volume_bytes: None,
         align: None,
+        logical_block: None,
         force: true,
         journal: JournalChoice::Auto,
     };

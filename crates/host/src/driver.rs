@@ -334,6 +334,14 @@ impl Driver {
         let dirty_bytes = self.core.status(self.clock.now()).dirty_bytes;
         let bench = Bench { ring: &self.ring, clock: &self.clock };
         match &mut self.devices {
+            // No run was begun.
+            Devices::Pair(_) if self.shared.info.read_only && ending == Ending::Release => {
+                Err(HostError::ReadOnly {
+                    volume: self.shared.info.name.clone(),
+                    what: "its cache cannot be removed",
+                })
+            }
+            Devices::Pair(_) if self.shared.info.read_only => Ok(()),
             Devices::Pair(pair) if ending == Ending::Release && clean => {
                 if dirty_bytes > 0 {
                     pair.end_run(&bench, true)?;

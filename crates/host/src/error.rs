@@ -98,6 +98,28 @@ pub enum HostError {
         /// Bytes there must be.
         wanted_bytes: u64,
     },
+    /// The backing's device can only write units larger than those of a log.
+    #[error(
+        "{backing} has logical blocks of {logical_block} bytes, and a backing has at most 4096; put it on a device with smaller blocks"
+    )]
+    BackingBlocks {
+        /// The backing, as given.
+        backing: String,
+        /// What the device demands.
+        logical_block: u32,
+    },
+    /// The volume ends within a block of its device.
+    #[error(
+        "the volume on {backing} has {volume_bytes} bytes, which is no multiple of {block}: its last block could not be written; move          it to a device with smaller blocks, or give a smaller --logical-block if you gave one"
+    )]
+    VolumeEnd {
+        /// The backing, as given.
+        backing: String,
+        /// Size of the volume.
+        volume_bytes: u64,
+        /// What it would have to be a multiple of.
+        block: u32,
+    },
     /// The cache's device can only write larger units than the log is made of.
     #[error(
         "{cache} was made for blocks of {align} bytes, its device now has {logical_block}; move it to a device with smaller blocks"
@@ -227,6 +249,25 @@ pub enum HostError {
     JournalMissing {
         /// The backing, as given.
         backing: String,
+    },
+    /// What would make the backing consistent is not to be written to it.
+    #[error(
+        "{backing} is not consistent before what its journal {journal} has committed is in its place, which --read-only does not do: \
+         `forebay recover` it first, or serve it with its cache"
+    )]
+    UnappliedGroups {
+        /// The backing, as given.
+        backing: String,
+        /// Its journal.
+        journal: String,
+    },
+    /// The volume is read-only.
+    #[error("volume '{volume}' is served read-only: {what}; serve it without --read-only first")]
+    ReadOnly {
+        /// Its name.
+        volume: String,
+        /// What was not done.
+        what: &'static str,
     },
     /// Nothing on the backing's side says what it is.
     #[error(
@@ -412,13 +453,17 @@ impl HostError {
     /// What the failure means to who called.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Open(OpenError::InUse { .. } | OpenError::NotADevice { .. })
+            Self::Open(
+                OpenError::InUse { .. } | OpenError::NotADevice { .. } | OpenError::ReadOnly { .. },
+            )
             | Self::Pairing { .. }
             | Self::NotACache { .. }
             | Self::CacheVersion { .. }
             | Self::CacheTruncated { .. }
             | Self::BackingTruncated { .. }
             | Self::CacheAlignment { .. }
+            | Self::BackingBlocks { .. }
+            | Self::VolumeEnd { .. }
             | Self::RemoteCache { .. }
             | Self::CacheUsed { .. }
             | Self::ForeignData { .. }
@@ -429,11 +474,13 @@ impl HostError {
             | Self::ForeignJournal { .. }
             | Self::NoJournal { .. }
             | Self::HoldsGroups { .. }
+            | Self::UnappliedGroups { .. }
+            | Self::ReadOnly { .. }
             | Self::JournalMissing { .. }
             | Self::NoLabel { .. }
             | Self::NothingToRecover { .. }
             | Self::OwnerMayLive { .. }
-            | Self::Mark { error: MarkError::Policy(_), .. }
+            | Self::Mark { error: MarkError::Policy(_) | MarkError::ReadOnly, .. }
             | Self::Common {
                 error: CommonError::NoMember | CommonError::Mark(MarkError::Policy(_)), ..
             }

@@ -5,7 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Allocation, Buf, DeviceOp};
-use forebay_device::{Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Ring, open, run_alone, sync_entry};
+use forebay_device::{
+    Access, Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Ring, open, run_alone, sync_entry,
+};
 use forebay_engine::{Effect, Engine, Event, Params, Role};
 use forebay_format::Layout;
 use forebay_format::identities::Identities;
@@ -17,7 +19,7 @@ use crate::error::{CacheContent, HostError};
 use crate::identity::{fingerprint, host_id, host_name, random_id, wall_ns};
 use crate::journal::JournalChoice;
 use crate::label::{LabelPlace, remove_durably};
-use crate::pair::carry_out;
+use crate::pair::{carry_out, check_blocks};
 use crate::recover::journal_left;
 use crate::superblocks::Bench;
 
@@ -42,6 +44,9 @@ pub struct FormatOptions {
     /// Unit of the log in bytes, 512 or 4096; by default the device's physical block, because a power cut during a
     /// smaller write could tear an acknowledged neighbour. With 512 a single 4 KiB write costs 4.5 KiB instead of 8.
     pub align: Option<u32>,
+    /// Logical block of the volume in bytes, a power of two from 512 to 4096; by default what the backing's label says, and without
+    /// one that of the backing's device, so that what is made on the volume can be used on the backing alone.
+    pub logical_block: Option<u32>,
     /// Overwrite a used cache or other data, and take a backing away from its cache.
     pub force: bool,
     /// Where the journal lies of a backing that is taken away from its cache: it must hold nothing that the backing needs. With
@@ -58,6 +63,8 @@ pub struct Formatted {
     pub backing: DeviceInfo,
     /// Size of the volume in bytes.
     pub volume_bytes: u64,
+    /// Logical block of the volume in bytes.
+    pub logical_block: u32,
     /// Geometry of the log.
     pub layout: Layout,
     /// Where the backing says whose it is.
@@ -88,15 +95,16 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
     made.file(options.cache.path(), options.cache_bytes)?;
     let (ring, clock) = (Ring::new().map_err(failed)?, Clock::start());
     let bench = Bench { ring: &ring, clock: &clock };
-    let mut cache = open(&options.cache, &ring)?;
-    let mut backing = open(&options.backing, &ring)?;
+    let mut cache = open(&options.cache, &ring, Access::ReadWrite)?;
+    let mut backing = open(&options.backing, &ring, Access::ReadWrite)?;
     let cache_bytes = cache_bytes(cache.info(), options)?;
     let layout = new_layout(cache_bytes, align(cache.info(), options)?).map_err(|error| match error {
         LayoutError::TooSmall { least_bytes } => HostError::CacheTooSmall { bytes: cache_bytes, least_bytes },
         LayoutError::Random(e) => failed(e),
     })?;
-    let volume_bytes = volume_bytes(backing.info(), options)?;
     check_backing(&bench, &mut *backing, options)?;
+    let logical_block = logical_block(&bench, &mut *backing, options)?;
+    let volume_bytes = volume_bytes(backing.info(), logical_block, options)?;
     let overwritten = check_cache(&bench, &mut *cache, options)?;
     if cache.info().kind != DeviceKind::Block && cache.info().size_bytes != cache_bytes {
         let resized = cache.resize(cache_bytes);
@@ -109,6 +117,7 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
         layout,
         backing_id: random_id().map_err(failed)?,
         volume_bytes,
+        logical_block,
         state: CacheState::Paired,
         clean_stop: true,
         has_label,
@@ -131,6 +140,7 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
         cache: cache.info().clone(),
         backing: backing.info().clone(),
         volume_bytes,
+        logical_block,
         layout,
         label: place,
         overwritten,
@@ -251,6 +261,7 @@ pub(crate) fn cache_content(
         journal: None,
         prepared: None,
         journal_left: false,
+        read_only: true,
     });
     loop {
         let mut effects = Vec::new();
@@ -320,7 +331,7 @@ fn check_journal(
         Ok(_) | Err(HostError::Damaged { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
-    match journal_left(bench, backing, &options.backing, &label, &options.journal)? {
+    match journal_left(bench, backing, &options.backing, &label, &options.journal, Access::ReadWrite)? {
         Some((journal, head)) if head.tail != head.head => Err(HostError::HoldsGroups {
             backing: options.backing.to_string(),
             journal: journal.name,
@@ -348,6 +359,9 @@ fn align(cache: &DeviceInfo, options: &FormatOptions) -> Result<u32, HostError> 
     let refuse = |why| Err(HostError::Size { path: options.cache.to_string(), why });
     let unit = |block: u32| if block > 512 { 4096 } else { 512 };
     match options.align.unwrap_or(unit(cache.physical_block)) {
+        _ if cache.logical_block > 4096 => {
+            refuse("has logical blocks of more than 4096 bytes, which no log is made of")
+        }
         512 if cache.logical_block > 512 => {
             refuse("has logical blocks of 4096 bytes: the log cannot be aligned to 512")
         }
@@ -376,13 +390,34 @@ pub(crate) fn new_layout(cache_bytes: u64, align: u32) -> Result<Layout, LayoutE
     })
 }
 
-fn volume_bytes(backing: &DeviceInfo, options: &FormatOptions) -> Result<u64, HostError> {
+/// The logical block that was asked for, or that the volume has had, or the backing's.
+fn logical_block(
+    bench: &Bench<'_>,
+    backing: &mut dyn Device,
+    options: &FormatOptions,
+) -> Result<u32, HostError> {
+    check_blocks(backing.info())?;
+    let before = match LabelPlace::find(bench, backing, options.backing.path()) {
+        Ok(found) => found.map(|(_, label)| label.logical_block),
+        // Only with --force does one come here with a damaged label.
+        Err(HostError::Damaged { .. }) => None,
+        Err(e) => return Err(e),
+    };
+    Ok(options.logical_block.or(before).unwrap_or(backing.info().native_block))
+}
+
+fn volume_bytes(backing: &DeviceInfo, logical_block: u32, options: &FormatOptions) -> Result<u64, HostError> {
     let refuse = |why| Err(HostError::Size { path: options.backing.to_string(), why });
-    let bytes = options.volume_bytes.unwrap_or(backing.size_bytes / 512 * 512);
+    // A part of a block of the device cannot be written.
+    let unit = u64::from(logical_block.max(backing.logical_block));
+    let bytes = options.volume_bytes.unwrap_or(backing.size_bytes / unit * unit);
     match bytes {
         0 => refuse("is empty: make it with `truncate -s SIZE`"),
         _ if bytes > backing.size_bytes => refuse("is smaller than the volume is to be"),
         _ if !bytes.is_multiple_of(512) => refuse("a volume is made of whole sectors of 512 bytes"),
+        _ if !bytes.is_multiple_of(unit) => refuse(
+            "a volume is made of whole logical blocks, those of its backing included; give a --volume-size that is a multiple of 4096",
+        ),
         _ if bytes > 1 << 52 => refuse("a volume has at most 4 PiB"),
         _ => Ok(bytes),
     }
@@ -475,6 +510,7 @@ fn new_label(
         state: LabelState::Paired,
         in_use: false,
         volume_bytes: superblock.volume_bytes,
+        logical_block: superblock.logical_block,
         time_ns: wall_ns(),
         host_id: host_id(),
         host_name: host_name(),

@@ -182,7 +182,15 @@ impl VolumeHandle {
     /// # Errors
     /// [`HostError`] if the backing could not take it, or the volume has stopped.
     pub fn destage(&self) -> Result<(), HostError> {
-        self.command(Command::Destage)
+        let done = self.command(Command::Destage);
+        done.map_err(|e| match e {
+            HostError::Command { volume, error }
+                if error.kind == ErrorKind::ReadOnly && self.0.info.read_only =>
+            {
+                HostError::ReadOnly { volume, what: "what the backing lacks stays in the cache" }
+            }
+            e => e,
+        })
     }
 
     /// Declares a consistency point and waits until the group that ends there is committed on the backing's side. Returns its

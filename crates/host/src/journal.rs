@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_block::{Buf, DeviceOp};
-use forebay_device::{Device, DeviceSpec, Sign, open, sync_entry};
+use forebay_device::{Access, Device, DeviceSpec, Sign, open, sync_entry};
 use forebay_engine::Role;
 use forebay_format::FormatError;
 use forebay_format::identities::Identities;
@@ -52,13 +52,13 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal if there is one, or room for one. A file is made only with `make`.
+    /// Opens the journal if there is one, or room for one. A file is made only with `make`, and never for reading alone.
     pub(crate) fn open(
         bench: &Bench<'_>,
         choice: &JournalChoice,
         backing: (&dyn Device, &Path, u64),
         segment_bytes: u64,
-        make: bool,
+        (access, make): (Access, bool),
         decorate: &mut Option<Decorate<'_>>,
     ) -> Result<Option<Self>, HostError> {
         let (device, path, volume_bytes) = backing;
@@ -89,7 +89,7 @@ impl Journal {
             let made = found.make(path, JOURNAL_RING_OFFSET + RING_BYTES.max(4 * segment_bytes));
             made.map_err(|e| HostError::system("make the journal", path, e))?;
         }
-        let device = open(&spec, bench.ring)?;
+        let device = open(&spec, bench.ring, access)?;
         let device = match decorate {
             Some(decorate) => decorate(Role::Journal, device),
             None => device,

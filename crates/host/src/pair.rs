@@ -4,12 +4,13 @@
 //! read from the devices and written to them.
 
 use forebay_block::DeviceOp;
-use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
+use forebay_device::{Access, Clock, Device, DeviceInfo, DeviceSpec, Ring, open};
 use forebay_engine::Role;
 use forebay_format::checksum;
 use forebay_format::identities::{Identities, Starter, Update};
 use forebay_format::journal::{Group, Head};
 use forebay_format::label::Label;
+use forebay_format::logical_block::LOGICAL_BLOCK_MAX;
 use forebay_format::pairing::{Refusal, decide};
 use forebay_format::replay::Replay;
 
@@ -18,6 +19,27 @@ use crate::identity::{fingerprint, host_id, host_name, wall_ns};
 use crate::journal::{Journal, JournalChoice};
 use crate::label::LabelPlace;
 use crate::superblocks::Bench;
+
+/// Refuses a backing whose blocks are larger than those of a log: none of them could be written.
+pub(crate) fn check_blocks(backing: &DeviceInfo) -> Result<(), HostError> {
+    if backing.logical_block <= LOGICAL_BLOCK_MAX {
+        return Ok(());
+    }
+    Err(HostError::BackingBlocks { backing: backing.name.clone(), logical_block: backing.logical_block })
+}
+
+/// Refuses a volume that ends within a block of its backing or of its own: that block could never be written.
+pub(crate) fn check_end(
+    backing: &DeviceInfo,
+    volume_bytes: u64,
+    logical_block: u32,
+) -> Result<(), HostError> {
+    let block = logical_block.max(backing.logical_block);
+    if volume_bytes.is_multiple_of(block.into()) {
+        return Ok(());
+    }
+    Err(HostError::VolumeEnd { backing: backing.name.clone(), volume_bytes, block })
+}
 
 /// Puts decorators around the devices of a volume.
 pub(crate) type Decorate<'a> = &'a mut dyn FnMut(Role, Box<dyn Device>) -> Box<dyn Device>;
@@ -31,6 +53,8 @@ pub(crate) struct Places {
     pub(crate) backing: DeviceSpec,
     /// The journal.
     pub(crate) journal: JournalChoice,
+    /// The logical block that the volume is to have from the next run on; `None` leaves it as it is.
+    pub(crate) logical_block: Option<u32>,
 }
 
 /// See the module's documentation.
@@ -47,6 +71,8 @@ pub(crate) struct Pair {
     pub(crate) journal_left: bool,
     /// The consistency group that this run is a member of: its names, and which of the members this is.
     pub(crate) member: Option<(String, u32)>,
+    /// The logical block that the volume is to have from this run on, if another one.
+    logical_block: Option<u32>,
     choice: JournalChoice,
     place: LabelPlace,
     names: (String, String),
@@ -58,13 +84,14 @@ impl Pair {
         ring: &Ring,
         clock: &Clock,
         places: &Places,
+        access: Access,
         mut decorate: Option<Decorate<'_>>,
     ) -> Result<Self, HostError> {
         if !checksum::self_test() {
             return Err(HostError::Checksum);
         }
         let mut opened = |role, spec: &DeviceSpec| {
-            let device = open(spec, ring)?;
+            let device = open(spec, ring, access)?;
             Ok::<_, HostError>(match &mut decorate {
                 Some(decorate) => decorate(role, device),
                 None => device,
@@ -81,6 +108,7 @@ impl Pair {
         let label = place.read(&bench, &mut *backing)?;
         let names = (places.cache.to_string(), places.backing.to_string());
         let identities = Identities { superblock, label };
+        let logical_block = places.logical_block;
         let (journal, head, prepared, member, choice) = (None, None, None, None, places.journal.clone());
         let journal_left = false;
         let pair = Self {
@@ -92,6 +120,7 @@ impl Pair {
             prepared,
             journal_left,
             member,
+            logical_block,
             choice,
             place,
             names,
@@ -103,6 +132,9 @@ impl Pair {
             let backing = pair.names.1;
             return Err(HostError::BackingTruncated { backing, found_bytes, wanted_bytes });
         }
+        check_blocks(pair.backing.info())?;
+        let wanted_block = logical_block.unwrap_or(pair.identities.superblock.logical_block);
+        check_end(pair.backing.info(), wanted_bytes, wanted_block)?;
         Ok(pair)
     }
 
@@ -142,7 +174,14 @@ impl Pair {
         let superblock = &self.identities.superblock;
         let (volume_bytes, segment_bytes) = (superblock.volume_bytes, superblock.layout.segment_bytes.into());
         let backing = (&*self.backing, places.backing.path(), volume_bytes);
-        let journal = Journal::open(bench, &self.choice, backing, segment_bytes, true, &mut decorate)?;
+        let journal = Journal::open(
+            bench,
+            &self.choice,
+            backing,
+            segment_bytes,
+            (Access::ReadWrite, true),
+            &mut decorate,
+        )?;
         let Some(mut journal) = journal else { return Ok(()) };
         let mut found = journal.head(bench, &mut *self.backing)?;
         if let Some(head) = found.take() {
@@ -165,6 +204,18 @@ impl Pair {
         self.head = Some(head);
         self.journal = Some(journal);
         Ok(())
+    }
+
+    /// Looks at the pair without beginning a run: neither device is written to, nor told to be, until it is closed. Returns the
+    /// generation that the next run would have, and whether the last one had stopped cleanly.
+    pub(crate) fn look(&mut self, takeover: bool) -> Result<(u64, bool), HostError> {
+        let generation = self.decide(takeover)?;
+        if let Some(label) = &self.identities.label {
+            self.backing.recognize_by(self.place.sign(vec![label.clone()]));
+            // What is in the journal and not in its place yet is in the log, too.
+            self.journal_left = label.journal_run > 0;
+        }
+        Ok((generation, self.identities.superblock.clean_stop))
     }
 
     /// Begins the next run durably. Returns whether the last one had stopped cleanly.
@@ -196,6 +247,7 @@ impl Pair {
             time_ns: wall_ns(),
             takeover,
             journal: self.journal.is_some(),
+            logical_block: self.logical_block,
         };
         let begun = self.identities.begin_run(&starter);
         let updates = begun.map_err(|refusal| self.refused(refusal))?;

@@ -3,12 +3,15 @@
 use std::collections::HashMap;
 
 use forebay_block::{
-    Allocation, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Op, Reply, StatusExtent, check_bounds,
+    Allocation, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Op, Reply, SECTOR_BYTES, StatusExtent,
+    check_bounds,
 };
 use forebay_engine::{
     Class, Command, CommonError, Effect, Event, IoId, MarkError, RequestId, Role, State, Status,
 };
 use forebay_policy::{AdmissionReason, WritePolicy};
+
+use crate::partial::{Next, Partial, Turns};
 
 /// Whom a device operation is for.
 enum Purpose {
@@ -19,12 +22,29 @@ enum Purpose {
         flush_follows: bool,
     },
     Command(RequestId),
+    /// Of a request with parts of blocks; where it reads, if it does.
+    Partial {
+        id: RequestId,
+        read: Option<u64>,
+    },
+    /// A read that begins or ends within a block, of which so many bytes are left out.
+    Widened {
+        id: RequestId,
+        op: Op,
+        skip: usize,
+    },
 }
 
 /// See the module's documentation. As thin as can be: a request is one operation of the backing, but a zero that must
-/// be durable is followed by a flush.
+/// be durable is followed by a flush, and what does not suit the backing's blocks is made to ([`crate::partial`]).
 pub(crate) struct PassThrough {
     volume_bytes: u64,
+    /// Logical block of the backing in bytes.
+    block: u64,
+    /// Writes are refused, and nothing is asked of the backing but reads.
+    read_only: bool,
+    turns: Turns,
+    partial: HashMap<RequestId, Partial>,
     under_way: HashMap<IoId, Purpose>,
     effects: Vec<Effect>,
     /// The command to stop, until everything under way has ended.
@@ -35,9 +55,14 @@ pub(crate) struct PassThrough {
 }
 
 impl PassThrough {
-    pub(crate) fn new(volume_bytes: u64) -> Self {
+    /// `block` is the backing's logical block in bytes.
+    pub(crate) fn new(volume_bytes: u64, block: u32, read_only: bool) -> Self {
         Self {
             volume_bytes,
+            block: block.into(),
+            read_only,
+            turns: Turns::default(),
+            partial: HashMap::new(),
             under_way: HashMap::new(),
             effects: vec![Effect::Recovered(Ok(Default::default()))],
             stop: None,
@@ -59,11 +84,17 @@ impl PassThrough {
                 }
                 // It is like write-through: the backing passes every state and rests at none.
                 Command::Mark { .. } => {
-                    let result = Err(MarkError::Policy(WritePolicy::WriteThrough));
+                    let result = Err(match self.read_only {
+                        true => MarkError::ReadOnly,
+                        false => MarkError::Policy(WritePolicy::WriteThrough),
+                    });
                     self.effects.push(Effect::Marked { id, result });
                 }
                 Command::Common { .. } => {
                     self.effects.push(Effect::CommonDone { id, result: Err(CommonError::NoMember) });
+                }
+                Command::Destage if self.read_only => {
+                    self.effects.push(Effect::CommandDone { id, result: Ok(()) });
                 }
                 // A flush covers whatever was acknowledged before it.
                 Command::Destage => self.io(DeviceOp::Flush, Purpose::Command(id)),
@@ -79,23 +110,88 @@ impl PassThrough {
         if self.under_way.is_empty()
             && let Some(id) = self.stop.take()
         {
-            self.io(DeviceOp::Flush, Purpose::Command(id));
+            if self.read_only {
+                self.state = State::Stopped;
+                self.effects.push(Effect::CommandDone { id, result: Ok(()) });
+            } else {
+                self.io(DeviceOp::Flush, Purpose::Command(id));
+            }
         }
         effects.append(&mut self.effects);
     }
 
     pub(crate) fn status(&self) -> Status {
-        Status { state: Some(self.state), requests: self.under_way.len() as u64, ..self.figures }
+        let requests = (self.under_way.len() + self.turns.waiting()) as u64;
+        Status { state: Some(self.state), requests, ..self.figures }
     }
 
     fn request(&mut self, id: RequestId, op: Op) {
         let refusal = match self.state {
             State::Stopping | State::Stopped => Err(IoError::new(ErrorKind::Shutdown, "request")),
+            _ if self.read_only && matches!(op, Op::Write { .. } | Op::Zero { .. }) => {
+                Err(IoError::new(ErrorKind::ReadOnly, "write, discard or zero"))
+            }
             _ => check_bounds(&op, self.volume_bytes),
         };
         if let Err(error) = refusal {
             return self.reply(id, Err(error));
         }
+        if self.read_only && matches!(op, Op::Flush) {
+            return self.request_done(id, op, Ok(None));
+        }
+        if self.block <= SECTOR_BYTES {
+            return self.begin(id, op);
+        }
+        if let Some(op) = self.turns.arrive(id, op, self.block) {
+            self.begin_in_blocks(id, op);
+        }
+    }
+
+    /// Begins a request that the backing may not take as it is.
+    fn begin_in_blocks(&mut self, id: RequestId, op: Op) {
+        if let Op::Read { offset, len } = op {
+            let skip = offset % self.block;
+            let whole = (skip + len as u64).next_multiple_of(self.block);
+            let read = DeviceOp::Read { offset: offset - skip, len: whole as usize };
+            return self.io(read, Purpose::Widened { id, op, skip: skip as usize });
+        }
+        match Partial::of(op, self.block) {
+            Ok((partial, reads)) => {
+                self.partial.insert(id, partial);
+                self.carry_partial(id, reads);
+            }
+            Err(op) => self.begin(id, op),
+        }
+    }
+
+    fn carry_partial(&mut self, id: RequestId, ops: Vec<DeviceOp>) {
+        for op in ops {
+            let read = match op {
+                DeviceOp::Read { offset, .. } => Some(offset),
+                _ => None,
+            };
+            self.io(op, Purpose::Partial { id, read });
+        }
+    }
+
+    fn partial_done(&mut self, id: RequestId, read: Option<u64>, result: DeviceResult) {
+        let Some(partial) = self.partial.get_mut(&id) else { return };
+        match partial.ended(read, result) {
+            Next::Wait => {}
+            Next::Carry(ops) => self.carry_partial(id, ops),
+            Next::Done(result) => {
+                let Some(partial) = self.partial.remove(&id) else { return };
+                let flush_follows = result.is_ok() && matches!(partial.op, Op::Zero { fua: true, .. });
+                if flush_follows {
+                    return self
+                        .io(DeviceOp::Flush, Purpose::Request { id, op: partial.op, flush_follows: false });
+                }
+                self.request_done(id, partial.op, result.map(|()| None));
+            }
+        }
+    }
+
+    fn begin(&mut self, id: RequestId, op: Op) {
         let mut flush_follows = false;
         let device_op = match &op {
             Op::Read { offset, len } => DeviceOp::Read { offset: *offset, len: *len },
@@ -135,21 +231,38 @@ impl PassThrough {
             Some(Purpose::Request { id, op, flush_follows: true }) if result.is_ok() => {
                 self.io(DeviceOp::Flush, Purpose::Request { id, op, flush_follows: false });
             }
-            Some(Purpose::Request { id, op, .. }) => {
-                if result.is_ok() {
-                    self.count(&op);
-                    if let Op::Write { .. } | Op::Zero { .. } = &op {
-                        let bytes = crate::queue::bytes_of(&op);
-                        self.effects.push(Effect::Admitted { id, reason: AdmissionReason::NoCache, bytes });
-                    }
-                }
-                let reply = result.map(|data| match op {
-                    Op::Read { .. } => Reply::Data(data.unwrap_or_else(|| Buf::zeroed(0))),
-                    _ => Reply::Done,
-                });
-                self.reply(id, reply);
+            Some(Purpose::Request { id, op, .. }) => self.request_done(id, op, result),
+            Some(Purpose::Partial { id, read }) => self.partial_done(id, read, result),
+            Some(Purpose::Widened { id, op, skip }) => {
+                let len = match op {
+                    Op::Read { len, .. } => len,
+                    _ => 0,
+                };
+                let wanted = result.map(|data| data.map(|data| data.slice(skip, len)));
+                self.request_done(id, op, wanted);
             }
             None => {}
+        }
+    }
+
+    fn request_done(&mut self, id: RequestId, op: Op, result: DeviceResult) {
+        let writes = matches!(op, Op::Write { .. } | Op::Zero { .. });
+        if result.is_ok() {
+            self.count(&op);
+            if writes {
+                let bytes = crate::queue::bytes_of(&op);
+                self.effects.push(Effect::Admitted { id, reason: AdmissionReason::NoCache, bytes });
+            }
+        }
+        let reply = result.map(|data| match op {
+            Op::Read { .. } => Reply::Data(data.unwrap_or_else(|| Buf::zeroed(0))),
+            _ => Reply::Done,
+        });
+        self.reply(id, reply);
+        if writes && self.block > SECTOR_BYTES {
+            for (id, op) in self.turns.ended(id) {
+                self.begin_in_blocks(id, op);
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
+use forebay_device::{Access, Clock, Device, DeviceSpec, Ring, open};
 use forebay_format::common::{Common, newest_common, set_of};
 use forebay_format::journal::{Head, Moment};
 use forebay_format::label::{Label, LabelState};
@@ -61,7 +61,7 @@ impl Found {
         options: RecoverOptions,
         among: bool,
     ) -> Result<Self, HostError> {
-        let mut backing = open(spec, bench.ring)?;
+        let mut backing = open(spec, bench.ring, Access::ReadWrite)?;
         let name = spec.to_string();
         let unknown = |why: &str| HostError::NothingToRecover { backing: name.clone(), why: why.to_owned() };
         let Some((place, label)) = LabelPlace::find(bench, &mut *backing, spec.path())? else {
@@ -75,11 +75,12 @@ impl Found {
             return Err(HostError::OwnerMayLive { backing: name, host_name, cache });
         }
         backing.recognize_by(place.sign(vec![label.clone()]));
-        let Some((journal, head)) = journal_of(bench, &*backing, spec.path(), &label, journal)?
-            .map(|mut journal| journal.head(bench, &mut *backing).map(|head| (journal, head)))
-            .transpose()?
-            .and_then(|(journal, head)| Some((journal, head?)))
-            .filter(|(_, head)| head.is_of(&label))
+        let Some((journal, head)) =
+            journal_of(bench, &*backing, spec.path(), &label, journal, Access::ReadWrite)?
+                .map(|mut journal| journal.head(bench, &mut *backing).map(|head| (journal, head)))
+                .transpose()?
+                .and_then(|(journal, head)| Some((journal, head?)))
+                .filter(|(_, head)| head.is_of(&label))
         else {
             return Err(unknown(
                 "is not known to be consistent: no journal of its latest run was found. If that run had --write-policy ordered or \
@@ -240,8 +241,9 @@ pub(crate) fn journal_of(
     path: &Path,
     label: &Label,
     choice: &JournalChoice,
+    access: Access,
 ) -> Result<Option<Journal>, HostError> {
-    Journal::open(bench, choice, (backing, path, label.volume_bytes), 4096, false, &mut None)
+    Journal::open(bench, choice, (backing, path, label.volume_bytes), 4096, (access, false), &mut None)
 }
 
 /// The journal that tells how the backing was left, with its head, of a backing that is about to go on without its cache. `None` if
@@ -252,12 +254,13 @@ pub(crate) fn journal_left(
     spec: &DeviceSpec,
     label: &Label,
     choice: &JournalChoice,
+    access: Access,
 ) -> Result<Option<(Journal, Head)>, HostError> {
     if label.journal_run == 0 || *choice == JournalChoice::None {
         return Ok(None);
     }
     let missing = || HostError::JournalMissing { backing: spec.to_string() };
-    let mut journal = journal_of(bench, backing, spec.path(), label, choice)?.ok_or_else(missing)?;
+    let mut journal = journal_of(bench, backing, spec.path(), label, choice, access)?.ok_or_else(missing)?;
     let head = journal.head(bench, backing)?;
     let ids = (label.backing_id, label.cache_id);
     let head = head.filter(|head| (head.backing_id, head.cache_id) == ids).ok_or_else(missing)?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
+use forebay_device::{Access, Clock, Device, DeviceSpec, Ring, open};
 use forebay_format::Layout;
 use forebay_format::identities::Update;
 use forebay_format::superblock::{CacheState, Superblock};
@@ -25,7 +25,7 @@ pub fn grow(
 ) -> Result<Layout, HostError> {
     let (ring, clock) = means(spec.path())?;
     let bench = Bench { ring: &ring, clock: &clock };
-    let mut cache = open(spec, &ring)?;
+    let mut cache = open(spec, &ring, Access::ReadWrite)?;
     let mut superblock = bench.superblock(&mut *cache)?;
     let before = superblock.layout.cache_bytes();
     let wanted = cache_bytes.unwrap_or(cache.info().size_bytes);
@@ -83,6 +83,7 @@ pub fn shrink(
         backing_bytes: None,
         volume_bytes: Some(superblock.volume_bytes),
         align: Some(superblock.layout.align),
+        logical_block: Some(superblock.logical_block),
         force: false,
         journal: JournalChoice::Auto,
     };
@@ -107,8 +108,13 @@ fn means(path: &Path) -> Result<(Ring, Clock), HostError> {
 
 /// Claims a cache and its backing, which must belong together, with nothing in the one that the other lacks.
 fn claimed(ring: &Ring, clock: &Clock, cache: &DeviceSpec, backing: &DeviceSpec) -> Result<Pair, HostError> {
-    let places = Places { cache: cache.clone(), backing: backing.clone(), journal: JournalChoice::Auto };
-    let mut pair = Pair::open(ring, clock, &places, None)?;
+    let places = Places {
+        cache: cache.clone(),
+        backing: backing.clone(),
+        journal: JournalChoice::Auto,
+        logical_block: None,
+    };
+    let mut pair = Pair::open(ring, clock, &places, Access::ReadWrite, None)?;
     pair.decide(false)?;
     let bench = Bench { ring, clock };
     match content(&bench, &mut *pair.cache, &pair.identities.superblock) {

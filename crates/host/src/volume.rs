@@ -4,8 +4,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use forebay_block::VolumeInfo;
-use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
+use forebay_device::{Access, Clock, Device, DeviceSpec, Ring, open};
 use forebay_engine::{Engine, Params, RecoveryReport, Role};
+use forebay_format::Layout;
 use forebay_format::label::{Label, LabelState};
 use forebay_policy::{Settings, WritePolicy};
 
@@ -16,7 +17,7 @@ use crate::error::HostError;
 use crate::handle::{Shared, VolumeHandle};
 use crate::journal::JournalChoice;
 use crate::label::LabelPlace;
-use crate::pair::{Decorate, Pair, Places};
+use crate::pair::{Decorate, Pair, Places, check_blocks, check_end};
 use crate::passthrough::PassThrough;
 use crate::queue::{Ending, REQUEST_BYTES_MAX};
 use crate::recover::{holds_prepared, journal_left};
@@ -40,6 +41,12 @@ pub struct VolumeConfig {
     pub takeover: bool,
     /// Without a cache: go on from what the backing has, although its cache may hold newer data, which becomes void.
     pub accept_stale: bool,
+    /// Neither device is written to: writes are refused, and what the backing lacks stays in the cache. No run begins, so that a label
+    /// says afterwards what it said before.
+    pub read_only: bool,
+    /// The volume's logical block in bytes, a power of two from 512 to 4096; `None`: as recorded, and where nothing is recorded the
+    /// backing's. With a cache it is recorded, unless the volume is read-only.
+    pub logical_block: Option<u32>,
     /// Puts decorators around the devices, for tests.
     pub decorate: Option<Decorator>,
 }
@@ -59,6 +66,8 @@ impl VolumeConfig {
             member: None,
             takeover: false,
             accept_stale: false,
+            read_only: false,
+            logical_block: None,
             decorate: None,
         }
     }
@@ -168,6 +177,7 @@ fn start(config: VolumeConfig) -> Result<(Driver, Arc<Shared>, RecoveryReport), 
     let ring = Ring::new().map_err(|e| HostError::system("serve", config.name.as_ref(), e))?;
     let clock = Clock::start();
     let (core, devices, shared) = match config.cache.clone() {
+        Some(cache) if config.read_only => start_looking(config, cache, &ring, &clock)?,
         Some(cache) => start_cached(config, cache, &ring, &clock)?,
         None => start_plain(config, &ring, &clock)?,
     };
@@ -185,8 +195,8 @@ fn around(decorator: &mut Decorator) -> Decorate<'_> {
 
 type Started = (Core, Devices, Arc<Shared>);
 
-fn info(name: String, size_bytes: u64) -> VolumeInfo {
-    VolumeInfo { name, size_bytes, read_only: false, request_bytes_max: REQUEST_BYTES_MAX }
+fn info(name: String, size_bytes: u64, logical_block: u32, read_only: bool) -> VolumeInfo {
+    VolumeInfo { name, size_bytes, read_only, request_bytes_max: REQUEST_BYTES_MAX, logical_block }
 }
 
 fn start_cached(
@@ -196,9 +206,10 @@ fn start_cached(
     clock: &Clock,
 ) -> Result<Started, HostError> {
     let bench = Bench { ring, clock };
-    let places = Places { cache, backing: config.backing, journal: config.journal };
+    let logical_block = config.logical_block;
+    let places = Places { cache, backing: config.backing, journal: config.journal, logical_block };
     let mut decorate = config.decorate.take();
-    let mut pair = Pair::open(ring, clock, &places, decorate.as_mut().map(around))?;
+    let mut pair = Pair::open(ring, clock, &places, Access::ReadWrite, decorate.as_mut().map(around))?;
     pair.member = config.member.take();
     let wants_journal = config.settings.write_policy == WritePolicy::Journaled;
     let decorate = decorate.as_mut().map(around);
@@ -216,9 +227,47 @@ fn start_cached(
         journal: pair.head.take(),
         prepared: pair.prepared.take(),
         journal_left: pair.journal_left,
+        read_only: false,
     });
     let shared = Shared::new(
-        info(config.name, superblock.volume_bytes),
+        info(config.name, superblock.volume_bytes, superblock.logical_block, false),
+        Some(pair.cache.info().clone()),
+        (pair.backing.info().clone(), Some(superblock.backing_id)),
+        config.settings,
+        ring.waker(),
+    );
+    Ok((Core::Cached(Box::new(engine)), Devices::Pair(Box::new(pair)), Arc::new(shared)))
+}
+
+/// As [`start_cached`], with nothing written to either device.
+fn start_looking(
+    mut config: VolumeConfig,
+    cache: DeviceSpec,
+    ring: &Ring,
+    clock: &Clock,
+) -> Result<Started, HostError> {
+    let logical_block = config.logical_block;
+    let places = Places { cache, backing: config.backing, journal: JournalChoice::None, logical_block };
+    let mut decorate = config.decorate.take();
+    let mut pair = Pair::open(ring, clock, &places, Access::ReadOnly, decorate.as_mut().map(around))?;
+    let (generation, clean_stop) = pair.look(config.takeover)?;
+    let superblock = &pair.identities.superblock;
+    // None of them does anything without writes; that one needs a journal.
+    let settings = Settings { write_policy: WritePolicy::WriteBack, ..config.settings };
+    let engine = Engine::new(Params {
+        layout: Layout { generation, ..superblock.layout },
+        volume_bytes: superblock.volume_bytes,
+        settings,
+        wall_offset_ns: clock.wall_offset_ns(),
+        clean_stop,
+        journal: None,
+        prepared: None,
+        journal_left: pair.journal_left,
+        read_only: true,
+    });
+    let logical_block = logical_block.unwrap_or(superblock.logical_block);
+    let shared = Shared::new(
+        info(config.name, superblock.volume_bytes, logical_block, true),
         Some(pair.cache.info().clone()),
         (pair.backing.info().clone(), Some(superblock.backing_id)),
         config.settings,
@@ -228,14 +277,21 @@ fn start_cached(
 }
 
 fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Started, HostError> {
-    let mut backing = open(&config.backing, ring)?;
+    let access = if config.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let mut backing = open(&config.backing, ring, access)?;
     if let Some(mut decorate) = config.decorate {
         backing = decorate(Role::Backing, backing);
     }
     let bench = Bench { ring, clock };
-    let mut size_bytes = backing.info().size_bytes / 512 * 512;
-    if let Some((place, mut label)) = LabelPlace::find(&bench, &mut *backing, config.backing.path())? {
+    check_blocks(backing.info())?;
+    let found = LabelPlace::find(&bench, &mut *backing, config.backing.path())?;
+    let recorded = found.as_ref().map(|(_, label)| label.logical_block);
+    let logical_block = config.logical_block.or(recorded).unwrap_or(backing.info().native_block);
+    let unit = u64::from(logical_block.max(backing.info().logical_block));
+    let mut size_bytes = backing.info().size_bytes / unit * unit;
+    if let Some((place, mut label)) = found {
         size_bytes = size_bytes.min(label.volume_bytes);
+        check_end(backing.info(), size_bytes, logical_block)?;
         if label.state == LabelState::Paired {
             if !config.accept_stale {
                 let (backing, cache) = (config.backing.to_string(), label.cache_name);
@@ -244,21 +300,31 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
             let alone = Label { state: LabelState::Released, ..label.clone() };
             backing.recognize_by(place.sign(vec![label.clone(), alone]));
             // What the journal has of a consistent state comes first.
-            let left = journal_left(&bench, &mut *backing, &config.backing, &label, &config.journal)?;
+            let left = journal_left(&bench, &mut *backing, &config.backing, &label, &config.journal, access)?;
             if let Some((mut journal, head)) = left {
                 if head.has_prepared() {
                     return Err(holds_prepared(&config.backing, &head.common));
                 }
+                if config.read_only && head.tail != head.head {
+                    return Err(HostError::UnappliedGroups {
+                        backing: config.backing.to_string(),
+                        journal: journal.name,
+                    });
+                }
                 journal.replay(&bench, &mut *backing, Some(&label), head)?;
             }
-            // From here on the two go separate ways, and the cache must never be used with this backing again.
-            place.carry_out(&bench, &mut *backing, &label.leave_behind())?;
+            // From here on the two go separate ways, and the cache must never be used with this backing again. Who only reads parts
+            // nobody.
+            if !config.read_only {
+                place.carry_out(&bench, &mut *backing, &label.leave_behind())?;
+            }
         }
         backing.recognize_by(place.sign(vec![label]));
     }
-    let core = Core::Plain(Box::new(PassThrough::new(size_bytes)));
+    let core =
+        Core::Plain(Box::new(PassThrough::new(size_bytes, backing.info().logical_block, config.read_only)));
     let shared = Shared::new(
-        info(config.name, size_bytes),
+        info(config.name, size_bytes, logical_block, config.read_only),
         None,
         (backing.info().clone(), None),
         config.settings,

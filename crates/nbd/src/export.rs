@@ -40,6 +40,8 @@ pub struct ExportDescription {
     pub read_only: bool,
     /// Longest read or write in bytes.
     pub request_bytes_max: usize,
+    /// Logical block in bytes: the least that a client is asked to send.
+    pub logical_block: u32,
     /// A description for a person.
     pub description: String,
 }
@@ -52,6 +54,7 @@ impl ExportDescription {
             size_bytes: volume.size_bytes,
             read_only: volume.read_only,
             request_bytes_max: volume.request_bytes_max.min(REQUEST_BYTES_MAX),
+            logical_block: volume.logical_block,
             description: description.to_owned(),
         }
     }
@@ -80,7 +83,7 @@ impl ExportDescription {
 
     /// The sizes of requests that the export takes.
     pub fn block_sizes(&self) -> BlockSizes {
-        negotiation::block_sizes(self.request_bytes_max)
+        negotiation::block_sizes(self.logical_block, self.request_bytes_max)
     }
 }
 

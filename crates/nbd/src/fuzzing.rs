@@ -33,6 +33,7 @@ impl OneExport {
             size_bytes: 1 << 30,
             read_only: false,
             request_bytes_max: 32 << 20,
+            logical_block: 512,
             description: String::new(),
         }
     }

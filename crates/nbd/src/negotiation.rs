@@ -12,6 +12,8 @@
 //! Reading nothing ahead is what makes `STARTTLS` safe: no byte that was sent in the clear can be taken for one that
 //! came under TLS.
 
+use forebay_block::SECTOR_BYTES;
+
 use crate::codec::{
     BASE_ALLOCATION, BASE_ALLOCATION_ID, BlockSizes, ClientFlags, ContextReply, ContextRequest, DecodeError,
     ExportReply, ExportRequest, Greeting, Info, OptionHeader, OptionReplyHeader, STRING_BYTES_MAX,
@@ -331,14 +333,15 @@ fn refuse(out: &mut Vec<u8>, option: u32, message: &str) -> Step {
     Step::Continue
 }
 
-/// The sizes that an export with requests of at most `request_bytes_max` bytes advertises.
-pub(crate) fn block_sizes(request_bytes_max: usize) -> BlockSizes {
-    const MINIMUM: u32 = 512;
+/// The sizes that an export with such logical blocks and requests of at most `request_bytes_max` bytes advertises. A client that
+/// does not ask for them may send what is made of whole sectors all the same.
+pub(crate) fn block_sizes(logical_block: u32, request_bytes_max: usize) -> BlockSizes {
     const PREFERRED: u32 = 4096;
-    let maximum = u32::try_from(request_bytes_max).unwrap_or(u32::MAX) / MINIMUM * MINIMUM;
-    let maximum = maximum.max(MINIMUM);
-    let preferred = if maximum < PREFERRED { MINIMUM } else { PREFERRED };
-    BlockSizes { minimum: MINIMUM, preferred, maximum }
+    let minimum = logical_block.max(SECTOR_BYTES as u32);
+    let maximum = u32::try_from(request_bytes_max).unwrap_or(u32::MAX) / minimum * minimum;
+    let maximum = maximum.max(minimum);
+    let preferred = if maximum < PREFERRED { minimum } else { PREFERRED.max(minimum) };
+    BlockSizes { minimum, preferred, maximum }
 }
 
 /// Whether `name` can be an export's name: the protocol's strings are short, and the empty name means "the default".

@@ -3,6 +3,8 @@
 //!
 //! What the server chose where the protocol leaves a choice:
 //! - Requests of no bytes succeed at once and do nothing.
+//! - Whole sectors of 512 bytes are served also where the export's logical block, which is the least that it advertises, is
+//!   larger: a client that did not ask for block sizes need not know of it.
 //! - A request that is malformed, unaligned to 512 bytes or beyond the end is refused by itself (EINVAL; ENOSPC for
 //!   writes past the end) and the connection goes on.
 //! - `WRITE_ZEROES` with the fast-zero flag is always refused with ENOTSUP: whether zeroing is faster than writing

@@ -124,6 +124,7 @@ pub fn replay(traces: &[Trace], setup: &Setup) -> Result<Outcome, ReplayError> {
         journal: (setup.settings.write_policy == WritePolicy::Journaled).then_some(head),
         prepared: None,
         journal_left: false,
+        read_only: false,
     };
     let device = |name, model: &Model, bytes, keep| {
         Device::new(model, bytes, keep).map_err(|e| ReplayError::Model(name, e))

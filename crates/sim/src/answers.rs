@@ -165,7 +165,7 @@ impl<S: Subject> Life<'_, S> {
             Err(MarkError::NotConsistent) => true,
             Err(MarkError::Failing) => self.has_failed(),
             Err(MarkError::Stopping) => self.stopping,
-            Err(MarkError::TooMany) => false,
+            Err(MarkError::TooMany | MarkError::ReadOnly) => false,
             Err(MarkError::Member) => shared || self.settings.group_ends == GroupEnds::Common,
         };
         match (excused, result) {

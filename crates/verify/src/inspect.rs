@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io;
 
 use forebay_format::superblock::SUPERBLOCK_OFFSETS;
-use forebay_format::{COUNTER_MAX, Layout, label, record, superblock};
+use forebay_format::{COUNTER_MAX, Layout, label, logical_block, record, superblock};
 use serde::Serialize;
 
 use crate::Source;
@@ -174,6 +174,9 @@ pub fn constants() -> Vec<Constant> {
         ("SUPERBLOCK_OFFSET_A", SUPERBLOCK_OFFSETS[0]),
         ("SUPERBLOCK_OFFSET_B", SUPERBLOCK_OFFSETS[1]),
         ("FORMAT_VERSION", superblock::FORMAT_VERSION.into()),
+        ("FORMAT_VERSION_LOGICAL_BLOCK", superblock::FORMAT_VERSION_LOGICAL_BLOCK.into()),
+        ("LOGICAL_BLOCK_MIN", logical_block::LOGICAL_BLOCK_MIN.into()),
+        ("LOGICAL_BLOCK_MAX", logical_block::LOGICAL_BLOCK_MAX.into()),
         ("SEGMENTS_OFFSET", Layout::SEGMENTS_OFFSET),
         ("SEGMENT_BYTES_MIN", Layout::SEGMENT_BYTES_MIN.into()),
         ("SEGMENT_BYTES_MAX", Layout::SEGMENT_BYTES_MAX.into()),
@@ -187,6 +190,7 @@ pub fn constants() -> Vec<Constant> {
         ("BLOCKS_MAX", record::BLOCKS_MAX),
         ("COUNTER_MAX", COUNTER_MAX),
         ("LABEL_VERSION", label::LABEL_VERSION.into()),
+        ("LABEL_VERSION_LOGICAL_BLOCK", label::LABEL_VERSION_LOGICAL_BLOCK.into()),
         ("LABEL_COPY_BYTES", label::LABEL_COPY_BYTES as u64),
         ("LABEL_BYTES", label::LABEL_BYTES as u64),
     ];

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use forebay_block::BLOCK_BYTES;
-use forebay_format::superblock::{CacheState, FORMAT_VERSION, Superblock};
+use forebay_format::logical_block::LOGICAL_BLOCK_MIN;
+use forebay_format::superblock::{CacheState, FORMAT_VERSION, FORMAT_VERSION_LOGICAL_BLOCK, Superblock};
 use serde::Serialize;
 
 use crate::finding::{Finding, Severity};
@@ -35,6 +36,8 @@ pub struct Identity {
     pub fingerprint: String,
     /// Size of the volume in bytes.
     pub volume_bytes: u64,
+    /// Logical block of the volume in bytes, as its clients are told.
+    pub logical_block_bytes: u32,
     /// Time of `forebay format`, nanoseconds since 1970.
     pub created_ns: u64,
 }
@@ -144,6 +147,7 @@ impl Identity {
             has_label: sb.has_label,
             fingerprint: sb.fingerprint.clone(),
             volume_bytes: sb.volume_bytes,
+            logical_block_bytes: sb.logical_block,
             created_ns: sb.created_ns,
         }
     }
@@ -152,7 +156,10 @@ impl Identity {
 impl Geometry {
     pub(crate) fn of(sb: &Superblock, image_bytes: u64) -> Self {
         Self {
-            format_version: FORMAT_VERSION,
+            format_version: match sb.logical_block {
+                LOGICAL_BLOCK_MIN => FORMAT_VERSION,
+                _ => FORMAT_VERSION_LOGICAL_BLOCK,
+            },
             image_bytes,
             cache_bytes: sb.layout.cache_bytes(),
             align: sb.layout.align,
@@ -214,7 +221,7 @@ impl fmt::Display for Report {
         let (id, geo, log, blocks) = (&self.identity, &self.geometry, &self.log, &self.blocks);
         writeln!(f, "cache      {}", id.cache_id)?;
         writeln!(f, "backing    {} (id {})", id.backing_name, id.backing_id)?;
-        writeln!(f, "volume     {} bytes", id.volume_bytes)?;
+        writeln!(f, "volume     {} bytes, logical blocks of {}", id.volume_bytes, id.logical_block_bytes)?;
         writeln!(
             f,
             "geometry   {} segments of {} bytes, aligned to {}, format version {}",

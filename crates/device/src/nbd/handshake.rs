@@ -12,6 +12,7 @@ use forebay_nbd::codec::{
 };
 
 use crate::nbd::uri::{NbdSpec, Server};
+use crate::open::Access;
 
 /// How long a server may take for the connection and for each message until it is ready.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
@@ -131,12 +132,16 @@ impl Terms {
     }
 
     /// Whether a device can be made of it.
-    fn check(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// What it lacks.
+    pub(crate) fn check(&self, access: Access) -> io::Result<()> {
         let unfit = |why: &str| Err(io::Error::new(io::ErrorKind::Unsupported, why.to_owned()));
         let BlockSizes { minimum, preferred, maximum } = self.sizes;
         match () {
-            () if self.offers(export_flag::READ_ONLY) => unfit("the export is read-only"),
-            () if !self.offers(export_flag::HAS_FLAGS | export_flag::SEND_FLUSH) => {
+            () if access == Access::ReadWrite
+                && !self.offers(export_flag::HAS_FLAGS | export_flag::SEND_FLUSH) =>
+            {
                 unfit("the export takes no flush, so that nothing written to it would be known to be durable")
             }
             () if !minimum.is_power_of_two() || !preferred.is_power_of_two() || minimum > 4096 => {
@@ -155,7 +160,7 @@ fn broken(error: DecodeError) -> io::Error {
 /// Connects to an export.
 ///
 /// # Errors
-/// If it cannot be reached, or is none that a device can be made of.
+/// If it cannot be reached. Whether a device can be made of it is for [`Terms::check`] to say.
 pub(crate) fn connect(spec: &NbdSpec) -> io::Result<(Stream, Terms)> {
     let stream = Stream::connect(&spec.server)?;
     stream.set_patience(Some(HANDSHAKE_PATIENCE))?;
@@ -167,7 +172,6 @@ pub(crate) fn connect(spec: &NbdSpec) -> io::Result<(Stream, Terms)> {
         ),
         _ => e,
     })?;
-    terms.check()?;
     stream.set_patience(None)?;
     Ok((stream, terms))
 }

@@ -22,6 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_block::{DeviceOp, DeviceResult, Nanos};
+use forebay_nbd::codec::export_flag;
 
 pub use uri::NbdSpec;
 
@@ -30,7 +31,7 @@ use crate::file::check_range;
 use crate::nbd::exchange::{Exchange, SETTLE_PAUSE};
 use crate::nbd::handshake::connect;
 use crate::nbd::uri::Server;
-use crate::open::OpenError;
+use crate::open::{Access, OpenError};
 use crate::ring::Ring;
 
 /// How long an opening waits for a holder of the export that may be about to end.
@@ -51,11 +52,18 @@ impl NbdDevice {
     /// Connects to an export.
     ///
     /// # Errors
-    /// [`OpenError`]; also for an export that is read-only or takes no flush.
-    pub fn open(spec: &NbdSpec, ring: &Ring) -> Result<Self, OpenError> {
+    /// [`OpenError`]; also for an export that takes no flush, or is read-only, if it is to be written to.
+    pub fn open(spec: &NbdSpec, ring: &Ring, access: Access) -> Result<Self, OpenError> {
         let failed = |doing| move |e| OpenError::system(doing, spec.as_path(), e);
         let claim = claim(spec)?;
         let (stream, terms) = connect(spec).map_err(failed("connect to"))?;
+        if access == Access::ReadWrite && terms.offers(export_flag::READ_ONLY) {
+            return Err(OpenError::ReadOnly {
+                path: spec.as_path().to_owned(),
+                why: "the export is read-only",
+            });
+        }
+        terms.check(access).map_err(failed("connect to"))?;
         // A process that was killed may have sent writes that the server has not come to yet.
         thread::sleep(SETTLE_PAUSE);
         let exchange = Exchange::start(spec, stream, terms, ring.waker()).map_err(failed("use"))?;
@@ -65,6 +73,7 @@ impl NbdDevice {
                 kind: DeviceKind::Network,
                 size_bytes: terms.size_bytes,
                 logical_block: terms.sizes.minimum,
+                native_block: terms.sizes.minimum,
                 physical_block: terms.sizes.preferred.clamp(terms.sizes.minimum, 4096),
                 direct: true,
                 volatile_cache: true,

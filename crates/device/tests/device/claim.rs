@@ -2,12 +2,12 @@
 
 use std::process::Command;
 
-use forebay_device::{Device, DeviceSpec, OpenError, Ring, open};
+use forebay_device::{Access, Device, DeviceSpec, OpenError, Ring, open};
 
 use crate::harness::{Driver, LoopDevice, disk_directory, file, skip};
 
 fn refusal(ring: &Ring, spec: &str) -> OpenError {
-    match open(&spec.parse::<DeviceSpec>().unwrap(), ring) {
+    match open(&spec.parse::<DeviceSpec>().unwrap(), ring, Access::ReadWrite) {
         Ok(_) => panic!("{spec} was opened"),
         Err(e) => e,
     }
@@ -43,7 +43,7 @@ fn another_process_is_named_and_its_death_awaited() {
     let spec = path.to_str().unwrap();
     let told = loop {
         // Until the other process has come to take its lock.
-        match open(&spec.parse::<DeviceSpec>().unwrap(), &driver.ring) {
+        match open(&spec.parse::<DeviceSpec>().unwrap(), &driver.ring, Access::ReadWrite) {
             Ok(device) => drop(device),
             Err(e) => break e.to_string(),
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, DeviceOp, Nanos};
-use forebay_device::{Device, DeviceKind, DeviceSpec, EmulatedDevice, Survives};
+use forebay_device::{Access, Device, DeviceKind, DeviceSpec, EmulatedDevice, Survives};
 
 use crate::harness::{Driver, Random, disk_directory, file, file_content, memory_directory};
 
@@ -155,7 +155,7 @@ fn an_end_waits_for_the_models_time() {
     let Ok(DeviceSpec::Emulate(spec)) = spec("remote", &path, ",latency=5ms,latency-p99=5ms").parse() else {
         panic!("not an emulated device");
     };
-    let mut device = EmulatedDevice::open(&spec, &driver.ring).unwrap();
+    let mut device = EmulatedDevice::open(&spec, &driver.ring, Access::ReadWrite).unwrap();
     let mut done = Vec::new();
     device.submit(1, DeviceOp::Read { offset: SIZE, len: 512 }, Nanos(0));
     device.poll(Nanos(0), &mut done);

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use forebay_block::{Buf, DeviceOp, DeviceResult};
-use forebay_device::{Clock, Device, DeviceSpec, Ring, open, run_alone};
+use forebay_device::{Access, Clock, Device, DeviceSpec, Ring, open, run_alone};
 use tempfile::TempDir;
 
 /// Prints why a test is skipped; fails where nothing may be skipped.
@@ -79,7 +79,7 @@ impl Driver {
     }
 
     pub fn open(&self, spec: &str) -> Box<dyn Device> {
-        open(&spec.parse::<DeviceSpec>().unwrap(), &self.ring).unwrap()
+        open(&spec.parse::<DeviceSpec>().unwrap(), &self.ring, Access::ReadWrite).unwrap()
     }
 
     pub fn open_path(&self, path: &Path) -> Box<dyn Device> {

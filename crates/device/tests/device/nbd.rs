@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, DeviceOp};
-use forebay_device::{Device, DeviceKind, DeviceSpec, Sign, open};
+use forebay_device::{Access, Device, DeviceKind, DeviceSpec, Sign, open};
 use forebay_nbd::codec::{
     ClientFlags, ExportReply, Greeting, NbdError, OptionHeader, Request, SimpleReply, command, export_flag,
     handshake_flag,
@@ -93,7 +93,9 @@ fn servers_rich_and_poor() {
         driver.run(&mut *device, DeviceOp::Zero { offset: 4096, len, unmap }).unwrap();
         let zeroed = driver.read(&mut *device, 4096, len as usize);
         assert!(zeroed.iter().all(|b| *b == 0), "{arguments:?}");
-        let in_use = open(&server.uri().parse::<DeviceSpec>().unwrap(), &driver.ring).err().unwrap();
+        let in_use = open(&server.uri().parse::<DeviceSpec>().unwrap(), &driver.ring, Access::ReadWrite)
+            .err()
+            .unwrap();
         assert!(in_use.to_string().contains("is in use by"), "{in_use}");
     }
 }
@@ -133,7 +135,7 @@ fn exports_of_which_no_device_can_be_made() {
     let directory = disk_directory();
     let refusal = |server: &Server, export: &str| {
         let spec = format!("nbd+unix:///{export}?socket={}", server.socket.display());
-        let refused = open(&spec.parse::<DeviceSpec>().unwrap(), &Driver::new().ring);
+        let refused = open(&spec.parse::<DeviceSpec>().unwrap(), &Driver::new().ring, Access::ReadWrite);
         refused.err().unwrap().to_string()
     };
     for (arguments, export, words) in [

@@ -23,6 +23,7 @@ impl Full {
             journal: None,
             prepared: None,
             journal_left: false,
+            read_only: false,
         };
         let mut full = Self { engine: Engine::new(params), cache, recovered: None };
         while full.recovered.is_none() {

@@ -79,6 +79,7 @@ impl World {
             journal: (ring > 0).then(|| Head::new([8; 16], layout.cache_id, volume_bytes, ring)),
             prepared: None,
             journal_left: false,
+            read_only: false,
         };
         let mut world = Self {
             engine: Engine::new(params.clone()),
@@ -142,6 +143,26 @@ impl World {
         self.params.clean_stop = clean;
         self.engine = Engine::new(self.params.clone());
         self.recover();
+    }
+
+    /// Kills the process, or stops it cleanly, and only looks at what it has left.
+    pub fn restart_read_only(&mut self, clean: bool) {
+        self.params.read_only = true;
+        self.params.journal_left = self.params.journal.take().is_some();
+        self.restart_unread(clean);
+    }
+
+    /// What is on the devices.
+    pub fn media(&self) -> [Vec<u8>; 3] {
+        [self.cache.clone(), self.backing.clone(), self.journal.clone()]
+    }
+
+    /// Starts as ever after that.
+    pub fn restart_for_writing(&mut self) {
+        self.params.read_only = false;
+        // Nothing says that there was a run.
+        self.params.layout.generation -= 1;
+        self.restart_unread(self.params.clean_stop);
     }
 
     /// Kills the process and starts it without its journal, which the label knows to be `left` or not.

@@ -6,6 +6,7 @@ use forebay_device::DeviceSpec;
 use forebay_host::{FormatOptions, LabelPlace};
 
 use crate::cli::{Failure, Outcome};
+use crate::config::parse_logical_block;
 use crate::failure::from_host;
 use crate::meter::Meter;
 use crate::output::print;
@@ -44,6 +45,11 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = ["512", "4096"])]
     align: Option<String>,
 
+    /// Logical block of the volume: 512, 1024, 2048 or 4096 bytes [default: what the backing's label says, the backing's own where
+    /// there is none]. With a smaller one than the backing's, what is made on the volume needs Forebay to be read
+    #[arg(long, value_name = "SIZE", value_parser = parse_logical_block)]
+    logical_block: Option<u32>,
+
     /// Overwrite a used cache or other data, and take the backing away from the cache that it has
     #[arg(long, action = ArgAction::SetTrue)]
     force: bool,
@@ -63,6 +69,7 @@ pub fn run(args: Args) -> Outcome {
         backing_bytes: args.backing_size,
         volume_bytes: args.volume_size,
         align: args.align.and_then(|a| a.parse().ok()),
+        logical_block: args.logical_block,
         force: args.force,
         journal: plan::journal(args.journal.as_deref()).map_err(|e| Failure::new(FailureKind::Usage, e))?,
     };
@@ -80,7 +87,7 @@ pub fn run(args: Args) -> Outcome {
     let overwritten =
         made.overwritten.map(|was| format!("overwritten: a used cache {was}\n")).unwrap_or_default();
     print(&format!(
-        "{overwritten}made a cache of {} in {} ({} segments of {}; {})\npaired with {} for a volume of {}; {label}\n",
+        "{overwritten}made a cache of {} in {} ({} segments of {}; {})\npaired with {} for a volume of {} in blocks of {}; {label}\n",
         size::show(made.layout.cache_bytes()),
         options.cache,
         made.layout.segment_count,
@@ -88,5 +95,6 @@ pub fn run(args: Args) -> Outcome {
         made.cache.durability,
         options.backing,
         size::show(made.volume_bytes),
+        made.logical_block,
     ))
 }

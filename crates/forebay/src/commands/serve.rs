@@ -9,6 +9,7 @@ use forebay_policy::{
 };
 
 use crate::cli::Outcome;
+use crate::config::parse_logical_block;
 use crate::daemon;
 use crate::plan::{DeviceDecoration, Plan};
 use crate::volume_name;
@@ -145,6 +146,17 @@ pub struct Args {
     /// Serve a volume that another host has not stopped cleanly; make sure that it does not run there any more
     #[arg(long)]
     pub takeover: bool,
+
+    /// Refuse writes, and write nothing to cache or backing: no destaging, no label, no journal. For snapshots, for a backing that can
+    /// only be read, and to look at a volume; with --no-cache --accept-stale what the backing alone has
+    #[arg(long)]
+    pub read_only: bool,
+
+    /// Logical block of the volume: 512, 1024, 2048 or 4096 bytes, recorded from then on. What is on the volume was made for the
+    /// one that it had: a partition table or a file system may not be found under another one [default: what is recorded, the
+    /// backing's where nothing is]
+    #[arg(long, value_name = "SIZE", value_parser = parse_logical_block)]
+    pub logical_block: Option<u32>,
 
     /// Serve the backing as it is, without a cache
     #[arg(long, conflicts_with = "cache")]

@@ -108,7 +108,10 @@ fn text(v: &VolumeStatus) -> String {
         let _ = writeln!(t, "  {label:<14} {value}");
     };
     row("cache", cache(v));
-    row("backing", format!("{}, {}", v.backing, size::show(v.size_bytes)));
+    row(
+        "backing",
+        format!("{}, {} in blocks of {}", v.backing, size::show(v.size_bytes), v.logical_block_bytes),
+    );
     row("durability", durability(v));
     row(
         "policy",
@@ -177,7 +180,8 @@ fn text(v: &VolumeStatus) -> String {
     if let Some(device) = &v.device {
         row("attached as", device.clone());
     }
-    format!("{}: {}\n{t}", v.name, v.state.as_str())
+    let read_only = if v.read_only { ", read-only" } else { "" };
+    format!("{}: {}{read_only}\n{t}", v.name, v.state.as_str())
 }
 
 fn cache(v: &VolumeStatus) -> String {

@@ -59,12 +59,16 @@ fn golden(name: &str, encoded: &[u8]) -> Vec<u8> {
 fn superblock() {
     let bytes = golden("superblock", &samples::superblock().encode());
     assert_eq!(Superblock::decode(&bytes), Ok(samples::superblock()));
+    let bytes = golden("superblock-logical-4096", &samples::superblock_4096().encode());
+    assert_eq!(Superblock::decode(&bytes), Ok(samples::superblock_4096()));
 }
 
 #[test]
 fn label() {
     let bytes = golden("label", &samples::label().encode());
     assert_eq!(Label::decode(&bytes), Ok(samples::label()));
+    let bytes = golden("label-logical-4096", &samples::label_4096().encode());
+    assert_eq!(Label::decode(&bytes), Ok(samples::label_4096()));
 }
 
 #[test]

@@ -31,6 +31,7 @@ pub fn superblock() -> Superblock {
         layout: layout(512),
         backing_id: id(0xB0),
         volume_bytes: 0x0004_5566_7788_9A00,
+        logical_block: 512,
         state: CacheState::Retired,
         clean_stop: true,
         has_label: true,
@@ -50,12 +51,23 @@ pub fn label() -> Label {
         state: LabelState::Released,
         in_use: true,
         volume_bytes: 0x0004_5566_7788_9A00,
+        logical_block: 512,
         time_ns: 0x1800_0000_0000_0002,
         host_id: id(0xA0),
         host_name: "höst-1".into(),
         cache_name: "/dev/disk/by-id/nvme-1".into(),
         journal_run: 0x0706_0504_0302_0100,
     }
+}
+
+/// As [`superblock`], of a volume with logical blocks of 4096 bytes.
+pub fn superblock_4096() -> Superblock {
+    Superblock { logical_block: 4096, volume_bytes: 0x0004_5566_7788_9000, ..superblock() }
+}
+
+/// As [`label`], of a volume with logical blocks of 4096 bytes.
+pub fn label_4096() -> Label {
+    Label { logical_block: 4096, volume_bytes: 0x0004_5566_7788_9000, ..label() }
 }
 
 pub fn moment(group: u64) -> Moment {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use forebay_format::journal::{self, GROUP_ENTRY_BYTES, GROUP_FIXED_BYTES, Moment};
-use forebay_format::label::{self, LABEL_VERSION};
+use forebay_format::label::{self, LABEL_VERSION, LABEL_VERSION_LOGICAL_BLOCK};
+use forebay_format::logical_block;
 use forebay_format::record::{self, ExtentKind};
-use forebay_format::superblock::{self, FORMAT_VERSION};
+use forebay_format::superblock::{self, FORMAT_VERSION, FORMAT_VERSION_LOGICAL_BLOCK};
 use forebay_format::{COUNTER_MAX, Layout};
 
 use super::samples;
@@ -35,6 +36,9 @@ fn constants() {
         ("SUPERBLOCK_OFFSET_A", superblock::SUPERBLOCK_OFFSETS[0]),
         ("SUPERBLOCK_OFFSET_B", superblock::SUPERBLOCK_OFFSETS[1]),
         ("FORMAT_VERSION", FORMAT_VERSION.into()),
+        ("FORMAT_VERSION_LOGICAL_BLOCK", FORMAT_VERSION_LOGICAL_BLOCK.into()),
+        ("LOGICAL_BLOCK_MIN", logical_block::LOGICAL_BLOCK_MIN.into()),
+        ("LOGICAL_BLOCK_MAX", logical_block::LOGICAL_BLOCK_MAX.into()),
         ("SEGMENTS_OFFSET", Layout::SEGMENTS_OFFSET),
         ("SEGMENT_BYTES_MIN", Layout::SEGMENT_BYTES_MIN.into()),
         ("SEGMENT_BYTES_MAX", Layout::SEGMENT_BYTES_MAX.into()),
@@ -48,6 +52,7 @@ fn constants() {
         ("BLOCKS_MAX", record::BLOCKS_MAX),
         ("COUNTER_MAX", COUNTER_MAX),
         ("LABEL_VERSION", LABEL_VERSION.into()),
+        ("LABEL_VERSION_LOGICAL_BLOCK", LABEL_VERSION_LOGICAL_BLOCK.into()),
         ("LABEL_COPY_BYTES", label::LABEL_COPY_BYTES as u64),
         ("LABEL_BYTES", label::LABEL_BYTES as u64),
         ("JOURNAL_VERSION", journal::JOURNAL_VERSION.into()),
@@ -136,52 +141,58 @@ fn crc(bytes: &[u8], hole: usize) -> Vec<u8> {
 
 #[test]
 fn superblock_fields() {
-    let sb = samples::superblock();
-    let bytes = sb.encode();
-    let fields = [
-        ("magic", b"FOREBAY\0".to_vec()),
-        ("version", le32(1)),
-        ("crc", crc(&bytes, 12)),
-        ("cache_id", sb.layout.cache_id.to_vec()),
-        ("backing_id", sb.backing_id.to_vec()),
-        ("update", le64(sb.update)),
-        ("generation", le64(sb.layout.generation)),
-        ("volume_bytes", le64(sb.volume_bytes)),
-        ("align", le32(512)),
-        ("segment_bytes", le32(sb.layout.segment_bytes)),
-        ("segment_count", le32(sb.layout.segment_count)),
-        ("state", le32(3)),
-        ("flags", le32(3)),
-        ("created_ns", le64(sb.created_ns)),
-        ("backing_name", text(&sb.backing_name, 512)),
-        ("fingerprint", text(&sb.fingerprint, 256)),
-    ];
-    assert_eq!(check_fields("### Superblock", &bytes, &fields), bytes.len());
+    let volumes = [(samples::superblock(), 1, 0), (samples::superblock_4096(), 2, 4096)];
+    for (sb, version, logical_block) in volumes {
+        let bytes = sb.encode();
+        let fields = [
+            ("magic", b"FOREBAY\0".to_vec()),
+            ("version", le32(version)),
+            ("crc", crc(&bytes, 12)),
+            ("cache_id", sb.layout.cache_id.to_vec()),
+            ("backing_id", sb.backing_id.to_vec()),
+            ("update", le64(sb.update)),
+            ("generation", le64(sb.layout.generation)),
+            ("volume_bytes", le64(sb.volume_bytes)),
+            ("align", le32(512)),
+            ("segment_bytes", le32(sb.layout.segment_bytes)),
+            ("segment_count", le32(sb.layout.segment_count)),
+            ("state", le32(3)),
+            ("flags", le32(3)),
+            ("logical_block", le32(logical_block)),
+            ("created_ns", le64(sb.created_ns)),
+            ("backing_name", text(&sb.backing_name, 512)),
+            ("fingerprint", text(&sb.fingerprint, 256)),
+        ];
+        assert_eq!(check_fields("### Superblock", &bytes, &fields), bytes.len());
+    }
 }
 
 #[test]
 fn label_fields() {
-    let l = samples::label();
-    let bytes = l.encode();
-    let fields = [
-        ("magic", b"FBLABEL\0".to_vec()),
-        ("version", le32(1)),
-        ("crc", crc(&bytes, 12)),
-        ("update", le64(l.update)),
-        ("backing_id", l.backing_id.to_vec()),
-        ("cache_id", l.cache_id.to_vec()),
-        ("generation", le64(l.generation)),
-        ("phase", le32(2)),
-        ("state", le32(2)),
-        ("flags", le32(1)),
-        ("volume_bytes", le64(l.volume_bytes)),
-        ("time_ns", le64(l.time_ns)),
-        ("host_id", l.host_id.to_vec()),
-        ("host_name", text(&l.host_name, 64)),
-        ("cache_name", text(&l.cache_name, 512)),
-        ("journal_run", le64(l.journal_run)),
-    ];
-    assert_eq!(check_fields("## Label", &bytes, &fields), bytes.len());
+    let volumes = [(samples::label(), 1, 0), (samples::label_4096(), 2, 4096)];
+    for (l, version, logical_block) in volumes {
+        let bytes = l.encode();
+        let fields = [
+            ("magic", b"FBLABEL\0".to_vec()),
+            ("version", le32(version)),
+            ("crc", crc(&bytes, 12)),
+            ("update", le64(l.update)),
+            ("backing_id", l.backing_id.to_vec()),
+            ("cache_id", l.cache_id.to_vec()),
+            ("generation", le64(l.generation)),
+            ("phase", le32(2)),
+            ("state", le32(2)),
+            ("flags", le32(1)),
+            ("logical_block", le32(logical_block)),
+            ("volume_bytes", le64(l.volume_bytes)),
+            ("time_ns", le64(l.time_ns)),
+            ("host_id", l.host_id.to_vec()),
+            ("host_name", text(&l.host_name, 64)),
+            ("cache_name", text(&l.cache_name, 512)),
+            ("journal_run", le64(l.journal_run)),
+        ];
+        assert_eq!(check_fields("## Label", &bytes, &fields), bytes.len());
+    }
 }
 
 fn moment(m: &Moment) -> Vec<u8> {

@@ -127,6 +127,7 @@ impl BlockService for MemoryVolume {
             size_bytes: self.0.behaviour.size_bytes,
             read_only: self.0.behaviour.read_only,
             request_bytes_max: 1 << 20,
+            logical_block: 512,
         }
     }
 

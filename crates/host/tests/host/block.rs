@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use forebay_device::DeviceSpec;
+use forebay_block::{BlockService, Buf, ErrorKind, Op, Origin};
+use forebay_device::{DeviceSpec, OpenError};
 use forebay_format::pairing::Refusal;
 use forebay_host::{
     Ending, FormatOptions, Formatted, HostError, JournalChoice, LabelPlace, Volume, VolumeConfig, format,
@@ -21,7 +22,11 @@ struct LoopDevice(PathBuf);
 
 impl LoopDevice {
     fn new(file: &Path) -> Option<Self> {
-        let losetup = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        Self::with(&[], file)
+    }
+
+    fn with(flags: &[&str], file: &Path) -> Option<Self> {
+        let losetup = Command::new("losetup").args(["--find", "--show"]).args(flags).arg(file).output();
         match losetup {
             Ok(out) if out.status.success() => {
                 Some(Self(String::from_utf8(out.stdout).unwrap().trim().into()))
@@ -67,6 +72,7 @@ fn make(
         backing_bytes: None,
         volume_bytes,
         align: None,
+        logical_block: None,
         force,
         journal: JournalChoice::Auto,
     };
@@ -75,6 +81,98 @@ fn make(
 
 fn config(cache: &LoopDevice, backing: &LoopDevice) -> VolumeConfig {
     VolumeConfig::new("block", Some(cache.spec()), backing.spec())
+}
+
+/// With a cache, after its removal, and for who sends sectors of 512 bytes all the same.
+#[test]
+fn a_volume_has_the_logical_block_of_its_backing() {
+    let place = Place::new();
+    sparse(&place.path("b"), BACKING);
+    sparse(&place.path("c"), CACHE);
+    let large = ["--sector-size", "4096"];
+    let Some(backing) = LoopDevice::with(&large, &place.path("b")) else { return };
+    let Some(cache) = LoopDevice::new(&place.path("c")) else { return };
+    let made = make(&cache, &backing, Some(BACKING - 12288), false).unwrap();
+    assert_eq!(made.logical_block, 4096);
+    let logical_block = |volume: &Volume| volume.handle().info().logical_block;
+    let mut territories = divide(BACKING - 12288, 2, 43);
+    for (told, wanted) in [(None, 4096), (Some(512), 512), (None, 512), (Some(4096), 4096), (None, 4096)] {
+        let volume = Volume::open(VolumeConfig { logical_block: told, ..config(&cache, &backing) }).unwrap();
+        assert_eq!(logical_block(&volume), wanted, "{told:?}");
+        work(&Client(volume.handle()), &mut territories, 50);
+        let ending = if told == Some(4096) { Ending::Abandon } else { Ending::Destage };
+        volume.end(ending).unwrap();
+    }
+    Volume::open(config(&cache, &backing)).unwrap().end(Ending::Release).unwrap();
+    let alone = || VolumeConfig::new("block", None, backing.spec());
+    let volume = Volume::open(alone()).unwrap();
+    assert_eq!(logical_block(&volume), 4096);
+    let client = Client(volume.handle());
+    work(&client, &mut territories, 300);
+    for territory in &mut territories {
+        assert_eq!(territory.check_all(&client), 0);
+    }
+    volume.end(Ending::Keep).unwrap();
+    let volume = Volume::open(VolumeConfig { logical_block: Some(512), ..alone() }).unwrap();
+    assert_eq!(logical_block(&volume), 512);
+    drop(volume);
+    let e = make(&cache, &backing, Some(BACKING - 512), true).unwrap_err();
+    assert!(matches!(e, HostError::Size { .. }) && e.to_string().contains("multiple of 4096"), "{e}");
+}
+
+#[test]
+fn what_can_only_be_read_is_not_written_to() {
+    let place = Place::new();
+    let Some((cache, backing, _)) = devices(&place) else { return };
+    make(&cache, &backing, Some(BACKING - 12288), false).unwrap();
+    let volume = Volume::open(config(&cache, &backing)).unwrap();
+    let mut territories = divide(BACKING - 12288, 2, 47);
+    work(&Client(volume.handle()), &mut territories, 200);
+    volume.end(Ending::Abandon).unwrap();
+    for device in [&cache, &backing] {
+        let status = Command::new("blockdev").arg("--setro").arg(&device.0).status();
+        if !status.is_ok_and(|s| s.success()) {
+            return eprintln!("SKIP: no blockdev(8)");
+        }
+    }
+    let before = [place.content("c"), place.content("b")];
+    let e = refusal(config(&cache, &backing));
+    assert!(matches!(&e, HostError::Open(OpenError::ReadOnly { .. })), "{e}");
+    assert_eq!(e.class().exit_code(), 3);
+    let looking = || VolumeConfig { read_only: true, ..config(&cache, &backing) };
+    let volume = Volume::open(looking()).unwrap();
+    let handle = volume.handle();
+    assert!(handle.info().read_only && handle.status().dirty_bytes > 0);
+    let client = Client(handle.clone());
+    for territory in &mut territories {
+        assert_eq!(territory.check_all(&client), 0);
+    }
+    let submit = |op: Op| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        handle.submit(op, Origin::default(), Box::new(move |result| sender.send(result).unwrap()));
+        receiver.recv().unwrap().map(drop).map_err(|e| e.kind)
+    };
+    let zero = |unmap| Op::Zero { offset: 0, len: 4096, unmap, fua: false };
+    for op in [Op::Write { offset: 0, data: Buf::zeroed(512), fua: false }, zero(false), zero(true)] {
+        assert_eq!(submit(op), Err(ErrorKind::ReadOnly));
+    }
+    assert_eq!(submit(Op::Flush), Ok(()));
+    let refused = [handle.destage().unwrap_err(), handle.mark("m").unwrap_err()];
+    assert!(refused.iter().all(|e| e.class().exit_code() == 3), "{refused:?}");
+    assert!(matches!(volume.end(Ending::Release), Err(HostError::ReadOnly { .. })));
+    let alone = VolumeConfig { read_only: true, ..VolumeConfig::new("block", None, backing.spec()) };
+    assert!(matches!(refusal(alone), HostError::WithoutItsCache { .. }));
+    drop(Volume::open(looking()).unwrap());
+    assert!([place.content("c"), place.content("b")] == before, "something was written");
+    for device in [&cache, &backing] {
+        assert!(Command::new("blockdev").arg("--setrw").arg(&device.0).status().unwrap().success());
+    }
+    let volume = Volume::open(config(&cache, &backing)).unwrap();
+    let client = Client(volume.handle());
+    for territory in &mut territories {
+        assert_eq!(territory.check_all(&client), 0);
+    }
+    volume.end(Ending::Destage).unwrap();
 }
 
 #[test]

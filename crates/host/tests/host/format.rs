@@ -1,6 +1,6 @@
 //! Making caches, and what is not overwritten.
 
-use forebay_device::{DeviceSpec, Ring, open};
+use forebay_device::{Access, DeviceSpec, Ring, open};
 use forebay_host::{CacheContent, Ending, ErrorClass, HostError, LabelPlace, format};
 
 use crate::client::Client;
@@ -99,7 +99,7 @@ fn devices_in_use_are_refused() {
     let place = Place::formatted(16 * MIB, 64 * MIB);
     for name in ["cache", "backing"] {
         let ring = Ring::new().unwrap();
-        let holder = open(&place.spec(name), &ring).unwrap();
+        let holder = open(&place.spec(name), &ring, Access::ReadWrite).unwrap();
         let mut options = place.options(16 * MIB, 64 * MIB);
         options.force = true;
         let e = format(&options, &mut |_, _| {}).unwrap_err();

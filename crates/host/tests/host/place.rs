@@ -58,6 +58,7 @@ impl Place {
             backing_bytes: Some(backing_bytes),
             volume_bytes: None,
             align: None,
+            logical_block: None,
             force: false,
             journal: JournalChoice::Auto,
         }

@@ -11,6 +11,7 @@ impl Catalog for One {
             size_bytes: 4096,
             read_only: false,
             request_bytes_max: 4096,
+            logical_block: 512,
             description: String::new(),
         })
     }
@@ -78,13 +79,16 @@ fn required_tls_opens_everything_once_it_is_there() {
 
 #[test]
 fn block_sizes_are_whole_sectors() {
-    let sizes = |max| {
-        let sizes = block_sizes(max);
+    let sizes = |logical_block, max| {
+        let sizes = block_sizes(logical_block, max);
         (sizes.minimum, sizes.preferred, sizes.maximum)
     };
-    assert_eq!(sizes(32 << 20), (512, 4096, 32 << 20));
-    assert_eq!(sizes(5000), (512, 4096, 4608));
-    assert_eq!(sizes(1024), (512, 512, 1024));
-    assert_eq!(sizes(0), (512, 512, 512));
-    assert_eq!(sizes(usize::MAX), (512, 4096, u32::MAX - 511));
+    assert_eq!(sizes(512, 32 << 20), (512, 4096, 32 << 20));
+    assert_eq!(sizes(512, 5000), (512, 4096, 4608));
+    assert_eq!(sizes(512, 1024), (512, 512, 1024));
+    assert_eq!(sizes(512, 0), (512, 512, 512));
+    assert_eq!(sizes(512, usize::MAX), (512, 4096, u32::MAX - 511));
+    assert_eq!(sizes(4096, 32 << 20), (4096, 4096, 32 << 20));
+    assert_eq!(sizes(4096, 9000), (4096, 4096, 8192));
+    assert_eq!(sizes(4096, 0), (4096, 4096, 4096));
 }

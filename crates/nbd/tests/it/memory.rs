@@ -38,7 +38,13 @@ pub struct MemoryVolume {
 impl MemoryVolume {
     pub fn new(name: &str, size_bytes: u64, workers: Workers) -> Self {
         Self::with_info(
-            VolumeInfo { name: name.to_owned(), size_bytes, read_only: false, request_bytes_max: 32 << 20 },
+            VolumeInfo {
+                name: name.to_owned(),
+                size_bytes,
+                read_only: false,
+                request_bytes_max: 32 << 20,
+                logical_block: 512,
+            },
             workers,
         )
     }

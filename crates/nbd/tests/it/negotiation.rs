@@ -18,8 +18,13 @@ use crate::serve::{MIB, Serve};
 fn two() -> (NbdServer, TempDir) {
     let directory = TempDir::new().unwrap();
     let one = MemoryVolume::new("one", MIB, Workers::Inline);
-    let info =
-        VolumeInfo { name: "two".into(), size_bytes: 2 * MIB, read_only: true, request_bytes_max: 1 << 20 };
+    let info = VolumeInfo {
+        name: "two".into(),
+        size_bytes: 2 * MIB,
+        read_only: true,
+        request_bytes_max: 1 << 20,
+        logical_block: 4096,
+    };
     let mut two = Export::new(Arc::new(MemoryVolume::with_info(info, Workers::Inline)));
     two.description = "the second".into();
     let server = NbdServer::start(ServerConfig {

@@ -131,7 +131,7 @@ impl<S: Subject> Life<'_, S> {
                     CommonError::Mark(MarkError::Failing) => self.has_failed(),
                     // It is only one at a time, and no two are without an end in between.
                     CommonError::Overtaken => c.stage == Stage::Settle || c.stage == Stage::SettleOld,
-                    CommonError::Mark(MarkError::TooMany | MarkError::Member) => false,
+                    CommonError::Mark(MarkError::TooMany | MarkError::Member | MarkError::ReadOnly) => false,
                     CommonError::Mark(_) | CommonError::Expired | CommonError::GivenUp => true,
                 };
                 match excused {

@@ -84,6 +84,7 @@ impl World {
             time_ns: EPOCH_NS + self.runs * RUN_NS,
             takeover: false,
             journal: self.shape.journal_bytes > 0,
+            logical_block: None,
         }
     }
 
@@ -187,6 +188,7 @@ impl World {
             layout,
             backing_id,
             volume_bytes: s.volume_bytes,
+            logical_block: 512,
             state: CacheState::Paired,
             clean_stop: true,
             has_label: true,
@@ -203,6 +205,7 @@ impl World {
             state: LabelState::Paired,
             in_use: false,
             volume_bytes: s.volume_bytes,
+            logical_block: 512,
             time_ns: EPOCH_NS,
             host_id: HOST,
             host_name: "simulated".to_owned(),
@@ -266,6 +269,7 @@ impl World {
             journal: self.next_head.take(),
             prepared: self.next_prepared.take(),
             journal_left: false,
+            read_only: false,
         })
     }
 

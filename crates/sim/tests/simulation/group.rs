@@ -60,6 +60,7 @@ impl Member {
             journal: Some(head),
             prepared: None,
             journal_left: false,
+            read_only: false,
         };
         let engine = match mutation {
             Some(mutation) => Engine::with_mutation(params, mutation),

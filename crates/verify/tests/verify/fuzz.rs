@@ -28,6 +28,7 @@ fn sample_label() -> Label {
         state: LabelState::Paired,
         in_use: false,
         volume_bytes: 1 << 30,
+        logical_block: 512,
         time_ns: 1_700_000_000_000_000_002,
         host_id: [0xA0; 16],
         host_name: "db1".into(),

@@ -67,6 +67,7 @@ impl Writer {
             layout,
             backing_id: *b"backing-id-01234",
             volume_bytes: VOLUME_BLOCKS * 4096,
+            logical_block: 512,
             state: CacheState::Paired,
             clean_stop: false,
             has_label: true,
