@@ -85,6 +85,7 @@ refused 3 "in use" "$FOREBAY" format cache2 --backing backing --force
 refused 3 "in use" "$FOREBAY" check cache
 refused 3 "" "$FOREBAY" serve --name db --cache cache2 --backing backing2 "${CONTROL[@]}"
 stamp 0 verify "${TARGET[@]}"
+write_some
 kill_daemon
 pass "those in use ($SECONDS s)"
 

@@ -10,7 +10,7 @@ use forebay_block::BlockService;
 use forebay_control::{Explanation, FailureKind, GroupState, GroupStep, Progress, VolumeStatus};
 use forebay_device::decorate::{self, Recorders};
 use forebay_device::{Device, Survives};
-use forebay_engine::Role;
+use forebay_engine::{Role, Status};
 use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
 use forebay_host::{Common, CommonStep, Ending, Observer, Volume, VolumeConfig, VolumeHandle};
 use forebay_policy::{GroupEnds, Settings, UnknownSetting, WritePolicy};
@@ -93,6 +93,12 @@ impl Served {
         );
         let handle = volume.handle();
         warn_of_weak_devices(&plan, &handle);
+        if let Some(why) = handle.without_journal() {
+            tracing::warn!(
+                volume = plan.name,
+                "served without a journal, so that write-policy=journaled needs a restart: {why}"
+            );
+        }
         let link = Arc::new(Link::default());
         handle.observe(Arc::clone(&link) as Arc<dyn Observer>);
         let service: Arc<dyn BlockService> = match plan.critical_rate {
@@ -380,6 +386,11 @@ impl Served {
     /// Whether it has ended, or is ending.
     pub fn has_ended(&self) -> bool {
         hold(&self.volume).as_ref().is_none_or(Volume::has_ended)
+    }
+
+    /// What the engine counts.
+    pub fn figures(&self) -> Status {
+        self.handle.status()
     }
 
     /// Whether its thread is at work.

@@ -1,10 +1,11 @@
 //! Being told to stop: by a signal, or because there is nothing left to serve.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 /// Exit code of a daemon that was told twice to stop.
@@ -19,6 +20,12 @@ pub enum StopReason {
     NothingToServe,
     /// A volume has ended by itself, which only a failure of the system makes it do.
     VolumeEnded,
+}
+
+/// A write beyond the largest size of a file (RLIMIT_FSIZE) is an error like any other, and not the end of the process. Programs that
+/// are started from here have the default again.
+pub fn outlive_file_limits() -> io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
 /// Begins to listen to SIGTERM and SIGINT. The first is reported; the second ends the process at once: all that was

@@ -11,6 +11,8 @@ use forebay_format::pairing::Refusal;
 use forebay_format::replay::DamagedGroup;
 use thiserror::Error;
 
+use crate::lost_label::PairedAgain;
+
 /// What a failure means to who called; each class has an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
@@ -73,6 +75,31 @@ pub enum HostError {
         what: String,
         /// What is wrong with it.
         error: FormatError,
+    },
+    /// Neither copy of the label is whole.
+    #[error(
+        "the label {label} is damaged: {error}; put a copy of it back, or pair cache and backing again with `forebay pair`"
+    )]
+    LabelDamaged {
+        /// Where it lies.
+        label: String,
+        /// What is wrong with it.
+        error: FormatError,
+    },
+    /// The backing has its label, or never had one.
+    #[error("{backing} has lost no label; serve it with its cache")]
+    LabelNotLost {
+        /// The backing, as given.
+        backing: String,
+    },
+    /// A label is to be made anew, and nobody vouches for the backing.
+    #[error(
+        "{}; --lost-label pairs them again: it vouches that {} has run with no other cache, and not without one, since this \
+         cache ran last, or what was written then is overwritten", .found, .found.backing
+    )]
+    LabelUnvouched {
+        /// What is known of the two.
+        found: Box<PairedAgain>,
     },
     /// The cache is shorter than it was.
     #[error(
@@ -155,14 +182,19 @@ pub enum HostError {
     },
     /// The backing's newest data may be in its cache.
     #[error(
-        "{backing} is paired with the cache {cache}, which may hold newer data; serve it with that cache, or give \
-         --accept-stale to go on from what the backing has and make that cache void"
+        "{backing} is paired with the cache {cache}{}; serve it with that cache, or give --accept-stale to go on from what \
+         the backing has and make that cache void", match .content {
+            Some(content) => format!(" {content}"),
+            None => ", which is not at hand and may hold newer data".to_owned(),
+        }
     )]
     WithoutItsCache {
         /// The backing, as given.
         backing: String,
         /// Its cache, as of the last run.
         cache: String,
+        /// What is in it, if it is there.
+        content: Option<CacheContent>,
     },
     /// Too small for a journal.
     #[error(
@@ -175,6 +207,17 @@ pub enum HostError {
         bytes: u64,
         /// Bytes there must be.
         least_bytes: u64,
+    },
+    /// The journal cannot be written to.
+    #[error(
+        "the journal {journal} takes nothing ({error}); make room in its file system or repair it, or give another --journal or \
+         another --write-policy, of which only journaled needs one"
+    )]
+    JournalTakesNothing {
+        /// The journal, as given.
+        journal: String,
+        /// The system's answer.
+        error: IoError,
     },
     /// What is given as a journal holds something else.
     #[error("{journal} holds data that is no journal; give another --journal, or empty it first")]
@@ -430,6 +473,8 @@ impl HostError {
             | Self::NoJournal { .. }
             | Self::HoldsGroups { .. }
             | Self::JournalMissing { .. }
+            | Self::LabelNotLost { .. }
+            | Self::LabelUnvouched { .. }
             | Self::NoLabel { .. }
             | Self::NothingToRecover { .. }
             | Self::OwnerMayLive { .. }
@@ -442,6 +487,7 @@ impl HostError {
             | Self::HoldsPrepared { .. }
             | Self::CacheDirty { .. } => ErrorClass::Refused,
             Self::Damaged { .. }
+            | Self::LabelDamaged { .. }
             | Self::JournalDamaged { .. }
             | Self::Recovery {
                 error:
@@ -453,6 +499,7 @@ impl HostError {
             Self::Open(_)
             | Self::CacheTooSmall { .. }
             | Self::JournalTooSmall { .. }
+            | Self::JournalTakesNothing { .. }
             | Self::Size { .. }
             | Self::Recovery { .. }
             | Self::Device { .. }

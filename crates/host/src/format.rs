@@ -169,7 +169,7 @@ impl Drop for MadeFiles {
     }
 }
 
-fn absolute(path: &Path) -> String {
+pub(crate) fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
@@ -293,7 +293,7 @@ fn check_journal(
     let label = match LabelPlace::find(bench, backing, options.backing.path()) {
         Ok(Some((_, label))) if label.state == LabelState::Paired => label,
         // What is damaged, or was never a backing, is to be overwritten.
-        Ok(_) | Err(HostError::Damaged { .. }) => return Ok(()),
+        Ok(_) | Err(HostError::LabelDamaged { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
     match journal_left(bench, backing, &options.backing, &label, &options.journal)? {
@@ -439,7 +439,7 @@ fn new_label(
     let update = match place.read(bench, backing) {
         Ok(old) => old.map_or(0, |label| label.update),
         // Only with --force does one come here with a damaged label; whichever copy is left, both are written anew.
-        Err(HostError::Damaged { .. }) => 0,
+        Err(HostError::LabelDamaged { .. }) => 0,
         Err(e) => return Err(e),
     };
     Ok(Some(Label {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use forebay_block::{Buf, DeviceOp};
+use forebay_block::{Buf, DeviceOp, IoError};
 use forebay_device::{Device, DeviceSpec, Sign, open};
 use forebay_engine::Role;
 use forebay_format::FormatError;
@@ -212,6 +212,18 @@ impl Journal {
         self.run(bench, backing, "writing", DeviceOp::Write { offset, bufs, durable: true }).map(drop)
     }
 
+    /// Makes sure that the head can be written, before anything is changed: in a file of its own it may be a hole for which the file system has no
+    /// room. What is written is what is there.
+    pub(crate) fn find_room(&mut self, bench: &Bench<'_>) -> Result<(), HostError> {
+        let journal = self.name.clone();
+        let Some(device) = &mut self.device else { return Ok(()) };
+        let head = bench.read(&mut **device, self.offset, JOURNAL_RING_OFFSET as usize)?;
+        match bench.write(&mut **device, self.offset, head) {
+            Err(HostError::Device { error, .. }) => Err(HostError::JournalTakesNothing { journal, error }),
+            written => written,
+        }
+    }
+
     /// From now on a device of its own that was away and comes back must show a head of the run of one of these.
     pub(crate) fn recognize_by(&mut self, heads: &[&Head]) {
         let Some(device) = &mut self.device else { return };
@@ -240,5 +252,8 @@ fn make_file(path: &Path, bytes: u64) -> Result<(), HostError> {
         file.sync_all()?;
         sync_directory(path)
     });
-    made.map_err(|e| HostError::system("make the journal", path, e))
+    made.map_err(|e| HostError::JournalTakesNothing {
+        journal: path.display().to_string(),
+        error: IoError::of_system(e.raw_os_error().unwrap_or_default(), "making the file", None),
+    })
 }

@@ -7,13 +7,16 @@ use forebay_block::VolumeInfo;
 use forebay_device::{Clock, Device, DeviceSpec, Ring, open};
 use forebay_engine::{Engine, Params, RecoveryReport, Role};
 use forebay_format::label::{Label, LabelState};
+use forebay_format::pairing::decide;
 use forebay_policy::{Settings, WritePolicy};
 
 use crate::core::Core;
 use crate::devices::Devices;
 use crate::driver::{Driver, End};
-use crate::error::HostError;
+use crate::error::{CacheContent, HostError};
+use crate::format::cache_content;
 use crate::handle::{Shared, VolumeHandle};
+use crate::identity::host_id;
 use crate::journal::JournalChoice;
 use crate::label::LabelPlace;
 use crate::pair::{Decorate, Pair, Places};
@@ -38,7 +41,8 @@ pub struct VolumeConfig {
     pub member: Option<(String, u32)>,
     /// Start although another host has not stopped the volume cleanly: it is surely dead.
     pub takeover: bool,
-    /// Without a cache: go on from what the backing has, although its cache may hold newer data, which becomes void.
+    /// Without a cache: go on from what the backing has, although its cache may hold newer data, which becomes void. A cache that is
+    /// there and holds nothing that the backing lacks needs no such word.
     pub accept_stale: bool,
     /// Puts decorators around the devices, for tests.
     pub decorate: Option<Decorator>,
@@ -217,14 +221,28 @@ fn start_cached(
         prepared: pair.prepared.take(),
         journal_left: pair.journal_left,
     });
-    let shared = Shared::new(
+    let mut shared = Shared::new(
         info(config.name, superblock.volume_bytes),
         Some(pair.cache.info().clone()),
         (pair.backing.info().clone(), Some(superblock.backing_id)),
         config.settings,
         ring.waker(),
     );
+    shared.without_journal = pair.without_journal.take();
     Ok((Core::Cached(Box::new(engine)), Devices::Pair(Box::new(pair)), Arc::new(shared)))
+}
+
+/// What the cache holds that the label names; `None` if it is not there, is in use, or is not the very one of the latest run (P6).
+fn content_of_its_cache(bench: &Bench<'_>, label: &Label) -> Option<CacheContent> {
+    let spec: DeviceSpec = label.cache_name.parse().ok()?;
+    let mut cache = open(&spec, bench.ring).ok()?;
+    let superblock = bench.superblock(&mut *cache).ok()?;
+    decide(&superblock, Some(label), &host_id(), false).ok()?;
+    // A run that has ended has said so on both sides.
+    if !label.in_use && !superblock.clean_stop {
+        return None;
+    }
+    Some(cache_content(bench, &mut *cache, &superblock))
 }
 
 fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Started, HostError> {
@@ -237,9 +255,14 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
     if let Some((place, mut label)) = LabelPlace::find(&bench, &mut *backing, config.backing.path())? {
         size_bytes = size_bytes.min(label.volume_bytes);
         if label.state == LabelState::Paired {
-            if !config.accept_stale {
+            let content = if config.accept_stale {
+                Some(CacheContent::Clean)
+            } else {
+                content_of_its_cache(&bench, &label)
+            };
+            if content != Some(CacheContent::Clean) {
                 let (backing, cache) = (config.backing.to_string(), label.cache_name);
-                return Err(HostError::WithoutItsCache { backing, cache });
+                return Err(HostError::WithoutItsCache { backing, cache, content });
             }
             let alone = Label { state: LabelState::Released, ..label.clone() };
             backing.recognize_by(place.sign(vec![label.clone(), alone]));
