@@ -348,7 +348,7 @@ pub enum HostError {
         error: IoError,
     },
     /// The system refused.
-    #[error("cannot {doing} {}: {source}", .path.display())]
+    #[error("cannot {doing} {}: {}", .path.display(), words_of(.source))]
     System {
         /// What was tried.
         doing: &'static str,
@@ -426,6 +426,12 @@ pub enum HostError {
     /// This machine computes checksums wrongly.
     #[error("this machine computes CRC-32C wrongly: nothing can be stored safely on it")]
     Checksum,
+}
+
+/// What the system answered, without its number.
+fn words_of(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// What is in a cache that is about to be overwritten.
