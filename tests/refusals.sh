@@ -64,8 +64,21 @@ serve
 stamp 0 verify "${TARGET[@]}" --quiet
 stop_daemon
 mv backing.forebay label
-refuses "no label" cache backing
-mv label backing.forebay
+refuses "no label.*forebay pair" cache backing
+unchanged cache backing -- refused 3 "--lost-label" "$FOREBAY" pair cache --backing backing
+unchanged cache.old backing -- refused 3 "older copy" "$FOREBAY" pair cache.old --backing backing --lost-label
+unchanged cache backing -- "$FOREBAY" pair cache --backing backing --lost-label >/dev/null || fail "a lost label is not made anew"
+refuses "older copy" cache.old backing
+refused 3 "lost no label" "$FOREBAY" pair cache --backing backing --lost-label
+serve
+stamp 0 verify "${TARGET[@]}" --quiet
+stop_daemon
+printf 'FBLABEL%01017d' {1..8} >backing.forebay
+CODE=4 refuses "label.*is damaged.*forebay pair" cache backing
+"$FOREBAY" pair cache --backing backing --lost-label >/dev/null || fail "a damaged label is not made anew"
+serve
+stamp 0 verify "${TARGET[@]}" --quiet
+stop_daemon
 cp cache cache.short && truncate -s 15M cache.short
 refuses "truncated" cache.short backing
 cp --sparse=always backing backing.whole
@@ -85,6 +98,7 @@ refused 3 "in use" "$FOREBAY" format cache2 --backing backing --force
 refused 3 "in use" "$FOREBAY" check cache
 refused 3 "" "$FOREBAY" serve --name db --cache cache2 --backing backing2 "${CONTROL[@]}"
 stamp 0 verify "${TARGET[@]}"
+write_some
 kill_daemon
 pass "those in use ($SECONDS s)"
 

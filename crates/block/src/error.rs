@@ -21,21 +21,70 @@ pub enum ErrorKind {
     Shutdown,
 }
 
+/// What the system answered, and where on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// The Linux errno.
+    pub errno: i32,
+    /// Byte offset of the operation; `None` where it has none.
+    pub offset: Option<u64>,
+}
+
 /// A failed operation: what kind, and during what.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{context}: {}", self.kind.describe())]
+#[error("{context}{}", self.answer())]
 pub struct IoError {
     /// The stable kind.
     pub kind: ErrorKind,
     /// What was being done, in words for a person.
     pub context: &'static str,
+    /// What the system answered, where it was the system that failed it.
+    pub cause: Option<Cause>,
 }
 
 impl IoError {
     /// An error of `kind` that happened during `context`.
     pub const fn new(kind: ErrorKind, context: &'static str) -> Self {
-        Self { kind, context }
+        Self { kind, context, cause: None }
     }
+
+    /// An error that the system answered, of an operation at this byte offset.
+    pub const fn of_system(errno: i32, context: &'static str, offset: Option<u64>) -> Self {
+        Self { kind: ErrorKind::from_errno(errno), context, cause: Some(Cause { errno, offset }) }
+    }
+
+    fn answer(&self) -> String {
+        match self.cause {
+            Some(Cause { errno, offset: Some(offset) }) => {
+                format!(" at byte {offset}: {}", describe_errno(errno))
+            }
+            Some(Cause { errno, offset: None }) => format!(": {}", describe_errno(errno)),
+            None => format!(": {}", self.kind.describe()),
+        }
+    }
+}
+
+/// What a Linux errno of a device or of the file system below it means, in one phrase for a person.
+pub fn describe_errno(errno: i32) -> String {
+    let words = match errno {
+        1 => "operation not permitted",
+        5 => "input/output error",
+        6 | 19 => "the device is gone",
+        12 => "the system has no memory left",
+        22 => "invalid request",
+        27 => "the file may not become so large",
+        28 => "no space left on the device",
+        30 => "read-only file system",
+        95 => "operation not supported by the device",
+        107 | 108 => "not connected any more",
+        110 => "no answer in time",
+        116 => "the file is gone from its server (stale file handle)",
+        117 => "the file system below is damaged",
+        121 => "remote input/output error",
+        122 => "the disk quota is used up",
+        _ => return format!("error {errno} of the system"),
+    };
+    words.to_owned()
 }
 
 impl ErrorKind {
@@ -67,11 +116,26 @@ impl ErrorKind {
     /// The kind that stands for a Linux errno returned by a device.
     pub const fn from_errno(errno: i32) -> Self {
         match errno {
-            28 | 122 => Self::NoSpace,
+            27 | 28 | 122 => Self::NoSpace,
             22 => Self::Invalid,
             95 => Self::Unsupported,
             1 | 30 => Self::ReadOnly,
             _ => Self::Io,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_system_says_what_and_where() {
+        let full = IoError::of_system(28, "writing to a device", Some(4096));
+        assert_eq!(full.to_string(), "writing to a device at byte 4096: no space left on the device");
+        let quota = IoError::of_system(122, "flushing a device", None);
+        assert_eq!(quota.to_string(), "flushing a device: the disk quota is used up");
+        assert_eq!([27, 28, 122].map(ErrorKind::from_errno), [ErrorKind::NoSpace; 3]);
+        assert_eq!(IoError::new(ErrorKind::Io, "reading").to_string(), "reading: input/output error");
     }
 }

@@ -12,7 +12,7 @@ mod service;
 mod units;
 
 pub use buffer::{Buf, BufMut};
-pub use error::{ErrorKind, IoError};
+pub use error::{Cause, ErrorKind, IoError, describe_errno};
 pub use io::{DeviceOp, DeviceResult};
 pub use service::{
     Allocation, BlockService, Completion, Content, Criticality, Op, Origin, Reply, StatusExtent, VolumeInfo,

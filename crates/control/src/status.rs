@@ -205,6 +205,8 @@ described! {
         Counter("forebay_cache_errors_total") => cache_errors: u64,
         #[doc = "Failed operations of the backing, retried ones included."]
         Counter("forebay_backing_errors_total") => backing_errors: u64,
+        #[doc = "What the backing, or the journal on its side, answered last when it failed to take something, where and what to do; null while it takes what is given to it."]
+        Detail => backing_trouble: Option<String>,
         #[doc = "Log records written."]
         Counter("forebay_records_total") => records: u64,
         #[doc = "Operations that the backing carries out now."]

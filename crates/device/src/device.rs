@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_block::{Allocation, DeviceOp, DeviceResult, IoError, Nanos, StatusExtent};
+use forebay_block::{Allocation, DeviceOp, DeviceResult, Nanos, StatusExtent};
 
 use crate::clock::Clock;
 use crate::ring::Ring;
@@ -173,6 +173,6 @@ pub fn run_alone(ring: &Ring, clock: &Clock, device: &mut dyn Device, op: Device
         let now = clock.now();
         let timeout = device.deadline().map(|at| Duration::from_nanos(at.since(now)));
         ring.submit_and_wait(timeout, || true)
-            .map_err(|e| IoError::new(crate::transfer::kind_of(&e), "waiting for a device"))?;
+            .map_err(|e| crate::transfer::system_error(&e, "waiting for a device", None))?;
     }
 }

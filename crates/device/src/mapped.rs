@@ -19,7 +19,7 @@ use crate::ground::Ground;
 use crate::medium::Medium;
 use crate::open::{Access, OpenError};
 use crate::stores::{Stores, fence};
-use crate::transfer::kind_of;
+use crate::transfer::system_error;
 
 /// Unit in which the mapping is populated ahead of the first store to it.
 const WINDOW_BYTES: usize = 2 << 20;
@@ -104,7 +104,7 @@ impl MappedDevice {
             DeviceOp::Read { offset, len } => {
                 let mut buf = BufMut::zeroed(len);
                 let read = self.claimed.file.read_exact_at(&mut buf, offset);
-                read.map_err(|e| IoError::new(kind_of(&e), "reading from a mapped device"))?;
+                read.map_err(|e| system_error(&e, "reading from a mapped device", Some(offset)))?;
                 Ok(Some(buf.freeze()))
             }
             DeviceOp::Write { offset, bufs, durable } => {
@@ -146,7 +146,7 @@ impl MappedDevice {
             return Err(IoError::new(ErrorKind::Invalid, "writing less than a sector of a mapped device"));
         }
         let target = self.map.range(at, data.len());
-        let target = target.map_err(|e| IoError::new(kind_of(&e), "writing to a mapped device"))?;
+        let target = target.map_err(|e| system_error(&e, "writing to a mapped device", Some(at as u64)))?;
         // SAFETY: `range` has checked that the bytes lie within the mapping and has populated them; the mapping starts
         // on a page and `at` is a multiple of 512, so the target is aligned; `data` is memory of a Buf, not of the
         // mapping, to which no reference exists anywhere.
@@ -156,7 +156,7 @@ impl MappedDevice {
 }
 
 fn sync_failed(e: &io::Error) -> IoError {
-    IoError::new(kind_of(e), "flushing a mapped device")
+    system_error(e, "flushing a mapped device", None)
 }
 
 /// Allocates the holes of a file, because a store to a hole that gets no page kills the process.

@@ -238,10 +238,11 @@ impl Transfer {
             self.retries += 1;
             return Step::Again;
         }
+        let at = self.offset;
         match &mut self.work {
             Work::Read { buf, moved, skip, len } => {
                 let Ok(n) = usize::try_from(result) else {
-                    return failed(result, "reading from a device");
+                    return failed(result, "reading from a device", Some(at + *moved as u64));
                 };
                 *moved += n;
                 if *moved >= *skip + *len {
@@ -260,17 +261,17 @@ impl Transfer {
             }
             Work::Write { data, .. } => {
                 let Ok(n) = usize::try_from(result) else {
-                    return failed(result, "writing to a device");
+                    return failed(result, "writing to a device", Some(at + data.done as u64));
                 };
                 if data.moved(n) {
                     return Step::Done(Ok(None));
                 }
                 if n == 0 {
-                    return Step::Done(Err(IoError::new(ErrorKind::NoSpace, "writing to a device")));
+                    return failed(-libc::ENOSPC, "writing to a device", Some(at + data.done as u64));
                 }
                 Step::Again
             }
-            Work::Flush { .. } if result < 0 => failed(result, "flushing a device"),
+            Work::Flush { .. } if result < 0 => failed(result, "flushing a device", None),
             Work::Flush { .. } => Step::Done(Ok(None)),
             Work::Zero { len, done, way, zeroes } => {
                 if result < 0 {
@@ -278,7 +279,7 @@ impl Transfer {
                         matches!(-result, libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::ENODEV);
                     match way.next() {
                         Some(next) if unable => *way = next,
-                        _ => return failed(result, "zeroing a device"),
+                        _ => return failed(result, "zeroing a device", Some(at + *done)),
                     }
                     return Step::Again;
                 }
@@ -300,13 +301,13 @@ fn check_multiple(offset: u64, len: u64, align: Alignment) -> Result<(), IoError
     Err(IoError::new(ErrorKind::Invalid, "writing less than a logical block of the device"))
 }
 
-fn failed(result: i32, context: &'static str) -> Step {
-    Step::Done(Err(IoError::new(ErrorKind::from_errno(-result), context)))
+fn failed(result: i32, context: &'static str, offset: Option<u64>) -> Step {
+    Step::Done(Err(IoError::of_system(-result, context, offset)))
 }
 
-/// The stable kind of an error of the operating system.
-pub(crate) fn kind_of(e: &io::Error) -> ErrorKind {
-    ErrorKind::from_errno(e.raw_os_error().unwrap_or(libc::EIO))
+/// An error of the operating system during `context`, at this byte offset of the device.
+pub(crate) fn system_error(e: &io::Error, context: &'static str, offset: Option<u64>) -> IoError {
+    IoError::of_system(e.raw_os_error().unwrap_or(libc::EIO), context, offset)
 }
 
 /// Data of a vectored write: the buffers, and the kernel's list of them.

@@ -21,7 +21,9 @@ use crate::destage::{Destage, RunKey};
 use crate::failure::Failure;
 use crate::gather::{GatherKey, Gathers};
 use crate::index::Index;
-use crate::interface::{Class, Command, Effect, Event, IoId, Params, RequestId, Role, State, Status};
+use crate::interface::{
+    Class, Command, Effect, Event, IoId, Params, RequestId, Role, State, Status, Trouble,
+};
 use crate::journal::Journal;
 use crate::locks::Locks;
 use crate::log::Log;
@@ -57,6 +59,21 @@ pub(crate) enum IoOwner {
     JournalHead,
     Relocation(u32),
     RetireLog,
+}
+
+impl IoOwner {
+    /// The device on the backing's side that the operation changes, or makes durable what changed.
+    fn changes_backing(self) -> Option<Role> {
+        match self {
+            Self::BypassWrite(_)
+            | Self::BypassFlush(_)
+            | Self::BackingFlush
+            | Self::DestageWrite(_)
+            | Self::DestageFlush => Some(Role::Backing),
+            Self::GroupWrite | Self::GroupFlush | Self::JournalHead => Some(Role::Journal),
+            _ => None,
+        }
+    }
 }
 
 /// How far the volume's life has come.
@@ -252,6 +269,17 @@ impl Engine {
         #[expect(clippy::panic, reason = "an unknown completion means that device and engine disagree")]
         let Some(owner) = self.ios.remove(&id) else { panic!("completion of unknown {id:?}") };
         self.backing.ended(id);
+        let changed = owner.changes_backing();
+        let failed = result.as_ref().err().zip(changed).map(|(error, role)| Trouble::new(role, error));
+        self.io_ended(owner, result);
+        if failed.is_some() {
+            self.figures.backing_trouble = failed;
+        } else if changed.is_some() && !self.destage_is_in_trouble() {
+            self.figures.backing_trouble = None;
+        }
+    }
+
+    fn io_ended(&mut self, owner: IoOwner, result: DeviceResult) {
         match owner {
             IoOwner::Recovery(step) => self.recovery_read_done(step, result),
             IoOwner::Batch(seq) => self.batch_done(seq, result),

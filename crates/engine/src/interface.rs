@@ -1,6 +1,6 @@
 //! What crosses the wall between the engine and the world.
 
-use forebay_block::{DeviceOp, DeviceResult, IoError, Op, Origin, Reply, Seq};
+use forebay_block::{Cause, DeviceOp, DeviceResult, ErrorKind, IoError, Op, Origin, Reply, Seq};
 use forebay_format::Layout;
 use forebay_format::common::Common;
 use forebay_format::journal::{Group, Head};
@@ -369,6 +369,30 @@ pub enum State {
     Stopped,
 }
 
+/// What a device answered when it failed an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// The device.
+    pub role: Role,
+    /// The stable kind of the error.
+    pub kind: ErrorKind,
+    /// What was being done, in words for a person.
+    pub context: &'static str,
+    /// What the system answered, where it was the system that failed it.
+    pub cause: Option<Cause>,
+}
+
+impl Trouble {
+    pub(crate) fn new(role: Role, error: &IoError) -> Self {
+        Self { role, kind: error.kind, context: error.context, cause: error.cause }
+    }
+
+    /// The error.
+    pub fn error(&self) -> IoError {
+        IoError { kind: self.kind, context: self.context, cause: self.cause }
+    }
+}
+
 /// Figures of a volume, all since start unless said otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Status {
@@ -445,6 +469,8 @@ pub struct Status {
     pub checksum_failures: u64,
     /// Failed operations of the backing, retried ones included.
     pub backing_errors: u64,
+    /// What the backing's side answered last when it failed to take something; `None` once it takes things again.
+    pub backing_trouble: Option<Trouble>,
     /// Failed operations of the cache.
     pub cache_errors: u64,
     /// Log records written.

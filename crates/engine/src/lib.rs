@@ -33,7 +33,7 @@ pub use common::HOLD_MS;
 pub use engine::Engine;
 pub use interface::{
     Class, Command, CommonError, CommonState, CommonStep, Effect, Event, IoId, MarkError, Params,
-    RecoveryError, RecoveryReport, RequestId, Role, State, Status,
+    RecoveryError, RecoveryReport, RequestId, Role, State, Status, Trouble,
 };
 #[cfg(feature = "mutations")]
 pub use mutation::Mutation;

@@ -42,7 +42,8 @@ const SHARED_BLOCKS_WANTED: u32 = 4;
 /// How long such a record waits for the writers that were just answered.
 const COMPANY_WAIT_NS: u64 = 25_000;
 /// Idle time after which a record without data proves that everything before it was durable, so that damage to the
-/// last acknowledged records cannot be mistaken for a torn write.
+/// last acknowledged records cannot be mistaken for a torn write; and after which one says that everything is on the backing, so
+/// that a restart does not write it there again.
 const PROOF_AFTER_MS: u64 = 50;
 
 /// Who is told when an append is in the log.
@@ -260,6 +261,12 @@ impl Log {
         self.claims.iter().find(|c| c.clean_upto >= seq).map(|c| c.seq)
     }
 
+    /// Whether recovery takes everything in records up to this one for clean, whatever instant a crash picks. Records without data
+    /// behind the last one with data have nothing that could be dirty.
+    pub(crate) fn recalls_clean(&self, upto: Seq) -> bool {
+        upto.min(self.last_data) <= self.durable_clean_upto
+    }
+
     /// The last record so far, in flight or not.
     pub(crate) fn last_seq(&self) -> Seq {
         Seq(self.next_seq.0 - 1)
@@ -395,6 +402,17 @@ impl Engine {
         match self.log.queue_urgent.back_mut() {
             Some(last) => last.durable |= durable,
             None => self.log_append_urgent(Append::tick(durable)),
+        }
+    }
+
+    /// Sees to it that a durable record says that everything up to `upto` is clean, if it is; one that is on its way is as good as another.
+    pub(crate) fn log_tell_clean(&mut self, upto: Seq) {
+        if self.failure.latched() || self.log.recalls_clean(upto) {
+            return;
+        }
+        match self.log.claim_of_clean(upto.min(self.log.last_data)) {
+            Some(seq) => self.log_want_durable(seq),
+            None => self.log_tick(true),
         }
     }
 
@@ -961,7 +979,14 @@ impl Engine {
         }
     }
 
-    /// After a quiet while, a record without data proves that the last ones with data were durable.
+    /// Nothing is dirty any more.
+    pub(crate) fn log_is_clean(&mut self) {
+        if !self.log.recalls_clean(self.log.written_upto) {
+            self.log.prove_at.get_or_insert(self.now.plus_ms(PROOF_AFTER_MS));
+        }
+    }
+
+    /// After a quiet while, a record without data proves that the last ones with data were durable, and says what is clean.
     fn log_prove(&mut self) {
         if self.log.prove_at.is_none_or(|at| at > self.now) {
             return;
@@ -971,7 +996,8 @@ impl Engine {
             return;
         }
         let unproven = self.log.last_data > self.log.proven;
-        if unproven && self.log.last_data <= self.log.durable_upto && self.log.is_idle() {
+        let untold = self.segments.dirty() == 0 && !self.log.recalls_clean(self.log.written_upto);
+        if (unproven || untold) && self.log.last_data <= self.log.durable_upto && self.log.is_idle() {
             self.log_tick(false);
         }
     }

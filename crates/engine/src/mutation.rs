@@ -227,6 +227,8 @@ mutations! {
     DestagesSwapped,
     /// A destage command is answered although blocks overwritten meanwhile are not destaged.
     DestageForgetsOwed,
+    /// A destage command is answered before the log says, durably, that what it covers is clean.
+    DestageForgetsRecord,
 
     // Reclaiming.
 

@@ -168,6 +168,12 @@ impl Engine {
             let log_done =
                 (command.upto <= clean || all) && (self.commands.owed.is_empty() || forgets) || retired;
             let recorded = command.upto <= self.log.durable_upto() || retired;
+            // What is said to be on the backing stays so: a restart must not take it for dirty again.
+            let told = self.log.recalls_clean(command.upto) || self.mutant(Mutation::DestageForgetsRecord);
+            if log_done && !told {
+                self.log_tell_clean(command.upto);
+            }
+            let recorded = recorded && (told || retired);
             let result = match log_done && recorded && command.backing_epoch <= epoch {
                 // The mark of a lost block may have moved on in the log, away from what the command waits for; and where no mark
                 // can be written any more, the order goes on past what is lost.
@@ -182,7 +188,7 @@ impl Engine {
                     None => Ok(()),
                 },
                 false if !log_done && exhausted => Err(Self::unreadable_error()),
-                false if !log_done && backing_fails => Err(Self::backing_fails_error()),
+                false if !log_done && backing_fails => Err(self.backing_fails_error()),
                 false if !recorded && self.failure.stuck() => Err(Self::log_failed_error()),
                 false => {
                     self.commands.destages.push(command);
@@ -242,11 +248,11 @@ impl Engine {
         self.destage.failures().max(self.journal_failures()) >= GIVES_UP_AFTER
     }
 
-    fn backing_fails_error() -> IoError {
-        IoError::new(
-            ErrorKind::Io,
-            "destaging to a backing that fails (dirty data stays cached and is tried again)",
-        )
+    fn backing_fails_error(&self) -> IoError {
+        let (kind, cause) =
+            self.figures.backing_trouble.map_or((ErrorKind::Io, None), |answer| (answer.kind, answer.cause));
+        let context = "destaging to a backing that fails (dirty data stays cached and is tried again)";
+        IoError { kind, context, cause }
     }
 
     /// Refuses the writes that wait for room in the log, which only the backing could make.
@@ -260,7 +266,7 @@ impl Engine {
         let error = if self.segments.dirty() == 0 && self.destage.is_idle() {
             None
         } else if self.backing_is_given_up() {
-            Some(Self::backing_fails_error())
+            Some(self.backing_fails_error())
         } else if self.destage_is_exhausted() {
             Some(Self::unreadable_error())
         } else {

@@ -1081,6 +1081,61 @@ fn a_flush_command_gives_up_on_a_backing_that_fails_and_works_when_it_is_back() 
     w.assert_backing_complete();
 }
 
+/// What a flush command is answered for stays on the backing: a restart after a kill has nothing of it to do again, and saying so
+/// costs one record without data.
+#[test]
+fn what_a_flush_command_covers_is_clean_after_a_kill() {
+    let orders = [WritePolicy::WriteBack, WritePolicy::Ordered];
+    let durabilities = [Durability::Write, Durability::Flush];
+    for (seed, (write_policy, durability)) in
+        (0..).zip(orders.into_iter().flat_map(|order| durabilities.map(|durability| (order, durability))))
+    {
+        let mut w = World::new(seed, Settings { write_policy, durability, ..settings() }, 64, 8);
+        for block in 0..40 {
+            let id = w.write(block * 4096, 4096);
+            w.run_until_answered(id).unwrap();
+        }
+        // The record that proves the last write durable is not the command's.
+        w.pass_ms(60);
+        w.run(20);
+        let before = w.status().records;
+        w.command(Command::Destage).unwrap();
+        let records = w.status().records;
+        // Under an order the progress of each set is recorded, too.
+        let ordered = write_policy == WritePolicy::Ordered;
+        assert!(
+            ordered || records <= before + 1,
+            "{write_policy} {durability}: {} records",
+            records - before
+        );
+        w.command(Command::Destage).unwrap();
+        assert_eq!(w.status().records, records, "{write_policy} {durability}: nothing is left to be said");
+        w.restart_unread(false);
+        assert_eq!(w.status().dirty_bytes, 0, "{write_policy} {durability}");
+        let id = w.write(0, 4096);
+        w.run_until_answered(id).unwrap();
+        w.restart_unread(false);
+        assert_eq!(w.status().dirty_bytes, 4096, "{write_policy} {durability}: and only what came later");
+        w.read_everything();
+    }
+}
+
+/// What has gone to the backing by itself is told, too, when the log has been quiet for a moment.
+#[test]
+fn a_log_that_became_clean_by_itself_says_so() {
+    let mut w = World::new(0, settings(), 64, 8);
+    let id = w.write(0, 4096 * 8);
+    w.run_until_answered(id).unwrap();
+    w.command(Command::Set(Settings { write_policy: WritePolicy::WriteThrough, ..settings() })).unwrap();
+    while w.status().dirty_bytes > 0 {
+        w.run(1);
+    }
+    w.pass_ms(60);
+    w.run(20);
+    w.restart_unread(false);
+    assert_eq!(w.status().dirty_bytes, 0);
+}
+
 /// A sector of the log that stays unreadable costs its block, not the volume: writers get room when it has been tried
 /// for a minute.
 #[test]

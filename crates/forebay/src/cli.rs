@@ -80,6 +80,8 @@ commands! {
     Inspect => inspect,
     /// Make a backing consistent without its cache
     Recover => recover,
+    /// Pair a cache with its backing again, whose label was lost
+    Pair => pair,
     /// Make a cache larger
     Grow => grow,
     /// Make a cache smaller

@@ -12,6 +12,7 @@ pub mod grow;
 pub mod inspect;
 pub mod man;
 pub mod mark;
+pub mod pair;
 pub mod recover;
 pub mod run;
 pub mod serve;

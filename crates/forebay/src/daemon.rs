@@ -17,6 +17,7 @@ use sd_notify::NotifyState;
 use crate::cli::{Failure, Outcome};
 use crate::consistency_group::ConsistencyGroup;
 use crate::control_path::control_path;
+use crate::ending::Step;
 use crate::failure::from_nbd;
 use crate::output::print;
 use crate::plan::Plan;
@@ -28,6 +29,9 @@ use crate::tracking::Tracking;
 
 /// How long NBD clients have to take their last answers when the daemon stops.
 const NBD_GRACE: Duration = Duration::from_secs(5);
+
+/// What becomes of what was acknowledged when a stop does not wait any longer.
+const LEFT_BEHIND: &str = "what was acknowledged is safe in the cache, and the next start goes on from there";
 
 /// How often it is looked whether all volumes still live, and what fails below them.
 const LOOK_AFTER_EVERY: Duration = Duration::from_secs(1);
@@ -305,21 +309,34 @@ impl Daemon {
         outcome
     }
 
-    /// Takes the volumes away from their users, then stops them. All are stopped; the first error is returned.
+    /// Takes the volumes away from their users, then stops them. All are stopped, or given up at a standstill; the first error
+    /// is returned.
     fn stop(&self, destage: bool) -> Outcome {
         hold(&self.groups).iter().for_each(|group| group.stop());
         let volumes = self.all();
-        volumes.iter().for_each(|v| v.withdraw());
+        let mut withdrawn = Step::begin("the kernel to write back what it holds", &volumes, Served::withdraw);
+        let came_back = withdrawn.wait();
         for server in hold(&self.nbd).drain(..) {
             server.stop(NBD_GRACE);
         }
         let ending = if destage { Ending::Destage } else { Ending::Keep };
+        let mut ended = Step::begin("the last operations", &volumes, move |v: &Served| v.end(ending));
+        ended.wait();
+        if !came_back {
+            // Whoever waited has been refused by now.
+            withdrawn.wait();
+        }
+        let (outcomes, left) = ended.outcome();
+        let failed = |text| Err(Failure::new(FailureKind::Failed, text));
+        let left =
+            left.into_iter().map(|v| failed(format!("the volume '{}' did not end: {LEFT_BEHIND}", v.name())));
+        let cut_off = volumes.iter().filter(|_| !came_back).map(|v| {
+            failed(format!("stopped '{}' although writes waited, which have failed: {LEFT_BEHIND}", v.name()))
+        });
         let mut outcome = Ok(());
-        for volume in volumes {
-            if let Err(e) = volume.end(ending) {
-                tracing::error!("{e}");
-                outcome = outcome.and(Err(e));
-            }
+        for e in outcomes.into_iter().chain(left).chain(cut_off).filter_map(Result::err) {
+            tracing::error!("{e}");
+            outcome = outcome.and(Err(e));
         }
         // What they wait for in a daemon of another member has its limit.
         hold(&self.leaders).drain(..).for_each(|leader| drop(leader.join()));

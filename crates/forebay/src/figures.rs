@@ -8,6 +8,7 @@ use forebay_engine::{State, Status};
 use forebay_policy::{AdmissionReason, Settings};
 
 use crate::plan::VolumePlan;
+use crate::trouble::explain;
 
 /// What the engine does not know.
 pub struct Surroundings {
@@ -124,6 +125,7 @@ pub fn volume_status(
         checksum_failures: s.checksum_failures,
         cache_errors: s.cache_errors,
         backing_errors: s.backing_errors,
+        backing_trouble: s.backing_trouble.as_ref().map(explain),
         records: s.records,
         backing_outstanding: s.backing_outstanding,
         backing_waiting_critical: s.backing_waiting_critical,

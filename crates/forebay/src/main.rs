@@ -7,6 +7,7 @@ mod config;
 mod consistency_group;
 mod control_path;
 mod daemon;
+mod ending;
 mod failure;
 mod figures;
 mod image;
@@ -42,6 +43,9 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     logging::start(&cli.log);
+    if let Err(e) = stop::outlive_file_limits() {
+        tracing::debug!("a file that reaches the limit of its size ends the process: {e}");
+    }
     match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

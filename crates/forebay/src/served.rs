@@ -12,7 +12,7 @@ use forebay_control::{
 };
 use forebay_device::decorate::{self, Recorders};
 use forebay_device::{Device, DeviceKind, Survives};
-use forebay_engine::Role;
+use forebay_engine::{Role, Status};
 use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
 use forebay_host::{Common, CommonStep, Ending, HostError, Observer, Volume, VolumeConfig, VolumeHandle};
 use forebay_policy::{GroupEnds, Settings, UnknownSetting, WritePolicy};
@@ -95,6 +95,12 @@ impl Served {
         );
         let handle = volume.handle();
         warn_of_weak_devices(&plan, &handle);
+        if let Some(why) = handle.without_journal() {
+            tracing::warn!(
+                volume = plan.name,
+                "served without a journal, so that write-policy=journaled needs a restart: {why}"
+            );
+        }
         let link = Arc::new(Link::default());
         handle.observe(Arc::clone(&link) as Arc<dyn Observer>);
         let service: Arc<dyn BlockService> = match plan.critical_rate {
@@ -393,6 +399,11 @@ impl Served {
     /// Whether it has ended, or is ending.
     pub fn has_ended(&self) -> bool {
         hold(&self.volume).as_ref().is_none_or(Volume::has_ended)
+    }
+
+    /// What the engine counts.
+    pub fn figures(&self) -> Status {
+        self.handle.status()
     }
 
     /// Whether its thread is at work.

@@ -43,14 +43,18 @@ pub enum StopReason {
     VolumeEnded,
 }
 
+/// A write beyond the largest size of a file (RLIMIT_FSIZE) is an error like any other, and not the end of the process: that is said of the
+/// error, for the log may be that file. Programs that are started from here have the default again.
+pub fn outlive_file_limits() -> io::Result<()> {
+    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
+}
+
 /// Begins to listen to signals. The first that stops is reported; the second ends the process at once: all that was
 /// acknowledged is in the cache or on the backing already, so that only the mark of a clean stop is missing. The others change nothing: a
 /// disk does not go because a terminal did.
 pub fn listen() -> io::Result<(Sender<StopReason>, Receiver<StopReason>)> {
     let (sender, receiver) = mpsc::channel();
     let mut signals = Signals::new(STOPPING.into_iter().chain(MEANINGLESS).chain(REAL_TIME))?;
-    // The write that was too long for its file is answered with an error. Nothing is said of the signal: the log may be that file.
-    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     let reasons = sender.clone();
     thread::Builder::new().name("signals".into()).spawn(move || {
         let mut stopping = false;

@@ -6,7 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use forebay_engine::{State, Status};
+use forebay_block::ErrorKind;
+use forebay_engine::{Role, State, Status, Trouble as Answer};
+use rustix::io::Errno;
 
 /// What goes on is told again after this time, with what has come together.
 const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -16,6 +18,34 @@ const RECOVERED_AFTER: Duration = Duration::from_secs(10);
 
 /// A full cache from which nothing has gone to the backing for so long is stalled.
 const STALLED_AFTER: Duration = Duration::from_secs(10);
+
+/// What the backing's side answered, and what to do about it.
+pub fn explain(answer: &Answer) -> String {
+    let device = match answer.role {
+        Role::Journal => "the journal on the backing's side",
+        Role::Backing | Role::Cache => "the backing",
+    };
+    let remedy = match (answer.cause.map(|cause| Errno::from_raw_os_error(cause.errno)), answer.kind) {
+        (Some(Errno::NOSPC), _) => {
+            "the file system below has no room for what is not allocated yet; make room there, and it goes on by itself"
+        }
+        (Some(Errno::DQUOT), _) => {
+            "a quota of the file system below is used up; raise it or make room, and it goes on by itself"
+        }
+        (Some(Errno::FBIG), _) => {
+            "its file may not grow: raise the limit of the process (LimitFSIZE, ulimit -f) or of the file system, and restart"
+        }
+        (Some(Errno::ROFS), _) => {
+            "the file system below is read-only; find out why and mount it for writing again"
+        }
+        (Some(Errno::NODEV | Errno::NXIO | Errno::STALE | Errno::NOTCONN | Errno::SHUTDOWN), _) => {
+            "its device or file system is gone; bring it back, and restart if it does not go on by itself"
+        }
+        (_, ErrorKind::NoSpace) => "it is full; make room, and it goes on by itself",
+        _ => "check the device",
+    };
+    format!("{device}: {} ({remedy})", answer.error())
+}
 
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,8 +210,9 @@ impl Trouble {
                     "; {dirty} dirty bytes are safe in the cache, and are tried again until it takes them"
                 ),
             };
+            let why = f.backing_trouble.as_ref().map_or("check the device".to_owned(), explain);
             lines.push(Line::Warn(format!(
-                "{} of the backing failed, {} since start: check the device{waiting}",
+                "{} of the backing failed, {} since start: {why}{waiting}",
                 counted(n, "operation"),
                 f.backing_errors
             )));
@@ -236,9 +267,10 @@ impl Trouble {
             }
         } else if !full.stalled && now.duration_since(full.moved.0) >= STALLED_AFTER {
             full.stalled = true;
+            let why = f.backing_trouble.as_ref().map_or("repair the backing".to_owned(), explain);
             lines.push(Line::Error(format!(
-                "the cache is full and the backing takes nothing: writers hang until it does. Repair the backing; \
-                 {} dirty bytes are safe in the cache",
+                "the cache is full and the backing takes nothing: writers hang until it does; {why}; {} dirty bytes are safe \
+                 in the cache",
                 f.dirty_bytes
             )));
         }
@@ -325,6 +357,33 @@ mod tests {
             &v.seconds(1, |f| f.backing_errors += 1),
             &[('w', "1 operation of the backing failed, 911 since")],
         );
+    }
+
+    #[test]
+    fn a_failing_backing_is_told_with_its_cause_its_place_and_a_remedy() {
+        let answer = |errno, role| {
+            let error = forebay_block::IoError::of_system(errno, "writing to a device", Some(8192));
+            Answer { role, kind: error.kind, context: error.context, cause: error.cause }
+        };
+        for (errno, words, remedy) in [
+            (28, "no space left on the device", "goes on by itself"),
+            (122, "the disk quota is used up", "raise it or make room"),
+            (27, "the file may not become so large", "LimitFSIZE"),
+            (19, "the device is gone", "bring it back"),
+            (116, "stale file handle", "bring it back"),
+            (5, "input/output error", "check the device"),
+        ] {
+            let mut v = Watched::healthy();
+            let lines = v.seconds(1, |f| {
+                f.backing_errors = 1;
+                f.backing_trouble = Some(answer(errno, Role::Backing));
+            });
+            let place = "the backing: writing to a device at byte 8192";
+            for part in [words, remedy, place] {
+                told(&lines, &[('w', part)]);
+            }
+        }
+        assert!(explain(&answer(28, Role::Journal)).starts_with("the journal on the backing's side: "));
     }
 
     #[test]

@@ -38,6 +38,29 @@ fn what_was_acknowledged_survives_a_kill_and_reaches_the_backing() {
     assert_eq!(daemon.stop().code(), Some(0));
 }
 
+/// "Everything is on the backing" is a promise that outlives the process.
+#[test]
+fn what_flush_says_holds_after_a_kill() {
+    let place = Place::new();
+    for policy in ["write-back", "ordered", "journaled"] {
+        let daemon = place.serve(&["--write-policy", policy]);
+        let mut client = NbdClient::connect(&place.path("nbd"), "db");
+        for block in 0..512 {
+            client.write(block * 8192, &pattern(block * 8192, 1, 4096));
+        }
+        assert!(place.ask(&["flush", "db"]).contains("everything is on the backing"));
+        daemon.kill();
+        let daemon = place.serve(&["--write-policy", policy]);
+        assert_eq!(place.status()["dirty_bytes"], 0, "{policy}");
+        daemon.kill();
+    }
+    let daemon =
+        place.serve_plain(&["--name", "db", "--backing", "backing", "--no-cache", "--nbd", "unix:nbd"]);
+    let mut client = NbdClient::connect(&place.path("nbd"), "db");
+    assert_eq!(client.read(8192, 4096), pattern(8192, 1, 4096));
+    assert_eq!(daemon.stop().code(), Some(0));
+}
+
 #[test]
 fn a_declared_point_is_what_recover_makes_of_the_backing() {
     let place = Place::new();

@@ -113,6 +113,15 @@ impl Identities {
         updates
     }
 
+    /// Gives the backing its label again, in both copies: what was there is damaged or lost.
+    pub fn label_again(&mut self) -> Vec<Update> {
+        let mut updates = vec![Update::Flush];
+        if let Some(label) = &mut self.label {
+            updates.extend([label.count_update(), label.count_update()]);
+        }
+        updates
+    }
+
     /// Begins the next run, if the two may run together.
     ///
     /// # Errors
@@ -392,6 +401,39 @@ mod tests {
             let mut medium = Medium::new(&begun);
             medium.write(only, &|_| true);
             assert_eq!(medium.read().begin_run(&starter()).err(), Some(Refusal::CacheRetired));
+        }
+    }
+
+    /// Whatever of a new label a crash leaves, it is none or one with which the cache runs; and after it no copy of the cache from before
+    /// an earlier run does, nor one from before the run that follows.
+    #[test]
+    fn a_label_that_is_given_again_refuses_older_copies() {
+        let mut pair = Identities { superblock: superblock(), label: Some(label()) };
+        let older = pair.superblock.clone();
+        pair.begin_run(&starter()).unwrap();
+        let copy = pair.superblock.clone();
+        let next =
+            Label { generation: copy.layout.generation + 1, phase: Phase::Intent, update: 0, ..label() };
+        let lost = Identities { superblock: copy.clone(), label: None };
+        let updates = Identities { label: Some(next.clone()), ..lost }.label_again();
+        for (at, how) in (0..updates.len() * 4).map(|crash| (crash / 4, crash % 4)) {
+            let mut medium = Medium::new(&pair);
+            medium.label = vec![0; LABEL_BYTES];
+            updates[..at].iter().for_each(|u| medium.write(u, &|_| true));
+            medium.write(&updates[at], &|sector| torn(how, sector));
+            let read = medium.read();
+            if read.label.is_none() {
+                continue;
+            }
+            let old = Identities { superblock: older.clone(), ..read.clone() };
+            assert!(
+                matches!(old.clone().begin_run(&starter()), Err(Refusal::StaleCache { .. })),
+                "{at} {how}"
+            );
+            let mut again = read;
+            again.begin_run(&starter()).unwrap();
+            let mut old = Identities { superblock: copy.clone(), ..again };
+            assert!(old.begin_run(&starter()).is_err(), "a copy of the cache from before the next run");
         }
     }
 

@@ -29,8 +29,9 @@ pub enum Refusal {
     CacheRetired,
     /// The backing carries no label although the cache knows that it had one.
     #[error(
-        "the backing has no label although this cache was paired with a labelled one: it is another backing, or \
-         its label was lost; give the right --backing"
+        "the backing has no label although this cache was paired with a labelled one: it is another backing, or its label (the \
+         file IMAGE.forebay beside it, or the end of its device) was lost; give the right --backing, put that file back, or pair \
+         the two again with `forebay pair`"
     )]
     LabelMissing,
     /// The backing is paired with another cache.

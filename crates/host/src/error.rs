@@ -11,6 +11,8 @@ use forebay_format::pairing::Refusal;
 use forebay_format::replay::DamagedGroup;
 use thiserror::Error;
 
+use crate::lost_label::PairedAgain;
+
 /// What a failure means to who called; each class has an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
@@ -56,13 +58,13 @@ pub enum HostError {
         /// The cache, as given.
         cache: String,
     },
-    /// The cache was made by another release.
+    /// A cache or a label was made by another release.
     #[error(
-        "{cache} has format version {version}, which this release does not know; use the release that made it"
+        "{what} has format version {version}, which this release does not know; use the release that made it"
     )]
-    CacheVersion {
-        /// The cache, as given.
-        cache: String,
+    UnknownVersion {
+        /// The cache, as given, or which label.
+        what: String,
         /// Its version.
         version: u32,
     },
@@ -73,6 +75,31 @@ pub enum HostError {
         what: String,
         /// What is wrong with it.
         error: FormatError,
+    },
+    /// Neither copy of the label is whole.
+    #[error(
+        "the label {label} is damaged: {error}; put a copy of it back, or pair cache and backing again with `forebay pair`"
+    )]
+    LabelDamaged {
+        /// Where it lies.
+        label: String,
+        /// What is wrong with it.
+        error: FormatError,
+    },
+    /// The backing has its label, or never had one.
+    #[error("{backing} has lost no label; serve it with its cache")]
+    LabelNotLost {
+        /// The backing, as given.
+        backing: String,
+    },
+    /// A label is to be made anew, and nobody vouches for the backing.
+    #[error(
+        "{}; --lost-label pairs them again: it vouches that {} has run with no other cache, and not without one, since this \
+         cache ran last, or what was written then is overwritten", .found, .found.backing
+    )]
+    LabelUnvouched {
+        /// What is known of the two.
+        found: Box<PairedAgain>,
     },
     /// The cache is shorter than it was.
     #[error(
@@ -177,14 +204,19 @@ pub enum HostError {
     },
     /// The backing's newest data may be in its cache.
     #[error(
-        "{backing} is paired with the cache {cache}, which may hold newer data; serve it with that cache, or give \
-         --accept-stale to go on from what the backing has and make that cache void"
+        "{backing} is paired with the cache {cache}{}; serve it with that cache, or give --accept-stale to go on from what \
+         the backing has and make that cache void", match .content {
+            Some(content) => format!(" {content}"),
+            None => ", which is not at hand and may hold newer data".to_owned(),
+        }
     )]
     WithoutItsCache {
         /// The backing, as given.
         backing: String,
         /// Its cache, as of the last run.
         cache: String,
+        /// What is in it, if it is there.
+        content: Option<CacheContent>,
     },
     /// Too small for a journal.
     #[error(
@@ -197,6 +229,17 @@ pub enum HostError {
         bytes: u64,
         /// Bytes there must be.
         least_bytes: u64,
+    },
+    /// The journal cannot be written to.
+    #[error(
+        "the journal {journal} takes nothing ({error}); make room in its file system or repair it, or give another --journal or \
+         another --write-policy, of which only journaled needs one"
+    )]
+    JournalTakesNothing {
+        /// The journal, as given.
+        journal: String,
+        /// The system's answer.
+        error: IoError,
     },
     /// What is given as a journal holds something else.
     #[error("{journal} holds data that is no journal; give another --journal, or empty it first")]
@@ -346,7 +389,7 @@ pub enum HostError {
         error: IoError,
     },
     /// The system refused.
-    #[error("cannot {doing} {}: {source}", .path.display())]
+    #[error("cannot {doing} {}: {}", .path.display(), words_of(.source))]
     System {
         /// What was tried.
         doing: &'static str,
@@ -426,6 +469,12 @@ pub enum HostError {
     Checksum,
 }
 
+/// What the system answered, without its number.
+fn words_of(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
 /// What is in a cache that is about to be overwritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheContent {
@@ -458,7 +507,7 @@ impl HostError {
             )
             | Self::Pairing { .. }
             | Self::NotACache { .. }
-            | Self::CacheVersion { .. }
+            | Self::UnknownVersion { .. }
             | Self::CacheTruncated { .. }
             | Self::BackingTruncated { .. }
             | Self::CacheAlignment { .. }
@@ -477,6 +526,8 @@ impl HostError {
             | Self::UnappliedGroups { .. }
             | Self::ReadOnly { .. }
             | Self::JournalMissing { .. }
+            | Self::LabelNotLost { .. }
+            | Self::LabelUnvouched { .. }
             | Self::NoLabel { .. }
             | Self::NothingToRecover { .. }
             | Self::OwnerMayLive { .. }
@@ -489,6 +540,7 @@ impl HostError {
             | Self::HoldsPrepared { .. }
             | Self::CacheDirty { .. } => ErrorClass::Refused,
             Self::Damaged { .. }
+            | Self::LabelDamaged { .. }
             | Self::JournalDamaged { .. }
             | Self::Recovery {
                 error:
@@ -500,6 +552,7 @@ impl HostError {
             Self::Open(_)
             | Self::CacheTooSmall { .. }
             | Self::JournalTooSmall { .. }
+            | Self::JournalTakesNothing { .. }
             | Self::Size { .. }
             | Self::Recovery { .. }
             | Self::Device { .. }

@@ -203,7 +203,7 @@ impl Drop for MadeFiles {
     }
 }
 
-fn absolute(path: &Path) -> String {
+pub(crate) fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
@@ -215,7 +215,9 @@ fn check_cache(
 ) -> Result<Option<CacheContent>, HostError> {
     let name = || options.cache.to_string();
     let found = match bench.find_superblock(cache) {
-        Err(HostError::Damaged { .. } | HostError::CacheVersion { .. }) if options.force => return Ok(None),
+        Err(HostError::Damaged { .. } | HostError::UnknownVersion { .. }) if options.force => {
+            return Ok(None);
+        }
         found => found?,
     };
     let Some(superblock) = found else {
@@ -328,7 +330,7 @@ fn check_journal(
     let label = match LabelPlace::find(bench, backing, options.backing.path()) {
         Ok(Some((_, label))) if label.state == LabelState::Paired => label,
         // What is damaged, or was never a backing, is to be overwritten.
-        Ok(_) | Err(HostError::Damaged { .. }) => return Ok(()),
+        Ok(_) | Err(HostError::LabelDamaged { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
     match journal_left(bench, backing, &options.backing, &label, &options.journal, Access::ReadWrite)? {
@@ -498,7 +500,7 @@ fn new_label(
     let update = match place.read(bench, backing) {
         Ok(old) => old.map_or(0, |label| label.update),
         // Only with --force does one come here with a damaged label; whichever copy is left, both are written anew.
-        Err(HostError::Damaged { .. }) => 0,
+        Err(HostError::LabelDamaged { .. }) => 0,
         Err(e) => return Err(e),
     };
     Ok(Some(Label {

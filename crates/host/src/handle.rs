@@ -44,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) backing_id: Option<[u8; 16]>,
     pub(crate) queue: RequestQueue,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
+    pub(crate) without_journal: Option<String>,
     published: Mutex<Published>,
     fresh: Condvar,
 }
@@ -64,6 +65,7 @@ impl Shared {
             backing_id: backing.1,
             queue: RequestQueue::new(waker),
             observer: OnceLock::new(),
+            without_journal: None,
             published: Mutex::new(published),
             fresh: Condvar::new(),
         }
@@ -234,6 +236,11 @@ impl VolumeHandle {
             Ok(Err(CommonError::Mark(MarkError::Stopping))) | Err(_) => Err(HostError::Stopped { volume }),
             Ok(Err(error)) => Err(HostError::Common { volume, error }),
         }
+    }
+
+    /// Why this run has no journal although there is a place for one: `journaled` cannot be chosen before a restart.
+    pub fn without_journal(&self) -> Option<&str> {
+        self.0.without_journal.as_deref()
     }
 
     /// Identity of the backing; `None` without a cache.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use forebay_block::{Buf, DeviceOp};
+use forebay_block::{Buf, DeviceOp, IoError};
 use forebay_device::{Access, Device, DeviceSpec, Sign, open, sync_entry};
 use forebay_engine::Role;
 use forebay_format::FormatError;
@@ -87,7 +87,10 @@ impl Journal {
                 return Ok(None);
             }
             let made = found.make(path, JOURNAL_RING_OFFSET + RING_BYTES.max(4 * segment_bytes));
-            made.map_err(|e| HostError::system("make the journal", path, e))?;
+            made.map_err(|e| HostError::JournalTakesNothing {
+                journal: path.display().to_string(),
+                error: IoError::of_system(e.raw_os_error().unwrap_or_default(), "making the file", None),
+            })?;
         }
         let device = open(&spec, bench.ring, access)?;
         let device = match decorate {
@@ -211,6 +214,18 @@ impl Journal {
     ) -> Result<(), HostError> {
         let (offset, bufs) = (Head::copy_offset(head.update), vec![head.encode()]);
         self.run(bench, backing, "writing", DeviceOp::Write { offset, bufs, durable: true }).map(drop)
+    }
+
+    /// Makes sure that the head can be written, before anything is changed: in a file of its own it may be a hole for which the file system has no
+    /// room. What is written is what is there.
+    pub(crate) fn find_room(&mut self, bench: &Bench<'_>) -> Result<(), HostError> {
+        let journal = self.name.clone();
+        let Some(device) = &mut self.device else { return Ok(()) };
+        let head = bench.read(&mut **device, self.offset, JOURNAL_RING_OFFSET as usize)?;
+        match bench.write(&mut **device, self.offset, head) {
+            Err(HostError::Device { error, .. }) => Err(HostError::JournalTakesNothing { journal, error }),
+            written => written,
+        }
     }
 
     /// From now on a device of its own that was away and comes back must show a head of the run of one of these.

@@ -80,7 +80,7 @@ impl LabelPlace {
         bench: &Bench<'_>,
         backing: &mut dyn Device,
     ) -> Result<Option<Label>, HostError> {
-        let (what, region) = match self {
+        let (label, region) = match self {
             Self::SideFile(path) => {
                 let Some(region) = read_side_file(path).map_err(|e| HostError::system("read", path, e))?
                 else {
@@ -90,7 +90,7 @@ impl LabelPlace {
             }
             Self::Behind(offset) => {
                 let region = bench.read(backing, *offset, LABEL_BYTES)?;
-                (format!("the label of {}", backing.info().name), region.to_vec())
+                (format!("at the end of {}", backing.info().name), region.to_vec())
             }
             Self::Nowhere => return Ok(None),
         };
@@ -100,7 +100,10 @@ impl LabelPlace {
             Err(FormatError::Magic) if matches!(self, Self::Behind(_)) || region.iter().all(|b| *b == 0) => {
                 Ok(None)
             }
-            Err(error) => Err(HostError::Damaged { what, error }),
+            Err(FormatError::Version(version)) => {
+                Err(HostError::UnknownVersion { what: format!("the label {label}"), version })
+            }
+            Err(error) => Err(HostError::LabelDamaged { label, error }),
         }
     }
 
@@ -196,7 +199,12 @@ fn write_side_file(backing: &mut dyn Device, path: &Path, offset: u64, bytes: &[
 }
 
 fn write_durably(path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let new = !path.exists();
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    if new {
+        // Room for both copies: a full file system must not keep the second one, and with it a start, from being written.
+        file.write_all_at(&[0; LABEL_BYTES], 0)?;
+    }
     file.write_all_at(bytes, offset)?;
     file.sync_all()?;
     // Also if it was there before: who made it may have died before it came to this.

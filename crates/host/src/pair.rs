@@ -69,6 +69,8 @@ pub(crate) struct Pair {
     pub(crate) prepared: Option<Group>,
     /// The last run had a journal, and this one has none.
     pub(crate) journal_left: bool,
+    /// Why this run has no journal although there is a place for one.
+    pub(crate) without_journal: Option<String>,
     /// The consistency group that this run is a member of: its names, and which of the members this is.
     pub(crate) member: Option<(String, u32)>,
     /// The logical block that the volume is to have from this run on, if another one.
@@ -119,6 +121,7 @@ impl Pair {
             head,
             prepared,
             journal_left,
+            without_journal: None,
             member,
             logical_block,
             choice,
@@ -234,8 +237,15 @@ impl Pair {
         }
         // Who does not ask for a journal is served without one if there can be none; the label says so, and the log has it all.
         let begun = self.begin_journal(bench, places, generation, decorate);
-        if begun.is_err() && journal_is_wanted || self.choice != JournalChoice::Auto {
-            begun?;
+        let begun =
+            begun.and_then(|()| self.journal.as_mut().map_or(Ok(()), |journal| journal.find_room(bench)));
+        if let Err(error) = begun {
+            // What is prepared is the other members' business, too.
+            if journal_is_wanted || self.choice != JournalChoice::Auto || self.prepared.is_some() {
+                return Err(error);
+            }
+            (self.journal, self.head) = (None, None);
+            self.without_journal = Some(error.to_string());
         }
         let had_one = self.identities.label.as_ref().is_some_and(|label| label.journal_run > 0);
         self.journal_left = had_one && self.journal.is_none();

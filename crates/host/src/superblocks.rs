@@ -56,7 +56,7 @@ impl Bench<'_> {
         match Superblock::newest(&a, &b) {
             Ok(superblock) => Ok(Some(superblock)),
             Err(FormatError::Magic) => Ok(None),
-            Err(FormatError::Version(version)) => Err(HostError::CacheVersion { cache: name, version }),
+            Err(FormatError::Version(version)) => Err(HostError::UnknownVersion { what: name, version }),
             Err(error) => Err(HostError::Damaged { what: format!("the superblock of {name}"), error }),
         }
     }

@@ -8,13 +8,16 @@ use forebay_device::{Access, Clock, Device, DeviceSpec, Ring, open};
 use forebay_engine::{Engine, Params, RecoveryReport, Role};
 use forebay_format::Layout;
 use forebay_format::label::{Label, LabelState};
+use forebay_format::pairing::decide;
 use forebay_policy::{Settings, WritePolicy};
 
 use crate::core::Core;
 use crate::devices::Devices;
 use crate::driver::{Driver, End};
-use crate::error::HostError;
+use crate::error::{CacheContent, HostError};
+use crate::format::cache_content;
 use crate::handle::{Shared, VolumeHandle};
+use crate::identity::host_id;
 use crate::journal::JournalChoice;
 use crate::label::LabelPlace;
 use crate::pair::{Decorate, Pair, Places, check_blocks, check_end};
@@ -39,7 +42,8 @@ pub struct VolumeConfig {
     pub member: Option<(String, u32)>,
     /// Start although another host has not stopped the volume cleanly: it is surely dead.
     pub takeover: bool,
-    /// Without a cache: go on from what the backing has, although its cache may hold newer data, which becomes void.
+    /// Without a cache: go on from what the backing has, although its cache may hold newer data, which becomes void. A cache that is
+    /// there and holds nothing that the backing lacks needs no such word.
     pub accept_stale: bool,
     /// Neither device is written to: writes are refused, and what the backing lacks stays in the cache. No run begins, so that a label
     /// says afterwards what it said before.
@@ -229,13 +233,14 @@ fn start_cached(
         journal_left: pair.journal_left,
         read_only: false,
     });
-    let shared = Shared::new(
+    let mut shared = Shared::new(
         info(config.name, superblock.volume_bytes, superblock.logical_block, false),
         Some(pair.cache.info().clone()),
         (pair.backing.info().clone(), Some(superblock.backing_id)),
         config.settings,
         ring.waker(),
     );
+    shared.without_journal = pair.without_journal.take();
     Ok((Core::Cached(Box::new(engine)), Devices::Pair(Box::new(pair)), Arc::new(shared)))
 }
 
@@ -276,6 +281,19 @@ fn start_looking(
     Ok((Core::Cached(Box::new(engine)), Devices::Pair(Box::new(pair)), Arc::new(shared)))
 }
 
+/// What the cache holds that the label names; `None` if it is not there, is in use, or is not the very one of the latest run (P6).
+fn content_of_its_cache(bench: &Bench<'_>, label: &Label) -> Option<CacheContent> {
+    let spec: DeviceSpec = label.cache_name.parse().ok()?;
+    let mut cache = open(&spec, bench.ring, Access::ReadOnly).ok()?;
+    let superblock = bench.superblock(&mut *cache).ok()?;
+    decide(&superblock, Some(label), &host_id(), false).ok()?;
+    // A run that has ended has said so on both sides.
+    if !label.in_use && !superblock.clean_stop {
+        return None;
+    }
+    Some(cache_content(bench, &mut *cache, &superblock))
+}
+
 fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Started, HostError> {
     let access = if config.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let mut backing = open(&config.backing, ring, access)?;
@@ -293,9 +311,14 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
         size_bytes = size_bytes.min(label.volume_bytes);
         check_end(backing.info(), size_bytes, logical_block)?;
         if label.state == LabelState::Paired {
-            if !config.accept_stale {
+            let content = if config.accept_stale {
+                Some(CacheContent::Clean)
+            } else {
+                content_of_its_cache(&bench, &label)
+            };
+            if content != Some(CacheContent::Clean) {
                 let (backing, cache) = (config.backing.to_string(), label.cache_name);
-                return Err(HostError::WithoutItsCache { backing, cache });
+                return Err(HostError::WithoutItsCache { backing, cache, content });
             }
             let alone = Label { state: LabelState::Released, ..label.clone() };
             backing.recognize_by(place.sign(vec![label.clone(), alone]));

@@ -131,6 +131,7 @@ impl<S: Subject> Life<'_, S> {
                 self.world.oracle.acknowledge_flush(ticket);
                 self.world.consistency.settle(ticket.time());
                 self.world.consistency.is_complete();
+                self.world.destaged_upto = self.world.destaged_upto.max(Some(ticket.time()));
             }
             Ordered::Destage { ticket, .. } => self.flush_failed(ticket),
             Ordered::Stop { destage } => {

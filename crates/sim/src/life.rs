@@ -308,8 +308,9 @@ impl<'w, S: Subject> Life<'w, S> {
                     return Err(broken("wall", "recovery ended twice"));
                 }
                 self.progress = self.now;
+                let dirty = result.as_ref().map_or(0, |report| report.blocks_dirty);
                 self.recovered = Some(result);
-                Ok(())
+                self.world.check_not_repeated(dirty)
             }
             Effect::RetireLog { id } => {
                 self.note(&[2, id.0], || ("retire the log".to_owned(), Vec::new()));

@@ -6,7 +6,10 @@
 //! a version is [`Kept`]: by the death of the process none that was acknowledged (P1), by a power cut none that was
 //! acknowledged as durable. What a read has returned after a crash stays (P3).
 
+use std::collections::BTreeSet;
+
 use crate::stamp::WriteNo;
+use excuses::BLOCK_SECTORS;
 
 mod crashes;
 mod excuses;
@@ -211,6 +214,13 @@ impl Oracle {
     /// Writes (and zeroes) issued so far.
     pub fn writes(&self) -> u64 {
         self.writes.len() as u64 - 1
+    }
+
+    /// How many blocks have been written, or may have been, by what had not ended at this time.
+    pub fn blocks_written_after(&self, time: u64) -> usize {
+        let later = self.writes.iter().skip(1).filter(|w| w.end > time);
+        let blocks = later.flat_map(|w| w.first / BLOCK_SECTORS..(w.first + w.count).div_ceil(BLOCK_SECTORS));
+        blocks.collect::<BTreeSet<u64>>().len()
     }
 
     /// A write (or zero) is handed to the volume.

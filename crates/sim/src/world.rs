@@ -8,13 +8,14 @@ use forebay_format::label::LABEL_BYTES;
 
 use crate::consistency::Consistency;
 use crate::device::Device;
+use crate::fault::Effect;
 use crate::media::{Survival, View};
 use crate::oracle::{Crash, Kept, Oracle};
 use crate::plan::{CrashKind, Shape};
 use crate::random::Random;
 use crate::stamp::{self, SECTOR, WriteNo};
 use crate::trace::Trace;
-use crate::violation::Interrupt;
+use crate::violation::{Interrupt, broken};
 
 mod between;
 mod decay;
@@ -67,6 +68,9 @@ pub struct World {
     next_prepared: Option<Group>,
     /// The last round ended with a stop that destaged everything.
     pub destaged: bool,
+    /// When the last destage command that was answered well had been given, on the oracle's clock: what had ended by then is on the
+    /// backing, and the cache knows it.
+    pub destaged_upto: Option<u64>,
     /// Something in the plan goes back to what devices were after an earlier round.
     pub keeps_images: bool,
     /// What they were, by the number of rounds that had ended.
@@ -128,6 +132,7 @@ impl World {
             next_head: None,
             next_prepared: None,
             destaged: false,
+            destaged_upto: None,
             keeps_images: false,
             images: Vec::new(),
             on_backing: Vec::new(),
@@ -185,6 +190,7 @@ impl World {
         self.identities = None;
         self.retirement = Retirement::None;
         self.destaged = false;
+        self.destaged_upto = None;
         self.structure_harmed = false;
         self.breaches.clear();
         self.damaged = false;
@@ -331,6 +337,28 @@ impl World {
         self.forget_volatile();
         self.storage().for_each(|device| device.cut(Survival::Nothing, &mut random));
         self.oracle.crash(Crash { survives: Kept::Cut, all_settled: true });
+    }
+
+    /// Checks that recovery repeats nothing of what a destage command was answered for. What the medium has lost silently may have
+    /// been the record that said so.
+    ///
+    /// # Errors
+    /// If more is dirty than was written since.
+    pub fn check_not_repeated(&self, blocks_dirty: u64) -> Result<(), Interrupt> {
+        let Some(upto) = self.destaged_upto.filter(|_| !self.decays && !self.cache.has_been(Effect::Reset))
+        else {
+            return Ok(());
+        };
+        let written = self.oracle.blocks_written_after(upto) as u64;
+        match blocks_dirty > written {
+            true => Err(broken(
+                "P9",
+                format!(
+                    "{blocks_dirty} blocks are dirty after a restart, and {written} were written since all was destaged"
+                ),
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Checks the backing's durable content (or, if not `durable`, what a read of it sees) against floors.

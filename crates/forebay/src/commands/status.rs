@@ -170,6 +170,9 @@ fn text(v: &VolumeStatus) -> String {
             ),
         );
     }
+    if let Some(trouble) = &v.backing_trouble {
+        row("backing fails", trouble.clone());
+    }
     row(
         "memory",
         format!("{}; index {:.1} bytes/block", size::show(v.memory_bytes), v.index_bytes_per_block),

@@ -1,5 +1,6 @@
 //! Caches and backings on block devices: where there is room for a label, and where there is none.
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -7,7 +8,8 @@ use forebay_block::{BlockService, Buf, ErrorKind, Op, Origin};
 use forebay_device::{DeviceSpec, OpenError};
 use forebay_format::pairing::Refusal;
 use forebay_host::{
-    Ending, FormatOptions, Formatted, HostError, JournalChoice, LabelPlace, Volume, VolumeConfig, format,
+    Ending, FormatOptions, Formatted, HostError, JournalChoice, LabelPlace, PairOptions, Volume,
+    VolumeConfig, format, pair_again,
 };
 
 use crate::client::Client;
@@ -212,6 +214,20 @@ fn a_label_behind_the_volume_pairs_a_disk() {
     client.write(volume_bytes - 4096, &[7; 4096]).unwrap();
     assert!(client.write(volume_bytes - 512, &[7; 1024]).is_err());
     volume.end(Ending::Keep).unwrap();
+    // The label is wiped: it is made anew in its place.
+    let file = std::fs::File::options().write(true).open(&backing.0).unwrap();
+    let LabelPlace::Behind(at) = made.label else { unreachable!("as was just seen") };
+    file.write_all_at(&[0; 8192], at).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    assert!(matches!(
+        refusal(config(&cache, &backing)),
+        HostError::Pairing { refusal: Refusal::LabelMissing, .. }
+    ));
+    let (journal, label_is_lost) = (JournalChoice::None, true);
+    let options = PairOptions { cache: cache.spec(), backing: backing.spec(), journal, label_is_lost };
+    assert!(matches!(pair_again(&options).unwrap().label, LabelPlace::Behind(at) if at >= volume_bytes));
+    Volume::open(config(&cache, &backing)).unwrap().end(Ending::Keep).unwrap();
     let plain = || VolumeConfig::new("block", None, backing.spec());
     assert!(matches!(refusal(plain()), HostError::WithoutItsCache { .. }));
     assert!(matches!(make(&cache, &backing, None, false), Err(HostError::BackingPaired { .. })));

@@ -3,7 +3,8 @@
 use forebay_device::DeviceSpec;
 use forebay_format::label::{LABEL_COPY_BYTES, Label};
 use forebay_format::pairing::Refusal;
-use forebay_host::{Ending, ErrorClass, HostError, Volume};
+use forebay_host::{Ending, ErrorClass, HostError, JournalChoice, PairOptions, PairedAgain, Volume};
+use forebay_policy::WritePolicy;
 
 use crate::client::Client;
 use crate::place::{MIB, Place, refusal};
@@ -146,6 +147,141 @@ fn without_its_cache_a_backing_is_served_only_if_that_is_wanted_and_then_the_cac
     Volume::open(place.plain_config()).unwrap().end(Ending::Keep).unwrap();
 }
 
+/// What a flush command has said to be on the backing is known to be there after a kill: the backing needs its cache no more. Any
+/// write since makes it need it again, and so does a cache that is not there, or is an older copy.
+#[test]
+fn after_a_flush_and_a_kill_a_backing_is_served_without_its_cache() {
+    let place = Place::formatted(CACHE, BACKING);
+    let refused = |words: &str| {
+        let e = refusal(place.plain_config());
+        assert!(matches!(e, HostError::WithoutItsCache { .. }) && e.to_string().contains(words), "{e}");
+    };
+    let volume = place.open();
+    let client = Client(volume.handle());
+    client.write(0, &[1; 8192]).unwrap();
+    volume.handle().destage().unwrap();
+    let flushed = place.content("cache");
+    client.write(4096, &[2; 4096]).unwrap();
+    volume.end(Ending::Abandon).unwrap();
+    refused("holds 4096 bytes that the backing lacks");
+
+    let volume = place.open();
+    assert_eq!(volume.recovery().blocks_dirty, 1);
+    volume.handle().destage().unwrap();
+    volume.end(Ending::Abandon).unwrap();
+    let sound = place.content("cache");
+    std::fs::remove_file(place.path("cache")).unwrap();
+    refused("is not at hand");
+    std::fs::write(place.path("cache"), flushed).unwrap();
+    refused("is not at hand");
+    std::fs::write(place.path("cache"), sound).unwrap();
+    let volume = Volume::open(place.plain_config()).unwrap();
+    assert_eq!(Client(volume.handle()).read(0, 8192).unwrap()[..], [[1; 4096], [2; 4096]].concat());
+    volume.end(Ending::Keep).unwrap();
+    assert!(matches!(pairing(place.refusal()), Refusal::BackingMovedOn(_)));
+}
+
+fn pair_again(place: &Place, cache: &str, label_is_lost: bool) -> Result<PairedAgain, HostError> {
+    let (cache, backing) = (place.spec(cache), place.spec("backing"));
+    forebay_host::pair_again(&PairOptions { cache, backing, journal: JournalChoice::Auto, label_is_lost })
+}
+
+/// Puts dirty data into the cache of a volume.
+fn write_journaled(place: &Place, policy: WritePolicy, value: u8) {
+    let mut config = place.config();
+    config.settings.write_policy = policy;
+    if policy != WritePolicy::Journaled {
+        config.journal = JournalChoice::None;
+    }
+    let volume = Volume::open(config).unwrap();
+    Client(volume.handle()).write(0, &[value; 4096]).unwrap();
+    volume.end(Ending::Keep).unwrap();
+}
+
+#[test]
+fn a_lost_or_damaged_label_is_made_anew_if_the_user_vouches_for_it() {
+    for policy in [WritePolicy::WriteBack, WritePolicy::Journaled] {
+        let place = Place::formatted(CACHE, BACKING);
+        place.copy("cache", "first");
+        write_journaled(&place, policy, 1);
+        place.copy("cache", "older");
+        write_journaled(&place, policy, 2);
+        assert!(matches!(pair_again(&place, "cache", true), Err(HostError::LabelNotLost { .. })));
+        assert!(matches!(
+            pairing(pair_again(&place, "older", true).unwrap_err()),
+            Refusal::StaleCache { .. }
+        ));
+        for damaged in [false, true] {
+            match damaged {
+                false => {
+                    std::fs::remove_file(place.path("backing.forebay")).unwrap();
+                    let e = place.refusal();
+                    assert!(e.to_string().contains("`forebay pair`"), "{e}");
+                    assert!(matches!(pairing(e), Refusal::LabelMissing));
+                }
+                true => {
+                    let mut region = std::fs::read(place.path("backing.forebay")).unwrap();
+                    region.iter_mut().skip(100).step_by(1000).for_each(|b| *b ^= 1);
+                    std::fs::write(place.path("backing.forebay"), region).unwrap();
+                    let e = place.refusal();
+                    assert!(matches!(e, HostError::LabelDamaged { .. }), "{e}");
+                    assert!(
+                        e.class() == ErrorClass::Corrupt && e.to_string().contains("`forebay pair`"),
+                        "{e}"
+                    );
+                }
+            }
+            let before = (place.content("cache"), place.content("backing"));
+            let e = pair_again(&place, "cache", false).unwrap_err();
+            assert!(matches!(e, HostError::LabelUnvouched { .. }) && e.class() == ErrorClass::Refused, "{e}");
+            if policy == WritePolicy::WriteBack && !damaged {
+                assert!(e.to_string().contains("holds 4096 bytes that the backing lacks"), "{e}");
+            }
+            if policy == WritePolicy::Journaled {
+                let e = pair_again(&place, "older", true).unwrap_err();
+                assert!(matches!(pairing(e), Refusal::StaleCache { .. }), "the journal knows better");
+            }
+            let found = pair_again(&place, "cache", true).unwrap();
+            // Serving it has made a journal meanwhile.
+            assert_eq!(found.journal_agrees, policy == WritePolicy::Journaled || damaged);
+            assert!(
+                before == (place.content("cache"), place.content("backing")),
+                "more than the label was changed"
+            );
+            place.copy("cache", "current");
+            for old in ["first", "older"] {
+                place.copy(old, "cache");
+                assert!(matches!(pairing(place.refusal()), Refusal::StaleCache { .. }), "{old}");
+            }
+            place.copy("current", "cache");
+            let volume = place.open();
+            assert_eq!(Client(volume.handle()).read(0, 4096).unwrap()[..], [2; 4096]);
+            volume.end(Ending::Keep).unwrap();
+            place.copy("cache", "now");
+            place.copy("current", "cache");
+            assert!(matches!(pairing(place.refusal()), Refusal::StaleCache { .. }), "it has run since");
+            place.copy("now", "cache");
+        }
+    }
+}
+
+#[test]
+fn a_label_is_not_made_for_a_cache_that_is_void_or_another_backings() {
+    let place = Place::formatted(CACHE, BACKING);
+    write_journaled(&place, WritePolicy::Journaled, 1);
+    let mut other = place.options(CACHE, BACKING);
+    (other.cache, other.backing) = (place.spec("cache2"), place.spec("backing2"));
+    forebay_host::format(&other, &mut |_, _| {}).unwrap();
+    std::fs::remove_file(place.path("backing.forebay")).unwrap();
+    let e = pair_again(&place, "cache2", true).unwrap_err();
+    assert!(matches!(pairing(e), Refusal::ForeignBacking { .. }), "the journal is another cache's");
+    assert!(matches!(pair_again(&place, "backing2", true), Err(HostError::NotACache { .. })));
+    pair_again(&place, "cache", true).unwrap();
+    place.open().end(Ending::Release).unwrap();
+    assert!(matches!(pairing(pair_again(&place, "cache", true).unwrap_err()), Refusal::CacheReleased));
+    assert!(!place.path("backing.forebay").exists());
+}
+
 #[test]
 fn a_released_cache_is_not_used_again_and_leaves_no_trace() {
     let place = Place::formatted(CACHE, BACKING);
@@ -171,7 +307,9 @@ fn a_backing_is_known_by_whichever_link_it_is_given() {
     std::os::unix::fs::symlink(place.path("backing"), place.path("link")).unwrap();
     let mut config = place.config();
     config.backing = DeviceSpec::Path(place.path("link"));
-    Volume::open(config).unwrap().end(Ending::Keep).unwrap();
+    let volume = Volume::open(config).unwrap();
+    Client(volume.handle()).write(0, &[1; 4096]).unwrap();
+    volume.end(Ending::Keep).unwrap();
     let mut config = place.plain_config();
     config.backing = DeviceSpec::Path(place.path("link"));
     assert!(matches!(refusal(config), HostError::WithoutItsCache { .. }));

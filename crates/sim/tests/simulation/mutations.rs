@@ -74,6 +74,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::CleansNewerVersion
         | M::IgnoresSupersede
         | M::IgnoresCleanMark
+        | M::DestageForgetsRecord
         | M::StopsUnflushed => (ANY, 400),
         M::StopsVolatile | M::RecoversVolatile => (ANY, 2000),
         M::FlushCoversTooMuch | M::FlushForgetsBacking => (FLUSHES, 200),
