@@ -155,7 +155,7 @@ impl Label {
             phase,
             state,
             in_use,
-            volume_bytes: r.u64()?,
+            volume_bytes: r.volume_bytes()?,
             time_ns: r.u64()?,
             host_id: r.array()?,
             host_name: text_of(r.bytes(HOST_NAME_BYTES)?),

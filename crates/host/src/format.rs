@@ -7,10 +7,10 @@ use std::path::Path;
 use forebay_block::{Allocation, Buf, DeviceOp};
 use forebay_device::{Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Ring, open, run_alone};
 use forebay_engine::{Effect, Engine, Event, Params, Role};
-use forebay_format::Layout;
 use forebay_format::identities::Identities;
 use forebay_format::label::{Label, LabelState, Phase};
 use forebay_format::superblock::{CacheState, Superblock};
+use forebay_format::{Layout, VOLUME_BYTES_MAX};
 use forebay_policy::Settings;
 
 use crate::error::{CacheContent, HostError};
@@ -359,7 +359,7 @@ fn volume_bytes(backing: &DeviceInfo, options: &FormatOptions) -> Result<u64, Ho
         0 => refuse("is empty: make it with `truncate -s SIZE`"),
         _ if bytes > backing.size_bytes => refuse("is smaller than the volume is to be"),
         _ if !bytes.is_multiple_of(512) => refuse("a volume is made of whole sectors of 512 bytes"),
-        _ if bytes > 1 << 52 => refuse("a volume has at most 4 PiB"),
+        _ if bytes > VOLUME_BYTES_MAX => refuse("a volume has at most 4 PiB"),
         _ => Ok(bytes),
     }
 }
