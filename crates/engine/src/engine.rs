@@ -135,7 +135,7 @@ impl Engine {
             log: Log::new(),
             requests: Requests::default(),
             reads: Reads::default(),
-            drops: Drops::new(params.clean_stop),
+            drops: Drops::new(params.clean_stop, params.layout.segment_bytes),
             destage: Destage::default(),
             gathers: Gathers::default(),
             order: Order::new(&params.settings, params.journal.is_some(), params.journal_left),
