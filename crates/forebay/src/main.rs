@@ -41,7 +41,9 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     logging::start(&cli.log);
-    match cli.command.run() {
+    let outcome = cli.command.run();
+    logging::end();
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("error: {failure}");

@@ -31,6 +31,7 @@ pub fn listen() -> io::Result<(Sender<StopReason>, Receiver<StopReason>)> {
         for (number, signal) in signals.forever().enumerate() {
             if number > 0 {
                 tracing::warn!("told to stop again: stopping at once; the next start recovers from the log");
+                crate::logging::end();
                 std::process::exit(EXIT_STOPPED_AT_ONCE);
             }
             if reasons.send(StopReason::Signal(signal)).is_err() {
