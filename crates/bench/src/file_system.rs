@@ -239,14 +239,14 @@ impl FileSystem {
 mod tests {
     use std::sync::Arc;
 
-    use forebay_block::{BlockService, Completion, Op, Origin, Reply, VolumeInfo};
+    use forebay_block::{BlockService, Completion, Gate, Op, Origin, Reply, VolumeInfo};
 
     use super::*;
     use crate::store::BLOCK_BYTES;
 
     /// A volume that takes note of what it is asked for.
     #[derive(Default)]
-    struct Notes(Mutex<Vec<String>>);
+    struct Notes(Mutex<Vec<String>>, Arc<Gate>);
 
     impl BlockService for Notes {
         fn info(&self) -> VolumeInfo {
@@ -257,6 +257,10 @@ mod tests {
                 request_bytes_max: 1 << 20,
                 logical_block: 512,
             }
+        }
+
+        fn gate(&self) -> &Arc<Gate> {
+            &self.1
         }
 
         fn submit(&self, op: Op, origin: Origin, done: Completion) {

@@ -1,18 +1,20 @@
 //! The vocabulary that every other crate of Forebay shares: units of addressing, owned I/O buffers, the
 //! requests of the block service, the operations of a device, and the errors of both.
 //!
-//! Nothing here does I/O or keeps state. The crate exists so that frontends, engine and devices can speak of the
+//! Nothing here does I/O. The crate exists so that frontends, engine and devices can speak of the
 //! same things without knowing each other.
 #![forbid(unsafe_code)]
 
 mod buffer;
 mod error;
+mod gate;
 mod io;
 mod service;
 mod units;
 
 pub use buffer::{Buf, BufMut};
 pub use error::{Cause, ErrorKind, IoError, describe_errno};
+pub use gate::{Alone, Gate, Inside};
 pub use io::{DeviceOp, DeviceResult};
 pub use service::{
     Allocation, BlockService, Completion, Content, Criticality, Op, Origin, Reply, StatusExtent, VolumeInfo,

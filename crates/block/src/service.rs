@@ -1,6 +1,9 @@
 //! The block service: what every frontend offers and every volume provides.
 
-use crate::{Buf, ErrorKind, IoError, SECTOR_BYTES};
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::{Buf, ErrorKind, Gate, IoError, SECTOR_BYTES};
 
 /// A request to a volume. Offsets and lengths are bytes and multiples of 512.
 #[derive(Clone, Debug)]
@@ -116,6 +119,17 @@ pub enum Criticality {
     Capped,
 }
 
+impl Op {
+    /// Which bytes of the volume it changes, if any.
+    pub fn changes(&self) -> Option<Range<u64>> {
+        match self {
+            Self::Write { offset, data, .. } => Some(*offset..offset.saturating_add(data.len() as u64)),
+            Self::Zero { offset, len, .. } => Some(*offset..offset.saturating_add(*len)),
+            Self::Read { .. } | Self::Flush | Self::Status { .. } => None,
+        }
+    }
+}
+
 impl Criticality {
     /// Whether a request of an application is known to wait for a write. An asynchronous one of a critical task keeps nobody waiting because
     /// of who issued it, but once somebody comes to wait for it (ATC'15, section 5).
@@ -186,6 +200,10 @@ pub trait BlockService: Send + Sync {
     /// Starts a request. May block the caller while the volume's request queue is full (P7), which is how a slow
     /// volume slows its clients; `done` is called exactly once, also on error or shutdown.
     fn submit(&self, op: Op, origin: Origin, done: Completion);
+
+    /// The gate that every change of the volume passes, through whichever frontend it comes: for a frontend that reads, changes and
+    /// writes back what it must not undo another one's change of.
+    fn gate(&self) -> &Arc<Gate>;
 }
 
 /// Refuses what lies outside a volume of `size_bytes` or is not made of whole sectors.

@@ -68,9 +68,9 @@ impl fmt::Display for Seq {
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// This instant plus `ms` milliseconds.
+    /// This instant plus `ms` milliseconds, or the last one that can be told, which never comes.
     pub const fn plus_ms(self, ms: u64) -> Self {
-        Self(self.0.saturating_add(ms * 1_000_000))
+        Self(self.0.saturating_add(ms.saturating_mul(1_000_000)))
     }
 
     /// Nanoseconds that have passed since `earlier`; 0 if `earlier` lies ahead.
@@ -89,5 +89,13 @@ mod tests {
         assert_eq!(blocks_of(512, 4096), (BlockNo(0), 2));
         assert_eq!(blocks_of(4096, 1), (BlockNo(1), 1));
         assert_eq!(blocks_of(8192, 0), (BlockNo(2), 0));
+    }
+
+    #[test]
+    fn times_beyond_all_time_never_come() {
+        assert_eq!(Nanos(5).plus_ms(2), Nanos(2_000_005));
+        for ms in [u64::MAX, u64::MAX / 1_000_000 + 1, u64::MAX / 1_000_000] {
+            assert_eq!(Nanos(u64::MAX - 1).plus_ms(ms), Nanos(u64::MAX));
+        }
     }
 }

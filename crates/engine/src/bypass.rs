@@ -27,8 +27,13 @@ use crate::mutation::Mutation;
 use crate::requests::{PartKey, PartState, Payload, pieces};
 use crate::segments::DIRTY;
 
-/// Most ranges of untrue clean copies that are remembered for a clean stop; past that none is trusted afterwards.
-const DROPS_MAX: usize = 16 << 10;
+/// Most ranges of untrue clean copies that are remembered for a clean stop; past that none of the log as it is then is trusted afterwards.
+const DROPS_MAX: usize = 64 << 10;
+/// Bytes of the log that each of them takes up there, at most, in a record and in the summary. All must find room in one segment, for
+/// there may be no other.
+const DROP_BYTES: u32 = 64;
+/// Ranges of at most so many blocks are looked through for blocks that have been cached anew.
+const LOOKED_THROUGH_BLOCKS_MAX: u64 = 16;
 /// Longest clean copy of a bypassed write.
 const CLEAN_COPY_BLOCKS_MAX: u64 = 256;
 
@@ -38,9 +43,10 @@ pub(crate) struct Drops {
     /// Newest record of earlier runs whose clean copies were not believed at this start: a clean stop cannot vouch
     /// for them either, for the index does not know which of them bypasses made untrue.
     distrusted_upto: Seq,
-    ranges: Vec<BlockRange>,
-    /// There were too many ranges, or a flush has failed that bypasses needed whose clean copies are in the log.
-    overflowed: bool,
+    ranges: Vec<Untrue>,
+    ranges_max: usize,
+    /// A flush has failed that bypasses needed whose clean copies are in the log.
+    unflushed: bool,
     /// Blocks that the index has forgotten but a restart would not; fewer than the log has slots.
     recalled: BTreeMap<BlockNo, Seq>,
     /// Number of the flush that makes every bypass acknowledged so far durable.
@@ -58,6 +64,14 @@ pub(crate) struct Drops {
     /// Flushes of the backing that failed, whoever had asked for them. What was written before such a flush is not
     /// made durable by any later one: only writing it again does that.
     losses: u64,
+}
+
+/// Clean copies that are not true any more.
+#[derive(Clone, Copy)]
+struct Untrue {
+    range: BlockRange,
+    /// The newest record that has any of them.
+    upto: Seq,
 }
 
 /// A failed flush of which not everybody has heard.
@@ -88,8 +102,9 @@ struct UnderWay {
 impl Drops {
     /// The last run may have acknowledged bypasses that no flush has covered, unless it stopped cleanly: the first
     /// flush has to reach the backing then.
-    pub(crate) fn new(clean_stop: bool) -> Self {
-        Self { epoch_wanted: u64::from(!clean_stop), ..Self::default() }
+    pub(crate) fn new(clean_stop: bool, segment_bytes: u32) -> Self {
+        let ranges_max = ((segment_bytes / DROP_BYTES) as usize).min(DROPS_MAX);
+        Self { epoch_wanted: u64::from(!clean_stop), ranges_max, ..Self::default() }
     }
 
     pub(crate) fn flush_epoch_wanted(&self) -> u64 {
@@ -135,10 +150,11 @@ impl Drops {
         self.distrusted_upto = seq;
     }
 
-    /// The ranges whose clean copies were made untrue, or `None` if that is not known of every copy in a log that
-    /// begins with record `first`.
-    pub(crate) fn untrue(&self, first: Seq) -> Option<&[BlockRange]> {
-        (!self.overflowed && self.distrusted_upto < first).then_some(&self.ranges)
+    /// The ranges whose clean copies were made untrue, sorted and apart from each other, or `None` if that is not known of every copy
+    /// in a log that begins with record `first`.
+    fn untrue(&self, first: Seq) -> Option<Vec<BlockRange>> {
+        let known = !self.unflushed && self.distrusted_upto < first;
+        known.then(|| united(&self.ranges, first).into_iter().map(|untrue| untrue.range).collect())
     }
 
     /// The index forgets `block`, although a restart could take its record `seq` for newer than the backing as long as
@@ -154,15 +170,54 @@ impl Drops {
         self.recalled.range(range.first..BlockNo(range.end())).map(|(_, seq)| *seq).max().unwrap_or_default()
     }
 
-    fn remember(&mut self, block: BlockNo) {
-        if let Some(last) = self.ranges.last_mut().filter(|last| last.end() == block.0) {
-            last.count += 1;
-        } else if self.ranges.len() < DROPS_MAX {
-            self.ranges.push(BlockRange::new(block, 1));
-        } else {
-            self.overflowed = true;
+    /// The copies of `block`, up to that in record `seq`, are not true any more.
+    fn remember(&mut self, block: BlockNo, seq: Seq) {
+        match self.ranges.last_mut().filter(|last| last.range.end() == block.0) {
+            Some(last) => {
+                last.range.count += 1;
+                last.upto = last.upto.max(seq);
+            }
+            None => self.ranges.push(Untrue { range: BlockRange::new(block, 1), upto: seq }),
         }
     }
+
+    /// Makes room for more, given a log that begins with record `first`: what is gone from the log need not be named, nor what
+    /// `is_cached` anew. If that gains little nothing is believed of the log as it is.
+    fn make_room(&mut self, first: Seq, is_cached: impl Fn(BlockNo) -> bool) {
+        let newest = self.ranges.iter().map(|untrue| untrue.upto).max().unwrap_or_default();
+        let mut left: Vec<Untrue> = Vec::new();
+        for untrue in united(&self.ranges, first) {
+            if untrue.range.count > LOOKED_THROUGH_BLOCKS_MAX {
+                left.push(untrue);
+                continue;
+            }
+            let kept = untrue.range.iter().filter(|block| !is_cached(*block));
+            left.extend(kept.map(|block| Untrue { range: BlockRange::new(block, 1), upto: untrue.upto }));
+        }
+        self.ranges = united(&left, first);
+        if self.ranges.len() > self.ranges_max / 4 * 3 {
+            self.distrusted_upto = self.distrusted_upto.max(newest);
+            self.ranges.clear();
+        }
+    }
+}
+
+/// The same copies in ranges that are sorted and do not touch each other, but for those that a log that begins with record `first`
+/// has no more.
+fn united(ranges: &[Untrue], first: Seq) -> Vec<Untrue> {
+    let mut sorted: Vec<Untrue> = ranges.iter().copied().filter(|untrue| untrue.upto >= first).collect();
+    sorted.sort_unstable_by_key(|untrue| untrue.range.first);
+    let mut all: Vec<Untrue> = Vec::new();
+    for next in sorted {
+        match all.last_mut().filter(|last| next.range.first.0 <= last.range.end()) {
+            Some(last) => {
+                last.range.count = last.range.end().max(next.range.end()) - last.range.first.0;
+                last.upto = last.upto.max(next.upto);
+            }
+            None => all.push(next),
+        }
+    }
+    all
 }
 
 impl Engine {
@@ -420,14 +475,18 @@ impl Engine {
             self.current_in(range).map(|slot| self.segments.slot(slot).block()).collect();
         blocks.sort_unstable();
         for block in blocks {
-            if let Some(slot) = self.index.remove(block, &self.segments) {
-                // What made a dirty block void is durable on the backing.
-                self.command_paid(block, Seq(u64::MAX), slot);
-                self.untrack(slot);
-                self.segments.ceased_current(slot, false);
-            }
+            let Some(slot) = self.index.remove(block, &self.segments) else { continue };
+            let seq = self.segments.seq(slot);
+            // What made a dirty block void is durable on the backing.
+            self.command_paid(block, Seq(u64::MAX), slot);
+            self.untrack(slot);
+            self.segments.ceased_current(slot, false);
             if untrue && !self.mutant(Mutation::ForgetsUntrueCopies) {
-                self.drops.remember(block);
+                if self.drops.ranges.len() >= self.drops.ranges_max {
+                    let (index, segments) = (&self.index, &self.segments);
+                    self.drops.make_room(segments.first_seq(), |block| index.get(block, segments).is_some());
+                }
+                self.drops.remember(block, seq);
             }
         }
     }
@@ -436,7 +495,7 @@ impl Engine {
     /// bypasses made untrue and that have not been cached anew. `None` if they are not all known.
     pub(crate) fn untrue_blocks(&self) -> Option<Vec<BlockRange>> {
         let mut absent: Vec<BlockRange> = Vec::new();
-        let first = self.segments.live.front().map_or(Seq(u64::MAX), |i| self.segments.get(*i).first_seq);
+        let first = self.segments.first_seq();
         for block in self.drops.untrue(first)?.iter().flat_map(|r| r.iter()) {
             if self.index.get(block, &self.segments).is_some() {
                 continue;
@@ -464,7 +523,7 @@ impl Engine {
         self.drops.losses += 1;
         self.destage_write_again();
         if self.drops.epoch_wanted > self.drops.epoch_done {
-            self.drops.overflowed = true;
+            self.drops.unflushed = true;
             self.drops.flush_fails = true;
             self.requests_lose_bypasses();
             // Which of the clean copies the backing has lost is not known; none may be read and then be gone.
@@ -507,6 +566,58 @@ impl Engine {
         // A flush that came meanwhile may need one of its own.
         if self.requests.flush_waits_for_backing(self.drops.epoch_done) {
             self.backing_flush_if_wanted();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// However few ranges there is room for: what is untrue in the log is named, or nothing is believed; and what is named is not cached.
+        #[test]
+        fn what_is_untrue_is_named(
+            room in 1usize..9,
+            steps in proptest::collection::vec((0u8..8, 0u64..24), 1..300),
+        ) {
+            let mut drops = Drops { ranges_max: room, ..Drops::default() };
+            // The newest copy of each block in the log, and whether it is true; record numbers grow by one with each.
+            let (mut copies, mut first, mut next) = (BTreeMap::<u64, (Seq, bool)>::new(), Seq(1), Seq(1));
+            let mut known = 0;
+            for (step, block) in steps {
+                match step {
+                    0..3 => {
+                        copies.insert(block, (next, true));
+                        next = next.next();
+                    }
+                    3..6 => {
+                        if let Some((seq, is_true @ true)) = copies.get_mut(&block) {
+                            *is_true = false;
+                            let seq = *seq;
+                            if drops.ranges.len() >= drops.ranges_max {
+                                drops.make_room(first, |block| copies.get(&block.0).is_some_and(|(_, is_true)| *is_true));
+                            }
+                            drops.remember(BlockNo(block), seq);
+                        }
+                    }
+                    _ if first < next => {
+                        first = first.next();
+                        copies.retain(|_, (seq, _)| *seq >= first);
+                    }
+                    _ => {}
+                }
+                prop_assert!(drops.ranges.len() <= room);
+                let Some(named) = drops.untrue(first) else { continue };
+                known += 1;
+                for (block, (_, is_true)) in &copies {
+                    let is_named = named.iter().any(|range| range.contains(BlockNo(*block)));
+                    prop_assert!(*is_true || is_named, "{block} is believed");
+                }
+            }
+            prop_assert!(known > 0);
         }
     }
 }

@@ -11,8 +11,8 @@
 //! ```
 
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Seq};
-use forebay_format::Layout;
 use forebay_format::record::Consistent;
+use forebay_format::{Layout, VOLUME_BYTES_MAX};
 use forebay_policy::{Demand, Durability, Endurance, Ranges, Replacement, Roominess, Settings, WritePolicy};
 
 use crate::bypass::Drops;
@@ -138,7 +138,7 @@ impl Engine {
     pub fn new(params: Params) -> Self {
         let layout = params.layout;
         assert!(layout.validate().is_ok(), "the host validates the superblock");
-        assert!(params.volume_bytes.is_multiple_of(512) && params.volume_bytes <= 1 << 52);
+        assert!(params.volume_bytes.is_multiple_of(512) && params.volume_bytes <= VOLUME_BYTES_MAX);
         let capacity = u64::from(layout.segment_count) * u64::from(layout.segment_bytes) / BLOCK_BYTES;
         Self {
             layout,
@@ -156,7 +156,7 @@ impl Engine {
             log: Log::new(),
             requests: Requests::default(),
             reads: Reads::default(),
-            drops: Drops::new(params.clean_stop),
+            drops: Drops::new(params.clean_stop, params.layout.segment_bytes),
             destage: Destage::default(),
             gathers: Gathers::default(),
             order: Order::new(&params.settings, params.journal.is_some(), params.journal_left),

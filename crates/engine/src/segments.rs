@@ -236,6 +236,11 @@ impl SegmentTable {
         &mut self.segments[index as usize]
     }
 
+    /// The oldest record of the log; later than any if there is none.
+    pub(crate) fn first_seq(&self) -> Seq {
+        self.live.front().map_or(Seq(u64::MAX), |index| self.get(*index).first_seq)
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.segments.len()
     }

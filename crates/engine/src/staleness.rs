@@ -116,7 +116,7 @@ impl Engine {
         match bound {
             MaxStaleness::None => return 0,
             MaxStaleness::Age(ms) => {
-                let oldest = self.oldest_missing_ns(ms * HARDER_PERCENT / 100);
+                let oldest = self.oldest_missing_ns(MaxStaleness::part(ms, HARDER_PERCENT));
                 now.age_ms = oldest.map_or(0, |at| self.wall_ns().saturating_sub(at) / 1_000_000);
             }
             MaxStaleness::Bytes(_) => {
@@ -160,9 +160,9 @@ impl Engine {
         let hold = self.lag.hold.map(|hold| hold.since.plus_ms(HOLD_MS_MAX));
         let harder = match self.settings.max_staleness {
             MaxStaleness::Age(ms) if self.life == Life::Running => {
-                let oldest = self.oldest_missing_ns(ms * HARDER_PERCENT / 100);
+                let oldest = self.oldest_missing_ns(MaxStaleness::part(ms, HARDER_PERCENT));
                 let at = oldest.map(|at| Nanos(at.saturating_sub(self.wall_offset_ns)));
-                let due = [HARDER_PERCENT, EDGE_PERCENT].map(|percent| ms * percent / 100 + 1);
+                let due = [HARDER_PERCENT, EDGE_PERCENT].map(|percent| MaxStaleness::part(ms, percent) + 1);
                 let due = due.map(|ms| at.map(|at| at.plus_ms(ms)));
                 due.into_iter().flatten().find(|at| *at > self.now)
             }

@@ -1238,3 +1238,80 @@ fn a_stop_does_not_wait_for_writers_that_a_failing_backing_keeps_waiting() {
         w.assert_backing_complete();
     }
 }
+
+#[test]
+fn copies_made_anew_again_and_again_are_believed_after_a_clean_stop() {
+    let mut w = World::new(2, Settings { write_policy: WritePolicy::WriteThrough, ..settings() }, 400, 16);
+    // Every other block, so that no range touches another, and more often than ranges are remembered.
+    for n in 0..20_000 {
+        let id = w.write_as(n % 200 * 8192, 4096, false);
+        w.run_until_answered(id).unwrap();
+    }
+    w.command(Command::Stop { destage: false }).unwrap();
+    w.restart_unread(true);
+    assert!(w.status().cached_bytes > 150 * 4096);
+    w.read_everything();
+}
+
+#[test]
+fn more_untrue_copies_than_can_be_named_are_distrusted_until_the_log_has_none_of_them() {
+    const BLOCKS: u64 = 3000;
+    for moves_on in [false, true] {
+        let mut w = World::new(2, Settings { admission: Admission::Sync, ..settings() }, 2 * BLOCKS, 256);
+        let write_all = |w: &mut World, sync: bool| {
+            w.origin = Origin { sync, ..Origin::default() };
+            for block in 0..BLOCKS {
+                let id = w.write_as(block * 8192, 4096, false);
+                w.run_until_answered(id).unwrap();
+            }
+            w.command(Command::Destage).unwrap();
+        };
+        write_all(&mut w, true);
+        assert_eq!(w.status().cached_bytes, BLOCKS * 4096);
+        write_all(&mut w, false);
+        assert_eq!(w.status().cached_bytes, 0, "they went past the cache");
+        for _ in 0..if moves_on { 4 } else { 0 } {
+            write_all(&mut w, true);
+        }
+        w.command(Command::Stop { destage: false }).unwrap();
+        w.restart_unread(true);
+        assert_eq!(w.status().cached_bytes > 0, moves_on);
+        w.read_everything();
+    }
+}
+
+/// Whatever can be given as a setting is borne: nothing overflows, and writes are acknowledged and read back.
+#[test]
+fn settings_beyond_all_reason_are_borne() {
+    let bounds = [
+        MaxStaleness::None,
+        MaxStaleness::Age(MaxStaleness::AGE_MS_MIN),
+        MaxStaleness::Age(u64::MAX / 100 + 1),
+        MaxStaleness::Age(u64::MAX / 1_000_000 + 1),
+        MaxStaleness::Age(u64::MAX),
+        MaxStaleness::Bytes(u64::MAX / 100 + 1),
+        MaxStaleness::Bytes(u64::MAX),
+    ];
+    for (n, write_policy) in WritePolicy::ALL.iter().cycle().take(4 * bounds.len()).enumerate() {
+        let ages = [0, 1, u64::MAX / 1_000_000, u64::MAX / 1_000_000 + 1, u64::MAX];
+        let (max_staleness, group_age_ms) = (bounds[n % bounds.len()], ages[n % ages.len()]);
+        let group_bytes = if n % 2 == 0 { Settings::GROUP_BYTES.0 } else { Settings::GROUP_BYTES.1 };
+        let admission = if n % 3 == 0 { Admission::Adaptive } else { Admission::All };
+        let chosen = Settings {
+            write_policy: *write_policy,
+            max_staleness,
+            group_age_ms,
+            group_bytes,
+            admission,
+            ..settings()
+        };
+        let mut w = World::new(n as u64, chosen, 200, 16);
+        w.command(Command::SetEndurance([u64::MAX, 1, 0][n % 3])).unwrap();
+        w.traffic(120);
+        w.pass_ms(1 << 40);
+        w.traffic(60);
+        w.command(Command::Destage).unwrap();
+        w.restart(false);
+        w.command(Command::Stop { destage: false }).unwrap();
+    }
+}

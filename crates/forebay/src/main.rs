@@ -46,7 +46,9 @@ fn main() -> ExitCode {
     if let Err(e) = stop::outlive_file_limits() {
         tracing::debug!("a file that reaches the limit of its size ends the process: {e}");
     }
-    match cli.command.run() {
+    let outcome = cli.command.run();
+    logging::end();
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("error: {failure}");

@@ -67,6 +67,7 @@ pub fn listen() -> io::Result<(Sender<StopReason>, Receiver<StopReason>)> {
                 let _ = reasons.send(StopReason::Signal(signal));
             } else if IMPATIENT.contains(&signal) {
                 tracing::warn!("told to stop again: stopping at once; the next start recovers from the log");
+                crate::logging::end();
                 std::process::exit(EXIT_STOPPED_AT_ONCE);
             }
         }

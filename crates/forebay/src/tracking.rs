@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, We
 use std::time::Instant;
 
 use foldhash::HashMap;
-use forebay_block::{BlockService, Completion, Content, Criticality, Op, Origin, VolumeInfo};
+use forebay_block::{BlockService, Completion, Content, Criticality, Gate, Op, Origin, VolumeInfo};
 use forebay_control::{ExplainRow, Explanation, InheritedRow, WaitRow};
 use forebay_host::{Observer, VolumeHandle};
 use forebay_policy::{Admission, AdmissionReason, Allowance};
@@ -189,6 +189,10 @@ impl BlockService for TrackedVolume {
     fn submit(&self, op: Op, origin: Origin, done: Completion) {
         self.0.submit_unidentified(op, origin, done);
     }
+
+    fn gate(&self) -> &Arc<Gate> {
+        self.0.gate()
+    }
 }
 
 impl Observer for Link {
@@ -266,6 +270,10 @@ impl<S: BlockService> BlockService for RatedVolume<S> {
             }
         }
         self.inner.submit(op, origin, done);
+    }
+
+    fn gate(&self) -> &Arc<Gate> {
+        self.inner.gate()
     }
 }
 

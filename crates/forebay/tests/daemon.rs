@@ -1,7 +1,12 @@
 //! `forebay serve` and the commands that speak to it.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use crate::nbd_client::NbdClient;
 use crate::volume::{BACKING_BYTES, Place, file_bytes, pattern};
@@ -353,4 +358,47 @@ fn the_volume_appears_as_a_file() {
     drop(client);
     assert_eq!(daemon.stop().code(), Some(0), "{}", place.log());
     assert!(!place.path("volume").exists());
+}
+
+#[test]
+fn a_log_that_nobody_reads_keeps_nobody_waiting() {
+    let place = Place::new();
+    let (unread, log) = std::io::pipe().unwrap();
+    // Full up to the last byte, by a descriptor of its own, for the daemon's must not know that it would have to wait.
+    let path = format!("/proc/self/fd/{}", log.as_raw_fd());
+    let mut filling = File::options()
+        .write(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .unwrap();
+    while filling.write(&[b'.'; 4096]).is_ok() {}
+    while filling.write(b".").is_ok() {}
+    let args = ["serve", "--control", "control", "--name", "db", "--cache", "cache", "--backing", "backing"];
+    let mut command = place.command(&[&args[..], &["--nbd", "unix:nbd", "--log", "trace"]].concat());
+    let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    drop(command);
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    assert!(ready.starts_with("ready"), "{ready}");
+    let mut client = NbdClient::connect(&place.path("nbd"), "db");
+    client.write(4096, &pattern(4096, 1, 8192));
+    client.flush();
+    drop(client);
+    place.ask(&["set", "db", "on-full=bypass"]);
+    assert_eq!(place.status()["state"], "healthy");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
+        .unwrap();
+    let limit = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if Instant::now() < limit => std::thread::sleep(Duration::from_millis(20)),
+            None => {
+                child.kill().unwrap();
+                panic!("it does not stop");
+            }
+        }
+    };
+    assert_eq!(status.code(), Some(0));
+    drop((unread, filling));
 }

@@ -34,6 +34,12 @@ fn wrong_usage_is_2_and_names_what_is_allowed() {
         (&["format", "emulate:hdd-10k:file=c,rmp=5400", "--backing", "b"], "hdd-10k has no parameter 'rmp'"),
         (&["status", "--json", "--prometheus"], "cannot be used with"),
         (&["--log", "verbose!", "status"], "--log"),
+        (&["sim", "--seed", "1", "--minutes", "nan"], "from 0 to 1000000"),
+        (&["sim", "--seed", "1", "--minutes", "1e300"], "from 0 to 1000000"),
+        (
+            &["serve", "--name", "db", "--no-cache", "--backing", "nbd://h/e?timeout=0s"],
+            "between 1s and 3600s",
+        ),
         (&["bench", "admission-redis", "--policies", "all,most"], "'most' is not one of all, sync"),
         (&["bench", "admission-redis", "--cache-model", "tape"], "'tape' is not a kind of device"),
         (&["bench", "admission-redis", "--with", "on-full"], "expected NAME=VALUE"),

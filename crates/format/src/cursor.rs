@@ -1,6 +1,8 @@
 //! Reading and writing little-endian fields one after the other.
 
-use crate::{COUNTER_MAX, FormatError};
+use forebay_block::SECTOR_BYTES;
+
+use crate::{COUNTER_MAX, FormatError, VOLUME_BYTES_MAX};
 
 /// Reads fields from the front of a slice; running out is [`FormatError::Truncated`], never a panic.
 pub(crate) struct Reader<'a> {
@@ -39,6 +41,12 @@ impl<'a> Reader<'a> {
     /// A number that grows by one: larger ones than [`COUNTER_MAX`] were never reached, and adding to them is safe.
     pub(crate) fn counter(&mut self, field: &'static str) -> Result<u64, FormatError> {
         self.u64().and_then(|v| if v <= COUNTER_MAX { Ok(v) } else { Err(FormatError::Field(field)) })
+    }
+
+    /// The size of a volume: whole sectors, and no more than can be had.
+    pub(crate) fn volume_bytes(&mut self) -> Result<u64, FormatError> {
+        let fits = |bytes: &u64| *bytes <= VOLUME_BYTES_MAX && bytes.is_multiple_of(SECTOR_BYTES);
+        Some(self.u64()?).filter(fits).ok_or(FormatError::Field("volume_bytes"))
     }
 }
 

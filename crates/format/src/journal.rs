@@ -221,7 +221,7 @@ impl Head {
         let generation = r.counter("generation")?;
         let consistent = r.u32()? & 1 != 0;
         r.u32()?;
-        let volume_bytes = r.counter("volume_bytes")?;
+        let volume_bytes = r.volume_bytes()?;
         let ring_bytes = r.counter("ring_bytes")?;
         let (tail, head) = (r.counter("tail")?, r.counter("head")?);
         let whole = |v: u64| v.is_multiple_of(BLOCK_BYTES);

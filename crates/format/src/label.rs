@@ -160,7 +160,7 @@ impl Label {
             phase,
             state,
             in_use,
-            volume_bytes: r.u64()?,
+            volume_bytes: r.volume_bytes()?,
             logical_block,
             time_ns: r.u64()?,
             host_id: r.array()?,

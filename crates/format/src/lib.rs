@@ -35,3 +35,6 @@ pub use layout::Layout;
 
 /// Largest value of a number that counts: runs, updates, records, segments of the log. No cache lives to see it.
 pub const COUNTER_MAX: u64 = u64::MAX >> 1;
+
+/// Largest volume in bytes: 4 PiB, of which 40 bits number the blocks.
+pub const VOLUME_BYTES_MAX: u64 = 1 << 52;

@@ -109,7 +109,7 @@ impl Superblock {
         let backing_id = r.array()?;
         let update = r.counter("update")?;
         let generation = r.counter("generation")?;
-        let volume_bytes = r.u64()?;
+        let volume_bytes = r.volume_bytes()?;
         let layout = Layout {
             cache_id,
             generation,
@@ -202,6 +202,18 @@ pub(crate) mod tests {
         }
         let odd = Superblock { logical_block: 8192, ..sample() };
         assert_eq!(Superblock::decode(&odd.encode()), Err(FormatError::Field("logical_block")));
+    }
+
+    #[test]
+    fn a_size_that_no_volume_has_is_refused() {
+        for volume_bytes in [(1 << 30) + 1, (1 << 52) + 512, u64::MAX, u64::MAX - 511] {
+            let bytes = Superblock { volume_bytes, ..sample() }.encode();
+            assert_eq!(Superblock::decode(&bytes), Err(FormatError::Field("volume_bytes")));
+            let label = crate::label::Label { volume_bytes, ..crate::label::tests::sample() };
+            assert!(crate::label::Label::decode(&label.encode()).is_err());
+        }
+        let largest = Superblock { volume_bytes: 1 << 52, ..sample() };
+        assert_eq!(Superblock::decode(&largest.encode()), Ok(largest));
     }
 
     #[test]

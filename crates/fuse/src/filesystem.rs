@@ -11,7 +11,7 @@ use fuser::{ReplyWrite, Request, TimeOrNow, WriteFlags};
 
 use crate::extent::{is_aligned, read_window, write_len, zero_len};
 use crate::stats::Counters;
-use crate::volume_file::{VolumeFile, answer_plain, errno, origin};
+use crate::volume_file::{VolumeFile, errno, origin};
 
 /// How long the kernel may keep the file's attributes. They change only by `setattr`, which tells it.
 const ATTRIBUTES_TTL: Duration = Duration::from_secs(1);
@@ -142,16 +142,12 @@ impl Filesystem for VolumeFile {
         }
         let written = bytes.len() as u32;
         let op = Op::Write { offset, data: BufMut::copy_of(bytes).freeze(), fua };
-        let inside = self.gate.enter();
-        self.submit(op, origin, move |result, counters| {
-            drop(inside);
-            match result {
-                Ok(_) => {
-                    Counters::add(&counters.write_bytes, u64::from(written));
-                    reply.written(written);
-                }
-                Err(e) => reply.error(errno(&e)),
+        self.submit(op, origin, move |result, counters| match result {
+            Ok(_) => {
+                Counters::add(&counters.write_bytes, u64::from(written));
+                reply.written(written);
             }
+            Err(e) => reply.error(errno(&e)),
         });
     }
 
@@ -193,11 +189,7 @@ impl Filesystem for VolumeFile {
             Ok(0) => reply.ok(),
             Ok(len) => {
                 let op = Op::Zero { offset, len, unmap, fua: false };
-                let inside = self.gate.enter();
-                self.submit(op, origin(request, false), move |result, _| {
-                    drop(inside);
-                    answer_plain(result, reply);
-                });
+                self.submit_plain(op, origin(request, false), reply);
             }
             Err(refusal) => reply.error(self.refuse(refusal)),
         }

@@ -40,7 +40,6 @@ mod export;
 mod extent;
 mod filesystem;
 pub mod fuzzing;
-mod gate;
 mod loop_device;
 mod mounts;
 mod partitions;

@@ -9,7 +9,6 @@ use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyEmpty, Request};
 
 use crate::export::FuseOptions;
 use crate::extent::{Refusal, read_window};
-use crate::gate::Gate;
 use crate::stats::Counters;
 
 /// Bytes of the volume whose allocation is asked for at once when searching for data or holes, so that the answer
@@ -34,7 +33,6 @@ pub(crate) struct VolumeFile {
     pub request_bytes_max: usize,
     pub options: FuseOptions,
     pub attributes: Mutex<Attributes>,
-    pub gate: Arc<Gate>,
     pub counters: Arc<Counters>,
 }
 
@@ -54,7 +52,6 @@ impl VolumeFile {
             request_bytes_max,
             options,
             attributes: Mutex::new(Attributes { mode, uid: 0, gid: 0, atime: now, mtime: now, ctime: now }),
-            gate: Arc::default(),
             counters,
         }
     }
@@ -146,8 +143,8 @@ impl VolumeFile {
         origin: Origin,
     ) -> Result<usize, Errno> {
         const SECTOR: usize = SECTOR_BYTES as usize;
-        let _alone = self.gate.alone();
         let window = read_window(offset, bytes.len(), self.size_bytes, self.request_bytes_max);
+        let _alone = self.service.gate().alone(window.offset..window.offset + window.len as u64);
         let mut data = BufMut::zeroed(window.len);
         let end = window.skip + window.take;
         let last = window.len - SECTOR;

@@ -13,16 +13,20 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
-use forebay_block::{Completion, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Origin, Reply};
-use forebay_device::{Clock, Ring};
+use forebay_block::{
+    Completion, DeviceOp, DeviceResult, ErrorKind, Inside, IoError, Nanos, Op, Origin, Reply,
+};
+use forebay_device::{Beside, Clock, Ring};
 use forebay_engine::{Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role};
 
 use crate::core::Core;
 use crate::devices::{Devices, refine};
 use crate::error::HostError;
 use crate::handle::Shared;
+use crate::label::SideWrite;
 use crate::queue::{CommandDone, CommonDone, Ending, Incoming, MarkDone, Message, bytes_of};
 use crate::superblocks::Bench;
 
@@ -35,12 +39,17 @@ struct Outstanding {
     origin: Origin,
     /// Where a question about allocation begins.
     status_offset: Option<u64>,
+    /// It is a change of the volume; that ends before the client is answered.
+    inside: Option<Inside>,
 }
 
-/// The log is being made void (P9): operations that are left, and whether one place says so durably.
+/// The log is being made void (P9): operations that are left, whether the label in a side file is on its way, and whether one place says
+/// so durably.
 struct Retirement {
     id: IoId,
     steps: VecDeque<(Role, DeviceOp)>,
+    steps_are_done: bool,
+    beside: bool,
     written: bool,
 }
 
@@ -174,7 +183,7 @@ impl Driver {
         self.shared.queue.drain(&mut self.incoming, &mut self.messages);
         let now = self.clock.now();
         let mut incoming = std::mem::take(&mut self.incoming);
-        for Incoming { op, origin, done, identified } in incoming.drain(..) {
+        for Incoming { op, origin, done, identified, inside } in incoming.drain(..) {
             let (origin, done) = match self.shared.observer.get() {
                 Some(observer) if !identified => observer.identify(&op, origin, done),
                 _ => (origin, done),
@@ -187,7 +196,7 @@ impl Driver {
             let forced = matches!(op, Op::Write { fua: true, .. } | Op::Zero { fua: true, .. });
             let known = Origin { sync: origin.is_sync(forced), ..origin };
             self.requests
-                .insert(id, Outstanding { done, bytes: bytes_of(&op), origin: known, status_offset });
+                .insert(id, Outstanding { done, bytes: bytes_of(&op), origin: known, status_offset, inside });
             self.core.handle(Event::Request { id, op, origin }, now);
         }
         self.incoming = incoming;
@@ -214,6 +223,7 @@ impl Driver {
                 self.core.handle(Event::Command { id, command: Command::Common { round, run, step } }, now);
             }
             Message::Promote { offset, len } => self.core.handle(Event::Promote { offset, len }, now),
+            Message::LabelWritten { well } => self.label_written(well, now),
             Message::Status => self.status_wanted = true,
             // The first one counts.
             Message::End(ending) if self.ending.is_none() => {
@@ -264,8 +274,13 @@ impl Driver {
             Effect::Recovered(result) => self.recovered = Some(result),
             Effect::RetireLog { id } => {
                 if let Devices::Pair(pair) = &mut self.devices {
-                    let (written, steps) = pair.retire();
-                    self.retirement = Some(Retirement { id, steps: steps.into(), written });
+                    let (steps, beside) = pair.retire();
+                    let (steps, begun) = (steps.into(), beside.is_some());
+                    self.retirement =
+                        Some(Retirement { id, steps, steps_are_done: false, beside: begun, written: false });
+                    if let Some(write) = beside {
+                        self.write_label_apart(write, now);
+                    }
                     self.retirement_step(None, now);
                 }
             }
@@ -293,19 +308,52 @@ impl Driver {
             }
             (result, _) => result,
         };
+        drop(outstanding.inside);
         (outstanding.done)(result);
         outstanding.bytes
     }
 
-    fn retirement_step(&mut self, ended: Option<DeviceResult>, now: Nanos) {
-        let Some(mut retirement) = self.retirement.take() else {
-            return;
-        };
-        retirement.written |= ended.is_some_and(|result| result.is_ok());
-        if let Some((role, op)) = retirement.steps.pop_front() {
-            self.retirement = Some(retirement);
-            return self.start(HOST_TAGS, role, op, now);
+    /// Has the label written by a thread of its own: what its file system takes must not keep the volume from answering.
+    fn write_label_apart(&mut self, write: SideWrite, now: Nanos) {
+        self.under_way += 1;
+        let shared = Arc::clone(&self.shared);
+        let spawned = thread::Builder::new().name("label".to_owned()).spawn(move || {
+            let well = write.carry_out().is_ok();
+            // A volume that has ended meanwhile has nobody who waits for it.
+            let _ = shared.queue.tell(Message::LabelWritten { well });
+        });
+        if spawned.is_err() {
+            self.label_written(false, now);
         }
+    }
+
+    fn label_written(&mut self, well: bool, now: Nanos) {
+        self.under_way -= 1;
+        self.devices.backing().beside(Beside::Ended { well });
+        if let Some(retirement) = &mut self.retirement {
+            retirement.beside = false;
+            retirement.written |= well;
+            if retirement.steps_are_done {
+                self.retirement_end(now);
+            }
+        }
+    }
+
+    fn retirement_step(&mut self, ended: Option<DeviceResult>, now: Nanos) {
+        let Some(retirement) = &mut self.retirement else { return };
+        retirement.written |= ended.is_some_and(|result| result.is_ok());
+        match retirement.steps.pop_front() {
+            Some((role, op)) => self.start(HOST_TAGS, role, op, now),
+            None => {
+                retirement.steps_are_done = true;
+                self.retirement_end(now);
+            }
+        }
+    }
+
+    /// Ends it once nothing of it is left, be it an operation or the label's file.
+    fn retirement_end(&mut self, now: Nanos) {
+        let Some(retirement) = self.retirement.take_if(|retirement| !retirement.beside) else { return };
         let result = match retirement.written {
             true => Ok(None),
             false => Err(IoError::new(ErrorKind::Io, "making the log void")),

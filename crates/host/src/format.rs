@@ -9,10 +9,10 @@ use forebay_device::{
     Access, Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Ring, open, run_alone, sync_entry,
 };
 use forebay_engine::{Effect, Engine, Event, Params, Role};
-use forebay_format::Layout;
 use forebay_format::identities::Identities;
 use forebay_format::label::{Label, LabelState, Phase};
 use forebay_format::superblock::{CacheState, Superblock};
+use forebay_format::{Layout, VOLUME_BYTES_MAX};
 use forebay_policy::Settings;
 
 use crate::error::{CacheContent, HostError};
@@ -420,7 +420,7 @@ fn volume_bytes(backing: &DeviceInfo, logical_block: u32, options: &FormatOption
         _ if !bytes.is_multiple_of(unit) => refuse(
             "a volume is made of whole logical blocks, those of its backing included; give a --volume-size that is a multiple of 4096",
         ),
-        _ if bytes > 1 << 52 => refuse("a volume has at most 4 PiB"),
+        _ if bytes > VOLUME_BYTES_MAX => refuse("a volume has at most 4 PiB"),
         _ => Ok(bytes),
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
-use forebay_block::{BlockService, Completion, ErrorKind, IoError, Op, Origin, VolumeInfo};
+use forebay_block::{BlockService, Completion, ErrorKind, Gate, IoError, Op, Origin, VolumeInfo};
 use forebay_device::{DeviceInfo, Waker};
 use forebay_engine::{Command, CommonError, CommonState, CommonStep, MarkError, Status};
 use forebay_policy::{AdmissionReason, Ranges, Settings};
@@ -43,6 +43,7 @@ pub(crate) struct Shared {
     pub(crate) backing: DeviceInfo,
     pub(crate) backing_id: Option<[u8; 16]>,
     pub(crate) queue: RequestQueue,
+    gate: Arc<Gate>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     pub(crate) without_journal: Option<String>,
     published: Mutex<Published>,
@@ -64,6 +65,7 @@ impl Shared {
             backing: backing.0,
             backing_id: backing.1,
             queue: RequestQueue::new(waker),
+            gate: Arc::default(),
             observer: OnceLock::new(),
             without_journal: None,
             published: Mutex::new(published),
@@ -275,20 +277,23 @@ impl VolumeHandle {
 
     /// As [`BlockService::submit`], of a request whose issuer the [`Observer`] may know.
     pub fn submit_unidentified(&self, op: Op, origin: Origin, done: Completion) {
-        self.push(Incoming { op, origin, done, identified: false });
+        self.push(op, origin, done, false);
     }
 
-    fn push(&self, incoming: Incoming) {
-        let len = match &incoming.op {
+    fn push(&self, op: Op, origin: Origin, done: Completion, identified: bool) {
+        let len = match &op {
             Op::Read { len, .. } => *len,
             Op::Write { data, .. } => data.len(),
             _ => 0,
         };
         if len > REQUEST_BYTES_MAX {
             let e = IoError::new(ErrorKind::Invalid, "request is longer than the volume takes");
-            return (incoming.done)(Err(e));
+            return done(Err(e));
         }
-        self.0.queue.push(incoming);
+        // A completion that asks for more must not wait for whoever waits for completions.
+        let changes = op.changes().filter(|_| !self.0.queue.is_mine());
+        let inside = changes.map(|bytes| self.0.gate.pass(bytes));
+        self.0.queue.push(Incoming { op, origin, done, identified, inside });
     }
 }
 
@@ -298,6 +303,10 @@ impl BlockService for VolumeHandle {
     }
 
     fn submit(&self, op: Op, origin: Origin, done: Completion) {
-        self.push(Incoming { op, origin, done, identified: true });
+        self.push(op, origin, done, true);
+    }
+
+    fn gate(&self) -> &Arc<Gate> {
+        &self.0.gate
     }
 }

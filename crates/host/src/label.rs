@@ -18,6 +18,30 @@ use crate::superblocks::Bench;
 /// Added to the name of a backing file, for the file with its label.
 pub const LABEL_SUFFIX: &str = ".forebay";
 
+/// How a copy of the label gets where it belongs while the backing is busy.
+pub(crate) enum BusyWrite {
+    /// By an operation of the backing.
+    Op(DeviceOp),
+    /// By a thread that may wait for a file system; [`Beside::Ended`] is owed to the backing.
+    Apart(SideWrite),
+    /// Nowhere.
+    Nothing,
+}
+
+/// A durable write to a side file.
+pub(crate) struct SideWrite {
+    path: PathBuf,
+    offset: u64,
+    bytes: Buf,
+}
+
+impl SideWrite {
+    /// Carries it out, however long the file system takes.
+    pub(crate) fn carry_out(&self) -> io::Result<()> {
+        write_durably(&self.path, self.offset, &self.bytes)
+    }
+}
+
 /// Where a label lies. Never inside the volume, which stays a 1:1 image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabelPlace {
@@ -134,21 +158,19 @@ impl LabelPlace {
         }
     }
 
-    /// Writes a copy of the label at this offset of its region while the backing is busy: what lies in a file is written at
-    /// once, what lies on the device is returned as an operation.
-    pub(crate) fn write_while_busy(
-        &self,
-        backing: &mut dyn Device,
-        offset: u64,
-        bytes: Buf,
-    ) -> io::Result<Option<DeviceOp>> {
+    /// How a copy of the label is to be written at this offset of its region while the backing is busy. Nothing of it is done yet,
+    /// and the caller must not wait for it.
+    pub(crate) fn write_while_busy(&self, backing: &mut dyn Device, offset: u64, bytes: Buf) -> BusyWrite {
         match self {
-            Self::SideFile(path) => write_side_file(backing, path, offset, &bytes).map(|()| None),
+            Self::SideFile(path) => {
+                backing.beside(Beside::Begins { offset, bytes: &bytes });
+                BusyWrite::Apart(SideWrite { path: path.clone(), offset, bytes })
+            }
             Self::Behind(start) => {
                 let bufs = vec![bytes];
-                Ok(Some(DeviceOp::Write { offset: start + offset, bufs, durable: true }))
+                BusyWrite::Op(DeviceOp::Write { offset: start + offset, bufs, durable: true })
             }
-            Self::Nowhere => Ok(None),
+            Self::Nowhere => BusyWrite::Nothing,
         }
     }
 

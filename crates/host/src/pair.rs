@@ -17,7 +17,7 @@ use forebay_format::replay::Replay;
 use crate::error::HostError;
 use crate::identity::{fingerprint, host_id, host_name, wall_ns};
 use crate::journal::{Journal, JournalChoice};
-use crate::label::LabelPlace;
+use crate::label::{BusyWrite, LabelPlace, SideWrite};
 use crate::superblocks::Bench;
 
 /// Refuses a backing whose blocks are larger than those of a log: none of them could be written.
@@ -286,11 +286,10 @@ impl Pair {
         self.carry_out(bench, &updates)
     }
 
-    /// What is to be written, one after the other, to make the log void although the cache has failed (P9). A label in
-    /// a side file is written at once; `true` says that this has been done.
-    pub(crate) fn retire(&mut self) -> (bool, Vec<(Role, DeviceOp)>) {
-        let mut steps = Vec::new();
-        let mut written = false;
+    /// What is to be written to make the log void although the cache has failed (P9): operations, one after the other, and the label
+    /// if it lies in a side file. It is enough if one place gets it.
+    pub(crate) fn retire(&mut self) -> (Vec<(Role, DeviceOp)>, Option<SideWrite>) {
+        let (mut steps, mut apart) = (Vec::new(), None);
         for update in self.identities.retire(wall_ns()) {
             match update {
                 Update::Superblock { offset, bytes } => {
@@ -299,16 +298,15 @@ impl Pair {
                 }
                 Update::Label { offset, bytes } => {
                     match self.place.write_while_busy(&mut *self.backing, offset, bytes) {
-                        Ok(Some(op)) => steps.push((Role::Backing, op)),
-                        Ok(None) => written = true,
-                        // The superblock may still work; if not, the engine is told that nothing did.
-                        Err(_) => {}
+                        BusyWrite::Op(op) => steps.push((Role::Backing, op)),
+                        BusyWrite::Apart(write) => apart = Some(write),
+                        BusyWrite::Nothing => {}
                     }
                 }
                 Update::NoLabel | Update::Flush | Update::Journal => {}
             }
         }
-        (written, steps)
+        (steps, apart)
     }
 
     /// Writes one update after the other, until one fails.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-use forebay_block::{Completion, ErrorKind, IoError, Op, Origin};
+use forebay_block::{Completion, ErrorKind, Inside, IoError, Op, Origin};
 use forebay_device::Waker;
 use forebay_engine::{Command, CommonError, CommonState, CommonStep, MarkError};
 
@@ -22,6 +22,8 @@ pub(crate) struct Incoming {
     pub(crate) done: Completion,
     /// `origin` is all that is to be known of its issuer.
     pub(crate) identified: bool,
+    /// It is a change, until it is answered.
+    pub(crate) inside: Option<Inside>,
 }
 
 /// Called once with the outcome of a control command.
@@ -45,6 +47,8 @@ pub(crate) enum Message {
     Promote { offset: u64, len: u64 },
     /// The volume's end: stop cleanly, then remove the cache for good if asked, then end the thread.
     End(Ending),
+    /// The label in a side file has been written, or not, by the thread that waited for it.
+    LabelWritten { well: bool },
     /// Publish the figures.
     Status,
 }
@@ -74,7 +78,6 @@ struct State {
     /// Callers that wait for room.
     waiting: usize,
     closed: bool,
-    consumer: Option<ThreadId>,
 }
 
 impl State {
@@ -90,6 +93,7 @@ pub(crate) struct RequestQueue {
     state: Mutex<State>,
     room: Condvar,
     waker: Waker,
+    consumer: ThreadId,
 }
 
 /// Bytes of memory that a request needs while it is under way.
@@ -104,8 +108,13 @@ pub(crate) fn bytes_of(op: &Op) -> u64 {
 impl RequestQueue {
     /// A queue to the thread that this waker wakes, which is the calling one.
     pub(crate) fn new(waker: Waker) -> Self {
-        let state = State { consumer: Some(thread::current().id()), ..State::default() };
-        Self { state: Mutex::new(state), room: Condvar::new(), waker }
+        let consumer = thread::current().id();
+        Self { state: Mutex::default(), room: Condvar::new(), waker, consumer }
+    }
+
+    /// Whether the caller is the volume's own thread.
+    pub(crate) fn is_mine(&self) -> bool {
+        self.consumer == thread::current().id()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -118,7 +127,7 @@ impl RequestQueue {
     pub(crate) fn push(&self, incoming: Incoming) {
         let bytes = bytes_of(&incoming.op);
         let mut state = self.lock();
-        while !state.closed && !state.has_room(bytes) && state.consumer != Some(thread::current().id()) {
+        while !state.closed && !state.has_room(bytes) && !self.is_mine() {
             state.waiting += 1;
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;

@@ -49,10 +49,19 @@ impl MaxStaleness {
     pub fn percent(self, now: Staleness) -> u64 {
         match self {
             Self::None => 0,
-            Self::Age(bound) => now.age_ms.saturating_mul(100) / bound.max(1),
-            Self::Bytes(bound) => now.bytes.saturating_mul(100) / bound.max(1),
+            Self::Age(bound) => percent_of(now.age_ms, bound),
+            Self::Bytes(bound) => percent_of(now.bytes, bound),
         }
     }
+
+    /// So many percent, at most 100, of a bound.
+    pub const fn part(bound: u64, percent: u64) -> u64 {
+        bound / 100 * percent + bound % 100 * percent / 100
+    }
+}
+
+fn percent_of(now: u64, bound: u64) -> u64 {
+    u64::try_from(u128::from(now) * 100 / u128::from(bound.max(1))).unwrap_or(u64::MAX)
 }
 
 impl fmt::Display for MaxStaleness {
@@ -100,6 +109,18 @@ mod tests {
     }
 
     proptest! {
+        /// No bound is too large to be reckoned with.
+        #[test]
+        fn parts_of_a_bound_use_up_as_much_of_it(low in 0u64..100, bound in 1_000u64.., percent in 0u64..=100) {
+            for bound in [bound, u64::MAX - low, u64::MAX / 100 + low] {
+                let part = MaxStaleness::part(bound, percent);
+                prop_assert!(part <= bound && u128::from(part) == u128::from(bound) * u128::from(percent) / 100);
+                let age = |age_ms| MaxStaleness::Age(bound).percent(Staleness { age_ms, bytes: 0 });
+                prop_assert!(age(part) <= percent && age(part + 1) >= percent.min(99));
+                prop_assert_eq!(age(bound), 100);
+            }
+        }
+
         /// What is shown is read again, and more staleness never counts for less.
         #[test]
         fn bounds_are_shown_as_they_are_read(ms in 10u64..1 << 40, bytes in 1u64 << 16..1 << 50, a: u64, b: u64) {

@@ -31,6 +31,7 @@ pub use delay::{Delay, Delayed};
 pub use forebay_record::Role;
 pub use inject::{ErrorInjected, InjectHandle, Rule};
 pub use record::{RecordFile, Recorded, Recorders};
+pub(crate) use spec::duration;
 pub use spec::{BadDecoration, Decoration};
 pub use statistics::{KindFigures, Measured, StatisticsHandle};
 pub use throttle::{Rate, Throttled};

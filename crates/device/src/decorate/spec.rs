@@ -179,7 +179,8 @@ fn size(text: &str) -> Parsed<u64> {
     number(&text[..text.len() - 1])?.checked_mul(1 << shift).ok_or("a size is too large")
 }
 
-fn duration(text: &str) -> Parsed<Duration> {
+/// Reads a whole number with us, ms or s.
+pub(crate) fn duration(text: &str) -> Parsed<Duration> {
     let (digits, unit_ns) = match () {
         () if text.ends_with("us") => (&text[..text.len() - 2], 1_000),
         () if text.ends_with("ms") => (&text[..text.len() - 2], 1_000_000),

@@ -6,11 +6,16 @@
 //!               └─────────────┘
 //! ```
 //!
+//! **A server that is silent.** Who has not answered a request for so long as the export's `timeout` says is sent nothing more;
+//! what it still answers counts, and when it ends the connection, or as much time has passed again, the connection is lost. That it is
+//! waited for has a reason: a server that ends a connection has come to the end of what it had received over it.
+//!
 //! **What a lost connection may have taken.** A server that was restarted may have lost what it had acknowledged and not made
 //! durable. So if anything had been acknowledged since the last flush, every flush fails until its owner has learnt of one such
 //! failure: as with a disk, whoever flushes writes anew what the failed flush was to cover.
 
-use std::collections::{HashMap, VecDeque};
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -33,6 +38,8 @@ const DEPTH_MAX: usize = 128;
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// While the server is away, operations wait for so long; then those that wait fail at each further attempt.
 const AWAY_MAX: Duration = Duration::from_secs(5);
+/// A request that is not answered for so many times the limit is waited for in vain, even if the server answers others.
+const STUCK_LIMITS: u32 = 5;
 /// A server is given so long to do or drop what it has received from a connection that ended, before another one is used: an old
 /// write must not come after a new one.
 pub(crate) const SETTLE_PAUSE: Duration = Duration::from_secs(1);
@@ -69,11 +76,19 @@ struct Op {
     is_flush: bool,
 }
 
+/// A request that is sent, or being sent.
+struct Sent {
+    request: Request,
+    /// Volatile writes that had been answered by then.
+    covers: u64,
+    since: Instant,
+}
+
 #[derive(Default)]
 struct State {
     queue: VecDeque<Request>,
-    /// Requests that are sent and not answered, by cookie, and what was written when they were sent.
-    sent: HashMap<u64, (Request, u64)>,
+    /// Requests that are sent and not answered, by cookie: in the order in which they were sent.
+    sent: BTreeMap<u64, Sent>,
     cookie: u64,
     ops: HashMap<u64, Op>,
     op: u64,
@@ -88,7 +103,7 @@ struct State {
     telling: bool,
     /// The connection that is in use.
     stream: Option<Arc<Stream>>,
-    /// The reader has found the connection to be at its end.
+    /// The reader has found the connection to be at its end, or the server to be silent: nothing more is sent.
     ended: bool,
     /// What an export must show that is connected to anew.
     sign: Option<Sign>,
@@ -151,10 +166,8 @@ impl State {
             self.lost = true;
             self.flushed = self.written;
         }
-        let mut again: Vec<_> = self.sent.drain().collect();
-        again.sort_by_key(|(cookie, _)| *cookie);
-        for (_, (request, _)) in again.into_iter().rev() {
-            self.queue.push_front(request);
+        for sent in std::mem::take(&mut self.sent).into_values().rev() {
+            self.queue.push_front(sent.request);
         }
         // A durable write that a flush has to end may be lost in part even where nothing else is.
         for op in self.ops.values_mut().filter(|op| op.then_flush) {
@@ -198,6 +211,8 @@ pub(crate) struct Exchange {
     /// Something is to be sent, may be sent again, or the connection is to end.
     work: Condvar,
     terms: Terms,
+    /// For so long a server may be silent that owes an answer.
+    timeout: Duration,
     waker: Waker,
     /// The owner has been woken since it last looked.
     woken: AtomicBool,
@@ -209,7 +224,8 @@ impl Exchange {
         let first = Arc::new(first);
         let state = Mutex::new(State { stream: Some(Arc::clone(&first)), ..State::default() });
         let work = Condvar::new();
-        let exchange = Arc::new(Self { state, work, terms, waker, woken: AtomicBool::new(false) });
+        let (timeout, woken) = (spec.timeout, AtomicBool::new(false));
+        let exchange = Arc::new(Self { state, work, terms, timeout, waker, woken });
         let (shared, spec) = (Arc::clone(&exchange), spec.clone());
         thread::Builder::new().name("nbd-send".to_owned()).spawn(move || shared.run(&spec, first))?;
         Ok(exchange)
@@ -267,7 +283,7 @@ impl Exchange {
     fn run(self: Arc<Self>, spec: &NbdSpec, first: Arc<Stream>) {
         let mut next = Some(first);
         while let Some(stream) = next.take().or_else(|| self.reconnect(spec)) {
-            self.use_connection(&stream);
+            self.use_connection(spec, &stream);
             let mut state = self.state();
             state.lose();
             self.work.notify_all();
@@ -280,12 +296,12 @@ impl Exchange {
     }
 
     /// Sends and has answers read until the connection is lost or no longer wanted.
-    fn use_connection(self: &Arc<Self>, stream: &Arc<Stream>) {
+    fn use_connection(self: &Arc<Self>, spec: &NbdSpec, stream: &Arc<Stream>) {
         let reader = thread::Builder::new().name("nbd-read".to_owned()).spawn({
-            let (shared, stream) = (Arc::clone(self), Arc::clone(stream));
+            let (shared, stream, spec) = (Arc::clone(self), Arc::clone(stream), spec.clone());
             move || {
                 // Why it ended makes no difference: it is over, and tried anew.
-                let _ = shared.read_answers(&stream);
+                let _ = shared.read_answers(&spec, &stream);
                 // Whoever sends just now must not wait for a server that may not take it any more.
                 stream.shut_down();
                 shared.state().ended = true;
@@ -295,7 +311,10 @@ impl Exchange {
         if let Ok(reader) = reader {
             // As above.
             let _ = self.send_requests(stream);
-            stream.shut_down();
+            // Of a server that is silent the last answers are waited for.
+            if !self.state().ended {
+                stream.shut_down();
+            }
             let _ = reader.join();
         }
     }
@@ -311,7 +330,7 @@ impl Exchange {
                 return Ok(());
             }
             if state.closing {
-                return stream.send(&mut [IoSlice::new(&Request::disconnect().header(0))]);
+                return stream.send(&mut [IoSlice::new(&Request::disconnect().header(0))], &|| true);
             }
             let Some(request) = state.queue.pop_front() else { continue };
             state.cookie += 1;
@@ -319,31 +338,60 @@ impl Exchange {
             let header = request.header(cookie);
             // It is on the list before it is sent: its answer may come at once.
             let data = request.data.clone();
-            state.sent.insert(cookie, (request, covers));
+            state.sent.insert(cookie, Sent { request, covers, since: Instant::now() });
             drop(state);
             let mut parts: Vec<IoSlice<'_>> = Vec::with_capacity(1 + data.len());
             parts.push(IoSlice::new(&header));
             parts.extend(data.iter().map(|buf| IoSlice::new(buf)));
-            stream.send(&mut parts)?;
+            stream.send(&mut parts, &|| !self.state().ended)?;
         }
     }
 
-    fn read_answers(&self, stream: &Stream) -> io::Result<()> {
+    /// Whether the server owes an answer and has been silent for too long.
+    fn is_silent(&self, stream: &Stream) -> bool {
+        let state = self.state();
+        let owes_for = state.sent.first_key_value().map(|(_, oldest)| oldest.since.elapsed());
+        owes_for.is_some_and(|owes_for| {
+            owes_for.min(stream.still_for()) > self.timeout
+                || owes_for > self.timeout.saturating_mul(STUCK_LIMITS)
+        })
+    }
+
+    /// Whether the reader goes on; `silent_since`: since when nothing more is sent to a server that is silent.
+    fn waits_on(&self, spec: &NbdSpec, stream: &Stream, silent_since: &Cell<Option<Instant>>) -> bool {
+        if let Some(since) = silent_since.get() {
+            return since.elapsed() < self.timeout && !self.state().sent.is_empty();
+        }
+        if self.is_silent(stream) {
+            silent_since.set(Some(Instant::now()));
+            self.state().ended = true;
+            stream.end_sending();
+            self.work.notify_one();
+            let limit = self.timeout;
+            tracing::warn!(%spec, ?limit, "the NBD server does not answer; its connection is ended, and a new one is tried");
+        }
+        true
+    }
+
+    fn read_answers(&self, spec: &NbdSpec, stream: &Stream) -> io::Result<()> {
         let broken = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-        loop {
+        let silent_since = Cell::new(None);
+        let waits_on = || self.waits_on(spec, stream, &silent_since);
+        // Asked after each answer, too: one request may be stuck while others are answered.
+        while waits_on() {
             let mut head = [0; SimpleReply::BYTES];
-            stream.receive(&mut head)?;
+            stream.receive(&mut head, &waits_on)?;
             let SimpleReply { error, cookie } = match ReplyHeader::decode(&head) {
                 Ok(ReplyHeader::Simple(reply)) => reply,
                 // Structured replies were not asked for.
                 Ok(ReplyHeader::Chunk(_)) | Err(_) => return Err(broken("no simple reply")),
             };
-            let asked = self.state().sent.get(&cookie).map(|(request, _)| (request.command, request.len));
+            let asked = self.state().sent.get(&cookie).map(|sent| (sent.request.command, sent.request.len));
             let (asked, len) = asked.ok_or_else(|| broken("an answer to no request"))?;
             let result = match error.kind() {
                 None if asked == command::READ => {
                     let mut data = BufMut::zeroed(len as usize);
-                    stream.receive(&mut data)?;
+                    stream.receive(&mut data, &waits_on)?;
                     Ok(Some(data.freeze()))
                 }
                 None => Ok(None),
@@ -354,13 +402,14 @@ impl Exchange {
                 Some(kind) => Err(IoError::new(kind, "using a NBD export")),
             };
             let mut state = self.state();
-            if let Some((request, covers)) = state.sent.remove(&cookie) {
-                state.end(&request, covers, result);
+            if let Some(sent) = state.sent.remove(&cookie) {
+                state.end(&sent.request, sent.covers, result);
             }
             drop(state);
             self.work.notify_one();
             self.tell_owner();
         }
+        Ok(())
     }
 
     /// A new connection to the same export; `None` when the device is no longer wanted.

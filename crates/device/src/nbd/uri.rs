@@ -1,10 +1,19 @@
-//! Naming an NBD export: `nbd://HOST[:PORT]/EXPORT` and `nbd+unix:///EXPORT?socket=PATH`.
+//! Naming an NBD export: `nbd://HOST[:PORT]/EXPORT[?timeout=TIME]` and `nbd+unix:///EXPORT?socket=PATH[&timeout=TIME]`.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::decorate::duration;
 
 /// The port that is assigned to NBD.
 const PORT: u16 = 10809;
+
+/// A server that owes an answer may be silent for so long, if nothing else is said: what disks are given by kernels.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// What may be said.
+const TIMEOUTS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +30,8 @@ pub struct NbdSpec {
     pub(crate) server: Server,
     /// Empty for the server's default export.
     pub(crate) export: String,
+    /// For so long a server that owes an answer may be silent.
+    pub(crate) timeout: Duration,
     /// As it was given; a path only so that messages can name every device alike.
     uri: PathBuf,
 }
@@ -31,7 +42,8 @@ impl NbdSpec {
     /// # Errors
     /// What is wrong with it, in words for a person.
     pub fn read(unix: bool, rest: &str) -> Result<Self, String> {
-        const HOW: &str = "an NBD export is nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH";
+        const HOW: &str = "an NBD export is nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH, \
+                           with timeout=TIME behind a ? or & if that is to be chosen";
         let scheme = if unix { "nbd+unix" } else { "nbd" };
         let uri = PathBuf::from(format!("{scheme}:{rest}"));
         let place = rest.strip_prefix("//").ok_or(HOW)?;
@@ -44,21 +56,37 @@ impl NbdSpec {
         if export.len() > forebay_nbd::codec::STRING_BYTES_MAX {
             return Err("its export's name is longer than 4096 bytes".to_owned());
         }
-        let server = match (unix, query) {
-            (true, Some(query)) if authority.is_empty() => {
-                let socket = query.strip_prefix("socket=").and_then(decoded).filter(|path| !path.is_empty());
-                Server::Unix(socket.ok_or("its socket is named by ?socket=PATH")?.into())
+        let (mut socket, mut timeout) = (None, None);
+        for parameter in query.unwrap_or_default().split('&').filter(|_| query.is_some()) {
+            match parameter.split_once('=') {
+                Some(("socket", path)) if unix && socket.is_none() => {
+                    let path = decoded(path).filter(|path| !path.is_empty());
+                    socket = Some(path.ok_or("its socket is named by ?socket=PATH")?);
+                }
+                Some(("timeout", time)) if timeout.is_none() => timeout = Some(read_timeout(time)?),
+                _ => return Err(format!("'{parameter}' is not known of it, or given twice; {HOW}")),
             }
-            (false, None) => tcp(authority)?,
+        }
+        let server = match socket {
+            Some(socket) if authority.is_empty() => Server::Unix(socket.into()),
+            None if !unix => tcp(authority)?,
             _ => return Err(HOW.to_owned()),
         };
-        Ok(Self { server, export, uri })
+        Ok(Self { server, export, timeout: timeout.unwrap_or(TIMEOUT), uri })
     }
 
     /// What it was given as.
     pub(crate) fn as_path(&self) -> &Path {
         &self.uri
     }
+}
+
+fn read_timeout(text: &str) -> Result<Duration, String> {
+    let time = duration(text).ok().filter(|time| TIMEOUTS.contains(time));
+    time.ok_or_else(|| {
+        let (least, most) = (TIMEOUTS.start(), TIMEOUTS.end());
+        format!("its timeout is a time between {least:?} and {most:?} such as 30s, not '{text}'")
+    })
 }
 
 fn tcp(authority: &str) -> Result<Server, String> {
@@ -116,6 +144,7 @@ mod tests {
             (false, "//[::1]/x", tcp("::1", 10809), "x"),
             (true, "///db?socket=/run/a%3Fb", Server::Unix("/run/a?b".into()), "db"),
             (true, "///?socket=./s", Server::Unix("./s".into()), ""),
+            (true, "///?timeout=2s&socket=/run/a%26b", Server::Unix("/run/a&b".into()), ""),
         ] {
             let spec = NbdSpec::read(unix, rest).unwrap();
             assert_eq!((&spec.server, spec.export.as_str()), (&server, export), "{rest}");
@@ -123,7 +152,16 @@ mod tests {
         }
         for (unix, rest, words) in [
             (false, "store/db", "nbd://HOST:PORT/EXPORT"),
-            (false, "//store/db?socket=x", "nbd://HOST:PORT/EXPORT"),
+            (false, "//store/db?socket=x", "'socket=x' is not known"),
+            (false, "//store/db?", "'' is not known"),
+            (false, "//store/db?timeout=0s", "between 1s and 3600s such as 30s, not '0s'"),
+            (false, "//store/db?timeout=5", "not '5'"),
+            (false, "//store/db?timeout=99999999999999999999s", "not '99999999999999999999s'"),
+            (false, "//store/db?timeout=18446744073709551615s", "between 1s and 3600s"),
+            (true, "///db?socket=a&timeout=2h", "between 1s and 3600s"),
+            (true, "///db?socket=a&timeout=2s&timeout=3s", "given twice"),
+            (true, "///db?socket=a&b", "'b' is not known"),
+            (true, "///db?timeout=2s", "nbd+unix:///EXPORT?socket=PATH"),
             (false, "///db", "no host"),
             (false, "//:7/db", "no host"),
             (false, "//store:0/db", "port"),
@@ -138,5 +176,8 @@ mod tests {
             let told = NbdSpec::read(unix, rest).unwrap_err();
             assert!(told.contains(words), "{rest}: {told}");
         }
+        let timeout = |rest| NbdSpec::read(false, rest).unwrap().timeout.as_millis();
+        let told = ["//store/db", "//store/db?timeout=90s", "//store/db?timeout=1500ms"].map(timeout);
+        assert_eq!(told, [30_000, 90_000, 1500]);
     }
 }

@@ -5,7 +5,8 @@ use std::net::{Shutdown, TcpListener};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -209,9 +210,8 @@ fn what_comes_back_without_its_sign_is_not_used() {
     assert_eq!(file_content(&ours)[..4096], [1; 4096]);
 }
 
-/// Serves one connection of an export of 1 MiB, by the old handshake and without FUA, and hangs up instead of answering request
-/// number `last`. Returns what it was asked for.
-fn serve_once(listener: &UnixListener, last: usize) -> Vec<u16> {
+/// Accepts a connection and brings it to where requests come: of an export of 1 MiB, by the old handshake and without FUA.
+fn accept(listener: &UnixListener) -> UnixStream {
     let (mut stream, _) = listener.accept().unwrap();
     let mut greeting = Vec::new();
     Greeting { flags: handshake_flag::NO_ZEROES }.encode(&mut greeting);
@@ -219,30 +219,79 @@ fn serve_once(listener: &UnixListener, last: usize) -> Vec<u16> {
     let mut hello = [0; ClientFlags::BYTES + OptionHeader::BYTES];
     stream.read_exact(&mut hello).unwrap();
     let mut reply = Vec::new();
-    ExportReply { size: 1 << 20, flags: export_flag::HAS_FLAGS | export_flag::SEND_FLUSH }
+    ExportReply { size: SMALL as u64, flags: export_flag::HAS_FLAGS | export_flag::SEND_FLUSH }
         .encode(true, &mut reply);
     stream.write_all(&reply).unwrap();
-    let mut asked = Vec::new();
+    stream
+}
+
+/// The size of such an export.
+const SMALL: usize = 1 << 20;
+
+fn reply(stream: &mut UnixStream, request: &Request, data: &[u8]) {
+    let mut reply = Vec::new();
+    SimpleReply { error: NbdError::OK, cookie: request.cookie }.encode(&mut reply);
+    stream.write_all(&reply).unwrap();
+    stream.write_all(data).unwrap();
+}
+
+/// The next request and what it writes; `None` at the end of what the client sends.
+fn next_request(stream: &mut UnixStream) -> Option<(Request, Vec<u8>)> {
     let mut head = [0; Request::BYTES];
-    while stream.read_exact(&mut head).is_ok() {
-        let request = Request::decode(&head).unwrap();
+    stream.read_exact(&mut head).ok()?;
+    let request = Request::decode(&head).unwrap();
+    let mut data = vec![0; if request.command == command::WRITE { request.len as usize } else { 0 }];
+    stream.read_exact(&mut data).ok()?;
+    (request.command != command::DISC).then_some((request, data))
+}
+
+/// What such exports hold.
+#[derive(Clone)]
+struct Disk(Arc<Mutex<Vec<u8>>>);
+
+impl Disk {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(vec![0; SMALL])))
+    }
+
+    fn write(&self, request: &Request, data: &[u8]) {
+        let at = request.offset as usize;
+        self.0.lock().unwrap()[at..at + data.len()].copy_from_slice(data);
+    }
+
+    /// Does what is asked for and returns what is read.
+    fn carry_out(&self, request: &Request, data: &[u8]) -> Vec<u8> {
+        self.write(request, data);
+        let (at, len) = (request.offset as usize, request.len as usize);
+        let len = if request.command == command::READ { len } else { 0 };
+        self.0.lock().unwrap()[at..at + len].to_vec()
+    }
+
+    /// Answers to the end.
+    fn serve(&self, stream: &mut UnixStream) {
+        while let Some((request, data)) = next_request(stream) {
+            reply(stream, &request, &self.carry_out(&request, &data));
+        }
+    }
+}
+
+/// Serves one such connection and hangs up instead of answering request number `last`. Returns what it was asked for.
+fn serve_once(listener: &UnixListener, last: usize) -> Vec<u16> {
+    let mut stream = accept(listener);
+    let mut asked = Vec::new();
+    while let Some((request, _)) = next_request(&mut stream) {
         asked.push(request.command);
-        if asked.len() == last || request.command == command::DISC {
+        if asked.len() == last {
             break;
         }
-        if request.command == command::WRITE {
-            stream.read_exact(&mut vec![0; request.len as usize]).unwrap();
-        }
-        let mut reply = Vec::new();
-        SimpleReply { error: NbdError::OK, cookie: request.cookie }.encode(&mut reply);
-        stream.write_all(&reply).unwrap();
+        reply(&mut stream, &request, &[]);
     }
     asked
 }
 
 #[test]
 fn nothing_that_a_lost_connection_may_have_taken_is_called_durable() {
-    use command::{DISC, FLUSH, WRITE};
+    use command::{FLUSH, WRITE};
     let directory = disk_directory();
     let socket = directory.path().join("socket");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -265,5 +314,230 @@ fn nothing_that_a_lost_connection_may_have_taken_is_called_durable() {
     assert_eq!(asked[0], [WRITE, FLUSH, WRITE]);
     assert_eq!(asked[1], [WRITE, FLUSH]);
     assert_eq!(asked[2], [WRITE, FLUSH]);
-    assert_eq!(asked[3], [WRITE, FLUSH, FLUSH, DISC]);
+    assert_eq!(asked[3], [WRITE, FLUSH, FLUSH]);
+}
+
+/// Nothing here takes so long unless it hangs.
+const HANG: Duration = Duration::from_secs(60);
+
+fn impatient_uri(socket: &Path, seconds: u32) -> String {
+    format!("{}&timeout={seconds}s", uri(socket))
+}
+
+#[test]
+fn a_server_that_does_not_come_to_the_end_of_its_greeting_is_not_waited_for() {
+    let directory = disk_directory();
+    let mut greeting = Vec::new();
+    Greeting { flags: handshake_flag::NO_ZEROES }.encode(&mut greeting);
+    // Takes no connection; says nothing; stops in the middle; says one byte after the other, without end.
+    for (case, says) in [None, Some(0), Some(5), Some(usize::MAX)].into_iter().enumerate() {
+        let socket = directory.path().join(format!("socket-{case}"));
+        let listener = UnixListener::bind(&socket).unwrap();
+        let (end, ended) = mpsc::channel::<()>();
+        let mut waiting = None;
+        if says.is_none() {
+            rustix::net::listen(&listener, 0).unwrap();
+            waiting = Some(UnixStream::connect(&socket).unwrap());
+        }
+        let greeting = greeting.clone();
+        let server = thread::spawn(move || {
+            let Some(says) = says else {
+                let _ = ended.recv();
+                return;
+            };
+            let (mut stream, _) = listener.accept().unwrap();
+            for byte in greeting.iter().cycle().take(says) {
+                let pause = Duration::from_millis(if says == usize::MAX { 50 } else { 0 });
+                if stream.write_all(&[*byte]).is_err() || ended.recv_timeout(pause) == Ok(()) {
+                    return;
+                }
+            }
+            let _ = ended.recv();
+        });
+        let begun = Instant::now();
+        let spec = impatient_uri(&socket, 1).parse::<DeviceSpec>().unwrap();
+        let told = open(&spec, &Driver::new().ring, Access::ReadWrite).err().unwrap().to_string();
+        assert!(begun.elapsed() < HANG, "{case}");
+        // What is said without end soon is no greeting any more.
+        let wanted =
+            if says == Some(usize::MAX) { "the server does not" } else { "the server does not answer" };
+        assert!(told.contains(wanted), "{case}: {told}");
+        let _ = end.send(());
+        drop((end, waiting));
+        server.join().unwrap();
+    }
+}
+
+#[test]
+fn a_server_that_falls_silent_is_left_for_another_and_nothing_overtakes_what_it_was_told() {
+    let directory = disk_directory();
+    let socket = directory.path().join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let disk = Disk::new();
+    let first_is_done = Arc::new(AtomicBool::new(false));
+    let server = thread::spawn({
+        let (disk, first_is_done) = (disk.clone(), Arc::clone(&first_is_done));
+        move || {
+            let mut first = accept(&listener);
+            let late = thread::spawn({
+                let (disk, first_is_done) = (disk.clone(), Arc::clone(&first_is_done));
+                move || {
+                    let (request, data) = next_request(&mut first).unwrap();
+                    reply(&mut first, &request, &disk.carry_out(&request, &data));
+                    let mut unanswered = Vec::new();
+                    while let Some(request) = next_request(&mut first) {
+                        unanswered.push(request);
+                    }
+                    // The client has ended it. What it wrote lands later than any pause after that would wait for.
+                    thread::sleep(Duration::from_millis(1500));
+                    unanswered.iter().for_each(|(request, data)| disk.write(request, data));
+                    first_is_done.store(true, SeqCst);
+                    unanswered.len()
+                }
+            });
+            let mut second = accept(&listener);
+            let (request, data) = next_request(&mut second).unwrap();
+            assert!(
+                first_is_done.load(SeqCst),
+                "asked of the second while the first had not come to its end"
+            );
+            reply(&mut second, &request, &disk.carry_out(&request, &data));
+            disk.serve(&mut second);
+            late.join().unwrap()
+        }
+    });
+    let driver = Driver::new();
+    let mut device = driver.open(&impatient_uri(&socket, 3));
+    driver.write(&mut *device, 0, &[1; 4096], false);
+    let begun = Instant::now();
+    let write = |block: u8| DeviceOp::Write {
+        offset: u64::from(block) * 4096,
+        bufs: vec![Buf::copy_of(&[block; 4096])],
+        durable: false,
+    };
+    let all = driver.run_all(&mut *device, vec![write(1), write(2), write(3)]);
+    assert!(all.iter().all(Result::is_ok), "{all:?}");
+    assert!(begun.elapsed() < HANG);
+    driver.write(&mut *device, 4096, &[9; 4096], false);
+    // The first write was answered by the first server and may be lost with it.
+    assert!(driver.run(&mut *device, DeviceOp::Flush).is_err());
+    driver.run(&mut *device, DeviceOp::Flush).unwrap();
+    drop(device);
+    assert_eq!(server.join().unwrap(), 3);
+    let disk = disk.0.lock().unwrap();
+    assert_eq!([0, 4096, 8192, 12288].map(|at| disk[at]), [1, 9, 2, 3]);
+}
+
+#[test]
+fn a_server_that_neither_answers_nor_ends_is_left() {
+    let directory = disk_directory();
+    let socket = directory.path().join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = thread::spawn(move || {
+        let _silent = accept(&listener);
+        Disk::new().serve(&mut accept(&listener));
+    });
+    let driver = Driver::new();
+    let mut device = driver.open(&impatient_uri(&socket, 1));
+    let begun = Instant::now();
+    // More than a socket takes of one that does not read.
+    driver.write(&mut *device, 0, &vec![7; SMALL], false);
+    assert!(begun.elapsed() < HANG);
+    assert_eq!(driver.read(&mut *device, 4096, 1)[..], [7]);
+    drop(device);
+    server.join().unwrap();
+}
+
+#[test]
+fn one_request_that_is_stuck_beside_others_that_are_answered_is_sent_anew() {
+    let directory = disk_directory();
+    let socket = directory.path().join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let disk = Disk::new();
+    let server = thread::spawn({
+        let disk = disk.clone();
+        move || {
+            let mut first = accept(&listener);
+            let stuck = next_request(&mut first).unwrap();
+            disk.serve(&mut first);
+            drop((first, stuck));
+            disk.serve(&mut accept(&listener));
+        }
+    });
+    let driver = Driver::new();
+    let mut device = driver.open(&impatient_uri(&socket, 1));
+    let write = |block: u8| DeviceOp::Write {
+        offset: u64::from(block) * 4096,
+        bufs: vec![Buf::copy_of(&[block; 4096])],
+        durable: false,
+    };
+    device.submit(100, write(5), driver.clock.now());
+    let (begun, mut done) = (Instant::now(), Vec::new());
+    for tag in 0.. {
+        device.submit(tag % 100, DeviceOp::Read { offset: 0, len: 512 }, driver.clock.now());
+        while !done.iter().any(|(ended, _)| *ended == tag % 100) {
+            driver.ring.submit_and_wait(Some(Duration::from_millis(100)), || true).unwrap();
+            device.poll(driver.clock.now(), &mut done);
+            assert!(begun.elapsed() < HANG);
+        }
+        if done.drain(..).any(|(ended, result)| ended == 100 && result.is_ok()) {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    drop(device);
+    server.join().unwrap();
+    assert_eq!(disk.0.lock().unwrap()[5 * 4096], 5);
+}
+
+#[test]
+fn a_server_that_is_slow_is_not_cut_off() {
+    const PAUSE: Duration = Duration::from_millis(600);
+    let directory = disk_directory();
+    let socket = directory.path().join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let (disk, connections) = (Disk::new(), Arc::new(AtomicUsize::new(0)));
+    let server = thread::spawn({
+        let (disk, connections) = (disk.clone(), Arc::clone(&connections));
+        move || {
+            let mut stream = accept(&listener);
+            connections.fetch_add(1, SeqCst);
+            // A write of 1 MiB is taken in parts.
+            let mut head = [0; Request::BYTES];
+            stream.read_exact(&mut head).unwrap();
+            let (request, mut data) = (Request::decode(&head).unwrap(), vec![0; SMALL]);
+            for part in data.chunks_mut(SMALL / 6) {
+                thread::sleep(PAUSE);
+                stream.read_exact(part).unwrap();
+            }
+            reply(&mut stream, &request, &disk.carry_out(&request, &data));
+            // What is read comes in parts.
+            let (request, data) = next_request(&mut stream).unwrap();
+            reply(&mut stream, &request, &[]);
+            for part in disk.carry_out(&request, &data).chunks(request.len.div_ceil(6) as usize) {
+                thread::sleep(PAUSE);
+                stream.write_all(part).unwrap();
+            }
+            // Others are answered one by one.
+            for _ in 0..6 {
+                let (request, data) = next_request(&mut stream).unwrap();
+                thread::sleep(PAUSE);
+                reply(&mut stream, &request, &disk.carry_out(&request, &data));
+            }
+            disk.serve(&mut stream);
+            while let Ok(()) = listener.set_nonblocking(true).and_then(|()| listener.accept().map(drop)) {
+                connections.fetch_add(1, SeqCst);
+            }
+        }
+    });
+    let driver = Driver::new();
+    let mut device = driver.open(&impatient_uri(&socket, 2));
+    driver.write(&mut *device, 0, &vec![7; SMALL], false);
+    assert!(driver.read(&mut *device, 0, 65536).iter().all(|b| *b == 7));
+    let reads = (0..6).map(|block| DeviceOp::Read { offset: block * 4096, len: 512 }).collect();
+    assert!(driver.run_all(&mut *device, reads).iter().all(Result::is_ok));
+    driver.run(&mut *device, DeviceOp::Flush).unwrap();
+    drop(device);
+    server.join().unwrap();
+    assert_eq!(connections.load(SeqCst), 1);
 }

@@ -421,7 +421,9 @@ impl World {
         };
         let ending: Vec<usize> = self.ios.iter().enumerate().filter(ending).map(|(at, _)| at).collect();
         if ending.is_empty() {
-            self.now = self.engine.next_wake().map_or(self.now.plus_ms(1), |t| t.max(self.now.plus_ms(1)));
+            // An hour at most: a wake may be due at a time that never comes.
+            let (soon, late) = (self.now.plus_ms(1), self.now.plus_ms(3_600_000));
+            self.now = self.engine.next_wake().map_or(soon, |t| t.clamp(soon, late));
             return;
         }
         let at = self.random(ending.len() as u64) as usize;

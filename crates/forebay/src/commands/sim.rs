@@ -45,7 +45,7 @@ pub struct Args {
     events: Option<u64>,
 
     /// Go on with the next seeds, for so long
-    #[arg(long, value_name = "M", conflicts_with = "plan")]
+    #[arg(long, value_name = "M", conflicts_with = "plan", value_parser = minutes)]
     minutes: Option<f64>,
 
     /// Go on with the next seeds, until so many have been run
@@ -99,6 +99,11 @@ fn replay(file: &Path) -> Outcome {
     Err(Failure::new(FailureKind::Corrupt, format!("{}: {}", file.display(), finding.violation)))
 }
 
+fn minutes(text: &str) -> Result<f64, String> {
+    let minutes = forebay_bench::number(text).filter(|minutes| (0.0..=1e6).contains(minutes));
+    minutes.ok_or_else(|| format!("'{text}' is not a number of minutes from 0 to 1000000"))
+}
+
 /// How far the threads have come together.
 struct Shared {
     next: AtomicU64,
@@ -122,7 +127,7 @@ fn campaign(args: &Args) -> Outcome {
         total: Mutex::new((Campaign::default(), Vec::new())),
     };
     let began = Instant::now();
-    let deadline = args.minutes.map(|m| began + Duration::from_secs_f64(m.clamp(0.0, 1e6) * 60.0));
+    let deadline = args.minutes.map(|m| began + Duration::from_secs_f64(m * 60.0));
     let jobs = args.jobs.or_else(|| std::thread::available_parallelism().map(usize::from).ok()).unwrap_or(1);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..jobs.max(1))

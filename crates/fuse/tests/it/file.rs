@@ -4,10 +4,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 
+use forebay_block::{BlockService, BufMut, Op, Origin};
 use forebay_fuse::{FuseError, FuseExport, FuseOptions};
 
 use crate::memory::{Behaviour, MemoryVolume};
@@ -305,4 +307,49 @@ fn an_existing_empty_file_is_kept() {
     export.unmount().unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), 0);
     volume.stop();
+}
+
+/// Parts of one sector written through two mounts, and whole sectors by another frontend: what was acknowledged stays.
+#[test]
+fn parts_of_sectors_undo_nobodys_writes_whichever_way_they_come() {
+    const ROUNDS: u8 = 200;
+    if !able(&[]) {
+        return;
+    }
+    let served = Served::new(Behaviour { delay_us_max: 300, ..Behaviour::of_size(MIB) });
+    let path = served.dir.path().join("second");
+    let mut second =
+        FuseExport::mount(&path, Arc::new(served.volume.clone()), FuseOptions::default()).unwrap();
+    let peek = |at: u64| served.volume.peek(at as usize, 1)[0];
+    // A byte of its own for each, again and again; it stays as it was acknowledged until it is written again.
+    let write_byte = |path: &Path, at: u64| {
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        for value in 1..=ROUNDS {
+            assert_eq!(peek(at), value - 1, "the byte at {at} went back");
+            file.write_all_at(&[value], at).unwrap();
+            assert_eq!(peek(at), value, "the byte at {at} is not there");
+        }
+    };
+    let write_sectors = || {
+        for value in 1..=ROUNDS {
+            assert_eq!(peek(1023), value - 1, "a sector went back");
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let op = Op::Write { offset: 512, data: BufMut::copy_of(&[value; 512]).freeze(), fua: false };
+            let done = Box::new(move |result| sender.send(result).unwrap());
+            served.volume.submit(op, Origin::default(), done);
+            receiver.recv().unwrap().unwrap();
+            assert_eq!(peek(1023), value, "a sector is not there");
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| write_byte(served.path(), 0));
+        scope.spawn(|| write_byte(&path, 511));
+        scope.spawn(write_sectors);
+        scope.spawn(|| {
+            let file = open(&served);
+            (0..u64::from(ROUNDS)).for_each(|_| file.write_all_at(&[0], 600).unwrap());
+        });
+    });
+    second.unmount().unwrap();
+    served.end();
 }

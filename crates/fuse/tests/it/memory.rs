@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_block::{
-    Allocation, BlockService, BufMut, Completion, ErrorKind, IoError, Op, Origin, Reply, StatusExtent,
-    VolumeInfo, check_bounds,
+    Allocation, BlockService, BufMut, Completion, ErrorKind, Gate, Inside, IoError, Op, Origin, Reply,
+    StatusExtent, VolumeInfo, check_bounds,
 };
 
 /// Requests that wait for a thread of the volume before `submit` blocks.
@@ -35,6 +35,7 @@ struct Request {
     op: Op,
     origin: Origin,
     done: Completion,
+    _inside: Option<Inside>,
 }
 
 /// What a volume has seen.
@@ -55,6 +56,7 @@ struct Shared {
     data: Mutex<Vec<u8>>,
     queue: Mutex<VecDeque<Request>>,
     changed: Condvar,
+    gate: Arc<Gate>,
     stop: AtomicBool,
     stall: AtomicBool,
     failing: AtomicBool,
@@ -73,6 +75,7 @@ impl MemoryVolume {
             data: Mutex::new(vec![0; behaviour.size_bytes as usize]),
             queue: Mutex::default(),
             changed: Condvar::new(),
+            gate: Arc::default(),
             stop: AtomicBool::new(false),
             stall: AtomicBool::new(false),
             failing: AtomicBool::new(false),
@@ -132,16 +135,21 @@ impl BlockService for MemoryVolume {
     }
 
     fn submit(&self, op: Op, origin: Origin, done: Completion) {
+        let _inside = op.changes().map(|bytes| self.0.gate.pass(bytes));
         let mut queue = self.0.queue.lock().unwrap();
         while queue.len() >= QUEUE_MAX {
             queue = self.0.changed.wait(queue).unwrap();
         }
-        queue.push_back(Request { op, origin, done });
+        queue.push_back(Request { op, origin, done, _inside });
         if self.0.stall.load(SeqCst) {
             self.0.seen.stalled.fetch_add(1, SeqCst);
         }
         drop(queue);
         self.0.changed.notify_one();
+    }
+
+    fn gate(&self) -> &Arc<Gate> {
+        &self.0.gate
     }
 }
 

@@ -1,5 +1,8 @@
 //! Sick devices: the errors that clients see are right, nothing wrong is read, nothing acknowledged is lost (P9).
 
+use std::process::Command;
+use std::time::{Duration, Instant};
+
 use forebay_device::decorate::{ErrorInjected, InjectHandle, Rule};
 use forebay_engine::{Role, State};
 use forebay_host::{Ending, Volume, VolumeConfig};
@@ -116,4 +119,49 @@ fn a_stop_that_cannot_destage_keeps_the_data() {
     assert_eq!(client.read(0, 65536).unwrap()[..], [3; 65536]);
     volume.end(Ending::Release).unwrap();
     assert_eq!(place.content("backing")[..65536], [3; 65536]);
+}
+
+/// Nothing here takes so long unless it hangs.
+const HANG: Duration = Duration::from_secs(60);
+
+/// Whether a thread of this process has this name.
+fn has_thread(name: &str) -> bool {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.into_iter().any(|found| found.trim_end() == name)
+}
+
+#[test]
+fn a_label_whose_file_system_hangs_does_not_keep_the_volume_from_answering() {
+    let place = Place::formatted(8 * MIB, VOLUME);
+    let (config, cache, _) = injected(&place);
+    let volume = Volume::open(config).unwrap();
+    let client = Client(volume.handle());
+    client.write(0, &[5; 65536]).unwrap();
+    // Opening it takes as long as nobody reads.
+    let (label, kept) = (place.path("backing.forebay"), place.path("kept"));
+    std::fs::rename(&label, &kept).unwrap();
+    assert!(Command::new("mkfifo").arg(&label).status().unwrap().success());
+    cache.set([rule("durable:eio"), rule("write:eio"), rule("flush:eio")]);
+    // The write that fails gives the cache up. It is answered when the log is void, or cannot be made so.
+    let writer = std::thread::spawn({
+        let client = Client(volume.handle());
+        move || client.write(1 << 20, &[6; 4096])
+    });
+    let begun = Instant::now();
+    while !has_thread("label") {
+        assert!(begun.elapsed() < HANG, "the label is not written by a thread of its own");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(client.read(0, 65536).unwrap()[..], [5; 65536]);
+    client.write(2 << 20, &[7; 4096]).unwrap();
+    assert_eq!(client.read(2 << 20, 4096).unwrap()[..], [7; 4096]);
+    assert!(has_thread("label") && !writer.is_finished(), "the test proves nothing");
+    // The file system comes back, and the label with it.
+    drop(std::fs::File::open(&label).unwrap());
+    std::fs::rename(&kept, &label).unwrap();
+    let written = writer.join().unwrap().is_ok();
+    volume.end(Ending::Keep).unwrap_or_default();
+    let image = place.content("backing");
+    assert!(image[..65536] == [5; 65536] && image[2 << 20] == 7 && (image[1 << 20] == 6 || !written));
 }

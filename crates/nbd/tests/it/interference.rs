@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use forebay_block::{BlockService, Buf, Completion, ErrorKind, IoError, Op, Origin, Reply, VolumeInfo};
+use forebay_block::{BlockService, Buf, Completion, ErrorKind, Gate, IoError, Op, Origin, Reply, VolumeInfo};
 
 /// What happens to the next requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +65,10 @@ impl Interference {
 impl BlockService for Interference {
     fn info(&self) -> VolumeInfo {
         self.volume.info()
+    }
+
+    fn gate(&self) -> &Arc<Gate> {
+        self.volume.gate()
     }
 
     fn submit(&self, op: Op, origin: Origin, done: Completion) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use forebay_block::{
-    Allocation, BLOCK_BYTES, BlockService, BufMut, Completion, ErrorKind, IoError, Op, Origin, Reply,
+    Allocation, BLOCK_BYTES, BlockService, BufMut, Completion, ErrorKind, Gate, IoError, Op, Origin, Reply,
     StatusExtent, VolumeInfo, blocks_of, check_bounds,
 };
 
@@ -33,6 +33,7 @@ struct Inner {
 pub struct MemoryVolume {
     inner: Arc<Inner>,
     queue: Option<Sender<(Op, Completion)>>,
+    gate: Arc<Gate>,
 }
 
 impl MemoryVolume {
@@ -62,7 +63,7 @@ impl MemoryVolume {
             });
             sender
         });
-        Self { inner, queue }
+        Self { inner, queue, gate: Arc::default() }
     }
 }
 
@@ -111,6 +112,11 @@ impl Inner {
 impl BlockService for MemoryVolume {
     fn info(&self) -> VolumeInfo {
         self.inner.info.clone()
+    }
+
+    /// Nobody who writes here must be alone.
+    fn gate(&self) -> &Arc<Gate> {
+        &self.gate
     }
 
     fn submit(&self, op: Op, _origin: Origin, done: Completion) {
