@@ -15,7 +15,7 @@ pub use buffer::{Buf, BufMut};
 pub use error::{ErrorKind, IoError};
 pub use io::{DeviceOp, DeviceResult};
 pub use service::{
-    Allocation, BlockService, Completion, Content, Criticality, Op, Origin, Reply, StatusExtent, VolumeInfo,
-    check_bounds,
+    Allocation, BlockService, Completion, Content, Criticality, Op, Origin, Reply, STATUS_EXTENTS_MAX,
+    StatusExtent, VolumeInfo, check_bounds,
 };
 pub use units::{BLOCK_BYTES, BlockNo, Nanos, SECTOR_BYTES, Seq, blocks_of};

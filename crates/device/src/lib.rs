@@ -20,6 +20,7 @@ mod nbd;
 mod open;
 mod ring;
 mod stores;
+mod survey;
 mod transfer;
 
 pub use clock::Clock;
@@ -31,3 +32,4 @@ pub use mapped::MappedDevice;
 pub use nbd::{NbdDevice, NbdSpec};
 pub use open::{DeviceSpec, OpenError, UnknownDevice, open};
 pub use ring::{Ring, Waker};
+pub use survey::Survey;

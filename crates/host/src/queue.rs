@@ -74,7 +74,8 @@ struct State {
     /// Callers that wait for room.
     waiting: usize,
     closed: bool,
-    consumer: Option<ThreadId>,
+    /// The volume's thread, and the one that answers for it what the backing knows of holes.
+    consumers: Vec<ThreadId>,
 }
 
 impl State {
@@ -104,7 +105,7 @@ pub(crate) fn bytes_of(op: &Op) -> u64 {
 impl RequestQueue {
     /// A queue to the thread that this waker wakes, which is the calling one.
     pub(crate) fn new(waker: Waker) -> Self {
-        let state = State { consumer: Some(thread::current().id()), ..State::default() };
+        let state = State { consumers: vec![thread::current().id()], ..State::default() };
         Self { state: Mutex::new(state), room: Condvar::new(), waker }
     }
 
@@ -113,12 +114,17 @@ impl RequestQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a request; waits while there is no room. A completion that asks for more, on the volume's own thread,
+    /// Another thread that answers requests: the calling one.
+    pub(crate) fn consume_from_here(&self) {
+        self.lock().consumers.push(thread::current().id());
+    }
+
+    /// Queues a request; waits while there is no room. A completion that asks for more, on a thread of the volume,
     /// does not wait, because nothing would ever make room for it.
     pub(crate) fn push(&self, incoming: Incoming) {
         let bytes = bytes_of(&incoming.op);
         let mut state = self.lock();
-        while !state.closed && !state.has_room(bytes) && state.consumer != Some(thread::current().id()) {
+        while !state.closed && !state.has_room(bytes) && !state.consumers.contains(&thread::current().id()) {
             state.waiting += 1;
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;
