@@ -52,8 +52,8 @@ impl Engine {
         let mut extents = Extents { at: offset, list: Vec::new() };
         let mut cached = Vec::new();
         for _ in 0..SHARDS_MAX {
-            let from = BlockNo::containing(extents.at);
-            let known = self.index.cached_from(from, &self.segments, &mut cached);
+            let range = (BlockNo::containing(extents.at), end.div_ceil(BLOCK_BYTES));
+            let known = self.index.cached_from(range, &self.segments, &mut cached);
             let forgotten = usize::from(self.mutant(Mutation::StatusForgetsBlock));
             for block in cached.iter().skip(forgotten) {
                 extents.extend(block.offset().min(end), Allocation::Hole);

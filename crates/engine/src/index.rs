@@ -136,20 +136,21 @@ impl Index {
         self.shards.range(from..end.max(from)).flat_map(|(_, shard)| shard.slots()).filter(within)
     }
 
-    /// Puts the cached blocks of the shard's range that `block` lies in, from there on, into `cached`, in their order. Returns the block up to which
-    /// these are all: the first one of the next shard.
+    /// Puts the cached blocks of the shard's range that `first` lies in, from there on and before `end`, into `cached`, in their order. Returns the block up
+    /// to which these are all: the first one of the next shard.
     pub(crate) fn cached_from(
         &self,
-        block: BlockNo,
+        (first, end): (BlockNo, u64),
         slots: &SegmentTable,
         cached: &mut Vec<BlockNo>,
     ) -> BlockNo {
         cached.clear();
-        if let Some((_, shard)) = self.shards.range(..=block.0).next_back() {
-            cached.extend(shard.slots().map(|slot| slots.slot(slot).block()).filter(|b| *b >= block));
+        if let Some((_, shard)) = self.shards.range(..=first.0).next_back() {
+            let within = |block: &BlockNo| (first.0..end).contains(&block.0);
+            cached.extend(shard.slots().map(|slot| slots.slot(slot).block()).filter(within));
         }
         cached.sort_unstable();
-        let next = self.shards.range((Excluded(block.0), Unbounded)).next();
+        let next = self.shards.range((Excluded(first.0), Unbounded)).next();
         BlockNo(next.map_or(u64::MAX, |(first, _)| *first))
     }
 
@@ -307,10 +308,10 @@ mod tests {
     fn walk(index: &Index, range: std::ops::Range<u64>, slots: &SegmentTable) -> (Vec<BlockNo>, usize) {
         let (mut all, mut steps, mut at, mut cached) = (Vec::new(), 0, BlockNo(range.start), Vec::new());
         while at.0 < range.end {
-            let known = index.cached_from(at, slots, &mut cached);
+            let known = index.cached_from((at, range.end), slots, &mut cached);
             assert!(known > at, "each step leads on");
-            assert!(cached.iter().all(|b| (at..known).contains(b)));
-            all.extend(cached.iter().copied().filter(|b| b.0 < range.end));
+            assert!(cached.iter().all(|b| (at..known).contains(b) && b.0 < range.end));
+            all.extend(cached.iter().copied());
             (at, steps) = (known, steps + 1);
         }
         (all, steps)

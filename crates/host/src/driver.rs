@@ -15,7 +15,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_block::{Completion, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Origin, Reply};
+use forebay_block::{
+    Allocation, Completion, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Origin, Reply,
+};
 use forebay_device::{Clock, Ring};
 use forebay_engine::{Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role};
 
@@ -324,13 +326,15 @@ impl Driver {
     }
 
     /// Answers a client; returns how many requests have ended by that, and the bytes whose room is free again. A question about allocation goes on
-    /// to the backing, and keeps its place until that has answered.
+    /// to the backing if not everything is cached, and keeps its place until that has answered.
     fn reply(&mut self, id: RequestId, result: Result<Reply, IoError>) -> (usize, u64) {
         let Some(outstanding) = self.requests.remove(&id) else {
             return (0, 0);
         };
         let (done, result) = match (result, outstanding.status) {
-            (Ok(Reply::Status(extents)), Some((offset, extents_max))) => {
+            (Ok(Reply::Status(extents)), Some((offset, extents_max)))
+                if extents.iter().any(|extent| extent.allocation == Allocation::Hole) =>
+            {
                 let cached = Cached { offset, extents_max, extents, done: outstanding.done };
                 match self.surveyor.ask(cached) {
                     Ok(()) => return (0, 0),
