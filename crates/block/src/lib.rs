@@ -17,7 +17,7 @@ pub use error::{Cause, ErrorKind, IoError, describe_errno};
 pub use gate::{Alone, Gate, Inside};
 pub use io::{DeviceOp, DeviceResult};
 pub use service::{
-    Allocation, BlockService, Completion, Content, Criticality, Op, Origin, Reply, StatusExtent, VolumeInfo,
-    check_bounds,
+    Allocation, BlockService, Completion, Content, Criticality, Op, Origin, Reply, STATUS_EXTENTS_MAX,
+    StatusExtent, VolumeInfo, check_bounds,
 };
 pub use units::{BLOCK_BYTES, BlockNo, Nanos, SECTOR_BYTES, Seq, blocks_of};

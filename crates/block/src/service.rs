@@ -38,14 +38,19 @@ pub enum Op {
         /// Durable before it is acknowledged.
         fua: bool,
     },
-    /// Which parts of the range are allocated.
+    /// Which parts of the range are allocated. Background work: it gives way to reads and writes, unless its origin says that somebody waits.
     Status {
         /// Byte offset in the volume.
         offset: u64,
         /// Bytes asked about.
         len: u64,
+        /// Extents that the asker has a use for, from 1; the volume's own limit is [`STATUS_EXTENTS_MAX`].
+        extents_max: usize,
     },
 }
+
+/// Extents in one answer to [`Op::Status`] at most (P7).
+pub const STATUS_EXTENTS_MAX: usize = 1024;
 
 /// What is known about who issued a request and why. Hints may be wrong: they change speed, never data (P8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,7 +154,8 @@ pub enum Reply {
     Done,
     /// The data of a read, exactly as long as asked for.
     Data(Buf),
-    /// Answer to [`Op::Status`]: consecutive extents from the offset asked for; they cover the range asked for.
+    /// Answer to [`Op::Status`]: consecutive extents from the offset asked for, none of them empty, at most as many as asked for. They cover the range
+    /// asked for, or its first part: the asker goes on behind it. Of a range that is not empty they cover at least one sector.
     Status(Vec<StatusExtent>),
 }
 
@@ -214,7 +220,7 @@ pub fn check_bounds(op: &Op, size_bytes: u64) -> Result<(), IoError> {
     let (offset, len) = match op {
         Op::Read { offset, len } => (*offset, *len as u64),
         Op::Write { offset, data, .. } => (*offset, data.len() as u64),
-        Op::Zero { offset, len, .. } | Op::Status { offset, len } => (*offset, *len),
+        Op::Zero { offset, len, .. } | Op::Status { offset, len, .. } => (*offset, *len),
         Op::Flush => return Ok(()),
     };
     if !offset.is_multiple_of(SECTOR_BYTES) || !len.is_multiple_of(SECTOR_BYTES) {

@@ -4,10 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_block::{Allocation, DeviceOp, DeviceResult, Nanos, StatusExtent};
+use forebay_block::{DeviceOp, DeviceResult, Nanos};
 
 use crate::clock::Clock;
 use crate::ring::Ring;
+use crate::survey::Survey;
 
 /// What a device is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,11 +125,13 @@ pub trait Device {
         None
     }
 
-    /// Which parts of a range hold data, for clients that want to skip holes. Cheap and best-effort: at most
-    /// `extents_max` extents that cover the range from its start, fewer bytes than asked for if there are more.
-    fn allocation(&mut self, offset: u64, len: u64, extents_max: usize) -> Vec<StatusExtent> {
-        let _ = (offset, extents_max);
-        vec![StatusExtent { len, allocation: Allocation::Data }]
+    /// Where the device has data and where holes, for clients that want to skip holes; to be asked on another thread. A device that cannot tell
+    /// has data everywhere.
+    ///
+    /// # Errors
+    /// There is no room for one more open file.
+    fn survey(&self) -> io::Result<Survey> {
+        Ok(Survey::unknown(self.info().size_bytes))
     }
 
     /// Is told of a durable write of what belongs to the device but lies in a file beside it: the label of a backing

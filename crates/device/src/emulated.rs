@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_block::{DeviceOp, DeviceResult, Nanos, StatusExtent};
+use forebay_block::{DeviceOp, DeviceResult, Nanos};
 use forebay_emulate::{Kind, Model, Operation, Settings};
 
 use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
@@ -18,6 +18,7 @@ use crate::file::FileDevice;
 use crate::mapped::MappedDevice;
 use crate::open::{Access, OpenError};
 use crate::ring::Ring;
+use crate::survey::Survey;
 
 /// The thread is woken so much before an operation is due, and spends the rest of the time awake: a sleep ends some
 /// microseconds late, which would be a large part of what an NVMe drive takes for a write.
@@ -178,8 +179,8 @@ impl Device for EmulatedDevice {
         [self.inner.deadline(), due].into_iter().flatten().min()
     }
 
-    fn allocation(&mut self, offset: u64, len: u64, extents_max: usize) -> Vec<StatusExtent> {
-        self.inner.allocation(offset, len, extents_max)
+    fn survey(&self) -> io::Result<Survey> {
+        self.inner.survey()
     }
 
     fn resize(&mut self, size_bytes: u64) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind as IoErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 
-use forebay_block::{Allocation, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, StatusExtent};
+use forebay_block::{DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 
 use crate::claim::{Claimed, Sort, claim};
 use crate::device::{Device, DeviceInfo, DeviceKind};
@@ -14,6 +14,7 @@ use crate::ground::Ground;
 use crate::medium::Medium;
 use crate::open::{Access, OpenError};
 use crate::ring::{ClientId, Ring};
+use crate::survey::Survey;
 use crate::syncs::Syncs;
 use crate::transfer::{Alignment, DurableBy, Ended, Step, Transfer, ZeroWay};
 
@@ -194,11 +195,10 @@ impl Device for FileDevice {
         (!self.finished.is_empty()).then_some(Nanos(0))
     }
 
-    fn allocation(&mut self, offset: u64, len: u64, extents_max: usize) -> Vec<StatusExtent> {
-        let end = offset.saturating_add(len).min(self.info.size_bytes);
+    fn survey(&self) -> io::Result<Survey> {
         match self.claimed.sort {
-            Sort::File => seek_extents(self.fd(), offset, end, extents_max),
-            Sort::Block => vec![StatusExtent { len: end - offset, allocation: Allocation::Data }],
+            Sort::File => Survey::of_file(&self.claimed.file, self.info.size_bytes),
+            Sort::Block => Ok(Survey::unknown(self.info.size_bytes)),
         }
     }
 
@@ -214,36 +214,6 @@ impl Device for FileDevice {
         self.info.size_bytes = size_bytes;
         Ok(())
     }
-}
-
-/// Asks the file system where data and holes lie, a byte range at a time.
-pub(crate) fn seek_extents(fd: RawFd, offset: u64, end: u64, extents_max: usize) -> Vec<StatusExtent> {
-    let seek = |at: u64, whence| {
-        // SAFETY: lseek takes no pointers; the position it moves is used by nobody.
-        let found = unsafe { libc::lseek(fd, at as libc::off_t, whence) };
-        u64::try_from(found).map_err(|_| io::Error::last_os_error())
-    };
-    let mut extents = Vec::new();
-    let mut at = offset;
-    while at < end && extents.len() < extents_max {
-        let (allocation, next) = match seek(at, libc::SEEK_DATA) {
-            Ok(data) if data > at => (Allocation::Hole, data),
-            Ok(_) => (Allocation::Data, seek(at, libc::SEEK_HOLE).unwrap_or(end)),
-            // No data from here to the end of the file.
-            Err(e) if e.raw_os_error() == Some(libc::ENXIO) => (Allocation::Hole, end),
-            Err(_) => (Allocation::Data, end),
-        };
-        // Sectors are the unit of the service: a hole that ends inside one is shorter, data longer.
-        let next = match allocation {
-            Allocation::Hole => next - next % 512,
-            Allocation::Data => next.next_multiple_of(512),
-        };
-        let (allocation, next) = if next > at { (allocation, next) } else { (Allocation::Data, at + 512) };
-        let next = next.min(end);
-        extents.push(StatusExtent { len: next - at, allocation });
-        at = next;
-    }
-    extents
 }
 
 impl Drop for FileDevice {

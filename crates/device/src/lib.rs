@@ -22,6 +22,7 @@ mod nbd;
 mod open;
 mod ring;
 mod stores;
+mod survey;
 mod syncs;
 mod transfer;
 
@@ -35,3 +36,4 @@ pub use mapped::MappedDevice;
 pub use nbd::{NbdDevice, NbdSpec};
 pub use open::{Access, DeviceSpec, OpenError, UnknownDevice, open};
 pub use ring::{Ring, Waker};
+pub use survey::Survey;

@@ -9,16 +9,17 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
-use forebay_block::{Buf, BufMut, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, StatusExtent};
+use forebay_block::{Buf, BufMut, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 
 use crate::claim::{Claimed, Sort, claim};
 use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::entry::sync_found_entry;
-use crate::file::{check_range, seek_extents};
+use crate::file::check_range;
 use crate::ground::Ground;
 use crate::medium::Medium;
 use crate::open::{Access, OpenError};
 use crate::stores::{Stores, fence};
+use crate::survey::Survey;
 use crate::transfer::system_error;
 
 /// Unit in which the mapping is populated ahead of the first store to it.
@@ -189,9 +190,11 @@ impl Device for MappedDevice {
         (!self.finished.is_empty()).then_some(Nanos(0))
     }
 
-    fn allocation(&mut self, offset: u64, len: u64, extents_max: usize) -> Vec<StatusExtent> {
-        let end = offset.saturating_add(len).min(self.info.size_bytes);
-        seek_extents(self.claimed.file.as_raw_fd(), offset, end, extents_max)
+    fn survey(&self) -> io::Result<Survey> {
+        match self.claimed.sort {
+            Sort::File => Survey::of_file(&self.claimed.file, self.info.size_bytes),
+            Sort::Block => Ok(Survey::unknown(self.info.size_bytes)),
+        }
     }
 
     fn resize(&mut self, size_bytes: u64) -> io::Result<()> {

@@ -20,6 +20,7 @@ use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::WritePolicy;
 
 use crate::engine::{Engine, IoOwner};
+use crate::index::SHARD_BLOCKS_MAX;
 use crate::interface::{Class, Role};
 use crate::locks::BlockRange;
 use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
@@ -271,16 +272,15 @@ impl Engine {
         self.log.waits_for_room() || self.requests.supersede_waits && self.log_room_for_supersedes() == 0
     }
 
-    /// The current slots of a range, found by whichever is shorter, the range or the index.
+    /// The current slots of a range.
     pub(crate) fn current_in(
         &self,
         range: BlockRange,
     ) -> Box<dyn Iterator<Item = crate::segments::SlotRef> + '_> {
-        if range.count <= self.index.len() as u64 {
+        if range.count <= SHARD_BLOCKS_MAX as u64 {
             Box::new(range.iter().filter_map(|b| self.index.get(b, &self.segments)))
         } else {
-            let within = move |b: BlockNo| range.first <= b && b.0 < range.end();
-            Box::new(self.index.slots().filter(move |s| within(self.segments.slot(*s).block())))
+            Box::new(self.index.slots_within((range.first, range.end()), &self.segments))
         }
     }
 

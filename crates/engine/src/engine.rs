@@ -393,7 +393,7 @@ impl Engine {
             Op::Write { offset, data, fua } => self.write_request(id, offset, data, fua, origin),
             Op::Zero { offset, len, unmap, fua } => self.zero_request(id, offset, len, unmap, fua, origin),
             Op::Flush => self.flush_request(id),
-            Op::Status { offset, len } => self.status_request(id, offset, len),
+            Op::Status { offset, len, extents_max } => self.status_request(id, offset, len, extents_max),
         }
     }
 

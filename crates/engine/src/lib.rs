@@ -3,6 +3,7 @@
 //! io_uring, the simulator against simulated devices and time.
 #![forbid(unsafe_code)]
 
+mod allocation;
 mod bypass;
 mod common;
 mod destage;

@@ -161,6 +161,8 @@ mutations! {
     ReadsLostAsZeroes,
     /// Of a damaged dirty block the backing's older version is returned.
     ReadsStaleInsteadOfDamaged,
+    /// The first cached block of each shard is called a hole.
+    StatusForgetsBlock,
 
     // Bypasses.
 

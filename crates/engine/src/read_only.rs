@@ -11,7 +11,7 @@ impl Engine {
     pub(crate) fn look_at(&mut self, id: RequestId, op: Op) {
         match op {
             Op::Read { offset, len } => self.read_request(id, offset, len),
-            Op::Status { offset, len } => self.status_request(id, offset, len),
+            Op::Status { offset, len, extents_max } => self.status_request(id, offset, len, extents_max),
             // Nothing was acknowledged that it could have to make durable.
             Op::Flush => {
                 self.figures.flushes += 1;

@@ -11,10 +11,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use forebay_block::{
-    Allocation, BLOCK_BYTES, BlockNo, Buf, BufMut, ErrorKind, IoError, Origin, Reply, Seq, StatusExtent,
-    blocks_of,
-};
+use forebay_block::{BLOCK_BYTES, BlockNo, Buf, BufMut, ErrorKind, IoError, Origin, Reply, Seq, blocks_of};
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::{Admission, AdmissionReason, Decision, Durability, OnFull, WriteContext, WritePolicy};
 
@@ -780,27 +777,6 @@ impl Engine {
             }
             self.effects.push(Effect::Reply { id: flush.id, result });
         }
-    }
-
-    /// Cached blocks are data; of the others the host asks the backing.
-    pub(crate) fn status_request(&mut self, id: RequestId, offset: u64, len: u64) {
-        let mut extents: Vec<StatusExtent> = Vec::new();
-        let end = offset + len;
-        let mut at = offset;
-        while at < end {
-            let block = BlockNo::containing(at);
-            let next = block.plus(1).offset().min(end);
-            let allocation = match self.index.get(block, &self.segments) {
-                Some(_) => Allocation::Data,
-                None => Allocation::Hole,
-            };
-            match extents.last_mut() {
-                Some(last) if last.allocation == allocation => last.len += next - at,
-                _ => extents.push(StatusExtent { len: next - at, allocation }),
-            }
-            at = next;
-        }
-        self.effects.push(Effect::Reply { id, result: Ok(Reply::Status(extents)) });
     }
 }
 

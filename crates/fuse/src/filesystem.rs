@@ -206,8 +206,9 @@ impl Filesystem for VolumeFile {
     ) {
         Counters::add(&self.counters.seeks, 1);
         let found = match (u64::try_from(offset), whence) {
-            (Ok(from), libc::SEEK_DATA) => self.seek(from, false, origin(request, false)),
-            (Ok(from), libc::SEEK_HOLE) => self.seek(from, true, origin(request, false)),
+            // Writes wait for it in the kernel, so it is no background work.
+            (Ok(from), libc::SEEK_DATA) => self.seek(from, false, origin(request, true)),
+            (Ok(from), libc::SEEK_HOLE) => self.seek(from, true, origin(request, true)),
             (Err(_), libc::SEEK_DATA | libc::SEEK_HOLE) => Err(Errno::ENXIO),
             _ => Err(Errno::EINVAL),
         };

@@ -11,9 +11,9 @@ use crate::export::FuseOptions;
 use crate::extent::{Refusal, read_window};
 use crate::stats::Counters;
 
-/// Bytes of the volume whose allocation is asked for at once when searching for data or holes, so that the answer
-/// (at worst one extent for each 4 KiB) stays within a few MiB.
-const SEEK_STEP_BYTES: u64 = 1 << 30;
+/// Answers of the volume that one search for data or holes takes in, each of them short: the kernel holds the file's lock meanwhile, and with it
+/// all who write.
+const SEEK_ANSWERS_MAX: u32 = 32;
 
 /// What `chmod`, `chown` and `touch` may change, in memory: the next mount starts afresh.
 #[derive(Clone, Copy, Debug)]
@@ -117,9 +117,12 @@ impl VolumeFile {
         receiver.recv().map_err(|_| Errno::EIO)?.map_err(|e| errno(&e))
     }
 
-    fn status(&self, offset: u64, len: u64, origin: Origin) -> Result<Vec<StatusExtent>, Errno> {
-        match self.wait_for(Op::Status { offset, len }, origin)? {
-            Reply::Status(extents) => Ok(extents),
+    /// The first extents from `offset` on.
+    fn status(&self, offset: u64, origin: Origin) -> Result<Vec<StatusExtent>, Errno> {
+        // One that is not wanted, and the next.
+        let op = Op::Status { offset, len: self.size_bytes - offset, extents_max: 2 };
+        match self.wait_for(op, origin)? {
+            Reply::Status(extents) if !extents.is_empty() => Ok(extents),
             _ => Err(Errno::EIO),
         }
     }
@@ -160,25 +163,27 @@ impl VolumeFile {
     }
 
     /// The first byte at or after `from` that is data (or lies in a hole, if `hole`); the end of the file counts as a hole.
+    ///
+    /// A search that takes too long ends where it has come to, as if the other began there: whoever looks on from there finds data, or a hole of no
+    /// bytes. No hole is told where there may be data.
     pub fn seek(&self, from: u64, hole: bool, origin: Origin) -> Result<u64, Errno> {
         if from >= self.size_bytes {
             return Err(Errno::ENXIO);
         }
         let wanted = if hole { Allocation::Hole } else { Allocation::Data };
         let mut at = from - from % SECTOR_BYTES;
-        while at < self.size_bytes {
-            let step = SEEK_STEP_BYTES.min(self.size_bytes - at);
-            let mut extent_start = at;
-            for extent in self.status(at, step, origin)? {
-                let extent_end = extent_start + extent.len;
-                if extent.allocation == wanted && extent_end > from && extent.len > 0 {
-                    return Ok(extent_start.max(from));
+        for _ in 0..SEEK_ANSWERS_MAX {
+            for extent in self.status(at, origin)? {
+                if extent.allocation == wanted && extent.len > 0 {
+                    return Ok(at.max(from));
                 }
-                extent_start = extent_end;
+                at += extent.len;
             }
-            at += step;
+            if at >= self.size_bytes {
+                return if hole { Ok(self.size_bytes) } else { Err(Errno::ENXIO) };
+            }
         }
-        if hole { Ok(self.size_bytes) } else { Err(Errno::ENXIO) }
+        Ok(at)
     }
 }
 

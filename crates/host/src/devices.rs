@@ -1,13 +1,10 @@
-//! The devices of a volume, and what they know of its allocation.
+//! The devices of a volume.
 
-use forebay_block::{Allocation, DeviceResult, Nanos, StatusExtent};
+use forebay_block::{DeviceResult, Nanos};
 use forebay_device::Device;
 use forebay_engine::Role;
 
 use crate::pair::Pair;
-
-/// Extents that one answer to an allocation question is made of at most; what lies behind counts as data.
-const STATUS_EXTENTS_MAX: usize = 4096;
 
 /// The devices of a volume.
 pub(crate) enum Devices {
@@ -16,10 +13,10 @@ pub(crate) enum Devices {
 }
 
 impl Devices {
-    pub(crate) fn backing(&mut self) -> &mut dyn Device {
+    pub(crate) fn backing(&self) -> &dyn Device {
         match self {
-            Self::Pair(pair) => &mut *pair.backing,
-            Self::Backing(backing) => &mut **backing,
+            Self::Pair(pair) => &*pair.backing,
+            Self::Backing(backing) => &**backing,
         }
     }
 
@@ -66,34 +63,4 @@ impl Devices {
             Self::Backing(backing) => backing.poll(now, done),
         }
     }
-}
-
-/// Asks the backing about the parts of a range that are not cached.
-pub(crate) fn refine(offset: u64, extents: Vec<StatusExtent>, backing: &mut dyn Device) -> Vec<StatusExtent> {
-    let mut refined: Vec<StatusExtent> = Vec::new();
-    let mut push = |extent: StatusExtent| match refined.last_mut() {
-        Some(last) if last.allocation == extent.allocation => last.len += extent.len,
-        _ => refined.push(extent),
-    };
-    let mut at = offset;
-    let mut asked = 0;
-    for extent in extents {
-        if extent.allocation == Allocation::Data || asked >= STATUS_EXTENTS_MAX {
-            push(StatusExtent { allocation: Allocation::Data, ..extent });
-            at += extent.len;
-            continue;
-        }
-        let mut left = extent.len;
-        for part in backing.allocation(at, extent.len, STATUS_EXTENTS_MAX - asked) {
-            let len = part.len.min(left);
-            left -= len;
-            asked += 1;
-            push(StatusExtent { len, allocation: part.allocation });
-        }
-        if left > 0 {
-            push(StatusExtent { len: left, allocation: Allocation::Data });
-        }
-        at += extent.len;
-    }
-    refined
 }

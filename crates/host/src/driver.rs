@@ -17,18 +17,19 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_block::{
-    Completion, DeviceOp, DeviceResult, ErrorKind, Inside, IoError, Nanos, Op, Origin, Reply,
+    Allocation, Completion, DeviceOp, DeviceResult, ErrorKind, Inside, IoError, Nanos, Op, Origin, Reply,
 };
 use forebay_device::{Beside, Clock, Ring};
 use forebay_engine::{Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role};
 
 use crate::core::Core;
-use crate::devices::{Devices, refine};
+use crate::devices::Devices;
 use crate::error::HostError;
 use crate::handle::Shared;
 use crate::label::SideWrite;
 use crate::queue::{CommandDone, CommonDone, Ending, Incoming, MarkDone, Message, bytes_of};
 use crate::superblocks::Bench;
+use crate::survey::{Cached, Surveyor, Turns};
 
 /// Operations that the host itself starts carry tags from here on; the engine counts its own from 1.
 const HOST_TAGS: u64 = 1 << 63;
@@ -37,8 +38,8 @@ struct Outstanding {
     done: Completion,
     bytes: u64,
     origin: Origin,
-    /// Where a question about allocation begins.
-    status_offset: Option<u64>,
+    /// Where a question about allocation begins, and how many extents it has a use for.
+    status: Option<(u64, usize)>,
     /// It is a change of the volume; that ends before the client is answered.
     inside: Option<Inside>,
 }
@@ -68,8 +69,12 @@ pub(crate) struct Driver {
     pub(crate) ring: Ring,
     pub(crate) clock: Clock,
     pub(crate) core: Core,
+    // It goes before the devices, of whose claims its open file is a part.
+    surveyor: Surveyor,
     pub(crate) devices: Devices,
     shared: Arc<Shared>,
+    /// Questions about allocation, before the core has answered and afterwards.
+    turns: Turns,
     requests: HashMap<RequestId, Outstanding>,
     commands: HashMap<RequestId, CommandDone>,
     marks: HashMap<RequestId, MarkDone>,
@@ -89,13 +94,24 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(ring: Ring, clock: Clock, core: Core, devices: Devices, shared: Arc<Shared>) -> Self {
-        Self {
+    /// # Errors
+    /// There is no room for one more thread or open file.
+    pub(crate) fn new(
+        ring: Ring,
+        clock: Clock,
+        core: Core,
+        devices: Devices,
+        shared: Arc<Shared>,
+    ) -> Result<Self, std::io::Error> {
+        let surveyor = Surveyor::start(devices.backing().survey()?, &shared)?;
+        Ok(Self {
             ring,
             clock,
             core,
+            surveyor,
             devices,
             shared,
+            turns: Turns::default(),
             requests: HashMap::new(),
             commands: HashMap::new(),
             marks: HashMap::new(),
@@ -110,7 +126,7 @@ impl Driver {
             done: Vec::new(),
             incoming: VecDeque::new(),
             messages: VecDeque::new(),
-        }
+        })
     }
 
     /// Runs until recovery has ended. Nothing is taken from the queue before: requests wait there.
@@ -156,8 +172,9 @@ impl Driver {
         let (mut replies, mut bytes) = (0, 0);
         for effect in effects.drain(..) {
             if let Effect::Reply { id, result } = effect {
-                replies += 1;
-                bytes += self.reply(id, result);
+                let (ended, freed) = self.reply(id, result);
+                replies += ended;
+                bytes += freed;
             } else {
                 self.carry_out(effect, now);
             }
@@ -173,7 +190,8 @@ impl Driver {
     }
 
     fn sleep(&mut self, now: Nanos, idle: impl FnOnce(&Shared) -> bool) -> std::io::Result<()> {
-        let wake = [self.core.next_wake(), self.devices.deadline()].into_iter().flatten().min();
+        let wakes = [self.core.next_wake(), self.devices.deadline(), self.turns.next_at(now)];
+        let wake = wakes.into_iter().flatten().min();
         let timeout = wake.map(|at| Duration::from_nanos(at.since(now)));
         let shared = &self.shared;
         self.ring.submit_and_wait(timeout, || idle(shared))
@@ -183,26 +201,46 @@ impl Driver {
         self.shared.queue.drain(&mut self.incoming, &mut self.messages);
         let now = self.clock.now();
         let mut incoming = std::mem::take(&mut self.incoming);
-        for Incoming { op, origin, done, identified, inside } in incoming.drain(..) {
-            let (origin, done) = match self.shared.observer.get() {
-                Some(observer) if !identified => observer.identify(&op, origin, done),
-                _ => (origin, done),
-            };
-            let id = self.new_id();
-            let status_offset = match op {
-                Op::Status { offset, .. } => Some(offset),
-                _ => None,
-            };
-            let forced = matches!(op, Op::Write { fua: true, .. } | Op::Zero { fua: true, .. });
-            let known = Origin { sync: origin.is_sync(forced), ..origin };
-            self.requests
-                .insert(id, Outstanding { done, bytes: bytes_of(&op), origin: known, status_offset, inside });
-            self.core.handle(Event::Request { id, op, origin }, now);
+        for incoming in incoming.drain(..) {
+            match incoming.op {
+                Op::Status { .. } if !incoming.origin.sync && self.ending.is_none() => {
+                    self.turns.wait(incoming)
+                }
+                _ => {
+                    self.turns.give_way(now);
+                    self.take_request(incoming, now);
+                }
+            }
         }
         self.incoming = incoming;
         while let Some(message) = self.messages.pop_front() {
             self.take_message(message, now);
         }
+        if !self.requests.is_empty() {
+            self.turns.give_way(now);
+        }
+        if let Some(question) = self.turns.take(now) {
+            let began = self.clock.now();
+            self.take_request(question, began);
+            self.turns.spent(began, self.clock.now());
+        }
+    }
+
+    fn take_request(&mut self, incoming: Incoming, now: Nanos) {
+        let Incoming { op, origin, done, identified, inside } = incoming;
+        let (origin, done) = match self.shared.observer.get() {
+            Some(observer) if !identified => observer.identify(&op, origin, done),
+            _ => (origin, done),
+        };
+        let id = self.new_id();
+        let status = match op {
+            Op::Status { offset, extents_max, .. } => Some((offset, extents_max)),
+            _ => None,
+        };
+        let forced = matches!(op, Op::Write { fua: true, .. } | Op::Zero { fua: true, .. });
+        let known = Origin { sync: origin.is_sync(forced), ..origin };
+        self.requests.insert(id, Outstanding { done, bytes: bytes_of(&op), origin: known, status, inside });
+        self.core.handle(Event::Request { id, op, origin }, now);
     }
 
     fn take_message(&mut self, message: Message, now: Nanos) {
@@ -228,6 +266,9 @@ impl Driver {
             // The first one counts.
             Message::End(ending) if self.ending.is_none() => {
                 self.ending = Some((ending, None));
+                // From here on nothing is answered but that the volume stops.
+                let waiting: Vec<_> = self.turns.drain().collect();
+                waiting.into_iter().for_each(|question| self.take_request(question, now));
                 if ending != Ending::Abandon {
                     self.stop(ending != Ending::Keep, now);
                 }
@@ -297,20 +338,27 @@ impl Driver {
         }
     }
 
-    /// Answers a client; returns the bytes whose room is free again.
-    fn reply(&mut self, id: RequestId, result: Result<Reply, IoError>) -> u64 {
+    /// Answers a client; returns how many requests have ended by that, and the bytes whose room is free again. A question about allocation goes on
+    /// to the backing if not everything is cached, and keeps its place until that has answered.
+    fn reply(&mut self, id: RequestId, result: Result<Reply, IoError>) -> (usize, u64) {
         let Some(outstanding) = self.requests.remove(&id) else {
-            return 0;
+            return (0, 0);
         };
-        let result = match (result, outstanding.status_offset) {
-            (Ok(Reply::Status(extents)), Some(offset)) => {
-                Ok(Reply::Status(refine(offset, extents, self.devices.backing())))
+        let (done, result) = match (result, outstanding.status) {
+            (Ok(Reply::Status(extents)), Some((offset, extents_max)))
+                if extents.iter().any(|extent| extent.allocation == Allocation::Hole) =>
+            {
+                let cached = Cached { offset, extents_max, extents, done: outstanding.done };
+                match self.surveyor.ask(cached) {
+                    Ok(()) => return (0, 0),
+                    Err(done) => (done, Err(IoError::new(ErrorKind::Io, "asking the backing for its holes"))),
+                }
             }
-            (result, _) => result,
+            (result, _) => (outstanding.done, result),
         };
         drop(outstanding.inside);
-        (outstanding.done)(result);
-        outstanding.bytes
+        done(result);
+        (1, outstanding.bytes)
     }
 
     /// Has the label written by a thread of its own: what its file system takes must not keep the volume from answering.
@@ -329,7 +377,9 @@ impl Driver {
 
     fn label_written(&mut self, well: bool, now: Nanos) {
         self.under_way -= 1;
-        self.devices.backing().beside(Beside::Ended { well });
+        if let Some((backing, _)) = self.devices.role(Role::Backing) {
+            backing.beside(Beside::Ended { well });
+        }
         if let Some(retirement) = &mut self.retirement {
             retirement.beside = false;
             retirement.written |= well;
@@ -406,7 +456,8 @@ impl Driver {
     fn fail_the_rest(&mut self) {
         let shutdown = || IoError::new(ErrorKind::Shutdown, "request to a volume that has stopped");
         let (requests, messages) = self.shared.queue.close();
-        for Incoming { done, .. } in requests.into_iter().chain(self.incoming.drain(..)) {
+        let waiting = self.incoming.drain(..).chain(self.turns.drain());
+        for Incoming { done, .. } in requests.into_iter().chain(waiting) {
             done(Err(shutdown()));
         }
         for (_, outstanding) in self.requests.drain() {

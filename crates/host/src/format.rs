@@ -434,10 +434,12 @@ fn prepare(
 ) -> Result<(), HostError> {
     // First the old superblocks, so that a crash on the way leaves no cache rather than a broken one.
     write_zeroes(bench, cache, 0, Layout::SEGMENTS_OFFSET, &mut |_, _| {})?;
+    let name = cache.info().name.clone();
     let written_before = match cache.info().kind {
         DeviceKind::File => {
-            let extents = cache.allocation(0, bytes, 2);
-            matches!(extents[..], [extent] if extent.allocation == Allocation::Data && extent.len == bytes)
+            let survey = cache.survey().map_err(|e| HostError::system("look at", name.as_ref(), e))?;
+            let extent = survey.at(0, bytes);
+            extent.allocation == Allocation::Data && extent.len == bytes
         }
         // Nothing is gained by writing over a whole flash device, or over memory.
         DeviceKind::Block | DeviceKind::Mapped | DeviceKind::Network => true,

@@ -22,6 +22,7 @@ mod queue;
 mod recover;
 mod resize;
 mod superblocks;
+mod survey;
 mod volume;
 
 pub use error::{CacheContent, ErrorClass, HostError};

@@ -204,6 +204,7 @@ impl PassThrough {
                 DeviceOp::Zero { offset: *offset, len: *len, unmap: *unmap }
             }
             Op::Status { len, .. } => {
+                // Nothing is cached.
                 let extents = vec![StatusExtent { len: *len, allocation: Allocation::Hole }];
                 return self.reply(id, Ok(Reply::Status(extents)));
             }

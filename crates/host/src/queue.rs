@@ -78,6 +78,8 @@ struct State {
     /// Callers that wait for room.
     waiting: usize,
     closed: bool,
+    /// The thread that answers for the volume's own what the backing knows of holes.
+    surveyor: Option<ThreadId>,
 }
 
 impl State {
@@ -122,12 +124,18 @@ impl RequestQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a request; waits while there is no room. A completion that asks for more, on the volume's own thread,
+    /// Another thread that answers requests: the calling one.
+    pub(crate) fn consume_from_here(&self) {
+        self.lock().surveyor = Some(thread::current().id());
+    }
+
+    /// Queues a request; waits while there is no room. A completion that asks for more, on a thread of the volume,
     /// does not wait, because nothing would ever make room for it.
     pub(crate) fn push(&self, incoming: Incoming) {
         let bytes = bytes_of(&incoming.op);
         let mut state = self.lock();
-        while !state.closed && !state.has_room(bytes) && !self.is_mine() {
+        let answers = self.is_mine() || state.surveyor == Some(thread::current().id());
+        while !state.closed && !state.has_room(bytes) && !answers {
             state.waiting += 1;
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;

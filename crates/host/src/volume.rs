@@ -185,9 +185,13 @@ fn start(config: VolumeConfig) -> Result<(Driver, Arc<Shared>, RecoveryReport), 
         Some(cache) => start_cached(config, cache, &ring, &clock)?,
         None => start_plain(config, &ring, &clock)?,
     };
-    let mut driver = Driver::new(ring, clock, core, devices, Arc::clone(&shared));
-    let recovered =
-        driver.recover().map_err(|e| HostError::system("recover", shared.info.name.as_ref(), e))?;
+    let failed = |action| {
+        let name = shared.info.name.clone();
+        move |e| HostError::system(action, name.as_ref(), e)
+    };
+    let driver = Driver::new(ring, clock, core, devices, Arc::clone(&shared));
+    let mut driver = driver.map_err(failed("serve"))?;
+    let recovered = driver.recover().map_err(failed("recover"))?;
     let cache = || shared.cache.as_ref().map(|c| c.name.clone()).unwrap_or_default();
     let report = recovered.map_err(|error| HostError::Recovery { cache: cache(), error })?;
     Ok((driver, shared, report))

@@ -18,7 +18,7 @@ use crate::negotiation::{Choice, Ending, Negotiation, Step, TlsPolicy};
 use crate::outbox::{Frame, Outbox};
 use crate::socket::Socket;
 use crate::tls::{TlsIdentity, TlsSession};
-use crate::transmission::{STATUS_EXTENTS_MAX, Session, Verdict};
+use crate::transmission::{Session, Verdict};
 use crate::transport::Transport;
 
 /// What all connections of a server share.
@@ -244,7 +244,7 @@ impl Reader<'_> {
             Verdict::Submit(op) => {
                 let reply_bytes = match &op {
                     Op::Read { len, .. } => *len,
-                    Op::Status { .. } => STATUS_EXTENTS_MAX * 8,
+                    Op::Status { extents_max, .. } => extents_max * 8,
                     _ => 0,
                 };
                 let ticket = self.enter(request, reply_bytes);

@@ -11,18 +11,16 @@
 //!   depends on the cache's state and on the backing, and a client that asks (such as `qemu-img convert`, which would
 //!   zero a whole volume in advance) has a better plan for "no" than for a slow "yes".
 //! - `CACHE` is not advertised: the volume decides what its cache keeps.
+//! - A block status answer is short where there is much to tell: the client asks again for what lies behind.
 //! - A structured read is answered by one chunk, so that "don't fragment" always holds.
 
-use forebay_block::{Allocation, Buf, IoError, Op, Reply, SECTOR_BYTES, StatusExtent};
+use forebay_block::{Allocation, Buf, IoError, Op, Reply, SECTOR_BYTES, STATUS_EXTENTS_MAX, StatusExtent};
 
 use crate::codec::{
     BASE_ALLOCATION_ID, ChunkHeader, ChunkPayload, Extent, NbdError, Request, SimpleReply, allocation_flag,
     chunk, chunk_flag, command, command_flag,
 };
 use crate::negotiation::Choice;
-
-/// Extents in one block status reply; the client asks again for what lies behind.
-pub(crate) const STATUS_EXTENTS_MAX: usize = 4096;
 
 /// What the negotiation fixed for a connection.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +94,10 @@ impl Session {
                 let unmap = !request.has(command_flag::NO_HOLE);
                 Verdict::Submit(Op::Zero { offset, len, unmap, fua })
             }
-            _ => Verdict::Submit(Op::Status { offset, len }),
+            _ => {
+                let extents_max = if request.has(command_flag::REQ_ONE) { 1 } else { STATUS_EXTENTS_MAX };
+                Verdict::Submit(Op::Status { offset, len, extents_max })
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! What is checked when the engine answers: the promises that an answer makes, and whether an error is excused.
 
-use forebay_block::{Allocation, Buf, ErrorKind, IoError, Reply};
+use forebay_block::{Allocation, Buf, ErrorKind, IoError, Reply, STATUS_EXTENTS_MAX};
 use forebay_engine::{MarkError, RequestId};
 use forebay_policy::GroupEnds;
 use forebay_policy::{Admission, OnFull, WritePolicy};
@@ -44,7 +44,9 @@ impl<S: Subject> Life<'_, S> {
             }
             (Ok(Reply::Status(extents)), Asked::Status(ticket)) => {
                 let total: u64 = extents.iter().map(|e| e.len).sum();
-                if total != p.count * SECTOR_BYTES {
+                // A short answer leads on all the same.
+                let asked = p.count * SECTOR_BYTES;
+                if total > asked || total == 0 && asked > 0 || extents.len() > STATUS_EXTENTS_MAX {
                     return Err(broken("wall", format!("request {}: the extents cover {total} bytes", id.0)));
                 }
                 let holes: Vec<bool> = extents

@@ -123,13 +123,8 @@ macro_rules! pass_through {
             self.inner.info()
         }
 
-        fn allocation(
-            &mut self,
-            offset: u64,
-            len: u64,
-            extents_max: usize,
-        ) -> Vec<forebay_block::StatusExtent> {
-            self.inner.allocation(offset, len, extents_max)
+        fn survey(&self) -> std::io::Result<$crate::Survey> {
+            self.inner.survey()
         }
 
         fn recognize_by(&mut self, sign: Option<$crate::Sign>) {

@@ -573,7 +573,7 @@ fn span(op: &Op) -> (u64, u64) {
     match op {
         Op::Read { offset, len } => (*offset, *len as u64),
         Op::Write { offset, data, .. } => (*offset, data.len() as u64),
-        Op::Zero { offset, len, .. } | Op::Status { offset, len } => (*offset, *len),
+        Op::Zero { offset, len, .. } | Op::Status { offset, len, .. } => (*offset, *len),
         Op::Flush => (0, 0),
     }
 }

@@ -12,7 +12,7 @@ use std::thread;
 use forebay_block::{BlockService, BufMut, Op, Origin};
 use forebay_fuse::{FuseError, FuseExport, FuseOptions};
 
-use crate::memory::{Behaviour, MemoryVolume};
+use crate::memory::{Behaviour, MemoryVolume, STATUS_BYTES_MAX};
 use crate::{Served, able};
 
 const MIB: u64 = 1 << 20;
@@ -149,6 +149,33 @@ fn ranges_are_zeroed_and_holes_found() {
     assert_eq!(errno(seek(MIB as i64, libc::SEEK_DATA)), Some(libc::ENXIO));
     assert_eq!(errno(allocate(0, 0, 4096)), Some(libc::EOPNOTSUPP));
     assert_eq!(errno(allocate(libc::FALLOC_FL_PUNCH_HOLE | 1, 100, 512)), Some(libc::EINVAL));
+    drop(file);
+    served.end();
+}
+
+/// The kernel keeps writers waiting while it searches: after 32 short answers it is told to go on from where they end.
+#[test]
+fn a_long_search_ends_early_and_misses_nothing() {
+    if !able(&[]) {
+        return;
+    }
+    let served = Served::new(Behaviour::of_size(3 * MIB));
+    let file = open(&served);
+    let seek = |offset: u64, whence| {
+        // SAFETY: the call takes no pointers, and the descriptor is open.
+        let at = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
+        if at >= 0 { Ok(at as u64) } else { Err(io::Error::last_os_error()) }
+    };
+    let most = 32 * STATUS_BYTES_MAX;
+    // Nothing but holes: a search for data ends where it might be, and a hole is found right there.
+    assert_eq!(seek(0, libc::SEEK_DATA).unwrap(), most);
+    assert_eq!(seek(most, libc::SEEK_HOLE).unwrap(), most);
+    assert_eq!(errno(seek(3 * MIB - most, libc::SEEK_DATA)), Some(libc::ENXIO));
+    // Nothing but data: the hole that is told of has no bytes.
+    served.volume.poke(0, &vec![7; 3 * MIB as usize]);
+    assert_eq!(seek(0, libc::SEEK_HOLE).unwrap(), most);
+    assert_eq!(seek(most, libc::SEEK_DATA).unwrap(), most);
+    assert_eq!(seek(3 * MIB - most, libc::SEEK_HOLE).unwrap(), 3 * MIB);
     drop(file);
     served.end();
 }

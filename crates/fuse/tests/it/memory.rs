@@ -214,12 +214,19 @@ fn carry_out(shared: &Shared, op: &Op, origin: Origin) -> Result<Reply, IoError>
             (if *unmap { &seen.unmaps } else { &seen.zeroes }).fetch_add(1, SeqCst);
             data[*offset as usize..(*offset + *len) as usize].fill(0);
         }
-        Op::Status { offset, len } => {
-            return Ok(Reply::Status(status(&data[*offset as usize..(*offset + *len) as usize])));
+        Op::Status { offset, len, extents_max } => {
+            // Short answers, as a volume may give.
+            let len = (*len).min(STATUS_BYTES_MAX);
+            let mut extents = status(&data[*offset as usize..(*offset + len) as usize]);
+            extents.truncate(*extents_max);
+            return Ok(Reply::Status(extents));
         }
     }
     Ok(Reply::Done)
 }
+
+/// Bytes that one answer about allocation describes.
+pub const STATUS_BYTES_MAX: u64 = 32 << 10;
 
 /// Zero blocks are holes.
 fn status(data: &[u8]) -> Vec<StatusExtent> {

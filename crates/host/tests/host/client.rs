@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use forebay_block::{BlockService, Buf, IoError, Op, Origin, Reply, StatusExtent};
+use forebay_block::{BlockService, Buf, IoError, Op, Origin, Reply, STATUS_EXTENTS_MAX, StatusExtent};
 use forebay_host::VolumeHandle;
 
 pub struct Client(pub VolumeHandle);
@@ -38,10 +38,22 @@ impl Client {
     }
 
     pub fn status(&self, offset: u64, len: u64) -> Vec<StatusExtent> {
-        match self.run(Op::Status { offset, len }).unwrap() {
-            Reply::Status(extents) => extents,
-            other => panic!("a question about allocation was answered with {other:?}"),
+        // Answers may be short.
+        let (mut all, mut at): (Vec<StatusExtent>, _) = (Vec::new(), offset);
+        while at < offset + len {
+            let op = Op::Status { offset: at, len: offset + len - at, extents_max: STATUS_EXTENTS_MAX };
+            let Reply::Status(extents) = self.run(op).unwrap() else { panic!("no answer about allocation") };
+            assert!(!extents.is_empty());
+            for extent in extents {
+                at += extent.len;
+                match all.last_mut() {
+                    Some(last) if last.allocation == extent.allocation => last.len += extent.len,
+                    _ => all.push(extent),
+                }
+            }
         }
+        assert_eq!(at, offset + len);
+        all
     }
 
     fn done(&self, op: Op) -> Result<(), IoError> {

@@ -5,6 +5,7 @@ mod block;
 mod client;
 mod faults;
 mod format;
+mod holes;
 mod limits;
 mod observer;
 mod pairing;

@@ -60,6 +60,16 @@ fn commands_become_operations() {
     // The protocol allows FUA with every command, and wants it ignored where it means nothing.
     assert_eq!(judge(command::READ, command_flag::FUA, 512), "Submit(Read { offset: 4096, len: 512 })");
     assert_eq!(judge(command::FLUSH, command_flag::FUA, 0), "Submit(Flush)");
+    assert_eq!(
+        judge(command::BLOCK_STATUS, 0, 1 << 30),
+        format!(
+            "Refuse({:?})",
+            Refusal { error: NbdError::EINVAL, reason: "request reaches past the end of the volume" }
+        )
+    );
+    let wanted = |most| format!("Submit(Status {{ offset: 4096, len: 512, extents_max: {most} }})");
+    assert_eq!(judge(command::BLOCK_STATUS, 0, 512), wanted(STATUS_EXTENTS_MAX));
+    assert_eq!(judge(command::BLOCK_STATUS, command_flag::REQ_ONE, 512), wanted(1));
     assert_eq!(judge(command::DISC, 0xffff, 1), "Disconnect");
     assert!(judge(command::READ, 0, (1 << 20) + 512).starts_with("Refuse"));
 }

@@ -94,7 +94,7 @@ impl Inner {
                 }
                 Reply::Done
             }
-            Op::Status { offset, len } => {
+            Op::Status { offset, len, .. } => {
                 let (first, count) = blocks_of(offset, len);
                 let extents = (first.0..first.0 + count).map(|block| {
                     let start = (block * BLOCK_BYTES).max(offset);

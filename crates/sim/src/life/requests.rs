@@ -1,6 +1,6 @@
 //! Handing the script's requests and commands to the engine.
 
-use forebay_block::{BufMut, Op, Origin};
+use forebay_block::{BufMut, Op, Origin, STATUS_EXTENTS_MAX};
 use forebay_engine::{Command, Event, RequestId};
 use forebay_policy::{GroupEnds, Order};
 
@@ -88,7 +88,8 @@ impl<S: Subject> Life<'_, S> {
                 (Op::Read { offset, len: len as usize }, Asked::Read(oracle.issue_read()), offset, len)
             }
             Action::Status { offset, len } => {
-                (Op::Status { offset, len }, Asked::Status(oracle.issue_read()), offset, len)
+                let op = Op::Status { offset, len, extents_max: STATUS_EXTENTS_MAX };
+                (op, Asked::Status(oracle.issue_read()), offset, len)
             }
             Action::Write { offset, len, fua, sync, criticality } => {
                 (origin.sync, origin.criticality) = (sync, criticality);

@@ -64,6 +64,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::BypassKeepsIndex
         | M::MergesIntoZeroes
         | M::DestageForgetsOwed
+        | M::StatusForgetsBlock
         | M::TrustsCleanAfterCrash
         | M::IgnoresZeroes => (ANY, 200),
         M::AcknowledgesOutOfOrder
