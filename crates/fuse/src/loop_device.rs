@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::partitions;
+use crate::queue;
 
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
@@ -125,7 +126,9 @@ pub(crate) fn configure(path: &Path, direct_io: bool, logical_block: u32) -> io:
     let mut new = false;
     for _ in 0..GET_FREE_TRIES_MAX {
         let number = free_device(&control, new)?;
-        if !remove_former_partitions(number)? {
+        if !(remove_former_partitions(number)? && queue::allow_flushes(&device_name(number)))
+            && renew(number).is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY))
+        {
             new = true;
             continue;
         }

@@ -28,7 +28,7 @@
 //!
 //! | attribute | what rests on it | if it cannot be set |
 //! |---|---|---|
-//! | `write_cache` | that flushes and FUA writes arrive at all (P1, `durability=flush`, `order=barrier`): with `write through` the kernel drops both | the device is refused |
+//! | `write_cache` | that flushes and FUA writes arrive at all (P1, `durability=flush`, `order=barrier`): with `write through` the kernel drops both | another device is taken, or none |
 //! | all others | speed, and that discards arrive | a warning |
 //!
 //! A loop device has no FUA of its own (`fua` is 0, and nobody can change that): the kernel makes a flush behind the write of it.
@@ -238,6 +238,12 @@ impl Queue {
             let _ = self.write(attribute, value);
         }
     }
+}
+
+/// Allows flushes to a loop device (as under `/sys/block`) that stands on no file as yet. False if that cannot be done: whether a former user has forbidden
+/// them cannot be seen there. A device shows that it sends flushes only when it stands on a file.
+pub(crate) fn allow_flushes(name: &str) -> bool {
+    fs::write(Path::new("/sys/block").join(name).join("queue/write_cache"), SENDS_FLUSHES).is_ok()
 }
 
 /// Makes the kernel send flushes and FUA writes to the device; the reason if it does not.
