@@ -217,13 +217,15 @@ fn start_cached(
         prepared: pair.prepared.take(),
         journal_left: pair.journal_left,
     });
-    let shared = Shared::new(
+    let mut shared = Shared::new(
         info(config.name, superblock.volume_bytes),
         Some(pair.cache.info().clone()),
         (pair.backing.info().clone(), Some(superblock.backing_id)),
         config.settings,
         ring.waker(),
     );
+    shared.journal =
+        pair.journal.as_ref().and_then(|journal| journal.own_ref()).map(|own| own.info().clone());
     Ok((Core::Cached(Box::new(engine)), Devices::Pair(Box::new(pair)), Arc::new(shared)))
 }
 
