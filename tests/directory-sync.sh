@@ -40,7 +40,7 @@ truncate -s 24M c/cache
 truncate -s 64M b/backing
 : >b/backing.forebay
 "$FOREBAY" format c/cache --backing b/backing >/dev/null
-synced_after "fsync" c
+[[ -n $(last "fsync\([0-9]+<$DIR/c>\) += 0") ]] || fail "$WHAT: $DIR/c is not synced: $(cat trace)"
 synced_after "fsync\([0-9]+<$DIR/b/backing.forebay>" b
 
 serve_here() { serve_plain --cache c/cache --backing b/backing --nbd "unix:$NBD" --write-policy journaled "$@"; }

@@ -8,11 +8,11 @@
 //! Nothing here opens a device for writing, and nothing is guessed: where the chain leads to something that decides
 //! for itself what a flush means, or out of sight, the answer is [`Ground::Unknown`].
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::claim::Sort;
@@ -25,6 +25,8 @@ const ON_NETWORK: &str = "unknown: the file lies on a network file system, whose
 const ON_OVERLAY: &str = "unknown: the file lies on an overlay, which does not tell what is below; flushed after each durable write";
 const ON_FILE_SYSTEM: &str =
     "unknown: the file system does not tell which device it is on; flushed after each durable write";
+const WITHOUT_BARRIERS: &str =
+    "unknown: the file system is mounted with nobarrier, so that it does not flush its device";
 const ON_DEVICE: &str = "unknown: the kernel does not tell what the block device keeps its data on";
 const OUT_OF_SIGHT: &str = "unknown: the file below the loop device is out of sight";
 
@@ -122,12 +124,36 @@ fn of_file(file: &File, system: FileSystem, dev: u64, depth: u32) -> Ground {
         FileSystem::Fuse => Ground::Unknown(ON_FUSE),
         FileSystem::Overlay => Ground::Unknown(ON_OVERLAY),
         FileSystem::Network => Ground::Unknown(ON_NETWORK),
-        FileSystem::Btrfs => of_btrfs(file, depth).unwrap_or(Ground::Unknown(ON_FILE_SYSTEM)),
+        FileSystem::Btrfs => {
+            flushed(file).worse(of_btrfs(file, depth).unwrap_or(Ground::Unknown(ON_FILE_SYSTEM)))
+        }
         FileSystem::Ext | FileSystem::Xfs | FileSystem::Other => match sysfs_of(dev) {
-            Some(_) => of_device(dev, depth),
+            Some(_) => flushed(file).worse(of_device(dev, depth)),
             None => Ground::Unknown(ON_FILE_SYSTEM),
         },
     }
+}
+
+/// A disk, if the file system that the file lies on flushes what it lies on. ext4, btrfs and others can be told not to.
+fn flushed(file: &File) -> Ground {
+    let options = mount_id(file).and_then(|id| {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let line = mounts.lines().find(|line| line.split(' ').next() == Some(&id.to_string()))?;
+        line.rsplit(' ').next().map(str::to_owned)
+    });
+    let off = |options: String| options.split(',').any(|o| o == "nobarrier" || o == "barrier=0");
+    if options.is_some_and(off) { Ground::Unknown(WITHOUT_BARRIERS) } else { Ground::Disk }
+}
+
+/// The number of the mount that a file was opened through.
+fn mount_id(file: &File) -> Option<u64> {
+    let mut stat = MaybeUninit::<libc::statx>::zeroed();
+    let (fd, out) = (file.as_raw_fd(), stat.as_mut_ptr());
+    // SAFETY: the path is an empty C string, as AT_EMPTY_PATH wants, and the result fits the buffer.
+    let failed = unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_MNT_ID, out) };
+    // SAFETY: zero bytes are a valid statx, and the call filled it in.
+    let stat = unsafe { stat.assume_init() };
+    (failed == 0 && stat.stx_mask & libc::STATX_MNT_ID != 0).then_some(stat.stx_mnt_id)
 }
 
 /// The worst of a btrfs's devices.
@@ -211,22 +237,18 @@ fn below_loop(name: &str, directory: &Path, depth: u32) -> Option<Ground> {
         return None;
     }
     let path = fs::read_to_string(directory.join("loop/backing_file")).ok()?;
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path.trim_end_matches('\n'));
-    let ours = |file: &File| {
-        file.metadata().is_ok_and(|meta| (meta.dev(), meta.ino()) == (status.device, status.inode))
-    };
-    match file.ok().filter(ours) {
-        Some(file) => {
-            let meta = file.metadata().ok()?;
-            let is_block = meta.rdev() != 0;
-            Some(match is_block {
-                true => of_device(meta.rdev(), depth),
-                false => of_file(&file, FileSystem::of(&file).ok()?, meta.dev(), depth),
-            })
-        }
+    let path = Path::new(path.trim_end_matches('\n'));
+    let is_ours = |meta: &fs::Metadata| (meta.dev(), meta.ino()) == (status.device, status.inode);
+    let Some(meta) = fs::metadata(path).ok().filter(is_ours) else {
         // A file that was removed is still on its device.
-        None => sysfs_of(status.device).map(|_| of_device(status.device, depth)),
+        return sysfs_of(status.device).map(|_| of_device(status.device, depth));
+    };
+    if meta.file_type().is_block_device() {
+        return Some(of_device(meta.rdev(), depth));
     }
+    let file = File::open(path).ok()?;
+    file.metadata().ok().filter(is_ours)?;
+    Some(of_file(&file, FileSystem::of(&file).ok()?, meta.dev(), depth))
 }
 
 /// A block device's directory in sysfs; `None` for the number of a file system that is not on one device.

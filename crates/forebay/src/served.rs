@@ -496,7 +496,7 @@ fn volume_config(plan: &VolumePlan, recorders: &Recorders) -> VolumeConfig {
 
 /// Says what a power cut would do, where it is not what the settings promise.
 fn warn_of_weak_devices(plan: &VolumePlan, handle: &VolumeHandle) {
-    for device in handle.cache().into_iter().chain([handle.backing()]) {
+    for device in handle.cache().into_iter().chain([handle.backing()]).chain(handle.journal()) {
         let volume = &plan.name;
         match device.survives {
             Survives::PowerCut => {

@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) cache: Option<DeviceInfo>,
     pub(crate) backing: DeviceInfo,
     pub(crate) backing_id: Option<[u8; 16]>,
+    /// That of the journal, if it has one of its own.
+    pub(crate) journal: Option<DeviceInfo>,
     pub(crate) queue: RequestQueue,
     gate: Arc<Gate>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
@@ -64,6 +66,7 @@ impl Shared {
             cache,
             backing: backing.0,
             backing_id: backing.1,
+            journal: None,
             queue: RequestQueue::new(waker),
             gate: Arc::default(),
             observer: OnceLock::new(),
@@ -122,6 +125,11 @@ impl VolumeHandle {
     /// The cache device; `None` without one.
     pub fn cache(&self) -> Option<&DeviceInfo> {
         self.0.cache.as_ref()
+    }
+
+    /// The journal's device, if it has one of its own.
+    pub fn journal(&self) -> Option<&DeviceInfo> {
+        self.0.journal.as_ref()
     }
 
     /// The backing device.

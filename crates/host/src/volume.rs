@@ -245,6 +245,8 @@ fn start_cached(
         ring.waker(),
     );
     shared.without_journal = pair.without_journal.take();
+    shared.journal =
+        pair.journal.as_ref().and_then(|journal| journal.own_ref()).map(|own| own.info().clone());
     Ok((Core::Cached(Box::new(engine)), Devices::Pair(Box::new(pair)), Arc::new(shared)))
 }
 

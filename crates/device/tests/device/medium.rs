@@ -137,6 +137,17 @@ fn files_are_what_their_file_systems_stand_on() {
 }
 
 #[test]
+fn a_file_system_that_does_not_flush_is_unknown() {
+    let disk = disk_directory();
+    for kind in ["ext4", "btrfs"] {
+        let Some(block) = LoopDevice::new(&file(&disk, kind, 512 * MIB), 512) else { return };
+        drop(Mount::of(kind, &block.path));
+        let Some(mount) = Mount::new(&["-o", "nobarrier", text(&block.path)]) else { return };
+        check(&mount.file(), Survives::Unknown, "nobarrier");
+    }
+}
+
+#[test]
 fn what_lies_below_an_overlay_is_unknown() {
     let (disk, Some(memory)) = (disk_directory(), memory_directory()) else { return };
     for directory in [&disk, &memory] {

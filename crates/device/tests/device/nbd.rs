@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, DeviceOp};
-use forebay_device::{Access, Device, DeviceKind, DeviceSpec, Sign, open};
+use forebay_device::{Access, Device, DeviceKind, DeviceSpec, Sign, Survives, open};
 use forebay_nbd::codec::{
     ClientFlags, ExportReply, Greeting, NbdError, OptionHeader, Request, SimpleReply, command, export_flag,
     handshake_flag,
@@ -88,6 +88,7 @@ fn servers_rich_and_poor() {
         let mut device = driver.open(&server.uri());
         let info = device.info().clone();
         assert_eq!((info.kind, info.size_bytes), (DeviceKind::Network, SIZE), "{arguments:?}");
+        assert_eq!(info.survives, Survives::Unknown, "the server decides");
         exercise(&driver, &mut *device, u64::from(info.logical_block));
         past_the_end_is_refused(&driver, &mut *device);
         let (len, unmap) = (3 << 20, true);
