@@ -89,7 +89,9 @@ mount "$DISK" "$MOUNT"
 cp -r "$ROOT"/crates/format "$MOUNT"
 umount "$MOUNT"
 "$FOREBAY" format cache --force --backing "$DISK" >/dev/null || fail "format failed"
-blockdev --setro "$DISK"
+losetup -d "$DISK"
+# Not `blockdev --setro`, which outlives the loop device's use.
+DISK=$(losetup --find --show --read-only disk)
 can_only_be_read "$DISK" "set read-only"
 FAST=$(losetup --find --show --read-only cache)
 truncate -s 64M backing

@@ -270,7 +270,8 @@ impl Driver {
                 let waiting: Vec<_> = self.turns.drain().collect();
                 waiting.into_iter().for_each(|question| self.take_request(question, now));
                 if ending != Ending::Abandon {
-                    self.stop(ending != Ending::Keep, now);
+                    // Of a volume that is only read the last words say what was not done.
+                    self.stop(ending != Ending::Keep && !self.shared.info.read_only, now);
                 }
             }
             Message::End(_) => {}
@@ -437,6 +438,14 @@ impl Driver {
                 Err(HostError::ReadOnly {
                     volume: self.shared.info.name.clone(),
                     what: "its cache cannot be removed",
+                })
+            }
+            Devices::Pair(_)
+                if self.shared.info.read_only && ending == Ending::Destage && dirty_bytes > 0 =>
+            {
+                Err(HostError::ReadOnly {
+                    volume: self.shared.info.name.clone(),
+                    what: "what the backing lacks stays in the cache",
                 })
             }
             Devices::Pair(_) if self.shared.info.read_only => Ok(()),

@@ -98,11 +98,12 @@ fn info_tells_everything_asked_for_and_the_block_sizes() {
             Info::Export { size: 2 * MIB, flags },
             Info::Name("two"),
             Info::Description("the second"),
-            Info::BlockSize(BlockSizes { minimum: 512, preferred: 4096, maximum: 1 << 20 }),
+            Info::BlockSize(BlockSizes { minimum: 4096, preferred: 4096, maximum: 1 << 20 }),
         ]
     );
     let answers = about(&mut c, option::GO, "one", &[]);
-    assert_eq!(infos(&answers).len(), 2);
+    let sizes = BlockSizes { minimum: 512, preferred: 4096, maximum: 32 << 20 };
+    assert_eq!(infos(&answers)[1..], [Info::BlockSize(sizes)]);
     assert_eq!(answers.last().unwrap().0, option_reply::ACK);
     assert_eq!(c.read(0, 512).unwrap(), vec![0; 512]);
 }
