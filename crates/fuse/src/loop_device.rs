@@ -23,6 +23,7 @@ const LOOP_CTL_ADD: libc::c_ulong = 0x4C80;
 const LOOP_CTL_REMOVE: libc::c_ulong = 0x4C81;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
 const BLKROSET: libc::c_ulong = 0x125D;
+const BLKROGET: libc::c_ulong = 0x125E;
 
 const FLAG_READ_ONLY: u32 = 1;
 const FLAG_AUTOCLEAR: u32 = 4;
@@ -126,9 +127,8 @@ pub(crate) fn configure(path: &Path, direct_io: bool, logical_block: u32) -> io:
     let mut new = false;
     for _ in 0..GET_FREE_TRIES_MAX {
         let number = free_device(&control, new)?;
-        if !(remove_former_partitions(number)? && queue::allow_flushes(&device_name(number)))
-            && renew(number).is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY))
-        {
+        let fit = remove_former_partitions(number)? && queue::allow_flushes(&device_name(number));
+        if !fit && renew(number).is_err() {
             new = true;
             continue;
         }
@@ -178,38 +178,34 @@ fn free_device(control: &File, new: bool) -> io::Result<u32> {
     u32::try_from(number).map_err(|_| io::Error::last_os_error())
 }
 
-/// Takes away the partitions that a former user left on a device that stands on no file. False if one of them is still in use, by
-/// a mounted file system perhaps: it would write to the volume.
+/// Takes away the partitions that a former user left on a device that stands on no file. False if one of them stays, which may be in use
+/// by a mounted file system that would write to the volume.
 fn remove_former_partitions(number: u32) -> io::Result<bool> {
     let name = device_name(number);
     let former = partitions::partitions_of(&name)?;
     if former.is_empty() {
         return Ok(true);
     }
-    let busy = |e: &io::Error| e.raw_os_error() == Some(libc::EBUSY);
     // As long as it is held so, nobody else can put the device on a file, whose partitions these then were.
     let disk = match OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device_path(number)) {
         Ok(disk) => disk,
-        Err(e) if busy(&e) => return Ok(false),
+        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return Ok(false),
         Err(e) => return Err(e),
     };
-    if backing_file(&name).is_some() {
-        return Ok(false);
-    }
-    for partition in former {
-        match partitions::remove(&disk, partition.number) {
-            Ok(()) => {}
-            Err(e) if busy(&e) => return Ok(false),
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(true)
+    let removed = |partition: partitions::Partition| partitions::remove(&disk, partition.number).is_ok();
+    Ok(backing_file(&name).is_none() && former.into_iter().all(removed))
 }
 
-/// Takes away the mark of a former user that the device is read-only.
+/// Takes away the mark of a former user that the device is read-only, for which one needs CAP_SYS_ADMIN.
 fn allow_writes(device: &File) -> io::Result<()> {
-    let read_only: libc::c_int = 0;
-    // SAFETY: the argument points to an integer that lives until after the call; the kernel reads it.
+    let mut read_only: libc::c_int = 0;
+    // SAFETY: the argument points to an integer that lives until after the call; the kernel writes it.
+    let rc = unsafe { libc::ioctl(device.as_raw_fd(), BLKROGET, &raw mut read_only) };
+    if rc == 0 && read_only == 0 {
+        return Ok(());
+    }
+    read_only = 0;
+    // SAFETY: likewise, and the kernel reads it.
     let rc = unsafe { libc::ioctl(device.as_raw_fd(), BLKROSET, &raw const read_only) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
