@@ -50,9 +50,13 @@ loop disk
 WHAT="loop device on a disk"
 for scheme in "" pmem:; do
     serve_on "$scheme$LOOP"
-    says cache_durability "survives a power cut"
-    says backing_durability "survives a power cut"
-    (($(warnings) == 0)) || fail "$WHAT: $(cat "$LOG")"
+    # The scripts' own directory may lie on anything.
+    case $(status backing_durability) in
+        "survives a power cut"*) warned=0 ;;
+        *) warned=2 ;;
+    esac
+    says cache_durability "$(status backing_durability | cut -d';' -f1)"
+    (($(warnings) == warned)) || fail "$WHAT: $(cat "$LOG")"
     stop_daemon
 done
 
@@ -60,7 +64,7 @@ loop "$MEMORY/image"
 WHAT="loop device on tmpfs"
 serve_on "$LOOP"
 says cache_durability "survives the death of the process only"
-(($(warnings) == 1)) || fail "$WHAT: $(cat "$LOG")"
+(($(warnings) == 1 + warned / 2)) || fail "$WHAT: $(cat "$LOG")"
 stop_daemon
 pass "disks and memory are told apart below a loop device ($SECONDS s)"
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_block::{Buf, DeviceOp};
 use forebay_device::{DeviceKind, Survives};
@@ -12,6 +13,13 @@ use crate::fuse::Mounted;
 use crate::harness::{Driver, LoopDevice, disk_directory, file, file_content, memory_directory, skip};
 
 const MIB: u64 = 1 << 20;
+
+/// One of these tests at a time: they make file systems, beside tests that measure time.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn ran(program: &str, arguments: &[&str]) -> bool {
     let out = Command::new(program).args(arguments).output();
@@ -82,11 +90,18 @@ fn check(path: &Path, survives: Survives, words: &str) {
     }
 }
 
-const CUT: (Survives, &str) = (Survives::PowerCut, "survives a power cut");
+/// What the tests' own directory stands on: a disk, unless they run in a container or the like.
+fn own(disk: &TempDir) -> (Survives, &'static str) {
+    let (survives, words) = judge(text(&file(disk, "own", MIB)));
+    assert!(matches!(survives, Survives::PowerCut | Survives::Unknown), "{words}");
+    (survives, words)
+}
+
 const GONE: (Survives, &str) = (Survives::ProcessDeath, "the medium is main memory");
 
 #[test]
 fn loop_devices_are_what_their_files_are() {
+    let _turn = turn();
     let (disk, Some(memory)) = (disk_directory(), memory_directory()) else { return };
     let nested = |directory: &TempDir, (survives, words): (Survives, &str)| {
         let path = file(directory, "image", 4 * MIB);
@@ -103,14 +118,15 @@ fn loop_devices_are_what_their_files_are() {
             ran("delpart", &[text(&block.path), "1"]);
         }
     };
-    nested(&disk, CUT);
+    nested(&disk, own(&disk));
     nested(&memory, GONE);
 }
 
 #[test]
 fn a_loop_device_whose_file_is_out_of_sight_is_unknown_or_what_its_device_is() {
+    let _turn = turn();
     let (disk, Some(memory)) = (disk_directory(), memory_directory()) else { return };
-    for (directory, expected) in [(&disk, Survives::PowerCut), (&memory, Survives::Unknown)] {
+    for (directory, expected) in [(&disk, own(&disk).0), (&memory, Survives::Unknown)] {
         let path = file(directory, "image", 4 * MIB);
         let Some(block) = LoopDevice::new(&path, 512) else { return };
         // Another file under the same name is not the one.
@@ -124,20 +140,21 @@ fn a_loop_device_whose_file_is_out_of_sight_is_unknown_or_what_its_device_is() {
 
 #[test]
 fn files_are_what_their_file_systems_stand_on() {
+    let _turn = turn();
     let (disk, Some(memory)) = (disk_directory(), memory_directory()) else { return };
     for kind in ["ext4", "xfs", "btrfs"] {
-        for (directory, (survives, words)) in [(&disk, CUT), (&memory, GONE)] {
+        for (directory, (survives, words)) in [(&disk, own(&disk)), (&memory, GONE)] {
             let Some(block) = LoopDevice::new(&file(directory, kind, 512 * MIB), 512) else { return };
             let Some(mount) = Mount::of(kind, &block.path) else { return };
             check(&mount.file(), survives, words);
         }
     }
     check(&file(&memory, "plain", MIB), GONE.0, GONE.1);
-    check(&file(&disk, "plain", MIB), CUT.0, CUT.1);
 }
 
 #[test]
 fn a_file_system_that_does_not_flush_is_unknown() {
+    let _turn = turn();
     let disk = disk_directory();
     for kind in ["ext4", "btrfs"] {
         let Some(block) = LoopDevice::new(&file(&disk, kind, 512 * MIB), 512) else { return };
@@ -149,6 +166,7 @@ fn a_file_system_that_does_not_flush_is_unknown() {
 
 #[test]
 fn what_lies_below_an_overlay_is_unknown() {
+    let _turn = turn();
     let (disk, Some(memory)) = (disk_directory(), memory_directory()) else { return };
     for directory in [&disk, &memory] {
         let part = |name: &str| {
@@ -164,6 +182,7 @@ fn what_lies_below_an_overlay_is_unknown() {
 
 #[test]
 fn a_loop_device_on_fuse_is_unknown_like_its_file() {
+    let _turn = turn();
     let Some(fuse) = Mounted::new(MIB) else { return };
     let words = "unknown: the file lies on FUSE";
     check(&fuse.path, Survives::Unknown, words);
@@ -173,6 +192,7 @@ fn a_loop_device_on_fuse_is_unknown_like_its_file() {
 
 #[test]
 fn zram_is_memory() {
+    let _turn = turn();
     let control = Path::new("/sys/class/zram-control");
     let Ok(number) = fs::read_to_string(control.join("hot_add")) else {
         return skip("no zram");
@@ -216,6 +236,7 @@ fn one_flush_for_each(driver: &Driver, path: &Path, device: &Path, each: std::op
 
 #[test]
 fn a_durable_write_is_one_flush_where_the_flag_is_trusted() {
+    let _turn = turn();
     let disk = disk_directory();
     let driver = Driver::new();
     let Some(block) = LoopDevice::new(&file(&disk, "block", MIB), 512) else { return };
@@ -230,6 +251,7 @@ fn a_durable_write_is_one_flush_where_the_flag_is_trusted() {
 
 #[test]
 fn a_mapped_block_device_has_on_its_medium_what_was_acknowledged() {
+    let _turn = turn();
     let (disk, Some(memory)) = (disk_directory(), memory_directory()) else { return };
     for directory in [&disk, &memory] {
         let path = file(directory, "block", MIB);
@@ -251,6 +273,7 @@ fn a_mapped_block_device_has_on_its_medium_what_was_acknowledged() {
 
 #[test]
 fn a_buffered_file_is_durable_at_once() {
+    let _turn = turn();
     // Its end is out of reach of direct I/O.
     let disk = disk_directory();
     let Some(block) = LoopDevice::new(&file(&disk, "image", 512 * MIB), 512) else { return };
