@@ -15,6 +15,7 @@
 //!   removed:        label: released, both copies ──► superblock: released ──► no label
 //!   retired (P9):   label: retired ──► superblock: retired; either alone is enough
 //!   left behind:    label: released
+//!   label lost:     flush ──► label: intent g+1, both copies
 //! ```
 
 use forebay_block::Buf;

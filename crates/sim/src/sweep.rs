@@ -29,7 +29,7 @@ const FAILURE_SCRIPT_ACTIONS: u64 = 150;
 /// Actions of the script before the one that fills the log which then decays.
 const FILL_SCRIPT_ACTIONS: u64 = 150;
 /// Writes of the script that fills the log for good, and blocks of each: as much as fits it besides its reserve.
-const FULL_WRITES: u64 = 24;
+const FULL_WRITES: u64 = 22;
 const FULL_WRITE_BLOCKS: u64 = 2;
 /// Seed of all scripts.
 const SCRIPTS: u64 = 0x5357_4550;
