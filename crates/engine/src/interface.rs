@@ -7,6 +7,8 @@ use forebay_format::journal::{Group, Head};
 use forebay_policy::{AdmissionReason, Priority, Ranges, ReasonCounts, Settings, WritePolicy};
 use thiserror::Error;
 
+use crate::watch::Ailing;
+
 /// Names a client's request until its [`Effect::Reply`]; chosen by the host, unique while outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
@@ -386,6 +388,10 @@ pub struct Status {
     /// The backing alone is consistent, though stale (P4): the policy is `ordered` or `journaled`, and all that was acknowledged before it
     /// was chosen is on the backing.
     pub backing_consistent: bool,
+    /// What ails the backing, or the journal on its side, now.
+    pub ailing: Option<Ailing>,
+    /// Wall-clock time (ns since 1970) at which the cache failed a durable write (P9); `None` if it has not.
+    pub cache_failed_ns: Option<u64>,
     /// Reads answered.
     pub reads: u64,
     /// Bytes read from the cache.

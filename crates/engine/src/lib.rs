@@ -27,6 +27,7 @@ mod segments;
 mod staleness;
 mod stop;
 mod tables;
+mod watch;
 
 pub use common::HOLD_MS;
 pub use engine::Engine;
@@ -34,5 +35,6 @@ pub use interface::{
     Class, Command, CommonError, CommonState, CommonStep, Effect, Event, IoId, MarkError, Params,
     RecoveryError, RecoveryReport, RequestId, Role, State, Status,
 };
+pub use watch::{Ailing, Ailment, HUNG_AFTER_MS, SILENT_AFTER_MS, Watch};
 #[cfg(feature = "mutations")]
 pub use mutation::Mutation;

@@ -256,7 +256,7 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
         }
         backing.recognize_by(place.sign(vec![label]));
     }
-    let core = Core::Plain(Box::new(PassThrough::new(size_bytes)));
+    let core = Core::Plain(Box::new(PassThrough::new(size_bytes, clock.wall_offset_ns())));
     let shared = Shared::new(
         info(config.name, size_bytes),
         None,
