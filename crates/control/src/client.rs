@@ -184,7 +184,10 @@ mod tests {
             }
         };
         assert!(matches!(e, ClientError::Silent { .. }) && began.elapsed() < HANG, "{e}");
-        assert!(matches!(crate::bind(&path), Err(crate::BindError::InUse(_))), "nor does it stop a start for ever");
+        assert!(
+            matches!(crate::bind(&path), Err(crate::BindError::InUse(_))),
+            "nor does it stop a start for ever"
+        );
     }
 
     #[test]

@@ -91,8 +91,10 @@ mod tests {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
         let mut reader = BufReader::new(ours);
         assert!(matches!(read_line(&mut reader, LIMITS), Err(NoLine::Silent)));
-        let dripping = thread::spawn(move || while theirs.write_all(b"x").is_ok() {
-            thread::sleep(Duration::from_millis(50));
+        let dripping = thread::spawn(move || {
+            while theirs.write_all(b"x").is_ok() {
+                thread::sleep(Duration::from_millis(50));
+            }
         });
         assert!(matches!(read_line(&mut reader, LIMITS), Err(NoLine::Silent | NoLine::TooLong)));
         drop(reader);

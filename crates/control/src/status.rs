@@ -360,7 +360,10 @@ mod tests {
         let gone = Unserved { name: "db".into(), state: VolumeState::Gone, reason: "killed".into() };
         let reports = [VolumeReport::Unserved(gone), VolumeStatus::sample("log").into()];
         let text = serde_json::to_string(&reports).unwrap();
-        assert!(text.starts_with(r#"[{"name":"db","state":"gone","reason":"killed"},{"name":"log","#), "{text}");
+        assert!(
+            text.starts_with(r#"[{"name":"db","state":"gone","reason":"killed"},{"name":"log","#),
+            "{text}"
+        );
         assert_eq!(serde_json::from_str::<Vec<VolumeReport>>(&text).unwrap(), reports);
     }
 }

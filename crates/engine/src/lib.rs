@@ -35,6 +35,6 @@ pub use interface::{
     Class, Command, CommonError, CommonState, CommonStep, Effect, Event, IoId, MarkError, Params,
     RecoveryError, RecoveryReport, RequestId, Role, State, Status,
 };
-pub use watch::{Ailing, Ailment, HUNG_AFTER_MS, SILENT_AFTER_MS, Watch};
 #[cfg(feature = "mutations")]
 pub use mutation::Mutation;
+pub use watch::{Ailing, Ailment, HUNG_AFTER_MS, SILENT_AFTER_MS, Watch};

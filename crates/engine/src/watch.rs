@@ -124,9 +124,8 @@ impl Watch {
     }
 
     fn fails(&self, now: Nanos, retries: bool) -> Option<&Failing> {
-        let over = |failing: &Failing| {
-            failing.answered && !retries && is_past(failing.last, SETTLED_AFTER_MS, now)
-        };
+        let over =
+            |failing: &Failing| failing.answered && !retries && is_past(failing.last, SETTLED_AFTER_MS, now);
         self.failing.as_ref().filter(|failing| !over(failing))
     }
 

@@ -9,6 +9,7 @@ mod control_path;
 mod daemon;
 mod failure;
 mod figures;
+mod health;
 mod image;
 mod logging;
 mod meter;

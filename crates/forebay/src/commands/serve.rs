@@ -34,7 +34,9 @@ fn group_size(text: &str) -> Result<u64, String> {
     forebay serve --name db --cache cache.fb --backing disk.img --nbd unix:/run/db.nbd --write-policy write-through\n  \
     forebay serve --config /etc/forebay/db.toml\n\n\
 Runs in the foreground and prints a line that begins with `ready` when it accepts connections. SIGTERM and SIGINT \
-stop it cleanly; a second one stops it at once, which loses nothing that was acknowledged.")]
+stop it cleanly; a second one stops it at once, which loses nothing that was acknowledged.\n\n\
+Of several volumes each is served if it can be. One that cannot is logged, named in the `ready` line and shown by `forebay status` as `refused` \
+with its reason. If none can be served the command ends with the exit code of the first.")]
 pub struct Args {
     /// Name of the volume; with --config, serve only this one of the file
     #[arg(long, value_parser = volume_name::parse)]
