@@ -92,7 +92,7 @@ impl Watch {
 
     /// An operation has ended; those of the cache are none of its business. `retries`: what failed before has not gone right yet.
     pub fn ended(&mut self, id: IoId, result: &DeviceResult, now: Nanos, retries: bool) {
-        let silent_since = self.silence(now).map(|(_, since)| since);
+        let silent_since = if result.is_ok() { None } else { self.silence(now).map(|(_, since)| since) };
         let Some(Started { role, kind, .. }) = self.started.remove(&id) else { return };
         self.last_ended = Some(now);
         let error = match result {

@@ -65,16 +65,21 @@ pub fn health(
 }
 
 fn ails(ailing: &Ailing, wall_ns: u64) -> String {
-    let device = match ailing.role {
-        Role::Journal => "the journal on the backing's side",
-        Role::Backing | Role::Cache => "the backing",
-    };
+    let device = below(ailing.role);
     match ailing.ailment {
         Ailment::Silent => {
             let seconds = wall_ns.saturating_sub(ailing.since_ns) / 1_000_000_000;
             format!("{device} has not answered for {seconds} s")
         }
         Ailment::Failing(error) => format!("{device} fails ({})", error.describe()),
+    }
+}
+
+/// What a device below the cache is called.
+pub fn below(role: Role) -> &'static str {
+    match role {
+        Role::Journal => "the journal on the backing's side",
+        Role::Backing | Role::Cache => "the backing",
     }
 }
 

@@ -332,14 +332,16 @@ impl Served {
         thread::scope(|scope| {
             let (end, ended) = mpsc::channel();
             scope.spawn(move || end.send(work()));
+            let mut listens = true;
             loop {
                 match ended.recv_timeout(PROGRESS_EVERY) {
                     Ok(result) => return result,
                     Err(RecvTimeoutError::Timeout) => {
                         let (figures, unanswered) = self.handle.figures();
-                        // Its last words on the devices are few.
-                        if unanswered.is_zero() || self.has_ended() {
-                            progress(Progress { remaining_bytes: figures.dirty_bytes, total_bytes });
+                        // Its last words on the devices are few. A client that has gone would hold this up each time.
+                        if listens && (unanswered.is_zero() || self.has_ended()) {
+                            listens =
+                                progress(Progress { remaining_bytes: figures.dirty_bytes, total_bytes });
                         }
                     }
                     Err(RecvTimeoutError::Disconnected) => {

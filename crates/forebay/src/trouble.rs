@@ -6,7 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use forebay_engine::{State, Status};
+use forebay_engine::{Ailment, State, Status};
+
+use crate::health::below;
 
 /// What goes on is told again after this time, with what has come together.
 const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -86,6 +88,9 @@ pub struct Trouble {
     answers: Counter,
     latched: Option<Latched>,
     full: Option<Full>,
+    /// It was told that a device below the cache is silent.
+    silent: bool,
+    silence_told_at: Option<Instant>,
     /// Records that have ended before their time.
     records_ended: usize,
 }
@@ -112,6 +117,7 @@ impl Trouble {
         self.counters(f, now, &mut lines);
         self.backing(f, now, &mut lines);
         self.room(f, now, &mut lines);
+        self.silence(f, now, &mut lines);
         lines
     }
 
@@ -200,6 +206,27 @@ impl Trouble {
         }
     }
 
+    /// A device below the cache that answers nothing at all fails nothing either.
+    fn silence(&mut self, f: &Status, now: Instant, lines: &mut Vec<Line>) {
+        let silent = f.ailing.filter(|ailing| ailing.ailment == Ailment::Silent);
+        // One that is slow is silent again and again.
+        let recently = self.silence_told_at.is_some_and(|at| now.duration_since(at) < TELL_AGAIN_AFTER);
+        match silent {
+            Some(ailing) if !self.silent && !recently => {
+                self.silent = true;
+                self.silence_told_at = Some(now);
+                lines.push(Line::Warn(format!(
+                    "{} does not answer: what needs it waits; writes go into the cache as long as it has room",
+                    below(ailing.role)
+                )));
+            }
+            None if std::mem::take(&mut self.silent) => {
+                lines.push(Line::Info("what did not answer has answered".into()));
+            }
+            _ => {}
+        }
+    }
+
     fn room(&mut self, f: &Status, now: Instant, lines: &mut Vec<Line>) {
         let is_full = f.state == Some(State::Full);
         let Some(full) = &mut self.full else {
@@ -251,6 +278,8 @@ fn counted(n: u64, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use forebay_engine::Ailing;
+
     use super::*;
 
     /// A volume whose figures are looked at once a second.
@@ -360,6 +389,22 @@ mod tests {
         told(&lines, &[('e', "2 blocks"), ('w', "1 request ended")]);
         told(&v.seconds(60, |_| ()), &[('e', "18 blocks"), ('w', "9 requests ended")]);
         told(&v.seconds(600, |_| ()), &[]);
+    }
+
+    #[test]
+    fn a_backing_that_is_silent_is_told_and_a_slow_one_not_each_time() {
+        let mut v = Watched::healthy();
+        let silent =
+            Some(Ailing { role: forebay_engine::Role::Backing, ailment: Ailment::Silent, since_ns: 0 });
+        told(&v.seconds(5, |f| f.ailing = silent), &[('w', "the backing does not answer")]);
+        told(&v.seconds(1, |f| f.ailing = None), &[('i', "has answered")]);
+        let mut second = 0;
+        let lines = v.seconds(50, |f| {
+            second += 1;
+            f.ailing = silent.filter(|_| second % 3 == 0);
+        });
+        told(&lines, &[]);
+        told(&v.seconds(20, |f| f.ailing = silent), &[('w', "does not answer")]);
     }
 
     #[test]

@@ -102,8 +102,8 @@ fn a_daemon_that_does_not_answer_hides_no_other() {
         (output.status.code(), text(output.stdout), text(output.stderr))
     };
     // Each waits for the one that says nothing, all at once.
+    let (silent, gone) = (&sockets.name("silent"), &sockets.name("gone"));
     let [all, metrics, silent, gone, set] = thread::scope(|scope| {
-        let (silent, gone) = (&sockets.name("silent"), &sockets.name("gone"));
         [
             vec!["status"],
             vec!["status", "--prometheus"],
