@@ -118,6 +118,12 @@ pub trait Device {
         None
     }
 
+    /// For how long what is behind the device is known to be away, as a server to which the connection is lost; `None` while
+    /// it is there, as far as is known without an operation.
+    fn away(&self) -> Option<Duration> {
+        None
+    }
+
     /// Which parts of a range hold data, for clients that want to skip holes. Cheap and best-effort: at most
     /// `extents_max` extents that cover the range from its start, fewer bytes than asked for if there are more.
     fn allocation(&mut self, offset: u64, len: u64, extents_max: usize) -> Vec<StatusExtent> {

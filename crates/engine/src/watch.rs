@@ -31,6 +31,8 @@ const ANY_KIND_AFTER_MS: u64 = 10_000;
 pub enum Ailment {
     /// It was given an operation and has not answered.
     Silent,
+    /// It is not there, which the host knows without an operation: the connection to its server is lost.
+    Away,
     /// It answers with this error.
     Failing(ErrorKind),
 }

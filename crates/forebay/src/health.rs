@@ -59,17 +59,18 @@ pub fn health(
     // A backing that refuses writes fills the cache, which is the worse of the two for writers.
     let state = match ailing.ailment {
         Ailment::Failing(_) if is_full => VolumeState::Full,
-        Ailment::Failing(_) | Ailment::Silent => VolumeState::Degraded,
+        Ailment::Failing(_) | Ailment::Silent | Ailment::Away => VolumeState::Degraded,
     };
     (state, illness(reason, ailing.since_ns))
 }
 
 fn ails(ailing: &Ailing, wall_ns: u64) -> String {
     let device = below(ailing.role);
+    let seconds = wall_ns.saturating_sub(ailing.since_ns) / 1_000_000_000;
     match ailing.ailment {
-        Ailment::Silent => {
-            let seconds = wall_ns.saturating_sub(ailing.since_ns) / 1_000_000_000;
-            format!("{device} has not answered for {seconds} s")
+        Ailment::Silent => format!("{device} has not answered for {seconds} s"),
+        Ailment::Away => {
+            format!("the connection to {device} has been lost for {seconds} s, and is tried anew")
         }
         Ailment::Failing(error) => format!("{device} fails ({})", error.describe()),
     }
@@ -87,13 +88,13 @@ pub fn below(role: Role) -> &'static str {
 fn meanwhile(ailment: Ailment, caches: bool, is_full: bool) -> &'static str {
     match (ailment, caches, is_full) {
         (_, true, true) => "the cache is full, and writes wait until the backing takes data again",
-        (Ailment::Silent, true, false) => {
-            "writes go into the cache as long as it has room, reads of what is not cached wait"
+        (Ailment::Silent | Ailment::Away, true, false) => {
+            "writes go into the cache as long as it has room, reads of what is not cached wait or fail"
         }
         (Ailment::Failing(_), true, false) => {
             "writes go into the cache as long as it has room, reads of what is not cached may fail"
         }
-        (Ailment::Silent, false, _) => "writes wait, and reads of what is not cached",
+        (Ailment::Silent | Ailment::Away, false, _) => "writes wait or fail, and reads of what is not cached",
         (Ailment::Failing(_), false, _) => "writes may fail, and reads of what is not cached",
     }
 }

@@ -208,7 +208,7 @@ impl Trouble {
 
     /// A device below the cache that answers nothing at all fails nothing either.
     fn silence(&mut self, f: &Status, now: Instant, lines: &mut Vec<Line>) {
-        let silent = f.ailing.filter(|ailing| ailing.ailment == Ailment::Silent);
+        let silent = f.ailing.filter(|ailing| matches!(ailing.ailment, Ailment::Silent | Ailment::Away));
         // One that is slow is silent again and again.
         let recently = self.silence_told_at.is_some_and(|at| now.duration_since(at) < TELL_AGAIN_AFTER);
         match silent {

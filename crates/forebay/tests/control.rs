@@ -282,9 +282,12 @@ fn a_backing_that_is_gone_degrades_the_volume_until_it_is_back() {
     // It is not there.
     client.write(8192, &pattern(8192, 1, 4096));
     server.kill();
-    let mut waiting = flush(&place);
+    // Nobody has to ask it for anything to know.
     let status = place.await_status(|status| status["state"] == "degraded");
-    assert!(status["dirty_bytes"].as_u64().unwrap() > 0 && status["reason"].is_string(), "{status}");
+    let reason = status["reason"].as_str().unwrap();
+    assert!(reason.contains("the connection to the backing has been lost for"), "{reason}");
+    assert!(status["dirty_bytes"].as_u64().unwrap() > 0, "{status}");
+    let mut waiting = flush(&place);
     let _server = far();
     let _ = waiting.wait().unwrap();
     place.ask(&["flush", "db"]);
