@@ -25,7 +25,7 @@ serve_plain "${SERVE[@]}"
 fill
 await "$PATIENCE" grep -q "no space left on the device" "$LOG" || fail "the log does not say why"
 grep "no space left on the device" "$LOG" | grep -q "writing to a device at byte [0-9]*.*make room" || fail "nor where, nor what to do"
-[[ $(status backing_trouble) == *"no space left on the device"* ]] || fail "the status says '$(status backing_trouble)'"
+[[ $(status reason) == *"no space left on the device"* ]] || fail "the status says '$(status reason)'"
 code=0
 fb flush db >/dev/null 2>flush.err || code=$?
 [[ $code == 1 && $(<flush.err) == *"no space left on the device"* ]] || fail "flush ends with $code: $(<flush.err)"
@@ -45,7 +45,7 @@ refused 1 "no space left on the device.*another --write-policy" "$FOREBAY" serve
 serve_plain "${SERVE[@]}"
 rm small/rest
 mount -o remount,size=200M small
-await "$PATIENCE" eval '[[ $(status backing_trouble) == None && $(status state) == healthy ]]' || fail "it does not go on by itself: $(status backing_trouble)"
+await "$PATIENCE" eval '[[ $(status reason) == None && $(status state) == healthy ]]' || fail "it does not go on by itself: $(status reason)"
 fb flush db >/dev/null
 stamp 0 verify "${TARGET[@]}" --quiet
 stop_daemon

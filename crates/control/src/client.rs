@@ -1,23 +1,52 @@
 //! The command line's end of the control socket.
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::io::{self, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::lines::{LineLimits, NoLine, read_line};
 use crate::protocol::{Answer, ControlError, FailureKind, Line, Progress, Request, parse_line};
+use crate::socket::connect;
 
-/// Why no daemon could be reached.
+/// A daemon that does not take a connection for so long does not answer: its threads do nothing else than to take them.
+pub const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// Longest line of a daemon that is read, in bytes: the figures of many volumes, or a long account.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Why there is no answer.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// There is no socket.
     #[error("no daemon answers on {}; start it with `forebay serve`, or name its socket with --control", .0.display())]
     NotRunning(PathBuf),
+    /// There is a socket, and nobody listens on it.
+    #[error("the daemon of {} is gone: it was killed, or ended without removing its socket; start it again with \
+             `forebay serve`, which takes the socket over", .0.display())]
+    Gone(PathBuf),
     /// The socket belongs to somebody else.
     #[error("not allowed to use the control socket {}; run this as the user that runs the daemon", .0.display())]
     Denied(PathBuf),
+    /// Somebody listens and says nothing.
+    #[error("the daemon on {} does not answer: nothing has come for {} s. It is stopped or hangs; its log says more. \
+             What was asked may still be done if it goes on", .path.display(), .silence.as_secs())]
+    Silent {
+        /// Which socket.
+        path: PathBuf,
+        /// How long nothing came.
+        silence: Duration,
+    },
+    /// It went away, or says what is no answer.
+    #[error("the daemon on {} went away before it answered ({why}); its log says why", .path.display())]
+    Lost {
+        /// Which socket.
+        path: PathBuf,
+        /// In what way.
+        why: String,
+    },
     /// Anything else.
     #[error("cannot use the control socket {}: {source}", .path.display())]
     Io {
@@ -26,11 +55,17 @@ pub enum ClientError {
         /// Why.
         source: io::Error,
     },
+    /// What the daemon says.
+    #[error(transparent)]
+    Said(#[from] ControlError),
 }
 
 impl From<ClientError> for ControlError {
     fn from(e: ClientError) -> Self {
-        Self::new(FailureKind::Failed, e.to_string())
+        match e {
+            ClientError::Said(said) => said,
+            other => Self::new(FailureKind::Failed, other.to_string()),
+        }
     }
 }
 
@@ -45,60 +80,54 @@ impl Client {
     /// Connects to the control socket at `path`.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`ClientError`], after at most [`CONNECT_MAX`].
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
-        match UnixStream::connect(path) {
+        match connect(path, CONNECT_MAX) {
             Ok(stream) => Ok(Self { path: path.to_owned(), reader: BufReader::new(stream) }),
             Err(e) => Err(match e.kind() {
-                ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                    ClientError::NotRunning(path.to_owned())
-                }
+                ErrorKind::NotFound => ClientError::NotRunning(path.to_owned()),
+                ErrorKind::ConnectionRefused => ClientError::Gone(path.to_owned()),
                 ErrorKind::PermissionDenied => ClientError::Denied(path.to_owned()),
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                    ClientError::Silent { path: path.to_owned(), silence: CONNECT_MAX }
+                }
                 _ => ClientError::Io { path: path.to_owned(), source: e },
             }),
         }
     }
 
-    /// From here on a daemon that says nothing for so long is given up.
-    pub fn limit(&mut self, silence: Duration) {
-        // No time of zero is asked for, and nothing else can fail.
-        let _ = self.reader.get_ref().set_read_timeout(Some(silence));
-        let _ = self.reader.get_ref().set_write_timeout(Some(silence));
-    }
-
-    /// Sends a command and waits for its end, however long it takes; `progress` sees each step of a long one.
+    /// Sends a command and waits for its end: as long as it takes if lines keep coming, but no longer than
+    /// [`Request::silence_max`] for the next one. `progress` sees each step of a long one.
     ///
     /// # Errors
-    /// What the daemon says, or that it went away before it answered.
+    /// What the daemon says, that it went away before it answered, or that it does not answer.
     pub fn call(
         &mut self,
         request: &Request,
         mut progress: impl FnMut(Progress),
-    ) -> Result<Answer, ControlError> {
-        let lost = |why: String| {
-            ControlError::new(
-                FailureKind::Failed,
-                format!(
-                    "the daemon on {} went away before it answered ({why}); its log says why",
-                    self.path.display()
-                ),
-            )
-        };
+    ) -> Result<Answer, ClientError> {
+        let path = self.path.clone();
+        let lost = |why: String| ClientError::Lost { path: path.clone(), why };
+        let silence = request.silence_max();
         let mut text = serde_json::to_vec(request).map_err(|e| lost(e.to_string()))?;
         text.push(b'\n');
+        self.reader.get_ref().set_write_timeout(Some(silence)).map_err(|e| lost(e.to_string()))?;
         // A daemon that is full or stopping may close before it reads, with its reason already on the way: read it.
         let sent = self.reader.get_mut().write_all(&text);
+        let limits = LineLimits { first: silence, whole: silence, bytes: ANSWER_BYTES_MAX };
         loop {
-            let mut line = Vec::new();
-            match self.reader.read_until(b'\n', &mut line) {
-                Ok(n) if n > 0 => {}
-                Ok(_) => return Err(lost(sent.err().map_or("end of stream".into(), |e| e.to_string()))),
-                Err(e) => return Err(lost(e.to_string())),
-            }
+            let line = read_line(&mut self.reader, limits).map_err(|e| match e {
+                NoLine::Silent => ClientError::Silent { path: path.clone(), silence },
+                NoLine::Ended => {
+                    lost(sent.as_ref().err().map_or("end of stream".into(), ToString::to_string))
+                }
+                NoLine::TooLong => lost(format!("a line of more than {ANSWER_BYTES_MAX} bytes")),
+                NoLine::Io(e) => lost(e.to_string()),
+            })?;
             match parse_line(&line)? {
                 Line::Progress(p) => progress(p),
                 Line::Result(answer) => return Ok(answer),
-                Line::Error(e) => return Err(e),
+                Line::Error(e) => return Err(e.into()),
             }
         }
     }
@@ -106,7 +135,13 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::time::Instant;
+
     use super::*;
+
+    /// Far longer than any limit here, and no more than a guard against a hang.
+    const HANG: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_missing_daemon_is_named_with_what_to_do() {
@@ -117,6 +152,63 @@ mod tests {
         let text = e.to_string();
         assert!(text.contains("db.sock") && text.contains("forebay serve"), "{text}");
         drop(crate::bind(&path).unwrap());
-        assert!(matches!(Client::connect(&path), Err(ClientError::NotRunning(_))));
+        let e = Client::connect(&path).unwrap_err();
+        assert!(matches!(e, ClientError::Gone(_)), "a socket without a listener is left by a dead daemon");
+        assert!(e.to_string().contains("forebay serve"), "{e}");
+    }
+
+    #[test]
+    fn who_accepts_and_says_nothing_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let began = Instant::now();
+        let mut client = Client::connect(&path).unwrap();
+        let e = client.call(&Request::Status { volume: None }, |_| {}).unwrap_err();
+        assert!(matches!(e, ClientError::Silent { .. }) && began.elapsed() < HANG, "{e}");
+        assert!(e.to_string().contains("does not answer"), "{e}");
+        drop(listener);
+    }
+
+    #[test]
+    fn who_accepts_nothing_any_more_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db.sock");
+        let _listener = crate::bind(&path).unwrap();
+        let mut taken = Vec::new();
+        let began = Instant::now();
+        let e = loop {
+            match Client::connect(&path) {
+                Ok(client) => taken.push(client),
+                Err(e) => break e,
+            }
+        };
+        assert!(matches!(e, ClientError::Silent { .. }) && began.elapsed() < HANG, "{e}");
+        assert!(
+            matches!(crate::bind(&path), Err(crate::BindError::InUse(_))),
+            "nor does it stop a start for ever"
+        );
+    }
+
+    #[test]
+    fn a_long_command_lives_as_long_as_it_tells_of_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (wait, step) = (Request::Status { volume: None }.silence_max(), Duration::from_millis(1500));
+        let daemon = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let began = Instant::now();
+            while began.elapsed() < wait + step {
+                std::thread::sleep(step);
+                stream.write_all(b"{\"progress\":{\"remaining_bytes\":1,\"total_bytes\":1}}\n").unwrap();
+            }
+            stream.write_all(b"{\"result\":\"done\"}\n").unwrap();
+        });
+        let mut steps = 0;
+        let mut client = Client::connect(&path).unwrap();
+        let answer = client.call(&Request::Status { volume: None }, |_| steps += 1).unwrap();
+        assert!(answer == Answer::Done && steps > 1, "{steps}");
+        daemon.join().unwrap();
     }
 }

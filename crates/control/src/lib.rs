@@ -8,6 +8,7 @@
 
 mod client;
 mod explain;
+mod lines;
 mod metrics;
 mod protocol;
 mod server;
@@ -15,7 +16,7 @@ mod socket;
 mod status;
 mod timestamp;
 
-pub use client::{Client, ClientError};
+pub use client::{CONNECT_MAX, Client, ClientError};
 pub use explain::{ExplainRow, Explanation, InheritedRow, WaitRow};
 pub use metrics::prometheus;
 pub use protocol::{
@@ -24,5 +25,5 @@ pub use protocol::{
 };
 pub use server::{CONNECTIONS_MAX, Controller, LINE_BYTES_MAX, Server};
 pub use socket::{BindError, bind};
-pub use status::{Field, Measure, VolumeState, VolumeStatus};
+pub use status::{Field, Measure, Unserved, VolumeReport, VolumeState, VolumeStatus};
 pub use timestamp::rfc3339;

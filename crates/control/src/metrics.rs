@@ -4,12 +4,16 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use crate::status::{Field, Measure, VolumeState, VolumeStatus};
+use crate::status::{Field, Measure, VolumeReport, VolumeState, VolumeStatus};
 
 /// The metrics of `volumes`, ready to be scraped or put into a file for a textfile collector. Each metric has the label
-/// `volume`. Names carry their unit; counters end in `_total`.
-pub fn prometheus(volumes: &[VolumeStatus]) -> String {
-    let rows: Vec<Map<String, Value>> = volumes.iter().map(as_object).collect();
+/// `volume`. Names carry their unit; counters end in `_total`. Of a volume without figures there is its state.
+pub fn prometheus(volumes: &[VolumeReport]) -> String {
+    let figures = volumes.iter().filter_map(|volume| match volume {
+        VolumeReport::Figures(figures) => Some(as_object(figures)),
+        VolumeReport::Unserved(_) => None,
+    });
+    let rows: Vec<Map<String, Value>> = figures.collect();
     let mut text = String::new();
     info(&rows, &mut text);
     state(volumes, &mut text);
@@ -69,12 +73,12 @@ fn info(rows: &[Map<String, Value>], text: &mut String) {
     }
 }
 
-fn state(volumes: &[VolumeStatus], text: &mut String) {
+fn state(volumes: &[VolumeReport], text: &mut String) {
     head("forebay_state", "gauge", "1 for the state that the volume is in, 0 for the others.", text);
     for volume in volumes {
         for state in VolumeState::ALL {
-            let is = u8::from(volume.state == state);
-            let name = escape(&volume.name);
+            let is = u8::from(volume.state() == state);
+            let name = escape(volume.name());
             let _ = writeln!(text, "forebay_state{{volume=\"{name}\",state=\"{}\"}} {is}", state.as_str());
         }
     }
@@ -91,12 +95,13 @@ fn escape(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Unserved;
     use std::collections::HashSet;
 
     #[test]
     fn every_number_is_exported_under_a_name_with_its_kind() {
         let status = VolumeStatus::sample("a \"quoted\" name");
-        let text = prometheus(std::slice::from_ref(&status));
+        let text = prometheus(&[status.into()]);
         let mut names = HashSet::new();
         for (i, field) in VolumeStatus::FIELDS.iter().enumerate() {
             let (metric, kind) = match field.measure {
@@ -115,6 +120,15 @@ mod tests {
         assert!(text.contains("state=\"healthy\"} 1"));
         assert!(text.contains("state=\"degraded\"} 0"));
         assert!(text.contains("write_policy=\"a write_policy\""));
+    }
+
+    #[test]
+    fn a_volume_without_figures_has_a_state() {
+        let gone = Unserved { name: "db".into(), state: VolumeState::Gone, reason: "killed".into() };
+        let text = prometheus(&[VolumeReport::Unserved(gone), VolumeStatus::sample("log").into()]);
+        assert!(text.contains("forebay_state{volume=\"db\",state=\"gone\"} 1\n"), "{text}");
+        assert!(text.contains("forebay_state{volume=\"db\",state=\"healthy\"} 0\n"), "{text}");
+        assert!(!text.contains("forebay_size_bytes{volume=\"db\"}"), "{text}");
     }
 
     #[test]

@@ -6,10 +6,12 @@
 //! daemon → {"result":"done"}          or   {"error":{"kind":"failed","message":"..."}}
 //! ```
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{Explanation, VolumeStatus, WaitRow};
+use crate::{Explanation, VolumeReport, WaitRow};
 
 /// What a client asks. The wire form is one JSON object with the command's name under `command`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +35,9 @@ pub enum Request {
         /// The point's name, at most 64 bytes; may be empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         label: String,
+        /// Report progress as long as it takes. Without it the answer is the only line.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        progress: bool,
     },
     /// A step of a round of a consistency group, from one daemon to another; answered by how the member stands then.
     Common {
@@ -77,6 +82,20 @@ pub enum Request {
         #[serde(default)]
         release: bool,
     },
+}
+
+impl Request {
+    /// A daemon that says nothing for so long does not answer. What is answered from memory is answered at once; what may take
+    /// long tells of itself several times a second as long as the volume works.
+    pub const fn silence_max(&self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Status { .. } => 5,
+            Self::Set { .. } | Self::Explain { .. } | Self::Waits { .. } => 10,
+            // It waits for the journal on the backing's side, and whoever leads the round cannot wait for ever.
+            Self::Common { .. } => 20,
+            Self::Flush { .. } | Self::Mark { .. } | Self::Attach { .. } | Self::Detach { .. } => 30,
+        })
+    }
 }
 
 /// A step of a round of a consistency group, in their order.
@@ -139,9 +158,14 @@ pub enum Answer {
     /// It is done; there is nothing to tell.
     Done,
     /// The figures that were asked for.
-    Volumes(Vec<VolumeStatus>),
+    Volumes(Vec<VolumeReport>),
     /// The kernel block device.
     Device(AttachedDevice),
+    /// The volume is parted from its cache.
+    Released {
+        /// The configuration file that the daemon was started with, which still names that cache.
+        config: Option<String>,
+    },
     /// Numbers of the consistency points, in the order of the volumes that were named.
     Points(Vec<u64>),
     /// How the member of a consistency group stands.
@@ -262,7 +286,7 @@ mod tests {
             (Request::Explain { volume: "db".into() }, r#"{"command":"explain","volume":"db"}"#),
             (Request::Flush { volume: "db".into() }, r#"{"command":"flush","volume":"db"}"#),
             (
-                Request::Mark { volumes: vec!["db".into()], label: "nightly".into() },
+                Request::Mark { volumes: vec!["db".into()], label: "nightly".into(), progress: false },
                 r#"{"command":"mark","volumes":["db"],"label":"nightly"}"#,
             ),
             (

@@ -1,7 +1,7 @@
 //! The daemon's end of the control socket.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -9,16 +9,24 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::lines::{LineLimits, NoLine, read_line};
 use crate::protocol::{Answer, ControlError, FailureKind, Line, Progress, Request, parse_request};
 use crate::socket::{BindError, bind};
 
-/// Connections served at a time; a further one is told so and closed.
+/// Connections served at a time. A further one takes the place of the one that has been idle for longest; if a command is under way
+/// on all, it is told so and closed.
 pub const CONNECTIONS_MAX: usize = 32;
 
 /// Longest request in bytes, its end of line included.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// A connection on which nothing is asked for this long is closed, so that forgotten ones do not use up the limit.
+/// A connection on which nothing has been asked for this long from its beginning is closed: who connects has something to ask.
+const FIRST_MAX: Duration = Duration::from_secs(10);
+
+/// A request whose end has not come so long after its first byte is given up.
+const REQUEST_MAX: Duration = Duration::from_secs(10);
+
+/// A connection on which nothing more is asked for this long is closed, so that forgotten ones do not use up the limit.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// A client that does not take its answer for this long is given up.
@@ -41,11 +49,38 @@ pub trait Controller: Send + Sync + 'static {
     ) -> Result<Answer, ControlError>;
 }
 
-/// Connections that are open, by number, and whether a command is under way on each.
+/// A connection that is open.
+struct Connection {
+    stream: UnixStream,
+    /// A command is under way on it.
+    busy: bool,
+    /// Since when that is so, or not.
+    since: Instant,
+}
+
+/// Connections that are open, by number.
 #[derive(Default)]
 struct Connections {
-    open: HashMap<u64, (UnixStream, bool)>,
+    open: HashMap<u64, Connection>,
     stopping: bool,
+}
+
+impl Connections {
+    /// Makes room for one more, at the expense of the one that has been idle for longest; false if none is idle.
+    fn make_room(&mut self) -> bool {
+        if self.open.len() < CONNECTIONS_MAX {
+            return true;
+        }
+        let idle = self.open.iter().filter(|(_, connection)| !connection.busy);
+        let Some(number) = idle.min_by_key(|(_, connection)| connection.since).map(|(number, _)| *number)
+        else {
+            return false;
+        };
+        if let Some(connection) = self.open.remove(&number) {
+            let _ = connection.stream.shutdown(Shutdown::Both);
+        }
+        true
+    }
 }
 
 #[derive(Default)]
@@ -108,7 +143,7 @@ impl Drop for Server {
         let _ = std::fs::remove_file(&self.path);
         let mut connections = self.shared.lock();
         connections.stopping = true;
-        for (stream, busy) in connections.open.values() {
+        for Connection { stream, busy, .. } in connections.open.values() {
             let _ = stream.shutdown(if *busy { Shutdown::Read } else { Shutdown::Both });
         }
         drop(connections);
@@ -149,12 +184,11 @@ fn accept_all(listener: &UnixListener, shared: &Arc<Shared>, controller: &Arc<dy
 }
 
 fn start_connection(number: u64, stream: UnixStream, shared: &Arc<Shared>, controller: &Arc<dyn Controller>) {
-    let _ = stream.set_read_timeout(Some(IDLE_MAX));
     let _ = stream.set_write_timeout(Some(WRITE_MAX));
     let Ok(copy) = stream.try_clone() else { return };
     {
         let mut connections = shared.lock();
-        if connections.open.len() >= CONNECTIONS_MAX {
+        if !connections.make_room() {
             drop(connections);
             let e = ControlError::new(
                 FailureKind::Failed,
@@ -163,14 +197,14 @@ fn start_connection(number: u64, stream: UnixStream, shared: &Arc<Shared>, contr
             let _ = send(&stream, &Line::Error(e));
             return;
         }
-        connections.open.insert(number, (copy, false));
+        connections.open.insert(number, Connection { stream: copy, busy: false, since: Instant::now() });
     }
     let guard = Open { number, shared: Arc::clone(shared) };
     let controller = Arc::clone(controller);
     // If no thread can be had, the closure is dropped, and with it the guard and the stream.
     let _ = thread::Builder::new()
         .name(format!("control-{number}"))
-        .spawn(move || converse(&stream, &guard, controller.as_ref()));
+        .spawn(move || converse(stream, &guard, controller.as_ref()));
 }
 
 /// Takes the connection off the table when its thread ends, however it ends.
@@ -181,8 +215,8 @@ struct Open {
 
 impl Open {
     fn set_busy(&self, busy: bool) {
-        if let Some((_, b)) = self.shared.lock().open.get_mut(&self.number) {
-            *b = busy;
+        if let Some(connection) = self.shared.lock().open.get_mut(&self.number) {
+            (connection.busy, connection.since) = (busy, Instant::now());
         }
     }
 }
@@ -194,20 +228,22 @@ impl Drop for Open {
     }
 }
 
-fn converse(stream: &UnixStream, open: &Open, controller: &dyn Controller) {
+fn converse(stream: UnixStream, open: &Open, controller: &dyn Controller) {
     let mut reader = BufReader::new(stream);
-    let mut line = Vec::new();
+    let mut limits = LineLimits { first: FIRST_MAX, whole: REQUEST_MAX, bytes: LINE_BYTES_MAX };
     loop {
-        line.clear();
-        match (&mut reader).take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return,
-            Ok(_) if line.last() != Some(&b'\n') && line.len() >= LINE_BYTES_MAX => {
+        let line = read_line(&mut reader, limits);
+        let stream = reader.get_ref();
+        let line = match line {
+            Ok(line) => line,
+            Err(NoLine::TooLong) => {
                 let message = format!("the request is longer than {LINE_BYTES_MAX} bytes");
                 let _ = send(stream, &Line::Error(ControlError::new(FailureKind::Usage, message)));
                 return;
             }
-            Ok(_) => {}
-        }
+            Err(NoLine::Ended | NoLine::Silent | NoLine::Io(_)) => return,
+        };
+        limits.first = IDLE_MAX;
         open.set_busy(true);
         let outcome = parse_request(&line).and_then(|request| {
             controller.handle(request, &mut |p| send(stream, &Line::Progress(p)).is_ok())
@@ -230,6 +266,7 @@ fn send(mut stream: &UnixStream, line: &Line) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::{Client, VolumeStatus};
+    use std::io::{BufRead, Read};
     use std::sync::mpsc;
 
     /// Answers `status` with a sample; `flush` reports two steps, `detach` waits to be let go.
@@ -245,7 +282,7 @@ mod tests {
             progress: &mut dyn FnMut(Progress) -> bool,
         ) -> Result<Answer, ControlError> {
             match request {
-                Request::Status { .. } => Ok(Answer::Volumes(vec![VolumeStatus::sample("db")])),
+                Request::Status { .. } => Ok(Answer::Volumes(vec![VolumeStatus::sample("db").into()])),
                 Request::Flush { .. } => {
                     for remaining_bytes in [20, 10] {
                         progress(Progress { remaining_bytes, total_bytes: 20 });
@@ -285,12 +322,13 @@ mod tests {
         let w = world();
         let mut client = Client::connect(&w.path).unwrap();
         let answer = client.call(&Request::Status { volume: None }, |_| {}).unwrap();
-        assert_eq!(answer, Answer::Volumes(vec![VolumeStatus::sample("db")]));
+        assert_eq!(answer, Answer::Volumes(vec![VolumeStatus::sample("db").into()]));
         let mut seen = Vec::new();
         let flush = Request::Flush { volume: "db".into() };
         assert_eq!(client.call(&flush, |p| seen.push(p.remaining_bytes)).unwrap(), Answer::Done);
         assert_eq!(seen, [20, 10]);
         let e = client.call(&Request::Attach { volume: "db".into() }, |_| {}).unwrap_err();
+        let e = ControlError::from(e);
         assert_eq!((e.kind, e.message.as_str()), (FailureKind::Refused, "not now"));
     }
 
@@ -315,18 +353,36 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_bounded_and_their_places_come_back() {
+    fn connections_are_bounded_and_idle_ones_make_room() {
         let w = world();
-        let mut held: Vec<Client> = Vec::new();
-        for _ in 0..CONNECTIONS_MAX {
-            let mut client = Client::connect(&w.path).unwrap();
-            client.call(&Request::Status { volume: None }, |_| {}).unwrap();
-            held.push(client);
+        let mut silent: Vec<UnixStream> =
+            (0..CONNECTIONS_MAX).map(|_| UnixStream::connect(&w.path).unwrap()).collect();
+        let status = Request::Status { volume: None };
+        // Who says nothing keeps nobody out.
+        Client::connect(&w.path).unwrap().call(&status, |_| {}).unwrap();
+        let mut closed = silent.remove(0);
+        assert_eq!(closed.read(&mut [0]).unwrap(), 0, "the one that had been idle for longest");
+        drop(silent);
+
+        let busy: Vec<_> = (0..CONNECTIONS_MAX)
+            .map(|_| {
+                let mut client = Client::connect(&w.path).unwrap();
+                let request = Request::Detach { volume: "db".into(), release: false };
+                thread::spawn(move || client.call(&request, |_| {}))
+            })
+            .collect();
+        // They wait for the gate one after the other, but all are under way.
+        w.entered.recv().unwrap();
+        while w.server.shared.lock().open.values().filter(|c| c.busy).count() < CONNECTIONS_MAX {
+            thread::sleep(Duration::from_millis(5));
         }
-        let refused = Client::connect(&w.path).unwrap().call(&Request::Status { volume: None }, |_| {});
-        assert!(refused.unwrap_err().message.contains("32 control connections"));
-        held.clear();
-        while Client::connect(&w.path).unwrap().call(&Request::Status { volume: None }, |_| {}).is_err() {
+        let refused = Client::connect(&w.path).unwrap().call(&status, |_| {}).unwrap_err();
+        assert!(refused.to_string().contains("32 control connections"), "{refused}");
+        busy.iter().for_each(|_| w.open_gate.send(()).unwrap());
+        for call in busy {
+            assert_eq!(call.join().unwrap().unwrap(), Answer::Done);
+        }
+        while Client::connect(&w.path).unwrap().call(&status, |_| {}).is_err() {
             thread::sleep(Duration::from_millis(5));
         }
     }

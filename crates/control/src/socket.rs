@@ -5,8 +5,10 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::Mode;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
@@ -14,6 +16,9 @@ use crate::{ControlError, FailureKind};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 16;
+
+/// A socket on which nobody takes a connection for so long belongs to a daemon that hangs, but has it.
+const TAKEN_AFTER: Duration = Duration::from_secs(1);
 
 /// Why there is no control socket.
 #[derive(Debug, Error)]
@@ -75,12 +80,23 @@ fn remove_dead(path: &Path) -> Result<(), BindError> {
         Ok(found) if !found.file_type().is_socket() => return Err(BindError::NotASocket(path.to_owned())),
         Ok(_) => {}
     }
-    match UnixStream::connect(path) {
+    match connect(path, TAKEN_AFTER) {
         Err(e) if e.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(io),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
         // Connected, or full, or not allowed to ask: somebody may live there.
         _ => Err(BindError::InUse(path.to_owned())),
     }
+}
+
+/// Connects within a time: a daemon that takes no connections any more would let others wait for ever once its backlog is
+/// full. [`ErrorKind::WouldBlock`] then.
+pub(crate) fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address))?;
+    Ok(UnixStream::from(socket))
 }
 
 fn listen(path: &Path) -> io::Result<UnixListener> {

@@ -12,17 +12,32 @@ pub enum VolumeState {
     Starting,
     /// Serving.
     Healthy,
-    /// Serving without writing to the cache, because a durable write to it failed.
+    /// Serving, but a device below it fails or does not answer.
     Degraded,
     /// Serving, but writers wait for destaging to make room.
     Full,
     /// Refusing new requests, finishing those under way.
     Stopping,
+    /// Not served, though the daemon was started to serve it.
+    Refused,
+    /// Its daemon does not answer.
+    Unreachable,
+    /// Its daemon was killed.
+    Gone,
 }
 
 impl VolumeState {
     /// Every state.
-    pub const ALL: [Self; 5] = [Self::Starting, Self::Healthy, Self::Degraded, Self::Full, Self::Stopping];
+    pub const ALL: [Self; 8] = [
+        Self::Starting,
+        Self::Healthy,
+        Self::Degraded,
+        Self::Full,
+        Self::Stopping,
+        Self::Refused,
+        Self::Unreachable,
+        Self::Gone,
+    ];
 
     /// The spelling in JSON.
     pub const fn as_str(self) -> &'static str {
@@ -32,6 +47,9 @@ impl VolumeState {
             Self::Degraded => "degraded",
             Self::Full => "full",
             Self::Stopping => "stopping",
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::Gone => "gone",
         }
     }
 }
@@ -87,8 +105,14 @@ described! {
     VolumeStatus {
         #[doc = "Name of the volume."]
         Label => name: String,
-        #[doc = "What the volume is doing: `starting`, `healthy`, `degraded`, `full` or `stopping`."]
+        #[doc = "What the volume is doing: `starting`, `healthy`, `degraded`, `full` or `stopping`; `refused`, `unreachable` or `gone` where there are [no figures](#volumes-without-figures)."]
         State => state: VolumeState,
+        #[doc = "What is wrong and what goes on meanwhile, in words, while `state` is `degraded`, or `full` with a backing that fails; null else."]
+        Detail => reason: Option<String>,
+        #[doc = "Since when (RFC 3339, UTC) that has been so; null while nothing is wrong."]
+        Detail => degraded_since: Option<String>,
+        #[doc = "For how many seconds that has been so; 0 while nothing is wrong."]
+        Gauge("forebay_degraded_seconds") => degraded_seconds: f64,
         #[doc = "Size of the volume, in bytes."]
         Gauge("forebay_size_bytes") => size_bytes: u64,
         #[doc = "Logical block of the volume, in bytes: what NBD clients are told as their least request, and the sector size of the kernel block device."]
@@ -205,8 +229,6 @@ described! {
         Counter("forebay_cache_errors_total") => cache_errors: u64,
         #[doc = "Failed operations of the backing, retried ones included."]
         Counter("forebay_backing_errors_total") => backing_errors: u64,
-        #[doc = "What the backing, or the journal on its side, answered last when it failed to take something, where and what to do; null while it takes what is given to it."]
-        Detail => backing_trouble: Option<String>,
         #[doc = "Log records written."]
         Counter("forebay_records_total") => records: u64,
         #[doc = "Operations that the backing carries out now."]
@@ -229,6 +251,51 @@ described! {
         Gauge("forebay_index_blocks") => index_blocks: u64,
         #[doc = "Memory of the index for each block in it, in bytes; 0 while it is empty."]
         Gauge("forebay_index_bytes_per_block") => index_bytes_per_block: f64,
+    }
+}
+
+/// A volume of which there are no figures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unserved {
+    /// Its name, or that of its control socket.
+    pub name: String,
+    /// [`VolumeState::Refused`], [`VolumeState::Unreachable`] or [`VolumeState::Gone`].
+    pub state: VolumeState,
+    /// Why, and what to do.
+    pub reason: String,
+}
+
+/// What is known of a volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum VolumeReport {
+    /// It is served.
+    Figures(Box<VolumeStatus>),
+    /// It is not, or whoever serves it does not say.
+    Unserved(Unserved),
+}
+
+impl VolumeReport {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Figures(figures) => &figures.name,
+            Self::Unserved(unserved) => &unserved.name,
+        }
+    }
+
+    /// What it is doing.
+    pub fn state(&self) -> VolumeState {
+        match self {
+            Self::Figures(figures) => figures.state,
+            Self::Unserved(unserved) => unserved.state,
+        }
+    }
+}
+
+impl From<VolumeStatus> for VolumeReport {
+    fn from(figures: VolumeStatus) -> Self {
+        Self::Figures(Box::new(figures))
     }
 }
 
@@ -291,5 +358,17 @@ mod tests {
         let mut json = serde_json::to_value(VolumeStatus::sample("db")).unwrap();
         json["a_key_of_the_future"] = serde_json::json!(1);
         assert_eq!(serde_json::from_value::<VolumeStatus>(json).unwrap(), VolumeStatus::sample("db"));
+    }
+
+    #[test]
+    fn a_volume_without_figures_is_an_object_with_its_state() {
+        let gone = Unserved { name: "db".into(), state: VolumeState::Gone, reason: "killed".into() };
+        let reports = [VolumeReport::Unserved(gone), VolumeStatus::sample("log").into()];
+        let text = serde_json::to_string(&reports).unwrap();
+        assert!(
+            text.starts_with(r#"[{"name":"db","state":"gone","reason":"killed"},{"name":"log","#),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<Vec<VolumeReport>>(&text).unwrap(), reports);
     }
 }

@@ -125,6 +125,12 @@ pub trait Device {
         None
     }
 
+    /// For how long what is behind the device is known to be away, as a server to which the connection is lost; `None` while
+    /// it is there, as far as is known without an operation.
+    fn away(&self) -> Option<Duration> {
+        None
+    }
+
     /// Where the device has data and where holes, for clients that want to skip holes; to be asked on another thread. A device that cannot tell
     /// has data everywhere.
     ///

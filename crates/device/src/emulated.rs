@@ -174,6 +174,10 @@ impl Device for EmulatedDevice {
         }
     }
 
+    fn away(&self) -> Option<std::time::Duration> {
+        self.inner.away()
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         let due = self.model.next_event().map(|at| Nanos(at.0.saturating_sub(WAKE_EARLY_NS)));
         [self.inner.deadline(), due].into_iter().flatten().min()

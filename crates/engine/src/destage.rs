@@ -124,11 +124,6 @@ impl Destage {
         self.runs.is_empty() && self.written.is_empty() && self.flushing.is_none()
     }
 
-    /// The last attempt has failed, and the next one is waited for.
-    pub(crate) fn is_paused(&self) -> bool {
-        self.paused_until.is_some()
-    }
-
     /// Attempts in a row that the backing has failed, with a pause after each.
     pub(crate) fn failures(&self) -> u32 {
         self.failures
@@ -509,11 +504,6 @@ impl Engine {
         }
         self.destage.plan.clear();
         self.destage.barren = false;
-    }
-
-    /// What has to go to the backing, or to the journal on its side, failed when it was tried last.
-    pub(crate) fn destage_is_in_trouble(&self) -> bool {
-        self.destage.is_paused() || self.destage.failures() + self.journal_failures() > 0
     }
 
     /// Tries the backing at once, however often it has failed before: somebody asks for it.

@@ -21,9 +21,7 @@ use crate::destage::{Destage, RunKey};
 use crate::failure::Failure;
 use crate::gather::{GatherKey, Gathers};
 use crate::index::Index;
-use crate::interface::{
-    Class, Command, Effect, Event, IoId, Params, RequestId, Role, State, Status, Trouble,
-};
+use crate::interface::{Class, Command, Effect, Event, IoId, Params, RequestId, Role, State, Status};
 use crate::journal::Journal;
 use crate::locks::Locks;
 use crate::log::Log;
@@ -39,6 +37,7 @@ use crate::segments::SegmentTable;
 use crate::staleness::Lag;
 use crate::stop::Commands;
 use crate::tables::Table;
+use crate::watch::Watch;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,21 +58,6 @@ pub(crate) enum IoOwner {
     JournalHead,
     Relocation(u32),
     RetireLog,
-}
-
-impl IoOwner {
-    /// The device on the backing's side that the operation changes, or makes durable what changed.
-    fn changes_backing(self) -> Option<Role> {
-        match self {
-            Self::BypassWrite(_)
-            | Self::BypassFlush(_)
-            | Self::BackingFlush
-            | Self::DestageWrite(_)
-            | Self::DestageFlush => Some(Role::Backing),
-            Self::GroupWrite | Self::GroupFlush | Self::JournalHead => Some(Role::Journal),
-            _ => None,
-        }
-    }
 }
 
 /// How far the volume's life has come.
@@ -126,6 +110,7 @@ pub struct Engine {
     pub(crate) planted: Planted,
     pub(crate) effects: Vec<Effect>,
     pub(crate) backing: BackingQueue,
+    pub(crate) watch: Watch,
     ios: Table<IoId, IoOwner>,
     next_io: u64,
 }
@@ -176,6 +161,7 @@ impl Engine {
             planted: Planted::default(),
             effects: Vec::new(),
             backing: BackingQueue::default(),
+            watch: Watch::default(),
             ios: Table::default(),
             next_io: 0,
         }
@@ -269,17 +255,7 @@ impl Engine {
         #[expect(clippy::panic, reason = "an unknown completion means that device and engine disagree")]
         let Some(owner) = self.ios.remove(&id) else { panic!("completion of unknown {id:?}") };
         self.backing.ended(id);
-        let changed = owner.changes_backing();
-        let failed = result.as_ref().err().zip(changed).map(|(error, role)| Trouble::new(role, error));
-        self.io_ended(owner, result);
-        if failed.is_some() {
-            self.figures.backing_trouble = failed;
-        } else if changed.is_some() && !self.destage_is_in_trouble() {
-            self.figures.backing_trouble = None;
-        }
-    }
-
-    fn io_ended(&mut self, owner: IoOwner, result: DeviceResult) {
+        self.watch.ended(id, &result, self.now, self.retries());
         match owner {
             IoOwner::Recovery(step) => self.recovery_read_done(step, result),
             IoOwner::Batch(seq) => self.batch_done(seq, result),
@@ -308,7 +284,10 @@ impl Engine {
         match role {
             Role::Cache => self.figures.bytes_to_cache += op.write_bytes(),
             Role::Backing => return self.backing_push(id, op, class.into(), owner),
-            Role::Journal => self.figures.bytes_to_journal += op.write_bytes(),
+            Role::Journal => {
+                self.figures.bytes_to_journal += op.write_bytes();
+                self.watch.started(id, role, &op, self.now);
+            }
         }
         self.effects.push(Effect::Io { id, role, op, class });
     }
@@ -318,6 +297,11 @@ impl Engine {
         let id = IoId(self.next_io);
         self.ios.insert(id, owner);
         id
+    }
+
+    /// Something that the backing, or the journal on its side, has failed is to be tried again.
+    fn retries(&self) -> bool {
+        self.segments.dirty() > 0 && (self.destage.failures() > 0 || self.journal_failures() > 0)
     }
 
     /// The operation will not be carried out.
@@ -414,7 +398,6 @@ impl Engine {
             Life::Stopped => State::Stopped,
         };
         let segment_bytes = u64::from(self.layout.segment_bytes);
-        let _ = now;
         Status {
             state: Some(state),
             cache_bytes: segment_bytes * u64::from(self.layout.segment_count),
@@ -430,6 +413,8 @@ impl Engine {
             common_point: if self.backing_is_consistent() { self.journal.common_state().0 } else { 0 },
             common_prepared: self.journal.common_state().1,
             common_wanted: self.common_is_wanted() && self.life == Life::Running && self.common_presses(),
+            ailing: self.watch.ailing(self.now.max(now), self.retries(), self.wall_offset_ns),
+            cache_failed_ns: self.failure.since().map(|at| self.wall_offset_ns.saturating_add(at.0)),
             index_bytes: (self.index.bytes() + self.segments.bytes() + self.replacement.bytes()) as u64,
             index_blocks: self.index.len() as u64,
             requests: self.requests.len() as u64,

@@ -12,7 +12,7 @@
 //! superblock or the backing's label says, durably, that the log is void. Acknowledging such a write earlier would
 //! let a restart bring the older version back (P3): the record of a failed batch may well be on the medium.
 
-use forebay_block::{DeviceResult, IoError};
+use forebay_block::{DeviceResult, IoError, Nanos};
 
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::Effect;
@@ -35,6 +35,8 @@ enum Phase {
 #[derive(Default)]
 pub(crate) struct Failure {
     phase: Phase,
+    /// When it came.
+    since: Option<Nanos>,
     /// Blocks that records speak of which failed, or were queued or in flight when the failure came. Bounded by
     /// what may be queued and in flight.
     tainted: Vec<BlockRange>,
@@ -54,6 +56,11 @@ impl Failure {
         self.phase != Phase::Healthy
     }
 
+    /// When that was.
+    pub(crate) fn since(&self) -> Option<Nanos> {
+        self.since
+    }
+
     /// The log is void and the backing holds everything.
     pub(crate) fn retired(&self) -> bool {
         self.phase == Phase::Retired
@@ -71,6 +78,7 @@ impl Engine {
             return;
         }
         self.failure.phase = Phase::Evacuating;
+        self.failure.since = Some(self.now);
         self.destage_look_again();
         let (mut restart, mut visible): (Vec<PartKey>, Vec<PartKey>) = Default::default();
         for (owner, extent) in self.log.abandon() {

@@ -7,6 +7,8 @@ use forebay_format::journal::{Group, Head};
 use forebay_policy::{AdmissionReason, Priority, Ranges, ReasonCounts, Settings, WritePolicy};
 use thiserror::Error;
 
+use crate::watch::{Ailing, Ailment};
+
 /// Names a client's request until its [`Effect::Reply`]; chosen by the host, unique while outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
@@ -393,6 +395,16 @@ impl Trouble {
     }
 }
 
+impl Status {
+    /// What the backing, or the journal on its side, answers while it fails what it is given.
+    pub fn backing_trouble(&self) -> Option<Trouble> {
+        match self.ailing?.ailment {
+            Ailment::Failing(trouble) => Some(trouble),
+            Ailment::Silent | Ailment::Away => None,
+        }
+    }
+}
+
 /// Figures of a volume, all since start unless said otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Status {
@@ -416,6 +428,10 @@ pub struct Status {
     /// The backing alone is consistent, though stale (P4): the policy is `ordered` or `journaled`, and all that was acknowledged before it
     /// was chosen is on the backing.
     pub backing_consistent: bool,
+    /// What ails the backing, or the journal on its side, now.
+    pub ailing: Option<Ailing>,
+    /// Wall-clock time (ns since 1970) at which the cache failed a durable write (P9); `None` if it has not.
+    pub cache_failed_ns: Option<u64>,
     /// Reads answered.
     pub reads: u64,
     /// Bytes read from the cache.
@@ -469,8 +485,6 @@ pub struct Status {
     pub checksum_failures: u64,
     /// Failed operations of the backing, retried ones included.
     pub backing_errors: u64,
-    /// What the backing's side answered last when it failed to take something; `None` once it takes things again.
-    pub backing_trouble: Option<Trouble>,
     /// Failed operations of the cache.
     pub cache_errors: u64,
     /// Log records written.

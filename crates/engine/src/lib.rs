@@ -29,6 +29,7 @@ mod segments;
 mod staleness;
 mod stop;
 mod tables;
+mod watch;
 
 pub use common::HOLD_MS;
 pub use engine::Engine;
@@ -38,3 +39,4 @@ pub use interface::{
 };
 #[cfg(feature = "mutations")]
 pub use mutation::Mutation;
+pub use watch::{Ailing, Ailment, HUNG_AFTER_MS, SILENT_AFTER_MS, Watch};

@@ -290,6 +290,7 @@ impl Engine {
         }
         while let Some((id, op, priority)) = self.backing.pop(self.now) {
             self.figures.bytes_to_backing += op.write_bytes();
+            self.watch.started(id, Role::Backing, &op, self.now);
             self.effects.push(Effect::Io { id, role: Role::Backing, op, class: priority.into() });
         }
     }

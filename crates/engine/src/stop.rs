@@ -250,7 +250,7 @@ impl Engine {
 
     fn backing_fails_error(&self) -> IoError {
         let (kind, cause) =
-            self.figures.backing_trouble.map_or((ErrorKind::Io, None), |answer| (answer.kind, answer.cause));
+            self.watch.trouble(self.now).map_or((ErrorKind::Io, None), |answer| (answer.kind, answer.cause));
         let context = "destaging to a backing that fails (dirty data stays cached and is tried again)";
         IoError { kind, context, cause }
     }

@@ -25,7 +25,7 @@ pub mod waits;
 
 use std::path::PathBuf;
 
-use forebay_control::{Answer, Client, ControlError, Progress, Request};
+use forebay_control::{Answer, Client, Progress, Request};
 
 use crate::cli::Failure;
 use crate::control_path::control_path;
@@ -41,5 +41,5 @@ pub fn ask(
         Some(path) => path,
         None => control_path(volume)?,
     };
-    Client::connect(&path).map_err(ControlError::from)?.call(request, progress)
+    Ok(Client::connect(&path)?.call(request, progress)?)
 }

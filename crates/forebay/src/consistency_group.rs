@@ -21,8 +21,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(500);
 /// Who leads a round tries so often: another may be under way.
 const ATTEMPTS_MAX: u32 = 4;
-/// A daemon that does not answer for so long is given up.
-const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// A member, as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,9 +82,7 @@ impl Member {
             Self::Elsewhere(volume, socket) => {
                 let request =
                     Request::Common { volume: volume.clone(), names: names.to_owned(), round, run, step };
-                let mut client = Client::connect(socket).map_err(ControlError::from)?;
-                client.limit(ANSWER_MAX);
-                match client.call(&request, |_| {})? {
+                match Client::connect(socket)?.call(&request, |_| {})? {
                     Answer::Common(state) => Ok(state),
                     _ => Err(ControlError::new(
                         FailureKind::Failed,

@@ -8,7 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use forebay_control::{
-    Answer, AttachedDevice, ControlError, Controller, FailureKind, Progress, Request, Server, VolumeStatus,
+    Answer, AttachedDevice, ControlError, Controller, FailureKind, Progress, Request, Server, Unserved,
+    VolumeReport, VolumeState,
 };
 use forebay_host::{Ending, POINT_LABEL_BYTES};
 use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, TlsSettings};
@@ -16,7 +17,7 @@ use sd_notify::NotifyState;
 
 use crate::cli::{Failure, Outcome};
 use crate::consistency_group::ConsistencyGroup;
-use crate::control_path::control_path;
+use crate::control_path::{control_path, runtime_directory};
 use crate::ending::Step;
 use crate::failure::from_nbd;
 use crate::output::print;
@@ -43,9 +44,9 @@ pub fn run(plan: Plan) -> Outcome {
     let reclaim = Reclaim::begin();
     let (reasons, told_to_stop) = stop::listen().map_err(|e| system("listen to signals", e))?;
     let destage = plan.destage_on_stop;
-    let sockets = control_sockets(&plan)?;
-    let daemon = Arc::new(Daemon::start(plan, &sockets, reasons, reclaim)?);
-    let servers = match daemon.offer(&sockets) {
+    let control = plan.control.clone();
+    let daemon = Arc::new(Daemon::start(plan, reasons, reclaim)?);
+    let servers = match daemon.offer(control.as_deref()) {
         Ok(servers) => servers,
         Err(e) => {
             // The first error is the one to tell.
@@ -54,9 +55,10 @@ pub fn run(plan: Plan) -> Outcome {
         }
     };
     let watched = Arc::clone(&daemon);
-    let watchdog = Watchdog::start(move || watched.all().iter().all(|v| v.answers()));
-    print(&daemon.ready_line(&sockets))?;
-    tell(&[NotifyState::Ready, NotifyState::Status("serving")]);
+    let watchdog =
+        Watchdog::start(move || watched.all().iter().map(|v| v.unanswered()).max().unwrap_or_default());
+    print(&daemon.ready_line(&servers))?;
+    tell(&[NotifyState::Ready, NotifyState::Status(&daemon.in_short())]);
     let reason = wait(&daemon, &told_to_stop);
     tracing::info!(?reason, destage, "stopping");
     tell(&[NotifyState::Stopping]);
@@ -88,17 +90,13 @@ fn wait(daemon: &Daemon, told_to_stop: &Receiver<StopReason>) -> StopReason {
     }
 }
 
-/// The control sockets: the one that was given, or the default one of each volume.
-fn control_sockets(plan: &Plan) -> Result<Vec<PathBuf>, Failure> {
-    match &plan.control {
-        Some(path) => Ok(vec![path.clone()]),
-        None => plan.volumes.iter().map(|v| control_path(&v.name)).collect(),
-    }
-}
-
 /// Everything that is being served.
 struct Daemon {
     volumes: Mutex<BTreeMap<String, Arc<Served>>>,
+    /// Those that were to be served and cannot be, and why.
+    refused: Mutex<BTreeMap<String, Failure>>,
+    /// The configuration file that names them.
+    config: Option<PathBuf>,
     nbd: Mutex<Vec<NbdServer>>,
     groups: Mutex<Vec<Arc<ConsistencyGroup>>>,
     leaders: Mutex<Vec<JoinHandle<()>>>,
@@ -116,56 +114,131 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Daemon {
-    /// Starts the volumes; if one does not start, those before it are stopped.
-    fn start(
-        plan: Plan,
-        sockets: &[PathBuf],
-        reasons: Sender<StopReason>,
-        reclaim: Reclaim,
-    ) -> Result<Self, Failure> {
-        let directory = sockets.first().and_then(|s| s.parent()).unwrap_or(Path::new("")).to_owned();
-        let tracking = Arc::new(Tracking::new(plan.rules));
-        let (volumes, nbd, tls) = (Mutex::default(), Mutex::default(), plan.tls);
-        let (groups, leaders) = (Mutex::default(), Mutex::default());
-        let daemon = Self { volumes, nbd, groups, leaders, tls, tracking, directory, reasons, reclaim };
+    /// Starts the volumes. One that does not start stops no other.
+    ///
+    /// # Errors
+    /// If none starts.
+    fn start(plan: Plan, reasons: Sender<StopReason>, reclaim: Reclaim) -> Result<Self, Failure> {
+        let directory = match plan.control.as_deref().and_then(Path::parent) {
+            Some(directory) => directory.to_owned(),
+            None => runtime_directory()?,
+        };
+        let daemon = Self {
+            volumes: Mutex::default(),
+            refused: Mutex::default(),
+            config: plan.config,
+            nbd: Mutex::default(),
+            groups: Mutex::default(),
+            leaders: Mutex::default(),
+            tls: plan.tls,
+            tracking: Arc::new(Tracking::new(plan.rules)),
+            directory,
+            reasons,
+            reclaim,
+        };
+        let several = plan.volumes.len() > 1;
         for volume in plan.volumes {
+            let name = volume.name.clone();
             match Served::start(volume, Arc::clone(&daemon.tracking)) {
                 Ok(served) => {
-                    hold(&daemon.volumes).insert(served.name().to_owned(), Arc::new(served));
+                    hold(&daemon.volumes).insert(name, Arc::new(served));
                 }
-                Err(e) => {
-                    let _ = daemon.stop(false);
-                    return Err(e);
-                }
+                // The only one is what the command fails with.
+                Err(e) if !several => return Err(e),
+                Err(e) => daemon.refuse(&name, e),
             }
         }
+        daemon.if_any()?;
         Ok(daemon)
     }
 
-    /// Opens all sockets, those for NBD first.
-    fn offer(self: &Arc<Self>, sockets: &[PathBuf]) -> Result<Vec<Server>, Failure> {
-        self.lead_groups()?;
-        self.offer_nbd()?;
-        let controller: Arc<dyn Controller> = Arc::clone(self) as Arc<dyn Controller>;
-        let start = |path: &PathBuf| Server::start(path, Arc::clone(&controller)).map_err(ControlError::from);
-        sockets.iter().map(start).collect()
+    /// The volume is not served; the others are.
+    fn refuse(&self, name: &str, why: Failure) {
+        tracing::error!(volume = name, "not served: {why}");
+        let served = hold(&self.volumes).remove(name);
+        hold(&self.refused).insert(name.to_owned(), why);
+        if let Some(served) = served {
+            served.withdraw();
+            if let Err(e) = served.end(Ending::Keep) {
+                tracing::error!(volume = name, "{e}");
+            }
+        }
     }
 
-    /// One NBD server for each address, for all volumes that name it.
+    /// Fails as the first of the volumes did if there is none left to serve.
+    fn if_any(&self) -> Outcome {
+        let refused = hold(&self.refused);
+        match refused.values().next() {
+            Some(why) if hold(&self.volumes).is_empty() => Err(match refused.len() {
+                1 => why.clone(),
+                n => Failure::new(why.kind, format!("none of {n} volumes can be served. The first: {why}")),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens all sockets. A volume that cannot have its own is not served.
+    fn offer(self: &Arc<Self>, control: Option<&Path>) -> Result<Vec<Server>, Failure> {
+        let controller: Arc<dyn Controller> = Arc::clone(self) as Arc<dyn Controller>;
+        let start = |path: &Path| Server::start(path, Arc::clone(&controller)).map_err(ControlError::from);
+        let mut servers = Vec::new();
+        match control {
+            Some(path) => servers.push((None, start(path)?)),
+            None => {
+                for name in self.all().iter().map(|volume| volume.name().to_owned()) {
+                    match control_path(&name).and_then(|path| start(&path)) {
+                        Ok(server) => servers.push((Some(name), server)),
+                        Err(e) => self.refuse_or_fail(&name, e)?,
+                    }
+                }
+            }
+        }
+        self.offer_nbd()?;
+        self.lead_groups()?;
+        let served = |name: &Option<String>| {
+            name.as_ref().is_none_or(|name| hold(&self.volumes).contains_key(name.as_str()))
+        };
+        servers.retain(|(name, _)| served(name));
+        Ok(servers.into_iter().map(|(_, server)| server).collect())
+    }
+
+    /// As [`Daemon::refuse`], but fails if that leaves none.
+    fn refuse_or_fail(&self, name: &str, why: Failure) -> Outcome {
+        if hold(&self.volumes).len() == 1 && hold(&self.refused).is_empty() {
+            return Err(why);
+        }
+        self.refuse(name, why);
+        self.if_any()
+    }
+
+    /// Serves NBD clients. The volumes of an address that cannot be had are not served, at any other address either.
     fn offer_nbd(&self) -> Outcome {
+        while let Err((volumes, why)) = self.try_nbd() {
+            for server in hold(&self.nbd).drain(..) {
+                server.stop(NBD_GRACE);
+            }
+            for volume in volumes {
+                self.refuse_or_fail(volume.name(), why.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One NBD server for each address, for all volumes that name it; those of the first that fails are returned.
+    fn try_nbd(&self) -> Result<(), (Vec<Arc<Served>>, Failure)> {
         let mut exports: BTreeMap<String, (Address, Vec<Arc<Served>>)> = BTreeMap::new();
-        for served in hold(&self.volumes).values() {
+        for served in self.all() {
             for address in &served.plan().nbd {
                 let entry =
                     exports.entry(address.to_string()).or_insert_with(|| (address.clone(), Vec::new()));
-                entry.1.push(Arc::clone(served));
+                entry.1.push(Arc::clone(&served));
             }
         }
-        let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut places: BTreeMap<String, (Arc<Served>, Vec<String>)> = BTreeMap::new();
         for (address, volumes) in exports.into_values() {
             // A unix socket is guarded by its permissions.
             let tls = if matches!(address, Address::Tcp { .. }) { self.tls.clone() } else { None };
-            let server = NbdServer::start(ServerConfig {
+            let started = NbdServer::start(ServerConfig {
                 listen: vec![address],
                 exports: volumes
                     .iter()
@@ -173,38 +246,61 @@ impl Daemon {
                     .collect(),
                 tls,
                 limits: Limits::default(),
-            })
-            .map_err(|e| from_nbd(&e))?;
-            for volume in &volumes {
+            });
+            let server = match started {
+                Ok(server) => server,
+                Err(e) => return Err((volumes, from_nbd(&e))),
+            };
+            for volume in volumes {
                 let addresses = server.addresses().iter().map(ToString::to_string).collect::<Vec<_>>();
-                places.entry(volume.name().to_owned()).or_default().extend(addresses);
+                let name = volume.name().to_owned();
+                places.entry(name).or_insert_with(|| (volume, Vec::new())).1.extend(addresses);
             }
             hold(&self.nbd).push(server);
         }
-        for (name, addresses) in places {
-            self.volume(&name)?.set_nbd(addresses);
+        for (volume, addresses) in places.into_values() {
+            volume.set_nbd(addresses);
         }
         Ok(())
     }
 
     /// What `serve` prints once everything is open.
-    fn ready_line(&self, sockets: &[PathBuf]) -> String {
+    fn ready_line(&self, servers: &[Server]) -> String {
+        let sockets = servers.iter().map(|server| server.path().display().to_string());
         let volumes = hold(&self.volumes);
         let volumes = volumes.values().map(|v| match v.exports().as_slice() {
             [] => v.name().to_owned(),
             exports => format!("{} at {}", v.name(), exports.join(" ")),
         });
-        let sockets = sockets.iter().map(|s| s.display().to_string());
         format!(
-            "ready: {}; control {}\n",
+            "ready: {}{}; control {}\n",
             volumes.collect::<Vec<_>>().join(", "),
+            self.not_served(),
             sockets.collect::<Vec<_>>().join(" ")
         )
+    }
+
+    /// The volumes that are not served, to follow those that are; empty if there are none.
+    fn not_served(&self) -> String {
+        let refused = hold(&self.refused);
+        match refused.is_empty() {
+            true => String::new(),
+            false => format!("; not served: {}", refused.keys().cloned().collect::<Vec<_>>().join(", ")),
+        }
+    }
+
+    /// What it does, for the service manager.
+    fn in_short(&self) -> String {
+        let names = hold(&self.volumes).keys().cloned().collect::<Vec<_>>().join(", ");
+        format!("serving {names}{}", self.not_served())
     }
 
     fn volume(&self, name: &str) -> Result<Arc<Served>, Failure> {
         let volumes = hold(&self.volumes);
         volumes.get(name).cloned().ok_or_else(|| {
+            if let Some(why) = hold(&self.refused).get(name) {
+                return Failure::new(why.kind, format!("'{name}' is not served: {why}"));
+            }
             let names = volumes.keys().cloned().collect::<Vec<_>>().join(", ");
             Failure::new(
                 FailureKind::Usage,
@@ -221,9 +317,33 @@ impl Daemon {
         self.all().iter().for_each(|v| v.look_for_trouble());
     }
 
-    /// The figures of all volumes.
-    fn statuses(&self) -> Vec<VolumeStatus> {
-        self.all().iter().map(|v| v.status()).collect()
+    /// The figures of one volume, or of all, asked at once: each waits a while for a thread that hangs.
+    fn statuses(&self, name: Option<&str>) -> Result<Vec<VolumeReport>, Failure> {
+        let not_served: Vec<_> = self.unserved().filter(|u| name.is_none_or(|name| u.name == name)).collect();
+        let volumes = match name {
+            Some(_) if !not_served.is_empty() => Vec::new(),
+            Some(name) => vec![self.volume(name)?],
+            None => self.all(),
+        };
+        let mut reports: Vec<VolumeReport> = thread::scope(|scope| {
+            let asked: Vec<_> = volumes.iter().map(|volume| scope.spawn(|| volume.status())).collect();
+            asked.into_iter().filter_map(|status| status.join().ok()).map(VolumeReport::from).collect()
+        });
+        reports.extend(not_served.into_iter().map(VolumeReport::Unserved));
+        reports.sort_by(|a, b| a.name().cmp(b.name()));
+        Ok(reports)
+    }
+
+    fn unserved(&self) -> impl Iterator<Item = Unserved> {
+        let start = match &self.config {
+            Some(file) => format!("`forebay serve --config {} --name", file.display()),
+            None => "`forebay serve --name".to_owned(),
+        };
+        hold(&self.refused).clone().into_iter().map(move |(name, why)| {
+            let reason =
+                format!("{why}. Once that is mended restart the daemon, or serve it alone: {start} {name}`");
+            Unserved { name, state: VolumeState::Refused, reason }
+        })
     }
 
     /// The consistency group with these names.
@@ -286,18 +406,17 @@ impl Daemon {
     }
 
     /// Makes a kernel block device of a volume, and says what whoever asked for it should know of it.
-    fn attach(&self, name: &str) -> Result<AttachedDevice, Failure> {
-        let volume = self.volume(name)?;
+    fn attach(&self, volume: &Served) -> Result<AttachedDevice, Failure> {
         let mut device = volume.attach(&self.directory)?;
-        device.warnings.extend(self.reclaim.warning(name));
-        device.warnings.iter().for_each(|warning| tracing::warn!(volume = name, "{warning}"));
+        device.warnings.extend(self.reclaim.warning(volume.name()));
+        device.warnings.iter().for_each(|warning| tracing::warn!(volume = volume.name(), "{warning}"));
         Ok(device)
     }
 
     /// Destages a volume, parts it from its cache and stops serving it; the last one takes the daemon with it.
-    fn release(&self, name: &str, progress: &mut dyn FnMut(Progress) -> bool) -> Outcome {
+    fn release(&self, name: &str, progress: &mut dyn FnMut(Progress) -> bool) -> Result<Answer, Failure> {
         let volume = self.volume(name)?;
-        let outcome = volume.release(progress);
+        let outcome = volume.telling(progress, || volume.release());
         if outcome.is_ok() || volume.has_ended() {
             let mut volumes = hold(&self.volumes);
             volumes.remove(name);
@@ -306,7 +425,8 @@ impl Daemon {
                 let _ = self.reasons.send(StopReason::NothingToServe);
             }
         }
-        outcome
+        let config = self.config.as_ref().map(|file| file.display().to_string());
+        outcome.map(|()| Answer::Released { config })
     }
 
     /// Takes the volumes away from their users, then stops them. All are stopped, or given up at a standstill; the first error
@@ -351,27 +471,39 @@ impl Controller for Daemon {
         progress: &mut dyn FnMut(Progress) -> bool,
     ) -> Result<Answer, ControlError> {
         match request {
-            Request::Status { volume: None } => Ok(Answer::Volumes(self.statuses())),
-            Request::Status { volume: Some(name) } => Ok(Answer::Volumes(vec![self.volume(&name)?.status()])),
-            Request::Flush { volume } => self.volume(&volume)?.flush(progress).map(|()| Answer::Done),
-            Request::Mark { volumes, label } => self.mark(&volumes, &label).map(Answer::Points),
+            Request::Status { volume } => self.statuses(volume.as_deref()).map(Answer::Volumes),
+            Request::Flush { volume } => {
+                let volume = self.volume(&volume)?;
+                volume.telling(progress, || volume.flush()).map(|()| Answer::Done)
+            }
+            Request::Mark { volumes, label, progress: tells } => {
+                let mark = || self.mark(&volumes, &label).map(Answer::Points);
+                match volumes.first() {
+                    Some(first) if tells => self.volume(first)?.telling(progress, mark),
+                    _ => mark(),
+                }
+            }
             Request::Common { volume, names, round, run, step } => {
                 Ok(Answer::Common(self.volume(&volume)?.common(&names, round, run, step)?))
             }
             Request::Set { volume, settings } => self.volume(&volume)?.set(&settings).map(|()| Answer::Done),
             Request::Explain { volume } => Ok(Answer::Explanation(self.volume(&volume)?.explanation())),
             Request::Waits { volume } => self.volume(&volume).map(|_| Answer::Waits(self.tracking.waits())),
-            Request::Attach { volume } => Ok(Answer::Device(self.attach(&volume)?)),
-            Request::Detach { volume, release: true } => {
-                self.release(&volume, progress).map(|()| Answer::Done)
+            Request::Attach { volume } => {
+                let served = self.volume(&volume)?;
+                Ok(Answer::Device(served.telling(progress, || self.attach(&served))?))
             }
-            Request::Detach { volume, release: false } => match self.volume(&volume)?.detach()? {
-                true => Ok(Answer::Done),
-                false => Err(ControlError::new(
-                    FailureKind::Failed,
-                    format!("the volume '{volume}' is not attached"),
-                )),
-            },
+            Request::Detach { volume, release: true } => self.release(&volume, progress),
+            Request::Detach { volume, release: false } => {
+                let served = self.volume(&volume)?;
+                match served.telling(progress, || served.detach())? {
+                    true => Ok(Answer::Done),
+                    false => Err(ControlError::new(
+                        FailureKind::Failed,
+                        format!("the volume '{volume}' is not attached"),
+                    )),
+                }
+            }
         }
     }
 }

@@ -80,7 +80,7 @@ impl<T: Send + 'static> Step<T> {
             if now_seen != seen {
                 (seen, moved) = (now_seen, Instant::now());
             }
-            let failing = figures.iter().any(|f| f.backing_trouble.is_some());
+            let failing = figures.iter().any(|f| f.backing_trouble().is_some());
             let most = if failing { STANDSTILL_FAILING_MAX } else { STANDSTILL_MAX };
             let stood = moved.elapsed();
             if stood >= most {
@@ -137,7 +137,7 @@ impl<T: Send + 'static> Step<T> {
 
     /// What is waited for, and why.
     fn waited(&self, f: &Status) -> String {
-        let why = match &f.backing_trouble {
+        let why = match &f.backing_trouble() {
             Some(answer) => explain(answer),
             None => "the backing has not answered yet, or a client takes its time".to_owned(),
         };
@@ -150,6 +150,6 @@ impl<T: Send + 'static> Step<T> {
 
 /// Changes whenever a volume comes nearer to its end. What a failing backing is given again and again does not count.
 fn movement(f: &Status) -> [u64; 8] {
-    let given = if f.backing_trouble.is_some() { 0 } else { f.bytes_to_backing + f.bytes_to_journal };
+    let given = if f.backing_trouble().is_some() { 0 } else { f.bytes_to_backing + f.bytes_to_journal };
     [f.reads, f.writes, f.flushes, f.errors, f.requests, f.dirty_bytes, f.records, given]
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use forebay_control::{VolumeState, VolumeStatus, rfc3339};
-use forebay_engine::{State, Status};
-use forebay_policy::{AdmissionReason, Settings};
+use forebay_engine::Status;
+use forebay_policy::{AdmissionReason, Settings, WritePolicy};
 
+use crate::health::health;
 use crate::plan::VolumePlan;
-use crate::trouble::explain;
 
 /// What the engine does not know.
 pub struct Surroundings {
@@ -36,6 +36,8 @@ pub struct Surroundings {
     pub exports: Vec<String>,
     /// Since the volume began to start.
     pub uptime: Duration,
+    /// For how long the volume's thread has not answered.
+    pub unanswered: Duration,
 }
 
 /// Age of the oldest write that the backing lacks.
@@ -51,17 +53,15 @@ pub fn volume_status(
     wall_ns: u64,
     around: Surroundings,
 ) -> VolumeStatus {
-    let state = match s.state {
-        None | Some(State::Starting) => VolumeState::Starting,
-        Some(State::Healthy) => VolumeState::Healthy,
-        Some(State::Degraded) => VolumeState::Degraded,
-        Some(State::Full) => VolumeState::Full,
-        Some(State::Stopping | State::Stopped) => VolumeState::Stopping,
-    };
+    let caches = plan.cache.is_some() && settings.write_policy != WritePolicy::WriteThrough;
+    let (state, illness) = health(s, wall_ns, around.unanswered, caches);
     let complete = s.dirty_bytes == 0 && state != VolumeState::Starting;
     VolumeStatus {
         name: plan.name.clone(),
         state,
+        degraded_since: illness.as_ref().map(|illness| rfc3339(illness.since_ns)),
+        degraded_seconds: illness.as_ref().map_or(0.0, |i| wall_ns.saturating_sub(i.since_ns) as f64 / 1e9),
+        reason: illness.map(|illness| illness.reason),
         size_bytes: around.size_bytes,
         logical_block_bytes: around.logical_block_bytes,
         read_only: around.read_only,
@@ -125,7 +125,6 @@ pub fn volume_status(
         checksum_failures: s.checksum_failures,
         cache_errors: s.cache_errors,
         backing_errors: s.backing_errors,
-        backing_trouble: s.backing_trouble.as_ref().map(explain),
         records: s.records,
         backing_outstanding: s.backing_outstanding,
         backing_waiting_critical: s.backing_waiting_critical,
@@ -156,6 +155,8 @@ fn resident_bytes() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use forebay_engine::State;
+
     use super::*;
 
     const NOW_NS: u64 = 1_800_000_000_000_000_000;
@@ -193,6 +194,7 @@ mod tests {
             staleness: BTreeMap::new(),
             exports: Vec::new(),
             uptime: Duration::from_secs(5),
+            unanswered: Duration::ZERO,
         };
         volume_status(&plan, figures, &plan.settings, NOW_NS, around)
     }

@@ -10,6 +10,7 @@ mod daemon;
 mod ending;
 mod failure;
 mod figures;
+mod health;
 mod image;
 mod logging;
 mod meter;

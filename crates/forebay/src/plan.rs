@@ -48,6 +48,8 @@ impl FromStr for DeviceDecoration {
 pub struct Plan {
     /// One control socket for all volumes; `None`: each has its default one.
     pub control: Option<PathBuf>,
+    /// The configuration file that was read.
+    pub config: Option<PathBuf>,
     /// Whether a clean stop destages everything first.
     pub destage_on_stop: bool,
     /// At least one volume.
@@ -135,6 +137,7 @@ impl Plan {
                 args.tls_verify_clients || config.tls_verify_clients.unwrap_or(false),
             )?,
             rules: rules(if args.rules.is_empty() { &config.rules } else { &args.rules })?,
+            config: args.config.as_deref().map(|path| std::path::absolute(path).unwrap_or(path.to_owned())),
             control: args.control.or(config.control),
             destage_on_stop: args.destage_on_stop.or(config.destage_on_stop).unwrap_or(false),
             volumes: config

@@ -43,6 +43,8 @@ struct Kernel {
     attachment: Option<Attachment>,
     /// The file was made for the loop device alone and goes with it.
     fuse_is_for_attach: bool,
+    /// The volume is being parted from its cache, or stopped: nobody else may come to use it.
+    closing: bool,
 }
 
 /// A volume that is being served.
@@ -54,6 +56,8 @@ pub struct Served {
     /// `None` once it has been told to end.
     volume: Mutex<Option<Volume>>,
     kernel: Mutex<Kernel>,
+    /// Settings are read, changed and written back by one at a time.
+    setting: Mutex<()>,
     /// Who writes to the loop device, and why its writes went where they went.
     link: Arc<Link>,
     tracking: Arc<Tracking>,
@@ -112,6 +116,7 @@ impl Served {
             service,
             volume: Mutex::new(Some(volume)),
             kernel: Mutex::default(),
+            setting: Mutex::default(),
             link,
             tracking,
             device: Mutex::default(),
@@ -182,6 +187,9 @@ impl Served {
         if let Some(attachment) = &kernel.attachment {
             return Ok(told(attachment));
         }
+        if kernel.closing {
+            return Err(self.is_closing());
+        }
         if kernel.fuse.is_none() {
             kernel.fuse = Some(self.mount(&directory.join(format!("{}.volume", self.plan.name)))?);
             kernel.fuse_is_for_attach = true;
@@ -227,6 +235,7 @@ impl Served {
 
     /// Changes settings, all or none.
     pub fn set(&self, settings: &[(String, String)]) -> Outcome {
+        let _one = hold(&self.setting);
         let mut new = self.handle.settings();
         let (mut ranges, mut endurance) = (None, None);
         let usage = |key: &str, e: String| Failure::new(FailureKind::Usage, format!("{key}: {e}"));
@@ -322,22 +331,32 @@ impl Served {
         }
     }
 
-    /// Destages everything that was acknowledged before, and tells how far it is.
-    pub fn flush(&self, progress: &mut dyn FnMut(Progress) -> bool) -> Outcome {
+    /// Does what may take long, and tells how far destaging is as long as the volume's thread answers: so whoever waits knows that
+    /// it is alive.
+    pub fn telling<T: Send>(
+        &self,
+        progress: &mut dyn FnMut(Progress) -> bool,
+        work: impl FnOnce() -> Result<T, Failure> + Send,
+    ) -> Result<T, Failure> {
         let total_bytes = self.handle.status().dirty_bytes;
         thread::scope(|scope| {
             let (end, ended) = mpsc::channel();
-            scope.spawn(move || end.send(self.handle.destage()));
+            scope.spawn(move || end.send(work()));
+            let mut listens = true;
             loop {
                 match ended.recv_timeout(PROGRESS_EVERY) {
-                    Ok(result) => return result.map_err(|e| from_host(&e)),
+                    Ok(result) => return result,
                     Err(RecvTimeoutError::Timeout) => {
-                        let remaining_bytes = self.handle.status().dirty_bytes;
-                        progress(Progress { remaining_bytes, total_bytes });
+                        let (figures, unanswered) = self.handle.figures();
+                        // Its last words on the devices are few. A client that has gone would hold this up each time.
+                        if listens && (unanswered.is_zero() || self.has_ended()) {
+                            listens =
+                                progress(Progress { remaining_bytes: figures.dirty_bytes, total_bytes });
+                        }
                     }
                     Err(RecvTimeoutError::Disconnected) => {
                         let message =
-                            format!("the volume '{}' broke off its flush; the log says why", self.plan.name);
+                            format!("the volume '{}' broke off a command; the log says why", self.plan.name);
                         return Err(Failure::new(FailureKind::Failed, message));
                     }
                 }
@@ -345,20 +364,44 @@ impl Served {
         })
     }
 
+    /// Destages everything that was acknowledged before.
+    pub fn flush(&self) -> Outcome {
+        self.handle.destage().map_err(|e| from_host(&e))
+    }
+
     /// Destages everything, stops, and parts cache and backing for good. As long as that can still fail the volume
     /// goes on.
-    pub fn release(&self, progress: &mut dyn FnMut(Progress) -> bool) -> Outcome {
+    pub fn release(&self) -> Outcome {
         if self.plan.read_only && self.plan.cache.is_some() {
             let (volume, what) = (self.plan.name.clone(), "its cache cannot be removed");
             return Err(from_host(&HostError::ReadOnly { volume, what }));
         }
+        if std::mem::replace(&mut hold(&self.kernel).closing, true) {
+            return Err(self.is_closing());
+        }
+        let outcome = self.part();
+        if outcome.is_err() && !self.has_ended() {
+            hold(&self.kernel).closing = false;
+        }
+        outcome
+    }
+
+    fn part(&self) -> Outcome {
         self.detach()?;
         self.unmount()?;
         // With the volume still at work, so that its users are not locked out for long.
-        self.flush(progress)?;
+        self.flush()?;
         self.end(Ending::Release)?;
         tracing::info!(volume = self.plan.name, "released: the backing is complete and needs no cache");
         Ok(())
+    }
+
+    fn is_closing(&self) -> Failure {
+        let message = format!(
+            "the volume '{}' is being released (`forebay detach --release`) or stopped; wait for the end of that",
+            self.plan.name
+        );
+        Failure::new(FailureKind::Refused, message)
     }
 
     fn unmount(&self) -> Outcome {
@@ -381,7 +424,8 @@ impl Served {
         if let Err(e) = self.unmount() {
             tracing::warn!(volume = self.plan.name, "stopping although the file is in use: {e}");
         }
-        let kernel = std::mem::take(&mut *hold(&self.kernel));
+        let kernel =
+            std::mem::replace(&mut *hold(&self.kernel), Kernel { closing: true, ..Kernel::default() });
         drop(kernel);
     }
 
@@ -406,9 +450,9 @@ impl Served {
         self.handle.status()
     }
 
-    /// Whether its thread is at work.
-    pub fn answers(&self) -> bool {
-        self.handle.answers()
+    /// For how long its thread has not answered, as far as is known. One that has ended, or is ending, is not asked.
+    pub fn unanswered(&self) -> Duration {
+        if self.has_ended() { Duration::ZERO } else { self.handle.unanswered() }
     }
 
     /// Logs what its devices have failed since the last time.
@@ -420,7 +464,7 @@ impl Served {
 
     /// Its figures.
     pub fn status(&self) -> VolumeStatus {
-        let figures = self.handle.status();
+        let (figures, unanswered) = self.handle.figures();
         let settings = self.handle.settings();
         let wall_ns = wall_ns();
         let device = hold(&self.device).as_ref().map(|d| d.display().to_string());
@@ -447,6 +491,7 @@ impl Served {
             staleness: hold(&self.staleness).cumulative(),
             exports: self.exports(),
             uptime: self.started.elapsed(),
+            unanswered: if self.has_ended() { Duration::ZERO } else { unanswered },
         };
         volume_status(&self.plan, &figures, &settings, wall_ns, around)
     }

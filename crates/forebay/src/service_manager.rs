@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use sd_notify::NotifyState;
 
@@ -13,28 +14,40 @@ pub fn tell(states: &[NotifyState<'_>]) {
 }
 
 /// Tells the service manager that the daemon lives, for as long as it does what it is for.
+///
+/// It is told twice in the time after which it would kill the daemon (`WatchdogSec=`), as its manual asks for. A part that
+/// has not answered is waited for as long as that time: one answer that is late is not a death, and a sync of a mapped device may
+/// take its while. What hangs for good is found within twice the time.
 pub struct Watchdog {
     stop: Sender<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watchdog {
-    /// Starts if the service manager asked for it (`WatchdogSec=`). `alive` asks every part of the daemon that must not
-    /// hang: that a thread of the watchdog's own runs says nothing.
-    pub fn start(alive: impl Fn() -> bool + Send + 'static) -> Option<Self> {
-        let interval = sd_notify::watchdog_enabled()? / 2;
+    /// Starts if the service manager asked for it. `unanswered` says for how long a part of the daemon that must not
+    /// hang has not answered: that a thread of the watchdog's own runs says nothing.
+    pub fn start(unanswered: impl Fn() -> Duration + Send + 'static) -> Option<Self> {
+        let patience = sd_notify::watchdog_enabled()?;
         let (stop, stopped) = mpsc::channel();
         let thread = thread::Builder::new()
             .name("watchdog".into())
             .spawn(move || {
-                while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                    if alive() {
+                let mut late = false;
+                while stopped.recv_timeout(patience / 2) == Err(RecvTimeoutError::Timeout) {
+                    let unanswered = unanswered();
+                    let hangs = unanswered >= patience;
+                    if !hangs {
                         tell(&[NotifyState::Watchdog]);
-                    } else {
-                        tracing::warn!(
-                            "a volume does not answer; the service manager is not told that all is well"
-                        );
                     }
+                    if hangs && !late {
+                        tracing::error!(
+                            "a volume has not answered for {} s; the service manager is not told any more that all is well",
+                            unanswered.as_secs()
+                        );
+                    } else if late && !hangs {
+                        tracing::info!("all volumes answer again");
+                    }
+                    late = hangs;
                 }
             })
             .ok()?;

@@ -7,8 +7,10 @@
 use std::time::{Duration, Instant};
 
 use forebay_block::ErrorKind;
-use forebay_engine::{Role, State, Status, Trouble as Answer};
+use forebay_engine::{Ailment, State, Status, Trouble as Answer};
 use rustix::io::Errno;
+
+use crate::health::below;
 
 /// What goes on is told again after this time, with what has come together.
 const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -21,10 +23,7 @@ const STALLED_AFTER: Duration = Duration::from_secs(10);
 
 /// What the backing's side answered, and what to do about it.
 pub fn explain(answer: &Answer) -> String {
-    let device = match answer.role {
-        Role::Journal => "the journal on the backing's side",
-        Role::Backing | Role::Cache => "the backing",
-    };
+    let device = below(answer.role);
     let remedy = match (answer.cause.map(|cause| Errno::from_raw_os_error(cause.errno)), answer.kind) {
         (Some(Errno::NOSPC), _) => {
             "the file system below has no room for what is not allocated yet; make room there, and it goes on by itself"
@@ -116,6 +115,9 @@ pub struct Trouble {
     answers: Counter,
     latched: Option<Latched>,
     full: Option<Full>,
+    /// It was told that a device below the cache is silent.
+    silent: bool,
+    silence_told_at: Option<Instant>,
     /// Records that have ended before their time.
     records_ended: usize,
 }
@@ -142,6 +144,7 @@ impl Trouble {
         self.counters(f, now, &mut lines);
         self.backing(f, now, &mut lines);
         self.room(f, now, &mut lines);
+        self.silence(f, now, &mut lines);
         lines
     }
 
@@ -210,7 +213,7 @@ impl Trouble {
                     "; {dirty} dirty bytes are safe in the cache, and are tried again until it takes them"
                 ),
             };
-            let why = f.backing_trouble.as_ref().map_or("check the device".to_owned(), explain);
+            let why = f.backing_trouble().as_ref().map_or("check the device".to_owned(), explain);
             lines.push(Line::Warn(format!(
                 "{} of the backing failed, {} since start: {why}{waiting}",
                 counted(n, "operation"),
@@ -228,6 +231,27 @@ impl Trouble {
             )));
             self.backing_failing = None;
             self.backing.settle();
+        }
+    }
+
+    /// A device below the cache that answers nothing at all fails nothing either.
+    fn silence(&mut self, f: &Status, now: Instant, lines: &mut Vec<Line>) {
+        let silent = f.ailing.filter(|ailing| matches!(ailing.ailment, Ailment::Silent | Ailment::Away));
+        // One that is slow is silent again and again.
+        let recently = self.silence_told_at.is_some_and(|at| now.duration_since(at) < TELL_AGAIN_AFTER);
+        match silent {
+            Some(ailing) if !self.silent && !recently => {
+                self.silent = true;
+                self.silence_told_at = Some(now);
+                lines.push(Line::Warn(format!(
+                    "{} does not answer: what needs it waits; writes go into the cache as long as it has room",
+                    below(ailing.role)
+                )));
+            }
+            None if std::mem::take(&mut self.silent) => {
+                lines.push(Line::Info("what did not answer has answered".into()));
+            }
+            _ => {}
         }
     }
 
@@ -267,7 +291,7 @@ impl Trouble {
             }
         } else if !full.stalled && now.duration_since(full.moved.0) >= STALLED_AFTER {
             full.stalled = true;
-            let why = f.backing_trouble.as_ref().map_or("repair the backing".to_owned(), explain);
+            let why = f.backing_trouble().as_ref().map_or("repair the backing".to_owned(), explain);
             lines.push(Line::Error(format!(
                 "the cache is full and the backing takes nothing: writers hang until it does; {why}; {} dirty bytes are safe \
                  in the cache",
@@ -283,6 +307,8 @@ fn counted(n: u64, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use forebay_engine::{Ailing, Role};
+
     use super::*;
 
     /// A volume whose figures are looked at once a second.
@@ -376,7 +402,8 @@ mod tests {
             let mut v = Watched::healthy();
             let lines = v.seconds(1, |f| {
                 f.backing_errors = 1;
-                f.backing_trouble = Some(answer(errno, Role::Backing));
+                let ailment = Ailment::Failing(answer(errno, Role::Backing));
+                f.ailing = Some(Ailing { role: Role::Backing, ailment, since_ns: 0 });
             });
             let place = "the backing: writing to a device at byte 8192";
             for part in [words, remedy, place] {
@@ -419,6 +446,22 @@ mod tests {
         told(&lines, &[('e', "2 blocks"), ('w', "1 request ended")]);
         told(&v.seconds(60, |_| ()), &[('e', "18 blocks"), ('w', "9 requests ended")]);
         told(&v.seconds(600, |_| ()), &[]);
+    }
+
+    #[test]
+    fn a_backing_that_is_silent_is_told_and_a_slow_one_not_each_time() {
+        let mut v = Watched::healthy();
+        let silent =
+            Some(Ailing { role: forebay_engine::Role::Backing, ailment: Ailment::Silent, since_ns: 0 });
+        told(&v.seconds(5, |f| f.ailing = silent), &[('w', "the backing does not answer")]);
+        told(&v.seconds(1, |f| f.ailing = None), &[('i', "has answered")]);
+        let mut second = 0;
+        let lines = v.seconds(50, |f| {
+            second += 1;
+            f.ailing = silent.filter(|_| second % 3 == 0);
+        });
+        told(&lines, &[]);
+        told(&v.seconds(20, |f| f.ailing = silent), &[('w', "does not answer")]);
     }
 
     #[test]

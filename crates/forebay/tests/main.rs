@@ -3,6 +3,7 @@
 
 mod admission;
 mod architecture;
+mod control;
 mod daemon;
 mod emulated;
 mod nbd_client;

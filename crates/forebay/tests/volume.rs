@@ -92,7 +92,12 @@ impl Place {
 
     /// The same, with more in the environment.
     pub fn serve_with(&self, flags: &[&str], env: &[(&str, PathBuf)]) -> Daemon {
-        let args = [&["serve", "--control", "control"], flags].concat();
+        self.start(&[&["--control", "control"], flags].concat(), env).0
+    }
+
+    /// The same, with the control sockets that the flags ask for; the line with which the daemon says that it is ready.
+    pub fn start(&self, flags: &[&str], env: &[(&str, PathBuf)]) -> (Daemon, String) {
+        let args = [&["serve"], flags].concat();
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
         let mut command = self.command(&args);
         command.envs(env.iter().map(|(k, v)| (k, v))).stdout(Stdio::piped()).stderr(log);
@@ -100,7 +105,20 @@ impl Place {
         let mut ready = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
         assert!(ready.starts_with("ready"), "{ready:?}; log: {}", self.log());
-        Daemon { child }
+        (Daemon { child }, ready)
+    }
+
+    /// Waits until the status of the volume `db` is so. The limit is there for one that never is.
+    pub fn await_status(&self, is_so: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+        let limit = Instant::now() + Duration::from_secs(60);
+        loop {
+            let status = self.status();
+            if is_so(&status) {
+                return status;
+            }
+            assert!(Instant::now() < limit, "{status}; log: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Waits until a daemon has logged these words. The limit is there for one that never does.
@@ -134,6 +152,12 @@ impl Daemon {
     pub fn terminate(&self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    }
+
+    /// Stops its threads, or has them go on.
+    pub fn freeze(&self, frozen: bool) {
+        let signal = if frozen { rustix::process::Signal::STOP } else { rustix::process::Signal::CONT };
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Kills it at once.

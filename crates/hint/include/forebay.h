@@ -22,6 +22,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -78,13 +79,16 @@ static inline char *forebay_quote(char *out, const char *text)
  * acknowledged before the call and nothing issued after it returned; it returns the point's number, 1 or more, when the group that
  * ends there is committed on the backing's side, which takes as long as the backing takes. `socket` is the daemon's control socket, or
  * NULL for the default one. -1 with errno set: EINVAL for names that are too long, ECANCELED if the daemon refuses (as under a write
- * policy other than journaled; `forebay mark` says why), EPROTO if its answer is not understood, and those of the system calls.
+ * policy other than journaled; `forebay mark` says why), ETIMEDOUT if it says nothing for 30 seconds (while it works it says several
+ * times a second how far it is), EPROTO if its answer is not understood, and those of the system calls.
  */
 static inline long long forebay_mark(const char *socket_path, const char *volume, const char *label)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
-	char line[64 + 6 * (256 + FOREBAY_LABEL_BYTES_MAX)], answer[256], *end = line;
+	char line[96 + 6 * (256 + FOREBAY_LABEL_BYTES_MAX)], answer[256], *end = line;
+	const struct timeval silence = { .tv_sec = 30 };
 	const char *found = "{\"result\":{\"points\":[";
+	const char *progress = "{\"progress\":";
 	size_t got = 0;
 	ssize_t n = 0;
 	int length;
@@ -113,11 +117,14 @@ static inline long long forebay_mark(const char *socket_path, const char *volume
 	end = forebay_quote(end, volume);
 	end += sprintf(end, "],\"label\":");
 	end = forebay_quote(end, label);
-	end += sprintf(end, "}\n");
+	end += sprintf(end, ",\"progress\":true}\n");
 
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -1;
+	/* Also how long a daemon may take to take the connection. */
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &silence, sizeof(silence));
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof(silence));
 	if (connect(fd, (struct sockaddr *)&at, sizeof(at)))
 		goto failed;
 	for (char *from = line; from < end; from += n) {
@@ -126,8 +133,16 @@ static inline long long forebay_mark(const char *socket_path, const char *volume
 			goto failed;
 		n = n < 0 ? 0 : n;
 	}
-	/* A number, or the beginning of a refusal. */
-	while (got < sizeof(answer) - 1 && !memchr(answer, '\n', got)) {
+	/* A number, or the beginning of a refusal, behind lines that say how far the daemon is. */
+	while (got < sizeof(answer) - 1) {
+		char *next = (char *)memchr(answer, '\n', got);
+		if (next && got >= strlen(progress) && !memcmp(answer, progress, strlen(progress))) {
+			got -= (size_t)(++next - answer);
+			memmove(answer, next, got);
+			continue;
+		}
+		if (next)
+			break;
 		n = recv(fd, answer + got, sizeof(answer) - 1 - got, 0);
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -148,7 +163,7 @@ static inline long long forebay_mark(const char *socket_path, const char *volume
 	return -1;
 
 failed:
-	n = errno;
+	n = errno == EAGAIN || errno == EINPROGRESS ? ETIMEDOUT : errno;
 	close(fd);
 	errno = (int)n;
 	return -1;

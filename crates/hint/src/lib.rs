@@ -135,7 +135,7 @@ mod tests {
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let daemon = std::thread::spawn(move || {
             let answers = [
-                "{\"result\":{\"points\":[712]}}\n",
+                "{\"progress\":{\"remaining_bytes\":1,\"total_bytes\":2}}\n{\"result\":{\"points\":[712]}}\n",
                 "{\"error\":{\"kind\":\"refused\",\"message\":\"no\"}}\n",
             ];
             answers.map(|answer| {
@@ -154,7 +154,8 @@ mod tests {
         assert_eq!(run(""), format!("-1 {}\n", libc::ECANCELED));
         assert_eq!(run(&"x".repeat(65)), format!("-1 {}\n", libc::EINVAL));
         let asked = daemon.join().unwrap();
-        let expected = r#"{"command":"mark","volumes":["db"],"label":"a \"quoted\"\u000a\\name"}"#;
+        let expected =
+            r#"{"command":"mark","volumes":["db"],"label":"a \"quoted\"\u000a\\name","progress":true}"#;
         assert_eq!(asked.map(|line| line.trim_end().to_owned())[0], expected);
         std::fs::remove_dir_all(&directory).unwrap();
     }

@@ -2,22 +2,28 @@
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Longest name of a point, in bytes.
 pub const LABEL_BYTES_MAX: usize = 64;
-/// Longest answer that is read: a number, or a sentence.
+/// Longest line that is read: a number, a sentence, or how far the daemon is.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+/// A daemon that says nothing for so long does not answer: while it works it says several times a second how far it is.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Declares a consistency point on `volume`, with a name of at most [`LABEL_BYTES_MAX`] bytes, which may be empty. It has everything
 /// that was acknowledged before the call and nothing issued after it returned; it returns the point's number when the group that
-/// ends there is committed on the backing's side, which takes as long as the backing takes.
+/// ends there is committed on the backing's side, which takes as long as the backing takes: the daemon is given up only if it says
+/// nothing for 30 seconds.
 ///
 /// The daemon is found by its default control socket; [`mark_at`] takes another.
 ///
 /// # Errors
-/// Of the system calls, and [`io::ErrorKind::Other`] with a sentence if the daemon refuses, as under a write policy other than
+/// Of the system calls, [`io::ErrorKind::TimedOut`] if the daemon does not answer, and [`io::ErrorKind::Other`] with a sentence if the daemon refuses, as under a write policy other than
 /// `journaled`.
 pub fn mark(volume: &str, label: &str) -> io::Result<u64> {
     mark_at(&default_socket(volume)?, volume, label)
@@ -31,11 +37,61 @@ pub fn mark_at(socket: &Path, volume: &str, label: &str) -> io::Result<u64> {
     if label.len() > LABEL_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a point's label has at most 64 bytes"));
     }
-    let mut stream = UnixStream::connect(socket)?;
-    stream.write_all(request(volume, label).as_bytes())?;
-    let mut answer = String::new();
-    BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut answer)?;
+    let answer = asked(socket, &request(volume, label), SILENCE_MAX).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("the daemon on {} does not answer", socket.display()),
+        ),
+        _ => e,
+    })?;
     point(&answer).ok_or_else(|| io::Error::other(refusal(&answer)))
+}
+
+/// The line with which the daemon answers.
+fn asked(socket: &Path, request: &str, silence: Duration) -> io::Result<String> {
+    let mut stream = connect(socket, silence)?;
+    stream.set_read_timeout(Some(silence))?;
+    stream.write_all(request.as_bytes())?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        (&mut reader).take(ANSWER_BYTES_MAX).read_line(&mut line)?;
+        if !line.starts_with("{\"progress\":") {
+            return Ok(line);
+        }
+    }
+}
+
+/// Connects; what is sent, the connection itself among it, may take so long.
+fn connect(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
+    // SAFETY: an address of zeroes is one without a path.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let path = socket.as_os_str().as_bytes();
+    // A zero has to follow.
+    if path.len() >= address.sun_path.len() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the path of the control socket is too long",
+        ));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(path) {
+        *to = *from as libc::c_char;
+    }
+    // SAFETY: the call takes no pointers.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it has just been opened, and nobody else has it.
+    let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    stream.set_write_timeout(Some(limit))?;
+    let len = std::mem::size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address lives longer than the call, and is as long as it says.
+    match unsafe { libc::connect(stream.as_raw_fd(), (&raw const address).cast(), len) } {
+        0 => Ok(stream),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Where a daemon listens when nobody says otherwise.
@@ -51,7 +107,11 @@ fn default_socket(volume: &str) -> io::Result<PathBuf> {
 }
 
 fn request(volume: &str, label: &str) -> String {
-    format!("{{\"command\":\"mark\",\"volumes\":[{}],\"label\":{}}}\n", quoted(volume), quoted(label))
+    format!(
+        "{{\"command\":\"mark\",\"volumes\":[{}],\"label\":{},\"progress\":true}}\n",
+        quoted(volume),
+        quoted(label)
+    )
 }
 
 /// A JSON string.
@@ -91,7 +151,10 @@ mod tests {
     use super::*;
 
     /// A daemon that answers one line, and the line that it was asked.
-    fn asked(answer: &'static str, call: impl FnOnce(&Path) -> io::Result<u64>) -> (io::Result<u64>, String) {
+    fn answered(
+        answer: &'static str,
+        call: impl FnOnce(&Path) -> io::Result<u64>,
+    ) -> (io::Result<u64>, String) {
         let path = std::env::temp_dir().join(format!("forebay-hint-{}-{}", std::process::id(), answer.len()));
         let listener = UnixListener::bind(&path).unwrap();
         let daemon = thread::spawn(move || {
@@ -109,21 +172,47 @@ mod tests {
     #[test]
     fn the_daemon_is_asked_and_its_number_returned() {
         let answer = "{\"result\":{\"points\":[712]}}\n";
-        let (point, line) = asked(answer, |socket| mark_at(socket, "db", "a \"quoted\"\n\\name"));
+        let (point, line) = answered(answer, |socket| mark_at(socket, "db", "a \"quoted\"\n\\name"));
         assert_eq!(point.unwrap(), 712);
-        let expected = r#"{"command":"mark","volumes":["db"],"label":"a \"quoted\"\u000a\\name"}"#;
+        let expected =
+            r#"{"command":"mark","volumes":["db"],"label":"a \"quoted\"\u000a\\name","progress":true}"#;
         assert_eq!(line.trim_end(), expected);
     }
 
     #[test]
     fn a_refusal_is_told_in_its_words() {
         let answer = "{\"error\":{\"kind\":\"refused\",\"message\":\"the write policy is write-back\"}}\n";
-        let (point, _) = asked(answer, |socket| mark_at(socket, "db", ""));
+        let (point, _) = answered(answer, |socket| mark_at(socket, "db", ""));
         assert_eq!(point.unwrap_err().to_string(), "the write policy is write-back");
         let nobody = mark_at(Path::new("/nonexistent/socket"), "db", "");
         assert_eq!(nobody.unwrap_err().kind(), io::ErrorKind::NotFound);
         let long = mark_at(Path::new("/nonexistent/socket"), "db", &"x".repeat(65));
         assert_eq!(long.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn progress_is_no_answer() {
+        let answer =
+            "{\"progress\":{\"remaining_bytes\":1,\"total_bytes\":2}}\n{\"result\":{\"points\":[9]}}\n";
+        assert_eq!(answered(answer, |socket| mark_at(socket, "db", "")).0.unwrap(), 9);
+    }
+
+    #[test]
+    fn who_takes_nothing_and_says_nothing_is_given_up() {
+        let path = std::env::temp_dir().join(format!("forebay-hint-{}-silent", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let e = asked(&path, "{}\n", Duration::from_millis(50)).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::WouldBlock);
+        let mut taken = Vec::new();
+        let e = loop {
+            match connect(&path, Duration::from_millis(50)) {
+                Ok(stream) => taken.push(stream),
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(e.kind(), io::ErrorKind::WouldBlock);
+        std::fs::remove_file(&path).unwrap();
+        drop(listener);
     }
 
     #[test]

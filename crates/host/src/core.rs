@@ -15,14 +15,14 @@ impl Core {
     pub(crate) fn handle(&mut self, event: Event, now: Nanos) {
         match self {
             Self::Cached(engine) => engine.handle(event, now),
-            Self::Plain(plain) => plain.handle(event),
+            Self::Plain(plain) => plain.handle(event, now),
         }
     }
 
     pub(crate) fn poll(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
         match self {
             Self::Cached(engine) => engine.poll(now, effects),
-            Self::Plain(plain) => plain.poll(effects),
+            Self::Plain(plain) => plain.poll(now, effects),
         }
     }
 
@@ -36,7 +36,7 @@ impl Core {
     pub(crate) fn status(&self, now: Nanos) -> Status {
         match self {
             Self::Cached(engine) => engine.status(now),
-            Self::Plain(plain) => plain.status(),
+            Self::Plain(plain) => plain.status(now),
         }
     }
 }

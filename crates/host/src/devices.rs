@@ -1,5 +1,7 @@
 //! The devices of a volume.
 
+use std::time::Duration;
+
 use forebay_block::{DeviceResult, Nanos};
 use forebay_device::Device;
 use forebay_engine::Role;
@@ -48,6 +50,18 @@ impl Devices {
                 [pair.cache.deadline(), pair.backing.deadline(), journal].into_iter().flatten().min()
             }
             Self::Backing(backing) => backing.deadline(),
+        }
+    }
+
+    /// What below the cache is known to be away, and for how long.
+    pub(crate) fn away(&self) -> Option<(Role, Duration)> {
+        match self {
+            Self::Pair(pair) => {
+                let journal = pair.journal.as_ref().and_then(|j| j.own_ref()).and_then(Device::away);
+                let backing = pair.backing.away().map(|away| (Role::Backing, away));
+                backing.or(journal.map(|away| (Role::Journal, away)))
+            }
+            Self::Backing(backing) => backing.away().map(|away| (Role::Backing, away)),
         }
     }
 

@@ -20,7 +20,9 @@ use forebay_block::{
     Allocation, Completion, DeviceOp, DeviceResult, ErrorKind, Inside, IoError, Nanos, Op, Origin, Reply,
 };
 use forebay_device::{Beside, Clock, Ring};
-use forebay_engine::{Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role};
+use forebay_engine::{
+    Ailing, Ailment, Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role,
+};
 
 use crate::core::Core;
 use crate::devices::Devices;
@@ -184,9 +186,20 @@ impl Driver {
             self.shared.queue.release(replies, bytes);
         }
         if std::mem::take(&mut self.status_wanted) {
-            self.shared.publish(self.core.status(now));
+            self.publish(now);
         }
         now
+    }
+
+    fn publish(&self, now: Nanos) {
+        let mut status = self.core.status(now);
+        if let Some((role, away)) = self.devices.away() {
+            let wall_ns = self.clock.wall_offset_ns().saturating_add(now.0);
+            let since_ns = wall_ns.saturating_sub(away.as_nanos() as u64);
+            let since_ns = status.ailing.map_or(since_ns, |ailing| ailing.since_ns.min(since_ns));
+            status.ailing = Some(Ailing { role, ailment: Ailment::Away, since_ns });
+        }
+        self.shared.publish(status);
     }
 
     fn sleep(&mut self, now: Nanos, idle: impl FnOnce(&Shared) -> bool) -> std::io::Result<()> {

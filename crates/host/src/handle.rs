@@ -1,7 +1,7 @@
 //! The handle to a volume that frontends and the control socket hold.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_block::{BlockService, Completion, ErrorKind, Gate, IoError, Op, Origin, VolumeInfo};
 use forebay_device::{DeviceInfo, Waker};
@@ -31,9 +31,17 @@ pub trait Observer: Send + Sync {
 struct Published {
     status: Status,
     version: u64,
+    /// When the volume's thread was asked for figures that it has not published. It is asked once (P7).
+    asked_at: Option<Instant>,
     settings: Settings,
     ranges: Ranges,
     endurance_bytes_a_day: u64,
+}
+
+impl Published {
+    fn unanswered(&self) -> Duration {
+        self.asked_at.map_or(Duration::ZERO, |at| at.elapsed())
+    }
 }
 
 /// What the volume's thread and its handles share.
@@ -85,6 +93,7 @@ impl Shared {
         let mut published = self.published();
         published.status = status;
         published.version += 1;
+        published.asked_at = None;
         self.fresh.notify_all();
     }
 }
@@ -97,24 +106,37 @@ pub struct VolumeHandle(pub(crate) Arc<Shared>);
 impl VolumeHandle {
     /// Figures as of now (or, if the volume's thread is held up, of a moment ago).
     pub fn status(&self) -> Status {
-        self.ask_for_figures().0
+        self.figures().0
     }
 
-    /// Whether the volume's thread is at work: it answers within half a second. One that has ended does not.
-    pub fn answers(&self) -> bool {
-        self.ask_for_figures().1
-    }
-
-    /// The figures, and whether they are fresh.
-    fn ask_for_figures(&self) -> (Status, bool) {
-        let before = self.0.published().version;
-        if !self.0.queue.tell(Message::Status) {
-            return (self.0.published().status, false);
-        }
-        let stale = |published: &mut Published| published.version == before;
+    /// The figures, and for how long the volume's thread has not answered: not at all if they are fresh.
+    pub fn figures(&self) -> (Status, Duration) {
+        let before = self.ask();
+        let stale = |published: &mut Published| published.version == before && published.asked_at.is_some();
         let waited = self.0.fresh.wait_timeout_while(self.0.published(), STATUS_WAIT_MAX, stale);
-        let (published, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        (published.status, !timeout.timed_out())
+        let (mut published, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let unanswered = if stale(&mut published) { published.unanswered() } else { Duration::ZERO };
+        (published.status, unanswered)
+    }
+
+    /// For how long the volume's thread has not answered, as far as is known: it is asked, and looked at when this is called
+    /// again. One that has ended is not asked.
+    pub fn unanswered(&self) -> Duration {
+        self.ask();
+        self.0.published().unanswered()
+    }
+
+    /// Asks the volume's thread for figures, unless that was done; returns the version of the last ones.
+    fn ask(&self) -> u64 {
+        let mut published = self.0.published();
+        let version = published.version;
+        let asked = published.asked_at.is_some();
+        published.asked_at.get_or_insert_with(Instant::now);
+        drop(published);
+        if !asked && !self.0.queue.tell(Message::Status) {
+            self.0.published().asked_at = None;
+        }
+        version
     }
 
     /// The settings in force.

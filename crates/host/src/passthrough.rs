@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use forebay_block::{
-    Allocation, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Op, Reply, SECTOR_BYTES, StatusExtent,
-    check_bounds,
+    Allocation, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Reply, SECTOR_BYTES,
+    StatusExtent, check_bounds,
 };
 use forebay_engine::{
-    Class, Command, CommonError, Effect, Event, IoId, MarkError, RequestId, Role, State, Status,
+    Class, Command, CommonError, Effect, Event, IoId, MarkError, RequestId, Role, State, Status, Watch,
 };
 use forebay_policy::{AdmissionReason, WritePolicy};
 
@@ -52,11 +52,15 @@ pub(crate) struct PassThrough {
     next_io: u64,
     state: State,
     figures: Status,
+    watch: Watch,
+    /// Wall-clock time at which the clock of the events read 0.
+    wall_offset_ns: u64,
+    now: Nanos,
 }
 
 impl PassThrough {
     /// `block` is the backing's logical block in bytes.
-    pub(crate) fn new(volume_bytes: u64, block: u32, read_only: bool) -> Self {
+    pub(crate) fn new(volume_bytes: u64, block: u32, read_only: bool, wall_offset_ns: u64) -> Self {
         Self {
             volume_bytes,
             block: block.into(),
@@ -69,10 +73,14 @@ impl PassThrough {
             next_io: 0,
             state: State::Healthy,
             figures: Status::default(),
+            watch: Watch::default(),
+            wall_offset_ns,
+            now: Nanos(0),
         }
     }
 
-    pub(crate) fn handle(&mut self, event: Event) {
+    pub(crate) fn handle(&mut self, event: Event, now: Nanos) {
+        self.now = now;
         match event {
             Event::Request { id, op, .. } => self.request(id, op),
             Event::Io { id, result } => self.io_done(id, result),
@@ -106,7 +114,8 @@ impl PassThrough {
         }
     }
 
-    pub(crate) fn poll(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn poll(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
+        self.now = now;
         if self.under_way.is_empty()
             && let Some(id) = self.stop.take()
         {
@@ -120,9 +129,13 @@ impl PassThrough {
         effects.append(&mut self.effects);
     }
 
-    pub(crate) fn status(&self) -> Status {
-        let requests = (self.under_way.len() + self.turns.waiting()) as u64;
-        Status { state: Some(self.state), requests, ..self.figures }
+    pub(crate) fn status(&self, now: Nanos) -> Status {
+        Status {
+            state: Some(self.state),
+            requests: (self.under_way.len() + self.turns.waiting()) as u64,
+            ailing: self.watch.ailing(now, false, self.wall_offset_ns),
+            ..self.figures
+        }
     }
 
     fn request(&mut self, id: RequestId, op: Op) {
@@ -217,11 +230,13 @@ impl PassThrough {
         let id = IoId(self.next_io);
         self.figures.bytes_to_backing += op.write_bytes();
         self.under_way.insert(id, purpose);
+        self.watch.started(id, Role::Backing, &op, self.now);
         self.effects.push(Effect::Io { id, role: Role::Backing, op, class: Class::Foreground });
     }
 
     fn io_done(&mut self, id: IoId, result: DeviceResult) {
         self.figures.backing_errors += u64::from(result.is_err());
+        self.watch.ended(id, &result, self.now, false);
         match self.under_way.remove(&id) {
             Some(Purpose::Command(id)) => {
                 if self.state == State::Stopping && self.stop.is_none() {

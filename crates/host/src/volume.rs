@@ -350,8 +350,9 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
         }
         backing.recognize_by(place.sign(vec![label]));
     }
-    let core =
-        Core::Plain(Box::new(PassThrough::new(size_bytes, backing.info().logical_block, config.read_only)));
+    let logical = backing.info().logical_block;
+    let plain = PassThrough::new(size_bytes, logical, config.read_only, clock.wall_offset_ns());
+    let core = Core::Plain(Box::new(plain));
     let shared = Shared::new(
         info(config.name, size_bytes, logical_block, config.read_only),
         None,

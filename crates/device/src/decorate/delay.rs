@@ -88,6 +88,10 @@ impl Device for Delayed {
         }
     }
 
+    fn away(&self) -> Option<Duration> {
+        self.inner.away()
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         earlier(self.inner.deadline(), self.due.peek().map(|Reverse((at, _))| *at))
     }

@@ -169,6 +169,10 @@ impl Device for ErrorInjected {
         }
     }
 
+    fn away(&self) -> Option<std::time::Duration> {
+        self.inner.away()
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         if self.failed.is_empty() { self.inner.deadline() } else { Some(Nanos(0)) }
     }

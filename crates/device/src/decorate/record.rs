@@ -110,6 +110,10 @@ impl Device for Recorded {
         }
     }
 
+    fn away(&self) -> Option<std::time::Duration> {
+        self.inner.away()
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         self.inner.deadline()
     }

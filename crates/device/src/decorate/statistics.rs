@@ -149,6 +149,10 @@ impl Device for Measured {
         }
     }
 
+    fn away(&self) -> Option<std::time::Duration> {
+        self.inner.away()
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         self.inner.deadline()
     }

@@ -96,6 +96,10 @@ impl Device for Throttled {
         self.inner.poll(now, done);
     }
 
+    fn away(&self) -> Option<std::time::Duration> {
+        self.inner.away()
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         let waiting = (!self.queue.is_empty()).then(|| {
             let ready = [self.bytes, self.operations].into_iter().flatten().map(|b| b.ready_at());

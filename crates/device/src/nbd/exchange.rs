@@ -103,6 +103,8 @@ struct State {
     telling: bool,
     /// The connection that is in use.
     stream: Option<Arc<Stream>>,
+    /// Since when there is none.
+    away_since: Option<Instant>,
     /// The reader has found the connection to be at its end, or the server to be silent: nothing more is sent.
     ended: bool,
     /// What an export must show that is connected to anew.
@@ -162,6 +164,7 @@ impl State {
     /// The connection is lost.
     fn lose(&mut self) {
         (self.stream, self.ended) = (None, false);
+        self.away_since = Some(Instant::now());
         if self.written > self.flushed {
             self.lost = true;
             self.flushed = self.written;
@@ -253,6 +256,11 @@ impl Exchange {
 
     pub(crate) fn recognize_by(&self, sign: Option<Sign>) {
         self.state().sign = sign;
+    }
+
+    /// For how long there has been no connection.
+    pub(crate) fn away(&self) -> Option<Duration> {
+        self.state().away_since.map(|since| since.elapsed())
     }
 
     /// Whether something has ended that was not polled.
@@ -431,7 +439,9 @@ impl Exchange {
             match attempt {
                 Ok(stream) => {
                     let stream = Arc::new(stream);
-                    self.state().stream = Some(Arc::clone(&stream));
+                    let mut state = self.state();
+                    (state.stream, state.away_since) = (Some(Arc::clone(&stream)), None);
+                    drop(state);
                     return Some(stream);
                 }
                 Err(why) => {

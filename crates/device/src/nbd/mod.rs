@@ -130,6 +130,10 @@ impl Device for NbdDevice {
         self.exchange.poll(done);
     }
 
+    fn away(&self) -> Option<Duration> {
+        self.exchange.away()
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         (!self.finished.is_empty() || self.exchange.has_done()).then_some(Nanos(0))
     }

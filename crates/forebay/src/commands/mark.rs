@@ -38,7 +38,7 @@ pub fn run(args: Args) -> Outcome {
     let [first, ..] = args.names.as_slice() else {
         return Err(Failure::new(FailureKind::Usage, "name a volume"));
     };
-    let request = Request::Mark { volumes: args.names.clone(), label: args.label };
+    let request = Request::Mark { volumes: args.names.clone(), label: args.label, progress: true };
     let Answer::Points(points) = ask(first, args.control, &request, |_| {})? else {
         return Err(Failure::new(
             FailureKind::Failed,

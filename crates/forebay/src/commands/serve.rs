@@ -38,7 +38,9 @@ Runs in the foreground and prints a line that begins with `ready` when it accept
 SIGQUIT stop it cleanly, and so do SIGPWR and SIGXCPU; a second one of the first three stops it at once, which loses \
 nothing that was acknowledged. SIGHUP is ignored, as the log says: no configuration is read again, and a lost terminal \
 stops no volume. So are SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGSTKFLT, SIGXFSZ and the \
-real-time signals.")]
+real-time signals.\n\n\
+Of several volumes each is served if it can be. One that cannot is logged, named in the `ready` line and shown by `forebay status` as `refused` \
+with its reason. If none can be served the command ends with the exit code of the first.")]
 pub struct Args {
     /// Name of the volume; with --config, serve only this one of the file
     #[arg(long, value_parser = volume_name::parse)]

@@ -2,23 +2,30 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use forebay_control::{
-    Answer, Client, ClientError, ControlError, FailureKind, Request, VolumeStatus, prometheus,
+    Answer, Client, ClientError, FailureKind, Request, Unserved, VolumeReport, VolumeState, VolumeStatus,
+    prometheus,
 };
 use serde::Serialize;
 
-use super::ask;
 use crate::cli::{Failure, Outcome};
-use crate::control_path::runtime_directory;
+use crate::control_path::{control_path, runtime_directory};
 use crate::output::{print, print_json};
 use crate::volume_name;
 use forebay_policy::size;
 
+/// Daemons that are asked at a time.
+const ASKED_AT_ONCE: usize = 64;
+
 /// Arguments of `forebay status`.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  forebay status\n  forebay status db --json")]
+#[command(after_help = "Examples:\n  forebay status\n  forebay status db --json\n\n\
+A daemon that says nothing for 5 seconds is given up. Among all volumes those without figures have a line of their own, and the command ends \
+well: `unreachable` (the daemon does not answer), `gone` (it was killed; its socket is left), `refused` (it serves others and not this one). Of one volume by its NAME \
+that is a failure (exit code 1).")]
 pub struct Args {
     /// The volume; without it, every volume of every daemon whose socket lies in the default directory
     #[arg(value_parser = volume_name::parse)]
@@ -37,39 +44,69 @@ pub struct Args {
     control: Option<PathBuf>,
 }
 
-/// Prints the figures in the form that was asked for.
+/// Prints the figures in the form that was asked for. Of all volumes: what is not there is told beside the others.
 pub fn run(args: Args) -> Outcome {
-    let one = args.name.is_some();
-    let volumes = collect(args.name, args.control)?;
-    if args.prometheus {
-        return print(&prometheus(&volumes));
+    let Some(name) = args.name else {
+        let volumes = match args.control {
+            Some(path) => ask_all(&path)?,
+            None => everywhere(&runtime_directory()?),
+        };
+        return match volumes.as_slice() {
+            all if args.prometheus => print(&prometheus(all)),
+            all if args.json => print_json(&All { volumes: all }),
+            [] => print("no volume is being served\n"),
+            all => print(&all.iter().map(report).collect::<Vec<_>>().join("\n")),
+        };
+    };
+    let volume = one(&name, args.control)?;
+    match &volume {
+        volume if args.prometheus => print(&prometheus(std::slice::from_ref(volume)))?,
+        volume if args.json => print_json(volume)?,
+        VolumeReport::Figures(figures) => print(&text(figures))?,
+        VolumeReport::Unserved(_) => {}
     }
-    match volumes.as_slice() {
-        [volume] if one && args.json => print_json(volume),
-        _ if args.json => print_json(&All { volumes: &volumes }),
-        [] => print("no volume is being served\n"),
-        all => print(&all.iter().map(text).collect::<Vec<_>>().join("\n")),
+    match volume {
+        VolumeReport::Figures(_) => Ok(()),
+        VolumeReport::Unserved(unserved) => Err(Failure::new(FailureKind::Failed, line(&unserved))),
     }
 }
 
 /// The JSON of `forebay status --json`.
 #[derive(Serialize)]
 struct All<'a> {
-    volumes: &'a [VolumeStatus],
+    volumes: &'a [VolumeReport],
 }
 
-fn collect(name: Option<String>, control: Option<PathBuf>) -> Result<Vec<VolumeStatus>, Failure> {
-    let request = Request::Status { volume: name.clone() };
-    match (name, control) {
-        (Some(name), control) => volumes_of(ask(&name, control, &request, |_| {})?),
-        (None, Some(path)) => {
-            volumes_of(Client::connect(&path).map_err(ControlError::from)?.call(&request, |_| {})?)
+/// One volume. Where it has no daemon of its own, one that was to serve it may say why it does not.
+fn one(name: &str, control: Option<PathBuf>) -> Result<VolumeReport, Failure> {
+    let alone = control.is_none();
+    let path = match control {
+        Some(path) => path,
+        None => control_path(name)?,
+    };
+    let request = Request::Status { volume: Some(name.to_owned()) };
+    let answer = Client::connect(&path).and_then(|mut client| client.call(&request, |_| {}));
+    let e = match answer {
+        Ok(answer) => {
+            return volumes_of(answer)?.into_iter().next().ok_or_else(|| {
+                Failure::new(FailureKind::Failed, format!("the daemon does not say how '{name}' is"))
+            });
         }
-        (None, None) => everywhere(&runtime_directory()?),
+        Err(e) => e,
+    };
+    if alone && matches!(e, ClientError::NotRunning(_) | ClientError::Gone(_)) {
+        let all = everywhere(&runtime_directory()?);
+        if let Some(volume) = all.into_iter().find(|volume| volume.name() == name) {
+            return Ok(volume);
+        }
+    }
+    match state_of(&e) {
+        Some(state) => Ok(unserved(name, state, &e)),
+        None => Err(e.into()),
     }
 }
 
-fn volumes_of(answer: Answer) -> Result<Vec<VolumeStatus>, Failure> {
+fn volumes_of(answer: Answer) -> Result<Vec<VolumeReport>, Failure> {
     match answer {
         Answer::Volumes(volumes) => Ok(volumes),
         other => Err(Failure::new(
@@ -79,27 +116,90 @@ fn volumes_of(answer: Answer) -> Result<Vec<VolumeStatus>, Failure> {
     }
 }
 
-/// The volumes of all daemons with a socket in `directory`; one that serves several volumes has several sockets.
-fn everywhere(directory: &Path) -> Result<Vec<VolumeStatus>, Failure> {
-    let mut found = BTreeMap::new();
+fn ask_all(path: &Path) -> Result<Vec<VolumeReport>, ClientError> {
+    let answer = Client::connect(path)?.call(&Request::Status { volume: None }, |_| {})?;
+    Ok(volumes_of(answer)?)
+}
+
+/// What a daemon is that gives no answer; `None` if there is none, or it is another failure than the daemon's.
+fn state_of(e: &ClientError) -> Option<VolumeState> {
+    match e {
+        ClientError::Gone(_) => Some(VolumeState::Gone),
+        ClientError::Silent { .. } | ClientError::Lost { .. } => Some(VolumeState::Unreachable),
+        ClientError::NotRunning(_)
+        | ClientError::Denied(_)
+        | ClientError::Io { .. }
+        | ClientError::Said(_) => None,
+    }
+}
+
+fn unserved(name: &str, state: VolumeState, e: &ClientError) -> VolumeReport {
+    VolumeReport::Unserved(Unserved { name: name.to_owned(), state, reason: e.to_string() })
+}
+
+/// The volumes of all daemons with a socket in `directory`; one that serves several volumes has several sockets. All are asked
+/// at once, and none keeps the others from being shown.
+fn everywhere(directory: &Path) -> Vec<VolumeReport> {
     let Ok(entries) = std::fs::read_dir(directory) else {
-        return Ok(Vec::new());
+        return Vec::new();
     };
-    let mut sockets: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
-    sockets.sort();
-    for path in sockets.iter().filter(|p| p.extension().is_some_and(|e| e == "sock")) {
-        match Client::connect(path) {
-            Ok(mut client) => {
-                for volume in volumes_of(client.call(&Request::Status { volume: None }, |_| {})?)? {
-                    found.insert(volume.name.clone(), volume);
+    let sockets: Vec<PathBuf> = entries
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()))
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .collect();
+    let mut found: BTreeMap<String, VolumeReport> = BTreeMap::new();
+    for some in sockets.chunks(ASKED_AT_ONCE) {
+        let answers: Vec<Vec<VolumeReport>> = std::thread::scope(|scope| {
+            let asked: Vec<_> = some.iter().map(|path| scope.spawn(|| volumes_at(path))).collect();
+            asked.into_iter().map(|answer| answer.join().unwrap_or_default()).collect()
+        });
+        for volume in answers.into_iter().flatten() {
+            match found.get(volume.name()) {
+                // Another daemon may serve what one refuses, or has left its socket of.
+                Some(known) if rank(known) <= rank(&volume) => {}
+                _ => {
+                    found.insert(volume.name().to_owned(), volume);
                 }
             }
-            // A socket that a killed daemon left behind.
-            Err(ClientError::NotRunning(_)) => {}
-            Err(e) => return Err(e.into()),
         }
     }
-    Ok(found.into_values().collect())
+    found.into_values().collect()
+}
+
+/// What is told of a volume of which several things are known: the least.
+fn rank(volume: &VolumeReport) -> u8 {
+    match volume.state() {
+        VolumeState::Unreachable => 1,
+        VolumeState::Refused => 2,
+        VolumeState::Gone => 3,
+        _ => 0,
+    }
+}
+
+/// The volumes of the daemon behind a socket; if it gives no answer, one that has the socket's name.
+fn volumes_at(path: &Path) -> Vec<VolumeReport> {
+    match ask_all(path) {
+        Ok(volumes) => volumes,
+        // It has ended in this moment.
+        Err(ClientError::NotRunning(_)) => Vec::new(),
+        Err(e) => {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            vec![unserved(&name, state_of(&e).unwrap_or(VolumeState::Unreachable), &e)]
+        }
+    }
+}
+
+fn report(volume: &VolumeReport) -> String {
+    match volume {
+        VolumeReport::Figures(figures) => text(figures),
+        VolumeReport::Unserved(unserved) => line(unserved) + "\n",
+    }
+}
+
+fn line(unserved: &Unserved) -> String {
+    format!("{}: {}: {}", unserved.name, unserved.state.as_str(), unserved.reason)
 }
 
 fn text(v: &VolumeStatus) -> String {
@@ -107,6 +207,10 @@ fn text(v: &VolumeStatus) -> String {
     let mut row = |label: &str, value: String| {
         let _ = writeln!(t, "  {label:<14} {value}");
     };
+    if let Some(reason) = &v.reason {
+        row("reason", reason.clone());
+        row("since", format!("{} ({:.0} s)", v.degraded_since.as_deref().unwrap_or("?"), v.degraded_seconds));
+    }
     row("cache", cache(v));
     row(
         "backing",
@@ -169,9 +273,6 @@ fn text(v: &VolumeStatus) -> String {
                 v.checksum_failures, v.cache_errors, v.backing_errors
             ),
         );
-    }
-    if let Some(trouble) = &v.backing_trouble {
-        row("backing fails", trouble.clone());
     }
     row(
         "memory",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use forebay_bench::tune::{Knob, Point, Seen, StaleBy, Worth, load_names, measure_load, report};
 use forebay_bench::{BenchError, Function, number};
-use forebay_control::{Answer, FailureKind, Request, VolumeStatus};
+use forebay_control::{Answer, FailureKind, Request, VolumeReport, VolumeStatus};
 use forebay_emulate::Settings as Model;
 use forebay_replay::{Setup, Trace, replay};
 
@@ -247,6 +247,13 @@ impl Running<'_> {
         let volume = match answer {
             Answer::Volumes(volumes) => volumes.into_iter().next(),
             _ => None,
+        };
+        let volume = match volume {
+            Some(VolumeReport::Figures(figures)) => Some(*figures),
+            Some(VolumeReport::Unserved(unserved)) => {
+                return Err(Failure::new(FailureKind::Failed, unserved.reason));
+            }
+            None => None,
         };
         volume.ok_or_else(|| {
             Failure::new(FailureKind::Failed, format!("the daemon does not say how '{}' is", self.name))

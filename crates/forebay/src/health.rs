@@ -1,0 +1,163 @@
+//! What a volume is doing, and what is wrong with it, in the words of the status contract.
+
+use std::time::Duration;
+
+use forebay_control::VolumeState;
+use forebay_engine::{Ailing, Ailment, Role, State, Status};
+
+use crate::trouble::explain;
+
+/// A volume whose thread has not answered for so long is not well.
+const THREAD_SILENT_AFTER: Duration = Duration::from_secs(2);
+
+/// What is wrong, and since when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Illness {
+    /// What is wrong and what goes on meanwhile.
+    pub reason: String,
+    /// Wall-clock time in nanoseconds since 1970.
+    pub since_ns: u64,
+}
+
+/// The state of a volume, and what is wrong with it. Its thread has not answered for `unanswered`; `caches`: writes may enter the
+/// cache.
+pub fn health(
+    s: &Status,
+    wall_ns: u64,
+    unanswered: Duration,
+    caches: bool,
+) -> (VolumeState, Option<Illness>) {
+    let state = match s.state {
+        None | Some(State::Starting) => VolumeState::Starting,
+        Some(State::Healthy) => VolumeState::Healthy,
+        Some(State::Degraded) => VolumeState::Degraded,
+        Some(State::Full) => VolumeState::Full,
+        Some(State::Stopping | State::Stopped) => VolumeState::Stopping,
+    };
+    if !matches!(state, VolumeState::Healthy | VolumeState::Degraded | VolumeState::Full) {
+        return (state, None);
+    }
+    let illness = |reason: String, since_ns: u64| Some(Illness { reason, since_ns });
+    if unanswered >= THREAD_SILENT_AFTER {
+        let reason = format!(
+            "the volume's thread has not answered for {} s: the figures are old, and requests wait",
+            unanswered.as_secs()
+        );
+        return (
+            VolumeState::Degraded,
+            illness(reason, wall_ns.saturating_sub(unanswered.as_nanos() as u64)),
+        );
+    }
+    if let Some(since_ns) = s.cache_failed_ns {
+        let backing = s.ailing.map(|ailing| format!("; and {}", ails(&ailing, wall_ns))).unwrap_or_default();
+        let reason = format!(
+            "the cache failed a durable write: nothing more is written to it, writes go to the backing{backing}"
+        );
+        return (VolumeState::Degraded, illness(reason, since_ns));
+    }
+    let Some(ailing) = s.ailing else { return (state, None) };
+    let is_full = state == VolumeState::Full;
+    let reason = format!("{}: {}", ails(&ailing, wall_ns), meanwhile(ailing.ailment, caches, is_full));
+    // A backing that refuses writes fills the cache, which is the worse of the two for writers.
+    let state = match ailing.ailment {
+        Ailment::Failing(_) if is_full => VolumeState::Full,
+        Ailment::Failing(_) | Ailment::Silent | Ailment::Away => VolumeState::Degraded,
+    };
+    (state, illness(reason, ailing.since_ns))
+}
+
+fn ails(ailing: &Ailing, wall_ns: u64) -> String {
+    let device = below(ailing.role);
+    let seconds = wall_ns.saturating_sub(ailing.since_ns) / 1_000_000_000;
+    match ailing.ailment {
+        Ailment::Silent => format!("{device} has not answered for {seconds} s"),
+        Ailment::Away => {
+            format!("the connection to {device} has been lost for {seconds} s, and is tried anew")
+        }
+        Ailment::Failing(trouble) => explain(&trouble),
+    }
+}
+
+/// What a device below the cache is called.
+pub fn below(role: Role) -> &'static str {
+    match role {
+        Role::Journal => "the journal on the backing's side",
+        Role::Backing | Role::Cache => "the backing",
+    }
+}
+
+/// What goes on.
+fn meanwhile(ailment: Ailment, caches: bool, is_full: bool) -> &'static str {
+    match (ailment, caches, is_full) {
+        (_, true, true) => "the cache is full, and writes wait until the backing takes data again",
+        (Ailment::Silent | Ailment::Away, true, false) => {
+            "writes go into the cache as long as it has room, reads of what is not cached wait or fail"
+        }
+        (Ailment::Failing(_), true, false) => {
+            "writes go into the cache as long as it has room, reads of what is not cached may fail"
+        }
+        (Ailment::Silent | Ailment::Away, false, _) => "writes wait or fail, and reads of what is not cached",
+        (Ailment::Failing(_), false, _) => "writes may fail, and reads of what is not cached",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_block::ErrorKind;
+    use forebay_engine::Trouble;
+
+    use super::*;
+
+    const NOW_NS: u64 = 1_800_000_000_000_000_000;
+    const SINCE_NS: u64 = NOW_NS - 3_000_000_000;
+
+    fn judged(figures: Status, unanswered_s: u64, caches: bool) -> (VolumeState, String, u64) {
+        let (state, illness) = health(&figures, NOW_NS, Duration::from_secs(unanswered_s), caches);
+        illness.map_or((state, String::new(), 0), |i| (state, i.reason, i.since_ns))
+    }
+
+    fn figures(state: State, ailment: Ailment) -> Status {
+        let ailing = Some(Ailing { role: Role::Backing, ailment, since_ns: SINCE_NS });
+        Status { state: Some(state), ailing, ..Status::default() }
+    }
+
+    #[test]
+    fn nothing_is_wrong_with_a_volume_that_works() {
+        for (state, told) in [
+            (State::Starting, VolumeState::Starting),
+            (State::Healthy, VolumeState::Healthy),
+            (State::Full, VolumeState::Full),
+            (State::Stopping, VolumeState::Stopping),
+        ] {
+            let figures = Status { state: Some(state), ..Status::default() };
+            assert_eq!(judged(figures, 0, true), (told, String::new(), 0));
+        }
+    }
+
+    #[test]
+    fn a_backing_that_ails_degrades_and_says_what_goes_on() {
+        let silent = judged(figures(State::Healthy, Ailment::Silent), 0, true);
+        assert_eq!((silent.0, silent.2), (VolumeState::Degraded, SINCE_NS));
+        assert!(silent.1.contains("backing has not answered for 3 s") && silent.1.contains("has room"));
+        let (role, kind, context) = (Role::Backing, ErrorKind::NoSpace, "writing");
+        let full = Trouble { role, kind, context, cause: None };
+        let failing = figures(State::Healthy, Ailment::Failing(full));
+        let (state, reason, _) = judged(failing, 0, false);
+        assert!(state == VolumeState::Degraded && reason.contains("no space left"), "{reason}");
+        assert!(reason.contains("writes may fail"), "{reason}");
+        assert_eq!(judged(figures(State::Full, Ailment::Silent), 0, true).0, VolumeState::Degraded);
+        let (state, reason, _) = judged(Status { state: Some(State::Full), ..failing }, 0, true);
+        assert!(state == VolumeState::Full && reason.contains("cache is full"), "{reason}");
+    }
+
+    #[test]
+    fn a_failed_cache_and_a_thread_that_hangs_come_first() {
+        let failed = Status { cache_failed_ns: Some(5), ..figures(State::Degraded, Ailment::Silent) };
+        let (state, reason, since_ns) = judged(failed, 1, true);
+        assert_eq!((state, since_ns), (VolumeState::Degraded, 5));
+        assert!(reason.contains("durable write") && reason.contains("not answered"), "{reason}");
+        let (state, reason, since_ns) = judged(failed, 3, true);
+        assert_eq!((state, since_ns), (VolumeState::Degraded, SINCE_NS));
+        assert!(reason.contains("thread"), "{reason}");
+    }
+}
