@@ -163,6 +163,13 @@ mod tests {
     const READ: DeviceOp = DeviceOp::Read { offset: 0, len: 4096 };
     const ZERO: DeviceOp = DeviceOp::Zero { offset: 0, len: 4096, unmap: false };
 
+    const IO_ERROR: Ailment = Ailment::Failing(Trouble {
+        role: Role::Backing,
+        kind: ErrorKind::Io,
+        context: "a test",
+        cause: None,
+    });
+
     fn at(ms: u64) -> Nanos {
         Nanos(ms * 1_000_000)
     }
@@ -219,7 +226,7 @@ mod tests {
             watch.started(IoId(id), Role::Backing, op, at(ms));
             watch.ended(IoId(id), &result, at(ms), false);
         };
-        let failing = Some((Ailment::Failing(ErrorKind::Io), 100));
+        let failing = Some((IO_ERROR, 100));
         step(&mut watch, &ZERO, eio(), 100);
         assert_eq!(told(&watch, 100), failing);
         step(&mut watch, &READ, Ok(None), 1500);
@@ -229,7 +236,7 @@ mod tests {
         assert!(watch.ailing(at(3000), true, 0).is_some(), "what failed is still to be repeated");
         step(&mut watch, &ZERO, eio(), 4000);
         step(&mut watch, &ZERO, Ok(None), 4100);
-        assert_eq!(told(&watch, 4999), Some((Ailment::Failing(ErrorKind::Io), 4000)));
+        assert_eq!(told(&watch, 4999), Some((IO_ERROR, 4000)));
         assert_eq!(told(&watch, 5000), None, "by itself, with nothing more to do");
         step(&mut watch, &READ, eio(), 6000);
         step(&mut watch, &ZERO, Ok(None), 15_999);
@@ -243,10 +250,10 @@ mod tests {
         let mut watch = Watch::default();
         watch.started(IoId(1), Role::Backing, &ZERO, at(1000));
         watch.ended(IoId(1), &eio(), at(6000), true);
-        assert_eq!(told(&watch, 6000), Some((Ailment::Failing(ErrorKind::Io), 1000)));
+        assert_eq!(told(&watch, 6000), Some((IO_ERROR, 1000)));
         watch.started(IoId(2), Role::Backing, &ZERO, at(6000));
         watch.ended(IoId(2), &eio(), at(6500), true);
-        assert_eq!(told(&watch, 9000), Some((Ailment::Failing(ErrorKind::Io), 1000)));
+        assert_eq!(told(&watch, 9000), Some((IO_ERROR, 1000)));
     }
 
     #[test]
