@@ -122,7 +122,7 @@ stop_daemon
 losetup -d "$FAST"
 
 truncate -s 300M btrfs.img
-mkfs.btrfs -q btrfs.img
+mkfs.btrfs -q btrfs.img >/dev/null 2>&1
 mount -o loop btrfs.img "$MOUNT" || skip "no btrfs"
 truncate -s 64M "$MOUNT"/disk
 rm -f cache state*
@@ -131,7 +131,6 @@ for flags in "--cache cache" "--no-cache --accept-stale"; do
     # shellcheck disable=SC2086
     serve_plain $flags --backing "$MOUNT"/disk --nbd "unix:$NBD"
     expect 4096 "$(status logical_block_bytes)" "logical_block_bytes of a volume on a file of btrfs, with $flags"
-    rm -f state*
     stamp 0 write "${TARGET[@]}" --operations 500 --seed $RANDOM
     fb flush db >/dev/null
     stamp 0 verify "${TARGET[@]}"

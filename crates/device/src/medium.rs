@@ -58,7 +58,8 @@ impl Medium {
         let direct = direct.filter(|a| size_bytes.is_multiple_of(a.offset as u64));
         let queue = QueueDirectory::of(dev);
         let logical = direct.map_or(512, |a| a.offset as u32);
-        let native = if told { logical } else { queue.number("logical_block_size").unwrap_or(512) };
+        // A file system that does not say mostly means its disk's; one on no disk of its own (btrfs) keeps to larger blocks.
+        let native = if told { logical } else { queue.number("logical_block_size").unwrap_or(logical) };
         let physical = match sort {
             Sort::Block => ioctl_u32(file, BLKPBSZGET)?,
             Sort::File => queue.number("physical_block_size").unwrap_or(CAUTIOUS as u32),

@@ -253,11 +253,11 @@ mod tests {
                             medium[at..at + buf.len()].copy_from_slice(buf);
                             at += buf.len();
                         }
-                        assert!(offset % 4096 == 0 && at % 4096 == 0);
+                        assert!(offset.is_multiple_of(4096) && at.is_multiple_of(4096));
                         (None, Ok(None))
                     }
                     DeviceOp::Zero { offset, len, .. } => {
-                        assert!(offset % 4096 == 0 && len % 4096 == 0);
+                        assert!(offset.is_multiple_of(4096) && len.is_multiple_of(4096));
                         medium[offset as usize..(offset + len) as usize].fill(0);
                         (None, Ok(None))
                     }
