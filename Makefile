@@ -23,6 +23,7 @@ down: ## Unmount it and stop the daemon; the data stays
 	@scripts/down.sh
 
 test: ## All that CI runs: lint, unit and integration tests, the scripts in tests/
+	@scripts/setup.sh test
 	@scripts/test.sh
 
 bench: build ## Run the benchmarks at full length (hours; the last two need root); reports in ./forebay-bench

@@ -129,7 +129,7 @@ described! {
         Gauge("forebay_dirty_bytes") => dirty_bytes: u64,
         #[doc = "How much acknowledged data would be missing if the cache were lost now, in bytes."]
         Gauge("forebay_staleness_bytes") => staleness_bytes: u64,
-        #[doc = "Age in seconds of the oldest acknowledged write that the backing lacks, an upper bound; 0 if it lacks none."]
+        #[doc = "Age in seconds of the oldest acknowledged write that the backing lacks, an upper bound; 0 if it lacks none. A block that is written again counts from then on, except under `ordered`."]
         Gauge("forebay_staleness_seconds") => staleness_seconds: f64,
         #[doc = "The time (RFC 3339, UTC) as of which the backing alone is complete; null while it is not consistent as of any time, as under `write-back` with dirty data."]
         Detail => recovery_point: Option<String>,
