@@ -129,7 +129,7 @@ pub fn start(targets: &Targets) {
 /// Gives the last lines a moment, before the process ends.
 pub fn end() {
     if let Some(lines) = LOG.get() {
-        (0..60).for_each(|_| lines.end());
+        lines.end();
     }
 }
 
