@@ -279,7 +279,7 @@ impl Driver {
             // The first one counts.
             Message::End(ending) if self.ending.is_none() => {
                 self.ending = Some((ending, None));
-                // From here on nothing is answered but that the volume stops.
+                // Nobody gets a turn any more: what has been asked is answered now.
                 let waiting: Vec<_> = self.turns.drain().collect();
                 waiting.into_iter().for_each(|question| self.take_request(question, now));
                 if ending != Ending::Abandon {
