@@ -68,10 +68,14 @@ impl IoError {
 pub fn describe_errno(errno: i32) -> String {
     let words = match errno {
         1 => "operation not permitted",
+        2 => "no such file or directory",
         5 => "input/output error",
         6 | 19 => "the device is gone",
         12 => "the system has no memory left",
+        13 => "permission denied",
+        17 => "the file exists",
         22 => "invalid request",
+        23 | 24 => "too many open files",
         27 => "the file may not become so large",
         28 => "no space left on the device",
         30 => "read-only file system",
@@ -85,6 +89,12 @@ pub fn describe_errno(errno: i32) -> String {
         _ => return format!("error {errno} of the system"),
     };
     words.to_owned()
+}
+
+/// What the system answered, in its own words, without its number.
+pub fn words_of(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 impl ErrorKind {

@@ -13,7 +13,7 @@ mod service;
 mod units;
 
 pub use buffer::{Buf, BufMut};
-pub use error::{Cause, ErrorKind, IoError, describe_errno};
+pub use error::{Cause, ErrorKind, IoError, describe_errno, words_of};
 pub use gate::{Alone, Gate, Inside};
 pub use io::{DeviceOp, DeviceResult};
 pub use service::{

@@ -25,6 +25,7 @@ const DEPTH_MAX: usize = 128;
 /// A regular file or block device, driven by io_uring with direct I/O where that is to be had.
 pub struct FileDevice {
     info: DeviceInfo,
+    access: Access,
     align: Alignment,
     claimed: Claimed,
     ring: Ring,
@@ -57,6 +58,7 @@ impl FileDevice {
         let client = ring.join().map_err(failed("open"))?;
         Ok(Self {
             info: info(path, claimed.sort, &medium),
+            access,
             align: medium.direct.unwrap_or(Alignment { offset: 1, memory: 1 }),
             claimed,
             ring: ring.clone(),
@@ -81,6 +83,14 @@ impl FileDevice {
             self.ring.start(self.client, self.fd(), transfer);
         } else {
             self.queue.push_back(transfer);
+        }
+    }
+
+    /// Starts the `fdatasync` that somebody waits for, unless one is under way.
+    fn sync_if_wanted(&mut self) {
+        if self.syncs.begin() {
+            let sync = Transfer::shared_sync(self.syncs.seen());
+            self.ring.start(self.client, self.fd(), Box::new(sync));
         }
     }
 
@@ -156,9 +166,19 @@ impl Device for FileDevice {
     }
 
     fn submit(&mut self, tag: u64, op: DeviceOp, _now: Nanos) {
-        let untold = matches!(op, DeviceOp::Flush).then(|| self.syncs.flush_begins()).flatten();
-        if let Some(e) = untold {
-            return self.finished.push((tag, Err(e)));
+        if matches!(op, DeviceOp::Flush) {
+            if self.access == Access::ReadOnly {
+                // Nothing is written, and file systems that are always read-only know no fsync.
+                return self.finished.push((tag, Ok(None)));
+            }
+            if let Some(e) = self.syncs.flush_begins() {
+                return self.finished.push((tag, Err(e)));
+            }
+            if self.durable_by == DurableBy::Sync {
+                // One at a time, so that it is known whom a failure belongs to.
+                self.syncs.written(tag, self.syncs.seen());
+                return self.sync_if_wanted();
+            }
         }
         let seen = self.syncs.seen();
         let transfer = check_range(&op, self.info.size_bytes)
@@ -185,10 +205,7 @@ impl Device for FileDevice {
             }
         }
         self.mail = mail;
-        if self.syncs.begin() {
-            let sync = Transfer::shared_sync(self.syncs.seen());
-            self.ring.start(self.client, self.fd(), Box::new(sync));
-        }
+        self.sync_if_wanted();
     }
 
     fn deadline(&self) -> Option<Nanos> {

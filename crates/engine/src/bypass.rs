@@ -508,6 +508,11 @@ impl Engine {
         Some(absent)
     }
 
+    /// Most ranges of untrue copies that have room in the log.
+    pub(crate) fn untrue_ranges_max(&self) -> usize {
+        self.drops.ranges_max
+    }
+
     /// Flushes the backing if a client's flush must cover bypassed writes.
     pub(crate) fn backing_flush_if_wanted(&mut self) {
         let drops = &mut self.drops;

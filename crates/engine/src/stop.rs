@@ -188,7 +188,10 @@ impl Engine {
                     None => Ok(()),
                 },
                 false if !log_done && exhausted => Err(Self::unreadable_error()),
-                false if !log_done && backing_fails => Err(self.backing_fails_error()),
+                // Where the cache has failed nothing is recorded any more, and the end of it waits for the backing.
+                false if (!log_done || self.failure.latched()) && backing_fails => {
+                    Err(self.backing_fails_error())
+                }
                 false if !recorded && self.failure.stuck() => Err(Self::log_failed_error()),
                 false => {
                     self.commands.destages.push(command);
@@ -314,7 +317,8 @@ impl Engine {
             return Some(Phase::Closing);
         }
         // Copies that bypasses made untrue are named, else a restart after this stop would believe them (hazard 1).
-        let untrue = self.untrue_blocks().filter(|_| !unflushed);
+        // More names than have room in the log are none.
+        let untrue = self.untrue_blocks().filter(|r| !unflushed && r.len() <= self.untrue_ranges_max());
         let owner = if untrue.is_some() { AppendOwner::Stop } else { AppendOwner::StopDistrusted };
         for range in untrue.unwrap_or_default() {
             let count = range.count.min(u64::from(u32::MAX)) as u32;

@@ -167,9 +167,11 @@ impl Daemon {
 
     /// Fails as the first of the volumes did if there is none left to serve.
     fn if_any(&self) -> Outcome {
+        // Never both at a time: others take them in the other order.
+        let none = hold(&self.volumes).is_empty();
         let refused = hold(&self.refused);
         match refused.values().next() {
-            Some(why) if hold(&self.volumes).is_empty() => Err(match refused.len() {
+            Some(why) if none => Err(match refused.len() {
                 1 => why.clone(),
                 n => Failure::new(why.kind, format!("none of {n} volumes can be served. The first: {why}")),
             }),

@@ -243,10 +243,8 @@ impl Trouble {
             Some(ailing) if !self.silent && !recently => {
                 self.silent = true;
                 self.silence_told_at = Some(now);
-                lines.push(Line::Warn(format!(
-                    "{} does not answer: what needs it waits; writes go into the cache as long as it has room",
-                    below(ailing.role)
-                )));
+                lines
+                    .push(Line::Warn(format!("{} does not answer: what needs it waits", below(ailing.role))));
             }
             None if std::mem::take(&mut self.silent) => {
                 lines.push(Line::Info("what did not answer has answered".into()));

@@ -40,6 +40,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use forebay_block::words_of;
+
 use crate::error::FuseError;
 
 /// What the queue is set to.
@@ -253,20 +255,14 @@ fn send_flushes(directory: &Path) -> Result<(), String> {
 
 /// Writes `value`, unless it is there already, and reads it back; the reason if it is not there then.
 fn set_and_verify(path: &Path, value: &str) -> Result<(), String> {
-    let read = || fs::read_to_string(path).map_err(|e| reason(&e));
+    let read = || fs::read_to_string(path).map_err(|e| words_of(&e));
     if chosen(&read()?) == value {
         return Ok(());
     }
-    fs::write(path, value).map_err(|e| reason(&e))?;
+    fs::write(path, value).map_err(|e| words_of(&e))?;
     let text = read()?;
     let kept = chosen(&text);
     if kept == value { Ok(()) } else { Err(format!("the kernel makes it '{kept}'")) }
-}
-
-/// The words of a system's error, without its number.
-fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// The value of an attribute that shows all that can be chosen, with the chosen one in brackets; others show just their value.

@@ -2,10 +2,8 @@
 //!
 //! Where the right for [`become_io_flusher`] is missing (CAP_SYS_RESOURCE, in most containers), a thread of the daemon that needs a page of
 //! memory may be made to wait until a page of its own block device has been written, which only that thread can do. The kernel does so in a memory
-//! cgroup of version 1 that daemon and writer share, once it is full (`folio_wait_writeback` in `shrink_folio_list`). Nothing else was found that
-//! keeps it from that. With all memory of the daemon locked, touched beforehand and never given back it hung in three of five floods instead of in
-//! all: the kernel also allocates for the daemon (slabs), and a new peak always comes. Few dirty pages (`bdi/max_bytes`) changed nothing. So
-//! whoever attaches is told.
+//! cgroup of version 1 that daemon and writer share, once it is full (`folio_wait_writeback` in `shrink_folio_list`). Locked memory does not
+//! keep it from that: the kernel also allocates for the daemon. So whoever attaches is told.
 
 use std::io;
 

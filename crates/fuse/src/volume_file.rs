@@ -77,7 +77,7 @@ impl VolumeFile {
         }
     }
 
-    /// Hands a request to the volume; `answer` gets its outcome on the volume's thread.
+    /// Hands a request to the volume; `answer` gets its outcome on a thread of the volume.
     pub fn submit(
         &self,
         op: Op,

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use forebay_block::IoError;
+use forebay_block::{IoError, words_of};
 use forebay_device::OpenError;
 use forebay_engine::{CommonError, MarkError, RecoveryError};
 use forebay_format::FormatError;
@@ -95,7 +95,7 @@ pub enum HostError {
     /// A label is to be made anew, and nobody vouches for the backing.
     #[error(
         "{}; --lost-label pairs them again: it vouches that {} has run with no other cache, and not without one, since this \
-         cache ran last, or what was written then is overwritten", .found, .found.backing
+         cache ran last, and that the cache did not fail in that run, or what was written then is overwritten", .found, .found.backing
     )]
     LabelUnvouched {
         /// What is known of the two.
@@ -137,7 +137,7 @@ pub enum HostError {
     },
     /// The volume ends within a block of its device.
     #[error(
-        "the volume on {backing} has {volume_bytes} bytes, which is no multiple of {block}: its last block could not be written; move          it to a device with smaller blocks, or give a smaller --logical-block if you gave one"
+        "the volume on {backing} has {volume_bytes} bytes, which is no multiple of {block}: its last block could not be written; move it to a device with smaller blocks, or give a smaller --logical-block if you gave one"
     )]
     VolumeEnd {
         /// The backing, as given.
@@ -467,12 +467,6 @@ pub enum HostError {
     /// This machine computes checksums wrongly.
     #[error("this machine computes CRC-32C wrongly: nothing can be stored safely on it")]
     Checksum,
-}
-
-/// What the system answered, without its number.
-fn words_of(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// What is in a cache that is about to be overwritten.

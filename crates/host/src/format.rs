@@ -402,7 +402,7 @@ fn logical_block(
     let before = match LabelPlace::find(bench, backing, options.backing.path()) {
         Ok(found) => found.map(|(_, label)| label.logical_block),
         // Only with --force does one come here with a damaged label.
-        Err(HostError::Damaged { .. }) => None,
+        Err(HostError::LabelDamaged { .. }) => None,
         Err(e) => return Err(e),
     };
     Ok(options.logical_block.or(before).unwrap_or(backing.info().native_block))

@@ -1,7 +1,8 @@
 //! The way from frontends to a volume's thread: bounded, and cheap while that thread is awake.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use forebay_block::{Completion, ErrorKind, Inside, IoError, Op, Origin};
@@ -10,6 +11,8 @@ use forebay_engine::{Command, CommonError, CommonState, CommonStep, MarkError};
 
 /// Requests of a volume that are queued or under way at a time; further ones wait in `submit` (P7).
 pub const REQUESTS_MAX: usize = 1024;
+/// How many of these may be questions about allocation: a backing that does not answer them keeps no room from reads and writes.
+const QUESTIONS_MAX: usize = REQUESTS_MAX / 4;
 /// Bytes that these requests may carry in all.
 pub const REQUEST_BYTES_TOTAL_MAX: u64 = 256 << 20;
 /// Longest read or write in bytes.
@@ -96,6 +99,8 @@ pub(crate) struct RequestQueue {
     room: Condvar,
     waker: Waker,
     consumer: ThreadId,
+    /// Questions about allocation that are queued or under way.
+    questions: Arc<AtomicUsize>,
 }
 
 /// Bytes of memory that a request needs while it is under way.
@@ -111,7 +116,8 @@ impl RequestQueue {
     /// A queue to the thread that this waker wakes, which is the calling one.
     pub(crate) fn new(waker: Waker) -> Self {
         let consumer = thread::current().id();
-        Self { state: Mutex::default(), room: Condvar::new(), waker, consumer }
+        let questions = Arc::default();
+        Self { state: Mutex::default(), room: Condvar::new(), waker, consumer, questions }
     }
 
     /// Whether the caller is the volume's own thread.
@@ -135,7 +141,11 @@ impl RequestQueue {
         let bytes = bytes_of(&incoming.op);
         let mut state = self.lock();
         let answers = self.is_mine() || state.surveyor == Some(thread::current().id());
-        while !state.closed && !state.has_room(bytes) && !answers {
+        let asks = matches!(incoming.op, Op::Status { .. });
+        let has_room = |state: &State| {
+            state.has_room(bytes) && !(asks && self.questions.load(Ordering::Relaxed) >= QUESTIONS_MAX)
+        };
+        while !state.closed && !has_room(&state) && !answers {
             state.waiting += 1;
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;
@@ -147,9 +157,21 @@ impl RequestQueue {
         }
         state.admitted += 1;
         state.admitted_bytes += bytes;
-        state.requests.push_back(incoming);
+        state.requests.push_back(if asks { self.counted(incoming) } else { incoming });
         drop(state);
         self.waker.wake();
+    }
+
+    /// A question, which counts as one until it is answered. Its room is given back right after that, which wakes who waits.
+    fn counted(&self, question: Incoming) -> Incoming {
+        let questions = Arc::clone(&self.questions);
+        questions.fetch_add(1, Ordering::Relaxed);
+        let answered = question.done;
+        let done: Completion = Box::new(move |result| {
+            questions.fetch_sub(1, Ordering::Relaxed);
+            answered(result);
+        });
+        Incoming { done, ..question }
     }
 
     /// Queues a message; false if the thread has ended.
@@ -212,6 +234,7 @@ impl RequestQueue {
 
 #[cfg(test)]
 mod tests {
+    use forebay_block::Reply;
     use forebay_device::Ring;
 
     use super::*;
@@ -239,5 +262,44 @@ mod tests {
         // Somebody may come to wait for it once more, when it could not be promoted before.
         assert!(queue.tell(Message::Promote { offset: 0, len: 512 }));
         assert_eq!(drained(), [(0, 512)]);
+    }
+
+    #[test]
+    fn questions_leave_room_for_others_while_nobody_answers_them() {
+        let ring = Ring::new().unwrap();
+        let queue = RequestQueue::new(ring.waker());
+        let incoming = |op| Incoming {
+            op,
+            origin: Origin::default(),
+            done: Box::new(|_| {}),
+            identified: true,
+            inside: None,
+        };
+        let question = || incoming(Op::Status { offset: 0, len: 512, extents_max: 1 });
+        let (asked, pushed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..=QUESTIONS_MAX {
+                    queue.push(question());
+                    asked.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            while asked.load(Ordering::SeqCst) < QUESTIONS_MAX {
+                thread::yield_now();
+            }
+            scope
+                .spawn(|| {
+                    queue.push(incoming(Op::Flush));
+                    pushed.fetch_add(1, Ordering::SeqCst);
+                })
+                .join()
+                .unwrap();
+            assert_eq!((asked.load(Ordering::SeqCst), pushed.load(Ordering::SeqCst)), (QUESTIONS_MAX, 1));
+            let (mut requests, mut messages) = (VecDeque::new(), VecDeque::new());
+            queue.drain(&mut requests, &mut messages);
+            (requests.pop_front().unwrap().done)(Ok(Reply::Done));
+            queue.release(1, 0);
+        });
+        assert_eq!(asked.load(Ordering::SeqCst), QUESTIONS_MAX + 1);
     }
 }

@@ -26,8 +26,8 @@ pub struct Args {
     #[arg(long)]
     backing: DeviceSpec,
 
-    /// The label was lost: the backing has run with no other cache, and not without one, since this cache ran last. If that is not so, what
-    /// was written then is overwritten
+    /// The label was lost: the backing has run with no other cache, and not without one, since this cache ran last, and the cache
+    /// did not fail a write in that run (the log says so, and the status was degraded). If that is not so, what was written then is overwritten
     #[arg(long, action = ArgAction::SetTrue)]
     lost_label: bool,
 

@@ -95,6 +95,18 @@ fn other_data_and_swapped_devices_are_not_overwritten() {
 }
 
 #[test]
+fn a_damaged_label_is_overwritten_by_force_alone() {
+    let place = Place::formatted(16 * MIB, 64 * MIB);
+    std::fs::write(place.path("backing.forebay"), [7; 8192]).unwrap();
+    let mut options = place.options(16 * MIB, 64 * MIB);
+    options.cache = place.spec("new");
+    let e = format(&options, &mut |_, _| {}).unwrap_err();
+    assert!(matches!(e, HostError::LabelDamaged { .. }), "{e}");
+    options.force = true;
+    format(&options, &mut |_, _| {}).unwrap();
+}
+
+#[test]
 fn devices_in_use_are_refused() {
     let place = Place::formatted(16 * MIB, 64 * MIB);
     for name in ["cache", "backing"] {

@@ -83,7 +83,7 @@ fn a_journal_that_cannot_be_made_leaves_nothing() {
     let missing = place.path("no-such-directory").join("journal");
     let mut config = journaled(&place);
     config.journal = JournalChoice::At(forebay_device::DeviceSpec::Path(missing.clone()));
-    assert!(matches!(refusal(config), HostError::System { .. }));
+    assert!(matches!(refusal(config), HostError::JournalTakesNothing { .. }));
     assert!(!missing.exists());
     served(journaled(&place), 1);
 }
