@@ -67,7 +67,9 @@ impl Ring {
             self.bytes.resize(end, 0);
         }
         let mut head = None;
-        if offset < JOURNAL_RING_OFFSET {
+        // A start writes what is there once more, to see that there is room.
+        let changes = self.bytes[offset as usize..end] != *data;
+        if offset < JOURNAL_RING_OFFSET && changes {
             let new =
                 Head::decode(data).map_err(|e| io::Error::other(format!("a head of the journal: {e}")))?;
             let groups = self.committed_by(&new, &mut effects)?;
@@ -76,7 +78,7 @@ impl Ring {
                 effects.changed.extend(group.sectors.into_keys());
             }
             head = Some((new, groups));
-        } else if let Some(now) = &self.head {
+        } else if let Some(now) = self.head.as_ref().filter(|_| offset >= JOURNAL_RING_OFFSET) {
             let hit = |at: u64| (now.tail..now.head).any(|p| p % 4096 == 0 && now.offset_of(p) == at);
             if (offset..end as u64).step_by(4096).any(hit) && !self.live.is_empty() {
                 effects.wrong =
