@@ -205,7 +205,7 @@ pub enum HostError {
     /// The backing's newest data may be in its cache.
     #[error(
         "{backing} is paired with the cache {cache}{}; serve it with that cache, or give --accept-stale to go on from what \
-         the backing has and make that cache void", match .content {
+         the backing has (which makes that cache void, but not with --read-only)", match .content {
             Some(content) => format!(" {content}"),
             None => ", which is not at hand and may hold newer data".to_owned(),
         }
