@@ -24,6 +24,6 @@ pub use protocol::{
     parse_line, parse_request,
 };
 pub use server::{CONNECTIONS_MAX, Controller, LINE_BYTES_MAX, Server};
-pub use socket::{BindError, bind};
+pub use socket::{BindError, bind, can_bind};
 pub use status::{Field, Measure, Unserved, VolumeReport, VolumeState, VolumeStatus};
 pub use timestamp::rfc3339;

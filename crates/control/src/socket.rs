@@ -72,6 +72,15 @@ pub fn bind(path: &Path) -> Result<UnixListener, BindError> {
     listen(path).map_err(io)
 }
 
+/// Whether the control socket could be made now, which leaves none.
+///
+/// # Errors
+/// As [`bind`].
+pub fn can_bind(path: &Path) -> Result<(), BindError> {
+    drop(bind(path)?);
+    fs::remove_file(path).map_err(|source| BindError::Io { path: path.to_owned(), source })
+}
+
 fn remove_dead(path: &Path) -> Result<(), BindError> {
     let io = |source: io::Error| BindError::Io { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {

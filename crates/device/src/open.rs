@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use forebay_block::words_of;
 use thiserror::Error;
 
 use crate::device::Device;
@@ -132,7 +133,7 @@ pub enum OpenError {
         what: &'static str,
     },
     /// The system refused.
-    #[error("cannot {doing} {}: {source}", .path.display())]
+    #[error("cannot {doing} {}: {}", .path.display(), words_of(.source))]
     System {
         /// What was tried.
         doing: &'static str,

@@ -68,8 +68,10 @@ struct Failing {
     trouble: Trouble,
     since: Nanos,
     last: Nanos,
-    /// An operation has succeeded since, which shows that it is well.
+    /// An operation of the same kind has succeeded since, which shows that it is well.
     answered: bool,
+    /// One of another kind has, which shows it where nothing of the same kind is asked any more.
+    answered_else: bool,
 }
 
 /// What was started below the cache and has not ended, and how what ended went. Bounded by what may be under way there.
@@ -105,9 +107,11 @@ impl Watch {
         if let Some(trouble) = error {
             let failed_since = self.fails(now, retries).map(|failing| failing.since);
             let since = failed_since.or(silent_since).unwrap_or(now);
-            self.failing = Some(Failing { kind, trouble, since, last: now, answered: false });
+            self.failing =
+                Some(Failing { kind, trouble, since, last: now, answered: false, answered_else: false });
         } else if let Some(failing) = &mut self.failing {
-            failing.answered |= kind == failing.kind || is_past(failing.last, ANY_KIND_AFTER_MS, now);
+            failing.answered |= kind == failing.kind;
+            failing.answered_else = true;
         }
     }
 
@@ -130,8 +134,11 @@ impl Watch {
     }
 
     fn fails(&self, now: Nanos, retries: bool) -> Option<&Failing> {
-        let over =
-            |failing: &Failing| failing.answered && !retries && is_past(failing.last, SETTLED_AFTER_MS, now);
+        let over = |failing: &Failing| {
+            let settled = failing.answered && is_past(failing.last, SETTLED_AFTER_MS, now);
+            let forgotten = failing.answered_else && is_past(failing.last, ANY_KIND_AFTER_MS, now);
+            (settled || forgotten) && !retries
+        };
         self.failing.as_ref().filter(|failing| !over(failing))
     }
 
@@ -241,8 +248,7 @@ mod tests {
         step(&mut watch, &READ, eio(), 6000);
         step(&mut watch, &ZERO, Ok(None), 15_999);
         assert!(told(&watch, 15_999).is_some());
-        step(&mut watch, &ZERO, Ok(None), 16_000);
-        assert_eq!(told(&watch, 16_000), None, "nobody reads any more");
+        assert_eq!(told(&watch, 16_000), None, "nobody reads any more, or asks for anything");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use forebay_control::{
     Answer, AttachedDevice, ControlError, Controller, FailureKind, Progress, Request, Server, Unserved,
-    VolumeReport, VolumeState,
+    VolumeReport, VolumeState, can_bind,
 };
 use forebay_host::{Ending, POINT_LABEL_BYTES};
 use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, TlsSettings};
@@ -21,7 +21,7 @@ use crate::control_path::{control_path, runtime_directory};
 use crate::ending::Step;
 use crate::failure::from_nbd;
 use crate::output::print;
-use crate::plan::Plan;
+use crate::plan::{Plan, VolumePlan};
 use crate::reclaim::Reclaim;
 use crate::served::Served;
 use crate::service_manager::{Watchdog, tell};
@@ -60,7 +60,7 @@ pub fn run(plan: Plan) -> Outcome {
     print(&daemon.ready_line(&servers))?;
     tell(&[NotifyState::Ready, NotifyState::Status(&daemon.in_short())]);
     let reason = wait(&daemon, &told_to_stop);
-    tracing::info!(?reason, destage, "stopping");
+    tracing::info!(%reason, destage, "stopping");
     tell(&[NotifyState::Stopping]);
     drop(watchdog);
     let outcome = daemon.stop(destage);
@@ -113,6 +113,14 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether the volume can have the sockets at which it is to be served, its own control socket included if it has one.
+fn sockets_are_free(volume: &VolumePlan, own_control: bool) -> Outcome {
+    if own_control {
+        can_bind(&control_path(&volume.name)?).map_err(ControlError::from)?;
+    }
+    volume.nbd.iter().try_for_each(|address| NbdServer::can_listen(address).map_err(|e| from_nbd(&e)))
+}
+
 impl Daemon {
     /// Starts the volumes. One that does not start stops no other.
     ///
@@ -137,9 +145,14 @@ impl Daemon {
             reclaim,
         };
         let several = plan.volumes.len() > 1;
+        if let Some(path) = &plan.control {
+            can_bind(path).map_err(ControlError::from)?;
+        }
         for volume in plan.volumes {
             let name = volume.name.clone();
-            match Served::start(volume, Arc::clone(&daemon.tracking)) {
+            // A start changes who belongs to whom, which nobody should have to pay for a socket that cannot be had.
+            let free = sockets_are_free(&volume, plan.control.is_none());
+            match free.and_then(|()| Served::start(volume, Arc::clone(&daemon.tracking))) {
                 Ok(served) => {
                     hold(&daemon.volumes).insert(name, Arc::new(served));
                 }

@@ -258,7 +258,8 @@ impl Served {
         if let Some(ranges) = ranges {
             self.handle.set_ranges(ranges).map_err(|e| from_host(&e))?;
         }
-        tracing::info!(volume = self.plan.name, settings = ?new, "settings changed");
+        let changed: Vec<String> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        tracing::info!(volume = self.plan.name, settings = changed.join(" "), "settings changed");
         // It stays as long as this is held. Whoever holds it, to attach or to detach, follows as the settings are now, or ceases to.
         if let Ok(_kernel) = self.kernel.try_lock()
             && let Some(device) = hold(&self.device).clone()

@@ -1,5 +1,6 @@
 //! Signals: being told to stop, and what must not stop a disk. Also that there is nothing left to serve.
 
+use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -43,6 +44,20 @@ pub enum StopReason {
     VolumeEnded,
 }
 
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Signal(signal) => f.write_str(&name_of(*signal)),
+            Self::NothingToServe => f.write_str("nothing is left to serve"),
+            Self::VolumeEnded => f.write_str("a volume has ended by itself"),
+        }
+    }
+}
+
+fn name_of(signal: i32) -> String {
+    signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
+}
+
 /// A write beyond the largest size of a file (RLIMIT_FSIZE) is an error like any other, and not the end of the process: that is said of the
 /// error, for the log may be that file. Programs that are started from here have the default again.
 pub fn outlive_file_limits() -> io::Result<()> {
@@ -76,7 +91,7 @@ pub fn listen() -> io::Result<(Sender<StopReason>, Receiver<StopReason>)> {
 }
 
 fn ignore(signal: i32) {
-    let name = signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned);
+    let name = name_of(signal);
     if signal == SIGHUP {
         tracing::info!(
             "{name} is ignored: no configuration is read again, and a lost terminal stops no volume; \

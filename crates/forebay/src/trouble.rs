@@ -41,6 +41,7 @@ pub fn explain(answer: &Answer) -> String {
             "its device or file system is gone; bring it back, and restart if it does not go on by itself"
         }
         (_, ErrorKind::NoSpace) => "it is full; make room, and it goes on by itself",
+        _ if answer.context.contains("NBD") => "check its server; it is connected to anew by itself",
         _ => "check the device",
     };
     format!("{device}: {} ({remedy})", answer.error())

@@ -203,6 +203,24 @@ fn a_volume_that_cannot_be_served_stops_no_other() {
     assert!(code == 3 && error.contains("none of 2 volumes"), "{error}");
 }
 
+/// A start that fails for a socket has parted nobody: here the cache, which has everything.
+#[test]
+fn a_socket_that_cannot_be_had_costs_no_cache() {
+    let place = Place::new();
+    let daemon = place.serve(&[]);
+    let data = pattern(0, 1, 4096);
+    NbdClient::connect(&place.path("nbd"), "db").write(0, &data);
+    drop(daemon);
+    let _taken = UnixListener::bind(place.path("taken")).unwrap();
+    let alone = ["serve", "--name", "db", "--no-cache", "--accept-stale", "--backing", "backing"];
+    for at in [["--control", "taken", "--nbd", "unix:free"], ["--control", "free", "--nbd", "unix:taken"]] {
+        let (code, error) = place.fails(&[&alone[..], &at].concat());
+        assert!(code == 3 && error.contains("in use"), "{error}");
+    }
+    let _daemon = place.serve(&[]);
+    assert_eq!(NbdClient::connect(&place.path("nbd"), "db").read(0, 4096), data);
+}
+
 #[test]
 fn a_volume_without_its_address_stops_no_other() {
     let place = Place::new();

@@ -170,6 +170,15 @@ impl NbdServer {
         Ok(server)
     }
 
+    /// Whether a server could listen at the address now.
+    ///
+    /// # Errors
+    /// As [`NbdServer::start`] for that address.
+    pub fn can_listen(address: &Address) -> Result<(), ServerError> {
+        Listener::open(address)?.iter().for_each(Listener::close);
+        Ok(())
+    }
+
     /// Where the server listens, with the ports that the kernel chose.
     pub fn addresses(&self) -> Vec<Address> {
         self.listeners.iter().filter_map(|l| l.address()).collect()

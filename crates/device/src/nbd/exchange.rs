@@ -47,10 +47,10 @@ pub(crate) const SETTLE_PAUSE: Duration = Duration::from_secs(1);
 /// Why flushes fail that may have lost something.
 const LOST: IoError = IoError::new(
     ErrorKind::Io,
-    "flushing a NBD export whose connection was lost with writes that were not durable",
+    "flushing an NBD export whose connection was lost with writes that were not durable",
 );
 /// Why operations fail while there is no server.
-const AWAY: IoError = IoError::new(ErrorKind::Io, "reaching a NBD server");
+const AWAY: IoError = IoError::new(ErrorKind::Io, "reaching an NBD server");
 /// Why operations fail while there is something else in its place.
 const OTHER: IoError = IoError::new(
     ErrorKind::Io,
@@ -407,7 +407,7 @@ impl Exchange {
                 Some(_) if error == NbdError::ESHUTDOWN => {
                     return Err(io::ErrorKind::ConnectionAborted.into());
                 }
-                Some(kind) => Err(IoError::new(kind, "using a NBD export")),
+                Some(kind) => Err(IoError::new(kind, "using an NBD export")),
             };
             let mut state = self.state();
             if let Some(sent) = state.sent.remove(&cookie) {
