@@ -1,5 +1,7 @@
 //! Errors of the block service and of devices.
 
+use std::io;
+
 use thiserror::Error;
 
 /// The stable kind of a failed operation; corruption and I/O failure never share a kind.
@@ -64,18 +66,15 @@ impl IoError {
     }
 }
 
-/// What a Linux errno of a device or of the file system below it means, in one phrase for a person.
+/// What a Linux errno of a device or of the file system below it means, in one phrase for a person: in the system's words where it has no
+/// meaning of its own here.
 pub fn describe_errno(errno: i32) -> String {
     let words = match errno {
         1 => "operation not permitted",
-        2 => "no such file or directory",
         5 => "input/output error",
         6 | 19 => "the device is gone",
         12 => "the system has no memory left",
-        13 => "permission denied",
-        17 => "the file exists",
         22 => "invalid request",
-        23 | 24 => "too many open files",
         27 => "the file may not become so large",
         28 => "no space left on the device",
         30 => "read-only file system",
@@ -86,13 +85,13 @@ pub fn describe_errno(errno: i32) -> String {
         117 => "the file system below is damaged",
         121 => "remote input/output error",
         122 => "the disk quota is used up",
-        _ => return format!("error {errno} of the system"),
+        _ => return words_of(&io::Error::from_raw_os_error(errno)),
     };
     words.to_owned()
 }
 
 /// What the system answered, in its own words, without its number.
-pub fn words_of(error: &std::io::Error) -> String {
+pub fn words_of(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()
 }
