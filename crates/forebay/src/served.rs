@@ -544,30 +544,17 @@ fn volume_config(plan: &VolumePlan, recorders: &Recorders) -> VolumeConfig {
 fn warn_of_weak_devices(plan: &VolumePlan, handle: &VolumeHandle) {
     for device in handle.cache().into_iter().chain([handle.backing()]).chain(handle.journal()) {
         let volume = &plan.name;
-        match device.survives {
-            Survives::PowerCut => {
-                tracing::info!(volume, device = device.name, durability = device.durability, "opened")
-            }
+        let weak = match device.survives {
+            Survives::PowerCut => None,
             // A server is asked to flush, as its protocol has it; there is nothing that its user could do about it.
-            Survives::Unknown if device.kind == DeviceKind::Network => {
-                tracing::info!(volume, device = device.name, durability = device.durability, "opened")
-            }
-            Survives::Unknown => {
-                tracing::warn!(
-                    volume,
-                    device = device.name,
-                    durability = device.durability,
-                    "it is not known whether what is on this device survives a power cut"
-                );
-            }
-            Survives::ProcessDeath => {
-                tracing::warn!(
-                    volume,
-                    device = device.name,
-                    durability = device.durability,
-                    "what is on this device does not survive a power cut"
-                );
-            }
+            Survives::Unknown if device.kind == DeviceKind::Network => None,
+            Survives::Unknown => Some("it is not known whether what is on this device survives a power cut"),
+            Survives::ProcessDeath => Some("what is on this device does not survive a power cut"),
+        };
+        let (device, durability) = (&device.name, device.durability);
+        match weak {
+            None => tracing::info!(volume, device, durability, "opened"),
+            Some(weak) => tracing::warn!(volume, device, durability, "{weak}"),
         }
     }
 }
