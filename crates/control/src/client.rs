@@ -5,11 +5,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forebay_guard::{Who, connect, is_trusted, peer, user_name};
 use thiserror::Error;
 
 use crate::lines::{LineLimits, NoLine, read_line};
 use crate::protocol::{Answer, ControlError, FailureKind, Line, Progress, Request, parse_line};
-use crate::socket::connect;
 
 /// A daemon that does not take a connection for so long does not answer: its threads do nothing else than to take them.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -30,6 +30,17 @@ pub enum ClientError {
     /// The socket belongs to somebody else.
     #[error("not allowed to use the control socket {}; run this as the user that runs the daemon", .0.display())]
     Denied(PathBuf),
+    /// Whoever answers may be anybody.
+    #[error("{} is answered by a process of another user ({who}), so nothing was asked: only root and {} are believed there. If you mean \
+             that daemon, run this as its user", .path.display(), user_name(*.me))]
+    Untrusted {
+        /// Which socket.
+        path: PathBuf,
+        /// Who listens on it.
+        who: Who,
+        /// Who asks.
+        me: u32,
+    },
     /// Somebody listens and says nothing.
     #[error("the daemon on {} does not answer: nothing has come for {} s. It is stopped or hangs; its log says more. \
              What was asked may still be done if it goes on", .path.display(), .silence.as_secs())]
@@ -64,6 +75,9 @@ impl From<ClientError> for ControlError {
     fn from(e: ClientError) -> Self {
         match e {
             ClientError::Said(said) => said,
+            untrusted @ ClientError::Untrusted { .. } => {
+                Self::new(FailureKind::Refused, untrusted.to_string())
+            }
             other => Self::new(FailureKind::Failed, other.to_string()),
         }
     }
@@ -77,23 +91,27 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the control socket at `path`.
+    /// Connects to the control socket at `path`, wherever that lies: what counts is who listens on it ([`is_trusted`]).
     ///
     /// # Errors
     /// [`ClientError`], after at most [`CONNECT_MAX`].
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
-        match connect(path, CONNECT_MAX) {
-            Ok(stream) => Ok(Self { path: path.to_owned(), reader: BufReader::new(stream) }),
-            Err(e) => Err(match e.kind() {
-                ErrorKind::NotFound => ClientError::NotRunning(path.to_owned()),
-                ErrorKind::ConnectionRefused => ClientError::Gone(path.to_owned()),
-                ErrorKind::PermissionDenied => ClientError::Denied(path.to_owned()),
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                    ClientError::Silent { path: path.to_owned(), silence: CONNECT_MAX }
-                }
-                _ => ClientError::Io { path: path.to_owned(), source: e },
-            }),
+        let failed = |e: io::Error| match e.kind() {
+            ErrorKind::NotFound => ClientError::NotRunning(path.to_owned()),
+            ErrorKind::ConnectionRefused => ClientError::Gone(path.to_owned()),
+            ErrorKind::PermissionDenied => ClientError::Denied(path.to_owned()),
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                ClientError::Silent { path: path.to_owned(), silence: CONNECT_MAX }
+            }
+            _ => ClientError::Io { path: path.to_owned(), source: e },
+        };
+        let stream = connect(path, CONNECT_MAX).map_err(failed)?;
+        let who = peer(&stream).map_err(failed)?;
+        if !who.uid.is_some_and(|uid| is_trusted(uid, path)) {
+            let me = rustix::process::geteuid().as_raw();
+            return Err(ClientError::Untrusted { path: path.to_owned(), who, me });
         }
+        Ok(Self { path: path.to_owned(), reader: BufReader::new(stream) })
     }
 
     /// Sends a command and waits for its end: as long as it takes if lines keep coming, but no longer than
@@ -135,6 +153,8 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
     use std::time::Instant;
 
@@ -151,10 +171,35 @@ mod tests {
         assert!(matches!(e, ClientError::NotRunning(_)));
         let text = e.to_string();
         assert!(text.contains("db.sock") && text.contains("forebay serve"), "{text}");
-        drop(crate::bind(&path).unwrap());
+        drop(UnixListener::bind(&path).unwrap());
         let e = Client::connect(&path).unwrap_err();
         assert!(matches!(e, ClientError::Gone(_)), "a socket without a listener is left by a dead daemon");
         assert!(e.to_string().contains("forebay serve"), "{e}");
+    }
+
+    #[test]
+    fn whoever_answers_as_another_user_is_asked_nothing() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "this test needs root");
+            eprintln!("SKIP: needs root");
+            return;
+        }
+        let nobody = rustix::process::Uid::from_raw(65534);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db.sock");
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        // The user of this thread alone is changed.
+        let listens = || {
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            UnixListener::bind(&path).unwrap()
+        };
+        let listener = std::thread::scope(|scope| scope.spawn(listens).join().unwrap());
+        let e = Client::connect(&path).unwrap_err();
+        assert!(matches!(e, ClientError::Untrusted { who, me: 0, .. } if who.uid == Some(65534)), "{e}");
+        let e = ControlError::from(e);
+        assert!(e.kind == FailureKind::Refused && e.message.contains("user nobody"), "{e}");
+        let (mut asked, _) = listener.accept().unwrap();
+        assert_eq!(asked.read(&mut [0; 8]).unwrap(), 0);
     }
 
     #[test]
@@ -174,7 +219,7 @@ mod tests {
     fn who_accepts_nothing_any_more_is_given_up() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("db.sock");
-        let _listener = crate::bind(&path).unwrap();
+        let _listener = UnixListener::bind(&path).unwrap();
         let mut taken = Vec::new();
         let began = Instant::now();
         let e = loop {
@@ -185,7 +230,7 @@ mod tests {
         };
         assert!(matches!(e, ClientError::Silent { .. }) && began.elapsed() < HANG, "{e}");
         assert!(
-            matches!(crate::bind(&path), Err(crate::BindError::InUse(_))),
+            matches!(crate::can_bind(&path), Err(crate::BindError::InUse { .. })),
             "nor does it stop a start for ever"
         );
     }

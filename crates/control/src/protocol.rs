@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use forebay_guard::BindError;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -235,6 +236,25 @@ impl ControlError {
     /// An error of `kind` with a sentence for a person.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
+    }
+}
+
+impl From<BindError> for ControlError {
+    fn from(e: BindError) -> Self {
+        let (kind, way_out) = match e {
+            BindError::InUse { .. } => {
+                (FailureKind::Refused, "; stop that process first, or choose another socket with --control")
+            }
+            BindError::NotASocket { .. } => {
+                (FailureKind::Refused, "; remove it, or choose another socket with --control")
+            }
+            BindError::Unsafe { .. } => {
+                (FailureKind::Refused, "; choose a directory of your own with --control")
+            }
+            BindError::Turn(_) => (FailureKind::Refused, ""),
+            BindError::Io { .. } => (FailureKind::Failed, ""),
+        };
+        Self::new(kind, format!("control socket: {e}{way_out}"))
     }
 }
 

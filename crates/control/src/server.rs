@@ -3,15 +3,16 @@
 use std::collections::HashMap;
 use std::io::{self, BufReader, Write};
 use std::net::Shutdown;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use forebay_guard::{BindError, Bound, SocketRights, bind};
+
 use crate::lines::{LineLimits, NoLine, read_line};
 use crate::protocol::{Answer, ControlError, FailureKind, Line, Progress, Request, parse_request};
-use crate::socket::{BindError, bind};
 
 /// Connections served at a time. A further one takes the place of the one that has been idle for longest; if a command is under way
 /// on all, it is told so and closed.
@@ -98,8 +99,7 @@ impl Shared {
 
 /// A control socket that is being served.
 pub struct Server {
-    path: PathBuf,
-    listener: UnixListener,
+    bound: Arc<Bound>,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -111,21 +111,21 @@ impl Server {
     /// [`BindError`].
     pub fn start(path: &Path, controller: Arc<dyn Controller>) -> Result<Self, BindError> {
         let io = |source: io::Error| BindError::Io { path: path.to_owned(), source };
-        let listener = bind(path)?;
+        let bound = Arc::new(bind(path, SocketRights::default())?);
         let shared = Arc::new(Shared::default());
         let acceptor = {
-            let (listener, shared) = (listener.try_clone().map_err(io)?, Arc::clone(&shared));
+            let (bound, shared) = (Arc::clone(&bound), Arc::clone(&shared));
             thread::Builder::new()
                 .name("control".into())
-                .spawn(move || accept_all(&listener, &shared, &controller))
+                .spawn(move || accept_all(&bound, &shared, &controller))
                 .map_err(io)?
         };
-        Ok(Self { path: path.to_owned(), listener, shared, acceptor: Some(acceptor) })
+        Ok(Self { bound, shared, acceptor: Some(acceptor) })
     }
 
     /// Where it listens.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.bound.path()
     }
 
     /// Stops accepting, removes the socket, closes idle connections and waits a few seconds for commands under way.
@@ -139,8 +139,8 @@ impl Drop for Server {
         let Some(acceptor) = self.acceptor.take() else {
             return;
         };
-        // Removed before the listener dies: a successor that finds the path free cannot lose its socket to us.
-        let _ = std::fs::remove_file(&self.path);
+        // Before the listener dies, and only if it is still ours: a successor that finds the path free cannot lose its socket to us.
+        self.bound.remove();
         let mut connections = self.shared.lock();
         connections.stopping = true;
         for Connection { stream, busy, .. } in connections.open.values() {
@@ -148,7 +148,7 @@ impl Drop for Server {
         }
         drop(connections);
         // Wakes the acceptor, which finds its listener shut.
-        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(self.bound.listener(), rustix::net::Shutdown::Both);
         let _ = acceptor.join();
         let deadline = Instant::now() + STOP_MAX;
         let mut connections = self.shared.lock();
@@ -165,10 +165,10 @@ impl Drop for Server {
     }
 }
 
-fn accept_all(listener: &UnixListener, shared: &Arc<Shared>, controller: &Arc<dyn Controller>) {
+fn accept_all(bound: &Bound, shared: &Arc<Shared>, controller: &Arc<dyn Controller>) {
     let mut number = 0;
     loop {
-        let accepted = listener.accept();
+        let accepted = bound.listener().accept();
         if shared.lock().stopping {
             return;
         }
@@ -267,6 +267,7 @@ mod tests {
     use super::*;
     use crate::{Client, VolumeStatus};
     use std::io::{BufRead, Read};
+    use std::path::PathBuf;
     use std::sync::mpsc;
 
     /// Answers `status` with a sample; `flush` reports two steps, `detach` waits to be let go.
@@ -385,6 +386,27 @@ mod tests {
         while Client::connect(&w.path).unwrap().call(&status, |_| {}).is_err() {
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    #[test]
+    fn a_successors_socket_outlives_the_one_before() {
+        let w = world();
+        // A second daemon that somebody has made way for.
+        std::fs::remove_file(&w.path).unwrap();
+        let fake = Fake { gate: Mutex::new(mpsc::channel().1), entered: mpsc::channel().0 };
+        let successor = Server::start(&w.path, Arc::new(fake)).unwrap();
+        w.server.stop();
+        Client::connect(&w.path).unwrap().call(&Request::Status { volume: None }, |_| {}).unwrap();
+        successor.stop();
+        assert!(!w.path.exists());
+    }
+
+    #[test]
+    fn a_lock_on_the_directory_stops_no_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let locked = std::fs::File::open(dir.path()).unwrap();
+        locked.lock().unwrap();
+        crate::can_bind(&dir.path().join("s")).unwrap();
     }
 
     #[test]
