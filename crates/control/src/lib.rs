@@ -17,12 +17,12 @@ mod timestamp;
 
 pub use client::{CONNECT_MAX, Client, ClientError};
 pub use explain::{ExplainRow, Explanation, InheritedRow, WaitRow};
-pub use forebay_guard::{BindError, can_bind};
+pub use forebay_guard::BindError;
 pub use metrics::prometheus;
 pub use protocol::{
     Answer, AttachedDevice, ControlError, FailureKind, GroupState, GroupStep, Line, Progress, Request,
     parse_line, parse_request,
 };
-pub use server::{CONNECTIONS_MAX, Controller, LINE_BYTES_MAX, Server};
+pub use server::{CONNECTIONS_MAX, Controller, LINE_BYTES_MAX, Server, can_bind};
 pub use status::{Field, Measure, Unserved, VolumeReport, VolumeState, VolumeStatus};
 pub use timestamp::rfc3339;

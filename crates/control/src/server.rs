@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use forebay_guard::{BindError, Bound, SocketRights, bind};
+use forebay_guard::{BindError, Bound, SocketRights, bind, prepare_directory};
 
 use crate::lines::{LineLimits, NoLine, read_line};
 use crate::protocol::{Answer, ControlError, FailureKind, Line, Progress, Request, parse_request};
@@ -105,12 +105,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes the socket at `path` (see [`bind`]) and serves it with threads of its own until [`Server::stop`] or drop.
+    /// Makes the socket at `path` (see [`prepare_directory`] and [`bind`]) and serves it with threads of its own until [`Server::stop`] or drop.
     ///
     /// # Errors
     /// [`BindError`].
     pub fn start(path: &Path, controller: Arc<dyn Controller>) -> Result<Self, BindError> {
         let io = |source: io::Error| BindError::Io { path: path.to_owned(), source };
+        prepare_directory(path)?;
         let bound = Arc::new(bind(path, SocketRights::default())?);
         let shared = Arc::new(Shared::default());
         let acceptor = {
@@ -132,6 +133,15 @@ impl Server {
     pub fn stop(self) {
         drop(self);
     }
+}
+
+/// Whether a control socket could be made at `path` now, which leaves none.
+///
+/// # Errors
+/// [`BindError`].
+pub fn can_bind(path: &Path) -> Result<(), BindError> {
+    prepare_directory(path)?;
+    forebay_guard::can_bind(path)
 }
 
 impl Drop for Server {
@@ -406,7 +416,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let locked = std::fs::File::open(dir.path()).unwrap();
         locked.lock().unwrap();
-        crate::can_bind(&dir.path().join("s")).unwrap();
+        can_bind(&dir.path().join("s")).unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_all_users_has_no_control_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let e = ControlError::from(can_bind(&dir.path().join("s")).unwrap_err());
+        assert!(e.kind == FailureKind::Refused && e.message.contains("--control"), "{e}");
     }
 
     #[test]

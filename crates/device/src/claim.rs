@@ -8,6 +8,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_guard::{SideFile, Who, lock_holder};
+
 use crate::open::{Access, OpenError};
 
 /// How long a claim waits for a holder that is dying: its last I/O may take a while on a slow device.
@@ -42,9 +44,22 @@ impl Claimed {
 
 /// Opens `path` and claims it.
 pub(crate) fn claim(path: &Path, access: Access) -> Result<Claimed, OpenError> {
+    claim_by(path, || try_claim(path, access))
+}
+
+/// The same of a file beside a backing.
+pub(crate) fn claim_side_file(file: &SideFile, access: Access) -> Result<Claimed, OpenError> {
+    claim_by(file.path(), || {
+        let opened = file.open(access == Access::ReadWrite);
+        let opened = opened.map_err(|e| OpenError::of_side_file("open", file.path(), e))?;
+        lock_attempt(file.path(), opened, Sort::File)
+    })
+}
+
+fn claim_by(path: &Path, attempt: impl Fn() -> Result<Attempt, OpenError>) -> Result<Claimed, OpenError> {
     let begun = Instant::now();
     loop {
-        let (holder, dying) = match try_claim(path, access)? {
+        let (holder, dying) = match attempt()? {
             Attempt::Claimed(claimed) => return Ok(claimed),
             Attempt::Held { holder, dying } => (holder, dying),
         };
@@ -93,6 +108,10 @@ fn try_claim(path: &Path, access: Access) -> Result<Attempt, OpenError> {
             return Err(OpenError::ReadOnly { path: path.to_owned(), why: "the device is set read-only" });
         }
     }
+    lock_attempt(path, file, sort)
+}
+
+fn lock_attempt(path: &Path, file: File, sort: Sort) -> Result<Attempt, OpenError> {
     match lock(&file) {
         Ok(()) => Ok(Attempt::Claimed(Claimed { file, sort })),
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(held_by_lock(&file)),
@@ -159,13 +178,12 @@ fn sort_of(path: &Path) -> Result<Sort, OpenError> {
 }
 
 fn held_by_lock(file: &File) -> Attempt {
-    let Some(pid) = holder_of(file) else {
+    let Some(who) = lock_holder(file) else {
         // The lock was let go between the two looks, or /proc is hidden: look again for a while.
         return Attempt::Held { holder: "another process".to_owned(), dying: true };
     };
+    let pid = who.pid;
     let own = pid == std::process::id();
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = name.trim_end();
     let dying = !own && is_dying(pid);
     let holder = match () {
         () if own => "this process itself (given twice?)".to_owned(),
@@ -174,35 +192,18 @@ fn held_by_lock(file: &File) -> Attempt {
                 "what is left of process {pid} (killed, with I/O unfinished, or a child of it holds the file)"
             )
         }
-        () => format!("another process (pid {pid}, {name})"),
+        () if is_strangers(who, file) => format!(
+            "another process ({who}), which may read it and so lock it; end that process, and take the right to read the file from its user"
+        ),
+        () => format!("another process ({who})"),
     };
     Attempt::Held { holder, dying }
 }
 
-/// The process that took the lock on this file, from `/proc/locks`:
-/// `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`.
-fn holder_of(file: &File) -> Option<u32> {
-    let meta = file.metadata().ok()?;
-    let dev = meta.dev();
-    let exact = format!("{:02x}:{:02x}:{}", libc::major(dev), libc::minor(dev), meta.ino());
-    let inode = format!(":{}", meta.ino());
-    holder_in(&fs::read_to_string("/proc/locks").ok()?, &exact, &inode)
-}
-
-/// The process that holds the lock on the file at `exact`, or if there is none on one at a place that ends with `inode`.
-pub(crate) fn holder_in(locks: &str, exact: &str, inode: &str) -> Option<u32> {
-    let holders = || {
-        locks.lines().filter_map(|line| {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            match fields[..] {
-                [_, "FLOCK", _, "WRITE", pid, place, ..] => Some((pid.parse().ok()?, place)),
-                _ => None,
-            }
-        })
-    };
-    // Some file systems (btrfs) show another device number here than stat does.
-    let found = holders().find(|(_, place)| *place == exact);
-    found.or_else(|| holders().find(|(_, place)| place.ends_with(inode))).map(|(pid, _)| pid)
+/// Whether a process is of a user who has no business with this file but that of reading it.
+fn is_strangers(who: Who, file: &File) -> bool {
+    let owner = file.metadata().map_or(0, |meta| meta.uid());
+    who.uid.is_some_and(|uid| ![0, owner, rustix::process::geteuid().as_raw()].contains(&uid))
 }
 
 /// Whether a process is gone or on its way: then its claim ends by itself.

@@ -7,7 +7,9 @@ use std::path::Path;
 
 use forebay_block::{DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 
-use crate::claim::{Claimed, Sort, claim};
+use forebay_guard::SideFile;
+
+use crate::claim::{Claimed, Sort, claim, claim_side_file};
 use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::entry::sync_found_entry;
 use crate::ground::Ground;
@@ -46,8 +48,19 @@ impl FileDevice {
     /// # Errors
     /// [`OpenError`]; a missing file is never created.
     pub fn open(path: &Path, ring: &Ring, access: Access) -> Result<Self, OpenError> {
+        Self::of(claim(path, access)?, path, ring, access)
+    }
+
+    /// The same of a file beside a backing.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_side_file(file: &SideFile, ring: &Ring, access: Access) -> Result<Self, OpenError> {
+        Self::of(claim_side_file(file, access)?, file.path(), ring, access)
+    }
+
+    fn of(claimed: Claimed, path: &Path, ring: &Ring, access: Access) -> Result<Self, OpenError> {
         let failed = |doing| move |e| OpenError::system(doing, path, e);
-        let claimed = claim(path, access)?;
         let mut medium = Medium::of(&claimed.file, claimed.sort).map_err(failed("look at"))?;
         if medium.direct.is_some() && set_direct(claimed.file.as_raw_fd()).is_err() {
             medium.direct = None;

@@ -34,6 +34,6 @@ pub use entry::sync_entry;
 pub use file::FileDevice;
 pub use mapped::MappedDevice;
 pub use nbd::{NbdDevice, NbdSpec};
-pub use open::{Access, DeviceSpec, OpenError, UnknownDevice, open};
+pub use open::{Access, DeviceSpec, OpenError, UnknownDevice, open, open_side_file};
 pub use ring::{Ring, Waker};
 pub use survey::Survey;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use forebay_block::words_of;
+use forebay_guard::{Foreign, SideFile};
 use thiserror::Error;
 
 use crate::device::Device;
@@ -132,6 +133,9 @@ pub enum OpenError {
         /// What it is.
         what: &'static str,
     },
+    /// Another user may have put it there.
+    #[error(transparent)]
+    Foreign(Foreign),
     /// The system refused.
     #[error("cannot {doing} {}: {}", .path.display(), words_of(.source))]
     System {
@@ -147,6 +151,15 @@ pub enum OpenError {
 impl OpenError {
     pub(crate) fn system(doing: &'static str, path: &Path, source: io::Error) -> Self {
         Self::System { doing, path: path.to_owned(), source }
+    }
+
+    /// An error of a [`SideFile`].
+    pub fn of_side_file(doing: &'static str, path: &Path, source: io::Error) -> Self {
+        match source.downcast::<Foreign>() {
+            Ok(foreign) => Self::Foreign(foreign),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Self::Missing { path: path.to_owned() },
+            Err(source) => Self::System { doing, path: path.to_owned(), source },
+        }
     }
 }
 
@@ -170,6 +183,14 @@ pub fn open(spec: &DeviceSpec, ring: &Ring, access: Access) -> Result<Box<dyn De
         (DeviceSpec::Emulate(spec), _) => Box::new(EmulatedDevice::open(spec, ring, access)?),
         (DeviceSpec::Nbd(spec), _) => Box::new(NbdDevice::open(spec, ring, access)?),
     })
+}
+
+/// As [`open`] of a path, of a file beside a backing.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open_side_file(file: &SideFile, ring: &Ring, access: Access) -> Result<Box<dyn Device>, OpenError> {
+    Ok(Box::new(FileDevice::open_side_file(file, ring, access)?))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use forebay_guard::group_id;
 use forebay_host::is_logical_block;
 use forebay_nbd::Address;
 use forebay_policy::{
@@ -22,6 +23,12 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// Whether a clean stop destages everything first.
     pub destage_on_stop: Option<bool>,
+    /// Mode of the unix sockets for NBD clients.
+    #[serde(default, deserialize_with = "socket_mode")]
+    pub socket_mode: Option<u32>,
+    /// Their group.
+    #[serde(default, deserialize_with = "socket_group")]
+    pub socket_group: Option<u32>,
     /// Directory with certificates: NBD clients on TCP must use TLS.
     pub tls: Option<PathBuf>,
     /// Whether they must show a certificate, too.
@@ -126,6 +133,31 @@ fn group_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>,
 
 fn logical_block<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     parse_logical_block(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn socket_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    parse_socket_mode(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn socket_group<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    parse_socket_group(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
+}
+
+/// Understands the mode of a socket: octal, and its owner may use it.
+///
+/// # Errors
+/// One sentence.
+pub fn parse_socket_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o666 == 0 && mode & 0o600 == 0o600);
+    mode.ok_or_else(|| format!("'{text}' is no mode of a socket, such as 0600, 0660 or 0666"))
+}
+
+/// Understands a group, by its name or number.
+///
+/// # Errors
+/// One sentence.
+pub fn parse_socket_group(text: &str) -> Result<u32, String> {
+    group_id(text).ok_or_else(|| format!("there is no group '{text}' in /etc/group; give one of them, or a number"))
 }
 
 /// Understands the logical block of a volume, in bytes.

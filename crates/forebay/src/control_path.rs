@@ -9,7 +9,7 @@ use crate::cli::Failure;
 /// The directory of the default control sockets: `/run/forebay` for root, `$XDG_RUNTIME_DIR/forebay` else.
 pub fn runtime_directory() -> Result<PathBuf, Failure> {
     if rustix::process::geteuid().is_root() {
-        return Ok(PathBuf::from("/run/forebay"));
+        return Ok(PathBuf::from(forebay_guard::ROOT_DIRECTORY));
     }
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(dir) if Path::new(&dir).is_absolute() => Ok(Path::new(&dir).join("forebay")),

@@ -12,7 +12,7 @@ use forebay_control::{
     VolumeReport, VolumeState, can_bind,
 };
 use forebay_host::{Ending, POINT_LABEL_BYTES};
-use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, TlsSettings};
+use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, SocketRights, TlsSettings};
 use sd_notify::NotifyState;
 
 use crate::cli::{Failure, Outcome};
@@ -101,6 +101,7 @@ struct Daemon {
     groups: Mutex<Vec<Arc<ConsistencyGroup>>>,
     leaders: Mutex<Vec<JoinHandle<()>>>,
     tls: Option<TlsSettings>,
+    socket: SocketRights,
     tracking: Arc<Tracking>,
     /// Where files for loop devices are made.
     directory: PathBuf,
@@ -139,6 +140,7 @@ impl Daemon {
             groups: Mutex::default(),
             leaders: Mutex::default(),
             tls: plan.tls,
+            socket: plan.socket,
             tracking: Arc::new(Tracking::new(plan.rules)),
             directory,
             reasons,
@@ -260,6 +262,7 @@ impl Daemon {
                     .map(|v| Export { critical: v.plan().critical, ..Export::new(v.service()) })
                     .collect(),
                 tls,
+                socket: self.socket,
                 limits: Limits::default(),
             });
             let server = match started {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_control::FailureKind;
 use forebay_device::DeviceSpec;
+use forebay_guard::lock_holder;
 use forebay_verify::CheckError;
 
 use crate::cli::Failure;
@@ -30,7 +31,12 @@ pub fn open(cache: &DeviceSpec) -> Result<File, Failure> {
             }
             Err(TryLockError::WouldBlock) => (
                 FailureKind::Refused,
-                format!("{cache} is in use by a running daemon; stop it first, or look at a copy"),
+                match lock_holder(&file) {
+                    Some(who) => {
+                        format!("{cache} is in use by another process ({who}); stop it first, or look at a copy")
+                    }
+                    None => format!("{cache} is in use by another process; stop it first, or look at a copy"),
+                },
             ),
             Err(TryLockError::Error(e)) => (FailureKind::Failed, format!("cannot lock {cache}: {e}")),
         };
@@ -67,6 +73,8 @@ mod tests {
 
         let held = file.reopen().unwrap();
         held.lock().unwrap();
-        assert_eq!(open(&cache).unwrap_err().kind, FailureKind::Refused);
+        let e = open(&cache).unwrap_err();
+        assert_eq!(e.kind, FailureKind::Refused);
+        assert!(e.message.contains(&format!("pid {}", std::process::id())), "{e}");
     }
 }

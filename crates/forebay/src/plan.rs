@@ -7,7 +7,7 @@ use forebay_control::FailureKind;
 use forebay_device::DeviceSpec;
 use forebay_device::decorate::{BadDecoration, Decoration};
 use forebay_host::JournalChoice;
-use forebay_nbd::{Address, TlsSettings};
+use forebay_nbd::{Address, SocketRights, TlsSettings};
 use forebay_policy::{GroupEnds, Ranges, Settings, WritePolicy};
 use forebay_tracker::{PRESETS, Rules, RulesError};
 
@@ -54,6 +54,8 @@ pub struct Plan {
     pub destage_on_stop: bool,
     /// At least one volume.
     pub volumes: Vec<VolumePlan>,
+    /// Who may connect to its unix sockets for NBD clients.
+    pub socket: SocketRights,
     /// TLS for NBD clients on TCP.
     pub tls: Option<TlsSettings>,
     /// Who is critical.
@@ -131,7 +133,12 @@ impl Plan {
             }));
         }
         overlay(&args, &mut config.volume)?;
+        let defaults = SocketRights::default();
         Ok(Self {
+            socket: SocketRights {
+                mode: args.socket_mode.or(config.socket_mode).unwrap_or(defaults.mode),
+                group: args.socket_group.or(config.socket_group),
+            },
             tls: tls(
                 args.tls.or(config.tls),
                 args.tls_verify_clients || config.tls_verify_clients.unwrap_or(false),
@@ -446,6 +453,18 @@ mod tests {
         assert_eq!(one.volumes[0].cache.as_ref().unwrap().to_string(), "c");
         let one = plan(&["--config", path, "--name", "a", "--no-cache", "--destage-on-stop=no"]).unwrap();
         assert!(one.volumes[0].cache.is_none() && !one.destage_on_stop);
+    }
+
+    #[test]
+    fn sockets_are_for_the_user_alone_unless_told_otherwise() {
+        let f = file(&format!("socket-mode = \"0660\"\nsocket-group = \"root\"\n{TWO}"));
+        let path = f.path().to_str().unwrap();
+        let socket = |flags: &[&str]| plan(flags).unwrap().socket;
+        let alone = ["--name", "db", "--backing", "b", "--no-cache"];
+        assert_eq!(socket(&alone), SocketRights { mode: 0o600, group: None });
+        assert_eq!(socket(&["--config", path]), SocketRights { mode: 0o660, group: Some(0) });
+        let flags = ["--config", path, "--socket-mode", "666", "--socket-group", "7"];
+        assert_eq!(socket(&flags), SocketRights { mode: 0o666, group: Some(7) });
     }
 
     #[test]

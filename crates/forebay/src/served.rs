@@ -14,7 +14,9 @@ use forebay_device::decorate::{self, Recorders};
 use forebay_device::{Device, DeviceKind, Survives};
 use forebay_engine::{Role, Status};
 use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
-use forebay_host::{Common, CommonStep, Ending, HostError, Observer, Volume, VolumeConfig, VolumeHandle};
+use forebay_host::{
+    Common, CommonStep, Ending, HostError, Observer, Volume, VolumeConfig, VolumeHandle, keep_private,
+};
 use forebay_policy::{GroupEnds, Settings, UnknownSetting, WritePolicy};
 
 use crate::cli::{Failure, Outcome};
@@ -99,6 +101,9 @@ impl Served {
         );
         let handle = volume.handle();
         warn_of_weak_devices(&plan, &handle);
+        for told in keep_private(plan.cache.as_ref(), &plan.backing, &plan.journal, plan.read_only) {
+            tracing::warn!(volume = plan.name, "{told}");
+        }
         if let Some(why) = handle.without_journal() {
             tracing::warn!(
                 volume = plan.name,

@@ -8,6 +8,8 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 /// Which crates of the workspace each crate may use.
 const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-block", &[]),
+    // What there is to know of other users of the machine.
+    ("forebay-guard", &[]),
     ("forebay-format", &["forebay-block"]),
     ("forebay-policy", &["forebay-block"]),
     ("forebay-engine", &["forebay-block", "forebay-format", "forebay-policy"]),
@@ -15,13 +17,23 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-record", &[]),
     ("forebay-emulate", &["forebay-block"]),
     // Of the NBD crate it uses the codec, which serves both sides.
-    ("forebay-device", &["forebay-block", "forebay-emulate", "forebay-nbd", "forebay-record"]),
-    ("forebay-control", &["forebay-block", "forebay-policy"]),
+    (
+        "forebay-device",
+        &["forebay-block", "forebay-emulate", "forebay-guard", "forebay-nbd", "forebay-record"],
+    ),
+    ("forebay-control", &["forebay-block", "forebay-guard", "forebay-policy"]),
     (
         "forebay-host",
-        &["forebay-block", "forebay-format", "forebay-policy", "forebay-engine", "forebay-device"],
+        &[
+            "forebay-block",
+            "forebay-format",
+            "forebay-policy",
+            "forebay-engine",
+            "forebay-device",
+            "forebay-guard",
+        ],
     ),
-    ("forebay-nbd", &["forebay-block"]),
+    ("forebay-nbd", &["forebay-block", "forebay-guard"]),
     ("forebay-fuse", &["forebay-block"]),
     ("forebay-tracker", &["forebay-block", "forebay-policy"]),
     // It is for applications.

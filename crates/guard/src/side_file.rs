@@ -66,13 +66,16 @@ impl FileRights {
         meta.mode() & 0o077 & !allowed
     }
 
-    /// Looks whether others may do more with the file at `path` than these rights say, and takes that away unless one only looks.
+    /// Looks whether others may do more with the file that the user has named than these rights say, and takes that away unless one
+    /// only looks.
     pub fn keep(&self, path: &Path, look_only: bool) -> Privacy {
-        // What lies there now, whatever becomes of the path; a pipe is not waited for.
+        // A pipe is not waited for.
         let flags = OFlags::NONBLOCK.bits() as i32;
-        let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else {
-            return Privacy::Kept;
-        };
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+        opened.map_or(Privacy::Kept, |file| self.keep_file(&file, look_only))
+    }
+
+    fn keep_file(&self, file: &File, look_only: bool) -> Privacy {
         let Ok(meta) = file.metadata() else { return Privacy::Kept };
         let (was, excess) = (meta.mode() & 0o777, self.excess(&meta));
         if !meta.is_file() || excess == 0 {
@@ -124,8 +127,8 @@ impl Foreign {
     }
 }
 
-/// A file beside a backing, at a path that follows from the backing's. It is never reached through a link, is a regular file, and
-/// belongs to root, to us or to the owner of the backing.
+/// A file beside a backing, at a path that follows from the backing's. It is never reached through a link, is a regular file,
+/// has no other name, and belongs to root, to us or to the owner of the backing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SideFile {
     path: PathBuf,
@@ -190,6 +193,11 @@ impl SideFile {
         }
     }
 
+    /// As [`FileRights::keep`], of what is a file that could be used.
+    pub fn keep(&self, look_only: bool) -> Privacy {
+        self.open(false).map_or(Privacy::Kept, |file| self.rights.keep_file(&file, look_only))
+    }
+
     fn foreign(&self, meta: &Metadata) -> Option<String> {
         let owner = meta.uid();
         let ours = || {
@@ -199,6 +207,7 @@ impl SideFile {
         match meta.file_type() {
             kind if kind.is_symlink() => Some("is a symbolic link".to_owned()),
             kind if !kind.is_file() => Some("is no regular file".to_owned()),
+            _ if meta.nlink() > 1 => Some("has another name, as a hard link".to_owned()),
             _ if owner != 0 && !ours() => {
                 Some(format!("belongs to user {}, who is not the owner of the backing", user_name(owner)))
             }
@@ -290,6 +299,13 @@ mod tests {
         assert_eq!(place.rights().keep(&place.path("cache"), false), Privacy::Narrowed { was, mode });
         assert_eq!(place.mode("cache"), mode);
         assert_eq!(place.rights().keep(&place.path("cache"), false), Privacy::Kept);
+        // What lies beside a backing is not narrowed through a link.
+        place.file("victim", was);
+        std::os::unix::fs::symlink(place.path("victim"), place.path("label")).unwrap();
+        assert_eq!((place.label().keep(false), place.mode("victim")), (Privacy::Kept, was));
+        fs::remove_file(place.path("label")).unwrap();
+        place.file("label", was);
+        assert_eq!(place.label().keep(false), Privacy::Narrowed { was, mode });
         // Those of a group may only if it is the backing's.
         let place = Place::new(0o660);
         place.file("cache", 0o660);
@@ -323,6 +339,9 @@ mod tests {
             fs::remove_file(&label).unwrap();
         }
         assert!(!place.path("absent").exists());
+        fs::hard_link(place.path("victim"), &label).unwrap();
+        refused("hard link");
+        fs::remove_file(&label).unwrap();
         let pipe = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, &label, pipe, rustix::fs::Mode::RWXU, 0).unwrap();
         refused("no regular file");

@@ -1,7 +1,7 @@
 //! Unix sockets: private from their first moment, never in the way of one that lives, removed only while they are one's own, and
 //! believed only by who answers.
 
-use std::fs::{self, File, Metadata, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -123,22 +123,12 @@ fn identity_of(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Makes and listens on a socket at `path`. Nobody can connect before it has the rights given. A missing last directory is made,
-/// with mode 0700. The socket of a process that died is replaced; one that somebody listens on is not.
+/// Makes and listens on a socket at `path`. Nobody can connect before it has the rights given. The socket of a process that died is replaced; one that somebody listens on is not.
 ///
 /// # Errors
 /// [`BindError`], also if the path is longer than the 107 bytes that the system allows.
 pub fn bind(path: &Path, rights: SocketRights) -> Result<Bound, BindError> {
     let io = |source: io::Error| BindError::Io { path: path.to_owned(), source };
-    let directory = match path.parent() {
-        Some(p) if p != Path::new("") => p,
-        _ => Path::new("."),
-    };
-    match fs::DirBuilder::new().mode(0o700).create(directory) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(io(e)),
-        _ => {}
-    }
-    check_directory(directory, &fs::metadata(directory).map_err(io)?)?;
     // Two that start at once must not both find the dead socket and remove each other's new one.
     let _turn = Turn::at(path).map_err(|e| match e {
         TurnError::Io(e) => io(e),
@@ -152,7 +142,7 @@ pub fn bind(path: &Path, rights: SocketRights) -> Result<Bound, BindError> {
     Ok(bound)
 }
 
-/// Whether a socket could be made now, which leaves none.
+/// Whether a socket could be made at `path` now, which leaves none.
 ///
 /// # Errors
 /// As [`bind`].
@@ -160,18 +150,28 @@ pub fn can_bind(path: &Path) -> Result<(), BindError> {
     bind(path, SocketRights::default()).map(drop)
 }
 
-/// Refuses a directory in which users other than root and ourselves can remove what is not theirs.
-fn check_directory(directory: &Path, meta: &Metadata) -> Result<(), BindError> {
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
+}
+
+/// Makes the last directory on the way to a socket, with mode 0700, or refuses one in which users other than root and ourselves can
+/// remove what is not theirs.
+///
+/// # Errors
+/// [`BindError::Unsafe`], or of the system.
+pub fn prepare_directory(path: &Path) -> Result<(), BindError> {
     const STICKY: u32 = 0o1000;
+    let directory = directory_of(path);
+    let io = |source: io::Error| BindError::Io { path: path.to_owned(), source };
+    match fs::DirBuilder::new().mode(0o700).create(directory) {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(io(e)),
+        _ => {}
+    }
+    let meta = fs::metadata(directory).map_err(io)?;
     let refuse = |why| Err(BindError::Unsafe { directory: directory.to_owned(), why });
-    let owner = meta.uid();
     match meta.mode() {
-        _ if !is_trusted(owner, &directory.join("socket")) => {
-            refuse(format!("belongs to user {}", user_name(owner)))
-        }
-        mode if mode & 0o002 != 0 && mode & STICKY == 0 => {
-            refuse("can be written to by all users".to_owned())
-        }
+        _ if !is_trusted(meta.uid(), path) => refuse(format!("belongs to user {}", user_name(meta.uid()))),
+        mode if mode & 0o002 != 0 && mode & STICKY == 0 => refuse("can be written to by all users".to_owned()),
         _ => Ok(()),
     }
 }
@@ -228,11 +228,20 @@ fn private(path: &Path, rights: SocketRights) -> io::Result<std::os::fd::OwnedFd
 /// # Errors
 /// Of the system.
 pub fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
-    let address = SocketAddrUnix::new(path)?;
+    connect_to(&SocketAddrUnix::new(path)?, limit)
+}
+
+/// Who listens on the abstract socket of this name, if anybody does.
+pub fn abstract_holder(name: &str) -> Option<Who> {
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
+    peer(&connect_to(&address, TAKEN_AFTER).ok()?).ok()
+}
+
+fn connect_to(address: &SocketAddrUnix, limit: Duration) -> io::Result<UnixStream> {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
-    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address))?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, address))?;
     Ok(UnixStream::from(socket))
 }
 
@@ -279,6 +288,7 @@ mod tests {
     fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run").join("db.sock");
+        prepare_directory(&path).unwrap();
         let first = bind(&path, SocketRights::default()).unwrap();
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
         let e = bind(&path, SocketRights::default()).unwrap_err().to_string();
@@ -350,14 +360,15 @@ mod tests {
         let path = dir.path().join("s");
         let chmod = |mode| fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
         chmod(0o777);
-        let e = bind(&path, SocketRights::default()).unwrap_err();
+        let e = prepare_directory(&path).unwrap_err();
         assert!(matches!(e, BindError::Unsafe { .. }) && e.to_string().contains("all users"), "{e}");
-        chmod(0o1777);
-        drop(bind(&path, SocketRights::default()).unwrap());
-        chmod(0o755);
+        for fine in [0o1777, 0o755] {
+            chmod(fine);
+            prepare_directory(&path).unwrap();
+        }
         if is_root() {
             std::os::unix::fs::chown(dir.path(), Some(NOBODY), None).unwrap();
-            let e = bind(&path, SocketRights::default()).unwrap_err();
+            let e = prepare_directory(&path).unwrap_err();
             assert!(matches!(e, BindError::Unsafe { .. }) && e.to_string().contains("nobody"), "{e}");
         }
     }

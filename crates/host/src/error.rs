@@ -9,6 +9,7 @@ use forebay_engine::{CommonError, MarkError, RecoveryError};
 use forebay_format::FormatError;
 use forebay_format::pairing::Refusal;
 use forebay_format::replay::DamagedGroup;
+use forebay_guard::{Foreign, SideFile};
 use thiserror::Error;
 
 use crate::lost_label::PairedAgain;
@@ -497,7 +498,10 @@ impl HostError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Open(
-                OpenError::InUse { .. } | OpenError::NotADevice { .. } | OpenError::ReadOnly { .. },
+                OpenError::InUse { .. }
+                | OpenError::NotADevice { .. }
+                | OpenError::ReadOnly { .. }
+                | OpenError::Foreign(_),
             )
             | Self::Pairing { .. }
             | Self::NotACache { .. }
@@ -556,6 +560,14 @@ impl HostError {
             | Self::Mark { .. }
             | Self::Common { .. }
             | Self::Checksum => ErrorClass::Failed,
+        }
+    }
+
+    /// An error of a file beside a backing.
+    pub(crate) fn side_file(doing: &'static str, file: &SideFile, source: io::Error) -> Self {
+        match Foreign::of(&source) {
+            Some(_) => OpenError::of_side_file(doing, file.path(), source).into(),
+            None => Self::system(doing, file.path(), source),
         }
     }
 

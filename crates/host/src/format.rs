@@ -13,6 +13,7 @@ use forebay_format::identities::Identities;
 use forebay_format::label::{Label, LabelState, Phase};
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
+use forebay_guard::FileRights;
 use forebay_policy::Settings;
 
 use crate::error::{CacheContent, HostError};
@@ -86,13 +87,14 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
     }
     let mut made = MadeFiles::default();
     if !matches!(options.backing, DeviceSpec::Nbd(_)) {
-        made.file(options.backing.path(), options.backing_bytes)?;
+        made.file(options.backing.path(), options.backing_bytes, FileRights::ALONE)?;
     }
     if options.cache_bytes.is_none() && !options.cache.path().exists() {
         let why = "does not exist: give --size to make a file";
         return Err(HostError::Size { path: options.cache.to_string(), why });
     }
-    made.file(options.cache.path(), options.cache_bytes)?;
+    let rights = FileRights::of_backing(options.backing.path());
+    made.file(options.cache.path(), options.cache_bytes, rights)?;
     let (ring, clock) = (Ring::new().map_err(failed)?, Clock::start());
     let bench = Bench { ring: &ring, clock: &clock };
     let mut cache = open(&options.cache, &ring, Access::ReadWrite)?;
@@ -131,6 +133,7 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
             false => fingerprint(options.backing.path(), backing.info().size_bytes),
         },
     };
+    rights.keep(options.cache.path(), false);
     prepare(&bench, &mut *cache, layout.cache_bytes(), progress)?;
     let label = new_label(&superblock, options.cache.path(), &place, &bench, &mut *backing)?;
     let updates = Identities { superblock, label }.pair();
@@ -159,11 +162,11 @@ enum Made {
 }
 
 impl MadeFiles {
-    /// Creates a missing file if its size is given, and gives an empty one its size.
-    fn file(&mut self, path: &Path, bytes: Option<u64>) -> Result<(), HostError> {
+    /// Creates a missing file, for those who have these rights, if its size is given, and gives an empty one its size.
+    fn file(&mut self, path: &Path, bytes: Option<u64>, rights: FileRights) -> Result<(), HostError> {
         let Some(bytes) = bytes else { return Ok(()) };
         let failed = |e| HostError::system("create", path, e);
-        let file = match OpenOptions::new().write(true).create_new(true).open(path) {
+        let file = match rights.create(path) {
             Ok(file) => {
                 self.0.push(Made::New(path.to_owned()));
                 file

@@ -2,22 +2,23 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use forebay_block::{Buf, DeviceOp, IoError};
-use forebay_device::{Access, Device, DeviceSpec, Sign, open, sync_entry};
+use forebay_device::{Access, Device, DeviceSpec, Sign, open, open_side_file, sync_entry};
 use forebay_engine::Role;
 use forebay_format::FormatError;
 use forebay_format::identities::Identities;
 use forebay_format::journal::{Head, JOURNAL_RING_OFFSET};
 use forebay_format::label::Label;
 use forebay_format::replay::{Replay, Step};
+use forebay_guard::{FileRights, SideFile};
 
 use crate::error::HostError;
-use crate::label::{LabelPlace, remove_durably};
+use crate::label::{LabelPlace, beside, remove_durably};
 use crate::pair::Decorate;
 use crate::superblocks::Bench;
 
@@ -62,9 +63,9 @@ impl Journal {
         decorate: &mut Option<Decorate<'_>>,
     ) -> Result<Option<Self>, HostError> {
         let (device, path, volume_bytes) = backing;
-        let spec = match (choice, LabelPlace::of(device, path, volume_bytes)) {
+        let location = match (choice, LabelPlace::of(device, path, volume_bytes)) {
             (JournalChoice::None, _) | (JournalChoice::Auto, LabelPlace::Nowhere) => return Ok(None),
-            (JournalChoice::At(spec), _) => spec.clone(),
+            (JournalChoice::At(spec), _) => Location::Named(spec.clone(), FileRights::of_backing(path)),
             (JournalChoice::Auto, LabelPlace::Behind(end)) => {
                 let offset = volume_bytes.next_multiple_of(4096);
                 let ring =
@@ -74,35 +75,35 @@ impl Journal {
             }
             (JournalChoice::Auto, LabelPlace::SideFile(label)) => {
                 // Beside the label, and so beside the file itself, by whichever link it is given.
-                let mut path = label.with_extension("").into_os_string();
-                path.push(JOURNAL_SUFFIX);
-                DeviceSpec::Path(PathBuf::from(path))
+                Location::Beside(beside(&label.path().with_extension(""), JOURNAL_SUFFIX))
             }
         };
         let least_bytes = JOURNAL_RING_OFFSET + 2 * segment_bytes;
-        if !matches!(spec, DeviceSpec::Nbd(_)) {
-            let path = spec.path();
-            let found = Found::of(path, least_bytes).map_err(|e| HostError::system("read", path, e))?;
+        if let Some(path) = location.path() {
+            let found = Found::of(&location, least_bytes).map_err(|e| location.error("read", e))?;
             if found != Found::Whole && !make {
                 return Ok(None);
             }
-            let made = found.make(path, JOURNAL_RING_OFFSET + RING_BYTES.max(4 * segment_bytes));
+            let made = found.make(&location, JOURNAL_RING_OFFSET + RING_BYTES.max(4 * segment_bytes));
             made.map_err(|e| HostError::JournalTakesNothing {
                 journal: path.display().to_string(),
                 error: IoError::of_system(e.raw_os_error().unwrap_or_default(), "making the file", None),
             })?;
         }
-        let device = open(&spec, bench.ring, access)?;
+        let (device, name) = match &location {
+            Location::Named(spec, _) => (open(spec, bench.ring, access)?, spec.to_string()),
+            Location::Beside(file) => {
+                (open_side_file(file, bench.ring, access)?, file.path().display().to_string())
+            }
+        };
         let device = match decorate {
             Some(decorate) => decorate(Role::Journal, device),
             None => device,
         };
         let size = device.info().size_bytes / 4096 * 4096;
         match size.checked_sub(JOURNAL_RING_OFFSET).filter(|ring| *ring >= 2 * segment_bytes) {
-            Some(ring_bytes) => {
-                Ok(Some(Self { device: Some(device), offset: 0, ring_bytes, name: spec.to_string() }))
-            }
-            None => Err(HostError::JournalTooSmall { journal: spec.to_string(), bytes: size, least_bytes }),
+            Some(ring_bytes) => Ok(Some(Self { device: Some(device), offset: 0, ring_bytes, name })),
+            None => Err(HostError::JournalTooSmall { journal: name, bytes: size, least_bytes }),
         }
     }
 
@@ -250,6 +251,46 @@ impl Journal {
     }
 }
 
+/// Where a journal of its own lies.
+enum Location {
+    /// Where the user says; a file that is made there has these rights.
+    Named(DeviceSpec, FileRights),
+    /// In a file beside the backing.
+    Beside(SideFile),
+}
+
+impl Location {
+    /// Its path, if it may be a file.
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Named(DeviceSpec::Nbd(_), _) => None,
+            Self::Named(spec, _) => Some(spec.path()),
+            Self::Beside(file) => Some(file.path()),
+        }
+    }
+
+    fn open_file(&self, write: bool) -> io::Result<File> {
+        match self {
+            Self::Named(spec, _) => OpenOptions::new().read(true).write(write).open(spec.path()),
+            Self::Beside(file) => file.open(write),
+        }
+    }
+
+    fn create_file(&self) -> io::Result<File> {
+        match self {
+            Self::Named(spec, rights) => rights.create(spec.path()),
+            Self::Beside(file) => file.rights().create(file.path()),
+        }
+    }
+
+    fn error(&self, doing: &'static str, error: io::Error) -> HostError {
+        match self {
+            Self::Named(spec, _) => HostError::system(doing, spec.path(), error),
+            Self::Beside(file) => HostError::side_file(doing, file, error),
+        }
+    }
+}
+
 /// What there is at the place of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
@@ -261,22 +302,30 @@ enum Found {
 }
 
 impl Found {
-    fn of(path: &Path, least_bytes: u64) -> io::Result<Self> {
-        let meta = match fs::metadata(path) {
-            Ok(meta) => meta,
+    fn of(location: &Location, least_bytes: u64) -> io::Result<Self> {
+        // What the user names may be a device, which is not to be opened here.
+        if let Location::Named(spec, _) = location
+            && fs::metadata(spec.path()).is_ok_and(|meta| !meta.is_file())
+        {
+            return Ok(Self::Whole);
+        }
+        let file = match location.open_file(false) {
+            Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Self::Nothing),
             Err(e) => return Err(e),
         };
-        if !meta.is_file() || meta.len() >= least_bytes {
+        if file.metadata()?.len() >= least_bytes {
             return Ok(Self::Whole);
         }
         let mut bytes = Vec::new();
-        File::open(path)?.take(least_bytes).read_to_end(&mut bytes)?;
+        file.take(least_bytes).read_to_end(&mut bytes)?;
         Ok(if bytes.iter().all(|byte| *byte == 0) { Self::Unfinished } else { Self::Whole })
     }
 
     /// Makes a file of this size of it, durably, unless it is whole. What was not there is not there if that fails.
-    fn make(self, path: &Path, bytes: u64) -> io::Result<()> {
+    fn make(self, location: &Location, bytes: u64) -> io::Result<()> {
+        // What is no file is whole, or cannot be made.
+        let Some(path) = location.path() else { return Ok(()) };
         let finish = |file: File| {
             file.set_len(bytes)?;
             file.sync_all()?;
@@ -284,13 +333,13 @@ impl Found {
         };
         match self {
             Self::Nothing => {
-                let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+                let file = location.create_file()?;
                 finish(file).inspect_err(|_| {
                     // What cannot be removed is found unfinished by the next start.
                     let _ = remove_durably(path);
                 })
             }
-            Self::Unfinished => finish(OpenOptions::new().write(true).open(path)?),
+            Self::Unfinished => finish(location.open_file(true)?),
             Self::Whole => Ok(()),
         }
     }
@@ -304,14 +353,15 @@ mod tests {
     fn a_file_that_cannot_have_its_size_is_not_left_behind() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
-        assert!(Found::of(&path, 8192).unwrap().make(&path, i64::MAX as u64).is_err());
-        assert_eq!(Found::of(&path, 8192).unwrap(), Found::Nothing);
+        let location = Location::Beside(beside(&directory.path().join(""), "journal"));
+        assert!(Found::of(&location, 8192).unwrap().make(&location, i64::MAX as u64).is_err());
+        assert_eq!(Found::of(&location, 8192).unwrap(), Found::Nothing);
         // One that somebody else has left is.
         fs::write(&path, "").unwrap();
-        assert_eq!(Found::of(&path, 8192).unwrap(), Found::Unfinished);
-        assert!(Found::Unfinished.make(&path, i64::MAX as u64).is_err());
-        Found::Unfinished.make(&path, 8192).unwrap();
-        assert_eq!(Found::of(&path, 8192).unwrap(), Found::Whole);
-        assert!(Found::Nothing.make(&path, 8192).is_err(), "nothing is overwritten");
+        assert_eq!(Found::of(&location, 8192).unwrap(), Found::Unfinished);
+        assert!(Found::Unfinished.make(&location, i64::MAX as u64).is_err());
+        Found::Unfinished.make(&location, 8192).unwrap();
+        assert_eq!(Found::of(&location, 8192).unwrap(), Found::Whole);
+        assert!(Found::Nothing.make(&location, 8192).is_err(), "nothing is overwritten");
     }
 }

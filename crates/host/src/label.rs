@@ -1,6 +1,6 @@
 //! Where a backing's label lies, and how it is read and written there.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use forebay_device::{Beside, Device, DeviceKind, Sign, sync_entry};
 use forebay_format::FormatError;
 use forebay_format::identities::Update;
 use forebay_format::label::{LABEL_BYTES, Label};
+use forebay_guard::{FileRights, SideFile};
 
 use crate::error::HostError;
 use crate::superblocks::Bench;
@@ -30,7 +31,7 @@ pub(crate) enum BusyWrite {
 
 /// A durable write to a side file.
 pub(crate) struct SideWrite {
-    path: PathBuf,
+    file: SideFile,
     offset: u64,
     bytes: Buf,
 }
@@ -38,7 +39,7 @@ pub(crate) struct SideWrite {
 impl SideWrite {
     /// Carries it out, however long the file system takes.
     pub(crate) fn carry_out(&self) -> io::Result<()> {
-        write_durably(&self.path, self.offset, &self.bytes)
+        write_durably(&self.file, self.offset, &self.bytes)
     }
 }
 
@@ -46,7 +47,7 @@ impl SideWrite {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabelPlace {
     /// In a file beside the backing file.
-    SideFile(PathBuf),
+    SideFile(SideFile),
     /// On the backing device, at this byte offset, behind the volume's end.
     Behind(u64),
     /// Nowhere: the volume fills its device. A fingerprint in the cache identifies it.
@@ -63,9 +64,7 @@ impl LabelPlace {
             (DeviceKind::File | DeviceKind::Mapped, _) => {
                 // Beside the file itself, so that it is found by whichever link the backing is given.
                 let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-                let mut name = path.into_os_string();
-                name.push(LABEL_SUFFIX);
-                Self::SideFile(name.into())
+                Self::SideFile(beside(&path, LABEL_SUFFIX))
             }
             (DeviceKind::Block | DeviceKind::Network, Some(end)) if volume_bytes <= end => Self::Behind(end),
             (DeviceKind::Block | DeviceKind::Network, _) => Self::Nowhere,
@@ -105,12 +104,10 @@ impl LabelPlace {
         backing: &mut dyn Device,
     ) -> Result<Option<Label>, HostError> {
         let (label, region) = match self {
-            Self::SideFile(path) => {
-                let Some(region) = read_side_file(path).map_err(|e| HostError::system("read", path, e))?
-                else {
-                    return Ok(None);
-                };
-                (path.display().to_string(), region)
+            Self::SideFile(file) => {
+                let region = read_side_file(file).map_err(|e| HostError::side_file("read", file, e))?;
+                let Some(region) = region else { return Ok(None) };
+                (file.path().display().to_string(), region)
             }
             Self::Behind(offset) => {
                 let region = bench.read(backing, *offset, LABEL_BYTES)?;
@@ -139,16 +136,16 @@ impl LabelPlace {
         update: &Update,
     ) -> Result<(), HostError> {
         match (update, self) {
-            (Update::Label { offset, bytes }, Self::SideFile(path)) => {
-                let written = write_side_file(backing, path, *offset, bytes);
-                written.map_err(|e| HostError::system("write the label", path, e))
+            (Update::Label { offset, bytes }, Self::SideFile(file)) => {
+                let written = write_side_file(backing, file, *offset, bytes);
+                written.map_err(|e| HostError::side_file("write the label", file, e))
             }
             (Update::Label { offset, bytes }, Self::Behind(start)) => {
                 bench.write(backing, start + offset, bytes.clone())
             }
-            (Update::Flush, Self::SideFile(path)) => {
-                let synced = sync_side_file(path);
-                synced.map_err(|e| HostError::system("make durable", path, e))
+            (Update::Flush, Self::SideFile(file)) => {
+                let synced = sync_side_file(file);
+                synced.map_err(|e| HostError::side_file("make durable", file, e))
             }
             (Update::NoLabel, _) => self.erase(bench, backing),
             // A label on the device became durable with the rest of it.
@@ -162,9 +159,9 @@ impl LabelPlace {
     /// and the caller must not wait for it.
     pub(crate) fn write_while_busy(&self, backing: &mut dyn Device, offset: u64, bytes: Buf) -> BusyWrite {
         match self {
-            Self::SideFile(path) => {
+            Self::SideFile(file) => {
                 backing.beside(Beside::Begins { offset, bytes: &bytes });
-                BusyWrite::Apart(SideWrite { path: path.clone(), offset, bytes })
+                BusyWrite::Apart(SideWrite { file: file.clone(), offset, bytes })
             }
             Self::Behind(start) => {
                 let bufs = vec![bytes];
@@ -177,12 +174,12 @@ impl LabelPlace {
     /// Removes every trace of the label.
     fn erase(&self, bench: &Bench<'_>, backing: &mut dyn Device) -> Result<(), HostError> {
         match self {
-            Self::SideFile(path) => {
+            Self::SideFile(file) => {
                 // No label is as good as an empty one.
                 backing.beside(Beside::Begins { offset: 0, bytes: &[0; LABEL_BYTES] });
-                let removed = remove_durably(path);
+                let removed = remove_durably(file.path());
                 backing.beside(Beside::Ended { well: removed.is_ok() });
-                removed.map_err(|e| HostError::system("remove", path, e))
+                removed.map_err(|e| HostError::system("remove", file.path(), e))
             }
             Self::Behind(offset) => bench.write(backing, *offset, Buf::zeroed(LABEL_BYTES)),
             Self::Nowhere => Ok(()),
@@ -190,8 +187,15 @@ impl LabelPlace {
     }
 }
 
-fn read_side_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
+/// The file beside a backing with this added to its name.
+pub(crate) fn beside(backing: &Path, suffix: &str) -> SideFile {
+    let mut path = backing.as_os_str().to_owned();
+    path.push(suffix);
+    SideFile::new(PathBuf::from(path), FileRights::of_backing(backing))
+}
+
+fn read_side_file(file: &SideFile) -> io::Result<Option<Vec<u8>>> {
+    let file = match file.open(false) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),
@@ -204,33 +208,37 @@ fn read_side_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// A process that was killed may have written to the file, or made or removed it, and not come to make that durable.
-fn sync_side_file(path: &Path) -> io::Result<()> {
-    match File::open(path) {
+fn sync_side_file(file: &SideFile) -> io::Result<()> {
+    match file.open(false) {
         Ok(file) => file.sync_all()?,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(e),
     }
-    sync_entry(path)
+    sync_entry(file.path())
 }
 
-fn write_side_file(backing: &mut dyn Device, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
+fn write_side_file(
+    backing: &mut dyn Device,
+    file: &SideFile,
+    offset: u64,
+    bytes: &[u8],
+) -> io::Result<()> {
     backing.beside(Beside::Begins { offset, bytes });
-    let written = write_durably(path, offset, bytes);
+    let written = write_durably(file, offset, bytes);
     backing.beside(Beside::Ended { well: written.is_ok() });
     written
 }
 
-fn write_durably(path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
-    let new = !path.exists();
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-    if new {
+fn write_durably(side: &SideFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let (file, is_new) = side.open_or_create()?;
+    if is_new {
         // Room for both copies: a full file system must not keep the second one, and with it a start, from being written.
         file.write_all_at(&[0; LABEL_BYTES], 0)?;
     }
     file.write_all_at(bytes, offset)?;
     file.sync_all()?;
     // Also if it was there before: who made it may have died before it came to this.
-    sync_entry(path)
+    sync_entry(side.path())
 }
 
 /// Removes a file that need not be there any more, if somebody was killed just after removing it.

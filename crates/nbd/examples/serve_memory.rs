@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         listen: vec![address],
         exports: vec![Export::new(Arc::new(volume))],
         tls: None,
+        socket: Default::default(),
         limits: Limits::default(),
     })?;
     for address in server.addresses() {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use forebay_guard::SocketRights;
 use thiserror::Error;
 
 use crate::address::Address;
@@ -35,6 +36,8 @@ pub struct ServerConfig {
     pub exports: Vec<Export>,
     /// TLS, for all addresses; without it, only plain connections.
     pub tls: Option<TlsSettings>,
+    /// Who may connect to those that are unix sockets.
+    pub socket: SocketRights,
     /// Limits.
     pub limits: Limits,
 }
@@ -43,10 +46,18 @@ pub struct ServerConfig {
 #[derive(Debug, Error)]
 pub enum ServerError {
     /// A live server has the address.
-    #[error("{address} is in use by another server; stop it or choose another address")]
+    #[error("{address} is in use by {holder}; stop it or choose another address")]
     InUse {
         /// The address.
         address: Address,
+        /// Who, as far as is known.
+        holder: String,
+    },
+    /// Another process or user stands in the way of a unix socket.
+    #[error("{reason}")]
+    Kept {
+        /// One sentence.
+        reason: String,
     },
     /// The path of a unix socket is taken by something that is no socket, which is left alone.
     #[error("{} exists and is no socket; choose another path", path.display())]
@@ -159,7 +170,7 @@ impl NbdServer {
         };
         // From here on, an error drops `server`, which closes what is open.
         for address in &config.listen {
-            server.listeners.extend(Listener::open(address)?.into_iter().map(Arc::new));
+            server.listeners.extend(Listener::open(address, config.socket)?.into_iter().map(Arc::new));
         }
         for listener in &server.listeners {
             let (shared, listener) = (Arc::clone(&server.shared), Arc::clone(listener));
@@ -175,7 +186,7 @@ impl NbdServer {
     /// # Errors
     /// As [`NbdServer::start`] for that address.
     pub fn can_listen(address: &Address) -> Result<(), ServerError> {
-        Listener::open(address)?.iter().for_each(Listener::close);
+        Listener::open(address, SocketRights::default())?.iter().for_each(Listener::close);
         Ok(())
     }
 

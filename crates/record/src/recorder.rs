@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -35,7 +36,8 @@ impl Recorder {
     /// # Errors
     /// As the system gives them; a file that exists is never overwritten.
     pub fn create(path: &Path, bytes_max: u64) -> io::Result<Self> {
-        let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        // It holds the data of the devices.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
         let time_ns = monotonic_ns();
         file.write_all(&file_head(time_ns, wall))?;

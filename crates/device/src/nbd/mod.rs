@@ -22,6 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_block::{DeviceOp, DeviceResult, Nanos};
+use forebay_guard::abstract_holder;
 use forebay_nbd::codec::export_flag;
 
 pub use uri::NbdSpec;
@@ -98,14 +99,17 @@ fn claim(spec: &NbdSpec) -> Result<UnixListener, OpenError> {
     spec.export.hash(&mut hasher);
     let failed = |e| OpenError::system("claim", spec.as_path(), e);
     let name = format!("forebay-nbd-{:016x}", hasher.finish());
-    let address = SocketAddr::from_abstract_name(name).map_err(failed)?;
+    let address = SocketAddr::from_abstract_name(&name).map_err(failed)?;
     let begun = Instant::now();
     loop {
         match UnixListener::bind_addr(&address) {
             Ok(claim) => return Ok(claim),
             Err(e) if e.kind() != io::ErrorKind::AddrInUse => return Err(failed(e)),
             Err(_) if begun.elapsed() > HOLDER_WAIT_MAX => {
-                let holder = "another process of this host".to_owned();
+                let holder = match abstract_holder(&name) {
+                    Some(who) => format!("another process ({who})"),
+                    None => "another process of this host".to_owned(),
+                };
                 return Err(OpenError::InUse { path: spec.as_path().to_owned(), holder });
             }
             Err(_) => thread::sleep(HOLDER_POLL),

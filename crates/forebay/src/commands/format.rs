@@ -80,7 +80,7 @@ pub fn run(args: Args) -> Outcome {
     meter.end();
     let made = formatted.map_err(|e| from_host(&e))?;
     let label = match &made.label {
-        LabelPlace::SideFile(path) => format!("the backing's label is {}", path.display()),
+        LabelPlace::SideFile(file) => format!("the backing's label is {}", file.path().display()),
         LabelPlace::Behind(offset) => format!("the backing's label lies behind the volume, at byte {offset}"),
         LabelPlace::Nowhere => "the backing has no room for a label and is known by its fingerprint".into(),
     };

@@ -46,7 +46,7 @@ pub fn run(args: Args) -> Outcome {
     };
     let found = forebay_host::pair_again(&options).map_err(|e| from_host(&e))?;
     let label = match &found.label {
-        LabelPlace::SideFile(path) => format!("its label is {} again", path.display()),
+        LabelPlace::SideFile(file) => format!("its label is {} again", file.path().display()),
         LabelPlace::Behind(_) | LabelPlace::Nowhere => "its label lies behind the volume again".to_owned(),
     };
     print(&format!("{found}\npaired again with {}; {label}\n", found.backing))

@@ -9,7 +9,7 @@ use forebay_policy::{
 };
 
 use crate::cli::Outcome;
-use crate::config::parse_logical_block;
+use crate::config::{parse_logical_block, parse_socket_group, parse_socket_mode};
 use crate::daemon;
 use crate::plan::{DeviceDecoration, Plan};
 use crate::volume_name;
@@ -63,6 +63,14 @@ pub struct Args {
     /// Serve NBD clients there: unix:PATH or tcp:HOST:PORT; may be given several times
     #[arg(long, value_name = "ADDR")]
     pub nbd: Vec<Address>,
+
+    /// Mode of the unix sockets for NBD clients, in octal: with 0660 their group may connect, too [default: 0600]
+    #[arg(long, value_name = "MODE", value_parser = parse_socket_mode)]
+    pub socket_mode: Option<u32>,
+
+    /// Group of these sockets, by name or number; needs a --socket-mode that lets it connect [default: the daemon's]
+    #[arg(long, value_name = "GROUP", value_parser = parse_socket_group)]
+    pub socket_group: Option<u32>,
 
     /// Make the volume appear as this file, through FUSE
     #[arg(long, value_name = "FILE")]

@@ -128,6 +128,7 @@ fn state_of(e: &ClientError) -> Option<VolumeState> {
         ClientError::Silent { .. } | ClientError::Lost { .. } => Some(VolumeState::Unreachable),
         ClientError::NotRunning(_)
         | ClientError::Denied(_)
+        | ClientError::Untrusted { .. }
         | ClientError::Io { .. }
         | ClientError::Said(_) => None,
     }

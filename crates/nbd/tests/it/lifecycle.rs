@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_nbd::codec::{Greeting, NbdError, command};
-use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, ServerError};
+use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, ServerError, SocketRights};
 use tempfile::TempDir;
 
 use crate::client::Client;
@@ -23,6 +23,7 @@ fn start(address: &str, names: &[&str]) -> Result<NbdServer, ServerError> {
         listen: vec![address.parse().unwrap()],
         exports: names.iter().map(export).collect(),
         tls: None,
+        socket: Default::default(),
         limits: Limits::default(),
     })
 }
@@ -93,6 +94,32 @@ fn a_dead_servers_socket_is_replaced_a_live_ones_is_not() {
     std::fs::write(&path, "precious").unwrap();
     assert!(matches!(start(&address, &["a"]), Err(ServerError::NotASocket { .. })));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
+
+/// Who may connect is settled when the first one can, whatever the umask is; others cannot hold a start up by a lock.
+#[test]
+fn a_unix_socket_is_for_those_it_is_meant_for() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("nbd.sock");
+    let locked = std::fs::File::open(directory.path()).unwrap();
+    locked.lock().unwrap();
+    let own = rustix::process::getegid().as_raw();
+    let group = SocketRights { mode: 0o660, group: Some(own) };
+    for (socket, expected) in [(SocketRights::default(), 0o600), (group, 0o660)] {
+        let volume = Arc::new(MemoryVolume::new("a", MIB, Workers::Inline));
+        let server = NbdServer::start(ServerConfig {
+            listen: vec![Address::Unix(path.clone())],
+            exports: vec![Export::new(volume)],
+            tls: None,
+            socket,
+            limits: Limits::default(),
+        });
+        let server = server.unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, expected);
+        Client::connect(&path).go("a").unwrap();
+        server.stop(GRACE);
+    }
 }
 
 #[test]

@@ -31,6 +31,7 @@ fn two() -> (NbdServer, TempDir) {
         listen: vec![format!("unix:{}/nbd.sock", directory.path().display()).parse().unwrap()],
         exports: vec![two, Export::new(Arc::new(one))],
         tls: None,
+        socket: Default::default(),
         limits: Limits::default(),
     })
     .unwrap();

@@ -58,6 +58,7 @@ impl Serve {
             listen,
             exports: vec![Export::new(volume.clone())],
             tls: wish.tls,
+            socket: Default::default(),
             limits: wish.limits,
         })
         .unwrap();

@@ -167,6 +167,7 @@ fn certificates_that_are_missing_or_wrong_are_named() {
             listen: vec!["tcp:127.0.0.1:0".parse().unwrap()],
             exports: vec![Export::new(std::sync::Arc::new(volume))],
             tls: Some(settings),
+            socket: Default::default(),
             limits: Limits::default(),
         });
         match result {
