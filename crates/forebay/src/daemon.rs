@@ -12,7 +12,7 @@ use forebay_control::{
     VolumeReport, VolumeState, can_bind,
 };
 use forebay_host::{Ending, POINT_LABEL_BYTES};
-use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, TlsSettings};
+use forebay_nbd::{Address, Export, Limits, MemoryBudget, NbdServer, ServerConfig, TlsSettings};
 use sd_notify::NotifyState;
 
 use crate::cli::{Failure, Outcome};
@@ -101,6 +101,9 @@ struct Daemon {
     groups: Mutex<Vec<Arc<ConsistencyGroup>>>,
     leaders: Mutex<Vec<JoinHandle<()>>>,
     tls: Option<TlsSettings>,
+    nbd_limits: Limits,
+    /// Of all servers together.
+    nbd_memory: Arc<MemoryBudget>,
     tracking: Arc<Tracking>,
     /// Where files for loop devices are made.
     directory: PathBuf,
@@ -139,6 +142,8 @@ impl Daemon {
             groups: Mutex::default(),
             leaders: Mutex::default(),
             tls: plan.tls,
+            nbd_limits: plan.nbd_limits.each,
+            nbd_memory: Arc::new(MemoryBudget::new(plan.nbd_limits.memory)),
             tracking: Arc::new(Tracking::new(plan.rules)),
             directory,
             reasons,
@@ -260,7 +265,8 @@ impl Daemon {
                     .map(|v| Export { critical: v.plan().critical, ..Export::new(v.service()) })
                     .collect(),
                 tls,
-                limits: Limits::default(),
+                limits: self.nbd_limits,
+                memory: Arc::clone(&self.nbd_memory),
             });
             let server = match started {
                 Ok(server) => server,

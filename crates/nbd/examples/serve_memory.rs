@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         exports: vec![Export::new(Arc::new(volume))],
         tls: None,
         limits: Limits::default(),
+        memory: Arc::default(),
     })?;
     for address in server.addresses() {
         println!("ready {address}");

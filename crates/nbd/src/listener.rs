@@ -3,7 +3,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -51,6 +51,21 @@ impl Listener {
         }
     }
 
+    /// From now on [`Listener::accept`] does not wait.
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Unix { socket, .. } => socket.set_nonblocking(true),
+            Self::Tcp(socket) => socket.set_nonblocking(true),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix { socket, .. } => socket.as_fd(),
+            Self::Tcp(socket) => socket.as_fd(),
+        }
+    }
+
     pub(crate) fn accept(&self) -> io::Result<Socket> {
         match self {
             Self::Unix { socket, .. } => socket.accept().map(|(stream, _)| Socket::unix(stream)),
@@ -60,11 +75,7 @@ impl Listener {
 
     /// Stops listening and wakes the thread that accepts; gives up a unix socket's path if it is still ours.
     pub(crate) fn close(&self) {
-        let fd = match self {
-            Self::Unix { socket, .. } => socket.as_fd(),
-            Self::Tcp(socket) => socket.as_fd(),
-        };
-        let _ = rustix::net::shutdown(fd, Shutdown::Both);
+        let _ = rustix::net::shutdown(self.fd(), Shutdown::Both);
         if let Self::Unix { path, identity: Some(identity), .. } = self
             && identity_of(path) == Some(*identity)
         {

@@ -24,6 +24,7 @@ fn start(address: &str, names: &[&str]) -> Result<NbdServer, ServerError> {
         exports: names.iter().map(export).collect(),
         tls: None,
         limits: Limits::default(),
+        memory: std::sync::Arc::default(),
     })
 }
 

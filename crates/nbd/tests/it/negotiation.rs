@@ -32,6 +32,7 @@ fn two() -> (NbdServer, TempDir) {
         exports: vec![two, Export::new(Arc::new(one))],
         tls: None,
         limits: Limits::default(),
+        memory: Arc::default(),
     })
     .unwrap();
     (server, directory)
