@@ -65,6 +65,8 @@ pub struct Origin {
     pub ioprio: u16,
     /// Process or thread that issued it; 0 if unknown.
     pub pid: u32,
+    /// The connection that it came by: a volume takes from its connections in turns. All that name none, with 0, share one.
+    pub lane: u64,
 }
 
 impl Origin {

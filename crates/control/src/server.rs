@@ -59,6 +59,13 @@ struct Connection {
     since: Instant,
 }
 
+impl Connection {
+    /// Something has come that its thread has not read yet.
+    fn has_asked(&self) -> bool {
+        rustix::io::ioctl_fionread(&self.stream).is_ok_and(|bytes| bytes > 0)
+    }
+}
+
 /// Connections that are open, by number.
 #[derive(Default)]
 struct Connections {
@@ -67,14 +74,15 @@ struct Connections {
 }
 
 impl Connections {
-    /// Makes room for one more, at the expense of the one that has been idle for longest; false if none is idle.
+    /// Makes room for one more, at the expense of the one that has been idle for longest; false if none is idle. One whose request waits
+    /// to be read goes last: however fast others connect, they close none that has asked.
     fn make_room(&mut self) -> bool {
         if self.open.len() < CONNECTIONS_MAX {
             return true;
         }
         let idle = self.open.iter().filter(|(_, connection)| !connection.busy);
-        let Some(number) = idle.min_by_key(|(_, connection)| connection.since).map(|(number, _)| *number)
-        else {
+        let longest = idle.min_by_key(|(_, connection)| (connection.has_asked(), connection.since));
+        let Some(number) = longest.map(|(number, _)| *number) else {
             return false;
         };
         if let Some(connection) = self.open.remove(&number) {
@@ -425,6 +433,29 @@ mod tests {
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         let e = ControlError::from(can_bind(&dir.path().join("s")).unwrap_err());
         assert!(e.kind == FailureKind::Refused && e.message.contains("--control"), "{e}");
+    }
+
+    #[test]
+    fn who_has_asked_is_not_closed_for_who_comes_and_says_nothing() {
+        let mut connections = Connections::default();
+        let began = Instant::now();
+        let mut clients: Vec<UnixStream> = (0..CONNECTIONS_MAX as u64)
+            .map(|n| {
+                let (theirs, stream) = UnixStream::pair().unwrap();
+                let since = began + Duration::from_millis(n);
+                connections.open.insert(n, Connection { stream, busy: false, since });
+                theirs
+            })
+            .collect();
+        clients[0].write_all(b"{").unwrap();
+        assert!(connections.make_room());
+        assert!(connections.open.contains_key(&0) && !connections.open.contains_key(&1));
+        clients.iter_mut().for_each(|c| c.write_all(b"{").unwrap_or_default());
+        connections
+            .open
+            .insert(1, Connection { stream: UnixStream::pair().unwrap().0, busy: true, since: began });
+        assert!(connections.make_room(), "not if all have");
+        assert!(!connections.open.contains_key(&0));
     }
 
     #[test]

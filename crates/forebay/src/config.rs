@@ -33,6 +33,16 @@ pub struct Config {
     pub tls: Option<PathBuf>,
     /// Whether they must show a certificate, too.
     pub tls_verify_clients: Option<bool>,
+    /// NBD clients of one address at a time.
+    pub nbd_connections: Option<usize>,
+    /// Of these, clients of one IP address or user.
+    pub nbd_connections_per_address: Option<usize>,
+    /// Time for their negotiation.
+    #[serde(default, rename = "nbd-handshake-time", deserialize_with = "milliseconds")]
+    pub nbd_handshake_ms: Option<u64>,
+    /// Memory for data of all NBD clients.
+    #[serde(default, deserialize_with = "spelled")]
+    pub nbd_memory: Option<Size>,
     /// Who is critical: names of rule sets, or files.
     #[serde(default)]
     pub rules: Vec<String>,
@@ -78,7 +88,7 @@ pub struct VolumeConfig {
     #[serde(default, rename = "group-size", deserialize_with = "group_size")]
     pub group_bytes: Option<u64>,
     /// See [`forebay_policy::Settings`].
-    #[serde(default, rename = "group-age", deserialize_with = "group_age")]
+    #[serde(default, rename = "group-age", deserialize_with = "milliseconds")]
     pub group_age_ms: Option<u64>,
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled")]
@@ -172,7 +182,7 @@ pub fn parse_logical_block(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("'{text}' is no logical block of a volume, which is 512, 1024, 2048 or 4096"))
 }
 
-fn group_age<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+fn milliseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     time::parse_ms(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
 }
 

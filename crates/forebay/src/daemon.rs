@@ -12,7 +12,7 @@ use forebay_control::{
     VolumeReport, VolumeState, can_bind,
 };
 use forebay_host::{Ending, POINT_LABEL_BYTES};
-use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, SocketRights, TlsSettings};
+use forebay_nbd::{Address, Export, Limits, MemoryBudget, NbdServer, ServerConfig, SocketRights, TlsSettings};
 use sd_notify::NotifyState;
 
 use crate::cli::{Failure, Outcome};
@@ -102,6 +102,9 @@ struct Daemon {
     leaders: Mutex<Vec<JoinHandle<()>>>,
     tls: Option<TlsSettings>,
     socket: SocketRights,
+    nbd_limits: Limits,
+    /// Of all servers together.
+    nbd_memory: Arc<MemoryBudget>,
     tracking: Arc<Tracking>,
     /// Where files for loop devices are made.
     directory: PathBuf,
@@ -141,6 +144,8 @@ impl Daemon {
             leaders: Mutex::default(),
             tls: plan.tls,
             socket: plan.socket,
+            nbd_limits: plan.nbd_limits.each,
+            nbd_memory: Arc::new(MemoryBudget::new(plan.nbd_limits.memory)),
             tracking: Arc::new(Tracking::new(plan.rules)),
             directory,
             reasons,
@@ -263,7 +268,8 @@ impl Daemon {
                     .collect(),
                 tls,
                 socket: self.socket,
-                limits: Limits::default(),
+                limits: self.nbd_limits,
+                memory: Arc::clone(&self.nbd_memory),
             });
             let server = match started {
                 Ok(server) => server,

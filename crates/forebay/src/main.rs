@@ -14,6 +14,7 @@ mod health;
 mod image;
 mod logging;
 mod meter;
+mod nbd_limits;
 mod output;
 mod plan;
 mod reclaim;

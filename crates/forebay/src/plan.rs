@@ -15,6 +15,7 @@ use crate::cli::Failure;
 use crate::commands::serve::Args;
 use crate::config::{Config, VolumeConfig};
 use crate::consistency_group::GroupPlan;
+use crate::nbd_limits::{NbdLimits, NbdWishes};
 use forebay_policy::size::Size;
 
 /// Longest configuration file that is read, in bytes.
@@ -58,6 +59,8 @@ pub struct Plan {
     pub socket: SocketRights,
     /// TLS for NBD clients on TCP.
     pub tls: Option<TlsSettings>,
+    /// What NBD clients may take.
+    pub nbd_limits: NbdLimits,
     /// Who is critical.
     pub rules: Rules,
 }
@@ -134,11 +137,18 @@ impl Plan {
         }
         overlay(&args, &mut config.volume)?;
         let defaults = SocketRights::default();
+        let nbd = args.nbd_wishes.or(NbdWishes {
+            connections: config.nbd_connections,
+            per_address: config.nbd_connections_per_address,
+            handshake_ms: config.nbd_handshake_ms,
+            memory: config.nbd_memory.map(|size| size.0),
+        });
         Ok(Self {
             socket: SocketRights {
                 mode: args.socket_mode.or(config.socket_mode).unwrap_or(defaults.mode),
                 group: args.socket_group.or(config.socket_group),
             },
+            nbd_limits: nbd.limits(config.volume.iter().any(|v| !v.nbd.is_empty()))?,
             tls: tls(
                 args.tls.or(config.tls),
                 args.tls_verify_clients || config.tls_verify_clients.unwrap_or(false),

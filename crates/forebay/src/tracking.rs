@@ -219,6 +219,7 @@ impl Observer for Link {
             criticality: arrival.criticality,
             ioprio: arrival.ioprio,
             pid: arrival.tid,
+            lane: origin.lane,
         };
         if !arrival.outstanding {
             return (origin, done);

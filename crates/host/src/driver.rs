@@ -29,7 +29,10 @@ use crate::devices::Devices;
 use crate::error::HostError;
 use crate::handle::Shared;
 use crate::label::SideWrite;
-use crate::queue::{CommandDone, CommonDone, Ending, Incoming, MarkDone, Message, bytes_of};
+use crate::lanes::Cost;
+use crate::queue::{
+    CommandDone, CommonDone, Ended, Ending, Incoming, MarkDone, Message, ZERO_PIECE_BYTES, bytes_of,
+};
 use crate::superblocks::Bench;
 use crate::survey::{Cached, Surveyor, Turns};
 
@@ -39,11 +42,23 @@ const HOST_TAGS: u64 = 1 << 63;
 struct Outstanding {
     done: Completion,
     bytes: u64,
+    /// What it counts for while it is in work.
+    cost: Cost,
+    /// What is left to do once this piece of it is done.
+    rest: Option<Rest>,
     origin: Origin,
     /// Where a question about allocation begins, and how many extents it has a use for.
     status: Option<(u64, usize)>,
     /// It is a change of the volume; that ends before the client is answered.
     inside: Option<Inside>,
+}
+
+/// The rest of a long zero or trim, of which a piece is in work.
+struct Rest {
+    offset: u64,
+    len: u64,
+    unmap: bool,
+    fua: bool,
 }
 
 /// The log is being made void (P9): operations that are left, whether the label in a side file is on its way, and whether one place says
@@ -90,6 +105,8 @@ pub(crate) struct Driver {
     under_way: usize,
     status_wanted: bool,
     effects: Vec<Effect>,
+    /// Requests that were answered in this turn.
+    ended: Vec<Ended>,
     done: Vec<(u64, DeviceResult)>,
     incoming: VecDeque<Incoming>,
     messages: VecDeque<Message>,
@@ -125,6 +142,7 @@ impl Driver {
             under_way: 0,
             status_wanted: false,
             effects: Vec::new(),
+            ended: Vec::new(),
             done: Vec::new(),
             incoming: VecDeque::new(),
             messages: VecDeque::new(),
@@ -171,20 +189,19 @@ impl Driver {
         self.done = done;
         self.core.poll(now, &mut self.effects);
         let mut effects = std::mem::take(&mut self.effects);
-        let (mut replies, mut bytes) = (0, 0);
+        let mut ended = std::mem::take(&mut self.ended);
         for effect in effects.drain(..) {
-            if let Effect::Reply { id, result } = effect {
-                let (ended, freed) = self.reply(id, result);
-                replies += ended;
-                bytes += freed;
-            } else {
-                self.carry_out(effect, now);
+            match effect {
+                Effect::Reply { id, result } => ended.extend(self.reply(id, result)),
+                effect => self.carry_out(effect, now),
             }
         }
         self.effects = effects;
-        if replies > 0 {
-            self.shared.queue.release(replies, bytes);
+        if !ended.is_empty() {
+            self.shared.queue.release(&ended);
+            ended.clear();
         }
+        self.ended = ended;
         if std::mem::take(&mut self.status_wanted) {
             self.publish(now);
         }
@@ -211,8 +228,8 @@ impl Driver {
     }
 
     fn take_in(&mut self) {
-        self.shared.queue.drain(&mut self.incoming, &mut self.messages);
         let now = self.clock.now();
+        self.shared.queue.drain(now, &mut self.incoming, &mut self.messages);
         let mut incoming = std::mem::take(&mut self.incoming);
         for incoming in incoming.drain(..) {
             match incoming.op {
@@ -240,20 +257,42 @@ impl Driver {
     }
 
     fn take_request(&mut self, incoming: Incoming, now: Nanos) {
+        let cost = incoming.cost();
         let Incoming { op, origin, done, identified, inside } = incoming;
+        let lane = origin.lane;
         let (origin, done) = match self.shared.observer.get() {
             Some(observer) if !identified => observer.identify(&op, origin, done),
             _ => (origin, done),
         };
+        // Only now: whoever knows its issuer knows it as a whole.
+        let (op, rest) = self.cut(op);
         let id = self.new_id();
         let status = match op {
             Op::Status { offset, extents_max, .. } => Some((offset, extents_max)),
             _ => None,
         };
         let forced = matches!(op, Op::Write { fua: true, .. } | Op::Zero { fua: true, .. });
-        let known = Origin { sync: origin.is_sync(forced), ..origin };
-        self.requests.insert(id, Outstanding { done, bytes: bytes_of(&op), origin: known, status, inside });
+        let known = Origin { sync: origin.is_sync(forced), lane, ..origin };
+        let bytes = bytes_of(&op);
+        self.requests.insert(id, Outstanding { done, bytes, cost, rest, origin: known, status, inside });
         self.core.handle(Event::Request { id, op, origin }, now);
+    }
+
+    /// The piece of a long zero or trim that is carried out next, and the rest. Somebody else may want some of its blocks, or the
+    /// backing, and should not have to wait for all of it. Nothing is acknowledged before the last piece is done, and a crash before that
+    /// may leave some of the pieces done.
+    fn cut(&self, op: Op) -> (Op, Option<Rest>) {
+        match op {
+            Op::Zero { offset, len, unmap, fua }
+                if len > ZERO_PIECE_BYTES && self.shared.queue.is_shared() =>
+            {
+                // The pieces meet at multiples of their length, so that they are made of whole blocks.
+                let first = ZERO_PIECE_BYTES - offset % ZERO_PIECE_BYTES;
+                let rest = Rest { offset: offset + first, len: len - first, unmap, fua };
+                (Op::Zero { offset, len: first, unmap, fua }, Some(rest))
+            }
+            op => (op, None),
+        }
     }
 
     fn take_message(&mut self, message: Message, now: Nanos) {
@@ -352,19 +391,25 @@ impl Driver {
         }
     }
 
-    /// Answers a client; returns how many requests have ended by that, and the bytes whose room is free again. A question about allocation goes on
-    /// to the backing if not everything is cached, and keeps its place until that has answered.
-    fn reply(&mut self, id: RequestId, result: Result<Reply, IoError>) -> (usize, u64) {
-        let Some(outstanding) = self.requests.remove(&id) else {
-            return (0, 0);
-        };
+    /// Answers a client; returns the request that has ended by that. A question about allocation goes on to the backing if not everything is
+    /// cached, and keeps its place until that has answered; and so does a zero of which only a piece is done.
+    fn reply(&mut self, id: RequestId, result: Result<Reply, IoError>) -> Option<Ended> {
+        let mut outstanding = self.requests.remove(&id)?;
+        let (cost, origin) = (outstanding.cost, outstanding.origin);
+        if let Some(Rest { offset, len, unmap, fua }) = outstanding.rest.take_if(|_| result.is_ok()) {
+            let Outstanding { done, inside, .. } = outstanding;
+            let op = Op::Zero { offset, len, unmap, fua };
+            self.shared.queue.push_rest(cost, Incoming { op, origin, done, identified: true, inside });
+            return None;
+        }
+        let place = Ended { lane: origin.lane, bytes: outstanding.bytes, cost };
         let (done, result) = match (result, outstanding.status) {
             (Ok(Reply::Status(extents)), Some((offset, extents_max)))
                 if extents.iter().any(|extent| extent.allocation == Allocation::Hole) =>
             {
-                let cached = Cached { offset, extents_max, extents, done: outstanding.done };
+                let cached = Cached { offset, extents_max, extents, done: outstanding.done, place };
                 match self.surveyor.ask(cached) {
-                    Ok(()) => return (0, 0),
+                    Ok(()) => return None,
                     Err(done) => (done, Err(IoError::new(ErrorKind::Io, "asking the backing for its holes"))),
                 }
             }
@@ -372,7 +417,7 @@ impl Driver {
         };
         drop(outstanding.inside);
         done(result);
-        (1, outstanding.bytes)
+        Some(place)
     }
 
     /// Has the label written by a thread of its own: what its file system takes must not keep the volume from answering.

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-use forebay_block::{Completion, ErrorKind, Inside, IoError, Op, Origin};
+use forebay_block::{Completion, ErrorKind, Inside, IoError, Nanos, Op, Origin};
 use forebay_device::Waker;
 use forebay_engine::{Command, CommonError, CommonState, CommonStep, MarkError};
+
+use crate::lanes::{Cost, Lanes};
 
 /// Requests of a volume that are queued or under way at a time; further ones wait in `submit` (P7).
 pub const REQUESTS_MAX: usize = 1024;
@@ -18,6 +20,9 @@ pub const REQUEST_BYTES_TOTAL_MAX: u64 = 256 << 20;
 /// Longest read or write in bytes.
 pub const REQUEST_BYTES_MAX: usize = 32 << 20;
 
+/// Zeroes and trims of more bytes than this are carried out in pieces of this length while others use the volume.
+pub const ZERO_PIECE_BYTES: u64 = 32 << 20;
+
 /// A client's request on its way to the thread.
 pub(crate) struct Incoming {
     pub(crate) op: Op,
@@ -27,6 +32,29 @@ pub(crate) struct Incoming {
     pub(crate) identified: bool,
     /// It is a change, until it is answered.
     pub(crate) inside: Option<Inside>,
+}
+
+impl Incoming {
+    /// What it counts for while it is in work. A question about allocation waits for moments in which nothing else is to be done, and must
+    /// not keep its connection's other requests waiting for that.
+    pub(crate) fn cost(&self) -> Cost {
+        match &self.op {
+            Op::Read { len, .. } => Some(*len as u64),
+            Op::Write { data, .. } => Some(data.len() as u64),
+            Op::Zero { len, .. } => Some(*len),
+            Op::Flush => Some(0),
+            Op::Status { .. } => None,
+        }
+    }
+}
+
+/// A request that has been answered.
+#[derive(Clone, Copy)]
+pub(crate) struct Ended {
+    pub(crate) lane: u64,
+    /// Of memory.
+    pub(crate) bytes: u64,
+    pub(crate) cost: Cost,
 }
 
 /// Called once with the outcome of a control command.
@@ -71,7 +99,7 @@ pub enum Ending {
 
 #[derive(Default)]
 struct State {
-    requests: VecDeque<Incoming>,
+    lanes: Lanes<Incoming>,
     messages: VecDeque<Message>,
     /// Bytes of the promotions among the messages, each of which is queued once (P7): writes that are outstanding are bounded.
     promotions: BTreeSet<(u64, u64)>,
@@ -81,15 +109,28 @@ struct State {
     /// Callers that wait for room.
     waiting: usize,
     closed: bool,
+    /// The volume is to end: what waits is taken, whosesoever it is.
+    ending: bool,
+    /// When requests were last taken.
+    taken_at: Nanos,
     /// The thread that answers for the volume's own what the backing knows of holes.
     surveyor: Option<ThreadId>,
 }
 
 impl State {
-    fn has_room(&self, bytes: u64) -> bool {
+    fn has_room(&self, lane: u64, bytes: u64) -> bool {
         // A request as large as the whole limit passes when nothing else is there.
         let bytes_fit = self.admitted_bytes + bytes <= REQUEST_BYTES_TOTAL_MAX || self.admitted == 0;
-        self.admitted < REQUESTS_MAX && bytes_fit
+        self.admitted < REQUESTS_MAX && bytes_fit && self.leaves_room(lane, bytes)
+    }
+
+    /// Whether enough is left for others: where there are others, a connection gets as much as is still free. So what all have who take what
+    /// they can get leaves as much free as each of them has.
+    fn leaves_room(&self, lane: u64, bytes: u64) -> bool {
+        self.lanes.beside_others(lane).is_none_or(|(own, own_bytes)| {
+            let free = REQUEST_BYTES_TOTAL_MAX.saturating_sub(self.admitted_bytes);
+            own == 0 || own < REQUESTS_MAX.saturating_sub(self.admitted) && own_bytes + bytes <= free
+        })
     }
 }
 
@@ -142,8 +183,9 @@ impl RequestQueue {
         let mut state = self.lock();
         let answers = self.is_mine() || state.surveyor == Some(thread::current().id());
         let asks = matches!(incoming.op, Op::Status { .. });
+        let lane = incoming.origin.lane;
         let has_room = |state: &State| {
-            state.has_room(bytes) && !(asks && self.questions.load(Ordering::Relaxed) >= QUESTIONS_MAX)
+            state.has_room(lane, bytes) && !(asks && self.questions.load(Ordering::Relaxed) >= QUESTIONS_MAX)
         };
         while !state.closed && !has_room(&state) && !answers {
             state.waiting += 1;
@@ -157,7 +199,9 @@ impl RequestQueue {
         }
         state.admitted += 1;
         state.admitted_bytes += bytes;
-        state.requests.push_back(if asks { self.counted(incoming) } else { incoming });
+        let incoming = if asks { self.counted(incoming) } else { incoming };
+        let cost = incoming.cost();
+        state.lanes.push(lane, incoming, bytes, cost);
         drop(state);
         self.waker.wake();
     }
@@ -191,14 +235,19 @@ impl RequestQueue {
         true
     }
 
-    /// Takes everything that is queued. Requests stay counted until [`RequestQueue::release`].
-    pub(crate) fn drain(&self, requests: &mut VecDeque<Incoming>, messages: &mut VecDeque<Message>) {
+    /// Takes all messages, and of the requests those that may be in work beside the others. They stay counted until
+    /// [`RequestQueue::release`].
+    pub(crate) fn drain(
+        &self,
+        now: Nanos,
+        requests: &mut VecDeque<Incoming>,
+        messages: &mut VecDeque<Message>,
+    ) {
         let mut state = self.lock();
-        if requests.is_empty() {
-            std::mem::swap(&mut state.requests, requests);
-        } else {
-            requests.append(&mut state.requests);
-        }
+        state.ending |= state.messages.iter().any(|message| matches!(message, Message::End(_)));
+        let ending = state.ending;
+        state.lanes.take(now, ending, requests);
+        state.taken_at = now;
         messages.append(&mut state.messages);
         state.promotions.clear();
     }
@@ -206,14 +255,33 @@ impl RequestQueue {
     /// Whether there is nothing to drain.
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.lock();
-        state.requests.is_empty() && state.messages.is_empty()
+        !state.lanes.has_next(state.ending) && state.messages.is_empty()
+    }
+
+    /// Whether several connections use the volume.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.lock().lanes.are_several()
+    }
+
+    /// A piece of a request has been carried out, and this is the rest of it, which waits for its turn.
+    pub(crate) fn push_rest(&self, done: Cost, rest: Incoming) {
+        let (lane, cost) = (rest.origin.lane, rest.cost());
+        let mut state = self.lock();
+        let now = state.taken_at;
+        state.lanes.leaves_work(lane, done, now);
+        state.lanes.push_rest(lane, rest, cost);
     }
 
     /// Gives back the room of requests that have ended.
-    pub(crate) fn release(&self, requests: usize, bytes: u64) {
+    pub(crate) fn release(&self, ended: &[Ended]) {
         let mut state = self.lock();
-        state.admitted -= requests;
-        state.admitted_bytes -= bytes;
+        let now = state.taken_at;
+        for Ended { lane, bytes, cost } in ended {
+            state.admitted -= 1;
+            state.admitted_bytes -= bytes;
+            state.lanes.leaves_work(*lane, *cost, now);
+            state.lanes.ended(*lane, *bytes);
+        }
         let wake = state.waiting > 0;
         drop(state);
         if wake {
@@ -225,7 +293,7 @@ impl RequestQueue {
     pub(crate) fn close(&self) -> (VecDeque<Incoming>, VecDeque<Message>) {
         let mut state = self.lock();
         state.closed = true;
-        let left = (std::mem::take(&mut state.requests), std::mem::take(&mut state.messages));
+        let left = (state.lanes.clear(), std::mem::take(&mut state.messages));
         drop(state);
         self.room.notify_all();
         left
@@ -245,7 +313,7 @@ mod tests {
         let queue = RequestQueue::new(ring.waker());
         let drained = || {
             let (mut requests, mut messages) = (VecDeque::new(), VecDeque::new());
-            queue.drain(&mut requests, &mut messages);
+            queue.drain(Nanos(0), &mut requests, &mut messages);
             let promoted = |message: &Message| match message {
                 Message::Promote { offset, len } => Some((*offset, *len)),
                 _ => None,
@@ -296,9 +364,9 @@ mod tests {
                 .unwrap();
             assert_eq!((asked.load(Ordering::SeqCst), pushed.load(Ordering::SeqCst)), (QUESTIONS_MAX, 1));
             let (mut requests, mut messages) = (VecDeque::new(), VecDeque::new());
-            queue.drain(&mut requests, &mut messages);
+            queue.drain(Nanos(0), &mut requests, &mut messages);
             (requests.pop_front().unwrap().done)(Ok(Reply::Done));
-            queue.release(1, 0);
+            queue.release(&[Ended { lane: 0, bytes: 0, cost: None }]);
         });
         assert_eq!(asked.load(Ordering::SeqCst), QUESTIONS_MAX + 1);
     }

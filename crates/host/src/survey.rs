@@ -19,7 +19,7 @@ use forebay_block::{Allocation, Completion, Nanos, Reply, StatusExtent};
 use forebay_device::Survey;
 
 use crate::handle::Shared;
-use crate::queue::Incoming;
+use crate::queue::{Ended, Incoming};
 
 /// For so long after a read or write the volume counts as busy: questions about allocation are spread then.
 const BUSY: Duration = Duration::from_millis(10);
@@ -81,6 +81,8 @@ pub(crate) struct Cached {
     /// Data is cached; of a hole the backing knows more.
     pub(crate) extents: Vec<StatusExtent>,
     pub(crate) done: Completion,
+    /// The room that it has in the queue until it is answered.
+    pub(crate) place: Ended,
 }
 
 /// The thread. Dropping it waits until all has been answered that it has been handed.
@@ -96,11 +98,11 @@ impl Surveyor {
         let shared = Arc::clone(shared);
         let thread = thread.spawn(move || {
             shared.queue.consume_from_here();
-            for Cached { offset, extents_max, extents, done } in receiver {
+            for Cached { offset, extents_max, extents, done, place } in receiver {
                 done(Ok(Reply::Status(overlay(offset, &extents, extents_max, &|at, end| {
                     survey.at(at, end)
                 }))));
-                shared.queue.release(1, 0);
+                shared.queue.release(&[place]);
             }
         })?;
         Ok(Self { questions: Some(questions), thread: Some(thread) })

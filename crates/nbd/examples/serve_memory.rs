@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         tls: None,
         socket: Default::default(),
         limits: Limits::default(),
+        memory: Arc::default(),
     })?;
     for address in server.addresses() {
         println!("ready {address}");

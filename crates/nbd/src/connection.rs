@@ -1,14 +1,16 @@
 //! One client: negotiation, then requests until it leaves.
 
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Instant;
 
 use forebay_block::{BufMut, Criticality, ErrorKind, IoError, Op, Origin, Reply};
 
+use crate::budget::MemoryBudget;
 use crate::codec::{Request, command, command_flag};
+use crate::complaints::Complaints;
 use crate::counters::{RequestCounters, add};
 use crate::export::{ExportTable, Served};
 use crate::gate::Gate;
@@ -16,16 +18,23 @@ use crate::input::{Input, InputError};
 use crate::limits::Limits;
 use crate::negotiation::{Choice, Ending, Negotiation, Step, TlsPolicy};
 use crate::outbox::{Frame, Outbox};
+use crate::places::Full;
+use crate::reception::Presence;
 use crate::socket::Socket;
 use crate::tls::{TlsIdentity, TlsSession};
 use crate::transmission::{Session, Verdict};
 use crate::transport::Transport;
+
+/// Connections of all servers of the process that came so far: several servers may serve a volume.
+static LANES: AtomicU64 = AtomicU64::new(0);
 
 /// What all connections of a server share.
 pub(crate) struct Context {
     pub(crate) exports: ExportTable,
     pub(crate) tls: Option<TlsIdentity>,
     pub(crate) limits: Limits,
+    pub(crate) memory: Arc<MemoryBudget>,
+    pub(crate) complaints: Complaints,
     pub(crate) stopping: AtomicBool,
 }
 
@@ -35,6 +44,8 @@ pub(crate) struct Connection {
     pub(crate) socket: Arc<Socket>,
     /// Set when transmission starts.
     pub(crate) serving: OnceLock<Arc<Serving>>,
+    /// Why the server has closed it.
+    cut: OnceLock<&'static str>,
 }
 
 /// The transmission phase of a connection: what its reader, its writer and the completions share.
@@ -71,29 +82,43 @@ impl From<InputError> for Departure {
 
 impl Connection {
     pub(crate) fn new(id: u64, socket: Socket) -> Self {
-        Self { id, socket: Arc::new(socket), serving: OnceLock::new() }
+        Self { id, socket: Arc::new(socket), serving: OnceLock::new(), cut: OnceLock::new() }
+    }
+
+    /// Closes it from outside.
+    pub(crate) fn cut(&self, why: &'static str) {
+        let _ = self.cut.set(why);
+        self.socket.shut();
     }
 
     /// Serves the client until it leaves, breaks the protocol, or the server stops.
-    pub(crate) fn run(&self, context: &Context) {
-        let departure = match self.negotiate(context) {
+    pub(crate) fn run(&self, presence: &Presence) {
+        let context = presence.context();
+        let departure = match self.negotiate(presence) {
             Ok((transport, input, choice)) => self.serve(context, &transport, input, &choice),
             Err(departure) => departure,
         };
         self.socket.shut();
         let (id, peer) = (self.id, self.socket.peer());
+        let departure = match self.cut.get() {
+            Some(why) => Departure::Fault((*why).to_owned()),
+            None => departure,
+        };
         match departure {
             _ if context.stopping.load(Ordering::Relaxed) => {
                 tracing::debug!(id, peer, "connection closed: server stops")
             }
             Departure::Stopping => tracing::debug!(id, peer, "connection closed: server stops"),
             Departure::Regular(how) => tracing::debug!(id, peer, "connection closed: {how}"),
+            // Whoever can connect can do these again and again.
+            _ if !context.complaints.may_say(Instant::now()) => {}
             Departure::Refused(why) => tracing::info!(id, peer, "connection refused: {why}"),
             Departure::Fault(what) => tracing::warn!(id, peer, "connection closed: {what}"),
         }
     }
 
-    fn negotiate(&self, context: &Context) -> Result<(Transport, Input, Choice), Departure> {
+    fn negotiate(&self, presence: &Presence) -> Result<(Transport, Input, Choice), Departure> {
+        let context = presence.context();
         let deadline = Instant::now() + context.limits.handshake_timeout;
         let policy = context.tls.as_ref().map_or(TlsPolicy::Off, TlsIdentity::policy);
         let mut transport = Transport::Plain(Arc::clone(&self.socket));
@@ -101,7 +126,7 @@ impl Connection {
         let (mut out, mut message) = (Vec::new(), Vec::new());
         let mut negotiation = Negotiation::new(policy, &mut out);
         let send = |transport: &Transport, out: &mut Vec<u8>| -> Result<(), InputError> {
-            self.socket.limit_waits(Some(deadline))?;
+            self.socket.limit_waits(deadline)?;
             transport.send_all(&mut [IoSlice::new(out)])?;
             out.clear();
             Ok(())
@@ -110,18 +135,25 @@ impl Connection {
             send(&transport, &mut out)?;
             message.resize(negotiation.needed(), 0);
             input.exact(&mut message)?;
+            presence.got_on();
             let step = negotiation.take(&message, &context.exports, &mut out);
+            if let Step::Serve(_) = step {
+                // Before it is told that it may begin.
+                presence.become_client().map_err(|full| Departure::Refused(full.as_str()))?;
+            }
             send(&transport, &mut out)?;
             match (step, &context.tls) {
                 (Step::StartTls, Some(identity)) => {
-                    let session = TlsSession::accept(identity, Arc::clone(&self.socket), deadline)
-                        .map_err(|e| tls_departure(&e))?;
+                    let session = TlsSession::accept(identity, Arc::clone(&self.socket), deadline, || {
+                        presence.got_on();
+                    })
+                    .map_err(|e| tls_departure(&e))?;
                     transport = Transport::Tls(Arc::new(session));
                     input = Input::new(transport.clone(), deadline);
                     negotiation.secured();
                 }
                 (Step::Serve(choice), _) => {
-                    input.without_deadline()?;
+                    input.without_deadline(context.limits.stall_timeout)?;
                     return Ok((transport, input, *choice));
                 }
                 (Step::End(ending), _) => return Err(ending.into()),
@@ -135,7 +167,8 @@ impl Connection {
             return Departure::Refused("there is no such export");
         };
         let limits = &context.limits;
-        let gate = Arc::new(Gate::new(limits.requests_in_flight_max, limits.bytes_in_flight_max));
+        let memory = Arc::clone(&context.memory);
+        let gate = Arc::new(Gate::new(limits.requests_in_flight_max, limits.bytes_in_flight_max, memory));
         let serving = Arc::new(Serving {
             session: Session::from(choice),
             export: Arc::clone(export),
@@ -151,14 +184,18 @@ impl Connection {
                 return Departure::Fault(format!("cannot start the connection's writer: {e}"));
             }
             let _finish = FinishOutbox(&serving.outbox);
-            let mut reader = Reader { serving, input, pid: self.socket.peer_pid() };
+            let lane = LANES.fetch_add(1, Ordering::Relaxed) + 1;
+            let mut reader = Reader { serving, input, pid: self.socket.peer_pid(), lane };
             let departure = reader.run(&context.stopping);
             if matches!(departure, Departure::Fault(_)) {
                 // No reply may keep a client's place that has broken the protocol.
                 self.socket.shut();
             }
             serving.gate.wait_empty();
-            departure
+            match serving.outbox.has_stalled() {
+                true => Departure::Fault("the client took no byte of its replies for too long".to_owned()),
+                false => departure,
+            }
         });
         transport.say_goodbye();
         departure
@@ -181,6 +218,16 @@ fn tls_departure(error: &io::Error) -> Departure {
     }
 }
 
+impl Full {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "there are as many clients as there may be",
+            Self::Source => "its address or user has its share of the clients",
+            Self::Late => "it was too late with its handshake",
+        }
+    }
+}
+
 impl From<Ending> for Departure {
     fn from(ending: Ending) -> Self {
         match ending {
@@ -197,6 +244,8 @@ struct Reader<'a> {
     serving: &'a Arc<Serving>,
     input: Input,
     pid: u32,
+    /// Its number among all connections of the process.
+    lane: u64,
 }
 
 impl Reader<'_> {
@@ -281,6 +330,7 @@ impl Reader<'_> {
             sync: critical || request.has(command_flag::FUA) || request.command == command::FLUSH,
             criticality: if critical { Criticality::Direct } else { Criticality::None },
             pid: self.pid,
+            lane: self.lane,
             ..Origin::default()
         };
         let service = &self.serving.export.export.service;

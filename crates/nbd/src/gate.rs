@@ -1,7 +1,8 @@
 //! The limit of what one connection has in flight: backpressure by not reading.
 
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
+use crate::budget::MemoryBudget;
 use crate::lock::hold;
 
 #[derive(Default)]
@@ -17,14 +18,16 @@ pub(crate) struct Gate {
     bytes_max: usize,
     in_flight: Mutex<InFlight>,
     left: Condvar,
+    /// What all connections have together.
+    memory: Arc<MemoryBudget>,
 }
 
 impl Gate {
-    pub(crate) fn new(requests_max: usize, bytes_max: usize) -> Self {
-        Self { requests_max, bytes_max, in_flight: Mutex::default(), left: Condvar::new() }
+    pub(crate) fn new(requests_max: usize, bytes_max: usize, memory: Arc<MemoryBudget>) -> Self {
+        Self { requests_max, bytes_max, in_flight: Mutex::default(), left: Condvar::new(), memory }
     }
 
-    /// Lets in a request of `bytes`, waiting while the limits do not allow it; calls `pause` before it waits. A request
+    /// Lets in a request of `bytes`, for the one thread that enters, waiting while the limits do not allow it; calls `pause` before it waits. A request
     /// that alone exceeds the limit of bytes is let in when nothing else is in flight, else it would wait for ever.
     pub(crate) fn enter(&self, bytes: usize, pause: impl FnOnce()) {
         let mut in_flight = hold(&self.in_flight);
@@ -38,6 +41,15 @@ impl Gate {
             }
             in_flight = self.left.wait(in_flight).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
+        if bytes > 0 && !self.memory.try_take(in_flight.bytes, bytes) {
+            drop(in_flight);
+            if let Some(pause) = pause {
+                pause();
+            }
+            // Only this thread adds to what is in flight.
+            self.memory.take(|| hold(&self.in_flight).bytes, bytes);
+            in_flight = hold(&self.in_flight);
+        }
         in_flight.requests += 1;
         in_flight.bytes += bytes;
     }
@@ -49,6 +61,9 @@ impl Gate {
         in_flight.bytes -= bytes;
         drop(in_flight);
         self.left.notify_one();
+        if bytes > 0 {
+            self.memory.give(bytes);
+        }
     }
 
     /// Waits until nothing is in flight, for the one thread that enters.

@@ -1,10 +1,11 @@
 //! What a client sends, read in the sizes that the protocol's messages have.
 
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use crate::socket::Socket;
 use crate::tls::TlsInput;
 use crate::transport::Transport;
 
@@ -24,6 +25,9 @@ pub(crate) enum InputError {
     /// The handshake's time is over.
     #[error("handshake took too long")]
     TimedOut,
+    /// The client has begun a request and does not go on with it.
+    #[error("nothing more came of a request for too long")]
+    Stalled,
     /// The socket failed.
     #[error(transparent)]
     Io(io::Error),
@@ -32,7 +36,7 @@ pub(crate) enum InputError {
 impl From<io::Error> for InputError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            // A receive timeout is set during the handshake only; the kernel reports it as "would block".
+            // The kernel reports a timeout of the socket as "would block".
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::TimedOut,
             io::ErrorKind::UnexpectedEof => Self::Truncated,
             _ => Self::Io(error),
@@ -65,18 +69,18 @@ impl Input {
         Self { source, window, start: 0, end: 0, deadline: Some(deadline) }
     }
 
-    /// Reading may wait for ever from now on: a client may be idle as long as it likes.
-    pub(crate) fn without_deadline(&mut self) -> Result<(), InputError> {
+    /// From now on a client may be idle as long as it likes, but a read or write that it keeps waiting in between ends after
+    /// `wait` without a byte.
+    pub(crate) fn without_deadline(&mut self, wait: Duration) -> Result<(), InputError> {
         self.deadline = None;
-        self.limit_waits()
+        Ok(self.socket().limit_each_wait(wait)?)
     }
 
-    fn limit_waits(&self) -> Result<(), InputError> {
-        let socket = match &self.source {
+    fn socket(&self) -> &Socket {
+        match &self.source {
             Source::Plain(transport) => transport.socket(),
             Source::Tls(input) => input.socket(),
-        };
-        Ok(socket.limit_waits(self.deadline)?)
+        }
     }
 
     /// Reads at least one byte into `dst`, or says that the stream ended with 0.
@@ -94,16 +98,24 @@ impl Input {
         self.start += buffered;
         let mut filled = buffered;
         while filled < dst.len() {
-            if self.deadline.is_some() {
-                self.limit_waits()?;
+            if let Some(deadline) = self.deadline {
+                self.socket().limit_waits(deadline)?;
             }
-            match Self::receive(&mut self.source, &mut dst[filled..])? {
+            match Self::receive(&mut self.source, &mut dst[filled..]).map_err(|e| self.stalled(e))? {
                 0 if filled == 0 => return Err(InputError::Closed),
                 0 => return Err(InputError::Truncated),
                 n => filled += n,
             }
         }
         Ok(())
+    }
+
+    /// During the handshake a wait ends because that took too long, and afterwards because a client does not go on.
+    fn stalled(&self, error: InputError) -> InputError {
+        match error {
+            InputError::TimedOut if self.deadline.is_none() => InputError::Stalled,
+            error => error,
+        }
     }
 
     /// The next `N` bytes; what has arrived behind them is read as well and kept.
@@ -115,10 +127,13 @@ impl Input {
                 self.window.copy_within(self.start..self.end, 0);
                 (self.start, self.end) = (0, self.end - self.start);
             }
-            match Self::receive(&mut self.source, &mut self.window[self.end..])? {
-                0 if self.start == self.end => return Err(InputError::Closed),
-                0 => return Err(InputError::Truncated),
-                n => self.end += n,
+            match Self::receive(&mut self.source, &mut self.window[self.end..]) {
+                // It is idle.
+                Err(InputError::TimedOut) if self.start == self.end => {}
+                Err(error) => return Err(self.stalled(error)),
+                Ok(0) if self.start == self.end => return Err(InputError::Closed),
+                Ok(0) => return Err(InputError::Truncated),
+                Ok(n) => self.end += n,
             }
         }
         let mut header = [0; N];

@@ -14,7 +14,9 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod budget;
 pub mod codec;
+mod complaints;
 mod connection;
 mod counters;
 mod export;
@@ -26,6 +28,8 @@ mod listener;
 mod lock;
 pub mod negotiation;
 mod outbox;
+mod places;
+mod reception;
 mod server;
 mod socket;
 mod tls;
@@ -33,6 +37,7 @@ mod transmission;
 mod transport;
 
 pub use address::{Address, AddressError};
+pub use budget::{MEMORY_BYTES, MemoryBudget, OVERDRAFT_BYTES};
 pub use counters::RequestCounts;
 pub use forebay_guard::SocketRights;
 pub use export::{Catalog, Export, ExportDescription, REQUEST_BYTES_MAX};

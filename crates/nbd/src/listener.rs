@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use forebay_guard::{BindError, Bound, SocketRights, bind};
@@ -38,6 +38,21 @@ impl Listener {
         }
     }
 
+    /// From now on [`Listener::accept`] does not wait.
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Unix(bound) => bound.listener().set_nonblocking(true),
+            Self::Tcp(socket) => socket.set_nonblocking(true),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(bound) => bound.listener().as_fd(),
+            Self::Tcp(socket) => socket.as_fd(),
+        }
+    }
+
     pub(crate) fn accept(&self) -> io::Result<Socket> {
         match self {
             Self::Unix(bound) => bound.listener().accept().map(|(stream, _)| Socket::unix(stream)),
@@ -47,11 +62,7 @@ impl Listener {
 
     /// Stops listening and wakes the thread that accepts; gives up a unix socket's path if it is still ours.
     pub(crate) fn close(&self) {
-        let fd = match self {
-            Self::Unix(bound) => bound.listener().as_fd(),
-            Self::Tcp(socket) => socket.as_fd(),
-        };
-        let _ = rustix::net::shutdown(fd, Shutdown::Both);
+        let _ = rustix::net::shutdown(self.fd(), Shutdown::Both);
         if let Self::Unix(bound) = self {
             bound.remove();
         }

@@ -61,6 +61,8 @@ struct State {
     writing: bool,
     /// The client is gone; replies are dropped.
     broken: bool,
+    /// That is so because it took nothing for too long.
+    stalled: bool,
     /// No reply will come any more.
     finished: bool,
 }
@@ -129,7 +131,9 @@ impl Outbox {
             let outcome = self.transport.send_all(&mut slices);
             let mut state = hold(&self.state);
             state.writing = false;
-            if outcome.is_err() {
+            if let Err(error) = outcome {
+                // The kernel reports a timeout of the socket as "would block".
+                state.stalled = error.kind() == io::ErrorKind::WouldBlock;
                 self.give_up(&mut state);
             }
             drop(state);
@@ -137,6 +141,11 @@ impl Outbox {
                 self.gate.leave(frame.charge);
             }
         }
+    }
+
+    /// Whether the client is gone because it took no byte of its replies for too long.
+    pub(crate) fn has_stalled(&self) -> bool {
+        hold(&self.state).stalled
     }
 
     /// Ends the writer when the queue is empty.

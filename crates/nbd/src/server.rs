@@ -1,28 +1,26 @@
 //! The server: its listening sockets, its connections, starting and stopping.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_guard::SocketRights;
 use thiserror::Error;
 
 use crate::address::Address;
+use crate::budget::MemoryBudget;
+use crate::complaints::Complaints;
 use crate::connection::{Connection, Context};
 use crate::counters::RequestCounts;
 use crate::export::{Export, ExportTable};
 use crate::limits::Limits;
 use crate::listener::Listener;
 use crate::lock::hold;
-use crate::socket::Socket;
+use crate::reception::Shared;
 use crate::tls::{TlsError, TlsIdentity, TlsSettings};
-
-/// Pause before accepting again when the system lacks the means for a further connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Time that connections have to end after they were cut at the end of [`NbdServer::stop`]'s grace.
 const CUT_WAIT: Duration = Duration::from_secs(1);
@@ -40,6 +38,8 @@ pub struct ServerConfig {
     pub socket: SocketRights,
     /// Limits.
     pub limits: Limits,
+    /// The memory for what is under way, which several servers may share.
+    pub memory: Arc<MemoryBudget>,
 }
 
 /// Why a server does not start.
@@ -82,7 +82,7 @@ pub enum ServerError {
     /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A thread cannot be started.
+    /// A thread cannot be started, or what it needs.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
@@ -90,10 +90,12 @@ pub enum ServerError {
 /// State of a server.
 #[derive(Clone, Debug)]
 pub struct ServerStatus {
-    /// Connections accepted since the start.
+    /// Connections that had a place for their handshake since the start.
     pub connections_accepted: u64,
-    /// Connections closed at once because of [`Limits::connections_max`].
+    /// Connections for which there was no place, be it to wait, for a handshake or as a client.
     pub connections_refused: u64,
+    /// Connections that gave their place among the handshakes for another one, because they did not get on.
+    pub connections_displaced: u64,
     /// The exports, in the order of their names.
     pub exports: Vec<ExportStatus>,
     /// The connections, oldest first.
@@ -132,20 +134,11 @@ pub struct ConnectionStatus {
     pub counts: RequestCounts,
 }
 
-struct Shared {
-    context: Context,
-    connections: Mutex<BTreeMap<u64, Arc<Connection>>>,
-    /// A connection ended.
-    ended: Condvar,
-    next_id: AtomicU64,
-    refused: AtomicU64,
-}
-
 /// A running server. Dropping it stops it without grace.
 pub struct NbdServer {
     shared: Arc<Shared>,
     listeners: Vec<Arc<Listener>>,
-    acceptors: Mutex<Vec<JoinHandle<()>>>,
+    reception: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl NbdServer {
@@ -156,28 +149,27 @@ impl NbdServer {
     pub fn start(config: ServerConfig) -> Result<Self, ServerError> {
         let exports = ExportTable::new(config.exports).map_err(|name| ServerError::ExportName { name })?;
         let tls = config.tls.as_ref().map(TlsIdentity::load).transpose()?;
-        let context = Context { exports, tls, limits: config.limits, stopping: AtomicBool::new(false) };
-        let mut server = Self {
-            shared: Arc::new(Shared {
-                context,
-                connections: Mutex::default(),
-                ended: Condvar::new(),
-                next_id: AtomicU64::new(1),
-                refused: AtomicU64::new(0),
-            }),
-            listeners: Vec::new(),
-            acceptors: Mutex::default(),
+        let context = Context {
+            exports,
+            tls,
+            limits: config.limits,
+            memory: config.memory,
+            complaints: Complaints::default(),
+            stopping: AtomicBool::new(false),
         };
+        let shared = Arc::new(Shared::new(context).map_err(ServerError::Thread)?);
+        let mut server = Self { shared, listeners: Vec::new(), reception: Mutex::default() };
         // From here on, an error drops `server`, which closes what is open.
         for address in &config.listen {
             server.listeners.extend(Listener::open(address, config.socket)?.into_iter().map(Arc::new));
         }
         for listener in &server.listeners {
-            let (shared, listener) = (Arc::clone(&server.shared), Arc::clone(listener));
-            let thread = thread::Builder::new().name("nbd-accept".to_owned());
-            let handle = thread.spawn(move || shared.accept_from(&listener)).map_err(ServerError::Thread)?;
-            hold(&server.acceptors).push(handle);
+            listener.set_nonblocking().map_err(ServerError::Thread)?;
         }
+        let (shared, listeners) = (Arc::clone(&server.shared), server.listeners.clone());
+        let thread = thread::Builder::new().name("nbd-accept".to_owned());
+        let handle = thread.spawn(move || shared.receive(&listeners)).map_err(ServerError::Thread)?;
+        *hold(&server.reception) = Some(handle);
         Ok(server)
     }
 
@@ -199,16 +191,18 @@ impl NbdServer {
     /// for at most `grace`, then cuts what is left. Returns how many connections were cut. Stopping again does nothing.
     pub fn stop(&self, grace: Duration) -> usize {
         let shared = &self.shared;
-        let connections = hold(&shared.connections);
+        let mut table = hold(&shared.table);
         shared.context.stopping.store(true, Ordering::SeqCst);
-        drop(connections);
+        table.places.turn_away_all();
+        drop(table);
         for listener in &self.listeners {
             listener.close();
         }
-        for acceptor in hold(&self.acceptors).drain(..) {
-            let _ = acceptor.join();
+        shared.ring();
+        if let Some(reception) = hold(&self.reception).take() {
+            let _ = reception.join();
         }
-        for connection in hold(&shared.connections).values() {
+        for connection in hold(&shared.table).connections.values() {
             match connection.serving.get() {
                 Some(_) => connection.socket.shut_reading(),
                 None => connection.socket.shut(),
@@ -228,15 +222,19 @@ impl NbdServer {
     /// What the server does now, and what it has counted.
     pub fn status(&self) -> ServerStatus {
         let shared = &self.shared;
-        let connections: Vec<_> = hold(&shared.connections).values().map(|c| c.status()).collect();
+        let table = hold(&shared.table);
+        let connections: Vec<_> = table.connections.values().map(|c| c.status()).collect();
+        let connections_accepted = table.places.begun();
+        drop(table);
         let exports = shared.context.exports.iter().map(|served| ExportStatus {
             name: served.name.clone(),
             connections: connections.iter().filter(|c| c.export.as_ref() == Some(&served.name)).count(),
             counts: served.counters.snapshot(),
         });
         ServerStatus {
-            connections_accepted: shared.next_id.load(Ordering::Relaxed) - 1,
+            connections_accepted,
             connections_refused: shared.refused.load(Ordering::Relaxed),
+            connections_displaced: shared.displaced.load(Ordering::Relaxed),
             exports: exports.collect(),
             connections,
         }
@@ -246,90 +244,6 @@ impl NbdServer {
 impl Drop for NbdServer {
     fn drop(&mut self) {
         self.stop(Duration::ZERO);
-    }
-}
-
-impl Shared {
-    fn stopping(&self) -> bool {
-        self.context.stopping.load(Ordering::SeqCst)
-    }
-
-    fn accept_from(self: &Arc<Self>, listener: &Listener) {
-        let mut failing = false;
-        loop {
-            let accepted = listener.accept();
-            if self.stopping() {
-                return;
-            }
-            match accepted {
-                Ok(socket) => {
-                    failing = false;
-                    self.admit(socket);
-                }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    if !failing {
-                        tracing::warn!("cannot accept connections for now: {error}");
-                    }
-                    failing = true;
-                    thread::sleep(ACCEPT_PAUSE);
-                }
-            }
-        }
-    }
-
-    /// Gives an accepted connection its thread, or closes it if there are too many.
-    fn admit(self: &Arc<Self>, socket: Socket) {
-        let mut connections = hold(&self.connections);
-        if self.stopping() {
-            return;
-        }
-        if connections.len() >= self.context.limits.connections_max {
-            drop(connections);
-            let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
-            // One line for each doubling: a client that tries again and again must not fill the log.
-            if refused.is_power_of_two() {
-                tracing::warn!(peer = socket.peer(), refused, "connection refused: too many connections");
-            }
-            return;
-        }
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let connection = Arc::new(Connection::new(id, socket));
-        connections.insert(id, Arc::clone(&connection));
-        drop(connections);
-        let presence = Presence { shared: Arc::clone(self), id };
-        let thread = thread::Builder::new().name(format!("nbd-recv-{id}"));
-        let spawned = thread.spawn(move || connection.run(&presence.shared.context));
-        if let Err(error) = spawned {
-            tracing::warn!(id, "connection refused: cannot start its thread: {error}");
-        }
-    }
-
-    /// Waits until no connection is left, but no longer than `wait`; returns those that are left.
-    fn wait_ended(&self, wait: Duration) -> Vec<Arc<Connection>> {
-        let deadline = Instant::now() + wait;
-        let mut connections = hold(&self.connections);
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if connections.is_empty() || left.is_zero() {
-                return connections.values().map(Arc::clone).collect();
-            }
-            connections =
-                self.ended.wait_timeout(connections, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-}
-
-/// A connection's place in the table, given up when its thread ends, however it ends.
-struct Presence {
-    shared: Arc<Shared>,
-    id: u64,
-}
-
-impl Drop for Presence {
-    fn drop(&mut self) {
-        hold(&self.shared.connections).remove(&self.id);
-        self.shared.ended.notify_all();
     }
 }
 

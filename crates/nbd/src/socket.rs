@@ -9,36 +9,45 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
 
+use crate::places::Source;
+
 /// The socket of a connection. It stays in blocking mode; a write that must not block says so each time, so that
 /// reads need no poll in front of them.
 pub(crate) struct Socket {
     fd: OwnedFd,
     peer: String,
     peer_pid: u32,
+    source: Source,
 }
 
 impl Socket {
     /// Takes over a unix socket; its peer's process is known.
     pub(crate) fn unix(stream: UnixStream) -> Self {
         let fd = OwnedFd::from(stream);
-        let peer_pid =
-            sockopt::socket_peercred(&fd).map_or(0, |c| c.pid.as_raw_nonzero().get().cast_unsigned());
-        Self { fd, peer: format!("unix client (pid {peer_pid})"), peer_pid }
+        // A peer of which nothing is known shares with others of its kind.
+        let (peer_pid, user) = sockopt::socket_peercred(&fd)
+            .map_or((0, u32::MAX), |c| (c.pid.as_raw_nonzero().get().cast_unsigned(), c.uid.as_raw()));
+        Self { fd, peer: format!("unix client (pid {peer_pid})"), peer_pid, source: Source::User(user) }
     }
 
     /// Takes over a TCP socket. Replies are sent whole, so that waiting to fill a segment (Nagle) would only delay
     /// them; keep-alive finds clients whose machine is gone.
     pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        let peer = stream.peer_addr()?.to_string();
+        let peer = stream.peer_addr()?;
         let fd = OwnedFd::from(stream);
         sockopt::set_socket_keepalive(&fd, true)?;
-        Ok(Self { fd, peer, peer_pid: 0 })
+        Ok(Self { fd, peer: peer.to_string(), peer_pid: 0, source: Source::from(peer.ip()) })
     }
 
     /// The peer, for a person.
     pub(crate) fn peer(&self) -> &str {
         &self.peer
+    }
+
+    /// Where it comes from, as far as shares go.
+    pub(crate) const fn source(&self) -> Source {
+        self.source
     }
 
     /// Process at the other end of a unix socket; 0 if unknown.
@@ -80,19 +89,23 @@ impl Socket {
         Ok(())
     }
 
-    /// Makes each following read and write fail with [`io::ErrorKind::WouldBlock`] when `deadline` has come;
-    /// `None` lets them wait for ever.
+    /// Makes each following read and write fail with [`io::ErrorKind::WouldBlock`] when `deadline` has come.
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] if the deadline has passed.
-    pub(crate) fn limit_waits(&self, deadline: Option<Instant>) -> io::Result<()> {
-        let left = match deadline.map(|d| d.saturating_duration_since(Instant::now())) {
-            // The kernel takes a zero timeout for "for ever", and cuts off what is below a microsecond.
-            Some(left) if left < Duration::from_micros(1) => return Err(io::ErrorKind::TimedOut.into()),
-            left => left,
-        };
-        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, left)?;
-        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, left)?;
+    pub(crate) fn limit_waits(&self, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // The kernel takes a zero timeout for "for ever", and cuts off what is below a microsecond.
+        if left < Duration::from_micros(1) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.limit_each_wait(left)
+    }
+
+    /// Makes each following read and write fail with [`io::ErrorKind::WouldBlock`] when it has waited for so long without a byte.
+    pub(crate) fn limit_each_wait(&self, wait: Duration) -> io::Result<()> {
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, Some(wait))?;
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, Some(wait))?;
         Ok(())
     }
 

@@ -126,14 +126,23 @@ pub(crate) struct TlsSession {
 }
 
 impl TlsSession {
-    /// Does the handshake; each wait ends at `deadline`.
-    pub(crate) fn accept(identity: &TlsIdentity, socket: Arc<Socket>, deadline: Instant) -> io::Result<Self> {
+    /// Does the handshake; each wait ends at `deadline`. `got_on` is called when the client has got on with it.
+    pub(crate) fn accept(
+        identity: &TlsIdentity,
+        socket: Arc<Socket>,
+        deadline: Instant,
+        got_on: impl Fn(),
+    ) -> io::Result<Self> {
         let mut state = ServerConnection::new(Arc::clone(&identity.config)).map_err(io::Error::other)?;
         let mut input = vec![0; RECORD_BYTES];
         loop {
             let mut output = Vec::new();
             drain(&mut state, &mut output)?;
-            socket.limit_waits(Some(deadline))?;
+            // There is something to say only once the client has said all of its turn.
+            if !output.is_empty() {
+                got_on();
+            }
+            socket.limit_waits(deadline)?;
             socket.send_all(&mut [IoSlice::new(&output)])?;
             if !state.is_handshaking() {
                 return Ok(Self { socket, state: Mutex::new(state) });

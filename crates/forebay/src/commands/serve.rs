@@ -11,6 +11,7 @@ use forebay_policy::{
 use crate::cli::Outcome;
 use crate::config::{parse_logical_block, parse_socket_group, parse_socket_mode};
 use crate::daemon;
+use crate::nbd_limits::NbdWishes;
 use crate::plan::{DeviceDecoration, Plan};
 use crate::volume_name;
 use forebay_policy::size;
@@ -189,6 +190,9 @@ pub struct Args {
     /// Demand a certificate of these clients, too, signed by ca-cert.pem of that directory
     #[arg(long)]
     pub tls_verify_clients: bool,
+
+    #[command(flatten)]
+    pub nbd_wishes: NbdWishes,
 
     /// Delay, throttle or fail operations of a device, for tests: cache:DECORATION or backing:DECORATION
     #[arg(long, value_name = "ROLE:DECORATION", hide = true)]

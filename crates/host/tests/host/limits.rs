@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{BlockService, Buf, Op, Origin};
 use forebay_device::decorate::{Decoration, ErrorInjected, InjectHandle, Recorders, Role};
-use forebay_host::{Ending, REQUESTS_MAX, Volume};
+use forebay_host::{Ending, REQUESTS_MAX, Volume, WORK_REQUESTS_MAX, ZERO_PIECE_BYTES};
 
 use crate::place::{MIB, Place, sparse};
 
@@ -108,4 +108,79 @@ fn errors_of_the_backing_reach_the_client() {
     handle.set([]);
     assert!(client.write(0, &[1; 512]).is_ok());
     assert_eq!(volume.handle().status().errors, 2);
+}
+
+fn of_lane(lane: u64) -> Origin {
+    Origin { lane, ..Origin::default() }
+}
+
+/// Eight connections have queued all that they may; one that asks for little is answered before most of that.
+#[test]
+fn connections_have_turns() {
+    let (_place, volume) = slow("delay:write:fixed=50ms");
+    let handle = volume.handle();
+    let ended = Arc::new(AtomicUsize::new(0));
+    let submit = |lane, done: Box<dyn FnOnce() + Send>| {
+        let data = Buf::copy_of(&[1; 512]);
+        let done = Box::new(move |result: Result<_, _>| {
+            assert!(result.is_ok());
+            done();
+        });
+        handle.submit(Op::Write { offset: lane * 512, data, fua: false }, of_lane(lane), done);
+    };
+    let (sender, receiver) = mpsc::channel();
+    let polite = |sender: mpsc::Sender<usize>| {
+        let ended = Arc::clone(&ended);
+        submit(100, Box::new(move || sender.send(ended.load(Ordering::SeqCst)).unwrap()));
+    };
+    polite(sender.clone());
+    receiver.recv().unwrap();
+    for n in 0..800 {
+        let ended = Arc::clone(&ended);
+        let count = move || {
+            ended.fetch_add(1, Ordering::SeqCst);
+        };
+        submit(1 + n % 8, Box::new(count));
+    }
+    let before = ended.load(Ordering::SeqCst);
+    polite(sender);
+    let others = receiver.recv().unwrap() - before;
+    volume.end(Ending::Destage).unwrap();
+    assert_eq!(ended.load(Ordering::SeqCst), 800, "all are answered");
+    assert!(others <= WORK_REQUESTS_MAX, "{others} of others went before it");
+}
+
+/// A long trim is carried out in pieces where there are others, answered once, and fails as a whole.
+#[test]
+fn a_long_trim_gives_way() {
+    let place = Place::new();
+    sparse(&place.path("backing"), 256 * MIB);
+    let handle = InjectHandle::new([]);
+    let mut config = place.plain_config();
+    let injected = handle.clone();
+    config.decorate = Some(Box::new(move |_, device| Box::new(ErrorInjected::new(device, injected.clone()))));
+    let volume = Volume::open(config).unwrap();
+    let client = volume.handle();
+    let run = |lane, op| {
+        let (sender, receiver) = mpsc::channel();
+        client.submit(op, of_lane(lane), Box::new(move |result| sender.send(result.is_ok()).unwrap()));
+        let answers: Vec<bool> = receiver.iter().collect();
+        assert_eq!(answers.len(), 1);
+        answers[0]
+    };
+    let write = || Op::Write { offset: 255 * MIB, data: Buf::copy_of(&[1; 512]), fua: false };
+    let trim = || Op::Zero { offset: 512, len: 256 * MIB - 512, unmap: true, fua: false };
+    let carried_out = |f: &dyn Fn()| {
+        let before = client.status().writes;
+        f();
+        client.status().writes - before
+    };
+    assert_eq!(carried_out(&|| assert!(run(1, trim()))), 1, "alone, it goes as one");
+    assert!(run(2, write()));
+    assert_eq!(carried_out(&|| assert!(run(1, trim()))), 256 * MIB / ZERO_PIECE_BYTES);
+    handle.set(["zero:eio:from=100M:to=101M".parse().unwrap()]);
+    assert!(run(2, write()));
+    assert!(!run(1, trim()));
+    handle.set([]);
+    volume.end(Ending::Destage).unwrap();
 }

@@ -25,6 +25,7 @@ fn start(address: &str, names: &[&str]) -> Result<NbdServer, ServerError> {
         tls: None,
         socket: Default::default(),
         limits: Limits::default(),
+        memory: std::sync::Arc::default(),
     })
 }
 

@@ -1,10 +1,12 @@
 //! The named limits hold.
 
-use std::io::Read;
-use std::os::unix::net::UnixStream;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
 
-use forebay_nbd::Limits;
-use forebay_nbd::codec::command;
+use forebay_nbd::codec::{Greeting, command, option};
+use forebay_nbd::{Address, Limits, MemoryBudget};
 
 use crate::client::Client;
 use crate::interference::Behaviour;
@@ -61,14 +63,73 @@ fn bytes_in_flight_are_limited_for_writes_and_reads() {
 }
 
 #[test]
-fn connections_are_limited() {
+fn clients_are_limited() {
     let serve = serve(Limits { connections_max: 3, ..Limits::default() });
     let mut three: Vec<Client> = (0..3).map(|_| serve.client()).collect();
-    let mut fourth = UnixStream::connect(serve.socket()).unwrap();
-    assert_eq!(fourth.read(&mut [0]).unwrap(), 0, "closed without a greeting");
+    let mut fourth = serve.connect();
+    fourth.send_option(option::EXPORT_NAME, b"vol");
+    assert!(fourth.is_closed(), "it is told nothing of the volume");
     assert_eq!(serve.server.status().connections_refused, 1);
     three.pop();
     eventually("a place is free", || serve.server.status().connections.len() == 2);
     assert_eq!(serve.client().read(0, 512).unwrap().len(), 512);
     assert_eq!(three[0].read(0, 512).unwrap().len(), 512);
+}
+
+#[test]
+fn one_source_of_clients_has_a_share() {
+    let limits = Limits { connections_max: 4, connections_per_source_max: 2, ..Limits::default() };
+    let serve = Serve::with(Wish { limits, tcp: true, ..Wish::default() });
+    let of_user: Vec<Client> = (0..2).map(|_| serve.client()).collect();
+    let mut third = serve.connect();
+    third.send_option(option::EXPORT_NAME, b"vol");
+    assert!(third.is_closed());
+    // Whoever comes from elsewhere has room.
+    let addresses = serve.server.addresses();
+    let Address::Tcp { port, .. } = addresses[1] else { panic!("{addresses:?}") };
+    let mut tcp = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let mut greeting = [0; Greeting::BYTES];
+    tcp.read_exact(&mut greeting).unwrap();
+    tcp.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x03vol").unwrap();
+    tcp.read_exact(&mut [0; 10]).unwrap();
+    assert_eq!(serve.server.status().connections_refused, 1);
+    drop(of_user);
+}
+
+/// Many clients ask for far more than they read: what waits for them is bounded, others are served meanwhile, and they are closed.
+#[test]
+fn what_nobody_reads_is_bounded_and_ends() {
+    const TOTAL: usize = 16 << 20;
+    let memory = Arc::new(MemoryBudget::new(TOTAL));
+    let limits = Limits { stall_timeout: Duration::from_secs(2), ..Limits::default() };
+    let serve = Serve::with(Wish { limits, memory: Arc::clone(&memory), ..Wish::default() });
+    let mut silent: Vec<Client> = (0..10).map(|_| serve.client()).collect();
+    let mut polite = serve.client();
+    let mut most = 0;
+    for _ in 0..32 {
+        for client in &mut silent {
+            client.start(command::READ, 0, 0, 1 << 20, &[]);
+        }
+        assert_eq!(polite.read(0, 65536).unwrap().len(), 65536);
+        most = most.max(memory.used());
+    }
+    let paused = || serve.server.status().connections.iter().filter(|c| c.counts.pauses > 0).count() >= 10;
+    eventually("they have what they get", paused);
+    most = most.max(memory.used());
+    assert!(most > TOTAL / 2 && most <= TOTAL, "{most} bytes");
+    // One that is larger than what is left goes as well.
+    assert_eq!(polite.read(0, 8 << 20).unwrap().len(), 8 << 20);
+    eventually("they are closed", || serve.server.status().connections.len() == 1);
+    assert_eq!(memory.used(), 0);
+    assert_eq!(polite.read(0, 512).unwrap().len(), 512);
+}
+
+#[test]
+fn who_does_not_go_on_with_a_request_is_closed() {
+    let limits = Limits { stall_timeout: Duration::from_secs(1), ..Limits::default() };
+    let serve = Serve::with(Wish { limits, ..Wish::default() });
+    let (mut idle, mut begun) = (serve.client(), serve.client());
+    begun.start(command::WRITE, 0, 0, 4096, &[0; 100]);
+    assert!(begun.is_closed());
+    assert_eq!(idle.read(0, 512).unwrap().len(), 512, "who is idle between requests is not");
 }

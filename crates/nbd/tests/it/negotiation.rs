@@ -33,6 +33,7 @@ fn two() -> (NbdServer, TempDir) {
         tls: None,
         socket: Default::default(),
         limits: Limits::default(),
+        memory: Arc::default(),
     })
     .unwrap();
     (server, directory)

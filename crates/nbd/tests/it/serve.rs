@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, TlsSettings};
+use forebay_nbd::{Address, Export, Limits, MemoryBudget, NbdServer, ServerConfig, TlsSettings};
 use tempfile::TempDir;
 
 use crate::client::Client;
@@ -25,6 +25,7 @@ pub struct Wish {
     pub size_bytes: u64,
     pub workers: Workers,
     pub limits: Limits,
+    pub memory: Arc<MemoryBudget>,
     pub tls: Option<TlsSettings>,
     pub tcp: bool,
 }
@@ -35,6 +36,7 @@ impl Default for Wish {
             size_bytes: 8 * MIB,
             workers: Workers::Thread,
             limits: Limits::default(),
+            memory: Arc::default(),
             tls: None,
             tcp: false,
         }
@@ -60,6 +62,7 @@ impl Serve {
             tls: wish.tls,
             socket: Default::default(),
             limits: wish.limits,
+            memory: wish.memory,
         })
         .unwrap();
         Self { volume, server, directory }

@@ -1,7 +1,12 @@
 //! TLS: certificates as QEMU and nbdkit keep them, and clients that use it, do not, or may not.
 
 use std::fs;
+use std::io::{self, Read};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use forebay_nbd::codec::{option, option_reply};
 use forebay_nbd::{Address, Export, Limits, NbdServer, ServerConfig, ServerError, TlsSettings};
@@ -65,8 +70,8 @@ impl Secure {
         Authority::new().issue(&pki.path().join("stranger"), "client");
         fs::write(pki.path().join("stranger/ca-cert.pem"), &authority.pem).unwrap();
         let settings = TlsSettings { directory: pki.path().join("server"), required, verify_clients };
-        let serve =
-            Serve::with(Wish { tls: Some(settings), tcp: true, size_bytes: 32 * MIB, ..Wish::default() });
+        let wish = Wish { tls: Some(settings), tcp: true, size_bytes: 32 * MIB, ..Wish::default() };
+        let serve = Serve::with(wish);
         Self { serve, pki }
     }
 
@@ -115,7 +120,7 @@ fn what_follows_starttls_in_the_clear_is_not_taken_for_tls() {
     c.send(&both);
     assert_eq!(c.answers(option::STARTTLS).pop().unwrap().0, option_reply::ACK);
     let mut rest = Vec::new();
-    let _ = std::io::Read::read_to_end(&mut c.stream, &mut rest);
+    let _ = c.stream.read_to_end(&mut rest);
     // At most a TLS alert (record type 21) comes back, no answer to the option.
     assert!(rest.is_empty() || rest[0] == 21, "{rest:?}");
 }
@@ -157,6 +162,45 @@ fn clients_are_verified_where_it_is_asked_for() {
     eventually("all leave", || secure.serve.server.status().connections.is_empty());
 }
 
+/// Beside 80 connections from its own address that say nothing, and are there again as soon as they are closed, a client comes in.
+#[test]
+fn who_only_connects_keeps_no_client_out() {
+    const TIMES: usize = 20;
+    if !have("nbdinfo") {
+        return;
+    }
+    let secure = Secure::new(true, true);
+    let addresses = secure.serve.server.addresses();
+    let Address::Tcp { port, .. } = addresses[1] else { panic!("{addresses:?}") };
+    let over = AtomicBool::new(false);
+    let came_in = thread::scope(|scope| {
+        for _ in 0..80 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let Ok(mut silent) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                    silent.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+                    let mut greeting = [0; 64];
+                    // Until it is closed.
+                    while !over.load(Ordering::Relaxed) {
+                        match silent.read(&mut greeting) {
+                            Ok(0) => break,
+                            Err(e) if e.kind() != io::ErrorKind::WouldBlock => break,
+                            _ => {}
+                        }
+                    }
+                }
+            });
+        }
+        eventually("places are taken", || secure.serve.server.status().connections.len() >= 32);
+        let uri = secure.uri("client");
+        let came_in = (0..TIMES).filter(|_| run("nbdinfo", &["--size", &uri]).is_ok()).count();
+        over.store(true, Ordering::Relaxed);
+        came_in
+    });
+    assert_eq!(came_in, TIMES);
+    assert!(secure.serve.server.status().connections_displaced > 0, "they were in the way");
+}
+
 #[test]
 fn certificates_that_are_missing_or_wrong_are_named() {
     let pki = TempDir::new().unwrap();
@@ -169,6 +213,7 @@ fn certificates_that_are_missing_or_wrong_are_named() {
             tls: Some(settings),
             socket: Default::default(),
             limits: Limits::default(),
+            memory: std::sync::Arc::default(),
         });
         match result {
             Err(ServerError::Tls(error)) => error.to_string(),

@@ -1,0 +1,337 @@
+//! Turns among the clients of a volume.
+//!
+//! Each connection has a lane of its own. What the volume has in work of one lane is bounded while there are others, so that a request
+//! of a client that asks for little stands behind at most a share of each other one's, however much those have queued:
+//!
+//! ```text
+//!  lane 1: ■■■■■■■■■■■■ ─┐ its share
+//!  lane 2: ■■■■■■■■■    ─┼──────────► in work: the engine and the devices, first come first served
+//!  lane 3: ■            ─┘
+//! ```
+//!
+//! All shares together are [`WORK_REQUESTS_MAX`] requests and [`WORK_BYTES_MAX`] bytes, and one of them is free for who comes next. A request that is
+//! larger than a share goes when its lane has nothing else in work. A lane that is alone has no bound but the queue's: there is
+//! nobody to be fair to, and devices do best with all that there is.
+//!
+//! Nothing is reordered within a lane. Between lanes it may be: only what was answered before another request came is before it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use forebay_block::Nanos;
+
+/// Requests of all lanes that are in work at a time where there are several.
+pub const WORK_REQUESTS_MAX: usize = 256;
+/// Bytes of these requests.
+pub const WORK_BYTES_MAX: u64 = 8 << 20;
+/// A lane counts for so long after its last request was answered.
+const RECENT: Duration = Duration::from_secs(1);
+/// Lanes without requests that are remembered.
+const IDLE_LANES_MAX: usize = 64;
+
+/// What a request counts for in work: its bytes, or nothing at all.
+pub(crate) type Cost = Option<u64>;
+
+struct Lane<T> {
+    waiting: VecDeque<(T, Cost)>,
+    /// Requests and their bytes of memory, waiting or in work.
+    admitted: usize,
+    admitted_bytes: u64,
+    /// Requests in work, and what they count for.
+    working: usize,
+    working_bytes: u64,
+    last: Nanos,
+}
+
+/// What may be in work of one lane.
+#[derive(Clone, Copy)]
+struct Share {
+    requests: usize,
+    bytes: u64,
+}
+
+/// See the module's documentation.
+pub(crate) struct Lanes<T> {
+    lanes: BTreeMap<u64, Lane<T>>,
+    /// The lane that had the last turn.
+    turn: u64,
+}
+
+impl<T> Default for Lanes<T> {
+    fn default() -> Self {
+        Self { lanes: BTreeMap::new(), turn: 0 }
+    }
+}
+
+impl<T> Lanes<T> {
+    /// Whether several want, or wanted a moment ago, something of the volume.
+    pub(crate) fn are_several(&self) -> bool {
+        self.lanes.len() > 1
+    }
+
+    /// Requests and bytes that `lane` has, if there are others to leave room for.
+    pub(crate) fn beside_others(&self, lane: u64) -> Option<(usize, u64)> {
+        let others = self.lanes.keys().any(|number| *number != lane);
+        others.then(|| self.lanes.get(&lane).map_or((0, 0), |l| (l.admitted, l.admitted_bytes)))
+    }
+
+    /// A request has come.
+    pub(crate) fn push(&mut self, lane: u64, what: T, bytes: u64, cost: Cost) {
+        let lane = self.lanes.entry(lane).or_insert_with(|| Lane {
+            waiting: VecDeque::new(),
+            admitted: 0,
+            admitted_bytes: 0,
+            working: 0,
+            working_bytes: 0,
+            last: Nanos(0),
+        });
+        lane.admitted += 1;
+        lane.admitted_bytes += bytes;
+        lane.waiting.push_back((what, cost));
+    }
+
+    /// What each lane may have in work; `None`: anything.
+    fn share(&self) -> Option<Share> {
+        if !self.are_several() {
+            return None;
+        }
+        let busy = self.lanes.values().filter(|lane| lane.admitted > 0).count();
+        let parties = (busy + 1).max(2);
+        Some(Share { requests: (WORK_REQUESTS_MAX / parties).max(1), bytes: WORK_BYTES_MAX / parties as u64 })
+    }
+
+    /// Takes what may be in work now, lane by lane in turns; with `all` whatever waits.
+    pub(crate) fn take(&mut self, now: Nanos, all: bool, taken: &mut VecDeque<T>) {
+        self.forget_idle(now);
+        let share = self.share().filter(|_| !all);
+        let mut order: Vec<u64> = self.lanes.range(self.turn.saturating_add(1)..).map(|(n, _)| *n).collect();
+        order.extend(self.lanes.range(..=self.turn).map(|(n, _)| *n));
+        loop {
+            let before = taken.len();
+            for number in &order {
+                let Some(lane) = self.lanes.get_mut(number) else { continue };
+                if let Some(what) = lane.take(share) {
+                    lane.last = now;
+                    self.turn = *number;
+                    taken.push_back(what);
+                }
+            }
+            if taken.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// Whether [`Lanes::take`] would find something.
+    pub(crate) fn has_next(&self, all: bool) -> bool {
+        let share = self.share().filter(|_| !all);
+        self.lanes.values().any(|lane| lane.may_go(share))
+    }
+
+    /// A request of `lane` is not in work any more: it has been answered, or waits again.
+    pub(crate) fn leaves_work(&mut self, lane: u64, cost: Cost, now: Nanos) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.working -= usize::from(cost.is_some());
+            lane.working_bytes -= cost.unwrap_or(0);
+            lane.last = now;
+        }
+    }
+
+    /// The rest of a request of `lane` that has been in work waits again, behind what came in the meantime.
+    pub(crate) fn push_rest(&mut self, lane: u64, what: T, cost: Cost) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.waiting.push_back((what, cost));
+        }
+    }
+
+    /// A request of `lane` has been answered.
+    pub(crate) fn ended(&mut self, lane: u64, bytes: u64) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.admitted -= 1;
+            lane.admitted_bytes -= bytes;
+        }
+    }
+
+    /// All that wait.
+    pub(crate) fn clear(&mut self) -> VecDeque<T> {
+        let lanes = std::mem::take(&mut self.lanes).into_values();
+        lanes.flat_map(|lane| lane.waiting).map(|(what, _)| what).collect()
+    }
+
+    fn forget_idle(&mut self, now: Nanos) {
+        self.lanes.retain(|_, lane| lane.admitted > 0 || now.since(lane.last) < RECENT.as_nanos() as u64);
+        let idle = |lanes: &BTreeMap<u64, Lane<T>>| lanes.values().filter(|lane| lane.admitted == 0).count();
+        while idle(&self.lanes) > IDLE_LANES_MAX {
+            let all_idle = self.lanes.iter().filter(|(_, lane)| lane.admitted == 0);
+            let Some(oldest) = all_idle.min_by_key(|(_, lane)| lane.last).map(|(n, _)| *n) else { return };
+            self.lanes.remove(&oldest);
+        }
+    }
+}
+
+impl<T> Lane<T> {
+    fn may_go(&self, share: Option<Share>) -> bool {
+        let Some((_, cost)) = self.waiting.front() else {
+            return false;
+        };
+        match (share, cost) {
+            (None, _) | (_, None) => true,
+            (Some(share), Some(bytes)) => {
+                self.working == 0
+                    || self.working < share.requests && self.working_bytes + bytes <= share.bytes
+            }
+        }
+    }
+
+    fn take(&mut self, share: Option<Share>) -> Option<T> {
+        if !self.may_go(share) {
+            return None;
+        }
+        let (what, cost) = self.waiting.pop_front()?;
+        self.working += usize::from(cost.is_some());
+        self.working_bytes += cost.unwrap_or(0);
+        Some(what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A volume that works off what it is given, first come first served: lane and bytes.
+    #[derive(Default)]
+    struct Volume {
+        lanes: Lanes<(u64, u64)>,
+        work: VecDeque<(u64, u64)>,
+        now: u64,
+    }
+
+    impl Volume {
+        fn push(&mut self, lane: u64, bytes: u64) {
+            self.lanes.push(lane, (lane, bytes), bytes, Some(bytes));
+        }
+
+        /// Answers one request.
+        fn step(&mut self) -> Option<(u64, u64)> {
+            self.now += 1;
+            self.lanes.take(Nanos(self.now), false, &mut self.work);
+            let (lane, bytes) = self.work.pop_front()?;
+            self.lanes.leaves_work(lane, Some(bytes), Nanos(self.now));
+            self.lanes.ended(lane, bytes);
+            Some((lane, bytes))
+        }
+    }
+
+    proptest! {
+        /// However much others have queued, a request of a lane with nothing in work is answered after at most a share of each of them,
+        /// and the one request of each that may be larger than that.
+        #[test]
+        fn a_polite_client_waits_for_a_share_of_each_other_one(
+            flooders in 1u64..20,
+            sizes in proptest::collection::vec(1u64..1025, 1..20),
+            warm_up in 0usize..300,
+        ) {
+            const KIB: u64 = 1 << 10;
+            let mut sizes = sizes.into_iter().map(|n| n * KIB).cycle();
+            let mut volume = Volume::default();
+            // It was there a moment ago.
+            volume.push(0, 4 * KIB);
+            prop_assert!(volume.step().is_some());
+            for _ in 0..200 {
+                (1..=flooders).for_each(|lane| volume.push(lane, sizes.next().unwrap()));
+            }
+            // They go on flooding.
+            for _ in 0..warm_up {
+                let (lane, _) = volume.step().unwrap();
+                volume.push(lane, sizes.next().unwrap());
+            }
+            volume.push(0, 4 * KIB);
+            let (mut requests, mut bytes) = (0, 0);
+            loop {
+                let (lane, size) = volume.step().unwrap();
+                if lane == 0 {
+                    break;
+                }
+                (requests, bytes) = (requests + 1, bytes + size);
+                volume.push(lane, sizes.next().unwrap());
+            }
+            prop_assert!(requests <= WORK_REQUESTS_MAX as u64, "{requests} requests");
+            prop_assert!(bytes <= WORK_BYTES_MAX + flooders * 1024 * KIB, "{bytes} bytes");
+        }
+
+        /// Nothing is lost or reordered within a lane, whatever comes and goes.
+        #[test]
+        fn each_lane_keeps_its_order(steps in proptest::collection::vec((0u64..4, 1u64..3_000_000, any::<bool>()), 1..300)) {
+            let mut lanes = Lanes::default();
+            let (mut work, mut seen) = (VecDeque::new(), BTreeMap::<u64, u64>::new());
+            let mut next = BTreeMap::<u64, u64>::new();
+            let mut end = |lanes: &mut Lanes<(u64, u64, u64)>, (lane, number, bytes): (u64, u64, u64)| {
+                let expected = seen.entry(lane).or_default();
+                assert_eq!(number, *expected);
+                *expected += 1;
+                lanes.leaves_work(lane, Some(bytes), Nanos(0));
+                lanes.ended(lane, bytes);
+            };
+            for (lane, bytes, push) in steps {
+                if push {
+                    let number = next.entry(lane).or_default();
+                    lanes.push(lane, (lane, *number, bytes), bytes, Some(bytes));
+                    *number += 1;
+                } else {
+                    prop_assert!(work.is_empty() || !lanes.has_next(false));
+                    lanes.take(Nanos(0), false, &mut work);
+                    if let Some(done) = work.pop_front() {
+                        end(&mut lanes, done);
+                    }
+                }
+                lanes.take(Nanos(0), false, &mut work);
+                prop_assert!(!lanes.has_next(false));
+            }
+            while let Some(done) = work.pop_front() {
+                end(&mut lanes, done);
+                lanes.take(Nanos(0), false, &mut work);
+            }
+            prop_assert_eq!(seen, next);
+        }
+    }
+
+    #[test]
+    fn who_is_alone_has_no_bound_and_again_when_the_others_have_gone() {
+        let (mut lanes, mut work) = (Lanes::default(), VecDeque::new());
+        let push = |lanes: &mut Lanes<u64>, lane| {
+            (0..1000).for_each(|_| lanes.push(lane, lane, 1 << 20, Some(1 << 20)));
+        };
+        push(&mut lanes, 7);
+        lanes.take(Nanos(0), false, &mut work);
+        assert_eq!(work.len(), 1000);
+        work.clear();
+        push(&mut lanes, 8);
+        lanes.take(Nanos(0), false, &mut work);
+        assert!(work.len() < 10, "{}", work.len());
+        assert!(lanes.has_next(true));
+        for _ in 0..1000 {
+            lanes.leaves_work(7, Some(1 << 20), Nanos(0));
+            lanes.ended(7, 1 << 20);
+        }
+        lanes.take(Nanos(RECENT.as_nanos() as u64 - 1), false, &mut work);
+        assert!(lanes.are_several() && work.len() < 10);
+        lanes.take(Nanos(RECENT.as_nanos() as u64), false, &mut work);
+        assert_eq!(work.len(), 1000);
+    }
+
+    #[test]
+    fn lanes_of_the_past_are_forgotten() {
+        let (mut lanes, mut work) = (Lanes::default(), VecDeque::new());
+        for lane in 0..1000 {
+            lanes.push(lane, (), 0, Some(0));
+            lanes.take(Nanos(lane), true, &mut work);
+            lanes.leaves_work(lane, Some(0), Nanos(lane));
+            lanes.ended(lane, 0);
+        }
+        lanes.take(Nanos(1000), false, &mut work);
+        assert_eq!(lanes.lanes.len(), IDLE_LANES_MAX);
+        assert!(lanes.lanes.contains_key(&999) && !lanes.lanes.contains_key(&0));
+    }
+}
