@@ -242,6 +242,31 @@ mod tests {
     }
 
     #[test]
+    fn a_block_that_was_not_used_goes_from_the_list_that_is_too_long() {
+        let mut arc = Replacement::new(1000);
+        arc.target_recent = 5;
+        for (recent, of_recent, of_frequent) in [
+            (4, Verdict::Keep(List::Recent), Verdict::Drop),
+            (5, Verdict::Drop, Verdict::Keep(List::Frequent)),
+            (6, Verdict::Drop, Verdict::Keep(List::Frequent)),
+        ] {
+            arc.recent = recent;
+            assert_eq!(
+                (arc.judge(List::Recent, false), arc.judge(List::Frequent, false)),
+                (of_recent, of_frequent)
+            );
+            let used = [List::Recent, List::Frequent].map(|list| arc.judge(list, true));
+            assert_eq!(used, [Verdict::Keep(List::Frequent); 2]);
+        }
+        (arc.recent, arc.target_recent) = (0, 0);
+        assert_eq!(
+            arc.judge(List::Frequent, false),
+            Verdict::Drop,
+            "one block of the recent is always wanted"
+        );
+    }
+
+    #[test]
     fn ghosts_are_spread_over_the_table_told_apart_and_counted() {
         let mut ghosts = Ghosts::new(1000);
         let places: HashSet<usize> = (0..1000).map(|block| ghosts.place(BlockNo(block)).0).collect();
@@ -254,6 +279,7 @@ mod tests {
                 .collect();
             assert_eq!(prints.len(), 16, "block {block}");
         }
+        assert_eq!(Replacement::new(4000).bytes(), 2 * 4000, "two bytes for each block");
         (0..100).for_each(|block| ghosts.insert(BlockNo(block)));
         let taken = (0..100).filter(|block| ghosts.take(BlockNo(*block))).count();
         assert!(taken > 90 && ghosts.len == 0, "{taken} taken, {} left", ghosts.len);
