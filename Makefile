@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 
 export SOAK_MINUTES ?= 10
 
-.PHONY: help setup build up down test bench soak kernel lint fmt install clean
+.PHONY: help setup build up down test cheats mutants bench soak kernel lint fmt install clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -25,6 +25,12 @@ down: ## Unmount it and stop the daemon; the data stays
 test: ## All that CI runs: lint, unit and integration tests, the scripts in tests/
 	@scripts/setup.sh test
 	@scripts/test.sh
+
+cheats: ## Products that cheat, and the scripts of tests/ that must notice (half an hour)
+	@bash tests/cheats.sh
+
+mutants: ## Break the code in every small way; tests must notice (hours). SHARD=k/n does the k-th of n parts, CRATES="policy format" those crates
+	@scripts/mutants.sh
 
 bench: build ## Run the benchmarks at full length (hours; the last two need root); reports in ./forebay-bench
 	target/release/forebay bench volume --out forebay-bench

@@ -32,6 +32,7 @@ copy_is_whole() {
     OWN=($!)
     nbdcopy --synchronous "$URI" copy || fail "$WHAT: nbdcopy failed"
     nbdinfo --map --totals "$URI" >totals || fail "$WHAT: no map"
+    is_cached $((1 << 20))
     wait "${OWN[0]}" || fail "$WHAT: $(cat fio2.out)"
     OWN=()
     local walked data extents

@@ -63,7 +63,8 @@ python3 "$CLIENT" write "$SOCKETS" acknowledged --clients 4 >client.out 2>client
 client=$!
 OWN+=("$client")
 await "$PATIENCE" grep -q writing client.out || fail "the client does not write: $(cat client.err)"
-doze 500 1500
+acknowledged_more "$client"
+doze 0 1000
 cp acknowledged before
 as_the_guide_says pg_backup_start
 psql -c "INSERT INTO after_the_point VALUES (1)"
@@ -71,6 +72,7 @@ segment=$(psql -c "SELECT pg_walfile_name(pg_switch_wal())")
 await "$PATIENCE" test -f "archive/$segment" || fail "the log is not archived"
 grep -q "START WAL LOCATION" backup/nightly.backup_label || fail "no label file was saved: $(cat backup/*)"
 (($(status backing_point) > 0)) || fail "the backing does not rest at the point: $(fb status db --json)"
+is_cached $((1 << 20))
 kill_daemon
 rm cache
 end_postgres QUIT

@@ -34,6 +34,8 @@ judge() {
     ((missed > DATA_MB << 18)) || fail "$WHAT: only $missed bytes were read from the backing: the cache was not too small"
     note "$full writes found no room"
     ((full > 0)) || fail "$WHAT: the cache was never full"
+    is_cached $((4 << 20))
+    (($(status read_bytes_hit) > 0)) || fail "$WHAT: nothing was read from the cache"
     [[ $(status errors) == 0 && $(status checksum_failures) == 0 ]] || fail "$WHAT: errors: $(fb status db)"
     [[ $(status state) != degraded ]] || fail "$WHAT: the volume is degraded"
 }
@@ -79,6 +81,7 @@ serve
 attach_device
 stamp 0 write --target "file:$DEVICE" --state state --threads 24 --seconds 3 --seed $RANDOM
 stamp 0 verify --target "file:$DEVICE" --state state
+is_cached $((4 << 20))
 fb detach db
 kill_daemon
 serve

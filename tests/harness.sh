@@ -22,7 +22,7 @@ SCRIPT=$(basename "$0" .sh)
 SEED=${FOREBAY_SEED:-$((RANDOM * 32768 + RANDOM))}
 RANDOM=$SEED
 # The longest that anything here takes which does not hang, in seconds.
-PATIENCE=60
+PATIENCE=${FOREBAY_PATIENCE:-60}
 
 DAEMON=
 DEVICE=
@@ -208,8 +208,11 @@ choose_database_flags() {
     if ((RANDOM % 4 == 0)); then
         FLAGS+=(--decorate backing:delay:write:fixed=1ms)
     fi
-    # The tracker dies with the daemon, in the midst of its work, and comes back with the next (P8).
-    if ((RANDOM % 3)); then
+    # The tracker dies with the daemon, in the midst of its work, and comes back with the next (P8). The first does not admit everything.
+    if ((TRACKED == 0)); then
+        FLAGS+=(--admission "$(any_of cp cp+pi cp+pi+ioi)" --rules "$1")
+        TRACKED=1
+    elif ((RANDOM % 3)); then
         FLAGS+=(--admission "$(any_of cp cp+pi cp+pi+ioi adaptive)" --rules "$1")
         TRACKED=$((TRACKED + 1))
     fi
@@ -233,6 +236,7 @@ kill_daemon_under_writer() {
     writer=$!
     OWN=("$writer")
     doze "$ms_min" "$ms_max"
+    see
     kill_daemon
     wait "$writer" || code=$?
     OWN=()
@@ -254,11 +258,93 @@ fb() { "$FOREBAY" "$@" "${CONTROL[@]}"; }
 # status KEY: one figure of the volume.
 status() { fb status db --json | python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
 
-# refused CODE WORDS COMMAND...: it must fail with this code and one sentence with these words.
+# --- that what is tested takes place: a product that does nothing keeps every promise
+
+# What the daemons have done that `see` looked at, each since its start; and the sums of others.
+declare -A SEEN
+
+# see: adds what the daemon of the volume has done to $SEEN, just before it goes: `runs`, those that were `loaded` and those that had
+# something `cached`, writes that were in the cache because somebody waits for them, and the bytes of its figures.
+see() {
+    local key value
+    while read -r key value; do
+        SEEN[$key]=$((${SEEN[$key]:-0} + value))
+    done < <(fb status db --json | python3 -c '
+import json, sys
+status = json.load(sys.stdin)
+reasons = status["writes_by_reason"]
+print("runs", 1)
+print("loaded", int(status["writes"] > 0))
+# A few blocks may get there by any way.
+print("cached", int(status["cached_bytes"] >= 64 << 10))
+print("awaited", sum(reasons[reason] for reason in ("direct", "inherited", "reissued")))
+for key in "bytes_acknowledged", "bytes_to_cache", "read_bytes_hit", "groups":
+    print(key, status[key])')
+}
+
+# most_runs KEY: more than half of the runs that were seen.
+most_runs() {
+    ((${SEEN[runs]:-0} > 0 && ${SEEN[$1]} * 2 > SEEN[runs])) ||
+        fail "what is tested hardly took place: ${SEEN[$1]:-0} of ${SEEN[runs]:-0} runs were $1"
+}
+
+# went_to_cache ONE_IN: of what was acknowledged at least one byte in so many was written to the cache.
+went_to_cache() {
+    ((${SEEN[bytes_acknowledged]:-0} > 0 && SEEN[bytes_to_cache] * $1 >= SEEN[bytes_acknowledged])) ||
+        fail "the cache took ${SEEN[bytes_to_cache]:-0} bytes of ${SEEN[bytes_acknowledged]:-0}, so that it was not tested"
+}
+
+# is_cached BYTES: so many bytes are in the cache now.
+is_cached() {
+    local cached
+    cached=$(status cached_bytes)
+    ((cached >= $1)) || fail "${WHAT:+$WHAT: }only $cached bytes are in the cache, so that it was not tested"
+}
+
+# flush_dirty: there is something to destage, and nothing after a flush.
+flush_dirty() {
+    (($(status dirty_bytes) > 0)) || fail "nothing is dirty, so that a flush has nothing to do"
+    fb flush db >/dev/null || fail "flush failed"
+    [[ $(status dirty_bytes) == 0 ]] || fail "a flush leaves $(status dirty_bytes) dirty bytes"
+}
+
+# check_cache CACHE: `forebay check` finds nothing wrong in it, and has looked at its records.
+check_cache() {
+    "$FOREBAY" check "$1" --json >check.out 2>check.err || fail "check finds damage: $(cat check.err check.out)"
+    python3 -c 'import json, sys; sys.exit(json.load(sys.stdin)["log"]["records"] == 0)' <check.out 2>check.err ||
+        fail "check has looked at no record: $(cat check.out)"
+}
+
+# finds_flip CACHE KIND: `forebay check` finds a bit that is flipped there (tests/clients/places.py), at byte $AT.
+finds_flip() {
+    local code=0
+    AT=$(python3 "$ROOT/tests/clients/places.py" "$FOREBAY" "$1" "$2" $RANDOM) || fail "there is no $2 in the image"
+    "$FOREBAY" check "$1" >check.out 2>&1 || code=$?
+    [[ $code == 4 ]] || fail "a flipped bit of $2 at byte $AT: check ends with $code: $(cat check.out)"
+}
+
+# acknowledged_more CLIENT: the client, a process, is told of at least ten more writes in the file `acknowledged`, and goes on.
+acknowledged_more() {
+    local before
+    before=$(cat acknowledged 2>/dev/null | wc -l)
+    ten_more() { ended "$1" || (($(wc -l <acknowledged) >= before + 10)); }
+    await "$PATIENCE" ten_more "$1" || fail "after kill $KILLS: the client is told of no write that was done"
+    ! ended "$1" || fail "the client ended before the kill: $(cat client.err)"
+}
+
+# refused CODE WORDS COMMAND...: it must fail with this code and one sentence with these words, before long.
 refused() {
-    local wanted=$1 words=$2 code=0
+    local wanted=$1 words=$2 code=0 command
     shift 2
-    "$@" --log off >refused.out 2>refused.err </dev/null || code=$?
+    { trap - ERR; "$@" --log off; } >refused.out 2>refused.err </dev/null &
+    command=$!
+    if ! await "$PATIENCE" ended "$command"; then
+        # What is served all the same is a child of that shell.
+        pkill -KILL -P "$command" || true
+        kill_process "$command"
+        fail "not refused after $PATIENCE s: $*: $(cat refused.out refused.err)"
+    fi
+    wait "$command" || code=$?
     [[ $code == "$wanted" ]] || fail "exit code $code instead of $wanted from: $*: $(cat refused.err)"
     [[ $(wc -l <refused.err) == 1 && $(cat refused.err) == "error: "* ]] ||
         fail "not one sentence from: $*: $(cat refused.err)"

@@ -33,7 +33,7 @@ for ((round = 1; round <= ROUNDS; round++)); do
         done
     fi
     if ((round % 4 == 0)); then
-        "$FOREBAY" check cache >check.out || fail "check finds damage after a kill: $(cat check.out)"
+        check_cache cache
     fi
     choose_flags
     serve "${FLAGS[@]}"
@@ -44,11 +44,23 @@ for ((round = 1; round <= ROUNDS; round++)); do
         --largest "$(any_of 8 64 1024)"
 done
 
+WHAT=
+most_runs loaded
+most_runs cached
+went_to_cache 4
+cp --sparse=always cache damaged
+finds_flip damaged record
+
 serve
 verify
 fb flush db >/dev/null
+stop_daemon
+# A backing that is slow, so that there is something to destage.
+serve --decorate backing:delay:write:fixed=50ms
+stamp 0 write --target "nbd:unix:$NBD" --state state --operations 200 --largest 64 --mix 94,0,6,0 --seed $RANDOM
+flush_dirty
 fb detach db --release >/dev/null
 await "$PATIENCE" ended "$DAEMON" || fail "the daemon stays after its only volume was released"
 DAEMON=
 stamp 0 verify --target "file:backing" --state state --quiet
-pass "$KILLS kills, $(figure sectors_compared) sectors right, in the end without Forebay too ($SECONDS s)"
+pass "$KILLS kills, ${SEEN[loaded]} of them under load, $((SEEN[bytes_to_cache] >> 20)) MiB written to the cache, $(figure sectors_compared) sectors right, in the end without Forebay too ($SECONDS s)"

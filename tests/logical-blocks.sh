@@ -115,6 +115,7 @@ FAST=$(loop_device 4096 fast)
 serve_plain --cache "$FAST" --backing backing --nbd "unix:$NBD"
 expect 512 "$(status logical_block_bytes)" "logical_block_bytes of a volume on a file of this file system"
 stamp 0 write "${TARGET[@]}" --operations 1000 --seed $RANDOM
+is_cached $((1 << 20))
 kill_daemon
 serve_plain --cache "$FAST" --backing backing --nbd "unix:$NBD"
 stamp 0 verify "${TARGET[@]}"

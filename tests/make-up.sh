@@ -17,6 +17,8 @@ LOG=$FOREBAY_DATA/daemon.log
 mountpoint -q "$MOUNTED" || fail "nothing is mounted: $(cat "$DIR/up")"
 dd if=/dev/urandom of="$MOUNTED/file" bs=1M count=8 conv=fsync status=none
 SUM=$(md5sum <"$MOUNTED/file")
+"$FOREBAY" status "$FOREBAY_NAME" --json >status || fail "no status"
+python3 -c 'import json, sys; sys.exit(json.load(sys.stdin)["cached_bytes"] < 1 << 20)' <status || fail "nothing is cached: $(cat status)"
 up
 [[ $(daemon) == "$DAEMON" ]] || fail "a second make up started a second daemon"
 grep -q "already serving" "$DIR/up" || fail "a second make up does not say that it serves already: $(cat "$DIR/up")"

@@ -105,6 +105,7 @@ until ended "$WRITER"; do
 done
 wait "$WRITER" || fail "the writer failed"
 OWN=()
+is_cached $((1 << 20))
 umount "$MOUNT"
 fb detach db
 stop_daemon

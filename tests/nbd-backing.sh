@@ -45,6 +45,7 @@ every_instant() {
     serve_export --group-age 100ms --decorate backing:record:file=record
     refused 3 "in use" "$FOREBAY" recover "$BACKING" "${JOURNAL[@]}"
     write_stamps 0 --acks acks --operations "$N" --threads 4 --largest 8 --mix 94,0,0,6
+    see
     kill_daemon
     stamp 0 order --record record --acks acks --journal
     (($(figure instants) > 100 && $(figure groups) > 3)) || fail "$WHERE: too little was tried: $STAMPED"
@@ -155,6 +156,7 @@ for WHERE in "a second export" "behind the volume"; do
     lose_cache "$size"
     another_disk backing
 done
+went_to_cache 2
 WHERE="a second export" size=$((32 * 1024 + 12))K
 JOURNAL=(--journal "nbd+unix:///journal?socket=$SERVER")
 another_disk journal

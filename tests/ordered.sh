@@ -17,6 +17,8 @@ load() {
     serve --write-policy "$1" --order "$2" --decorate "backing:record:file=record"
     stamp 0 write --target "nbd:unix:$NBD" --state state --acks acks --operations "$N" --threads 4 --largest 8 \
         --mix 94,0,0,6 --seed $RANDOM
+    see
+    went_to_cache 2
     stop_daemon
     ! grep "the record .* ends" "$LOG" || fail "the record is not whole"
 }

@@ -38,6 +38,7 @@ record_run() {
     serve "$@"
     stamp 0 write --target "nbd:unix:$NBD" --state state --acks "$name/acks" --seconds 1 --threads 12 \
         --operations 1200 --largest 128 --mix 62,20,10,8 --seed $RANDOM
+    see
     # Half of the runs go on from what a clean stop leaves, half from what a kill does.
     if ((RANDOM % 2)); then stop_daemon; else kill_daemon; fi
     ! grep "the record .* ends" "$LOG" || fail "$name: the record is not whole"
@@ -91,6 +92,8 @@ for ((run = 1; run <= RUNS; run++)); do
     note "run $run (${flags[*]}): $STAMPED"
 done
 ((total[crashes_with_open_operations] * 2 > N)) || fail "hardly any crash left a choice: ${total[*]}"
+most_runs cached
+((total[power_cuts] > 0 && total[kills] > 0 && total[sectors_compared] > 0)) || fail "nothing was judged: ${total[*]}"
 ((total[overlaps] == 0)) || fail "${total[overlaps]} operations were started while others on the same sectors were under way"
 
 # The judge must notice writes that are lost, else the above says nothing: those that the volume never promised to keep,

@@ -1,7 +1,7 @@
-"""One writer, two volumes: write n goes to either of them, and only after write n-1 was acknowledged.
+"""One writer, one or more volumes: write n goes to any of them, and only after write n-1 was acknowledged.
 
-write SEED SOCKET SOCKET   writes until a volume goes away; prints how many writes were acknowledged
-judge SEED FILE FILE       the number of the write up to which the two images have everything, and nothing later; exit code 1 if there is none
+write SEED SOCKET...   writes until a volume goes away; prints how many writes were acknowledged
+judge SEED FILE...     the number of the write up to which the images have everything, and nothing later; exit code 1 if there is none
 """
 
 import random
@@ -13,11 +13,11 @@ BLOCK = 4096
 BLOCKS = 2048
 
 
-def places(seed):
+def places(seed, volumes):
     """Volume and block of each write."""
     dice = random.Random(int(seed))
     while True:
-        yield dice.randrange(2), dice.randrange(BLOCKS)
+        yield dice.randrange(volumes), dice.randrange(BLOCKS)
 
 
 class Volume:
@@ -52,7 +52,7 @@ def write(seed, *sockets):
     volumes = [Volume(path) for path in sockets]
     number = 0
     try:
-        for volume, block in places(seed):
+        for volume, block in places(seed, len(volumes)):
             volumes[volume].write(block, struct.pack("<Q", number + 1) * (BLOCK // 8))
             number += 1
     except OSError:
@@ -70,7 +70,7 @@ def judge(seed, *files):
                 held[volume, block] = numbers.pop()
     newest = max(held.values())
     expected = dict.fromkeys(held, 0)
-    for number, place in zip(range(1, newest + 1), places(seed)):
+    for number, place in zip(range(1, newest + 1), places(seed, len(files))):
         expected[place] = number
     for (volume, block), number in held.items():
         if number != expected[volume, block]:

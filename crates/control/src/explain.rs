@@ -86,3 +86,60 @@ pub struct WaitRow {
     /// The longest, in microseconds.
     pub max_us: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(task: &str, data: &str, sync: bool, reason: &str, writes: u64) -> ExplainRow {
+        let [task, data, reason] = [task, data, reason].map(str::to_owned);
+        ExplainRow {
+            task,
+            data,
+            sync,
+            cached: reason != "not-critical",
+            reason,
+            writes,
+            bytes: 4096 * writes,
+        }
+    }
+
+    fn inherited(task: &str, through: &str, waiter: Option<&str>, reason: &str, writes: u64) -> InheritedRow {
+        let [task, through, reason] = [task, through, reason].map(str::to_owned);
+        InheritedRow { task, through, waiter: waiter.map(str::to_owned), reason, writes }
+    }
+
+    #[test]
+    fn what_was_added_is_told_apart_by_all_that_names_a_row() {
+        let names = [
+            ("a", "log", true, "direct"),
+            ("b", "log", true, "direct"),
+            ("a", "data", true, "direct"),
+            ("a", "log", false, "direct"),
+            ("a", "log", true, "not-critical"),
+        ];
+        let ways = [
+            ("a", "mutex", Some("c"), "inherited"),
+            ("b", "mutex", Some("c"), "inherited"),
+            ("a", "journal", Some("c"), "inherited"),
+            ("a", "mutex", None, "inherited"),
+            ("a", "mutex", Some("c"), "reissued"),
+        ];
+        let account = |writes: [u64; 5]| Explanation {
+            rows: (0..5).map(|n| row(names[n].0, names[n].1, names[n].2, names[n].3, writes[n])).collect(),
+            inherited: (0..5)
+                .map(|n| inherited(ways[n].0, ways[n].1, ways[n].2, ways[n].3, writes[n]))
+                .collect(),
+        };
+        let added = |writes: [u64; 5]| {
+            let mut added = account(writes);
+            added.rows.retain(|row| row.writes > 0);
+            added.inherited.retain(|row| row.writes > 0);
+            added
+        };
+        let before = account([1, 20, 300, 4000, 50_000]);
+        assert_eq!(account([2, 22, 300, 4004, 50_005]).since(&before), added([1, 2, 0, 4, 5]));
+        assert_eq!(before.since(&Explanation::default()), before);
+        assert_eq!(before.since(&before), Explanation::default());
+    }
+}

@@ -324,6 +324,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn kinds_of_failure_have_the_documented_exit_codes() {
+        use FailureKind::{Corrupt, Failed, Refused, Usage};
+        assert_eq!([Failed, Usage, Refused, Corrupt].map(FailureKind::exit_code), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_member_of_a_group_names_its_backing_in_hexadecimal() {
+        let state = |backing: &str| GroupState { backing: backing.into(), ..GroupState::default() };
+        let id: [u8; 16] = std::array::from_fn(|n| n as u8);
+        assert_eq!(state("0f0e0d0c0b0a09080706050403020100").backing_id(), Some(id));
+        assert_eq!(state("none").backing_id(), None);
+    }
+
     /// As `forebay.h` and the crate `forebay-hint` read it.
     #[test]
     fn points_have_the_documented_wire_form() {

@@ -372,6 +372,17 @@ mod tests {
     }
 
     #[test]
+    fn a_request_may_have_64_kib() {
+        let w = world();
+        let mut stream = UnixStream::connect(&w.path).unwrap();
+        let mut line = br#"{"command":"status"}"#.to_vec();
+        line.resize((64 << 10) - 1, b' ');
+        line.push(b'\n');
+        stream.write_all(&line).unwrap();
+        assert!(BufReader::new(&stream).lines().next().unwrap().unwrap().contains("volumes"));
+    }
+
+    #[test]
     fn connections_are_bounded_and_idle_ones_make_room() {
         let w = world();
         let mut silent: Vec<UnixStream> =
@@ -466,10 +477,18 @@ mod tests {
         let request = Request::Detach { volume: "db".into(), release: false };
         let caller = thread::spawn(move || busy.call(&request, |_| {}));
         w.entered.recv().unwrap();
-        let stopper = thread::spawn(move || w.server.stop());
+        let (stop, stopped) = mpsc::channel();
+        let stopper = thread::spawn(move || {
+            w.server.stop();
+            stop.send(()).unwrap();
+        });
         while idle.call(&Request::Status { volume: None }, |_| {}).is_ok() {
             thread::sleep(Duration::from_millis(1));
         }
+        assert!(
+            stopped.recv_timeout(Duration::from_millis(200)).is_err(),
+            "a stop waits for what is under way"
+        );
         w.open_gate.send(()).unwrap();
         assert_eq!(caller.join().unwrap().unwrap(), Answer::Done);
         stopper.join().unwrap();

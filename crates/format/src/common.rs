@@ -115,4 +115,54 @@ mod tests {
         let (a, b) = (id(1), id(2));
         assert!(set_of(&[a, b]) != set_of(&[b, a]) && set_of(&[a, b]) != set_of(&[a, id(3)]));
     }
+
+    #[test]
+    fn a_group_has_at_most_eight_members_whose_names_fit() {
+        let members = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+        assert_eq!(names_of("shop", &members[..8]).as_deref(), Ok("shop a b c d e f g h"));
+        assert_eq!(names_of("shop", &members), Err(FormatError::Field("names")));
+        let longest = "x".repeat(COMMON_NAMES_BYTES - "shop a ".len());
+        assert!(names_of("shop", &["a", &longest]).is_ok_and(|names| names.len() == COMMON_NAMES_BYTES));
+        assert!(
+            names_of("shop", &["a", &format!("{longest}x")]).is_err()
+                && names_of("shop", &["a", "a"]).is_err()
+        );
+    }
+
+    /// It is kept on the backings of all members: another release has to find the same.
+    #[test]
+    fn a_set_is_what_it_was() {
+        assert_eq!(set_of(&[]), [0; 16]);
+        let (mut one, mut other) = ([0; 16], [0; 16]);
+        (one[0], one[15], other[0]) = (7, 9, 5);
+        let mut set = [0; 16];
+        // The first is turned by a byte, the second by two; then they are added.
+        (set[1], set[0], set[2]) = (7, 9, 5);
+        assert_eq!(set_of(&[one, other]), set);
+        assert_eq!(
+            set_of(&[[0xFF; 16], {
+                let mut one = [0; 16];
+                one[14] = 1;
+                one
+            }]),
+            [0; 16],
+            "it wraps around"
+        );
+    }
+
+    #[test]
+    fn who_joins_another_group_or_another_place_shares_no_point() {
+        let joined = Common { decided: 3, prepared: 4, set: [7; 16], member: 1, names: "shop a b".into() };
+        let mut common = joined.clone();
+        common.join("shop a b", 1);
+        assert_eq!(common, joined);
+        for (names, member) in [("shop a b", 0), ("shop a c", 1)] {
+            let mut common = joined.clone();
+            common.join(names, member);
+            assert_eq!(common, Common { names: names.into(), member, ..Common::default() });
+        }
+        assert!(joined.shares_with(&Common { decided: 0, prepared: 0, member: 0, ..joined.clone() }));
+        assert!(!joined.shares_with(&Common { set: [8; 16], ..joined.clone() }));
+        assert!(!joined.shares_with(&Common { names: "shop a c".into(), ..joined.clone() }));
+    }
 }

@@ -101,3 +101,48 @@ pub(crate) fn text_of(field: &[u8]) -> String {
     let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_little_endian_one_after_the_other_and_run_out() {
+        let mut buf = [0xEE; 24];
+        let mut w = Writer::new(&mut buf);
+        w.u16(0x0201);
+        w.u32(0x0605_0403);
+        w.skip(1);
+        w.u64(0x0F0E_0D0C_0B0A_0908);
+        w.bytes(b"text");
+        assert_eq!(buf[..6], [1, 2, 3, 4, 5, 6]);
+        assert_eq!(buf[6..], [&[0xEE][..], &[8, 9, 10, 11, 12, 13, 14, 15], b"text", &[0xEE; 5]].concat());
+        let mut r = Reader::new(&buf);
+        assert_eq!((r.u16(), r.u32(), r.bytes(1)), (Ok(0x0201), Ok(0x0605_0403), Ok(&[0xEE][..])));
+        assert_eq!((r.u64(), r.array()), (Ok(0x0F0E_0D0C_0B0A_0908), Ok(*b"text")));
+        assert_eq!((r.u64(), r.bytes(6)), (Err(FormatError::Truncated), Err(FormatError::Truncated)));
+        assert_eq!((r.bytes(5), r.bytes(0)), (Ok(&[0xEE; 5][..]), Ok(&[][..])));
+    }
+
+    #[test]
+    fn numbers_have_their_limits() {
+        let counter = |n: u64| Reader::new(&n.to_le_bytes()).counter("seq");
+        assert_eq!(counter(COUNTER_MAX), Ok(COUNTER_MAX));
+        assert_eq!(counter(COUNTER_MAX + 1), Err(FormatError::Field("seq")));
+        let volume = |n: u64| Reader::new(&n.to_le_bytes()).volume_bytes();
+        assert_eq!([0, 512, VOLUME_BYTES_MAX].map(volume), [0, 512, VOLUME_BYTES_MAX].map(Ok));
+        for wrong in [1, 511, 513, VOLUME_BYTES_MAX + 512, u64::MAX] {
+            assert_eq!(volume(wrong), Err(FormatError::Field("volume_bytes")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn texts_are_cut_at_a_character_and_padded() {
+        assert_eq!(text_field::<4>("ab"), *b"ab\0\0");
+        assert_eq!(text_field::<4>("abcde"), *b"abcd");
+        assert_eq!(text_field::<4>("abc\u{20ac}"), *b"abc\0");
+        for text in ["", "ab", "abcd"] {
+            assert_eq!(text_of(&text_field::<4>(text)), text);
+        }
+    }
+}

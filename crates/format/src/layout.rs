@@ -96,4 +96,58 @@ mod tests {
         }
         assert_eq!(Layout::geometry_for((8 << 30) + (1 << 20)), Some((16 << 20, 512)));
     }
+
+    #[test]
+    fn geometry_is_what_it_was() {
+        const M: u64 = 1 << 20;
+        let device = |segment_bytes: u64, count: u64| M + segment_bytes * count;
+        assert_eq!(Layout::geometry_for(M - 1), None);
+        assert_eq!(Layout::geometry_for(device(64 << 10, 6) - 1), None);
+        for (bytes, geometry) in [
+            (device(64 << 10, 6), (64 << 10, 6)),
+            (device(64 << 10, 24) - 1, (64 << 10, 23)),
+            (device(64 << 10, 24), (128 << 10, 12)),
+            (device(512 << 10, 24) - 1, (512 << 10, 23)),
+            (device(512 << 10, 24), (1 << 20, 12)),
+            (device(1 << 20, 769) - 1, (1 << 20, 768)),
+            (device(1 << 20, 769), (2 << 20, 384)),
+            (device(32 << 20, 769), (64 << 20, 384)),
+            (device(64 << 20, 1 << 16), (64 << 20, 1 << 16)),
+            (device(64 << 20, (1 << 16) + 1), (64 << 20, 1 << 16)),
+        ] {
+            assert_eq!(Layout::geometry_for(bytes), Some(geometry), "a device of {bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn a_layout_within_its_limits_is_accepted_and_others_are_refused_by_name() {
+        let layout = Layout {
+            cache_id: [0; 16],
+            generation: 1,
+            align: 512,
+            segment_bytes: 64 << 10,
+            segment_count: 6,
+        };
+        assert_eq!(layout.segment_offset(3), (1 << 20) + 3 * (64 << 10));
+        for good in [
+            layout,
+            Layout { align: 4096, ..layout },
+            Layout { segment_bytes: 64 << 20, ..layout },
+            Layout { segment_bytes: (64 << 10) + 4096, ..layout },
+            Layout { segment_count: 1 << 16, ..layout },
+        ] {
+            assert_eq!(good.validate(), Ok(()), "{good:?}");
+        }
+        for (bad, field) in [
+            (Layout { align: 1024, ..layout }, "align"),
+            (Layout { align: 0, ..layout }, "align"),
+            (Layout { segment_bytes: (64 << 10) - 4096, ..layout }, "segment_bytes"),
+            (Layout { segment_bytes: (64 << 20) + 4096, ..layout }, "segment_bytes"),
+            (Layout { segment_bytes: (64 << 10) + 512, ..layout }, "segment_bytes"),
+            (Layout { segment_count: 5, ..layout }, "segment_count"),
+            (Layout { segment_count: (1 << 16) + 1, ..layout }, "segment_count"),
+        ] {
+            assert_eq!(bad.validate(), Err(FormatError::Field(field)), "{bad:?}");
+        }
+    }
 }

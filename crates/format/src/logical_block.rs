@@ -33,3 +33,23 @@ pub(crate) fn of(version: u32, field: u32) -> Result<u32, FormatError> {
         _ => Err(FormatError::Field("logical_block")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logical_blocks_are_the_powers_of_two_from_512_to_4096() {
+        let valid: Vec<u32> = (0..=1 << 14).filter(|bytes| is_valid(*bytes)).collect();
+        assert_eq!(valid, [512, 1024, 2048, 4096]);
+        for bytes in valid {
+            assert_eq!(of(version(bytes), field(bytes)), Ok(bytes));
+        }
+        assert_eq!((version(512), field(512)), (FORMAT_VERSION, 0), "as before there was a choice");
+        assert_eq!((version(1024), field(1024)), (FORMAT_VERSION_LOGICAL_BLOCK, 1024));
+        for said in [0, 512, 513, 3072, 8192, u32::MAX] {
+            assert_eq!(of(FORMAT_VERSION, said), Ok(512));
+            assert_eq!(of(FORMAT_VERSION_LOGICAL_BLOCK, said), Err(FormatError::Field("logical_block")));
+        }
+    }
+}

@@ -351,4 +351,70 @@ pub(crate) mod tests {
             assert_eq!(RecordHeader::decode(&layout, 17, 512, &bad).is_ok(), padding, "flip at {at}");
         }
     }
+
+    #[test]
+    fn what_the_backing_keeps_is_two_bits() {
+        use Consistent::{Barriers, Completion, No};
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5, 6].map(Consistent::from_bits),
+            [No, Completion, Barriers, Barriers, No, Completion, Barriers]
+        );
+        assert_eq!([No, Completion, Barriers].map(Consistent::bits), [0, 1, 2]);
+    }
+
+    fn read(extents: &[(u64, u32, u32)], data_blocks: u32) -> Result<usize, FormatError> {
+        let bytes: Vec<u8> = extents
+            .iter()
+            .flat_map(|(block, count, kind)| {
+                [&block.to_le_bytes()[..], &count.to_le_bytes(), &kind.to_le_bytes()].concat()
+            })
+            .collect();
+        let read = read_extents(&mut Reader::new(&bytes), extents.len() as u32, data_blocks)?;
+        assert!(read.iter().zip(extents).all(|(e, of)| (e.block.0, e.count, e.kind as u32) == *of));
+        Ok(read.len())
+    }
+
+    #[test]
+    fn extents_have_their_limits() {
+        let last = BLOCKS_MAX - 1;
+        for (extents, data_blocks) in [
+            (vec![(0, 1, 1), (last, 1, 2)], 2),
+            (vec![(last - 8, 9, 3), (1, 1, 4), (2, 1, 5)], 0),
+            (vec![(7, 512, 1)], 512),
+            (vec![(7, 1, 3); 1024], 0),
+        ] {
+            assert_eq!(read(&extents, data_blocks), Ok(extents.len()));
+        }
+        for (extents, data_blocks, field) in [
+            (vec![(7, 1, 3); 1025], 0, "extent count"),
+            (vec![(7, 513, 1)], 513, "extent count"),
+            (vec![(7, 0, 3)], 0, "extent"),
+            (vec![(last, 2, 3)], 0, "extent"),
+            (vec![(BLOCKS_MAX, 1, 3)], 0, "extent"),
+            (vec![(u64::MAX, 1, 3)], 0, "extent"),
+            (vec![(7, 1, 0)], 0, "extent kind"),
+            (vec![(7, 1, 6)], 0, "extent kind"),
+            (vec![(7, 2, 1)], 1, "data blocks"),
+            (vec![(7, 2, 2), (9, 1, 4)], 3, "data blocks"),
+        ] {
+            assert_eq!(read(&extents, data_blocks), Err(FormatError::Field(field)), "{:?}", extents[0]);
+        }
+        assert_eq!(read_extents(&mut Reader::new(&[0; 15]), 1, 0), Err(FormatError::Truncated));
+    }
+
+    #[test]
+    fn a_header_is_known_by_its_first_bytes() {
+        let layout = superblock().layout;
+        let mut bytes = vec![0; sample().header_bytes(layout.align)];
+        sample().encode(&layout, &mut bytes);
+        assert_eq!((RecordHeader::may_start(&bytes), RecordHeader::segment_seq_of(&bytes)), (true, Some(17)));
+        assert_eq!(
+            (RecordHeader::segment_seq_of(&bytes[..48]), RecordHeader::segment_seq_of(&bytes[..47])),
+            (Some(17), None)
+        );
+        bytes[7] ^= 1;
+        assert_eq!((RecordHeader::may_start(&bytes), RecordHeader::segment_seq_of(&bytes)), (false, None));
+        assert_eq!(RecordHeader::decode(&layout, 17, 512, &bytes), Err(FormatError::Magic));
+        assert_eq!(sample().record_bytes(4096), sample().header_bytes(4096) + 2 * 4096);
+    }
 }

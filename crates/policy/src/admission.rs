@@ -165,6 +165,8 @@ impl Admission {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn decide(admission: Admission, sync: bool, criticality: Criticality, in_range: bool) -> Decision {
@@ -230,8 +232,9 @@ mod tests {
         for (i, reason) in AdmissionReason::ALL.iter().enumerate() {
             (0..=i).for_each(|_| counts.count(*reason));
             assert_eq!(counts.get(*reason), i as u64 + 1);
-            assert!(!reason.describe().is_empty());
         }
+        let words: HashSet<_> = AdmissionReason::ALL.iter().map(|reason| reason.describe()).collect();
+        assert!(words.len() == AdmissionReason::ALL.len() && !words.contains(""));
         assert!(AdmissionReason::Reissued.is_cached() && AdmissionReason::All.is_cached());
         assert!(!AdmissionReason::NotSynchronous.is_cached() && !AdmissionReason::NoCache.is_cached());
     }

@@ -80,6 +80,8 @@ mod tests {
         for (ends, expected) in rows {
             let settings = settings(ends);
             assert_eq!([old, flushed, urgent].map(|g| g.end(&settings)), expected, "{ends}");
+            let nothing = OpenGroup { blocks: 0, marked: false, ..urgent };
+            assert_eq!(nothing.end(&settings), GroupEnd::Wait, "{ends}: there is nothing to commit");
             for group in [old, flushed, urgent, empty] {
                 assert_eq!(OpenGroup { marked: true, ..group }.end(&settings), GroupEnd::AtPoint, "{ends}");
             }

@@ -161,7 +161,10 @@ impl BackingPriority {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use proptest::prelude::*;
+    use proptest::test_runner::{Config, TestRunner};
 
     use super::*;
 
@@ -265,91 +268,139 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Step {
-        /// So many come at once; critical or not.
-        Come(bool, usize),
+        /// So many critical and so many other ones come before anything starts.
+        Come(usize, usize),
         End(usize),
         Promote(usize),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let many = || 0usize..3 * NONCRITICAL_ONE_IN;
         let step = prop_oneof![
-            5 => (any::<bool>(), 1usize..3 * NONCRITICAL_ONE_IN).prop_map(|(critical, n)| Step::Come(critical, n)),
+            5 => (many(), many()).prop_map(|(critical, noncritical)| Step::Come(critical, noncritical)),
             20 => any::<usize>().prop_map(Step::End),
             5 => any::<usize>().prop_map(Step::Promote),
         ];
-        proptest::collection::vec(step, 1..2000)
+        proptest::collection::vec(step, 1..400)
     }
 
-    proptest! {
-        /// Beside a plain list of what was started: the bounds hold, what is critical starts whenever there is a slot, and
-        /// what is not critical starts within a bounded number of starts once it may.
-        #[test]
-        fn keeps_its_bounds(steps in steps(), beside_critical in 0usize..6) {
-            let mut priority = BackingPriority::default();
-            let (mut critical, mut noncritical) = (0usize, 0usize);
-            // Whether it was promoted since.
-            let mut started: Vec<(Priority, bool)> = Vec::new();
-            let mut calm = 0usize;
-            let mut passed_over = 0usize;
-            for step in steps {
-                match step {
-                    Step::Come(true, n) => {
-                        critical += n;
-                        calm = 0;
-                        priority.arrived(Priority::Critical);
+    /// The chooser beside a plain list of what was started.
+    #[derive(Default)]
+    struct Beside {
+        priority: BackingPriority,
+        waiting: Waiting,
+        /// What was started, and whether it was promoted since.
+        started: Vec<(Priority, bool)>,
+        calm: usize,
+        passed_over: usize,
+        /// How often each bound held something back: turns of what nobody waits for, full slots, and each of the two limits.
+        bites: [usize; 4],
+    }
+
+    impl Beside {
+        fn step(&mut self, step: Step) {
+            match step {
+                Step::Come(critical, noncritical) => {
+                    if critical > 0 {
+                        self.calm = 0;
+                        self.priority.arrived(Priority::Critical);
                     }
-                    Step::Come(false, n) => {
-                        noncritical += n;
-                        priority.arrived(Priority::NonCritical);
-                    }
-                    Step::End(n) if !started.is_empty() => {
-                        let (ended, promoted) = started.swap_remove(n % started.len());
-                        let is_awaited = |(p, promoted): &(Priority, bool)| *p == Priority::Critical || *promoted;
-                        if is_awaited(&(ended, promoted)) {
-                            calm = 0;
-                        } else if !started.iter().any(is_awaited) {
-                            calm += 1;
-                        }
-                        priority.ended(ended, promoted);
-                    }
-                    Step::Promote(n) if !started.is_empty() => {
-                        let at = n % started.len();
-                        if started[at] == (Priority::NonCritical, false) {
-                            started[at].1 = true;
-                            calm = 0;
-                            priority.promoted();
-                        }
-                    }
-                    Step::End(_) | Step::Promote(_) => {}
+                    self.priority.arrived(Priority::NonCritical);
+                    self.waiting.critical += critical;
+                    self.waiting.noncritical += noncritical;
                 }
-                while let Some(next) = priority.start(Waiting { beside_critical, ..waiting(critical, noncritical) }) {
-                    let may = noncritical > 0
-                        && started.iter().filter(|(p, _)| *p == Priority::NonCritical).count()
-                            < (beside_critical.max(1) + calm).min(NONCRITICAL_SLOTS_MAX);
-                    match next {
-                        Priority::Critical => {
-                            prop_assert!(critical > 0);
-                            critical -= 1;
-                            passed_over += usize::from(may);
-                            prop_assert!(passed_over < NONCRITICAL_ONE_IN);
-                        }
-                        Priority::NonCritical => {
-                            prop_assert!(may);
-                            prop_assert!(critical == 0 || passed_over + 1 == NONCRITICAL_ONE_IN);
-                            noncritical -= 1;
-                            passed_over = 0;
-                        }
+                Step::End(n) if !self.started.is_empty() => {
+                    let (ended, promoted) = self.started.swap_remove(n % self.started.len());
+                    let is_awaited = |(p, promoted): &(Priority, bool)| *p == Priority::Critical || *promoted;
+                    if is_awaited(&(ended, promoted)) {
+                        self.calm = 0;
+                    } else if !self.started.iter().any(is_awaited) {
+                        self.calm += 1;
                     }
-                    started.push((next, false));
+                    self.priority.ended(ended, promoted);
                 }
-                prop_assert!(started.len() <= BACKING_SLOTS_MAX);
-                prop_assert_eq!(started.len(), priority.outstanding());
-                let outstanding = started.iter().filter(|(p, _)| *p == Priority::NonCritical).count();
-                prop_assert_eq!(outstanding, priority.outstanding_noncritical());
-                // Nothing critical waits while there is a slot, and nothing at all while nothing is outstanding.
-                prop_assert!(critical == 0 || started.len() == BACKING_SLOTS_MAX);
-                prop_assert!(noncritical == 0 || outstanding > 0 || started.len() == BACKING_SLOTS_MAX);
+                Step::Promote(n) if !self.started.is_empty() => {
+                    let at = n % self.started.len();
+                    if self.started[at] == (Priority::NonCritical, false) {
+                        self.started[at].1 = true;
+                        self.calm = 0;
+                        self.priority.promoted();
+                    }
+                }
+                Step::End(_) | Step::Promote(_) => {}
             }
         }
+
+        fn noncritical(&self) -> usize {
+            self.started.iter().filter(|(p, _)| *p == Priority::NonCritical).count()
+        }
+
+        /// Starts all that may start, each of so many bytes.
+        fn start_all(&mut self, bytes_each: u64) -> Result<(), TestCaseError> {
+            loop {
+                let outstanding = self.noncritical();
+                let calm = self.calm.min(NONCRITICAL_SLOTS_MAX);
+                let slots = (self.waiting.beside_critical.max(1) + calm).min(NONCRITICAL_SLOTS_MAX);
+                let has_slot = outstanding < slots;
+                let has_bytes =
+                    outstanding as u64 * bytes_each < NONCRITICAL_BYTES_MAX + calm as u64 * (128 << 10);
+                let may = self.waiting.noncritical > 0 && has_slot && has_bytes;
+                self.waiting.noncritical_bytes = outstanding as u64 * bytes_each;
+                let Some(next) = self.priority.start(self.waiting) else {
+                    let is_full = self.started.len() == BACKING_SLOTS_MAX;
+                    prop_assert!(is_full || (self.waiting.critical == 0 && !may), "what may start does not");
+                    let waits = self.waiting.noncritical > 0;
+                    self.bites[1] += usize::from(is_full && self.waiting.critical > 0);
+                    self.bites[2] += usize::from(waits && has_bytes && !has_slot);
+                    self.bites[3] += usize::from(waits && has_slot && !has_bytes);
+                    return Ok(());
+                };
+                match next {
+                    Priority::Critical => {
+                        prop_assert!(self.waiting.critical > 0);
+                        self.waiting.critical -= 1;
+                        self.passed_over += usize::from(may);
+                        prop_assert!(self.passed_over < NONCRITICAL_ONE_IN, "starved");
+                    }
+                    Priority::NonCritical => {
+                        prop_assert!(may);
+                        let is_turn = self.waiting.critical > 0;
+                        prop_assert!(
+                            !is_turn || self.passed_over + 1 == NONCRITICAL_ONE_IN,
+                            "before its turn"
+                        );
+                        self.bites[0] += usize::from(is_turn);
+                        self.waiting.noncritical -= 1;
+                        self.passed_over = 0;
+                    }
+                }
+                self.started.push((next, false));
+                prop_assert!(self.started.len() <= BACKING_SLOTS_MAX);
+                prop_assert_eq!(self.started.len(), self.priority.outstanding());
+                prop_assert_eq!(self.noncritical(), self.priority.outstanding_noncritical());
+            }
+        }
+    }
+
+    /// The bounds hold, what is critical starts whenever there is a slot, and what is not critical starts within a bounded
+    /// number of starts once it may. Each of the bounds is reached, or it would not be tested.
+    #[test]
+    fn keeps_its_bounds() {
+        let bites = RefCell::new([0; 4]);
+        let cases = (steps(), 0usize..12, 0..=NONCRITICAL_BYTES_EACH);
+        let run = |(steps, beside_critical, bytes_each): (Vec<Step>, usize, u64)| {
+            let mut beside = Beside::default();
+            beside.waiting.beside_critical = beside_critical;
+            for step in steps {
+                beside.step(step);
+                beside.start_all(bytes_each)?;
+            }
+            bites.borrow_mut().iter_mut().zip(beside.bites).for_each(|(all, these)| *all += these);
+            Ok(())
+        };
+        TestRunner::new(Config { source_file: Some(file!()), ..Config::default() })
+            .run(&cases, run)
+            .unwrap_or_else(|broken| panic!("{broken}"));
+        assert!(bites.borrow().iter().all(|times| *times > 100), "a bound is never reached: {bites:?}");
     }
 }

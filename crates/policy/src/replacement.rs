@@ -177,7 +177,7 @@ impl Replacement {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
+    use std::collections::{HashSet, VecDeque};
 
     use super::*;
 
@@ -224,6 +224,65 @@ mod tests {
         arc.missed(BlockNo(1));
         assert_eq!(arc.target_recent, 0);
         assert_eq!(arc.admitted(BlockNo(1)), List::Recent, "a ghost is asked for once");
+    }
+
+    #[test]
+    fn the_target_moves_the_faster_the_more_the_other_list_remembers() {
+        for (recent, frequent, asked, target) in
+            [(3, 30, 1000, 60), (30, 3, 2000, 40), (30, 3, 1000, 51), (3, 30, 2000, 49)]
+        {
+            let mut arc = Replacement::new(10_000);
+            arc.target_recent = 50;
+            (0..recent).for_each(|n| arc.ghosts_recent.insert(BlockNo(1000 + n)));
+            (0..frequent).for_each(|n| arc.ghosts_frequent.insert(BlockNo(2000 + n)));
+            assert_eq!((arc.ghosts_recent.len, arc.ghosts_frequent.len), (recent, frequent));
+            arc.missed(BlockNo(asked));
+            assert_eq!(arc.target_recent, target, "{recent} and {frequent} ghosts");
+        }
+    }
+
+    #[test]
+    fn a_block_that_was_not_used_goes_from_the_list_that_is_too_long() {
+        let mut arc = Replacement::new(1000);
+        arc.target_recent = 5;
+        for (recent, of_recent, of_frequent) in [
+            (4, Verdict::Keep(List::Recent), Verdict::Drop),
+            (5, Verdict::Drop, Verdict::Keep(List::Frequent)),
+            (6, Verdict::Drop, Verdict::Keep(List::Frequent)),
+        ] {
+            arc.recent = recent;
+            assert_eq!(
+                (arc.judge(List::Recent, false), arc.judge(List::Frequent, false)),
+                (of_recent, of_frequent)
+            );
+            let used = [List::Recent, List::Frequent].map(|list| arc.judge(list, true));
+            assert_eq!(used, [Verdict::Keep(List::Frequent); 2]);
+        }
+        (arc.recent, arc.target_recent) = (0, 0);
+        assert_eq!(
+            arc.judge(List::Frequent, false),
+            Verdict::Drop,
+            "one block of the recent is always wanted"
+        );
+    }
+
+    #[test]
+    fn ghosts_are_spread_over_the_table_told_apart_and_counted() {
+        let mut ghosts = Ghosts::new(1000);
+        let places: HashSet<usize> = (0..1000).map(|block| ghosts.place(BlockNo(block)).0).collect();
+        assert!(places.len() > 500 && places.iter().all(|place| *place < 1000), "{} places", places.len());
+        for block in 0..16 {
+            // Of these only the upper half differs, of which the place knows.
+            let prints: HashSet<u32> = (0..16)
+                .map(|n| ghosts.place(BlockNo(block + (2 * n << 32))).1)
+                .inspect(|print| assert_eq!(print % 2, 1))
+                .collect();
+            assert_eq!(prints.len(), 16, "block {block}");
+        }
+        assert_eq!(Replacement::new(4000).bytes(), 2 * 4000, "two bytes for each block");
+        (0..100).for_each(|block| ghosts.insert(BlockNo(block)));
+        let taken = (0..100).filter(|block| ghosts.take(BlockNo(*block))).count();
+        assert!(taken > 90 && ghosts.len == 0, "{taken} taken, {} left", ghosts.len);
     }
 
     /// CAR as in the paper (Bansal and Modha, FAST'04, Figure 2), with exact lists: what [`Replacement`] approximates.

@@ -230,6 +230,45 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_key_changes_its_setting_and_no_other() {
+        let default = Settings::default();
+        let cases = [
+            ("write-policy", "ordered", Settings { write_policy: WritePolicy::Ordered, ..default }),
+            ("order", "barrier", Settings { order: Order::Barrier, ..default }),
+            ("group-size", "1M", Settings { group_bytes: 1 << 20, ..default }),
+            ("group-age", "300ms", Settings { group_age_ms: 300, ..default }),
+            ("group-ends", "flushes", Settings { group_ends: GroupEnds::Flushes, ..default }),
+            ("max-staleness", "2s", Settings { max_staleness: MaxStaleness::Age(2000), ..default }),
+            ("admission", "cp", Settings { admission: Admission::Cp, ..default }),
+            ("on-full", "bypass", Settings { on_full: OnFull::Bypass, ..default }),
+            ("durability", "flush", Settings { durability: Durability::Flush, ..default }),
+        ];
+        assert_eq!(cases.map(|case| case.0), Settings::KEYS);
+        for (key, value, expected) in cases {
+            let mut settings = default;
+            settings.set(key, value).unwrap();
+            assert_eq!(settings, expected, "{key}={value}");
+            assert_ne!(settings, default, "{key}={value} is the default, and shows nothing");
+        }
+        let mut settings = default;
+        settings.set("admit", "cp").unwrap();
+        assert_eq!(settings.admission, Admission::Cp);
+    }
+
+    #[test]
+    fn a_group_has_a_size_within_its_limits() {
+        let mut settings = Settings::default();
+        for (value, bytes) in [("4K", 4096), ("128M", 128 << 20)] {
+            settings.set("group-size", value).unwrap();
+            assert_eq!(settings.group_bytes, bytes);
+        }
+        for (key, value) in [("group-size", "2K"), ("group-size", "129M"), ("group-age", "long")] {
+            assert_eq!(settings.set(key, value).unwrap_err().given, value, "{key}");
+        }
+        assert_eq!(settings, Settings { group_bytes: 128 << 20, ..Settings::default() });
+    }
+
+    #[test]
     fn settings_parse_their_own_spelling_and_refuse_others() {
         for p in WritePolicy::ALL {
             assert_eq!(WritePolicy::from_str(p.as_str()), Ok(*p));
