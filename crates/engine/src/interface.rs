@@ -4,6 +4,7 @@ use forebay_block::{Cause, DeviceOp, DeviceResult, ErrorKind, IoError, Op, Origi
 use forebay_format::Layout;
 use forebay_format::common::Common;
 use forebay_format::journal::{Group, Head};
+use forebay_format::rules::Impossible;
 use forebay_policy::{AdmissionReason, Priority, Ranges, ReasonCounts, Settings, WritePolicy};
 use thiserror::Error;
 
@@ -340,6 +341,19 @@ pub enum RecoveryError {
     LostSegment {
         /// The segment's sequence number.
         segment_seq: u64,
+    },
+    /// Something in the log is whole, and says what no run of a volume writes.
+    #[error(
+        "log segment {segment} says what cannot be at byte {offset} of the cache: {what}; nothing was changed: run `forebay check` on \
+         the cache"
+    )]
+    Impossible {
+        /// Physical number of the segment.
+        segment: u32,
+        /// Byte offset on the cache of what says so.
+        offset: u64,
+        /// The rule that it breaks.
+        what: Impossible,
     },
     /// The backing has what the log should have, too: a write to the cache that was durable has been lost.
     #[error(

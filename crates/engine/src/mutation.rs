@@ -267,6 +267,8 @@ mutations! {
     BeginsWithData,
     /// What the log says is clean is destaged again.
     IgnoresCleanMark,
+    /// Whatever a record says is believed if its checksum matches.
+    BelievesRecords,
     /// The log ends before a damaged record although later ones prove that it was durable.
     IgnoresProof,
     /// Proof of more is looked for only in the two segments behind the log's end, whatever is known to lie behind them.

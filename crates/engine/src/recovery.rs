@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, VecDeque};
 use forebay_block::{Buf, DeviceOp, DeviceResult, IoError, Seq};
 use forebay_format::checksum::block_checksum;
 use forebay_format::record::{Consistent, Extent, ExtentKind, HEADER_BYTES_MAX, RecordHeader};
+use forebay_format::rules::{Impossible, Rules};
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::{SummaryBuilder, SummaryEntry, Trailer};
 use forebay_format::{FormatError, Layout};
@@ -80,6 +81,8 @@ struct Scan {
     doubtful: VecDeque<Doubt>,
     /// A doubtful record has been accepted.
     accepted: bool,
+    /// Where something is whole that says what cannot be.
+    impossible: Option<(u32, Impossible)>,
     swept: Swept,
 }
 
@@ -274,12 +277,14 @@ impl Engine {
                     Err(FormatError::Truncated) if step == Step::Header(index) => {
                         self.recovery.todo.push_front(Step::LongHeader(index));
                     }
-                    Err(_) => {}
+                    Err(error) => self.recovery_believes(index, 0, Impossible::of(&error).map_or(Ok(()), Err)),
                 }
             }
             Step::Trailer(index) => {
                 if let Some(c) = self.recovery.candidates.get_mut(&index) {
-                    c.trailer = segment_trailer(&self.layout, &c.header, &data);
+                    let (trailer, held) = segment_trailer(&self.layout, &c.header, &data);
+                    c.trailer = trailer;
+                    self.recovery_believes(index, self.layout.segment_bytes - self.layout.align, held);
                 }
             }
             Step::Scan(index) => {
@@ -287,11 +292,15 @@ impl Engine {
                     let mut scan = scan_segment(&self.layout, &c.header, &data, self.planted);
                     // If only its summary is damaged, the trailer proves all of the records. One that could not be read alone
                     // counts, too: no record may be written behind it.
-                    c.trailer = c.trailer.or_else(|| segment_trailer(&self.layout, &c.header, &data));
+                    let (trailer, held) = segment_trailer(&self.layout, &c.header, &data);
+                    c.trailer = c.trailer.or(trailer);
                     scan.accept_proven(c.trailer.map_or(Seq(0), |t| t.last_seq));
                     let needed = c.trailer.is_none() || self.recovery.phase == Phase::Bodies;
+                    let (at, impossible) = scan.impossible.unzip();
                     c.scan = Some(scan).filter(|_| needed);
                     self.recovery.report.segments_scanned += 1;
+                    self.recovery_believes(index, at.unwrap_or_default(), impossible.map_or(Ok(()), Err));
+                    self.recovery_believes(index, self.layout.segment_bytes - self.layout.align, held);
                 }
             }
             Step::Beyond(index) => self.recovery_beyond(index, &data),
@@ -300,6 +309,38 @@ impl Engine {
         }
         if self.recovery.phase == Phase::Bodies {
             self.recovery_apply_ready();
+        }
+    }
+
+    /// A rule was held against what is whole at byte `at` of a segment: that it is broken ends recovery. No torn write does that (P5).
+    fn recovery_believes(&mut self, segment: u32, at: u32, held: Result<(), Impossible>) {
+        if let Err(what) = held
+            && !self.mutant(Mutation::BelievesRecords)
+        {
+            let offset = self.layout.segment_offset(segment) + u64::from(at);
+            self.recovery.error.get_or_insert(RecoveryError::Impossible { segment, offset, what });
+        }
+    }
+
+    /// Holds the rules against the log that was put together; what its summaries say record by record follows with their bodies.
+    fn recovery_hold_rules(&mut self) {
+        let mut rules = Rules::new(self.volume_bytes);
+        let mut broken = Vec::new();
+        for index in &self.recovery.chain {
+            let Some(c) = self.recovery.candidates.get(index) else { continue };
+            rules.next_segment();
+            let at_end = self.layout.segment_bytes - self.layout.align;
+            match (&c.trailer, &c.scan) {
+                (Some(trailer), _) => broken.push((*index, at_end, rules.trailer(trailer))),
+                (None, Some(scan)) => {
+                    broken.extend(scan.entries.iter().map(|(h, e)| (*index, e.offset, rules.record(h))));
+                }
+                (None, None) => {}
+            }
+        }
+        let first = broken.into_iter().find(|(_, _, held)| held.is_err());
+        if let Some((segment, at, held)) = first {
+            self.recovery_believes(segment, at, held);
         }
     }
 
@@ -352,6 +393,7 @@ impl Engine {
             self.recovery_end(Err(error));
             return;
         }
+        self.recovery_hold_rules();
         self.recovery.phase = Phase::Beyond;
         self.segments.order_free();
         self.recovery.todo = self.recovery_steps_beyond();
@@ -381,7 +423,11 @@ impl Engine {
             Ok(entries) => {
                 self.recovery.bodies.insert(index, entries);
             }
-            Err(_) => self.recovery.todo.push_front(Step::Scan(index)),
+            Err(error) => {
+                let at = self.layout.segment_bytes - trailer.bytes(self.layout.align) as u32;
+                self.recovery_believes(index, at, Impossible::of(&error).map_or(Ok(()), Err));
+                self.recovery.todo.push_front(Step::Scan(index));
+            }
         }
     }
 
@@ -564,8 +610,15 @@ impl Engine {
                 self.recovery.error.get_or_insert(RecoveryError::LostRecord { seq, segment: index });
                 return;
             }
-            self.recovery.chain.pop_front();
             let mut seq = c.header.first_seq;
+            let mut rules = Rules::new(self.volume_bytes);
+            for entry in &entries {
+                self.recovery_believes(index, entry.offset, rules.extents(&entry.extents));
+            }
+            if self.recovery.error.is_some() {
+                return;
+            }
+            self.recovery.chain.pop_front();
             for entry in entries {
                 self.recovery_apply(index, seq, &entry);
                 seq = seq.next();
@@ -681,17 +734,24 @@ fn segment_header(layout: &Layout, index: u32, data: &[u8]) -> Result<SegmentHea
     let rest = data.get(layout.align as usize..).ok_or(FormatError::Truncated)?;
     let segment_seq = RecordHeader::segment_seq_of(rest).ok_or(FormatError::Magic)?;
     let first = RecordHeader::decode(layout, segment_seq, layout.align, rest)?;
-    if segment_seq == 0 || first.seq == Seq(0) {
-        return Err(FormatError::Field("segment_seq"));
-    }
     Ok(SegmentHeader { generation: first.generation, segment_seq, first_seq: first.seq, index })
 }
 
-/// The trailer of a segment, which `data` ends with; not that of an earlier run whose segment of this number was lost.
-fn segment_trailer(layout: &Layout, segment: &SegmentHeader, data: &[u8]) -> Option<Trailer> {
+/// The trailer of a segment, which `data` ends with; not that of an earlier run whose segment of this number was lost. And whether it says
+/// what can be.
+fn segment_trailer(
+    layout: &Layout,
+    segment: &SegmentHeader,
+    data: &[u8],
+) -> (Option<Trailer>, Result<(), Impossible>) {
     let at = data.len().saturating_sub(layout.align as usize);
-    let trailer = Trailer::decode(layout, segment.segment_seq, &data[at..]).ok()?;
-    (trailer.first_seq == segment.first_seq && trailer.generation >= segment.generation).then_some(trailer)
+    match Trailer::decode(layout, segment.segment_seq, &data[at..]) {
+        Ok(t) if t.first_seq == segment.first_seq && t.generation >= segment.generation => {
+            (Some(t), Rules::trailer_alone(&t))
+        }
+        Ok(_) => (None, Ok(())),
+        Err(error) => (None, Impossible::of(&error).map_or(Ok(()), Err)),
+    }
 }
 
 /// Reads a segment through. The records that count are those that follow each other without a gap, in place,
@@ -703,6 +763,7 @@ fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8], planted: 
         torn: false,
         doubtful: VecDeque::new(),
         accepted: false,
+        impossible: None,
         swept: sweep(layout, segment.segment_seq, data),
     };
     let (mut at, mut seq, mut generation) = (layout.align, segment.first_seq, segment.generation);
@@ -710,14 +771,21 @@ fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8], planted: 
     while let Some(rest) = data.get(at as usize..) {
         let any_lap = planted.is(Mutation::AcceptsEarlierLap);
         let lap = RecordHeader::segment_seq_of(rest).filter(|_| any_lap).unwrap_or(segment.segment_seq);
-        let Ok(header) = RecordHeader::decode(layout, lap, at, rest) else {
-            scan.torn |= RecordHeader::may_start(rest);
-            break;
+        let header = match RecordHeader::decode(layout, lap, at, rest) {
+            Ok(header) => header,
+            Err(error) => {
+                scan.torn |= RecordHeader::may_start(rest);
+                scan.impossible = scan.impossible.or(Impossible::of(&error).map(|what| (at, what)));
+                break;
+            }
         };
         let end = at as usize + header.record_bytes(layout.align);
         let earlier_run = header.generation < generation && !planted.is(Mutation::AcceptsEarlierRun);
         if (header.seq != seq || earlier_run) && !any_lap || end > data.len() {
             break;
+        }
+        if let Err(what) = Rules::record_alone(&header) {
+            scan.impossible = scan.impossible.or(Some((at, what)));
         }
         let header_bytes = header.header_bytes(layout.align) as u32;
         let matches = data_matches(&header, &data[(at + header_bytes) as usize..end]);
@@ -809,7 +877,7 @@ mod tests {
             assert_eq!(short, if blocks == 1 { Ok(Seq(400)) } else { Err(FormatError::Truncated) });
             let mut forged = data.clone();
             RecordHeader { seq: Seq(0), ..record }.encode(&layout, &mut forged[512..512 + len]);
-            assert_eq!(segment_header(&layout, 4, &forged), Err(FormatError::Field("segment_seq")));
+            assert_eq!(segment_header(&layout, 4, &forged), Err(FormatError::Field("seq")));
             let header = SegmentHeader { generation: 2, segment_seq: 17, first_seq: Seq(400), index: 4 };
             assert_eq!(segment_header(&layout, 4, &data), Ok(header));
             let elsewhere = SegmentHeader { index: 5, ..header };

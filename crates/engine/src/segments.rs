@@ -10,8 +10,8 @@ use crate::mutation::{Mutation, Planted};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SlotRef(pub(crate) u32);
 
-/// Most slots of one segment; one value is kept so that no `SlotRef` equals the index's mark for "empty".
-pub(crate) const SEGMENT_SLOTS_MAX: usize = 0xFFFF;
+/// Most slots of one segment, which recovery holds the log to; one value is kept so that no `SlotRef` equals the index's mark for "empty".
+pub(crate) const SEGMENT_SLOTS_MAX: usize = forebay_format::rules::SEGMENT_BLOCKS_MAX as usize;
 
 impl SlotRef {
     fn new(segment: u32, slot: usize) -> Self {

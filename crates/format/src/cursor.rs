@@ -40,7 +40,7 @@ impl<'a> Reader<'a> {
 
     /// A number that grows by one: larger ones than [`COUNTER_MAX`] were never reached, and adding to them is safe.
     pub(crate) fn counter(&mut self, field: &'static str) -> Result<u64, FormatError> {
-        self.u64().and_then(|v| if v <= COUNTER_MAX { Ok(v) } else { Err(FormatError::Field(field)) })
+        self.u64().and_then(|v| counter(v, field))
     }
 
     /// The size of a volume: whole sectors, and no more than can be had.
@@ -48,6 +48,11 @@ impl<'a> Reader<'a> {
         let fits = |bytes: &u64| *bytes <= VOLUME_BYTES_MAX && bytes.is_multiple_of(SECTOR_BYTES);
         Some(self.u64()?).filter(fits).ok_or(FormatError::Field("volume_bytes"))
     }
+}
+
+/// The value of a field that counts, see [`Reader::counter`].
+pub(crate) fn counter(value: u64, field: &'static str) -> Result<u64, FormatError> {
+    if value <= COUNTER_MAX { Ok(value) } else { Err(FormatError::Field(field)) }
 }
 
 /// Appends fields to a buffer of fixed size, which the caller made large enough.

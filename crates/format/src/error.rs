@@ -17,7 +17,7 @@ pub enum FormatError {
     /// Written by a release whose format this one does not know.
     #[error("format version {0} is not known to this release")]
     Version(u32),
-    /// A field's value makes no sense, although the checksum matches.
+    /// A field's value makes no sense, although the checksum matches and the structure is where it belongs: corruption, and no torn write.
     #[error("field '{0}' has an impossible value")]
     Field(&'static str),
     /// Belongs to another cache, or to an earlier lap or run.

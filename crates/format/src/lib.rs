@@ -26,6 +26,7 @@ pub mod logical_block;
 pub mod pairing;
 pub mod record;
 pub mod replay;
+pub mod rules;
 pub mod segment;
 pub mod summary;
 pub mod superblock;

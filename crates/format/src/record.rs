@@ -3,7 +3,7 @@
 use forebay_block::{BLOCK_BYTES, BlockNo, Seq};
 
 use crate::checksum::{crc_but_padding, crc_with_hole};
-use crate::cursor::{Reader, Writer};
+use crate::cursor::{Reader, Writer, counter};
 use crate::{FormatError, Layout};
 
 const MAGIC: &[u8; 8] = b"FBRECORD";
@@ -205,7 +205,8 @@ impl RecordHeader {
     ///
     /// # Errors
     /// [`FormatError::Foreign`] if it belongs to another cache, another segment or lap (`segment_seq`), another
-    /// place, or a later run than `layout.generation`; other [`FormatError`]s if it is no header.
+    /// place, or a later run than `layout.generation`; [`FormatError::Field`] if it is whole and makes no sense; other [`FormatError`]s
+    /// if it is no header.
     pub fn decode(layout: &Layout, segment_seq: u64, offset: u32, bytes: &[u8]) -> Result<Self, FormatError> {
         let mut r = Reader::new(bytes);
         if r.bytes(8)? != MAGIC {
@@ -213,14 +214,15 @@ impl RecordHeader {
         }
         let crc = r.u32()?;
         let len = r.u32()? as usize;
+        // Nothing is known to be whole before the checksum is computed, and that needs a length.
         if !(FIXED_BYTES..=HEADER_BYTES_MAX).contains(&len) || !len.is_multiple_of(layout.align as usize) {
-            return Err(FormatError::Field("header length"));
+            return Err(FormatError::Checksum);
         }
         let header = bytes.get(..len).ok_or(FormatError::Truncated)?;
         let mut counts = Reader::new(&header[COUNTS_AT..]);
         let (data_blocks, extents) = (counts.u32()?, counts.u32()?);
         if header_bytes(layout.align, extents as usize, data_blocks as usize) != len {
-            return Err(FormatError::Field("header length"));
+            return Err(FormatError::Checksum);
         }
         if crc != crc_but_padding(header, used_bytes(extents as usize, data_blocks as usize), CRC_AT) {
             return Err(FormatError::Checksum);
@@ -228,28 +230,32 @@ impl RecordHeader {
         let mut r = Reader::new(header);
         r.bytes(16)?;
         let cache_id: [u8; 16] = r.array()?;
+        let (generation, segment, seq) = (r.u64()?, r.u64()?, r.u64()?);
+        let (durable_upto, clean_upto, tail) = (r.u64()?, r.u64()?, r.u64()?);
+        let (time_ns, place) = (r.u64()?, r.u32()?);
+        // Whose it is comes first: what others have written here may mean anything.
+        if cache_id != layout.cache_id
+            || generation > layout.generation
+            || segment != segment_seq
+            || place != offset
+        {
+            return Err(FormatError::Foreign);
+        }
         let mut h = Self {
-            generation: r.counter("generation")?,
-            segment_seq: r.counter("segment_seq")?,
-            seq: Seq(r.counter("seq")?),
-            durable_upto: Seq(r.counter("durable_upto")?),
-            clean_upto: Seq(r.counter("clean_upto")?),
-            tail: r.counter("tail")?,
-            time_ns: r.u64()?,
-            offset: r.u32()?,
+            generation: counter(generation, "generation")?,
+            segment_seq: counter(segment, "segment_seq")?,
+            seq: Seq(counter(seq, "seq")?),
+            offset,
+            durable_upto: Seq(counter(durable_upto, "durable_upto")?),
+            clean_upto: Seq(counter(clean_upto, "clean_upto")?),
+            tail: counter(tail, "tail")?,
+            time_ns,
             clean_stop: false,
             ordered: Consistent::No,
             distance: 0,
             extents: Vec::new(),
             checksums: Vec::new(),
         };
-        if cache_id != layout.cache_id
-            || h.generation > layout.generation
-            || h.segment_seq != segment_seq
-            || h.offset != offset
-        {
-            return Err(FormatError::Foreign);
-        }
         r.bytes(8)?;
         let flags = r.u32()?;
         (h.clean_stop, h.ordered) = (flags & 1 != 0, Consistent::from_bits(flags >> 1));
@@ -257,6 +263,12 @@ impl RecordHeader {
         r.bytes(6)?;
         h.extents = read_extents(&mut r, extents, data_blocks)?;
         h.checksums = (0..data_blocks).map(|_| r.u32()).collect::<Result<_, _>>()?;
+        if h.seq == Seq(0) || h.segment_seq == 0 {
+            return Err(FormatError::Field("seq"));
+        }
+        if u64::from(offset) + h.record_bytes(layout.align) as u64 > u64::from(layout.segment_bytes) {
+            return Err(FormatError::Field("record length"));
+        }
         Ok(h)
     }
 }

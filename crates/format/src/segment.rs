@@ -3,7 +3,7 @@
 use forebay_block::Seq;
 
 use crate::checksum::{crc_but_padding, crc_with_hole};
-use crate::cursor::{Reader, Writer};
+use crate::cursor::{Reader, Writer, counter};
 use crate::{FormatError, Layout};
 
 const MAGIC: &[u8; 8] = b"FBSEGMNT";
@@ -50,7 +50,7 @@ impl SegmentHeader {
     ///
     /// # Errors
     /// [`FormatError::Foreign`] if it belongs to another cache, to a later run than `layout.generation`, or to
-    /// another place; other [`FormatError`]s if it is no header.
+    /// another place; [`FormatError::Field`] if it is whole and makes no sense; other [`FormatError`]s if it is no header.
     pub fn decode(layout: &Layout, index: u32, bytes: &[u8]) -> Result<Self, FormatError> {
         let bytes = bytes.get(..layout.align as usize).ok_or(FormatError::Truncated)?;
         let mut r = Reader::new(bytes);
@@ -62,21 +62,24 @@ impl SegmentHeader {
         }
         let align = r.u32()?;
         let cache_id: [u8; 16] = r.array()?;
-        let header = Self {
-            generation: r.counter("generation")?,
-            segment_seq: r.counter("segment_seq")?,
-            first_seq: Seq(r.counter("first_seq")?),
-            index: r.u32()?,
-        };
+        let (generation, segment_seq, first_seq) = (r.u64()?, r.u64()?, r.u64()?);
+        let place = r.u32()?;
         let segment_bytes = r.u32()?;
+        // Whose it is comes first: what others have written here may mean anything.
         if cache_id != layout.cache_id
-            || header.index != index
+            || place != index
             || align != layout.align
             || segment_bytes != layout.segment_bytes
-            || header.generation > layout.generation
+            || generation > layout.generation
         {
             return Err(FormatError::Foreign);
         }
+        let header = Self {
+            generation: counter(generation, "generation")?,
+            segment_seq: counter(segment_seq, "segment_seq")?,
+            first_seq: Seq(counter(first_seq, "first_seq")?),
+            index,
+        };
         if header.segment_seq == 0 || header.first_seq.0 == 0 {
             return Err(FormatError::Field("segment_seq"));
         }

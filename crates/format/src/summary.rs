@@ -6,8 +6,10 @@
 use forebay_block::Seq;
 
 use crate::checksum::{crc_but_padding, crc_with_hole, crc32c};
-use crate::cursor::{Reader, Writer};
-use crate::record::{Consistent, EXTENT_BYTES, Extent, RecordHeader, read_extents, write_extent};
+use crate::cursor::{Reader, Writer, counter};
+use crate::record::{
+    Consistent, EXTENT_BYTES, Extent, RecordHeader, header_bytes as header_bytes_of, read_extents, write_extent,
+};
 use crate::{FormatError, Layout};
 
 const MAGIC: &[u8; 8] = b"FBSUMMRY";
@@ -142,7 +144,8 @@ impl Trailer {
     /// Reads the trailer of the segment with sequence number `segment_seq` from the segment's last `align` bytes.
     ///
     /// # Errors
-    /// [`FormatError::Foreign`] if it belongs to another cache, lap or later run; other [`FormatError`]s if it is none.
+    /// [`FormatError::Foreign`] if it belongs to another cache, lap or later run; [`FormatError::Field`] if it is whole and makes no
+    /// sense; other [`FormatError`]s if it is none.
     pub fn decode(layout: &Layout, segment_seq: u64, bytes: &[u8]) -> Result<Self, FormatError> {
         let bytes = bytes.get(..layout.align as usize).ok_or(FormatError::Truncated)?;
         let mut r = Reader::new(bytes);
@@ -154,10 +157,15 @@ impl Trailer {
         }
         let body_bytes = r.u32()?;
         let cache_id: [u8; 16] = r.array()?;
+        let (generation, segment) = (r.u64()?, r.u64()?);
+        // Whose it is comes first: what others have written here may mean anything.
+        if cache_id != layout.cache_id || segment != segment_seq || generation > layout.generation {
+            return Err(FormatError::Foreign);
+        }
         let t = Self {
             body_bytes,
-            generation: r.counter("generation")?,
-            segment_seq: r.counter("segment_seq")?,
+            generation: counter(generation, "generation")?,
+            segment_seq: counter(segment, "segment_seq")?,
             first_seq: Seq(r.counter("first_seq")?),
             last_seq: Seq(r.counter("last_seq")?),
             clean_upto: Seq(r.counter("clean_upto")?),
@@ -168,9 +176,6 @@ impl Trailer {
             records: r.u32()?,
             ordered: Consistent::from_bits(r.u32()?),
         };
-        if cache_id != layout.cache_id || t.segment_seq != segment_seq || t.generation > layout.generation {
-            return Err(FormatError::Foreign);
-        }
         if t.bytes(layout.align) > layout.segment_bytes as usize {
             return Err(FormatError::Field("body length"));
         }
@@ -188,13 +193,21 @@ impl Trailer {
     /// Reads the entries from `body`, which begins where the body begins and may be longer.
     ///
     /// # Errors
-    /// [`FormatError`] if the body is damaged or speaks of what cannot be in a segment.
+    /// [`FormatError::Field`] if the body is whole and speaks of what cannot be in a segment; others if it is damaged.
     pub fn entries(&self, layout: &Layout, body: &[u8]) -> Result<Vec<SummaryEntry>, FormatError> {
         let padded = (self.body_bytes as usize).next_multiple_of(layout.align as usize);
         let body = body.get(..padded).ok_or(FormatError::Truncated)?;
         if crc32c(body) != self.body_crc {
             return Err(FormatError::Checksum);
         }
+        // What is whole is not cut short: it was never longer.
+        self.read_entries(layout, body).map_err(|e| match e {
+            FormatError::Truncated => FormatError::Field("body length"),
+            e => e,
+        })
+    }
+
+    fn read_entries(&self, layout: &Layout, body: &[u8]) -> Result<Vec<SummaryEntry>, FormatError> {
         let mut r = Reader::new(body);
         let mut entries = Vec::with_capacity((self.records as usize).min(body.len() / ENTRY_BYTES));
         let mut at = u64::from(layout.align);
@@ -202,6 +215,9 @@ impl Trailer {
             let (offset, header_bytes) = (r.u32()?, r.u32()?);
             let (extents, distance, blocks) = (r.u16()?, r.u16()?, r.u32()?);
             let extents = read_extents(&mut r, u32::from(extents), blocks)?;
+            if header_bytes as usize != header_bytes_of(layout.align, extents.len(), blocks as usize) {
+                return Err(FormatError::Field("header length"));
+            }
             let checksums = (0..blocks).map(|_| r.u32()).collect::<Result<Vec<_>, _>>()?;
             if u64::from(offset) != at {
                 return Err(FormatError::Field("record offset"));

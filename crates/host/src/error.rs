@@ -544,6 +544,7 @@ impl HostError {
                 error:
                     RecoveryError::LostRecord { .. }
                     | RecoveryError::LostSegment { .. }
+                    | RecoveryError::Impossible { .. }
                     | RecoveryError::BehindBacking { .. },
                 ..
             } => ErrorClass::Corrupt,

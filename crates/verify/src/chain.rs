@@ -10,10 +10,12 @@
 //!       visitor                              corruption; go on behind the gap
 //! ```
 
+use std::fmt::Display;
 use std::io;
 
-use forebay_block::{BLOCK_BYTES, Seq};
+use forebay_block::Seq;
 use forebay_format::Layout;
+use forebay_format::rules::Rules;
 use forebay_format::segment::SegmentHeader;
 use forebay_format::superblock::Superblock;
 
@@ -40,8 +42,6 @@ struct LastRecord {
     /// It carries nothing: only such a record can be the last one after a clean stop.
     empty: bool,
     generation: u64,
-    clean_upto: Seq,
-    tail: u64,
 }
 
 /// How the chain ended.
@@ -66,6 +66,7 @@ struct Follower<'a, V> {
     superblock: &'a Superblock,
     proven: Seq,
     visitor: &'a mut V,
+    rules: Rules,
     /// The next record; `None` before the first segment.
     expected: Option<Seq>,
     segment_seq: u64,
@@ -91,6 +92,7 @@ pub(crate) fn follow(
         superblock,
         proven: survey.proven,
         visitor,
+        rules: Rules::new(superblock.volume_bytes),
         expected: None,
         segment_seq: survey.tail.max(1) - 1,
         generation: 0,
@@ -239,6 +241,7 @@ impl<V: Visitor> Follower<'_, V> {
         next: Option<SegmentHeader>,
     ) {
         self.visitor.segment(segment, view);
+        self.rules.next_segment();
         let sealed = matches!(view.summary, SummaryView::Valid(_));
         let mut whole = true;
         self.place = Place { index: segment.index, offset: view.end, torn_header: view.torn_header };
@@ -262,6 +265,10 @@ impl<V: Visitor> Follower<'_, V> {
                 whole = false;
             }
             if !record.bad.is_empty() && !sealed && self.proven < record.header.seq {
+                if let Err(what) = Rules::record_alone(&record.header) {
+                    // Its data is torn, but its header is whole.
+                    self.report_impossible(segment, record.header.offset, Some(record.header.seq), &what);
+                }
                 self.place.offset = record.header.offset;
                 self.tear((view.records.len() - i - 1) as u64);
                 return;
@@ -271,7 +278,9 @@ impl<V: Visitor> Follower<'_, V> {
                 self.place = Place { index: segment.index, offset: record.end() as u32, torn_header: false };
             }
         }
-        if whole && let Some(finding) = summaries::judge(self.layout, segment, view, bytes) {
+        if let Some((at, what)) = view.impossible {
+            self.report_impossible(segment, at, None, &what);
+        } else if whole && let Some(finding) = summaries::judge(self.layout, segment, view, bytes) {
             match finding.kind {
                 FindingKind::SummaryMissing => self.summary_missing = Some(finding),
                 _ => self.visitor.finding(finding),
@@ -294,46 +303,38 @@ impl<V: Visitor> Follower<'_, V> {
             );
             let finding = Finding::new(Severity::Recoverable, FindingKind::RecordDamaged, at, message);
             self.visitor.finding(finding.in_segment(segment.index).of_record(h.seq.0));
+            if let Err(what) = self.rules.extents(&h.extents) {
+                self.report_impossible(segment, h.offset, Some(h.seq), &what);
+            }
         } else {
-            if let Some(what) = self.impossible(record) {
-                let message =
-                    format!("record {} says what cannot be: {what} (segment {})", h.seq, segment.index);
-                let finding = Finding::new(Severity::Corruption, FindingKind::ImpossibleValue, at, message);
-                self.visitor.finding(finding.in_segment(segment.index).of_record(h.seq.0));
+            if let Err(what) = self.rules.record(h) {
+                self.report_impossible(segment, h.offset, Some(h.seq), &what);
+            } else if record.disagrees {
+                let what = "the segment's summary says something else of it";
+                self.report_impossible(segment, h.offset, Some(h.seq), &what);
             }
             self.generation = self.generation.max(h.generation);
         }
-        let known = record.damage.is_none();
-        let before = self.end.last;
         self.end.last = Some(LastRecord {
             clean_stop: h.clean_stop,
             empty: h.extents.is_empty(),
             generation: h.generation,
-            clean_upto: if known { h.clean_upto } else { before.map_or(Seq(0), |l| l.clean_upto) },
-            tail: if known { h.tail } else { before.map_or(0, |l| l.tail) },
         });
         self.visitor.record(segment, record);
         self.expected = Some(h.seq.next());
     }
 
-    /// What a record says that no engine writes.
-    fn impossible(&self, record: &RecordView) -> Option<&'static str> {
-        let h = &record.header;
-        let blocks = self.superblock.volume_bytes.div_ceil(BLOCK_BYTES);
-        if h.durable_upto >= h.seq || h.clean_upto >= h.seq {
-            return Some("something that follows it was durable or destaged before it");
-        }
-        if h.tail > h.segment_seq {
-            return Some("the log begins behind it");
-        }
-        if h.extents.iter().any(|e| e.block.0 + u64::from(e.count) > blocks) {
-            return Some("it has blocks behind the volume's end");
-        }
-        let last = self.end.last?;
-        if last.tail > h.tail || last.clean_upto > h.clean_upto {
-            return Some("the log's tail or what is destaged went back");
-        }
-        record.disagrees.then_some("the segment's summary says something else of it")
+    /// Something in a segment, at byte `at` of it, says what no run of a volume writes.
+    fn report_impossible(&mut self, segment: &SegmentInfo, at: u32, seq: Option<Seq>, what: &dyn Display) {
+        let which = seq.map_or_else(|| "what is whole".to_owned(), |seq| format!("record {seq}"));
+        let message = format!("{which} says what cannot be: {what} (segment {}, offset {at})", segment.index);
+        let offset = self.layout.segment_offset(segment.index) + u64::from(at);
+        let finding = Finding::new(Severity::Corruption, FindingKind::ImpossibleValue, offset, message);
+        let finding = finding.in_segment(segment.index);
+        self.visitor.finding(match seq {
+            Some(seq) => finding.of_record(seq.0),
+            None => finding,
+        });
     }
 
     fn finish(&mut self) {

@@ -5,6 +5,7 @@
 
 use forebay_format::Layout;
 use forebay_format::record::RecordHeader;
+use forebay_format::rules::Impossible;
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::Trailer;
 
@@ -33,6 +34,16 @@ pub(crate) fn segment_seq(bytes: &[u8]) -> Option<u64> {
 /// The record of this cache whose header lies at `offset` of a segment and is in its place, whatever its lap.
 pub(crate) fn record_of_any_lap(layout: &Layout, offset: u32, bytes: &[u8]) -> Option<RecordHeader> {
     RecordHeader::decode(layout, segment_seq(bytes)?, offset, bytes).ok()
+}
+
+/// Why what is whole at `offset` of segment `segment_seq` is no record; `None` if it is one, or is not whole, or belongs elsewhere.
+pub(crate) fn impossible_record(
+    layout: &Layout,
+    segment_seq: u64,
+    offset: u32,
+    bytes: &[u8],
+) -> Option<Impossible> {
+    RecordHeader::decode(layout, segment_seq, offset, bytes).err().as_ref().and_then(Impossible::of)
 }
 
 /// The trailer of this cache at the start of `bytes`, whatever its lap.

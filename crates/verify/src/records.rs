@@ -3,10 +3,11 @@
 use forebay_block::{BLOCK_BYTES, BlockNo};
 use forebay_format::checksum::block_checksum;
 use forebay_format::record::{Consistent, ExtentKind, RecordHeader};
+use forebay_format::rules::Impossible;
 use forebay_format::summary::{SummaryEntry, Trailer};
 use forebay_format::{FormatError, Layout};
 
-use crate::identity::{record_of_any_lap, resembles_record};
+use crate::identity::{impossible_record, record_of_any_lap, resembles_record};
 use crate::survey::{HeaderOrigin, SegmentInfo};
 
 /// A data block of a record that does not match its checksum.
@@ -111,6 +112,8 @@ pub(crate) struct SegmentRecords {
     pub(crate) contiguous: usize,
     /// At `end` lies a damaged or torn header of a record of this segment.
     pub(crate) torn_header: bool,
+    /// Byte offset of what is whole and says what cannot be, so that it is no record or summary.
+    pub(crate) impossible: Option<(u32, Impossible)>,
 }
 
 impl SegmentRecords {
@@ -123,7 +126,11 @@ impl SegmentRecords {
         let body = bytes.get(body_at..).unwrap_or_default();
         match trailer.entries(layout, body) {
             Ok(entries) => Self::from_summary(layout, trailer, entries, bytes),
-            Err(_) => Self::scan(layout, segment, SummaryView::BodyDamaged, bytes),
+            Err(error) => {
+                let view = Self::scan(layout, segment, SummaryView::BodyDamaged, bytes);
+                let body = Impossible::of(&error).map(|what| (body_at as u32, what));
+                Self { impossible: view.impossible.or(body), ..view }
+            }
         }
     }
 
@@ -175,6 +182,7 @@ impl SegmentRecords {
             summary: SummaryView::Valid(*trailer),
             records,
             torn_header: false,
+            impossible: None,
         }
     }
 
@@ -193,6 +201,7 @@ impl SegmentRecords {
         let (end, contiguous) = (at, records.len());
         let rest = bytes.get(end as usize..).unwrap_or_default();
         let torn_header = resembles_record(layout, header.segment_seq, end, rest);
+        let impossible = impossible_record(layout, header.segment_seq, end, rest).map(|what| (end, what));
         // What is found behind the gap is newer than what should lie there. (A made-up header names as its first
         // record the first that was found.)
         if segment.origin != HeaderOrigin::Lost || contiguous > 0 {
@@ -209,7 +218,7 @@ impl SegmentRecords {
                 _ => at += layout.align,
             }
         }
-        Self { summary, records, end, contiguous, torn_header }
+        Self { summary, records, end, contiguous, torn_header, impossible }
     }
 }
 

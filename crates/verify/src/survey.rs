@@ -8,6 +8,7 @@ use std::io;
 
 use forebay_block::Seq;
 use forebay_format::record::{HEADER_BYTES_MAX, RecordHeader};
+use forebay_format::rules::Impossible;
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::Trailer;
 use forebay_format::superblock::Superblock;
@@ -104,10 +105,10 @@ impl Survey {
                 // A truncated image; or a superblock that was made up to keep a reader busy.
                 break;
             }
-            let (header, leftover) = read_header(image, layout, index, &mut misplaced)?;
+            let (header, leftover) = read_header(image, layout, index, &mut misplaced, findings)?;
             header.iter().for_each(|h| claims.learn_header(h));
             let own_lap = header.map_or(0, |h| h.segment_seq);
-            let trailer = read_trailer(image, layout, index)?;
+            let trailer = read_trailer(image, layout, index, own_lap, findings)?;
             let opened = header.map_or(0, |h| h.generation);
             let own = |t: &Trailer| own_lap == 0 || t.segment_seq == own_lap && t.generation >= opened;
             if let Some(trailer) = trailer.filter(own) {
@@ -232,12 +233,14 @@ fn read_header(
     layout: &Layout,
     index: u32,
     misplaced: &mut Vec<(u32, SegmentHeader)>,
+    findings: &mut Findings,
 ) -> io::Result<(Option<SegmentHeader>, bool)> {
     let mut bytes = vec![0; layout.align as usize];
     image.read(layout.segment_offset(index), &mut bytes)?;
     match SegmentHeader::decode(layout, index, &bytes) {
         Ok(header) => Ok((Some(header), false)),
         Err(error) => {
+            judge_whole(layout, index, 0, &error, findings);
             let of_this_cache = header_of_any_place(layout, &bytes);
             misplaced.extend(of_this_cache.map(|h| (index, h)));
             Ok((None, error == FormatError::Foreign && of_this_cache.is_none()))
@@ -245,10 +248,29 @@ fn read_header(
     }
 }
 
-fn read_trailer(image: &mut Image<'_>, layout: &Layout, index: u32) -> io::Result<Option<Trailer>> {
+/// What a segment's header or trailer says that cannot be, although it is whole and of this cache.
+fn judge_whole(layout: &Layout, index: u32, at: u32, error: &FormatError, findings: &mut Findings) {
+    let Some(what) = Impossible::of(error) else { return };
+    let offset = layout.segment_offset(index) + u64::from(at);
+    let message = format!("what is whole says what cannot be: {what} (segment {index}, offset {at})");
+    let finding = Finding::new(Severity::Corruption, FindingKind::ImpossibleValue, offset, message);
+    findings.push(finding.in_segment(index));
+}
+
+/// The trailer of a segment whose header says that it is of lap `own_lap`, or of any if there is none.
+fn read_trailer(
+    image: &mut Image<'_>,
+    layout: &Layout,
+    index: u32,
+    own_lap: u64,
+    findings: &mut Findings,
+) -> io::Result<Option<Trailer>> {
     let mut bytes = vec![0; layout.align as usize];
-    let at = layout.segment_offset(index) + u64::from(layout.segment_bytes) - u64::from(layout.align);
-    image.read(at, &mut bytes)?;
+    let at = layout.segment_bytes - layout.align;
+    image.read(layout.segment_offset(index) + u64::from(at), &mut bytes)?;
+    if let Err(error) = Trailer::decode(layout, own_lap, &bytes) {
+        judge_whole(layout, index, at, &error, findings);
+    }
     Ok(trailer_of_any_lap(layout, &bytes))
 }
 
