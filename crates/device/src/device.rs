@@ -152,10 +152,20 @@ pub trait Device {
         let _ = sign;
     }
 
-    /// Changes the size of a device with no operation under way; what is added reads as zeroes.
+    /// Takes the room of a whole file on its file system, so that no later write finds none. What is no file, and a file system that
+    /// can reserve nothing, is left as it is.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] if it is not a file.
+    /// There is no room.
+    fn reserve(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Changes the size of a device with no operation under way; what is added reads as zeroes, and has its room where the file
+    /// system can reserve it. A failure leaves the size as it was.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] if it is not a file; there is no room.
     fn resize(&mut self, size_bytes: u64) -> io::Result<()> {
         let _ = size_bytes;
         Err(io::ErrorKind::Unsupported.into())

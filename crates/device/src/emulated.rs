@@ -187,6 +187,10 @@ impl Device for EmulatedDevice {
         self.inner.survey()
     }
 
+    fn reserve(&self) -> io::Result<()> {
+        self.inner.reserve()
+    }
+
     fn resize(&mut self, size_bytes: u64) -> io::Result<()> {
         let model = Model::new(&self.settings, size_bytes);
         let model = model.map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;

@@ -16,6 +16,7 @@ use crate::ground::Ground;
 use crate::medium::Medium;
 use crate::open::{Access, OpenError};
 use crate::ring::{ClientId, Ring};
+use crate::room;
 use crate::survey::Survey;
 use crate::syncs::Syncs;
 use crate::transfer::{Alignment, DurableBy, Ended, Step, Transfer, ZeroWay};
@@ -239,10 +240,16 @@ impl Device for FileDevice {
         if !size_bytes.is_multiple_of(u64::from(self.info.logical_block)) {
             return Err(IoErrorKind::InvalidInput.into());
         }
-        self.claimed.file.set_len(size_bytes)?;
-        self.claimed.file.sync_all()?;
+        room::resize(&self.claimed.file, size_bytes)?;
         self.info.size_bytes = size_bytes;
         Ok(())
+    }
+
+    fn reserve(&self) -> io::Result<()> {
+        match self.claimed.sort {
+            Sort::File => room::reserve(&self.claimed.file, self.info.size_bytes, &|| false).map(drop),
+            Sort::Block => Ok(()),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::file::check_range;
 use crate::ground::Ground;
 use crate::medium::Medium;
 use crate::open::{Access, OpenError};
+use crate::room;
 use crate::stores::{Stores, fence};
 use crate::survey::Survey;
 use crate::transfer::system_error;
@@ -165,10 +166,9 @@ fn reserve(claimed: &Claimed, size_bytes: u64) -> io::Result<()> {
     if claimed.sort == Sort::Block {
         return Ok(());
     }
-    // SAFETY: fallocate takes no pointers; the descriptor is open.
-    match unsafe { libc::fallocate(claimed.file.as_raw_fd(), 0, 0, size_bytes as libc::off_t) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    match room::reserve(&claimed.file, size_bytes, &|| false)? {
+        true => Ok(()),
+        false => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
     }
 }
 
@@ -201,9 +201,10 @@ impl Device for MappedDevice {
         if self.claimed.sort != Sort::File || !size_bytes.is_multiple_of(512) {
             return Err(IoErrorKind::Unsupported.into());
         }
-        self.claimed.file.set_len(size_bytes)?;
-        reserve(&self.claimed, size_bytes)?;
-        self.claimed.file.sync_all()?;
+        if !room::resize(&self.claimed.file, size_bytes)? {
+            self.claimed.file.set_len(self.info.size_bytes)?;
+            return Err(IoErrorKind::Unsupported.into());
+        }
         (self.map, _) = Mapping::new(&self.claimed, size_bytes)?;
         self.info.size_bytes = size_bytes;
         Ok(())

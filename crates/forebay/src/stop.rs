@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
@@ -88,6 +88,20 @@ pub fn listen() -> io::Result<(Sender<StopReason>, Receiver<StopReason>)> {
         }
     })?;
     Ok((sender, receiver))
+}
+
+/// Signals by which somebody ends a command that works for a while.
+const ENDING: [i32; 2] = [SIGINT, SIGTERM];
+
+/// Whether a command has been told to end. From now on it is asked, and cleans up; the second signal ends it at once.
+pub fn asked() -> impl Fn() -> bool {
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in ENDING {
+        // Who cannot listen is ended by the system, as if nobody listened.
+        let _ = flag::register_conditional_default(signal, Arc::clone(&asked))
+            .and_then(|_| flag::register(signal, Arc::clone(&asked)));
+    }
+    move || asked.load(Ordering::Relaxed)
 }
 
 fn ignore(signal: i32) {

@@ -41,6 +41,50 @@ fn format_says_what_is_missing() {
     assert_eq!(fs::metadata(place.path("new")).unwrap().len(), 1 << 20);
 }
 
+/// More than the file system has below the test: nothing is begun, and nothing is left.
+#[test]
+fn what_has_no_room_is_not_begun() {
+    let place = Place::with_backing();
+    for cache in ["new", "emulate:ssd-nvme:file=new"] {
+        let (code, error) = place.fails(&["format", cache, "--size", "900T", "--backing", "backing"]);
+        assert_eq!(code, 1, "{error}");
+        assert!(error.contains("/new needs 900 TiB more, and its file system has "), "{error}");
+        assert!(error.contains(" free; make room, give a smaller size"), "{error}");
+        assert!(!place.path("new").exists() && !place.path("backing.forebay").exists());
+    }
+    // One that is there and sparse is left as it is.
+    place.make_file("sparse", 8 << 40);
+    fs::write(place.path("note"), "").unwrap();
+    for args in [
+        &["format", "sparse", "--backing", "backing"][..],
+        &["format", "note", "--size", "8T", "--backing", "backing"],
+    ] {
+        let (code, error) = place.fails(args);
+        assert_eq!(code, 1, "{error}");
+        assert!(error.contains("needs 8 TiB more"), "{error}");
+    }
+    assert_eq!(fs::metadata(place.path("sparse")).unwrap().len(), 8 << 40);
+    assert_eq!(fs::metadata(place.path("note")).unwrap().len(), 0);
+    place.ok(&["format", "cache", "--size", "32M", "--backing", "backing"]);
+    let before = fs::metadata(place.path("cache")).unwrap().len();
+    let (code, error) = place.fails(&["grow", "cache", "--size", "900T"]);
+    assert_eq!(code, 1, "{error}");
+    assert!(error.contains("/cache needs 900 TiB more"), "{error}");
+    assert_eq!(fs::metadata(place.path("cache")).unwrap().len(), before);
+    // A backing is sparse: it is made, and what may come of it is said.
+    let args = ["format", "cache2", "--size", "32M", "--backing", "large", "--backing-size", "1T"];
+    let output = place.command(&args).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let warned = String::from_utf8(output.stderr).unwrap();
+    let lacks = free_bytes(&place) < 1 << 40;
+    assert_eq!(warned.contains("warning: large is sparse and its file system has"), lacks, "{warned}");
+}
+
+fn free_bytes(place: &Place) -> u64 {
+    let system = rustix::fs::statvfs(place.path("backing").as_path()).unwrap();
+    system.f_bavail * system.f_frsize
+}
+
 #[test]
 fn a_pair_in_use_is_refused() {
     let place = Place::new();

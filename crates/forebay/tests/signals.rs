@@ -1,10 +1,11 @@
 //! What each signal does to a daemon with data that is not on the backing yet.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use crate::nbd_client::NbdClient;
-use crate::volume::{Daemon, Place, file_bytes, pattern};
+use crate::volume::{BACKING_BYTES, Daemon, Place, file_bytes, pattern};
 
 /// Signals that ask for a clean stop.
 const STOPPING: [&str; 5] = ["TERM", "INT", "QUIT", "XCPU", "PWR"];
@@ -92,6 +93,41 @@ fn a_signal_that_the_kernel_repeats_does_not_cut_the_stop_short() {
     send(daemon.pid(), "XCPU");
     assert_eq!(daemon.wait().code(), Some(0), "{}", place.log());
     assert_eq!(file_bytes(&place.path("backing"), 0, 8192), data);
+}
+
+/// Who does not want to wait until a cache is made, or has grown, has it as it was before, and no file that was not there.
+#[test]
+fn a_command_that_is_told_to_stop_cleans_up() {
+    let place = Place::with_backing();
+    let slow = "emulate:hdd-10k:file=new";
+    let stop = |args: &[&str], signal: &str, begun: &dyn Fn() -> bool| {
+        let mut child = place.command(args).stderr(Stdio::piped()).spawn().unwrap();
+        while !begun() {
+            assert!(child.try_wait().unwrap().is_none(), "{args:?} ended before it was told to");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        send(child.id(), signal);
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+        assert!(error.contains("told to stop before"), "{args:?}: {error}");
+    };
+    let len = |name: &str| fs::metadata(place.path(name)).map_or(0, |meta| meta.len());
+    for (signal, backing) in [("INT", "backing"), ("TERM", "made")] {
+        let args = ["format", slow, "--size", "3G", "--backing", backing, "--backing-size", "64M"];
+        stop(&args, signal, &|| len("new") == 3 << 30);
+        assert_eq!(len("backing"), BACKING_BYTES);
+        assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 1, "only what was there is there");
+    }
+    place.ok(&["format", "new", "--size", "32M", "--backing", "backing"]);
+    let before = len("new");
+    stop(&["grow", slow, "--size", "3G"], "INT", &|| len("new") > before);
+    assert_eq!(len("new"), before);
+    place.ok(&["check", "new"]);
+    // What was there and not a file of this run stays, whatever is in it.
+    let args = ["format", slow, "--size", "3G", "--backing", "backing", "--force"];
+    stop(&args, "TERM", &|| len("new") == 3 << 30);
+    assert_eq!((len("new"), len("backing")), (before, BACKING_BYTES));
 }
 
 /// A terminal that has gone takes nothing any more, and neither does a pipe that nobody reads.

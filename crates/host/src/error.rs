@@ -4,12 +4,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{IoError, words_of};
-use forebay_device::OpenError;
+use forebay_device::{Lack, OpenError};
 use forebay_engine::{CommonError, MarkError, RecoveryError};
 use forebay_format::FormatError;
 use forebay_format::pairing::Refusal;
 use forebay_format::replay::DamagedGroup;
 use forebay_guard::{Foreign, SideFile};
+use forebay_policy::size;
 use thiserror::Error;
 
 use crate::lost_label::PairedAgain;
@@ -371,6 +372,25 @@ pub enum HostError {
         /// What does not suit, and what to do.
         why: &'static str,
     },
+    /// A file is to be larger than its file system has room for.
+    #[error(
+        "{path} needs {} more, and its file system has {} free; make room, give a smaller size, or choose another place",
+        size::show(.lack.needed_bytes), size::show(.lack.free_bytes)
+    )]
+    NoRoom {
+        /// The file.
+        path: String,
+        /// How much it needs, and how much there is.
+        lack: Lack,
+    },
+    /// Somebody did not want to wait until it was done.
+    #[error("told to stop before {path} was ready; {left}")]
+    ToldToStop {
+        /// What was to be made, or to become larger.
+        path: String,
+        /// What is there now.
+        left: &'static str,
+    },
     /// The engine found that acknowledged data is missing or unreadable in the log.
     #[error("{cache}: {error}")]
     Recovery {
@@ -553,6 +573,8 @@ impl HostError {
             | Self::JournalTooSmall { .. }
             | Self::JournalTakesNothing { .. }
             | Self::Size { .. }
+            | Self::NoRoom { .. }
+            | Self::ToldToStop { .. }
             | Self::Recovery { .. }
             | Self::Device { .. }
             | Self::System { .. }

@@ -1,12 +1,14 @@
 //! Making a cache and pairing it with a backing.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Allocation, Buf, DeviceOp};
 use forebay_device::{
-    Access, Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Ring, open, run_alone, sync_entry,
+    Access, Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Lack, Ring, lacks_room, open, reserve,
+    run_alone, sync_entry,
 };
 use forebay_engine::{Effect, Engine, Event, Params, Role};
 use forebay_format::identities::Identities;
@@ -70,6 +72,8 @@ pub struct Formatted {
     pub layout: Layout,
     /// Where the backing says whose it is.
     pub label: LabelPlace,
+    /// The sparse backing that was made may become larger than its file system has room for.
+    pub backing_lack: Option<Lack>,
     /// What was overwritten, if it was a used cache.
     pub overwritten: Option<CacheContent>,
 }
@@ -81,24 +85,38 @@ pub struct Formatted {
 /// # Errors
 /// [`HostError`]; a refusal leaves both as they were.
 pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<Formatted, HostError> {
+    format_unless(&|| false, options, progress)
+}
+
+/// The same, as long as it is not `stopped`: then the files that it has made go again.
+///
+/// # Errors
+/// [`HostError`]; a refusal leaves both as they were.
+pub fn format_unless(
+    stopped: &dyn Fn() -> bool,
+    options: &FormatOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Formatted, HostError> {
     let failed = |e| HostError::system("format", options.cache.path(), e);
     if matches!(options.cache, DeviceSpec::Nbd(_)) {
         return Err(HostError::RemoteCache { cache: options.cache.to_string() });
     }
     let mut made = MadeFiles::default();
+    let mut backing_lack = None;
     if !matches!(options.backing, DeviceSpec::Nbd(_)) {
-        made.file(options.backing.path(), options.backing_bytes, FileRights::ALONE)?;
+        backing_lack = made.sparse_file(options.backing.path(), options.backing_bytes, FileRights::ALONE)?;
     }
     if options.cache_bytes.is_none() && !options.cache.path().exists() {
         let why = "does not exist: give --size to make a file";
         return Err(HostError::Size { path: options.cache.to_string(), why });
     }
     let rights = FileRights::of_backing(options.backing.path());
-    made.file(options.cache.path(), options.cache_bytes, rights)?;
+    made.reserved_file(options.cache.path(), options.cache_bytes, rights, stopped)?;
     let (ring, clock) = (Ring::new().map_err(failed)?, Clock::start());
     let bench = Bench { ring: &ring, clock: &clock };
     let mut cache = open(&options.cache, &ring, Access::ReadWrite)?;
     let mut backing = open(&options.backing, &ring, Access::ReadWrite)?;
+    let cache_size_before = cache.info().size_bytes;
     let cache_bytes = cache_bytes(cache.info(), options)?;
     let layout = new_layout(cache_bytes, align(cache.info(), options)?).map_err(|error| match error {
         LayoutError::TooSmall { least_bytes } => HostError::CacheTooSmall { bytes: cache_bytes, least_bytes },
@@ -108,9 +126,16 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
     let logical_block = logical_block(&bench, &mut *backing, options)?;
     let volume_bytes = volume_bytes(backing.info(), logical_block, options)?;
     let overwritten = check_cache(&bench, &mut *cache, options)?;
-    if cache.info().kind != DeviceKind::Block && cache.info().size_bytes != cache_bytes {
-        let resized = cache.resize(cache_bytes);
-        resized.map_err(|e| HostError::system("change the size of", options.cache.path(), e))?;
+    if cache.info().kind != DeviceKind::Block {
+        check_room(options.cache.path(), cache_bytes)?;
+        if cache.info().size_bytes != cache_bytes {
+            let longer = cache_bytes > cache.info().size_bytes;
+            let resized = cache.resize(cache_bytes);
+            resized.map_err(|e| HostError::system("change the size of", options.cache.path(), e))?;
+            if longer {
+                made.lengthened(options.cache.path(), cache_size_before);
+            }
+        }
     }
     let place = LabelPlace::of(&*backing, options.backing.path(), volume_bytes);
     let has_label = place != LabelPlace::Nowhere;
@@ -134,7 +159,9 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
         },
     };
     rights.keep(options.cache.path(), false);
-    prepare(&bench, &mut *cache, layout.cache_bytes(), progress)?;
+    let left = made.left_of(options.cache.path());
+    prepare(&bench, &mut *cache, layout.cache_bytes(), &mut Watch { progress, stopped, left })?;
+    made.label(&place);
     let label = new_label(&superblock, options.cache.path(), &place, &bench, &mut *backing)?;
     let updates = Identities { superblock, label }.pair();
     carry_out(&updates, &bench, &mut *cache, &mut *backing, &place)?;
@@ -146,6 +173,7 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
         logical_block,
         layout,
         label: place,
+        backing_lack,
         overwritten,
     })
 }
@@ -155,20 +183,97 @@ pub fn format(options: &FormatOptions, progress: &mut dyn FnMut(u64, u64)) -> Re
 struct MadeFiles(Vec<Made>);
 
 enum Made {
-    /// There was no file.
-    New(PathBuf),
-    /// There was one without a byte, as is left by who died on the way.
-    Sized(PathBuf),
+    /// There was no file. It is known again by its inode: whoever puts another one in its place keeps it.
+    New(PathBuf, Inode),
+    /// There was one that was shorter, by a byte or by all of them, as is left by who died on the way.
+    Lengthened(PathBuf, Inode, u64),
+    /// There was no label.
+    Label(PathBuf),
+}
+
+/// Device and number.
+type Inode = (u64, u64);
+
+fn inode(meta: &Metadata) -> Inode {
+    (meta.dev(), meta.ino())
+}
+
+/// Who follows the long part of the work.
+pub(crate) struct Watch<'a> {
+    /// Is told bytes written and bytes to write.
+    pub(crate) progress: &'a mut dyn FnMut(u64, u64),
+    /// Whether it is to end before its time.
+    pub(crate) stopped: &'a dyn Fn() -> bool,
+    /// What is left then.
+    pub(crate) left: &'static str,
+}
+
+const LEFT_NOTHING: &str = "the files that were made for it are removed";
+const LEFT_NO_CACHE: &str = "there is no cache in it now; `forebay format` makes one";
+
+/// Whether a file is missing, or empty: it is to be made.
+fn is_unmade(path: &Path) -> bool {
+    fs::metadata(path)
+        .map_or_else(|e| e.kind() == io::ErrorKind::NotFound, |meta| meta.is_file() && meta.len() == 0)
+}
+
+/// Refuses to begin what cannot end well.
+pub(crate) fn check_room(path: &Path, bytes: u64) -> Result<(), HostError> {
+    match lacks_room(path, bytes).map_err(|e| HostError::system("find out the room for", path, e))? {
+        Some(lack) => Err(HostError::NoRoom { path: absolute(path), lack }),
+        None => Ok(()),
+    }
 }
 
 impl MadeFiles {
-    /// Creates a missing file, for those who have these rights, if its size is given, and gives an empty one its size.
-    fn file(&mut self, path: &Path, bytes: Option<u64>, rights: FileRights) -> Result<(), HostError> {
+    /// Creates a missing file, for those who have these rights, if its size is given, and gives an empty one its size. It has its room only as it is written, which may
+    /// one day be more than there is.
+    fn sparse_file(
+        &mut self,
+        path: &Path,
+        bytes: Option<u64>,
+        rights: FileRights,
+    ) -> Result<Option<Lack>, HostError> {
+        let lack = match bytes.filter(|_| is_unmade(path)) {
+            Some(bytes) => lacks_room(path, bytes).unwrap_or_default(),
+            None => None,
+        };
+        self.file(path, bytes, rights, |file, bytes| file.set_len(bytes))?;
+        Ok(lack)
+    }
+
+    /// The same with all the room that it needs, where the file system can reserve it: elsewhere writing it takes the room.
+    fn reserved_file(
+        &mut self,
+        path: &Path,
+        bytes: Option<u64>,
+        rights: FileRights,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<(), HostError> {
+        if let Some(bytes) = bytes.filter(|_| is_unmade(path)) {
+            check_room(path, bytes)?;
+        }
+        self.file(path, bytes, rights, |file, bytes| {
+            reserve(file, bytes, stopped)?;
+            file.set_len(bytes)
+        })
+    }
+
+    fn file(
+        &mut self,
+        path: &Path,
+        bytes: Option<u64>,
+        rights: FileRights,
+        give_size: impl Fn(&File, u64) -> io::Result<()>,
+    ) -> Result<(), HostError> {
         let Some(bytes) = bytes else { return Ok(()) };
-        let failed = |e| HostError::system("create", path, e);
+        let failed = |e: io::Error| match e.kind() {
+            io::ErrorKind::Interrupted => HostError::ToldToStop { path: absolute(path), left: LEFT_NOTHING },
+            _ => HostError::system("create", path, e),
+        };
         let file = match rights.create(path) {
             Ok(file) => {
-                self.0.push(Made::New(path.to_owned()));
+                self.0.push(Made::New(path.to_owned(), inode(&file.metadata().map_err(failed)?)));
                 file
             }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
@@ -177,13 +282,38 @@ impl MadeFiles {
                     return Ok(());
                 }
                 let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-                self.0.push(Made::Sized(path.to_owned()));
+                self.0.push(Made::Lengthened(path.to_owned(), inode(&file.metadata().map_err(failed)?), 0));
                 file
             }
             Err(e) => return Err(failed(e)),
         };
-        let sized = file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_entry(path));
+        let sized = give_size(&file, bytes).and_then(|()| file.sync_all()).and_then(|()| sync_entry(path));
         sized.map_err(failed)
+    }
+
+    /// A file that was there has become longer than it was.
+    fn lengthened(&mut self, path: &Path, size_before: u64) {
+        if let Ok(meta) = fs::metadata(path) {
+            self.0.push(Made::Lengthened(path.to_owned(), inode(&meta), size_before));
+        }
+    }
+
+    /// The label's file is about to be made, if there is none. It goes with the cache: that of one that was there may be whole already.
+    fn label(&mut self, place: &LabelPlace) {
+        if let LabelPlace::SideFile(path) = place
+            && self.0.iter().any(|made| matches!(made, Made::New(..)))
+            && fs::symlink_metadata(path).is_err()
+        {
+            self.0.push(Made::Label(path.clone()));
+        }
+    }
+
+    /// What will be there if the work on `cache` ends here.
+    fn left_of(&self, cache: &Path) -> &'static str {
+        match self.0.iter().any(|made| matches!(made, Made::New(path, _) if path == cache)) {
+            true => LEFT_NOTHING,
+            false => LEFT_NO_CACHE,
+        }
     }
 
     fn keep(mut self) {
@@ -196,10 +326,17 @@ impl Drop for MadeFiles {
         for made in &self.0 {
             // What cannot be taken back stays behind, empty, and the error that led here is told.
             let _ = match made {
-                Made::New(path) => remove_durably(path),
-                Made::Sized(path) => {
+                Made::New(path, was) => match fs::symlink_metadata(path) {
+                    Ok(meta) if inode(&meta) == *was => remove_durably(path),
+                    _ => Ok(()),
+                },
+                Made::Label(path) => remove_durably(path),
+                Made::Lengthened(path, was, bytes) => {
                     let file = OpenOptions::new().write(true).open(path);
-                    file.and_then(|file: File| file.set_len(0).and_then(|()| file.sync_all()))
+                    file.and_then(|file: File| match inode(&file.metadata()?) == *was {
+                        true => file.set_len(*bytes).and_then(|()| file.sync_all()),
+                        false => Ok(()),
+                    })
                 }
             };
         }
@@ -433,10 +570,11 @@ fn prepare(
     bench: &Bench<'_>,
     cache: &mut dyn Device,
     bytes: u64,
-    progress: &mut dyn FnMut(u64, u64),
+    watch: &mut Watch<'_>,
 ) -> Result<(), HostError> {
     // First the old superblocks, so that a crash on the way leaves no cache rather than a broken one.
-    write_zeroes(bench, cache, 0, Layout::SEGMENTS_OFFSET, &mut |_, _| {})?;
+    let quietly = &mut Watch { progress: &mut |_, _| {}, stopped: &|| false, left: watch.left };
+    write_zeroes(bench, cache, 0, Layout::SEGMENTS_OFFSET, quietly)?;
     let name = cache.info().name.clone();
     let written_before = match cache.info().kind {
         DeviceKind::File => {
@@ -448,23 +586,27 @@ fn prepare(
         DeviceKind::Block | DeviceKind::Mapped | DeviceKind::Network => true,
     };
     if !written_before {
-        write_zeroes(bench, cache, Layout::SEGMENTS_OFFSET, bytes, progress)?;
+        write_zeroes(bench, cache, Layout::SEGMENTS_OFFSET, bytes, watch)?;
     }
     Ok(())
 }
 
-/// Writes zeroes from `from` to `to`, several pieces at a time, and makes them durable.
+/// Writes zeroes from `from` to `to`, several pieces at a time, and makes them durable; unless it is stopped.
 pub(crate) fn write_zeroes(
     bench: &Bench<'_>,
     device: &mut dyn Device,
     from: u64,
     to: u64,
-    progress: &mut dyn FnMut(u64, u64),
+    watch: &mut Watch<'_>,
 ) -> Result<(), HostError> {
     let zeroes = Buf::zeroed(CHUNK_BYTES as usize);
     let (mut next, mut under_way, mut written) = (from, 0, 0);
     let mut done = Vec::new();
     while written < to - from {
+        if (watch.stopped)() {
+            let path = device.info().name.clone();
+            return Err(HostError::ToldToStop { path, left: watch.left });
+        }
         while next < to && under_way < CHUNKS_UNDER_WAY_MAX {
             let len = CHUNK_BYTES.min(to - next);
             let bufs = vec![zeroes.slice(0, len as usize)];
@@ -479,7 +621,7 @@ pub(crate) fn write_zeroes(
             result.map_err(|error| HostError::Device { doing: "writing zeroes", device: name, error })?;
             under_way -= 1;
             written += CHUNK_BYTES.min(to - offset);
-            progress(written, to - from);
+            (watch.progress)(written, to - from);
         }
         if waits {
             let now = bench.clock.now();

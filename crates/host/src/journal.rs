@@ -24,7 +24,7 @@ use crate::superblocks::Bench;
 
 /// Added to the name of a backing file, for the file with its journal.
 pub const JOURNAL_SUFFIX: &str = ".journal";
-/// Size of the ring of a journal that is made in a file; the file takes room only as far as it is used.
+/// Size of the ring of a journal that is made in a file; without the policy that wants it, the file takes no room for it.
 const RING_BYTES: u64 = 128 << 20;
 /// Pauses before what fails in a replay is tried again.
 const REPLAY_WAITS_MS: [u64; 4] = [50, 100, 200, 400];
@@ -218,10 +218,16 @@ impl Journal {
     }
 
     /// Makes sure that the head can be written, before anything is changed: in a file of its own it may be a hole for which the file system has no
-    /// room. What is written is what is there.
-    pub(crate) fn find_room(&mut self, bench: &Bench<'_>) -> Result<(), HostError> {
+    /// room. What is written is what is there. With `whole` the same is made sure of the ring, where the file system can: the policy wants it.
+    pub(crate) fn find_room(&mut self, bench: &Bench<'_>, whole: bool) -> Result<(), HostError> {
         let journal = self.name.clone();
         let Some(device) = &mut self.device else { return Ok(()) };
+        if whole {
+            device.reserve().map_err(|e| HostError::JournalTakesNothing {
+                journal: journal.clone(),
+                error: IoError::of_system(e.raw_os_error().unwrap_or_default(), "reserving its room", None),
+            })?;
+        }
         let head = bench.read(&mut **device, self.offset, JOURNAL_RING_OFFSET as usize)?;
         match bench.write(&mut **device, self.offset, head) {
             Err(HostError::Device { error, .. }) => Err(HostError::JournalTakesNothing { journal, error }),

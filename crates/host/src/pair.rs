@@ -237,8 +237,9 @@ impl Pair {
         }
         // Who does not ask for a journal is served without one if there can be none; the label says so, and the log has it all.
         let begun = self.begin_journal(bench, places, generation, decorate);
-        let begun =
-            begun.and_then(|()| self.journal.as_mut().map_or(Ok(()), |journal| journal.find_room(bench)));
+        let begun = begun.and_then(|()| {
+            self.journal.as_mut().map_or(Ok(()), |journal| journal.find_room(bench, journal_is_wanted))
+        });
         if let Err(error) = begun {
             // What is prepared is the other members' business, too.
             if journal_is_wanted || self.choice != JournalChoice::Auto || self.prepared.is_some() {

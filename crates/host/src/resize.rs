@@ -8,17 +8,20 @@ use forebay_format::identities::Update;
 use forebay_format::superblock::{CacheState, Superblock};
 
 use crate::error::{CacheContent, HostError};
-use crate::format::{FormatOptions, Formatted, LayoutError, cache_content, format, new_layout, write_zeroes};
+use crate::format::{
+    FormatOptions, Formatted, LayoutError, Watch, cache_content, check_room, format, new_layout, write_zeroes,
+};
 use crate::journal::JournalChoice;
 use crate::pair::{Pair, Places};
 use crate::superblocks::Bench;
 
 /// Makes a cache larger, dirty or clean: a file to `cache_bytes`, a device to what it now has. Returns the new
-/// geometry; the segments' size stays.
+/// geometry; the segments' size stays. It ends early when it is `stopped`.
 ///
 /// # Errors
 /// [`HostError`]; the cache is as it was then.
 pub fn grow(
+    stopped: &dyn Fn() -> bool,
     spec: &DeviceSpec,
     cache_bytes: Option<u64>,
     progress: &mut dyn FnMut(u64, u64),
@@ -36,13 +39,23 @@ pub fn grow(
         let why = "would gain no segment by that; `forebay shrink` makes a cache smaller";
         return Err(HostError::Size { path: spec.to_string(), why });
     }
-    if cache.info().size_bytes < wanted {
+    let size_before = cache.info().size_bytes;
+    if size_before < wanted {
+        check_room(spec.path(), wanted)?;
         let bytes = wanted / 4096 * 4096;
         cache.resize(bytes).map_err(|e| HostError::system("change the size of", spec.path(), e))?;
     }
     superblock.layout.segment_count = count;
     // Zeroes first: nothing that happens to lie there can then be taken for a part of the log.
-    write_zeroes(&bench, &mut *cache, before, superblock.layout.cache_bytes(), progress)?;
+    let watch = &mut Watch { progress, stopped, left: "it has the size that it had" };
+    let zeroed = write_zeroes(&bench, &mut *cache, before, superblock.layout.cache_bytes(), watch);
+    if let Err(error) = zeroed {
+        if size_before < wanted {
+            let shortened = cache.resize(size_before);
+            shortened.map_err(|e| HostError::system("give its former size back to", spec.path(), e))?;
+        }
+        return Err(error);
+    }
     for update in superblock.updates() {
         if let Update::Superblock { offset, bytes } = update {
             bench.write(&mut *cache, offset, bytes)?;

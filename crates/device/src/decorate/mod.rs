@@ -134,6 +134,10 @@ macro_rules! pass_through {
         fn resize(&mut self, size_bytes: u64) -> std::io::Result<()> {
             self.inner.resize(size_bytes)
         }
+
+        fn reserve(&self) -> std::io::Result<()> {
+            self.inner.reserve()
+        }
     };
 }
 use pass_through;

@@ -11,6 +11,7 @@ use crate::failure::from_host;
 use crate::meter::Meter;
 use crate::output::print;
 use crate::plan;
+use crate::stop;
 use forebay_policy::size;
 
 /// Arguments of `forebay format`.
@@ -74,7 +75,7 @@ pub fn run(args: Args) -> Outcome {
         journal: plan::journal(args.journal.as_deref()).map_err(|e| Failure::new(FailureKind::Usage, e))?,
     };
     let mut meter = Meter::new("wrote");
-    let formatted = forebay_host::format(&options, &mut |done, total_bytes| {
+    let formatted = forebay_host::format_unless(&stop::asked(), &options, &mut |done, total_bytes| {
         meter.show(Progress { remaining_bytes: total_bytes.saturating_sub(done), total_bytes });
     });
     meter.end();
@@ -84,6 +85,14 @@ pub fn run(args: Args) -> Outcome {
         LabelPlace::Behind(offset) => format!("the backing's label lies behind the volume, at byte {offset}"),
         LabelPlace::Nowhere => "the backing has no room for a label and is known by its fingerprint".into(),
     };
+    if let Some(lack) = made.backing_lack {
+        eprintln!(
+            "warning: {} is sparse and its file system has {} free of the {} that it may take: writes fail when there is no more room",
+            options.backing,
+            size::show(lack.free_bytes),
+            size::show(lack.needed_bytes)
+        );
+    }
     let overwritten =
         made.overwritten.map(|was| format!("overwritten: a used cache {was}\n")).unwrap_or_default();
     print(&format!(

@@ -7,6 +7,7 @@ use crate::cli::Outcome;
 use crate::failure::from_host;
 use crate::meter::Meter;
 use crate::output::print;
+use crate::stop;
 use forebay_policy::size;
 
 /// Arguments of `forebay grow`.
@@ -25,7 +26,7 @@ pub struct Args {
 /// What is in the cache stays.
 pub fn run(args: Args) -> Outcome {
     let mut meter = Meter::new("wrote");
-    let grown = forebay_host::grow(&args.cache, args.size, &mut |done, total_bytes| {
+    let grown = forebay_host::grow(&stop::asked(), &args.cache, args.size, &mut |done, total_bytes| {
         meter.show(Progress { remaining_bytes: total_bytes.saturating_sub(done), total_bytes });
     });
     meter.end();

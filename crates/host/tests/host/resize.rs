@@ -14,11 +14,11 @@ fn a_dirty_cache_grows() {
     let mut territories = divide(VOLUME, 4, 31);
     let volume = place.open();
     work(&Client(volume.handle()), &mut territories, 100);
-    assert!(grow(&place.spec("cache"), Some(12 * MIB), &mut |_, _| {}).is_err(), "it is in use");
+    assert!(grow(&|| false, &place.spec("cache"), Some(12 * MIB), &mut |_, _| {}).is_err(), "it is in use");
     volume.end(Ending::Keep).unwrap();
-    let layout = grow(&place.spec("cache"), Some(12 * MIB), &mut |_, _| {}).unwrap();
+    let layout = grow(&|| false, &place.spec("cache"), Some(12 * MIB), &mut |_, _| {}).unwrap();
     assert!(layout.cache_bytes() > 11 * MIB);
-    let e = grow(&place.spec("cache"), Some(8 * MIB), &mut |_, _| {}).unwrap_err();
+    let e = grow(&|| false, &place.spec("cache"), Some(8 * MIB), &mut |_, _| {}).unwrap_err();
     assert!(e.to_string().contains("shrink"), "{e}");
     let volume = place.open();
     let client = Client(volume.handle());
