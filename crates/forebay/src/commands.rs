@@ -23,12 +23,20 @@ pub mod status;
 pub mod tune;
 pub mod waits;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use forebay_control::{Answer, Client, Progress, Request};
+use forebay_control::{Answer, Client, ClientError, Progress, Request};
+use forebay_policy::time;
 
 use crate::cli::Failure;
 use crate::control_path::control_path;
+
+/// While a daemon is waited for, it is looked for this often.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Whoever waits for longer is told what for.
+const TELL_AFTER: Duration = Duration::from_secs(1);
 
 /// Sends one request to the daemon that serves `volume`, whose socket is `control` or the default one.
 pub fn ask(
@@ -42,4 +50,29 @@ pub fn ask(
         None => control_path(volume)?,
     };
     Ok(Client::connect(&path)?.call(request, progress)?)
+}
+
+/// Sends one request to the daemon behind `path`, and waits up to `wait_ms` for one that is not there yet. A daemon opens its
+/// socket when it has recovered its volumes. The request has to be one that may be sent twice: a daemon that went away before it
+/// answered is waited for, too.
+pub fn ask_when_there(path: &Path, wait_ms: u64, request: &Request) -> Result<Answer, ClientError> {
+    let (began, wait) = (Instant::now(), Duration::from_millis(wait_ms));
+    let mut told = false;
+    loop {
+        let answer = Client::connect(path).and_then(|mut client| client.call(request, |_| {}));
+        let absent = matches!(
+            answer,
+            Err(ClientError::NotRunning(_) | ClientError::Gone(_) | ClientError::Lost { .. })
+        );
+        let left = wait.saturating_sub(began.elapsed());
+        if !absent || left.is_zero() {
+            return answer;
+        }
+        if !told && began.elapsed() >= TELL_AFTER {
+            told = true;
+            let (path, wait) = (path.display(), time::show_ms(wait_ms));
+            eprintln!("waiting up to {wait} for a daemon at {path}");
+        }
+        thread::sleep(LOOK_EVERY.min(left));
+    }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -131,6 +131,41 @@ fn a_daemon_that_does_not_answer_hides_no_other() {
     // A daemon that is killed does not disappear.
     daemon.kill();
     assert_eq!(states(&sockets.status(&place)), expected("gone"));
+}
+
+/// A command that waits for a daemon, once it has said so.
+fn waiting(place: &Place, args: &[&str]) -> Child {
+    let mut command = place.command(&[args, &["--control", "control"]].concat());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut told).unwrap();
+    assert!(told.starts_with("waiting up to ") && told.contains("control"), "{told}");
+    child
+}
+
+#[test]
+fn a_daemon_that_is_starting_is_waited_for() {
+    let place = Place::new();
+    for left in ["nothing", "the socket of one that was killed"] {
+        let status = waiting(&place, &["status", "db", "--json", "--wait", "1h"]);
+        let attach = waiting(&place, &["attach", "db", "--wait", "1h"]);
+        let daemon = place.serve(&[]);
+        let status = status.wait_with_output().unwrap();
+        assert!(status.status.success(), "{left}: {status:?}");
+        assert_eq!(serde_json::from_slice::<Value>(&status.stdout).unwrap()["state"], "healthy", "{left}");
+        let attach = attach.wait_with_output().unwrap();
+        match attach.status.success() {
+            true => assert!(attach.stdout.starts_with(b"/dev/loop"), "{left}: {attach:?}"),
+            // By its own words, and not for want of a daemon.
+            false => {
+                assert!(!String::from_utf8_lossy(&attach.stderr).contains("control"), "{left}: {attach:?}")
+            }
+        }
+        daemon.kill();
+        let (code, error) = place.fails(&["attach", "db", "--control", "control", "--wait", "0s"]);
+        assert!(code == 1 && error.contains("is gone"), "{error}");
+    }
+    waiting(&place, &["attach", "db"]).kill().unwrap();
 }
 
 #[test]

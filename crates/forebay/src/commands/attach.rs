@@ -3,16 +3,18 @@
 use std::path::PathBuf;
 
 use forebay_control::{Answer, FailureKind, Request};
+use forebay_policy::time;
 
-use super::ask;
+use super::ask_when_there;
 use crate::cli::{Failure, Outcome};
+use crate::control_path::control_path;
 use crate::output::print;
 use crate::volume_name;
 
 /// Arguments of `forebay attach`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: mount $(forebay attach db) /mnt\n\n\
-Needs a daemon that runs as root. A volume that is attached already keeps its device. Warnings on standard error tell \
+Needs a daemon that runs as root. One that is still starting is waited for. A volume that is attached already keeps its device. Warnings on standard error tell \
 what costs speed, or may hang, and what to do.")]
 pub struct Args {
     /// The volume
@@ -22,11 +24,19 @@ pub struct Args {
     /// The daemon's control socket, if not the default one
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
+
+    /// How long to wait for a daemon that is not there yet
+    #[arg(long, value_name = "TIME", value_parser = time::parse_ms, default_value = "10s")]
+    wait: u64,
 }
 
 /// Prints the path of the block device alone; what there is to know of it goes to standard error.
 pub fn run(args: Args) -> Outcome {
-    match ask(&args.name, args.control, &Request::Attach { volume: args.name.clone() }, |_| {})? {
+    let path = match args.control {
+        Some(path) => path,
+        None => control_path(&args.name)?,
+    };
+    match ask_when_there(&path, args.wait, &Request::Attach { volume: args.name })? {
         Answer::Device(device) => {
             device.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
             print(&format!("{}\n", device.path))

@@ -11,18 +11,20 @@ use forebay_control::{
 };
 use serde::Serialize;
 
+use super::ask_when_there;
 use crate::cli::{Failure, Outcome};
 use crate::control_path::{control_path, runtime_directory};
 use crate::output::{print, print_json};
 use crate::volume_name;
-use forebay_policy::size;
+use forebay_policy::{size, time};
 
 /// Daemons that are asked at a time.
 const ASKED_AT_ONCE: usize = 64;
 
 /// Arguments of `forebay status`.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  forebay status\n  forebay status db --json\n\n\
+#[command(after_help = "Examples:\n  forebay status\n  forebay status db --json\n  \
+forebay serve --name db --cache c --backing b & forebay status db --wait 10s\n\n\
 A daemon that says nothing for 5 seconds is given up. Among all volumes those without figures have a line of their own, and the command ends \
 well: `unreachable` (the daemon does not answer), `gone` (it was killed; its socket is left), `refused` (it serves others and not this one). Of one volume by its NAME \
 that is a failure (exit code 1).")]
@@ -42,6 +44,10 @@ pub struct Args {
     /// The daemon's control socket, if not the default one
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
+
+    /// How long to wait for a daemon that is not there yet
+    #[arg(long, value_name = "TIME", value_parser = time::parse_ms, default_value = "0s", requires = "name")]
+    wait: u64,
 }
 
 /// Prints the figures in the form that was asked for. Of all volumes: what is not there is told beside the others.
@@ -58,7 +64,7 @@ pub fn run(args: Args) -> Outcome {
             all => print(&all.iter().map(report).collect::<Vec<_>>().join("\n")),
         };
     };
-    let volume = one(&name, args.control)?;
+    let volume = one(&name, args.control, args.wait)?;
     match &volume {
         volume if args.prometheus => print(&prometheus(std::slice::from_ref(volume)))?,
         volume if args.json => print_json(volume)?,
@@ -78,15 +84,14 @@ struct All<'a> {
 }
 
 /// One volume. Where it has no daemon of its own, one that was to serve it may say why it does not.
-fn one(name: &str, control: Option<PathBuf>) -> Result<VolumeReport, Failure> {
+fn one(name: &str, control: Option<PathBuf>, wait_ms: u64) -> Result<VolumeReport, Failure> {
     let alone = control.is_none();
     let path = match control {
         Some(path) => path,
         None => control_path(name)?,
     };
     let request = Request::Status { volume: Some(name.to_owned()) };
-    let answer = Client::connect(&path).and_then(|mut client| client.call(&request, |_| {}));
-    let e = match answer {
+    let e = match ask_when_there(&path, wait_ms, &request) {
         Ok(answer) => {
             return volumes_of(answer)?.into_iter().next().ok_or_else(|| {
                 Failure::new(FailureKind::Failed, format!("the daemon does not say how '{name}' is"))
