@@ -139,7 +139,7 @@ impl Daemon {
             groups: Mutex::default(),
             leaders: Mutex::default(),
             tls: plan.tls,
-            tracking: Arc::new(Tracking::new(plan.rules)),
+            tracking: Arc::new(Tracking::new(plan.rules, plan.hints)),
             directory,
             reasons,
             reclaim,
