@@ -7,6 +7,12 @@ use serde::{Deserialize, Serialize};
 pub struct ExplainRow {
     /// What the rules call the task, else its name; `client` if it is not known, `other` for what is too much to list.
     pub task: String,
+    /// The rule that fits the task: its set, as `--rules` names it, and its number there, as in `postgresql:29`; `null` if none does.
+    #[serde(default)]
+    pub rule: Option<String>,
+    /// Whether the task was critical by its own word.
+    #[serde(default)]
+    pub hint: bool,
     /// `log` and `database`: those of an application, by the name of the file; `journal` and other `metadata` of the file system; `data`: nothing
     /// more is known.
     pub data: String,
@@ -31,6 +37,9 @@ pub struct InheritedRow {
     pub through: String,
     /// What the critical task is called; `null` if it is not known which it was.
     pub waiter: Option<String>,
+    /// The rule that fits that one, as in a row.
+    #[serde(default)]
+    pub waiter_rule: Option<String>,
     /// `inherited`: its task was waited for when it came; `reissued`: somebody came to wait for it.
     pub reason: String,
     /// How many.
@@ -52,7 +61,8 @@ impl Explanation {
         let mut added = self.clone();
         for row in &mut added.rows {
             let is_same = |o: &&ExplainRow| {
-                (&o.task, &o.data, o.sync, &o.reason) == (&row.task, &row.data, row.sync, &row.reason)
+                (&o.task, &o.rule, o.hint) == (&row.task, &row.rule, row.hint)
+                    && (&o.data, o.sync, &o.reason) == (&row.data, row.sync, &row.reason)
             };
             let old = before.rows.iter().find(is_same).map_or((0, 0), |o| (o.writes, o.bytes));
             row.writes = row.writes.saturating_sub(old.0);
@@ -60,8 +70,8 @@ impl Explanation {
         }
         for row in &mut added.inherited {
             let is_same = |o: &&InheritedRow| {
-                (&o.task, &o.through, &o.waiter, &o.reason)
-                    == (&row.task, &row.through, &row.waiter, &row.reason)
+                (&o.task, &o.through, &o.waiter, &o.waiter_rule, &o.reason)
+                    == (&row.task, &row.through, &row.waiter, &row.waiter_rule, &row.reason)
             };
             let old = before.inherited.iter().find(is_same).map_or(0, |o| o.writes);
             row.writes = row.writes.saturating_sub(old);

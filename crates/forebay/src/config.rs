@@ -10,6 +10,7 @@ use forebay_nbd::Address;
 use forebay_policy::{
     Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Ranges, Settings, WritePolicy, time,
 };
+use forebay_tracker::Hints;
 use serde::{Deserialize, Deserializer};
 
 use crate::volume_name;
@@ -46,6 +47,9 @@ pub struct Config {
     /// Who is critical: names of rule sets, or files.
     #[serde(default)]
     pub rules: Vec<String>,
+    /// Whose hints are believed.
+    #[serde(default, deserialize_with = "spelled")]
+    pub hints: Option<Hints>,
     /// The volumes.
     #[serde(default)]
     pub volume: Vec<VolumeConfig>,

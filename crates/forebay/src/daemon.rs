@@ -146,7 +146,7 @@ impl Daemon {
             socket: plan.socket,
             nbd_limits: plan.nbd_limits.each,
             nbd_memory: Arc::new(MemoryBudget::new(plan.nbd_limits.memory)),
-            tracking: Arc::new(Tracking::new(plan.rules)),
+            tracking: Arc::new(Tracking::new(plan.rules, plan.hints)),
             directory,
             reasons,
             reclaim,

@@ -9,7 +9,7 @@ use forebay_device::decorate::{BadDecoration, Decoration};
 use forebay_host::JournalChoice;
 use forebay_nbd::{Address, SocketRights, TlsSettings};
 use forebay_policy::{GroupEnds, Ranges, Settings, WritePolicy};
-use forebay_tracker::{PRESETS, Rules, RulesError};
+use forebay_tracker::{Hints, PRESETS, Rules, RulesError};
 
 use crate::cli::Failure;
 use crate::commands::serve::Args;
@@ -63,6 +63,8 @@ pub struct Plan {
     pub nbd_limits: NbdLimits,
     /// Who is critical.
     pub rules: Rules,
+    /// Whose hints are believed.
+    pub hints: Hints,
 }
 
 /// One volume.
@@ -154,6 +156,7 @@ impl Plan {
                 args.tls_verify_clients || config.tls_verify_clients.unwrap_or(false),
             )?,
             rules: rules(if args.rules.is_empty() { &config.rules } else { &args.rules })?,
+            hints: args.hints.or(config.hints).unwrap_or_default(),
             config: args.config.as_deref().map(|path| std::path::absolute(path).unwrap_or(path.to_owned())),
             control: args.control.or(config.control),
             destage_on_stop: args.destage_on_stop.or(config.destage_on_stop).unwrap_or(false),
@@ -170,10 +173,14 @@ fn rules(names: &[String]) -> Result<Rules, Failure> {
     let mut all = Rules::default();
     for name in names {
         let wrong = |e: RulesError| usage(format!("rules of {name}: {e}"));
-        let rules = match Rules::preset(name) {
+        let of_user = || {
+            let (set, user) = name.split_once('@').filter(|(_, user)| !user.is_empty())?;
+            Some(Rules::preset(set)?.only_of(user))
+        };
+        let rules = match Rules::preset(name).or_else(of_user) {
             Some(rules) => rules,
             None if name.contains(['/', '.']) || Path::new(name).is_file() => {
-                Rules::parse(&read_text(Path::new(name))?).map_err(wrong)?
+                Rules::parse(&read_text(Path::new(name))?).map_err(wrong)?.called(name)
             }
             None => {
                 let presets: Vec<&str> = PRESETS.iter().map(|(preset, _)| *preset).collect();
@@ -475,6 +482,31 @@ mod tests {
         assert_eq!(socket(&["--config", path]), SocketRights { mode: 0o660, group: Some(0) });
         let flags = ["--config", path, "--socket-mode", "666", "--socket-group", "7"];
         assert_eq!(socket(&flags), SocketRights { mode: 0o666, group: Some(7) });
+    }
+
+    #[test]
+    fn whose_hints_are_believed_is_chosen_for_all_volumes() {
+        let f = file("hints = \"none\"\n[[volume]]\nname = \"a\"\nno-cache = true\nbacking = \"a\"\n");
+        let hints = |args: &[&str]| plan(args).map(|plan| plan.hints.to_string());
+        let path = f.path().to_str().unwrap();
+        assert_eq!(hints(&["--config", path]).unwrap(), "none");
+        assert_eq!(hints(&["--config", path, "--hints", "user=app"]).unwrap(), "user=app");
+        let bare = ["--name", "db", "--cache", "c", "--backing", "b"];
+        assert_eq!(hints(&bare).unwrap(), "all");
+    }
+
+    #[test]
+    fn a_set_of_rules_can_be_for_one_user() {
+        let planned = |rules: &str| {
+            plan(&["--name", "db", "--cache", "c", "--backing", "b", "--rules", rules]).unwrap().rules
+        };
+        let gullible = |rules: &str| planned(rules).gullible().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(gullible("servers"), ["servers:1"]);
+        assert_eq!(gullible("servers@app"), Vec::<String>::new());
+        let title =
+            file("[[rule]]\ntitle = \"x\"\ncritical = false\n[[rule]]\ntitle = \"y\"\ncritical = true\n");
+        let path = title.path().to_str().unwrap();
+        assert_eq!(gullible(path), [format!("{path}:2")]);
     }
 
     #[test]

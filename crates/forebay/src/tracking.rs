@@ -11,7 +11,7 @@ use forebay_block::{BlockService, Completion, Content, Criticality, Gate, Op, Or
 use forebay_control::{ExplainRow, Explanation, InheritedRow, WaitRow};
 use forebay_host::{Observer, VolumeHandle};
 use forebay_policy::{Admission, AdmissionReason, Allowance};
-use forebay_tracker::{Cause, Device, Name, Promotion, Rules, Tracker, Wait, Waits};
+use forebay_tracker::{Cause, Device, Hints, Name, Promotion, Rules, Tracker, Wait, Waits};
 
 /// Most different rows of an account; what does not fit is counted as `other`.
 const ROWS_MAX: usize = 1024;
@@ -21,6 +21,7 @@ const NAMES_MAX: usize = 8192;
 /// Where the tracker is started by the first who needs it. It ends with the last: tracing costs the whole machine something.
 pub struct Tracking {
     rules: Rules,
+    hints: Hints,
     tracker: Mutex<Weak<Tracker>>,
     waits: Arc<Mutex<Waits>>,
     failure: Mutex<Option<String>>,
@@ -33,8 +34,15 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Tracking {
     /// Nothing is started yet.
-    pub fn new(rules: Rules) -> Self {
-        Self { rules, tracker: Mutex::default(), waits: Arc::default(), failure: Mutex::default() }
+    pub fn new(rules: Rules, hints: Hints) -> Self {
+        let gullible: Vec<&str> = rules.gullible().collect();
+        if !gullible.is_empty() {
+            tracing::warn!(
+                "any user's task can make itself critical by {}, which go by title, thread or port alone: give them an exe, a user or a cgroup (docs/guide/admission.md)",
+                gullible.join(", ")
+            );
+        }
+        Self { rules, hints, tracker: Mutex::default(), waits: Arc::default(), failure: Mutex::default() }
     }
 
     /// Whether admission needs to know who issues writes.
@@ -48,7 +56,7 @@ impl Tracking {
         if let Some(at_work) = tracker.upgrade() {
             return Some(at_work);
         }
-        match Tracker::start(self.rules.clone(), Arc::clone(&self.waits)) {
+        match Tracker::start(self.rules.clone(), self.hints.clone(), Arc::clone(&self.waits)) {
             Ok(started) => {
                 let started = Arc::new(started);
                 *tracker = Arc::downgrade(&started);
@@ -211,7 +219,7 @@ impl Observer for Link {
         let Some(arrival) = tracker.arrive(*device, offset, len) else {
             return (origin, done);
         };
-        account.named(arrival.tid, arrival.name, arrival.cause, |tid| tracker.name(tid));
+        account.named(arrival.tid, arrival.name, arrival.hinted, arrival.cause, |tid| tracker.name(tid));
         drop(account);
         let origin = Origin {
             sync: origin.sync || arrival.sync,
@@ -292,6 +300,13 @@ enum Writer {
 }
 
 impl Writer {
+    fn rule(self, rules: &Rules) -> Option<String> {
+        match self {
+            Self::Task(name) => rules.source(name).map(str::to_owned),
+            Self::Client | Self::Other => None,
+        }
+    }
+
     fn words(self, rules: &Rules) -> String {
         match self {
             Self::Task(name) => rules.words(name),
@@ -304,6 +319,8 @@ impl Writer {
 /// A task that has written.
 struct Author {
     name: Name,
+    /// It was critical by its own word the last time.
+    hinted: bool,
     /// How it was the last time.
     cause: Option<Why>,
     /// The same as the tracker had it when the write came; `None` if that came to be waited for later.
@@ -317,10 +334,13 @@ struct Account {
     counted: Counted,
 }
 
+/// Whose writes, whether they are critical by their task's own word, what they carry, whether they are synchronous, and the reason.
+type Row = (Writer, bool, Content, bool, usize);
+
 /// Writes by task, data, whether they are synchronous, and reason (ATC'15, tables 1 and 3).
 #[derive(Clone, Default)]
 struct Counted {
-    rows: HashMap<(Writer, Content, bool, usize), (u64, u64)>,
+    rows: HashMap<Row, (u64, u64)>,
     /// Of those that are in the cache because somebody else waits: by task, why, and reason.
     inherited: HashMap<(Writer, Why, usize), u64>,
 }
@@ -332,6 +352,7 @@ impl Account {
         &mut self,
         tid: u32,
         name: Name,
+        hinted: bool,
         cause: Option<Cause>,
         name_of: impl FnOnce(u32) -> Option<Name>,
     ) {
@@ -339,8 +360,8 @@ impl Account {
             self.authors.clear();
         }
         let known = cause.and_then(|cause| self.authors.get(&cause.waiter)).map(|waiter| waiter.name);
-        let author = self.authors.entry(tid).or_insert(Author { name, cause: None, came_with: None });
-        author.name = name;
+        let author = self.authors.entry(tid).or_insert(Author { name, hinted, cause: None, came_with: None });
+        (author.name, author.hinted) = (name, hinted);
         if let Some(cause) = cause.filter(|cause| author.came_with != Some(*cause)) {
             let waiter = known.or_else(|| name_of(cause.waiter));
             author.cause = Some((cause.via, waiter));
@@ -369,10 +390,11 @@ impl Account {
             }
             *inherited.entry(key).or_default() += 1;
         }
-        let mut key = (writer, origin.content, origin.sync, reason as usize);
+        let hinted = author.is_some_and(|author| author.hinted);
+        let mut key = (writer, hinted, origin.content, origin.sync, reason as usize);
         let rows = &mut self.counted.rows;
         if rows.len() >= ROWS_MAX && !rows.contains_key(&key) {
-            key.0 = Writer::Other;
+            (key.0, key.1) = (Writer::Other, false);
         }
         let row = rows.entry(key).or_default();
         row.0 += 1;
@@ -385,29 +407,31 @@ impl Counted {
         let reason = |index: usize| AdmissionReason::ALL.get(index).copied().unwrap_or(AdmissionReason::All);
         // Several names may be the same in words.
         let (mut rows, mut inherited) = (BTreeMap::new(), BTreeMap::new());
-        for ((writer, data, sync, why), (writes, bytes)) in &self.rows {
-            let row: &mut (u64, u64) = rows.entry((writer.words(rules), *data, *sync, *why)).or_default();
+        for ((writer, hint, data, sync, why), (writes, bytes)) in &self.rows {
+            let key = (writer.words(rules), writer.rule(rules), *hint, *data, *sync, *why);
+            let row: &mut (u64, u64) = rows.entry(key).or_default();
             *row = (row.0 + writes, row.1 + bytes);
         }
         for ((writer, (through, waiter), why), writes) in &self.inherited {
-            let waiter = waiter.map(|name| rules.words(name));
+            let waiter = waiter.map(|name| (rules.words(name), rules.source(name).map(str::to_owned)));
             *inherited.entry((writer.words(rules), *through, waiter, *why)).or_insert(0) += writes;
         }
-        let rows = rows.into_iter().map(|((task, data, sync, why), (writes, bytes))| ExplainRow {
-            task,
-            data: data.as_str().to_owned(),
-            sync,
-            reason: reason(why).to_string(),
-            cached: reason(why).is_cached(),
-            writes,
-            bytes,
-        });
-        let inherited = inherited.into_iter().map(|((task, through, waiter, why), writes)| InheritedRow {
-            task,
-            through: through.as_str().to_owned(),
-            waiter,
-            reason: reason(why).to_string(),
-            writes,
+        let rows =
+            rows.into_iter().map(|((task, rule, hint, data, sync, why), (writes, bytes))| ExplainRow {
+                task,
+                rule,
+                hint,
+                data: data.as_str().to_owned(),
+                sync,
+                reason: reason(why).to_string(),
+                cached: reason(why).is_cached(),
+                writes,
+                bytes,
+            });
+        let inherited = inherited.into_iter().map(|((task, through, waiter, why), writes)| {
+            let (waiter, waiter_rule) = waiter.map_or((None, None), |(waiter, rule)| (Some(waiter), rule));
+            let (through, reason) = (through.as_str().to_owned(), reason(why).to_string());
+            InheritedRow { task, through, waiter, waiter_rule, reason, writes }
         });
         Explanation { rows: rows.collect(), inherited: inherited.collect() }
     }
@@ -422,7 +446,7 @@ mod tests {
     }
 
     fn author(name: &str) -> Author {
-        Author { name: named(name), cause: None, came_with: None }
+        Author { name: named(name), hinted: false, cause: None, came_with: None }
     }
 
     #[test]
@@ -486,27 +510,46 @@ mod tests {
     }
 
     #[test]
-    fn tasks_of_one_name_have_one_row() {
-        let rule = |title| format!("[[rule]]\nname = \"backend\"\ntitle = \"{title}\"\ncritical = true\n");
-        let rules = Rules::parse(&(rule("a") + &rule("b"))).unwrap();
+    fn tasks_of_one_name_and_one_rule_have_one_row() {
+        let rule = |name, title| format!("[[rule]]\n{name}\ntitle = \"{title}\"\ncritical = true\n");
+        let named_rules = ["a", "b"].map(|title| rule("name = \"backend\"", title)).concat();
+        let rules = Rules::parse(&(named_rules + &rule("", "c"))).unwrap().called("mine");
         let mut account = Account::default();
-        let names = [Name::Rule(0), Name::Rule(1), named("backend")];
-        for (pid, name) in (1..).zip(names) {
-            let cause = Cause { via: Wait::Journal, waiter: 9 };
-            account.named(pid, name, Some(cause), |waiter| {
-                assert_eq!(waiter, 9);
-                Some(names[0])
+        let Name::Thread(comm) = named("backend") else { panic!("it is a thread's") };
+        let names = [
+            (Name::Rule(0), false),
+            (Name::Rule(1), false),
+            (Name::Ruled(2, comm), false),
+            (named("backend"), false),
+            (named("backend"), true),
+        ];
+        for (pid, (name, hinted)) in (1..).zip([names, names].concat()) {
+            let cause = Cause { via: Wait::Journal, waiter: 99, payers: 0 };
+            account.named(pid, name, hinted, Some(cause), |waiter| {
+                assert_eq!(waiter, 99);
+                Some(names[0].0)
             });
-            account.named(pid, name, Some(cause), |_| panic!("it is known"));
-            account.named(pid, name, None, |_| panic!("nobody waits"));
+            account.named(pid, name, hinted, Some(cause), |_| panic!("it is known"));
+            account.named(pid, name, hinted, None, |_| panic!("nobody waits"));
             let origin = Origin { pid, ..Origin::default() };
             account.admitted(&origin, AdmissionReason::Inherited, 512);
         }
         let explanation = account.counted.explanation(&rules);
-        let [row] = explanation.rows.as_slice() else { panic!("{:?}", explanation.rows) };
-        assert_eq!((row.task.as_str(), row.writes, row.bytes), ("backend", 3, 3 * 512));
+        assert!(
+            explanation
+                .rows
+                .iter()
+                .all(|row| (row.task.as_str(), row.writes, row.bytes) == ("backend", 2, 1024))
+        );
+        let rules: Vec<_> = explanation.rows.iter().map(|row| (row.rule.as_deref(), row.hint)).collect();
+        let by = |rule| (Some(rule), false);
+        assert_eq!(rules, [(None, false), (None, true), by("mine:1"), by("mine:2"), by("mine:3")]);
         let [row] = explanation.inherited.as_slice() else { panic!("{:?}", explanation.inherited) };
-        assert_eq!((row.task.as_str(), row.waiter.as_deref(), row.writes), ("backend", Some("backend"), 3));
+        let waiter = (row.waiter.as_deref(), row.waiter_rule.as_deref());
+        assert_eq!(
+            (row.task.as_str(), waiter, row.writes),
+            ("backend", (Some("backend"), Some("mine:1")), 10)
+        );
     }
 
     #[test]
@@ -529,13 +572,13 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_told_where_it_is_needed() {
-        let tracking = Tracking::new(Rules::default());
+        let tracking = Tracking::new(Rules::default(), Hints::default());
         assert!(tracking.missing(Admission::All, false).is_empty());
         let missing = tracking.missing(Admission::Cp, false).join("; ");
         assert!(missing.contains("--rules") && missing.contains("not attached"), "{missing}");
         let missing = tracking.missing(Admission::Sync, true);
         assert!(missing.is_empty(), "it does not ask who is critical: {missing:?}");
-        let tracking = Tracking::new(Rules::preset("redis").unwrap());
+        let tracking = Tracking::new(Rules::preset("redis").unwrap(), Hints::default());
         assert_eq!(tracking.missing(Admission::CpPi, true), Vec::<String>::new());
     }
 }

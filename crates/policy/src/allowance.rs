@@ -10,6 +10,8 @@ const BILLION: u128 = 1_000_000_000;
 pub struct Allowance {
     bytes_a_second: u64,
     left: u64,
+    /// What was taken beyond what was saved up, and has to be earned first.
+    owed: u64,
     /// Time up to which `left` has been counted, in nanoseconds.
     counted_ns: u64,
     /// Billionths of a byte beyond that.
@@ -22,23 +24,28 @@ impl Allowance {
         Self {
             bytes_a_second,
             left: bytes_a_second.saturating_mul(SAVED_SECONDS),
+            owed: 0,
             counted_ns: now_ns,
             billionths: 0,
         }
     }
 
     /// Whether a write of so many bytes is within the rate; it is counted then. One longer than all that can be saved up goes when
-    /// nothing of that has been used.
+    /// nothing of that has been used, and what is missing has to be earned before the next one goes.
     pub fn take(&mut self, bytes: u64, now_ns: u64) -> bool {
         let most = self.bytes_a_second.saturating_mul(SAVED_SECONDS);
         let passed = u128::from(now_ns.saturating_sub(self.counted_ns));
         // What is less than a byte is earned, too, however small the steps of the clock are.
         let earned = passed * u128::from(self.bytes_a_second) + self.billionths;
-        self.left = u64::try_from(earned / BILLION).unwrap_or(u64::MAX).saturating_add(self.left).min(most);
+        let bytes_earned = u64::try_from(earned / BILLION).unwrap_or(u64::MAX);
+        let paid_back = bytes_earned.min(self.owed);
+        self.owed -= paid_back;
+        self.left = (bytes_earned - paid_back).saturating_add(self.left).min(most);
         self.billionths = earned % BILLION;
         self.counted_ns = self.counted_ns.max(now_ns);
         let within = bytes <= self.left || most > 0 && self.left == most;
         if within {
+            self.owed = bytes.saturating_sub(self.left);
             self.left = self.left.saturating_sub(bytes);
         }
         within
@@ -61,23 +68,26 @@ mod tests {
         assert!(a.take(1000, 100 * SECOND) && !a.take(1, 100 * SECOND));
         assert!(a.take(5000, 200 * SECOND), "a long write goes alone");
         assert!(!a.take(1, 200 * SECOND));
+        assert!(!a.take(1, 204 * SECOND), "and is paid for");
+        assert!(a.take(1000, 205 * SECOND) && !a.take(1, 205 * SECOND));
         assert!(!Allowance::new(0, 0).take(1, 10 * SECOND), "nothing is nothing");
     }
 
     proptest! {
-        /// Over any time no more is taken than was saved up and earned, but for the last write that was longer than that; and small
-        /// steps of the clock earn as much as one long one.
+        /// Over any time no more is taken than was saved up and earned, and what the longest write is longer than that; and small steps of the
+        /// clock earn as much as one long one.
         #[test]
         fn no_more_than_the_rate(rate in 1u64..5000, takes in proptest::collection::vec((1u64..900, 0u64..SECOND), 1..200)) {
             let mut a = Allowance::new(rate, 0);
             let (mut now, mut taken) = (0, 0u64);
+            let longer = takes.iter().map(|(bytes, _)| bytes.saturating_sub(rate)).max().unwrap_or(0);
             for (bytes, later) in takes {
                 now += later;
                 if a.take(bytes, now) {
-                    taken += bytes.min(rate);
+                    taken += bytes;
                 }
                 let earned = (u128::from(now) * u128::from(rate) / u128::from(SECOND)) as u64;
-                prop_assert!(taken <= rate + earned);
+                prop_assert!(taken <= rate + earned + longer);
             }
             let (mut fine, mut coarse) = (Allowance::new(rate, 0), Allowance::new(rate, 0));
             prop_assert!(fine.take(rate, 0) && coarse.take(rate, 0));

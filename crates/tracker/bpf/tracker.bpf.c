@@ -58,7 +58,8 @@ struct holder {
 	u32 waiter;
 	u32 wait;
 	u32 kind;	/* FB_WAIT_* of the lock */
-	u32 pad;
+	u32 payers;	/* rates of those with one */
+	s64 unrated;	/* how many of them have none */
 };
 
 struct {
@@ -86,6 +87,7 @@ struct block {
 	u32 page;	/* one of the links waits for a page's lock */
 	u32 slot;	/* one of the links waits for a slot of the disk's queue */
 	u32 submits;	/* it sleeps with the lock of a page that it submits in its hands, as far as is known, and may inherit */
+	u32 payers;	/* the rates of those for whom it is waited for */
 	u32 chain[FB_CHAIN_MAX];
 };
 
@@ -198,6 +200,18 @@ struct {
 	__type(value, s64);
 } counts SEC(".maps");
 
+/* Of those that are counted so how many have which rate; none: 0. */
+struct rated {
+	s64 waiters[FB_RATES_MAX + 1];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FB_COUNTS);
+	__type(key, u32);
+	__type(value, struct rated);
+} rated SEC(".maps");
+
 struct stack {
 	u64 frames[FB_FRAMES_MAX];
 };
@@ -223,6 +237,36 @@ INLINE s64 counted(u32 which)
 	return value ? *value : 0;
 }
 
+/* The rates of those who are counted so, as a set; 0 if one of them has none. */
+NOINLINE u32 payers_of(u32 which)
+{
+	struct rated *by_rate = bpf_map_lookup_elem(&rated, &which);
+	u32 payers = 0;
+	if (!by_rate || by_rate->waiters[0] > 0)
+		return 0;
+	for (u32 i = 0; i < FB_RATES_MAX; i++) {
+		if (by_rate->waiters[i + 1] > 0)
+			payers |= 1u << i;
+	}
+	return payers;
+}
+
+/* So many more, or less, of those that are counted so wait for the sake of tasks with these rates. */
+NOINLINE int count_for(u32 which, u32 payers, s64 by)
+{
+	struct rated *by_rate = bpf_map_lookup_elem(&rated, &which);
+	count(which, by);
+	if (!by_rate)
+		return 0;
+	if (!payers)
+		__sync_fetch_and_add(&by_rate->waiters[0], by);
+	for (u32 i = 0; i < FB_RATES_MAX && payers; i++) {
+		if (payers & 1u << i)
+			__sync_fetch_and_add(&by_rate->waiters[i + 1], by);
+	}
+	return 0;
+}
+
 /* The current task's name, 16 bytes. `bpf_get_current_comm` looks for its end first, which takes longer than the copy. */
 INLINE void current_comm(char *comm)
 {
@@ -231,11 +275,12 @@ INLINE void current_comm(char *comm)
 	((u64 *)comm)[1] = name[1];
 }
 
-/* Whether the current task says of itself that it works for a request. */
-INLINE int hinted(void)
+/* Whether the current task, of this role, says of itself that it works for a request, and is believed. */
+INLINE int hinted(u32 role)
 {
 	struct io_context *context = bpf_get_current_task_btf()->io_context;
-	return context && (context->ioprio >> FB_HINT_SHIFT & FB_HINT_MASK) == FB_HINT_CRITICAL;
+	return context && (context->ioprio >> FB_HINT_SHIFT & FB_HINT_MASK) == FB_HINT_CRITICAL
+	       && (role & FB_ROLE_HEARD || !counted(FB_COUNT_HINTS_LIMITED));
 }
 
 /* Whether a task has read a request and not answered it. */
@@ -246,7 +291,7 @@ INLINE int in_request(u32 tid)
 }
 
 /* Where a task's role is kept. */
-INLINE u8 *role_at(u32 tid)
+INLINE u16 *role_at(u32 tid)
 {
 	u32 at = tid / FB_ROLES_TOGETHER;
 	struct fb_roles *together = bpf_map_lookup_elem(&roles, &at);
@@ -257,24 +302,39 @@ INLINE u8 *role_at(u32 tid)
 
 INLINE u32 role_of(u32 tid)
 {
-	u8 *role = role_at(tid);
+	u16 *role = role_at(tid);
 	return role ? *role : 0;
 }
 
-INLINE void set_role(u32 tid, u8 role)
+/* Whether a task of this role has to do with any volume, as far as is known. */
+INLINE int is_of_concern(u32 role)
 {
-	u8 *place = role_at(tid);
+	return (role & ~FB_ROLE_HEARD) != 0;
+}
+
+/* The rate of the rule of a task with this role, as a set. */
+INLINE u32 payer(u32 role)
+{
+	u32 rate = role >> FB_ROLE_RATE_SHIFT;
+	return rate ? 1u << ((rate - 1) & (FB_RATES_MAX - 1)) : 0;
+}
+
+INLINE void set_role(u32 tid, u16 role)
+{
+	u16 *place = role_at(tid);
 	if (place)
 		*place = role;
 }
 
-/* Whether the current task works for a request; `role` is its own. */
-INLINE int is_direct(u32 tid, u32 role)
+/* Whether the current task works for a request, FB_CRITICAL_DIRECT or _HINTED, or 0; `role` is its own. */
+INLINE u32 direct(u32 tid, u32 role)
 {
 	u32 rule = role & FB_ROLE_CRITICAL;
 	if (rule == FB_CRITICAL_NEVER)
 		return 0;
-	return rule == FB_CRITICAL_DIRECT || (rule == FB_CRITICAL_REQUESTS && in_request(tid)) || hinted();
+	if (rule == FB_CRITICAL_DIRECT || (rule == FB_CRITICAL_REQUESTS && in_request(tid)))
+		return FB_CRITICAL_DIRECT;
+	return hinted(role) ? FB_CRITICAL_HINTED : 0;
 }
 
 /* Whether the rules say that a task is not critical, whoever waits for it. */
@@ -291,7 +351,7 @@ INLINE struct lock_holders *sleeping(u32 how)
 /* How one is bound that was made by a task of this role, until the daemon has looked at it: or else one could escape what rules say by forking. */
 INLINE u32 bound_by(u32 role)
 {
-	return is_never(role) || role & FB_ROLE_RATED ? FB_CRITICAL_NEVER | (role & FB_ROLE_RATED) : 0;
+	return is_never(role) || role & FB_ROLE_RATE ? FB_CRITICAL_NEVER | (role & FB_ROLE_RATE) : 0;
 }
 
 /* What a lock of the kernel's says of who holds it; 0 if it is not known. */
@@ -335,6 +395,12 @@ INLINE struct holder *holder_of(u32 tid)
 	return holder;
 }
 
+/* The rates of those for whose sake a task inherits, as a set; 0 if one of them has none. */
+INLINE u32 payers_for(const struct holder *holder)
+{
+	return holder->unrated > 0 ? 0 : holder->payers;
+}
+
 /* What one of those in a list is blocked by, and who it is; 0 if that is nobody, or the current task, `tid`. */
 INLINE struct block *sleeper_at(const struct lock_holders *list, u32 i, u32 tid, u32 *who)
 {
@@ -342,11 +408,18 @@ INLINE struct block *sleeper_at(const struct lock_holders *list, u32 i, u32 tid,
 	return *who && *who != tid ? bpf_map_lookup_elem(&blocked, who) : 0;
 }
 
-/* What is inherited by one who has taken a lock over: the task that waits for it, how, and whether as much as that one has itself. */
-#define HERITAGE(waiter, wait, derived) ((u64)(derived) << 40 | (u64)(wait) << 32 | (waiter))
-#define HERITAGE_WAITER(heritage) ((u32)(heritage))
-#define HERITAGE_WAIT(heritage) ((u32)((heritage) >> 32) & 0xff)
-#define HERITAGE_DERIVED(heritage) ((u32)((heritage) >> 40))
+/* For whose sake a task inherits: a task that waits for it, and the rates of those who do. */
+#define SAKE(waiter, payers) ((u64)(payers) << 32 | (waiter))
+#define PAYERS(sake) ((u32)((sake) >> 32))
+
+/*
+ * What is inherited by one who has taken a lock over: the task that waits for it (its number has 22 bits), how, whether as much as that one has
+ * itself, and the rates of those who wait.
+ */
+#define HERITAGE(waiter, wait, derived, payers) (SAKE(waiter, payers) | (wait) << 24 | !!(derived) << 23)
+#define HERITAGE_WAITER(heritage) ((u32)(heritage) & (FB_TIDS_MAX - 1))
+#define HERITAGE_WAIT(heritage) ((u32)(heritage) >> 24)
+#define HERITAGE_DERIVED(heritage) ((u32)(heritage) >> 23 & 1)
 
 /*
  * What the current task, `tid`, inherits by a lock that somebody waits for and that it has taken meanwhile; or 0. Whoever was waited for has
@@ -365,7 +438,7 @@ NOINLINE u64 heir_of(u32 tid)
 			continue;
 		if (!block->direct && !block->derived && !holder_of(waiter))
 			continue;
-		return HERITAGE(waiter, block->wait, block->derived);
+		return HERITAGE(waiter, block->wait, block->derived, block->payers);
 	}
 	return 0;
 }
@@ -374,7 +447,7 @@ NOINLINE u64 heir_of(u32 tid)
 NOINLINE int criticality(u32 tid)
 {
 	u32 role = role_of(tid);
-	if (is_direct(tid, role))
+	if (direct(tid, role))
 		return FB_CRITICAL_DIRECT;
 	if (is_never(role))
 		return FB_CRITICAL_NONE;
@@ -540,24 +613,28 @@ int on_bio(u64 *ctx)
 		role |= bound_by(role_of(ids >> 32));
 	struct holder *holder;
 	u64 heritage;
-	if (is_direct(tag.tid, role)) {
-		tag.critical = FB_CRITICAL_DIRECT;
+	if ((tag.critical = direct(tag.tid, role))) {
+		/* Its own rate is what counts, if it has one. */
 	} else if (is_never(role)) {
 		tag.critical = FB_CRITICAL_NEVER;
 	} else if ((holder = holder_of(tag.tid))) {
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.waiter = holder->waiter;
 		tag.via = holder->wait;
+		tag.payers = payers_for(holder);
 	} else if ((heritage = heir_of(tag.tid))) {
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.waiter = HERITAGE_WAITER(heritage);
 		tag.via = HERITAGE_WAIT(heritage);
+		tag.payers = PAYERS(heritage);
 	} else if (is_awaited_by_journal(tag.comm)) {
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.via = FB_WAIT_JOURNAL;
+		tag.payers = payers_of(FB_COUNT_JOURNAL_WAITERS);
 	} else if (holds_up_flushes(tag.flags)) {
 		tag.critical = FB_CRITICAL_INHERITED;
 		tag.via = FB_WAIT_FLUSH;
+		tag.payers = payers_of(FB_COUNT_FLUSH_WAITERS);
 	}
 	if (!(known & FB_ROLE_SEEN)) {
 		/* What the daemon says of it at this very moment may be lost, and is said again when it hears this. */
@@ -595,6 +672,8 @@ int on_issue(u64 *ctx)
 	if (!is_watched(device))
 		return 0;
 	struct fb_slot slot = { .sector = issued->__sector, .device = device, .awaited = counted(FB_COUNT_SLOT_WAITERS) > 0 };
+	if (slot.awaited)
+		slot.payers = payers_of(FB_COUNT_SLOT_WAITERS);
 	if (bpf_ringbuf_output(&slots, &slot, sizeof(slot), BPF_RB_NO_WAKEUP))
 		count(FB_COUNT_TAGS_DROPPED, 1);
 	return 0;
@@ -603,14 +682,17 @@ int on_issue(u64 *ctx)
 /* --- waits ------------------------------------------------------------------------------------------------------------- */
 
 /*
- * A task holds up `waiter`, which waits as `wait` says; by a lock of the kernel's of this `kind`, unless that is 0. Whether it was counted, and is to
- * be taken back.
+ * A task holds up another, whose `sake` it is for and which waits as `wait` says; by a lock of the kernel's of this `kind`, unless that is 0. Whether
+ * it was counted, and is to be taken back.
  */
-NOINLINE int inherit(u32 tid, u32 waiter, u32 wait, u64 lock, u32 kind)
+NOINLINE int inherit(u32 tid, u64 sake, u32 wait, u64 lock, u32 kind)
 {
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
+	u32 payers = PAYERS(sake);
 	if (!holder) {
-		struct holder first = { .count = 1, .lock = lock, .waiter = waiter, .wait = wait, .kind = kind };
+		struct holder first = {
+			.count = 1, .lock = lock, .waiter = sake, .wait = wait, .kind = kind, .payers = payers, .unrated = !payers,
+		};
 		if (!bpf_map_update_elem(&holders, &tid, &first, BPF_NOEXIST))
 			return 1;
 		/* Another processor was faster. */
@@ -619,23 +701,33 @@ NOINLINE int inherit(u32 tid, u32 waiter, u32 wait, u64 lock, u32 kind)
 			return 0;
 	}
 	s64 before = __sync_fetch_and_add(&holder->count, 1);
+	if (!payers)
+		__sync_fetch_and_add(&holder->unrated, 1);
 	if (before <= 0) {
 		holder->kind = kind;
 		holder->lock = lock;
+		holder->payers = payers;
+	} else {
+		/* Whoever has ceased to wait meanwhile stays among them: one of those who waited pays. */
+		holder->payers |= payers;
 	}
 	/* It holds up some by this lock and some by another, or another processor has just come by: that it gives on one lock is not all. */
 	if (before <= 0 ? holder->count > 1 : holder->lock != lock)
 		holder->lock = 0;
-	holder->waiter = waiter;
+	holder->waiter = sake;
 	holder->wait = wait;
 	return 1;
 }
 
 /* It stays there until the task ends, or gives way to others: what another processor has just found must not become somebody else's. */
-NOINLINE int disinherit(u32 tid)
+NOINLINE int disinherit(u32 tid, u32 payers)
 {
 	struct holder *holder = bpf_map_lookup_elem(&holders, &tid);
-	if (holder && __sync_fetch_and_add(&holder->count, -1) <= 0)
+	if (!holder)
+		return 0;
+	if (!payers && __sync_fetch_and_add(&holder->unrated, -1) <= 0)
+		__sync_fetch_and_add(&holder->unrated, 1);
+	if (__sync_fetch_and_add(&holder->count, -1) <= 0)
 		__sync_fetch_and_add(&holder->count, 1);
 	return 0;
 }
@@ -674,21 +766,22 @@ INLINE void add_needs(struct block *block, u32 wait, u32 supposed)
 INLINE void count_needs(const struct block *block, s64 by)
 {
 	if (block->journal)
-		count(FB_COUNT_JOURNAL_WAITERS, by);
+		count_for(FB_COUNT_JOURNAL_WAITERS, block->payers, by);
 	if (block->flush)
-		count(FB_COUNT_FLUSH_WAITERS, by);
+		count_for(FB_COUNT_FLUSH_WAITERS, block->payers, by);
 	if (block->page)
-		count(FB_COUNT_PAGE_WAITERS, by);
+		count_for(FB_COUNT_PAGE_WAITERS, block->payers, by);
 	if (block->slot)
-		count(FB_COUNT_SLOT_WAITERS, by);
+		count_for(FB_COUNT_SLOT_WAITERS, block->payers, by);
 }
 
-INLINE void tell_wait(u32 tid, u32 tgid, u32 critical, const struct block *block)
+/* A task begins to wait as its `block` says, or is found to, for the sake of the current one and those with these rates. */
+INLINE void tell_wait(u32 tid, u32 tgid, u32 critical, const struct block *block, u32 payers)
 {
 	struct fb_signal signal = {
 		.type = FB_SIGNAL_WAIT, .tid = tid, .tgid = tgid, .other = block->owner, .wait = block->wait,
 		.critical = critical, .mapping = block->mapping, .index = block->index,
-		.value = (u32)bpf_get_current_pid_tgid(),
+		.value = SAKE((u32)bpf_get_current_pid_tgid(), payers),
 	};
 	current_comm(signal.comm);
 	tell(&signal);
@@ -700,7 +793,7 @@ INLINE void take_back(const struct block *block)
 	for (u32 i = 0; i < FB_CHAIN_MAX; i++) {
 		if (i >= block->links)
 			break;
-		disinherit(block->chain[i]);
+		disinherit(block->chain[i], block->payers);
 	}
 	count_needs(block, -1);
 }
@@ -778,10 +871,10 @@ INLINE void lend(struct block *block, u32 holder, const struct block *further, u
 	u32 links = block->links;
 	block->chain[place_of(links++)] = holder;
 	if (further) {
-		tell_wait(holder, 0, FB_CRITICAL_INHERITED, further);
+		tell_wait(holder, 0, FB_CRITICAL_INHERITED, further, block->payers);
 		add_needs(block, further->wait, supposed);
 		u32 next = further->owner;
-		if (next && next != tid && links < FB_CHAIN_MAX && inherit(next, tid, wait, further->lock, further->wait))
+		if (next && next != tid && links < FB_CHAIN_MAX && inherit(next, SAKE(tid, block->payers), wait, further->lock, further->wait))
 			block->chain[place_of(links++)] = next;
 	}
 	block->links = links;
@@ -796,7 +889,7 @@ INLINE void lend_to_sleepers_with(struct block *block, u32 tid, u32 with, u32 wa
 		struct block *further = sleeper_at(list, i, tid, &sleeper);
 		if (!further || (with == WITH_HANDLE && waits_for_handles(further->transaction) <= 0))
 			continue;
-		if (block->links < FB_CHAIN_MAX && inherit(sleeper, tid, wait, 0, 0))
+		if (block->links < FB_CHAIN_MAX && inherit(sleeper, SAKE(tid, block->payers), wait, 0, 0))
 			lend(block, sleeper, further, tid, wait, with == WITH_PAGE);
 	}
 }
@@ -829,8 +922,11 @@ NOINLINE int submits(u32 tid, u32 how)
 	return (how == FB_WAIT_THROTTLE || how == FB_WAIT_WRITEBACK) && !is_never(role_of(tid));
 }
 
-/* These grounds of the current task, which is not critical and begins to wait as `how` says. By itself, as `criticality` is. */
-NOINLINE int grounds_of(u32 tid, u32 how)
+/*
+ * These grounds of the current task, which is not critical and begins to wait as `how` says, and the rates of those for whose sake it inherits by
+ * them. By itself, as `criticality` is.
+ */
+NOINLINE u64 grounds_of(u32 tid, u32 how)
 {
 	if (is_never(role_of(tid)))
 		return 0;
@@ -838,13 +934,22 @@ NOINLINE int grounds_of(u32 tid, u32 how)
 	char comm[16] __attribute__((aligned(8))) = {};
 	current_comm(comm);
 	if (is_awaited_by_journal(comm))
-		return BY_HERITAGE | COUNTED_ALREADY;
+		return SAKE(BY_HERITAGE | COUNTED_ALREADY, payers_of(FB_COUNT_JOURNAL_WAITERS));
 	/* Whoever has taken over what somebody waits for inherits as that one does. */
 	u64 heritage = heir_of(tid);
 	if (heritage)
-		return HERITAGE_DERIVED(heritage) ? BY_HERITAGE | COUNTED_ALREADY : BY_HERITAGE;
+		return SAKE(HERITAGE_DERIVED(heritage) ? BY_HERITAGE | COUNTED_ALREADY : BY_HERITAGE, PAYERS(heritage));
 	/* Whoever waits for a page's lock may wait for one who falls asleep while it submits pages. */
-	return submits(tid, how) && counted(FB_COUNT_PAGE_WAITERS) > 0 ? SUPPOSED : 0;
+	return submits(tid, how) && counted(FB_COUNT_PAGE_WAITERS) > 0 ? SAKE(SUPPOSED, payers_of(FB_COUNT_PAGE_WAITERS)) : 0;
+}
+
+/* The rates of those for whose sake a wait of the current task is that is critical so: its own, if it is critical itself. */
+NOINLINE u32 payers_by(u32 tid, u32 critical)
+{
+	struct holder *holder;
+	if (critical == FB_CRITICAL_DIRECT)
+		return payer(role_of(tid));
+	return critical == FB_CRITICAL_INHERITED && (holder = holder_of(tid)) ? payers_for(holder) : 0;
 }
 
 /*
@@ -867,8 +972,11 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 how, u32 owner, u64 lock)
 		}
 	}
 	/* Of a task that has nothing to do with any volume it does not matter. */
-	block->transaction = role_of(tid) ? transaction() : 0;
-	u32 critical = criticality(tid), grounds = critical ? 0 : grounds_of(tid, how);
+	block->transaction = is_of_concern(role_of(tid)) ? transaction() : 0;
+	u32 critical = criticality(tid);
+	u64 found = critical ? 0 : grounds_of(tid, how);
+	u32 grounds = found;
+	block->payers = critical ? payers_by(tid, critical) : PAYERS(found);
 	if (grounds)
 		critical = FB_CRITICAL_INHERITED;
 	u32 supposed = grounds & SUPPOSED || is_supposed(tid, critical);
@@ -878,19 +986,19 @@ NOINLINE int begin(u32 tid, u32 tgid, u32 how, u32 owner, u64 lock)
 		block->direct = critical == FB_CRITICAL_DIRECT;
 		block->listed = lock && !is_listed(lock);
 		add_needs(block, wait, supposed);
-		tell_wait(tid, tgid, critical, block);
+		tell_wait(tid, tgid, critical, block, block->payers);
 		u32 next = owner, kind = wait;
 		for (u32 i = 0; i < FB_CHAIN_MAX; i++) {
 			if (!next || next == tid)
 				break;
-			if (!inherit(next, tid, wait, lock, kind))
+			if (!inherit(next, SAKE(tid, block->payers), wait, lock, kind))
 				break;
 			block->chain[i] = next;
 			block->links = i + 1;
 			struct block *further = bpf_map_lookup_elem(&blocked, &next);
 			if (!further)
 				break;
-			tell_wait(next, 0, FB_CRITICAL_INHERITED, further);
+			tell_wait(next, 0, FB_CRITICAL_INHERITED, further, block->payers);
 			add_needs(block, further->wait, supposed);
 			next = further->owner;
 			lock = further->lock;
@@ -958,7 +1066,7 @@ int on_folio_wait(u64 *ctx)
 {
 	struct folio *folio = (void *)ctx[0];
 	u32 tid = bpf_get_current_pid_tgid();
-	if (!role_of(tid) && !criticality(tid))
+	if (!is_of_concern(role_of(tid)) && !criticality(tid))
 		return 0;
 	struct page_wait wait = {};
 	wait.mapping = (u64)folio->mapping;
@@ -1058,7 +1166,7 @@ int on_switch(u64 *ctx)
 	if (ctx[0] || !tid || !(futex || disk))
 		return 0;
 	u32 role = role_of(tid);
-	if (!role && !holder_of(tid) && !hinted() && !(disk && heir_of(tid)))
+	if (!is_of_concern(role) && !holder_of(tid) && !hinted(role) && !(disk && heir_of(tid)))
 		return 0;
 	/* The wait for a lock has been noted, and is over when the lock is taken. */
 	if (bpf_map_lookup_elem(&blocked, &tid))
@@ -1187,14 +1295,15 @@ NOINLINE int begin_lock(u64 name, u32 tid, u32 tgid)
 	block->since = bpf_ktime_get_ns();
 	block->wait = FB_WAIT_LWLOCK;
 	block->direct = critical == FB_CRITICAL_DIRECT;
+	block->payers = payers_by(tid, critical);
 	for (u32 i = 0; i < FB_HOLDERS_MAX && holding; i++) {
 		u32 holder = holder_at(holding, i, name);
 		if (!holder || holder == tid)
 			continue;
 		block->owner = holder;
-		if (!critical || block->links >= FB_CHAIN_MAX || !inherit(holder, tid, FB_WAIT_LWLOCK, 0, 0))
+		if (!critical || block->links >= FB_CHAIN_MAX || !inherit(holder, SAKE(tid, block->payers), FB_WAIT_LWLOCK, 0, 0))
 			continue;
-		tell_wait(tid, tgid, critical, block);
+		tell_wait(tid, tgid, critical, block, block->payers);
 		lend(block, holder, bpf_map_lookup_elem(&blocked, &holder), tid, FB_WAIT_LWLOCK, supposed);
 	}
 	lend_to_sleepers(block, tid);

@@ -17,6 +17,7 @@
 #define FB_HOLDERS_MAX 8	/* tasks that are remembered as holders of locks of one name, or that wait in one of the ways that others look at */
 #define FB_SOCKETS_MAX 16384	/* accepted TCP connections that are remembered */
 #define FB_REQUEST_NS_MAX 10000000000ull /* who has not answered for so long does not work for a request */
+#define FB_RATES_MAX 32		/* rules with a rate */
 #define FB_RANGES_MAX 32	/* functions of the kernel that are known */
 #define FB_TAGS_BYTES 2097152	/* ring of tags; a full one drops, and counts */
 #define FB_SLOTS_BYTES 65536	/* ring of slots; the same */
@@ -52,6 +53,8 @@
 /* What the rules may say besides: */
 #define FB_CRITICAL_REQUESTS 3	/* critical from the read of a request on an accepted socket to the answer */
 #define FB_CRITICAL_NEVER 4	/* not critical, whatever it says of itself and whoever waits for it */
+/* Of a write: */
+#define FB_CRITICAL_HINTED 5	/* as FB_CRITICAL_DIRECT, by the task's own word */
 
 /*
  * The hint in a task's I/O priority (ioprio_set(2), bits 3 to 12) that says that it works for a request. The kernel keeps it for
@@ -74,11 +77,12 @@ struct fb_tag {
 	unsigned int flags;		/* bi_opf */
 	unsigned int tid;
 	unsigned int waiter;		/* inherited from this task, or 0 */
-	unsigned char critical;		/* FB_CRITICAL_NONE, _DIRECT, _INHERITED or _NEVER */
+	unsigned char critical;		/* FB_CRITICAL_NONE, _DIRECT, _HINTED, _INHERITED or _NEVER */
 	unsigned char via;		/* FB_WAIT_* by which it was inherited */
 	unsigned short ioprio;
 	char comm[16];
-	unsigned long long pages;	/* pages that a folio of the first one has, at most */
+	unsigned int payers;		/* of an inherited one: the rates of those who wait for it, see below; 0 if one has none */
+	unsigned int pages;		/* pages that a folio of the first one has, at most */
 	unsigned long long mapping;	/* address space of its first page, a mere name */
 	unsigned long long index;	/* its place there, in pages */
 	char file[32];			/* the file that its first page belongs to, as far as it fits; empty if it has none */
@@ -90,6 +94,8 @@ struct fb_slot {
 	unsigned long long sector;	/* its first one */
 	unsigned int device;
 	unsigned int awaited;		/* somebody critical waits for a slot */
+	unsigned int payers;		/* the rates of those who do, as in a tag */
+	unsigned int unused;
 };
 
 /* Anything else that the daemon is told. */
@@ -100,7 +106,7 @@ struct fb_signal {
 	unsigned int other;		/* the task that is waited for, or the child; 0 if unknown */
 	unsigned int wait;		/* FB_WAIT_* */
 	unsigned int critical;		/* FB_CRITICAL_* of tid */
-	unsigned long long value;	/* ns of a wait that is over; of one that begins, the critical task at the head of the chain */
+	unsigned long long value;	/* ns of a wait that is over; of one that begins, the critical task at the head of the chain, and in the upper half the rates as in a tag */
 	unsigned long long mapping;	/* of the page that is waited for */
 	unsigned long long index;
 	char comm[16];
@@ -141,12 +147,19 @@ struct fb_disks {
 /* A task's place in the world, as the daemon's rules see it: FB_CRITICAL_NONE, _DIRECT, _REQUESTS or _NEVER, and: */
 #define FB_ROLE_CRITICAL 15
 #define FB_ROLE_SEEN 16		/* it has written to a volume, or the daemon has told of it */
-#define FB_ROLE_RATED 32	/* its rule has a rate; so had that of whom it was forked from, if it is not yet SEEN */
+#define FB_ROLE_HEARD 32	/* its hint is believed, although not everybody's is */
+#define FB_ROLE_RATE 65280	/* which rate its rule has, from 1 on, or 0; that of the rule of whom it was forked from, if it is not yet SEEN */
+#define FB_ROLE_RATE_SHIFT 8
 
-/* The roles of tasks with numbers that follow each other, by number; 0: nothing is known of it. The daemon stores single bytes. */
+/*
+ * Those who wait for something may all be tasks of rules with rates: then what is written for them is charged to one of these. Such a set of
+ * rates has bit N - 1 for rate N; it is 0 if one waits that has none.
+ */
+
+/* The roles of tasks with numbers that follow each other, by number; 0: nothing is known of it. The daemon stores single ones. */
 #define FB_ROLES_TOGETHER 64
 struct fb_roles {
-	unsigned char role[FB_ROLES_TOGETHER];
+	unsigned short role[FB_ROLES_TOGETHER];
 };
 
 /* Counters: what was dropped because a ring was full. */
@@ -158,6 +171,7 @@ struct fb_roles {
 #define FB_COUNT_SLOT_WAITERS 4
 #define FB_COUNT_BLOCKED 5	/* tasks of which is known that they wait */
 #define FB_COUNT_FLUSH_WAITERS 6	/* critical tasks that wait so for a flush, or as above for a journal, which flushes */
-#define FB_COUNTS 7
+#define FB_COUNT_HINTS_LIMITED 7	/* not 0: of a task that is not FB_ROLE_HEARD a hint is not believed */
+#define FB_COUNTS 8
 
 #endif

@@ -13,10 +13,11 @@ use forebay_block::{Content, Criticality};
 use smallvec::{SmallVec, smallvec};
 
 use crate::files;
+use crate::rates::{Payers, together};
 use crate::rules::Critical;
 use crate::tasks::Name;
 use crate::waits::Wait;
-use crate::wire::{RawSlot, RawTag, text};
+use crate::wire::{CRITICAL_HINTED, RawSlot, RawTag, text};
 
 /// Most tags that wait for their request; the older half gives way.
 const TAGS_MAX: usize = 16_384;
@@ -30,10 +31,12 @@ pub struct Cause {
     pub via: Wait,
     /// The critical task that waits; 0 if it is not known which.
     pub waiter: u32,
+    /// The rates of all who wait, as far as they are known: rate N is bit N - 1; 0 if one of them has none.
+    pub payers: Payers,
 }
 
-/// Says whether so many bytes of a task's writes are within its rate, and counts them then.
-pub(crate) type Allows<'a> = &'a dyn Fn(u32, u64) -> bool;
+/// Says whether so many bytes are within the rate of the task that wrote them, or if it has none of one of those who wait, and counts them then.
+pub(crate) type Allows<'a> = &'a dyn Fn(u32, Payers, u64) -> bool;
 
 /// A write that is to be promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +61,8 @@ pub(crate) struct Known {
     meta: bool,
     /// What the file holds that it belongs to.
     file: Content,
+    /// Its task is critical by its own word.
+    pub hinted: bool,
     /// A rule says that its task is not critical, whoever waits for it.
     never: bool,
     /// A flush goes before it or comes after it, unless the device does without: the block layer starts no other while it is under way.
@@ -94,14 +99,16 @@ fn content(raw: &RawTag) -> Content {
 impl Known {
     fn of(raw: &RawTag) -> Self {
         let criticality = match raw.critical {
-            1 => Criticality::Direct,
+            1 | CRITICAL_HINTED => Criticality::Direct,
             2 => Criticality::Inherited,
             _ => Criticality::None,
         };
         let pages = u64::from(raw.bytes.div_ceil(4096));
+        let cause = |via| Cause { via, waiter: raw.waiter, payers: raw.payers };
         Self {
             criticality,
-            cause: Wait::from_number(u32::from(raw.via)).map(|via| Cause { via, waiter: raw.waiter }),
+            cause: Wait::from_number(u32::from(raw.via)).map(cause),
+            hinted: raw.critical == CRITICAL_HINTED,
             never: raw.critical == Critical::Never.number(),
             file: content(raw),
             sync: raw.flags & (FLAG_SYNC | FLAGS_OF_FLUSHES) != 0,
@@ -112,7 +119,7 @@ impl Known {
             comm: raw.comm,
             kernel: raw.comm.starts_with(b"jbd2/") || raw.comm.starts_with(b"kworker/"),
             mapping: raw.mapping,
-            pages: (raw.index.saturating_sub(raw.pages), raw.index.saturating_add(pages)),
+            pages: (raw.index.saturating_sub(u64::from(raw.pages)), raw.index.saturating_add(pages)),
         }
     }
 
@@ -142,8 +149,13 @@ impl Known {
 
     /// Somebody critical has come to wait for it.
     fn wait_for(&mut self, cause: Cause) {
-        if !self.is_awaited() && !self.never {
+        if self.never {
+            return;
+        }
+        if !self.is_awaited() {
             (self.criticality, self.cause) = (Criticality::Awaited, Some(cause));
+        } else if let Some(first) = &mut self.cause {
+            first.payers = together(first.payers, cause.payers);
         }
     }
 
@@ -247,7 +259,7 @@ impl Outstanding {
     /// Somebody has come to wait for it. `None` if its task may not be waited for, or has used up its rate.
     fn wait_for(&mut self, cause: Cause, allows: Allows) -> Option<Promoted> {
         let task = self.task()?;
-        if self.awaited.is_none() && !allows(task, self.len) {
+        if self.awaited.is_none() && !allows(task, cause.payers, self.len) {
             return None;
         }
         let cause = *self.awaited.get_or_insert(cause);
@@ -372,10 +384,21 @@ impl Intake {
                 self.first_slot = None;
             }
         }
-        if !known.is_awaited() && self.outstanding.len() < OUTSTANDING_MAX {
-            self.outstanding.push(Outstanding { offset, len, parts: parts(), awaited: None });
+        if !known.is_awaited() {
+            self.keep(offset, len, parts);
         }
         known
+    }
+
+    fn keep(&mut self, offset: u64, len: u64, parts: impl FnOnce() -> Parts) {
+        if self.outstanding.len() < OUTSTANDING_MAX {
+            self.outstanding.push(Outstanding { offset, len, parts: parts(), awaited: None });
+        }
+    }
+
+    /// A request that is awaited has arrived, and goes to the backing because those who wait have used up their rates: others may come to wait.
+    pub fn keep_capped(&mut self, offset: u64, len: u64, known: Known) {
+        self.keep(offset, len, || smallvec![known]);
     }
 
     /// A request that nobody waited for is done.
@@ -388,7 +411,8 @@ impl Intake {
 
     /// A request that will arrive has the first slot of the disk's queue, and somebody critical may wait for a slot.
     pub fn has_first_slot(&mut self, raw: &RawSlot) {
-        let awaited = (raw.awaited != 0).then_some(Cause { via: Wait::Throttle, waiter: 0 });
+        let awaited =
+            (raw.awaited != 0).then_some(Cause { via: Wait::Throttle, waiter: 0, payers: raw.payers });
         self.first_slot = Some(FirstSlot { at: raw.sector.saturating_mul(512), awaited });
     }
 
@@ -424,7 +448,8 @@ impl Intake {
         let has_slots = self.outstanding.len() < self.shared_slots * 7 / 16;
         let oldest = if has_slots { 0 } else { oldest };
         let first = self.first_slot.as_mut().map(|first| {
-            first.awaited = Some(cause);
+            let payers = first.awaited.map_or(cause.payers, |before| together(before.payers, cause.payers));
+            first.awaited = Some(Cause { payers, ..cause });
             first.at
         });
         let has_first = |o: &Outstanding| first.is_some_and(|at| contains(o.offset, o.len, at));
@@ -444,11 +469,15 @@ mod tests {
 
     /// Task 9 waits; the bytes that are promoted for it.
     fn promote(intake: &mut Intake, wanted: Wanted, via: Wait) -> Vec<(u64, u64)> {
-        ranges(intake.promote(wanted, Cause { via, waiter: 9 }, &|_, _| true))
+        ranges(intake.promote(wanted, Cause { via, waiter: 9, payers: 0 }, &|_, _, _| true))
     }
 
     fn slots(intake: &mut Intake, oldest: usize) -> Vec<(u64, u64)> {
-        ranges(intake.promote_slots(oldest, Cause { via: Wait::Throttle, waiter: 9 }, &|_, _| true))
+        ranges(intake.promote_slots(
+            oldest,
+            Cause { via: Wait::Throttle, waiter: 9, payers: 0 },
+            &|_, _, _| true,
+        ))
     }
 
     fn ranges(promoted: Vec<Promoted>) -> Vec<(u64, u64)> {
@@ -521,7 +550,7 @@ mod tests {
         let known = intake.arrive(1000 * 512, 32 * 512).unwrap();
         assert_eq!(
             (known.criticality, known.cause),
-            (Criticality::Awaited, Some(Cause { via: Wait::Writeback, waiter: 9 }))
+            (Criticality::Awaited, Some(Cause { via: Wait::Writeback, waiter: 9, payers: 0 }))
         );
         intake.done(0, 32 * 512);
         assert!(promote(&mut intake, Wanted::All, Wait::Buffer).is_empty(), "what is done is not promoted");
@@ -680,13 +709,13 @@ mod tests {
             intake.arrive(sector * 512, 4096).unwrap();
         }
         let left = std::cell::Cell::new(4096);
-        let allows = |task: u32, bytes: u64| {
+        let allows = |task: u32, _: Payers, bytes: u64| {
             assert_eq!(task, 7);
             let within = left.get() >= bytes;
             left.set(left.get() - if within { bytes } else { 0 });
             within
         };
-        let cause = Cause { via: Wait::Mutex, waiter: 9 };
+        let cause = Cause { via: Wait::Mutex, waiter: 9, payers: 0 };
         for _ in 0..2 {
             let promoted = intake.promote(Wanted::Task(7), cause, &allows);
             assert_eq!(promoted, [Promoted { offset: 0, len: 4096, task: 7, cause }]);

@@ -6,10 +6,12 @@
 
 mod files;
 pub mod fuzzing;
+mod hints;
 mod intake;
 mod lwlocks;
 mod probes;
 mod program;
+mod rates;
 mod roles;
 mod rules;
 mod tasks;
@@ -17,6 +19,7 @@ mod tracker;
 mod waits;
 mod wire;
 
+pub use hints::Hints;
 pub use intake::Cause;
 pub use program::TrackerError;
 pub use rules::{Critical, PRESETS, Rule, Rules, RulesError, TaskFacts};

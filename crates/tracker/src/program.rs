@@ -14,8 +14,8 @@ use crate::lwlocks::Prober;
 use crate::roles::Roles;
 use crate::waits::Wait;
 use crate::wire::{
-    COUNT_SIGNALS_DROPPED, COUNT_TAGS_DROPPED, DISKS_MAX, Message, RANGE_UNLOCKED, RANGES_MAX, RawRange,
-    RawSignal, RawSlot, RawTag,
+    COUNT_HINTS_LIMITED, COUNT_SIGNALS_DROPPED, COUNT_TAGS_DROPPED, DISKS_MAX, Message, RANGE_UNLOCKED,
+    RANGES_MAX, RawRange, RawSignal, RawSlot, RawTag,
 };
 
 /// The programs, compiled by `build.rs`.
@@ -259,10 +259,12 @@ fn roles(ebpf: &mut Ebpf) -> Result<Roles, TrackerError> {
 }
 
 impl Programs {
-    /// Loads and attaches them; those that follow `requests` on sockets only where a rule wants to know.
-    pub fn load(requests: bool) -> Result<(Self, Rings), TrackerError> {
+    /// Loads and attaches them; those that follow `requests` on sockets only where a rule wants to know. Hints may be believed of some only.
+    pub fn load(requests: bool, hints_are_limited: bool) -> Result<(Self, Rings), TrackerError> {
         let btf = Btf::from_sys_fs().map_err(|e| TrackerError::NoBtf(e.to_string()))?;
         let mut ebpf = Ebpf::load(OBJECT)?;
+        let mut counts = Array::try_from(map(&mut ebpf, "counts")?)?;
+        counts.set(COUNT_HINTS_LIMITED, u64::from(hints_are_limited), 0)?;
         let mut missing = Vec::new();
         attach(&mut ebpf, &btf, WRITES)?;
         for group in GROUPS.iter().chain(requests.then_some(&REQUESTS)) {
@@ -298,7 +300,7 @@ impl Programs {
             functions: Functions::NoJournal,
             disks: Array::try_from(map(&mut ebpf, "disks")?)?,
             watched: Vec::new(),
-            counts: Array::try_from(map(&mut ebpf, "counts")?)?,
+            counts,
             missing,
             can_tell_first_slot: slots.is_ok(),
             first_slot: None,

@@ -4,8 +4,9 @@ use forebay_policy::size;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
+use crate::rates::Rate;
 use crate::tasks::Name;
-use crate::wire::text;
+use crate::wire::{RATES_MAX, text};
 
 /// Most rules in force.
 pub const RULES_MAX: usize = 256;
@@ -37,6 +38,9 @@ pub enum RulesError {
     /// There are too many.
     #[error("{0} rules are more than {RULES_MAX}")]
     TooMany(usize),
+    /// There are too many with a rate.
+    #[error("{0} rules with a rate are more than {RATES_MAX}")]
+    TooManyRates(usize),
 }
 
 /// What a rule says of a task.
@@ -104,8 +108,9 @@ pub struct Rule {
     pub title: Option<String>,
     /// The thread's name.
     pub thread: Option<String>,
-    /// Path of the program.
-    pub exe: Option<String>,
+    /// Path of the program, or several of which one is; empty where it does not matter. See [`TaskFacts::exe_is_trusted`].
+    #[serde(default, deserialize_with = "one_or_several")]
+    pub exe: Vec<String>,
     /// Path of the control group.
     pub cgroup: Option<String>,
     /// Name or number of the user.
@@ -117,6 +122,22 @@ pub struct Rule {
     pub rate: Option<u64>,
     /// Whether such a task is critical, or when.
     pub critical: Critical,
+    /// Its set and its number there, from 1 on: what reports call it.
+    #[serde(skip)]
+    source: String,
+}
+
+fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "exe is a path, or a list of paths")]
+    enum Paths {
+        One(String),
+        Several(Vec<String>),
+    }
+    Ok(match Paths::deserialize(deserializer)? {
+        Paths::One(path) => vec![path],
+        Paths::Several(paths) => paths,
+    })
 }
 
 fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
@@ -132,6 +153,9 @@ pub struct TaskFacts {
     pub thread: String,
     /// Path of the program.
     pub exe: String,
+    /// The program's file belongs to root or to the daemon's user, and nobody else may write it. Any user can put a file of any name
+    /// somewhere, or under any path in a mount namespace of its own.
+    pub exe_is_trusted: bool,
     /// Path of the control group.
     pub cgroup: String,
     /// Name and number of the user.
@@ -178,17 +202,40 @@ impl Rules {
     /// The rules that come with Forebay under this name.
     pub fn preset(name: &str) -> Option<Self> {
         let (_, text) = PRESETS.iter().find(|(n, _)| *n == name)?;
-        Self::parse(text).ok()
+        Some(Self::parse(text).ok()?.called(name))
+    }
+
+    /// These rules as reports call them: the set of this name.
+    pub fn called(mut self, set: &str) -> Self {
+        for (number, rule) in (1..).zip(&mut self.0) {
+            rule.source = format!("{set}:{number}");
+        }
+        self
+    }
+
+    /// These rules for tasks of one user alone.
+    pub fn only_of(mut self, user: &str) -> Self {
+        self.0.iter_mut().for_each(|rule| rule.user = Some(user.to_owned()));
+        self
+    }
+
+    /// The rules by which any user's task can make itself critical, by what it says of itself.
+    pub fn gullible(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(|rule| rule.is_gullible()).map(|rule| rule.source.as_str())
     }
 
     /// Adds more, to be asked after these.
     ///
     /// # Errors
-    /// [`RulesError::TooMany`].
+    /// [`RulesError::TooMany`], [`RulesError::TooManyRates`].
     pub fn extend(&mut self, more: Self) -> Result<(), RulesError> {
         let count = self.0.len() + more.0.len();
         if count > RULES_MAX {
             return Err(RulesError::TooMany(count));
+        }
+        let rated = self.rates().chain(more.rates()).count();
+        if rated > RATES_MAX {
+            return Err(RulesError::TooManyRates(rated));
         }
         self.0.extend(more.0);
         Ok(())
@@ -208,13 +255,28 @@ impl Rules {
     pub fn words(&self, name: Name) -> String {
         match name {
             Name::Rule(place) => self.0.get(place).and_then(|rule| rule.name.clone()).unwrap_or_default(),
-            Name::Thread(comm) => text(&comm).into_owned(),
+            Name::Thread(comm) | Name::Ruled(_, comm) => text(&comm).into_owned(),
         }
     }
 
-    /// The rates of the rules, each in its place.
-    pub fn rates(&self) -> impl Iterator<Item = Option<u64>> + '_ {
-        self.0.iter().map(|r| r.rate)
+    /// The rule that fits a task of this name: its set and its number there.
+    pub fn source(&self, name: Name) -> Option<&str> {
+        match name {
+            Name::Rule(place) | Name::Ruled(place, _) => Some(&self.0.get(place)?.source),
+            Name::Thread(_) => None,
+        }
+    }
+
+    /// The rates of those rules that have one, in bytes a second.
+    pub fn rates(&self) -> impl Iterator<Item = u64> + '_ {
+        self.0.iter().filter_map(|r| r.rate)
+    }
+
+    /// Which of them the rule in this place has, from 1 on; 0: none.
+    pub(crate) fn rate_of(&self, place: usize) -> Rate {
+        let before_and_its = self.0.iter().take(place + 1).filter(|r| r.rate.is_some()).count();
+        let is_rated = self.0.get(place).is_some_and(|r| r.rate.is_some());
+        if is_rated { Rate::try_from(before_and_its).unwrap_or_default() } else { 0 }
     }
 
     /// Whether a rule asks for requests on sockets.
@@ -229,7 +291,7 @@ impl Rules {
 
     /// Whether a rule asks for what lies behind links in `/proc`, which not everybody may read of others' processes.
     pub fn ask_for_files(&self) -> bool {
-        self.0.iter().any(|r| r.port.is_some() || r.exe.is_some())
+        self.0.iter().any(|r| r.port.is_some() || !r.exe.is_empty())
     }
 
     /// Whether a rule asks for the cgroup of tasks.
@@ -250,28 +312,55 @@ impl Rule {
 
     /// What makes it fit no task at all, if anything does.
     fn flaw(&self) -> Option<&'static str> {
-        let is_path = |pattern: &Option<String>| pattern.as_ref().is_none_or(|p| p.starts_with(['/', '*']));
+        let is_path = |pattern: &String| pattern.starts_with(['/', '*']);
         let long = |name: &String| name.chars().filter(|c| *c != '*').count() > THREAD_NAME_MAX;
         match () {
             () if self.thread.as_ref().is_some_and(long) => Some("a thread's name has 15 characters at most"),
-            () if !is_path(&self.exe) => Some("exe is a path, which begins with / or with *"),
-            () if !is_path(&self.cgroup) => Some("cgroup is a path, which begins with / or with *"),
+            () if !self.exe.iter().all(is_path) => Some("exe is a path, which begins with / or with *"),
+            () if !self.cgroup.iter().all(is_path) => Some("cgroup is a path, which begins with / or with *"),
             () => None,
         }
+    }
+
+    /// Whether the program is one of those that are meant. Of a rule for one user it does not matter whose file it is: that user's tasks are believed.
+    fn fits_exe(&self, task: &TaskFacts) -> bool {
+        let fits = |pattern: &String| {
+            let is_believed = task.exe_is_trusted || is_anything(pattern) || self.names_user();
+            is_believed && matches(pattern, &task.exe)
+        };
+        self.exe.is_empty() || self.exe.iter().any(fits)
+    }
+
+    fn names_user(&self) -> bool {
+        self.user.as_ref().is_some_and(|user| !is_anything(user))
+    }
+
+    /// Whether any user's task can make itself critical by it: title and thread are its own choice, ports nearly so, and users may have control
+    /// groups of their own somewhere.
+    fn is_gullible(&self) -> bool {
+        let names_exe = !self.exe.is_empty() && !self.exe.iter().any(|exe| is_anything(exe));
+        let names_cgroup = self.cgroup.as_ref().is_some_and(|cgroup| !cgroup.starts_with('*'));
+        let makes_critical = matches!(self.critical, Critical::Yes | Critical::Requests);
+        makes_critical && !(self.names_user() || names_exe || names_cgroup)
     }
 
     fn fits_but_for_ports(&self, task: &TaskFacts) -> bool {
         let like = |pattern: &Option<String>, text: &str| pattern.as_ref().is_none_or(|p| matches(p, text));
         like(&self.title, &task.title)
             && like(&self.thread, &task.thread)
-            && like(&self.exe, &task.exe)
+            && self.fits_exe(task)
             && like(&self.cgroup, &task.cgroup)
             && self.user.as_ref().is_none_or(|u| task.users.iter().any(|t| matches(u, t)))
     }
 }
 
+/// Whether a pattern fits whatever there is.
+fn is_anything(pattern: &str) -> bool {
+    pattern.chars().all(|c| c == '*')
+}
+
 /// Whether `text` is what `pattern` says, in which `*` stands for any characters, or none.
-fn matches(pattern: &str, text: &str) -> bool {
+pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {
         return false;
@@ -319,55 +408,136 @@ mod tests {
         }
     }
 
+    /// What Debian's packages install, and what `/proc/PID/exe` says of a process of it: the file, not the link by which it was started.
+    const POSTGRES: &str = "/usr/lib/postgresql/15/bin/postgres";
+    const REDIS: [&str; 2] = ["/usr/bin/redis-check-rdb", "/usr/bin/valkey-check-rdb"];
+    const MARIADB: &str = "/usr/sbin/mariadbd";
+    /// What others' packages of MySQL and MongoDB do; Debian has none.
+    const MYSQL: &str = "/usr/sbin/mysqld";
+    const MONGODB: &str = "/usr/bin/mongod";
+
+    fn task(exe: &str, title: &str, thread: &str) -> TaskFacts {
+        TaskFacts { exe: exe.into(), exe_is_trusted: true, thread: thread.into(), ..titled(title) }
+    }
+
     #[test]
     fn presets_tell_backends_from_helpers() {
         for (name, text) in PRESETS {
             assert!(!Rules::parse(text).unwrap().is_empty(), "{name}");
         }
-        assert_eq!(critical("postgresql", &titled("postgres: tpcc tpcc [local] COMMIT")), Some(true));
-        assert_eq!(critical("postgresql", &titled("postgres: 15/main: checkpointer ")), Some(false));
-        assert_eq!(critical("postgresql", &titled("postgres: walwriter ")), Some(false));
-        assert_eq!(critical("postgresql", &titled("postgres: 17/main: walsummarizer ")), Some(false));
-        // A database may have such a name.
-        assert_eq!(critical("postgresql", &titled("postgres: app archiver [local] COMMIT")), Some(true));
-        assert_eq!(
-            critical("postgresql", &titled("postgres: 15/main: app checkpointer [local] idle")),
-            Some(true)
-        );
-        assert_eq!(critical("postgresql", &titled("/usr/lib/postgresql/15/bin/postgres -D x")), None);
-        let thread =
-            |exe: &str, thread: &str| TaskFacts { exe: exe.into(), thread: thread.into(), ..titled("x") };
-        for family in ["redis", "valkey"] {
+        for (title, is) in [
+            ("postgres: tpcc tpcc [local] COMMIT", Some(true)),
+            ("postgres: 15/main: checkpointer ", Some(false)),
+            ("postgres: walwriter ", Some(false)),
+            ("postgres: 17/main: walsummarizer ", Some(false)),
+            // A database may have such a name.
+            ("postgres: app archiver [local] COMMIT", Some(true)),
+            ("postgres: 15/main: app checkpointer [local] idle", Some(true)),
+            ("/usr/lib/postgresql/15/bin/postgres -D x", None),
+        ] {
+            assert_eq!(critical("postgresql", &task(POSTGRES, title, "postgres")), is, "{title}");
+        }
+        for (family, debians) in ["redis", "valkey"].into_iter().zip(REDIS) {
             let server = format!("{family}-server");
-            for file in [server.clone(), format!("{family}-check-rdb")] {
-                let exe = format!("/usr/bin/{file}");
-                let task = |title: &str, thread: &str| TaskFacts {
-                    exe: exe.clone(),
-                    thread: thread.into(),
-                    ..titled(title)
-                };
-                let main = task(&format!("/usr/bin/{server} *:6379"), &server);
+            for exe in [&format!("/usr/local/bin/{server}"), debians] {
+                let main = task(exe, &format!("/usr/bin/{server} *:6379"), &server);
                 assert_eq!(critical("redis", &main), Some(true), "{exe}");
                 for child in ["rdb-bgsave *:6379", "aof-rewrite *:6379"] {
-                    let child = task(&format!("{family}-{child}"), &server);
+                    let child = task(exe, &format!("{family}-{child}"), &server);
                     assert_eq!(critical("redis", &child), Some(false), "{exe}");
                 }
-                assert_eq!(critical("redis", &task(&server, "bio_aof")), Some(false), "{exe}");
+                assert_eq!(critical("redis", &task(exe, &server, "bio_aof")), Some(false), "{exe}");
             }
-            let (tool, name) = (format!("/usr/bin/{family}-check-rdb"), format!("{family}-check-rdb"));
-            let name = name.chars().take(15).collect::<String>();
-            assert_eq!(critical("redis", &thread(&tool, &name)), Some(false), "{tool}");
+            let name: String = format!("{family}-check-rdb").chars().take(15).collect();
+            assert_eq!(critical("redis", &task(debians, "x", &name)), Some(false), "the tool itself");
         }
-        assert_eq!(critical("mariadb", &thread("/usr/sbin/mariadbd", "ib_io_wr-1")), Some(false));
-        assert_eq!(critical("mariadb", &thread("/usr/sbin/mysqld", "connection")), Some(true));
-        assert_eq!(critical("mariadb", &thread("/usr/sbin/mysqld", "ib_log_flush")), Some(true));
-        assert_eq!(critical("mariadb", &thread("/usr/sbin/mysqld", "ib_log_checkpt")), Some(false));
-        let (mariadb, nameless) =
-            (Rules::preset("mariadb").unwrap(), thread("/usr/sbin/mariadbd", "mariadbd"));
-        let asked = mariadb.of(&nameless).map(|(_, r)| r.critical == Critical::Requests);
+        for (exe, thread, is) in [
+            (MARIADB, "ib_io_wr-1", Some(false)),
+            (MYSQL, "connection", Some(true)),
+            (MYSQL, "ib_log_flush", Some(true)),
+            (MYSQL, "ib_log_checkpt", Some(false)),
+            (MONGODB, "connection", None),
+        ] {
+            assert_eq!(critical("mariadb", &task(exe, "x", thread)), is, "{exe} {thread}");
+        }
+        let mariadb = Rules::preset("mariadb").unwrap();
+        let asked =
+            mariadb.of(&task(MARIADB, "x", "mariadbd")).map(|(_, r)| r.critical == Critical::Requests);
         assert_eq!(asked, Some(true), "all threads of MariaDB 10 are called so");
-        assert_eq!(critical("mongodb", &thread("/usr/bin/mongod", "conn17")), Some(true));
-        assert_eq!(critical("mongodb", &thread("/usr/bin/mongod", "WTCheck.Thread")), Some(false));
+        assert_eq!(critical("mongodb", &task(MONGODB, "x", "conn17")), Some(true));
+        assert_eq!(critical("mongodb", &task(MONGODB, "x", "WTCheck.Thread")), Some(false));
+    }
+
+    /// Whatever a task calls itself: it is not the program, or the program's file is anybody's.
+    #[test]
+    fn presets_believe_no_title_and_no_name_of_a_thread() {
+        for (preset, exe, title, thread) in [
+            ("postgresql", POSTGRES, "postgres: x", "postgres"),
+            ("redis", REDIS[0], "redis-server *:6379", "redis-server"),
+            ("redis", REDIS[1], "valkey-server *:6379", "valkey-server"),
+            ("mariadb", MYSQL, "mysqld", "connection"),
+            ("mariadb", MARIADB, "mariadbd", "mariadbd"),
+            ("mongodb", MONGODB, "mongod", "conn1"),
+        ] {
+            let rules = Rules::preset(preset).unwrap();
+            let makes_critical = |task: &TaskFacts| {
+                rules.of(task).is_some_and(|(_, r)| matches!(r.critical, Critical::Yes | Critical::Requests))
+            };
+            let real = task(exe, title, thread);
+            assert!(makes_critical(&real), "{exe}");
+            for impostor in ["/usr/bin/sleep", "/tmp/mad", ""] {
+                assert!(!makes_critical(&task(impostor, title, thread)), "{impostor} as {exe}");
+            }
+            assert!(
+                !makes_critical(&TaskFacts { exe_is_trusted: false, ..real.clone() }),
+                "another file as {exe}"
+            );
+            // Of one user's tasks it does not matter whose file it is.
+            let of_user = rules.clone().only_of("db");
+            let users = |user: &str| TaskFacts {
+                exe_is_trusted: false,
+                users: [user.into(), "7".into()],
+                ..real.clone()
+            };
+            assert!(of_user.of(&users("db")).is_some() && of_user.of(&users("other")).is_none());
+            assert_eq!(rules.gullible().count(), 0);
+        }
+    }
+
+    #[test]
+    fn rules_that_believe_what_any_task_says_of_itself_are_known() {
+        for (given, critical, gullible) in [
+            ("title = \"postgres: *\"", "true", true),
+            ("thread = \"conn*\"", "\"requests\"", true),
+            ("port = 5432", "true", true),
+            ("exe = \"*\"", "\"requests\"", true),
+            ("exe = [\"/usr/bin/x\", \"*\"]", "true", true),
+            ("cgroup = \"*/db\"", "true", true),
+            ("user = \"*\"", "true", true),
+            ("title = \"x\"", "false", false),
+            ("title = \"x\"", "\"never\"", false),
+            ("title = \"x\"\nexe = \"*/postgres\"", "true", false),
+            ("title = \"x\"\nuser = \"postgres\"", "true", false),
+            ("cgroup = \"/system.slice/*\"", "true", false),
+        ] {
+            let rules =
+                Rules::parse(&format!("[[rule]]\n{given}\ncritical = {critical}")).unwrap().called("mine");
+            let expected: &[&str] = if gullible { &["mine:1"] } else { &[] };
+            assert_eq!(rules.gullible().collect::<Vec<_>>(), expected, "{given} {critical}");
+        }
+    }
+
+    #[test]
+    fn rules_are_called_by_their_set_and_number() {
+        let mut rules = Rules::preset("redis").unwrap();
+        let first = rules.0.len();
+        rules
+            .extend(Rules::parse("[[rule]]\ntitle = \"x\"\ncritical = false").unwrap().called("./my.toml"))
+            .unwrap();
+        let Name::Thread(comm) = Name::of_thread(b"x") else { panic!("a thread's") };
+        assert_eq!(rules.source(Name::Rule(0)), Some("redis:1"));
+        assert_eq!(rules.source(Name::Ruled(first, comm)), Some("./my.toml:1"));
+        assert_eq!(rules.source(Name::Thread(comm)), None);
     }
 
     #[test]
@@ -402,7 +572,7 @@ mod tests {
             );
         }
         let rated = Rules::parse("[[rule]]\ncgroup = \"/a*\"\ncritical = true\nrate = \"2M\"").unwrap();
-        assert_eq!(rated.rates().collect::<Vec<_>>(), [Some(2 << 20)]);
+        assert_eq!(rated.rates().collect::<Vec<_>>(), [2 << 20]);
         let error = Rules::parse("[[rule]]\nthread = \"x\"\ncritical = \"often\"").unwrap_err().to_string();
         assert!(error.contains("\"requests\" or \"never\", not \"often\""), "{error}");
     }
@@ -415,15 +585,30 @@ mod tests {
         for (flaw, told) in [
             ("thread = \"a-name-of-sixteen*\"", "15 characters"),
             ("exe = \"redis-server\"", "exe is a path"),
+            ("exe = [\"/usr/bin/redis-server\", \"redis-server\"]", "exe is a path"),
             ("cgroup = \"system.slice/db\"", "cgroup is a path"),
         ] {
             let error = Rules::parse(&format!("[[rule]]\n{flaw}\ncritical = true")).unwrap_err().to_string();
             assert!(error.starts_with("rule 1 fits no task: ") && error.contains(told), "{error}");
         }
+        let path = Rules::parse("[[rule]]\nexe = 7\ncritical = true").unwrap_err().to_string();
+        assert!(path.contains("a path, or a list of paths"), "{path}");
         let number = Rules::parse("[[rule]]\nthread = \"x\"\ncritical = 1").unwrap_err().to_string();
         assert!(number.contains("critical is true, false,"), "{number}");
         let mut rules = Rules::preset("redis").unwrap();
         let many = "[[rule]]\nthread = \"x\"\ncritical = true\n".repeat(RULES_MAX);
         assert!(matches!(rules.extend(Rules::parse(&many).unwrap()), Err(RulesError::TooMany(_))));
+        let rated = "[[rule]]\nthread = \"x\"\ncritical = true\nrate = \"1M\"\n";
+        let most = Rules::parse(
+            &("[[rule]]\ntitle = \"y\"\ncritical = true\n".to_owned() + &rated.repeat(RATES_MAX)),
+        );
+        rules.extend(most.unwrap()).unwrap();
+        assert!(matches!(rules.extend(Rules::parse(rated).unwrap()), Err(RulesError::TooManyRates(33))));
+        let ordinals = [
+            rules.rate_of(rules.0.len() - RATES_MAX - 1),
+            rules.rate_of(rules.0.len() - RATES_MAX),
+            rules.rate_of(rules.0.len() - 1),
+        ];
+        assert_eq!(ordinals, [0, 1, 32]);
     }
 }

@@ -7,6 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::hints::Hints;
+use crate::rates::Rate;
 use crate::rules::{Critical, Rules, TaskFacts};
 
 /// Most tasks that are remembered.
@@ -23,8 +25,10 @@ pub(crate) struct Role {
     pub critical: Critical,
     /// A rule fits it.
     pub ruled: bool,
-    /// That rule has a rate.
-    pub rated: bool,
+    /// The rate that this rule has.
+    pub rate: Rate,
+    /// Its hint is believed, although not everybody's is.
+    pub heard: bool,
 }
 
 /// What is known of a task.
@@ -32,7 +36,7 @@ pub(crate) struct Role {
 pub(crate) struct Task {
     process: u32,
     pub role: Role,
-    /// A rule names it, or gives it a rate.
+    /// A rule fits it, and was told of as its label.
     pub labelled: bool,
     /// The eBPF program was told, and knows it still.
     told: bool,
@@ -50,6 +54,7 @@ struct Process {
 /// See the module's documentation.
 pub(crate) struct Tasks {
     rules: Rules,
+    hints: Hints,
     users: HashMap<u32, String>,
     tasks: HashMap<u32, Task>,
     processes: HashMap<u32, Process>,
@@ -75,6 +80,8 @@ pub(crate) struct Changes {
 pub enum Name {
     /// As the rule in this place calls it.
     Rule(usize),
+    /// The rule in this place fits it and has no name for it: as its thread is called.
+    Ruled(usize, [u8; 16]),
     /// As its thread is called: up to 15 bytes, then zeros.
     Thread([u8; 16]),
 }
@@ -93,14 +100,32 @@ impl Name {
 /// What rules say of a task beside that it is critical.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Label {
-    /// The rule that has a name for it.
-    pub name: Option<usize>,
-    /// The rule whose rate it shares.
-    pub rate: Option<usize>,
+    /// The place of the rule that fits it.
+    pub rule: Option<usize>,
+    /// That rule has a name for it.
+    pub named: bool,
+    /// The rate that it shares.
+    pub rate: Rate,
+}
+
+impl Label {
+    /// What a task is called whose thread has this name.
+    pub fn name(&self, thread: Name) -> Name {
+        match (self.rule, thread) {
+            (Some(place), Name::Thread(comm)) if !self.named => Name::Ruled(place, comm),
+            (Some(place), _) => Name::Rule(place),
+            (None, thread) => thread,
+        }
+    }
+
+    /// What a task is called whose thread is gone, if its rule has a name for it.
+    pub fn by_rule(&self) -> Option<Name> {
+        self.rule.filter(|_| self.named).map(Name::Rule)
+    }
 }
 
 impl Tasks {
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: Rules, hints: Hints) -> Self {
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
         let users = passwd.lines().filter_map(|line| {
             let mut fields = line.split(':');
@@ -108,15 +133,17 @@ impl Tasks {
             Some((uid.parse().ok()?, name.to_owned()))
         });
         let users: HashMap<u32, String> = users.collect();
-        for user in rules.users().filter(|user| !user.contains('*') && user.parse::<u32>().is_err()) {
+        let spoken_of = rules.users().chain(hints.users());
+        for user in spoken_of.filter(|user| !user.contains('*') && user.parse::<u32>().is_err()) {
             if !users.values().any(|name| name == user) {
                 tracing::warn!(
-                    "a rule speaks of the user '{user}', whom /etc/passwd does not have: give a number"
+                    "a rule, or hints, speak of the user '{user}', whom /etc/passwd does not have: give a number"
                 );
             }
         }
         Self {
             rules,
+            hints,
             users,
             tasks: HashMap::new(),
             processes: HashMap::new(),
@@ -164,13 +191,18 @@ impl Tasks {
             listed.has_no_program = false;
         }
         let rule = self.rules.of(&facts);
-        let role = rule.map(|(_, r)| Role { critical: r.critical, ruled: true, rated: r.rate.is_some() });
-        let role = role.unwrap_or_default();
         let label = rule.map(|(place, rule)| Label {
-            name: rule.name.as_ref().map(|_| place),
-            rate: rule.rate.map(|_| place),
+            rule: Some(place),
+            named: rule.name.is_some(),
+            rate: self.rules.rate_of(place),
         });
         let label = label.unwrap_or_default();
+        let role = Role {
+            critical: rule.map(|(_, rule)| rule.critical).unwrap_or_default(),
+            ruled: rule.is_some(),
+            rate: label.rate,
+            heard: self.hints.believes(&facts),
+        };
         let labelled = label != Label::default();
         let task = Task { process, role, labelled, told: true };
         let was = self.tasks.get(&tid);
@@ -193,7 +225,7 @@ impl Tasks {
         let at = format!("/proc/{process}");
         let thread = fs::read_to_string(format!("{at}/task/{tid}/comm")).ok()?.trim_end().to_owned();
         let exe = match program(process) {
-            Ok(exe) => exe,
+            Ok(program) => program,
             Err(e) => {
                 let denied = e.kind() == ErrorKind::PermissionDenied && self.rules.ask_for_files();
                 if denied && !may_trace() {
@@ -202,16 +234,19 @@ impl Tasks {
                 String::new()
             }
         };
+        let exe_is_trusted =
+            !exe.is_empty() && fs::metadata(format!("{at}/exe")).is_ok_and(|m| is_trusted(&m));
         let cgroup = cgroup(&at).unwrap_or_default();
         let uid = fs::metadata(&at).map(|m| m.uid()).ok()?;
         let user = self.users.get(&uid).cloned().unwrap_or_default();
         let users = [user, uid.to_string()];
-        let mut facts = TaskFacts { title: title(process), thread, exe, cgroup, users, ports: Vec::new() };
+        let (title, ports) = (title(process), Vec::new());
+        let mut facts = TaskFacts { title, thread, exe, exe_is_trusted, cgroup, users, ports };
         if self.rules.ask_for_ports_of(&facts) {
-            facts.ports = ports(process);
+            facts.ports = self::ports(process);
             // A server's children often close what it listens on.
             let parent = parent(process).filter(|p| program(*p).is_ok_and(|exe| exe == facts.exe));
-            facts.ports.extend(parent.into_iter().flat_map(ports));
+            facts.ports.extend(parent.into_iter().flat_map(self::ports));
         }
         Some(facts)
     }
@@ -277,6 +312,17 @@ fn program(process: u32) -> std::io::Result<String> {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(String::new()),
         Err(e) => Err(e),
     }
+}
+
+/// Whether no other user than root and the daemon's can have made this file, or change it.
+fn is_trusted(file: &fs::Metadata) -> bool {
+    const OTHERS_WRITE: u32 = 0o002;
+    const GROUP_WRITES: u32 = 0o020;
+    // SAFETY: both calls ask for numbers alone, and cannot fail.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let is_ours = file.uid() == 0 || file.uid() == user;
+    let is_our_group = file.gid() == 0 || file.gid() == group;
+    is_ours && file.mode() & OTHERS_WRITE == 0 && (is_our_group || file.mode() & GROUP_WRITES == 0)
 }
 
 /// The cgroup of a process, by its place in `/proc`; of version 2 alone.
@@ -359,7 +405,7 @@ mod tests {
     }
 
     fn critical() -> Role {
-        Role { critical: Critical::Yes, ruled: true, rated: false }
+        Role { critical: Critical::Yes, ruled: true, ..Role::default() }
     }
 
     #[test]
@@ -378,11 +424,14 @@ mod tests {
             .extend([format!("thread = \"{}\"", text("comm").trim_end()), format!("title = \"{exe}*\"")]);
         rules_for_it.extend(cgroup);
         for rule in rules_for_it {
-            let mut tasks = Tasks::new(rules(&format!("[[rule]]\nname = \"me\"\n{rule}\ncritical = true")));
+            let mut tasks = Tasks::new(
+                rules(&format!("[[rule]]\nname = \"me\"\n{rule}\ncritical = true")),
+                Hints::default(),
+            );
             tasks.scan();
             let Changes { roles, ruled, named } = tasks.take_changes();
             assert!(roles.contains(&(pid, critical())) && ruled.contains(&(pid, Critical::Yes)), "{rule}");
-            assert!(named.contains(&(pid, Label { name: Some(0), rate: None })), "{rule}");
+            assert!(named.contains(&(pid, Label { rule: Some(0), named: true, rate: 0 })), "{rule}");
             tasks.scan();
             tasks.classify(pid, pid);
             let Changes { roles, ruled, .. } = tasks.take_changes();
@@ -411,7 +460,8 @@ mod tests {
         while !closed() {
             std::thread::yield_now();
         }
-        let mut tasks = Tasks::new(rules(&format!("[[rule]]\nport = {port}\ncritical = true")));
+        let mut tasks =
+            Tasks::new(rules(&format!("[[rule]]\nport = {port}\ncritical = true")), Hints::default());
         tasks.classify(child, child);
         tasks.classify(1, 1);
         // SAFETY: it is a child of this process that nobody has waited for.
@@ -428,7 +478,8 @@ mod tests {
         let shell = shell.args(["-c", "read x; exec sleep 77"]).stdin(std::process::Stdio::piped());
         let mut child = shell.spawn().unwrap();
         let pid = child.id();
-        let mut tasks = Tasks::new(rules("[[rule]]\ntitle = \"sleep 77\"\ncritical = true"));
+        let mut tasks =
+            Tasks::new(rules("[[rule]]\ntitle = \"sleep 77\"\ncritical = true"), Hints::default());
         tasks.scan();
         assert!(!tasks.take_changes().roles.contains(&(pid, critical())));
         drop(child.stdin.take());
@@ -441,10 +492,94 @@ mod tests {
         assert!(tasks.take_changes().roles.contains(&(pid, critical())));
     }
 
+    /// What the rules say of a process that runs a copy of `sleep` with this title, as the user nobody if there is one to be.
+    fn said_of(rules: &Rules, exe: &std::path::Path, title: &str, while_it_runs: impl FnOnce()) -> Role {
+        use std::os::unix::process::CommandExt;
+        let mut command = std::process::Command::new(exe);
+        command.arg0(title).arg("77");
+        // SAFETY: it asks for a number alone.
+        if unsafe { libc::geteuid() } == 0 {
+            command.uid(65_534).gid(65_534);
+        }
+        let mut child = command.spawn().unwrap();
+        // It runs when it has the title.
+        while !super::title(child.id()).starts_with(title) {
+            std::thread::yield_now();
+        }
+        while_it_runs();
+        let mut tasks = Tasks::new(rules.clone(), Hints::default());
+        tasks.classify(child.id(), child.id());
+        let Changes { roles, .. } = tasks.take_changes();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let [(_, role)] = roles[..] else { panic!("{roles:?}") };
+        role
+    }
+
+    #[test]
+    fn an_impostor_is_not_critical() {
+        let rules = Rules::preset("postgresql").unwrap();
+        let sleep = std::path::Path::new("/usr/bin/sleep");
+        assert_eq!(said_of(&rules, sleep, "postgres: x", || ()), Role::default());
+        // What it runs may have any name.
+        let dir = std::env::temp_dir().join(format!("forebay-impostor-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let copy = dir.join("postgres");
+        fs::copy(sleep, &copy).unwrap();
+        assert_eq!(
+            said_of(&rules, &copy, "postgres: x", || ()),
+            critical(),
+            "it is root's, or whose the daemon is"
+        );
+        let writable = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(&copy, writable).unwrap();
+        assert_eq!(
+            said_of(&rules, &copy, "postgres: x", || ()),
+            Role::default(),
+            "anybody could have written it"
+        );
+        // SAFETY: it asks for a number alone.
+        if unsafe { libc::geteuid() } == 0 {
+            let writable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            fs::set_permissions(&copy, writable).unwrap();
+            std::os::unix::fs::chown(&copy, Some(65_534), None).unwrap();
+            assert_eq!(said_of(&rules, &copy, "postgres: x", || ()), Role::default(), "it is nobody's");
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_an_upgrade_has_replaced_is_still_known() {
+        let rules = Rules::preset("postgresql").unwrap();
+        let dir = std::env::temp_dir().join(format!("forebay-upgrade-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let copy = dir.join("postgres");
+        fs::copy("/usr/bin/sleep", &copy).unwrap();
+        let role = said_of(&rules, &copy, "postgres: x", || fs::remove_dir_all(&dir).unwrap());
+        assert_eq!(role, critical());
+    }
+
+    #[test]
+    fn only_those_are_heard_whose_hints_are_believed() {
+        // SAFETY: it asks for a number alone.
+        let user = unsafe { libc::geteuid() };
+        let pid = std::process::id();
+        for (hints, heard) in [
+            ("all".to_owned(), false),
+            ("none".to_owned(), false),
+            (format!("user={user}"), true),
+            (format!("user={}", user + 1), false),
+        ] {
+            let mut tasks = Tasks::new(Rules::default(), hints.parse().unwrap());
+            tasks.classify(pid, pid);
+            assert_eq!(tasks.take_changes().roles, [(pid, Role { heard, ..Role::default() })], "{hints}");
+        }
+    }
+
     #[test]
     fn what_has_no_program_is_looked_at_in_its_turn() {
         let pid = std::process::id();
-        let mut tasks = Tasks::new(rules("[[rule]]\nexe = \"*\"\ncritical = true"));
+        let mut tasks = Tasks::new(rules("[[rule]]\nexe = \"*\"\ncritical = true"), Hints::default());
         // As if this process had been a thread of the kernel when it was listed.
         let kernels = || Process { title: String::new(), has_no_program: true, listed: true };
         tasks.processes.insert(pid, kernels());
@@ -464,7 +599,8 @@ mod tests {
     #[test]
     fn what_may_have_been_forgotten_is_told_again() {
         let pid = std::process::id();
-        let mut tasks = Tasks::new(rules("[[rule]]\nname = \"me\"\nexe = \"*\"\ncritical = true"));
+        let mut tasks =
+            Tasks::new(rules("[[rule]]\nname = \"me\"\nexe = \"*\"\ncritical = true"), Hints::default());
         let classified = |tasks: &mut Tasks| {
             tasks.classify(pid, pid);
             tasks.take_changes().roles
@@ -482,7 +618,7 @@ mod tests {
         assert!(tasks.forget(pid).is_some_and(|gone| gone.role.ruled));
         assert_eq!(tasks.take_changes(), Changes::default());
         // That the next one is nothing in particular is told: of the one before it was told otherwise, perhaps only just then.
-        let mut tasks = Tasks::new(Rules::default());
+        let mut tasks = Tasks::new(Rules::default(), Hints::default());
         assert_eq!(classified(&mut tasks), [(pid, Role::default())]);
         assert_eq!(classified(&mut tasks), []);
         assert!(tasks.forget(pid).is_some());
@@ -492,7 +628,7 @@ mod tests {
     #[test]
     fn of_whom_nothing_can_be_remembered_all_is_told() {
         let pid = std::process::id();
-        let mut tasks = Tasks::new(Rules::default());
+        let mut tasks = Tasks::new(Rules::default(), Hints::default());
         let task = |process| Task { process, role: Role::default(), labelled: false, told: true };
         tasks.tasks = (1 << 22..).take(TASKS_MAX).map(|tid| (tid, task(tid))).collect();
         tasks.classify(pid, pid);
@@ -502,7 +638,7 @@ mod tests {
 
     #[test]
     fn others_are_not_critical_and_are_called_by_their_name() {
-        let mut tasks = Tasks::new(Rules::default());
+        let mut tasks = Tasks::new(Rules::default(), Hints::default());
         tasks.scan();
         let Changes { roles, ruled, named } = tasks.take_changes();
         assert!(roles.iter().all(|(_, role)| *role == Role::default()));

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use foldhash::{HashMap, HashMapExt};
 use forebay_block::{Content, Criticality};
-use forebay_policy::Allowance;
 
+use crate::hints::Hints;
 use crate::intake::{Cause, Intake, Known, Promoted, Wanted};
 use crate::lwlocks::{Lwlocks, Prober};
 use crate::program::{Programs, Ring, Rings, TrackerError};
+use crate::rates::{Payers, Rate, Rates};
 use crate::roles::Roles;
 use crate::rules::Rules;
 use crate::tasks::{Label, Name, Tasks, has_cgroups, name_of_task};
@@ -101,28 +102,33 @@ pub struct Arrival {
     pub content: Content,
     /// Flagged synchronous.
     pub sync: bool,
-    /// Who waits for it; [`Criticality::Capped`] if somebody does, and its task has used up the rate of its rule.
+    /// Its task is critical by its own word.
+    pub hinted: bool,
+    /// Who waits for it; [`Criticality::Capped`] if somebody does, and the rate is used up to which that counts.
     pub criticality: Criticality,
     /// Who waits for it, and how, if that is not the task itself.
     pub cause: Option<Cause>,
-    /// Nobody is known to wait for it, so that it may be promoted until it is done.
+    /// Nobody is known to wait for it, or none who has anything left of a rate, so that it may be promoted until it is done.
     pub outstanding: bool,
 }
 
 impl Arrival {
-    /// With what rules say of its task; `allows` counts what is awaited.
-    fn of(known: &Known, label: Option<&Label>, allows: impl FnOnce() -> bool) -> Self {
+    /// With what rules say of its task; `allows` counts what is awaited, for its task's rate or for those of who waits.
+    fn of(known: &Known, label: Label, allows: impl FnOnce(Rate, Payers) -> bool) -> Self {
         let awaited = known.is_awaited();
-        let capped = awaited && !allows();
+        let payers = known.cause.map_or(0, |cause| cause.payers);
+        let capped = awaited && !allows(label.rate, payers);
         Self {
             tid: known.tid,
-            name: label.and_then(|label| label.name).map_or_else(|| known.thread(), Name::Rule),
+            name: label.name(known.thread()),
+            hinted: known.hinted,
             ioprio: known.ioprio,
             content: known.content(),
             sync: known.sync,
             criticality: if capped { Criticality::Capped } else { known.criticality },
             cause: known.cause.filter(|_| awaited),
-            outstanding: !awaited,
+            // Whoever has a rate has used it up, whoever else comes to wait.
+            outstanding: !awaited || capped && label.rate == 0,
         }
     }
 }
@@ -180,14 +186,30 @@ impl<T: Iterator<Item = RawTag>, S: Iterator<Item = RawSlot>> Tags<T, S> {
         }
         self.volumes.get_mut(&device)?.intake.arrive(offset, len)
     }
+
+    /// The same with what rules say of its task; whether so many bytes are within a rate, and charged to it, `allows` says.
+    fn arrive_charged(
+        &mut self,
+        device: u32,
+        offset: u64,
+        len: u64,
+        allows: impl FnOnce(Rate, Payers) -> bool,
+    ) -> Option<Arrival> {
+        let known = self.arrive(device, offset, len)?;
+        let label = self.labels.get(&known.tid).copied().unwrap_or_default();
+        let arrival = Arrival::of(&known, label, allows);
+        if arrival.outstanding && known.is_awaited() {
+            self.volumes.get_mut(&device)?.intake.keep_capped(offset, len, known);
+        }
+        Some(arrival)
+    }
 }
 
 struct Shared {
     programs: Mutex<Programs>,
     tags: Mutex<Tags>,
     waits: Arc<Mutex<Waits>>,
-    /// The rates of rules, each in its place.
-    rates: Mutex<Vec<Option<Allowance>>>,
+    rates: Mutex<Rates>,
     began: Instant,
     falls: Arc<Falls>,
     /// See [`Tasks::hidden`].
@@ -200,14 +222,13 @@ struct Shared {
 }
 
 impl Shared {
-    /// Whether so many bytes of a task's writes are within the rate of the rule that fits it; they are counted then.
-    fn allows(&self, label: Option<&Label>, bytes: u64) -> bool {
-        let Some(place) = label.and_then(|label| label.rate) else {
+    /// See [`Rates::charge`].
+    fn allows(&self, own: Rate, payers: Payers, bytes: u64) -> bool {
+        if own == 0 && payers == 0 {
             return true;
-        };
+        }
         let now_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let mut rates = hold(&self.rates);
-        rates.get_mut(place).and_then(Option::as_mut).is_none_or(|rate| rate.take(bytes, now_ns))
+        hold(&self.rates).charge(own, payers, bytes, now_ns)
     }
 
     /// What a task is called in reports; `None` if it is not known, or gone.
@@ -215,8 +236,10 @@ impl Shared {
         if tid == 0 {
             return None;
         }
-        let ruled = hold(&self.tags).labels.get(&tid).and_then(|label| label.name);
-        ruled.map(Name::Rule).or_else(|| name_of_task(tid))
+        let label = hold(&self.tags).labels.get(&tid).copied().unwrap_or_default();
+        // One that has ended may be known by its rule still.
+        let thread = name_of_task(tid);
+        thread.map(|thread| label.name(thread)).or_else(|| label.by_rule())
     }
 
     fn tell(&self, promote: &Promote, promoted: Promoted) {
@@ -254,12 +277,12 @@ impl Tracker {
     ///
     /// # Errors
     /// [`TrackerError`]: there will be no tags. The caller goes on without.
-    pub fn start(rules: Rules, waits: Arc<Mutex<Waits>>) -> Result<Self, TrackerError> {
-        let (programs, rings) = Programs::load(rules.ask_for_requests())?;
+    pub fn start(rules: Rules, hints: Hints, waits: Arc<Mutex<Waits>>) -> Result<Self, TrackerError> {
+        let (programs, rings) = Programs::load(rules.ask_for_requests(), hints.are_limited())?;
         let Rings { tags, slots, signals, roles, locks } = rings;
-        let rates = rules.rates().map(|rate| rate.map(|bytes| Allowance::new(bytes, 0))).collect();
-        let no_cgroups = rules.ask_for_cgroups() && !has_cgroups();
-        let tasks = Tasks::new(rules);
+        let rates = Rates::new(rules.rates());
+        let no_cgroups = (rules.ask_for_cgroups() || hints.ask_for_cgroups()) && !has_cgroups();
+        let tasks = Tasks::new(rules, hints);
         let shared = Arc::new(Shared {
             hidden: tasks.hidden(),
             blind: Arc::default(),
@@ -315,14 +338,12 @@ impl Tracker {
     }
 
     /// A write of these bytes has arrived from the device and is about to be given to the volume: what is known of it. If it is awaited it
-    /// counts for the rate of its task's rule; if it is not, the volume is told to promote it, from now until it is [`Tracker::done`], should
+    /// counts for the rate of its task's rule, or of those who wait; if it is not, the volume is told to promote it, from now until it is [`Tracker::done`], should
     /// somebody come to wait for it.
     pub fn arrive(&self, device: Device, offset: u64, len: u64) -> Option<Arrival> {
         let arrival = self.shared.falls.bear(|| {
             let mut tags = hold(&self.shared.tags);
-            let known = tags.arrive(device.0, offset, len)?;
-            let label = tags.labels.get(&known.tid);
-            Some(Arrival::of(&known, label, || self.shared.allows(label, len)))
+            tags.arrive_charged(device.0, offset, len, |own, payers| self.shared.allows(own, payers, len))
         });
         arrival.flatten()
     }
@@ -354,7 +375,7 @@ impl Tracker {
         }
         if self.shared.no_cgroups {
             missing.push(
-                "cgroups: rules ask for them, and /proc/self/cgroup has none of version 2 (no line 0::)"
+                "cgroups: rules or hints ask for them, and /proc/self/cgroup has none of version 2 (no line 0::)"
                     .to_owned(),
             );
         }
@@ -573,11 +594,12 @@ impl Follower {
             Wait::Flush => Some(Wanted::Flush),
             Wait::Io => Some(Wanted::Task(signal.tid)),
         };
-        let cause = Cause { via: wait, waiter: u32::try_from(signal.value).unwrap_or_default() };
+        let cause = Cause { via: wait, waiter: signal.value as u32, payers: (signal.value >> 32) as Payers };
         let mut tags = hold(&self.shared.tags);
         tags.drain();
         let Tags { volumes, labels, .. } = &mut *tags;
-        let allows = |tid, bytes| self.shared.allows(labels.get(&tid), bytes);
+        let rate_of = |tid| labels.get(&tid).map_or(0, |label| label.rate);
+        let allows = |tid, payers, bytes| self.shared.allows(rate_of(tid), payers, bytes);
         let promote = |volumes: &mut HashMap<u32, Volume>, wanted: Option<Wanted>| -> Vec<_> {
             let volumes = volumes.values_mut();
             let promote = |intake: &mut Intake| match wanted {
@@ -602,6 +624,8 @@ impl Follower {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -651,7 +675,7 @@ mod tests {
 
     #[test]
     fn who_has_the_first_slot_is_known_before_its_tag_is_read() {
-        let slot = |device, sector| RawSlot { device, sector, awaited: 1 };
+        let slot = |device, sector| RawSlot { device, sector, awaited: 1, ..RawSlot::default() };
         let told = || (vec![tag(1, 0, 10), tag(1, 8, 11)], vec![slot(2, 0), slot(1, 8)]);
         for drained in [false, true] {
             let (ring, slots) = told();
@@ -682,20 +706,135 @@ mod tests {
             intake.arrive(0, 4096).unwrap()
         };
         let thread = Name::of_thread(b"jbd2");
+        let Name::Thread(comm) = thread else { panic!("{thread:?}") };
         for (label, name) in [
-            (None, thread),
-            (Some(Label { name: None, rate: Some(0) }), thread),
-            (Some(Label { name: Some(3), rate: None }), Name::Rule(3)),
+            (Label::default(), thread),
+            (Label { rule: Some(2), named: false, rate: 1 }, Name::Ruled(2, comm)),
+            (Label { rule: Some(3), named: true, rate: 0 }, Name::Rule(3)),
         ] {
-            let unawaited = Arrival::of(&known(0), label.as_ref(), || panic!("nobody waits for it"));
+            let unawaited = Arrival::of(&known(0), label, |_, _| panic!("nobody waits for it"));
             assert_eq!((unawaited.name, unawaited.outstanding), (name, true));
             assert_eq!(unawaited.criticality, Criticality::None);
             for (within, criticality) in [(true, Criticality::Direct), (false, Criticality::Capped)] {
-                let awaited = Arrival::of(&known(1), label.as_ref(), || within);
-                assert_eq!((awaited.name, awaited.outstanding), (name, false));
-                assert_eq!(awaited.criticality, criticality);
+                let allows = |own, payers| {
+                    assert_eq!((own, payers), (label.rate, 0));
+                    within
+                };
+                let awaited = Arrival::of(&known(1), label, allows);
+                assert_eq!((awaited.name, awaited.outstanding), (name, !within && label.rate == 0));
+                assert_eq!((awaited.criticality, awaited.hinted), (criticality, false));
             }
         }
+        assert!(Arrival::of(&known(5), Label::default(), |_, _| true).hinted);
+    }
+
+    /// What happens: a write comes of a task with this rate, or none, and is inherited of those with these, or of nobody; somebody comes to wait for
+    /// all that is on its way; that is done; time goes by.
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Write { own: Rate, payers: Option<Payers>, sync: bool, blocks: u32 },
+        Wait(Payers),
+        Done,
+        Pass(u64),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let write = (0u8..4, proptest::option::of(1u32..8), any::<bool>(), 1u32..40);
+        prop_oneof![
+            8 => write.prop_map(|(own, payers, sync, blocks)| Event::Write { own, payers, sync, blocks }),
+            3 => (1u32..8).prop_map(Event::Wait),
+            1 => Just(Event::Done),
+            4 => (0..250_000_000u64).prop_map(Event::Pass),
+        ]
+    }
+
+    proptest! {
+        /// Where all who wait have rates, be it through a lock, the journal, a slot or a page, and whenever they come to wait, each byte that is
+        /// admitted is charged to one of the rules: of each what its own tasks write, and of all together what is written for them, is no more
+        /// than the rate, a second's worth ahead, and the last write.
+        #[test]
+        fn no_way_leads_past_a_rate(events in proptest::collection::vec(event(), 1..200)) {
+            const RATES: [u64; 3] = [4096, 16_384, 65_536];
+            let mut tags = tags(&[1], Vec::new(), Vec::new());
+            for own in 1..=RATES.len() {
+                tags.labels.insert(own as u32, Label { rule: Some(own), named: false, rate: own as Rate });
+            }
+            let rates = std::cell::RefCell::new(Rates::new(RATES.into_iter()));
+            let (mut now, mut sector, mut longest) = (0, 0, 0);
+            let mut admitted = [0u64; RATES.len() + 1];
+            let mut outstanding: Vec<(u64, u64)> = Vec::new();
+            for event in events {
+                match event {
+                    Event::Write { own, payers, sync, blocks } => {
+                        let raw = RawTag {
+                            sector, bytes: blocks * 4096, tid: u32::from(own), critical: if payers.is_some() { 2 } else { 0 },
+                            via: u8::from(payers.is_some()), payers: payers.unwrap_or(0), flags: u32::from(sync) << 11, ..tag(1, 0, 0)
+                        };
+                        sector += u64::from(blocks) * 8;
+                        let (offset, len) = (raw.sector * 512, u64::from(raw.bytes));
+                        longest = longest.max(len);
+                        tags.ring = vec![raw].into_iter();
+                        let allows = |own, payers| rates.borrow_mut().charge(own, payers, len, now);
+                        let arrival = tags.arrive_charged(1, offset, len, allows).unwrap();
+                        if arrival.criticality.is_awaited(arrival.sync) {
+                            prop_assert!(sync && !arrival.outstanding);
+                            admitted[usize::from(own)] += len;
+                        } else if arrival.outstanding {
+                            outstanding.push((offset, len));
+                        }
+                    }
+                    Event::Wait(payers) => {
+                        let cause = Cause { via: Wait::Condition, waiter: 9, payers };
+                        let allows = |tid: u32, payers, bytes| rates.borrow_mut().charge(tid as Rate, payers, bytes, now);
+                        let intake = &mut tags.volumes.get_mut(&1).unwrap().intake;
+                        for promoted in intake.promote(Wanted::All, cause, &allows) {
+                            // It counts once, however often somebody comes to wait.
+                            let range = (promoted.offset, promoted.len);
+                            if let Some(at) = outstanding.iter().position(|o| *o == range) {
+                                outstanding.remove(at);
+                                admitted[promoted.task as usize] += promoted.len;
+                            }
+                        }
+                    }
+                    Event::Done => {
+                        let intake = &mut tags.volumes.get_mut(&1).unwrap().intake;
+                        for (offset, len) in outstanding.drain(..) {
+                            intake.done(offset, len);
+                        }
+                    }
+                    Event::Pass(ns) => now += ns,
+                }
+                let most = |rate: u64| rate + (u128::from(now) * u128::from(rate) / 1_000_000_000) as u64 + longest;
+                for (own, rate) in (1..).zip(RATES) {
+                    prop_assert!(admitted[own] <= most(rate), "{own}: {admitted:?}");
+                }
+                prop_assert!(admitted.iter().sum::<u64>() <= RATES.map(most).iter().sum::<u64>(), "{admitted:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_capped_for_some_is_promoted_for_others() {
+        let journal = |payers| RawTag { critical: 2, via: 4, payers, flags: 1 << 11, ..tag(1, 0, 9) };
+        let rates = std::cell::RefCell::new(Rates::new([4096].into_iter()));
+        let mut tags = tags(&[1], Vec::new(), Vec::new());
+        let mut arrive = |raw| {
+            tags.ring = vec![raw].into_iter();
+            let arrival = tags
+                .arrive_charged(1, 0, 4096, |own, payers| rates.borrow_mut().charge(own, payers, 4096, 0));
+            let arrival = arrival.unwrap();
+            (arrival.criticality, arrival.outstanding)
+        };
+        assert_eq!(arrive(journal(1)), (Criticality::Inherited, false), "within the rate");
+        assert_eq!(arrive(journal(0)), (Criticality::Inherited, false), "one who waits has none");
+        assert_eq!(arrive(journal(1)), (Criticality::Capped, true));
+        let intake = &mut tags.volumes.get_mut(&1).unwrap().intake;
+        let mut wait = |payers| {
+            let cause = Cause { via: Wait::Journal, waiter: 7, payers };
+            let allows = |_, payers, bytes| rates.borrow_mut().charge(0, payers, bytes, 0);
+            intake.promote(Wanted::All, cause, &allows).len()
+        };
+        assert_eq!([wait(1), wait(0)], [0, 1]);
     }
 
     #[test]

@@ -15,12 +15,20 @@ pub(crate) const RANGE_UNLOCKED: u32 = 256;
 pub(crate) const COUNT_TAGS_DROPPED: u32 = 0;
 /// The same of signals.
 pub(crate) const COUNT_SIGNALS_DROPPED: u32 = 1;
-/// Numbers that a task may have; there is a byte for each in the map of roles.
+/// Numbers that a task may have; there is a number of 16 bits for each in the map of roles.
 pub(crate) const TIDS_MAX: usize = 4_194_304;
-/// In such a byte, beside how critical the task is: it has written to a volume, or was told of.
-pub(crate) const ROLE_SEEN: u8 = 16;
-/// And: its rule has a rate.
-pub(crate) const ROLE_RATED: u8 = 32;
+/// In such a number, beside how critical the task is: it has written to a volume, or was told of.
+pub(crate) const ROLE_SEEN: u16 = 16;
+/// And: its hint is believed, although not everybody's is.
+pub(crate) const ROLE_HEARD: u16 = 32;
+/// Which rate its rule has stands from this bit on.
+pub(crate) const ROLE_RATE_SHIFT: u32 = 8;
+/// Most rules with a rate.
+pub(crate) const RATES_MAX: usize = 32;
+/// Of a tag: critical by the task's own word.
+pub(crate) const CRITICAL_HINTED: u8 = 5;
+/// Where it is said whether hints are believed of some only.
+pub(crate) const COUNT_HINTS_LIMITED: u32 = 7;
 
 /// A write that was queued to an attached device. Without a page it ends before its mapping, without a file before its name.
 #[repr(C)]
@@ -36,7 +44,8 @@ pub(crate) struct RawTag {
     pub via: u8,
     pub ioprio: u16,
     pub comm: [u8; 16],
-    pub pages: u64,
+    pub payers: u32,
+    pub pages: u32,
     pub mapping: u64,
     pub index: u64,
     pub file: [u8; 32],
@@ -50,6 +59,8 @@ pub(crate) struct RawSlot {
     pub sector: u64,
     pub device: u32,
     pub awaited: u32,
+    pub payers: u32,
+    pub unused: u32,
 }
 
 /// Anything else that the programs tell.
@@ -128,6 +139,7 @@ impl Message for RawSignal {
 mod tests {
     use super::*;
     use crate::intake::FLAGS_OF_FLUSHES;
+    use crate::rates::{Payers, Rate};
     use crate::rules::Critical;
     use crate::waits::Wait;
 
@@ -178,10 +190,10 @@ mod tests {
         let names: Vec<String> = header_fields("fb_tag").into_iter().map(|(n, _)| n).collect();
         assert_eq!(
             names.join(" "),
-            "sector bytes device flags tid waiter critical via ioprio comm pages mapping index file dir"
+            "sector bytes device flags tid waiter critical via ioprio comm payers pages mapping index file dir"
         );
         let names: Vec<String> = header_fields("fb_slot").into_iter().map(|(n, _)| n).collect();
-        assert_eq!(names.join(" "), "sector device awaited");
+        assert_eq!(names.join(" "), "sector device awaited payers unused");
         let names: Vec<String> = header_fields("fb_signal").into_iter().map(|(n, _)| n).collect();
         assert_eq!(names.join(" "), "type tid tgid other wait critical value mapping index comm");
     }
@@ -195,7 +207,11 @@ mod tests {
             ("FB_COUNT_SIGNALS_DROPPED", u64::from(COUNT_SIGNALS_DROPPED)),
             ("FB_TIDS_MAX", TIDS_MAX as u64),
             ("FB_ROLE_SEEN", u64::from(ROLE_SEEN)),
-            ("FB_ROLE_RATED", u64::from(ROLE_RATED)),
+            ("FB_ROLE_HEARD", u64::from(ROLE_HEARD)),
+            ("FB_ROLE_RATE_SHIFT", u64::from(ROLE_RATE_SHIFT)),
+            ("FB_RATES_MAX", RATES_MAX as u64),
+            ("FB_COUNT_HINTS_LIMITED", u64::from(COUNT_HINTS_LIMITED)),
+            ("FB_CRITICAL_HINTED", u64::from(CRITICAL_HINTED)),
             ("FB_RANGE_UNLOCKED", u64::from(RANGE_UNLOCKED)),
             ("FB_CRITICAL_DIRECT", u64::from(Critical::Yes.number())),
             ("FB_CRITICAL_REQUESTS", u64::from(Critical::Requests.number())),
@@ -205,12 +221,14 @@ mod tests {
         ] {
             assert_eq!(constant(name), value, "{name}");
         }
-        // The map can be mapped as bytes, without gaps.
+        // The map can be mapped as one row of numbers, without gaps.
         let together = constant("FB_ROLES_TOGETHER");
         assert_eq!((TIDS_MAX as u64 % (together * 4096), together % 8), (0, 0));
+        assert_eq!(constant("FB_ROLE_RATE"), u64::from(u16::MAX) >> ROLE_RATE_SHIFT << ROLE_RATE_SHIFT);
+        assert!(RATES_MAX <= Payers::BITS as usize && RATES_MAX <= usize::from(Rate::MAX));
         let criticals = [Critical::No, Critical::Yes, Critical::Requests, Critical::Never];
         assert!(criticals.iter().all(|c| u64::from(c.number()) & !constant("FB_ROLE_CRITICAL") == 0));
-        let bits = ["CRITICAL", "SEEN", "RATED"].map(|name| constant(&format!("FB_ROLE_{name}")));
+        let bits = ["CRITICAL", "SEEN", "HEARD", "RATE"].map(|name| constant(&format!("FB_ROLE_{name}")));
         assert_eq!(bits.iter().fold(0, |all, one| all ^ one), bits.iter().sum(), "none overlap: {bits:?}");
         for (i, wait) in Wait::ALL.iter().enumerate() {
             let name = format!("FB_WAIT_{}", wait.as_str().to_uppercase());

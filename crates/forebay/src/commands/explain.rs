@@ -18,8 +18,9 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 /// Arguments of `forebay explain`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay explain db --follow\n\n\
-Writes by task, kind of data, synchrony and reason since the daemon started. Tasks are known of a volume that is attached as a block device, where \
---rules or an admission policy ask for them; other writes are those of `client`.")]
+Writes by task, rule, kind of data, synchrony and reason since the daemon started. Tasks are known of a volume that is attached as a block device, where \
+--rules or an admission policy ask for them; other writes are those of `client`. A rule is SET:NUMBER, the set as --rules names it; `hint`: the task is \
+critical by its own word.")]
 pub struct Args {
     /// The volume
     #[arg(value_parser = volume_name::parse)]
@@ -71,22 +72,24 @@ fn text(explanation: &Explanation) -> String {
     let mut rows: Vec<_> = explanation.rows.iter().collect();
     rows.sort_by_key(|r| (!r.cached, std::cmp::Reverse(r.bytes)));
     let mut text = format!(
-        "{:<8} {:<28} {:<9} {:<6} {:<14} {:>10} {:>10}\n",
-        "where", "task", "data", "type", "reason", "writes", "bytes"
+        "{:<8} {:<28} {:<16} {:<9} {:<6} {:<14} {:>10} {:>10}\n",
+        "where", "task", "rule", "data", "type", "reason", "writes", "bytes"
     );
     for r in rows {
         let place = if r.cached { "cache" } else { "backing" };
         let kind = if r.sync { "sync" } else { "async" };
         let (task, data, reason, bytes) = (&r.task, &r.data, &r.reason, size::show(r.bytes));
+        let rule = if r.hint { "hint" } else { r.rule.as_deref().unwrap_or("-") };
         let _ = writeln!(
             text,
-            "{place:<8} {task:<28} {data:<9} {kind:<6} {reason:<14} {:>10} {bytes:>10}",
+            "{place:<8} {task:<28} {rule:<16} {data:<9} {kind:<6} {reason:<14} {:>10} {bytes:>10}",
             r.writes
         );
     }
     for r in &explanation.inherited {
         let how = if r.reason == "reissued" { "reissued of" } else { "inherited by" };
-        let from = r.waiter.as_ref().map(|waiter| format!(" for {waiter}")).unwrap_or_default();
+        let rule = r.waiter_rule.as_ref().map(|rule| format!(" ({rule})")).unwrap_or_default();
+        let from = r.waiter.as_ref().map(|waiter| format!(" for {waiter}{rule}")).unwrap_or_default();
         let _ = writeln!(text, "{how} {}{from} through {}: {} writes", r.task, r.through, r.writes);
     }
     text
@@ -100,6 +103,8 @@ mod tests {
     fn row(task: &str, writes: u64) -> ExplainRow {
         ExplainRow {
             task: task.into(),
+            rule: Some("mine:7".into()),
+            hint: false,
             data: "data".into(),
             sync: false,
             reason: "direct".into(),
@@ -115,22 +120,29 @@ mod tests {
             task: "jbd2".into(),
             through: "journal".into(),
             waiter: Some("backend".into()),
+            waiter_rule: Some("postgresql:29".into()),
             reason: "inherited".into(),
             writes,
         };
         let account = |rows, writes| Explanation { rows, inherited: vec![inherited(writes)] };
         let sync = |task, writes| ExplainRow { sync: true, ..row(task, writes) };
         let before = account(vec![row("a", 5), sync("a", 9), row("b", 1)], 4);
-        let now = account(vec![row("a", 7), sync("a", 10), row("b", 1), row("c", 2)], 7);
+        let now = account(
+            vec![row("a", 7), sync("a", 10), row("b", 1), ExplainRow { hint: true, ..row("b", 2) }],
+            7,
+        );
         let added = now.since(&before);
         let shown: Vec<_> = added.rows.iter().map(|r| (r.task.as_str(), r.sync, r.writes, r.bytes)).collect();
-        assert_eq!(shown, [("a", false, 2, 8192), ("a", true, 1, 4096), ("c", false, 2, 8192)]);
+        assert_eq!(shown, [("a", false, 2, 8192), ("a", true, 1, 4096), ("b", false, 2, 8192)]);
         assert!(text(&added).lines().nth(1).unwrap().starts_with("cache    a "));
+        let rules: Vec<_> = text(&added).lines().map(|l| l[38..54].trim().to_owned()).take(4).collect();
+        assert_eq!(rules, ["rule", "mine:7", "hint", "mine:7"], "by bytes");
         assert_eq!(
             text(&added).lines().last(),
-            Some("inherited by jbd2 for backend through journal: 3 writes")
+            Some("inherited by jbd2 for backend (postgresql:29) through journal: 3 writes")
         );
-        let unknown = InheritedRow { waiter: None, reason: "reissued".into(), ..inherited(1) };
+        let unknown =
+            InheritedRow { waiter: None, waiter_rule: None, reason: "reissued".into(), ..inherited(1) };
         let account = Explanation { rows: Vec::new(), inherited: vec![unknown] };
         assert_eq!(text(&account).lines().last(), Some("reissued of jbd2 through journal: 1 writes"));
     }

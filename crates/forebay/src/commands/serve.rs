@@ -15,6 +15,7 @@ use crate::nbd_limits::NbdWishes;
 use crate::plan::{DeviceDecoration, Plan};
 use crate::volume_name;
 use forebay_policy::size;
+use forebay_tracker::Hints;
 
 /// A parser for an enum of `forebay_policy`, which lists the spellings in help and completions.
 macro_rules! choice {
@@ -179,9 +180,15 @@ pub struct Args {
     pub destage_on_stop: Option<bool>,
 
     /// Who is critical among the tasks that write to attached volumes: postgresql, redis, mariadb, mongodb, servers, or a TOML file with
-    /// rules (docs/guide/admission.md); may be given several times, the first rule that fits a task decides
+    /// rules (docs/guide/admission.md); may be given several times, the first rule that fits a task decides. SET@USER: those of a set that
+    /// comes with Forebay, for tasks of one user
     #[arg(long, value_name = "RULES")]
     pub rules: Vec<String>,
+
+    /// Whose hints are believed, by which a task says of itself that it works for a request: all, none, or a list of user=NAME and
+    /// cgroup=PATH, with commas [default: all]
+    #[arg(long, value_name = "WHOSE")]
+    pub hints: Option<Hints>,
 
     /// Demand TLS of NBD clients on TCP, with server-cert.pem and server-key.pem of this directory
     #[arg(long, value_name = "DIR")]
