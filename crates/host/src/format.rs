@@ -300,11 +300,11 @@ impl MadeFiles {
 
     /// The label's file is about to be made, if there is none. It goes with the cache: that of one that was there may be whole already.
     fn label(&mut self, place: &LabelPlace) {
-        if let LabelPlace::SideFile(path) = place
+        if let LabelPlace::SideFile(file) = place
             && self.0.iter().any(|made| matches!(made, Made::New(..)))
-            && fs::symlink_metadata(path).is_err()
+            && fs::symlink_metadata(file.path()).is_err()
         {
-            self.0.push(Made::Label(path.clone()));
+            self.0.push(Made::Label(file.path().to_owned()));
         }
     }
 

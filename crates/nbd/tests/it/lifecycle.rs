@@ -114,6 +114,7 @@ fn a_unix_socket_is_for_those_it_is_meant_for() {
             exports: vec![Export::new(volume)],
             tls: None,
             socket,
+            memory: std::sync::Arc::default(),
             limits: Limits::default(),
         });
         let server = server.unwrap();
