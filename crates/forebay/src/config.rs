@@ -171,7 +171,8 @@ pub fn parse_socket_mode(text: &str) -> Result<u32, String> {
 /// # Errors
 /// One sentence.
 pub fn parse_socket_group(text: &str) -> Result<u32, String> {
-    group_id(text).ok_or_else(|| format!("there is no group '{text}' in /etc/group; give one of them, or a number"))
+    group_id(text)
+        .ok_or_else(|| format!("there is no group '{text}' in /etc/group; give one of them, or a number"))
 }
 
 /// Understands the logical block of a volume, in bytes.

@@ -35,7 +35,9 @@ pub fn from_fuse(e: &FuseError) -> Failure {
 /// A failure to serve NBD clients.
 pub fn from_nbd(e: &ServerError) -> Failure {
     let kind = match e {
-        ServerError::InUse { .. } | ServerError::NotASocket { .. } | ServerError::Kept { .. } => FailureKind::Refused,
+        ServerError::InUse { .. } | ServerError::NotASocket { .. } | ServerError::Kept { .. } => {
+            FailureKind::Refused
+        }
         ServerError::ExportName { .. } => FailureKind::Usage,
         ServerError::Bind { .. } | ServerError::Tls(_) | ServerError::Thread(_) => FailureKind::Failed,
     };

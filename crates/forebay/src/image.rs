@@ -33,7 +33,9 @@ pub fn open(cache: &DeviceSpec) -> Result<File, Failure> {
                 FailureKind::Refused,
                 match lock_holder(&file) {
                     Some(who) => {
-                        format!("{cache} is in use by another process ({who}); stop it first, or look at a copy")
+                        format!(
+                            "{cache} is in use by another process ({who}); stop it first, or look at a copy"
+                        )
                     }
                     None => format!("{cache} is in use by another process; stop it first, or look at a copy"),
                 },

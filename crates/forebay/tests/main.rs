@@ -7,6 +7,7 @@ mod control;
 mod daemon;
 mod emulated;
 mod nbd_client;
+mod other_users;
 mod refusals;
 mod signals;
 mod usage;

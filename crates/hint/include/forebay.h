@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -74,13 +75,29 @@ static inline char *forebay_quote(char *out, const char *text)
 	return out;
 }
 
+/* Whether root or our own user listens on the other end, or in /run/forebay that directory's owner. */
+static inline int forebay_believes(int fd, const char *path)
+{
+	struct { pid_t pid; uid_t uid; gid_t gid; } peer;
+	socklen_t length = sizeof(peer);
+	const char *directory = "/run/forebay/";
+	struct stat of;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length))
+		return 0;
+	if (peer.uid == 0 || peer.uid == geteuid())
+		return 1;
+	return !strncmp(path, directory, strlen(directory)) && !strchr(path + strlen(directory), '/') &&
+		!lstat("/run/forebay", &of) && of.st_uid == peer.uid;
+}
+
 /*
  * Declares a consistency point on a volume, with a name of at most 64 bytes, which may be empty or NULL. It has everything that was
  * acknowledged before the call and nothing issued after it returned; it returns the point's number, 1 or more, when the group that
  * ends there is committed on the backing's side, which takes as long as the backing takes. `socket` is the daemon's control socket, or
  * NULL for the default one. -1 with errno set: EINVAL for names that are too long, ECANCELED if the daemon refuses (as under a write
  * policy other than journaled; `forebay mark` says why), ETIMEDOUT if it says nothing for 30 seconds (while it works it says several
- * times a second how far it is), EPROTO if its answer is not understood, and those of the system calls.
+ * times a second how far it is), EPERM if a process of another user than root and the caller's listens there, EPROTO if its answer is not understood, and those of the system calls.
  */
 static inline long long forebay_mark(const char *socket_path, const char *volume, const char *label)
 {
@@ -127,6 +144,11 @@ static inline long long forebay_mark(const char *socket_path, const char *volume
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof(silence));
 	if (connect(fd, (struct sockaddr *)&at, sizeof(at)))
 		goto failed;
+	/* Whoever else listens there could make up a point that is none. */
+	if (!forebay_believes(fd, at.sun_path)) {
+		errno = EPERM;
+		goto failed;
+	}
 	for (char *from = line; from < end; from += n) {
 		n = send(fd, from, (size_t)(end - from), MSG_NOSIGNAL);
 		if (n < 0 && errno != EINTR)

@@ -153,6 +153,19 @@ mod tests {
         assert_eq!(run("a \"quoted\"\n\\name"), "712 0\n");
         assert_eq!(run(""), format!("-1 {}\n", libc::ECANCELED));
         assert_eq!(run(&"x".repeat(65)), format!("-1 {}\n", libc::EINVAL));
+        // SAFETY: this call takes and changes nothing.
+        if unsafe { libc::geteuid() } == 0 {
+            let theirs = std::env::temp_dir().join(format!("forebay-header-{}-nobody", std::process::id()));
+            let listens = || {
+                // SAFETY: the call takes integers alone, and changes the user of this thread alone.
+                assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+                std::os::unix::net::UnixListener::bind(&theirs).unwrap()
+            };
+            let _listener = std::thread::scope(|scope| scope.spawn(listens).join().unwrap());
+            let out = Command::new(&program).arg(&theirs).arg("").output().unwrap();
+            std::fs::remove_file(&theirs).unwrap();
+            assert_eq!(String::from_utf8(out.stdout).unwrap(), format!("-1 {}\n", libc::EPERM));
+        }
         let asked = daemon.join().unwrap();
         let expected =
             r#"{"command":"mark","volumes":["db"],"label":"a \"quoted\"\u000a\\name","progress":true}"#;

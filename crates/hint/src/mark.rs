@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,7 +24,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// The daemon is found by its default control socket; [`mark_at`] takes another.
 ///
 /// # Errors
-/// Of the system calls, [`io::ErrorKind::TimedOut`] if the daemon does not answer, and [`io::ErrorKind::Other`] with a sentence if the daemon refuses, as under a write policy other than
+/// Of the system calls, [`io::ErrorKind::PermissionDenied`] if a process of another user than root and our own listens there,
+/// [`io::ErrorKind::TimedOut`] if the daemon does not answer, and [`io::ErrorKind::Other`] with a sentence if the daemon refuses, as under a write policy other than
 /// `journaled`.
 pub fn mark(volume: &str, label: &str) -> io::Result<u64> {
     mark_at(&default_socket(volume)?, volume, label)
@@ -89,9 +91,34 @@ fn connect(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
     let len = std::mem::size_of_val(&address) as libc::socklen_t;
     // SAFETY: the address lives longer than the call, and is as long as it says.
     match unsafe { libc::connect(stream.as_raw_fd(), (&raw const address).cast(), len) } {
-        0 => Ok(stream),
+        0 => believed(stream, socket),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// The connection, if a process of root or of our own user listens there, or in `/run/forebay` one of that directory's owner: whoever
+/// else answers could make up a point that is none.
+fn believed(stream: UnixStream, socket: &Path) -> io::Result<UnixStream> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = std::mem::size_of_val(&peer) as libc::socklen_t;
+    let (fd, value) = (stream.as_raw_fd(), (&raw mut peer).cast());
+    // SAFETY: both pointers are to variables that live longer than the call, and the length is that of the first.
+    if unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut len) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: this call takes and changes nothing.
+    let own = unsafe { libc::geteuid() };
+    let directory = Path::new("/run/forebay");
+    let appointed = || {
+        socket.parent() == Some(directory)
+            && std::fs::symlink_metadata(directory).is_ok_and(|meta| meta.uid() == peer.uid)
+    };
+    if peer.uid == 0 || peer.uid == own || appointed() {
+        return Ok(stream);
+    }
+    let why =
+        format!("{} is answered by a process of user {}, who is not believed", socket.display(), peer.uid);
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
 /// Where a daemon listens when nobody says otherwise.
@@ -188,6 +215,31 @@ mod tests {
         assert_eq!(nobody.unwrap_err().kind(), io::ErrorKind::NotFound);
         let long = mark_at(Path::new("/nonexistent/socket"), "db", &"x".repeat(65));
         assert_eq!(long.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn another_users_word_is_not_taken() {
+        // SAFETY: this call takes and changes nothing.
+        if unsafe { libc::geteuid() } != 0 {
+            assert!(std::env::var_os("CI").is_none(), "this test needs root");
+            eprintln!("SKIP: needs root");
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("forebay-hint-{}-nobody", std::process::id()));
+        let listener = thread::scope(|scope| {
+            let listens = || {
+                // SAFETY: the call takes integers alone, and changes the user of this thread alone.
+                assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+                UnixListener::bind(&path).unwrap()
+            };
+            scope.spawn(listens).join().unwrap()
+        });
+        let e = mark_at(&path, "db", "").unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(e.kind() == io::ErrorKind::PermissionDenied && e.to_string().contains("65534"), "{e}");
+        let mut asked = String::new();
+        listener.accept().unwrap().0.read_to_string(&mut asked).unwrap();
+        assert_eq!(asked, "");
     }
 
     #[test]

@@ -217,12 +217,7 @@ fn sync_side_file(file: &SideFile) -> io::Result<()> {
     sync_entry(file.path())
 }
 
-fn write_side_file(
-    backing: &mut dyn Device,
-    file: &SideFile,
-    offset: u64,
-    bytes: &[u8],
-) -> io::Result<()> {
+fn write_side_file(backing: &mut dyn Device, file: &SideFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
     backing.beside(Beside::Begins { offset, bytes });
     let written = write_durably(file, offset, bytes);
     backing.beside(Beside::Ended { well: written.is_ok() });

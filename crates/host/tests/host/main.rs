@@ -11,6 +11,7 @@ mod observer;
 mod pairing;
 mod place;
 mod plain;
+mod privacy;
 mod recover;
 mod resize;
 mod stamp;
