@@ -300,6 +300,33 @@ mod tests {
     }
 
     #[test]
+    fn each_reason_to_destage_presses_by_itself() {
+        let calm = Pressure {
+            segments: 100,
+            segments_free: 90,
+            blocks_per_segment: 100,
+            blocks_dirty: 1000,
+            oldest_dirty_s: 29,
+            staleness_percent: 49,
+            ..Pressure::default()
+        };
+        assert_eq!((calm.presses(), calm.runs()), (false, 0));
+        for (reason, runs) in [
+            (Pressure { urgent: true, ..calm }, DESTAGE_RUNS_MAX),
+            (Pressure { tail_dirty: true, ..calm }, DESTAGE_RUNS_LEAST),
+            (Pressure { draining: true, ..calm }, 2),
+            (Pressure { oldest_dirty_s: 30, ..calm }, 2),
+            (Pressure { staleness_percent: 50, ..calm }, DESTAGE_RUNS_LEAST),
+            (Pressure { segments_held: 50, ..calm }, DESTAGE_RUNS_LEAST),
+            (Pressure { segments_free: 50, blocks_dirty: 5000, ..calm }, DESTAGE_RUNS_LEAST),
+            // Who waits for everything to be destaged is told at once that nothing is left.
+            (Pressure { urgent: true, blocks_dirty: 0, ..calm }, 0),
+        ] {
+            assert_eq!((reason.presses(), reason.runs()), (true, runs), "{reason:?}");
+        }
+    }
+
+    #[test]
     fn less_enters_the_fuller_the_log_is_and_while_a_bypass_waits() {
         let at = |dirty, bypass_waits| Exchange::of(dirty, 100, dirty as usize, bypass_waits);
         let steps = [0, 24, 25, 50, 51, 100, 120].map(|dirty| at(dirty, false).steps);
