@@ -15,6 +15,7 @@ mod image;
 mod logging;
 mod meter;
 mod output;
+mod patience;
 mod plan;
 mod reclaim;
 mod resident;
