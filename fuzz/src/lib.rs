@@ -3,6 +3,8 @@
 
 #[path = "../../crates/verify/tests/verify/targets.rs"]
 pub mod targets;
+#[path = "../../crates/verify/tests/verify/recovery.rs"]
+pub mod recovery;
 #[path = "../../crates/verify/tests/verify/writer.rs"]
 pub mod writer;
 

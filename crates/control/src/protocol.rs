@@ -36,6 +36,9 @@ pub enum Request {
         /// The point's name, at most 64 bytes; may be empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         label: String,
+        /// How long to wait in milliseconds, at most, while no point can be declared yet; the daemon's own limit if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        wait_ms: Option<u64>,
         /// Report progress as long as it takes. Without it the answer is the only line.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         progress: bool,
@@ -306,7 +309,12 @@ mod tests {
             (Request::Explain { volume: "db".into() }, r#"{"command":"explain","volume":"db"}"#),
             (Request::Flush { volume: "db".into() }, r#"{"command":"flush","volume":"db"}"#),
             (
-                Request::Mark { volumes: vec!["db".into()], label: "nightly".into(), progress: false },
+                Request::Mark {
+                    volumes: vec!["db".into()],
+                    label: "nightly".into(),
+                    wait_ms: None,
+                    progress: false,
+                },
                 r#"{"command":"mark","volumes":["db"],"label":"nightly"}"#,
             ),
             (

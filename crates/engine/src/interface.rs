@@ -344,7 +344,7 @@ pub enum RecoveryError {
     },
     /// Something in the log is whole, and says what no run of a volume writes.
     #[error(
-        "log segment {segment} says what cannot be at byte {offset} of the cache: {what}; nothing was changed: run `forebay check` on \
+        "log segment {segment} says what cannot be at byte {offset} of the cache: {what}; nothing was destaged: run `forebay check` on \
          the cache"
     )]
     Impossible {

@@ -81,8 +81,6 @@ struct Scan {
     doubtful: VecDeque<Doubt>,
     /// A doubtful record has been accepted.
     accepted: bool,
-    /// Where something is whole that says what cannot be.
-    impossible: Option<(u32, Impossible)>,
     swept: Swept,
 }
 
@@ -93,6 +91,8 @@ struct Swept {
     proof: Proof,
     /// Run and number of the newest record.
     newest: (u64, Seq),
+    /// The first one that says of itself what cannot be, and its byte offset.
+    impossible: Option<(u32, Impossible)>,
 }
 
 /// A run, and up to which record it knew the log to be durable. The later run's word counts: it has seen where the log ended, and has used
@@ -277,7 +277,9 @@ impl Engine {
                     Err(FormatError::Truncated) if step == Step::Header(index) => {
                         self.recovery.todo.push_front(Step::LongHeader(index));
                     }
-                    Err(error) => self.recovery_believes(index, 0, Impossible::of(&error).map_or(Ok(()), Err)),
+                    Err(error) => {
+                        self.recovery_believes(index, 0, Impossible::of(&error).map_or(Ok(()), Err))
+                    }
                 }
             }
             Step::Trailer(index) => {
@@ -296,7 +298,7 @@ impl Engine {
                     c.trailer = c.trailer.or(trailer);
                     scan.accept_proven(c.trailer.map_or(Seq(0), |t| t.last_seq));
                     let needed = c.trailer.is_none() || self.recovery.phase == Phase::Bodies;
-                    let (at, impossible) = scan.impossible.unzip();
+                    let (at, impossible) = scan.swept.impossible.unzip();
                     c.scan = Some(scan).filter(|_| needed);
                     self.recovery.report.segments_scanned += 1;
                     self.recovery_believes(index, at.unwrap_or_default(), impossible.map_or(Ok(()), Err));
@@ -721,13 +723,14 @@ impl Scan {
 }
 
 /// The header of a segment. If it is damaged, what it says follows from the segment's first record. A whole header of
-/// another place came here with its records by a misdirected write: they are of no use.
+/// another place came here with its records by a misdirected write: they are of no use. One that says what cannot be is no damage that
+/// anything makes good.
 ///
 /// # Errors
 /// [`FormatError::Truncated`] if `data` has too little of the first record; others if the segment is of no use.
 fn segment_header(layout: &Layout, index: u32, data: &[u8]) -> Result<SegmentHeader, FormatError> {
     match SegmentHeader::decode(layout, index, data) {
-        Err(FormatError::Foreign) => return Err(FormatError::Foreign),
+        Err(error @ (FormatError::Foreign | FormatError::Field(_))) => return Err(error),
         Ok(header) => return Ok(header),
         Err(_) => {}
     }
@@ -763,7 +766,6 @@ fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8], planted: 
         torn: false,
         doubtful: VecDeque::new(),
         accepted: false,
-        impossible: None,
         swept: sweep(layout, segment.segment_seq, data),
     };
     let (mut at, mut seq, mut generation) = (layout.align, segment.first_seq, segment.generation);
@@ -771,21 +773,14 @@ fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8], planted: 
     while let Some(rest) = data.get(at as usize..) {
         let any_lap = planted.is(Mutation::AcceptsEarlierLap);
         let lap = RecordHeader::segment_seq_of(rest).filter(|_| any_lap).unwrap_or(segment.segment_seq);
-        let header = match RecordHeader::decode(layout, lap, at, rest) {
-            Ok(header) => header,
-            Err(error) => {
-                scan.torn |= RecordHeader::may_start(rest);
-                scan.impossible = scan.impossible.or(Impossible::of(&error).map(|what| (at, what)));
-                break;
-            }
+        let Ok(header) = RecordHeader::decode(layout, lap, at, rest) else {
+            scan.torn |= RecordHeader::may_start(rest);
+            break;
         };
         let end = at as usize + header.record_bytes(layout.align);
         let earlier_run = header.generation < generation && !planted.is(Mutation::AcceptsEarlierRun);
         if (header.seq != seq || earlier_run) && !any_lap || end > data.len() {
             break;
-        }
-        if let Err(what) = Rules::record_alone(&header) {
-            scan.impossible = scan.impossible.or(Some((at, what)));
         }
         let header_bytes = header.header_bytes(layout.align) as u32;
         let matches = data_matches(&header, &data[(at + header_bytes) as usize..end]);
@@ -822,10 +817,15 @@ fn sweep(layout: &Layout, segment_seq: u64, data: &[u8]) -> Swept {
     let mut swept = Swept::default();
     let align = layout.align as usize;
     for at in (align..data.len()).step_by(align) {
-        if let Ok(h) = RecordHeader::decode(layout, segment_seq, at as u32, &data[at..]) {
-            swept.proof = swept.proof.max((h.generation, h.durable_upto));
-            swept.newest = swept.newest.max((h.generation, h.seq));
-        }
+        let broken = match RecordHeader::decode(layout, segment_seq, at as u32, &data[at..]) {
+            Ok(h) => {
+                swept.proof = swept.proof.max((h.generation, h.durable_upto));
+                swept.newest = swept.newest.max((h.generation, h.seq));
+                Rules::record_alone(&h).err()
+            }
+            Err(error) => Impossible::of(&error),
+        };
+        swept.impossible = swept.impossible.or(broken.map(|what| (at as u32, what)));
     }
     swept
 }

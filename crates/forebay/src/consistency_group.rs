@@ -12,6 +12,7 @@ use forebay_host::{names_of, set_of};
 
 use crate::cli::Failure;
 use crate::control_path::control_path;
+use crate::patience::Patience;
 use crate::served::Served;
 use crate::volume_name;
 
@@ -212,21 +213,29 @@ impl ConsistencyGroup {
         Ok(round)
     }
 
-    /// Declares a point on all members and waits until all have committed it. Returns its number.
+    /// A member of this daemon is at no state yet that could be a point.
+    fn is_not_yet(&self) -> bool {
+        self.members.iter().any(|member| matches!(member, Member::Here(served) if !served.is_consistent()))
+    }
+
+    /// Declares a point on all members and waits until all have committed it: for what passes soon a few times, and until `patience` is
+    /// over for a member that is not consistent yet. Returns its number.
     ///
     /// # Errors
     /// What a member says.
-    pub fn mark(&self, label: &str) -> Result<u64, ControlError> {
+    pub fn mark(&self, label: &str, patience: Patience) -> Result<u64, ControlError> {
         let _one = self.leads.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut outcome = self.round(label);
-        for _ in 1..ATTEMPTS_MAX {
-            if outcome.as_ref().err().is_none_or(|e| e.kind != FailureKind::Failed) {
-                break;
+        let mut attempts = 0;
+        loop {
+            let not_yet = self.is_not_yet() && !patience.is_over() && !self.stopping.load(Ordering::Relaxed);
+            let outcome = self.round(label);
+            attempts += u32::from(!not_yet);
+            let failed = outcome.as_ref().is_err_and(|e| e.kind == FailureKind::Failed);
+            if !failed || attempts >= ATTEMPTS_MAX {
+                return outcome;
             }
             thread::sleep(LOOK_EVERY);
-            outcome = self.round(label);
         }
-        outcome
     }
 
     /// Sees to it that points are declared, on a thread of its own.
@@ -255,7 +264,7 @@ impl ConsistencyGroup {
 
     fn look_and_mark(&self) -> Result<(), ControlError> {
         if self.look()?.iter().any(|state| state.wanted) {
-            let point = self.mark("")?;
+            let point = self.mark("", Patience::NONE)?;
             tracing::debug!(group = self.names, point, "common point");
         }
         Ok(())

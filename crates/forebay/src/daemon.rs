@@ -21,6 +21,7 @@ use crate::control_path::{control_path, runtime_directory};
 use crate::ending::Step;
 use crate::failure::from_nbd;
 use crate::output::print;
+use crate::patience::Patience;
 use crate::plan::{Plan, VolumePlan};
 use crate::reclaim::Reclaim;
 use crate::served::Served;
@@ -370,10 +371,14 @@ impl Daemon {
         })
     }
 
-    /// The consistency group with these names.
-    fn group(&self, names: &str) -> Result<Arc<ConsistencyGroup>, Failure> {
-        let group = hold(&self.groups).iter().find(|group| group.names() == names).cloned();
-        group.ok_or_else(|| Failure::new(FailureKind::Failed, "the daemon is starting; try again"))
+    /// The consistency group with these names, as soon as the daemon has found it.
+    fn group(&self, names: &str, patience: Patience) -> Result<Arc<ConsistencyGroup>, Failure> {
+        let find = || hold(&self.groups).iter().find(|group| group.names() == names).cloned();
+        patience.wait_for(find).ok_or_else(|| {
+            let message =
+                format!("the daemon has not found the members of '{names}' yet: {patience} is over");
+            Failure::new(FailureKind::Failed, message)
+        })
     }
 
     /// Finds the consistency groups of its volumes, and sees to the points of those that it leads.
@@ -396,8 +401,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Declares a consistency point on each of the volumes.
-    fn mark(&self, names: &[String], label: &str) -> Result<Vec<u64>, Failure> {
+    /// Declares a consistency point on each of the volumes, as soon as there can be one, or until `patience` is over.
+    fn mark(&self, names: &[String], label: &str, patience: Patience) -> Result<Vec<u64>, Failure> {
         let usage = |message: &str| Err(Failure::new(FailureKind::Usage, message));
         if names.is_empty() {
             return usage("no volume is named to declare a point on");
@@ -410,14 +415,14 @@ impl Daemon {
         let mut shared: BTreeMap<&str, u64> = BTreeMap::new();
         for group in volumes.iter().filter_map(|volume| volume.plan().group.as_ref()) {
             if !shared.contains_key(group.names.as_str()) {
-                shared.insert(&group.names, self.group(&group.names)?.mark(label)?);
+                shared.insert(&group.names, self.group(&group.names, patience)?.mark(label, patience)?);
             }
         }
         let point = |volume: &Served| {
             let group = volume.plan().group.as_ref();
             match group.and_then(|group| shared.get(group.names.as_str())) {
                 Some(point) => Ok(*point),
-                None => volume.mark(label),
+                None => volume.mark(label, patience),
             }
         };
         let point = &point;
@@ -500,8 +505,8 @@ impl Controller for Daemon {
                 let volume = self.volume(&volume)?;
                 volume.telling(progress, || volume.flush()).map(|()| Answer::Done)
             }
-            Request::Mark { volumes, label, progress: tells } => {
-                let mark = || self.mark(&volumes, &label).map(Answer::Points);
+            Request::Mark { volumes, label, wait_ms, progress: tells } => {
+                let mark = || self.mark(&volumes, &label, Patience::of(wait_ms, tells)).map(Answer::Points);
                 match volumes.first() {
                     Some(first) if tells => self.volume(first)?.telling(progress, mark),
                     _ => mark(),

@@ -16,6 +16,7 @@ mod logging;
 mod meter;
 mod nbd_limits;
 mod output;
+mod patience;
 mod plan;
 mod reclaim;
 mod resident;

@@ -68,8 +68,8 @@ impl Meter {
     }
 }
 
-/// A line on how far something has come that has no known end: kept up to date on a terminal, printed now and then
-/// elsewhere.
+/// A line on how far something has come that has no known end: kept up to date on a terminal, written to standard error now and then
+/// elsewhere, for it goes by the clock, and standard output does not.
 pub struct Ticker {
     spinner: Option<ProgressBar>,
     last: Instant,
@@ -93,7 +93,7 @@ impl Ticker {
                 spinner.tick();
             }
             None if self.last.elapsed() >= Self::LINE_EVERY => {
-                let _ = print(&format!("{}\n", line()));
+                eprintln!("{}", line());
                 self.last = Instant::now();
             }
             None => {}

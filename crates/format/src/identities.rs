@@ -20,6 +20,7 @@
 
 use forebay_block::Buf;
 
+use crate::FormatError;
 use crate::label::{Label, LabelState, Phase};
 use crate::pairing::{Refusal, decide};
 use crate::superblock::{CacheState, SUPERBLOCK_OFFSETS, Superblock};
@@ -102,6 +103,20 @@ pub struct Identities {
 }
 
 impl Identities {
+    /// Superblock and label of one pair speak of one volume.
+    ///
+    /// # Errors
+    /// [`FormatError::Field`] if they do not: nothing tells which of them is right.
+    pub fn hold_rules(&self) -> Result<(), FormatError> {
+        let Self { superblock, label: Some(label) } = self else { return Ok(()) };
+        let paired =
+            (label.cache_id, label.backing_id) == (superblock.layout.cache_id, superblock.backing_id);
+        match paired && label.volume_bytes != superblock.volume_bytes {
+            true => Err(FormatError::Field("volume_bytes")),
+            false => Ok(()),
+        }
+    }
+
     /// Makes the two a pair.
     pub fn pair(&mut self) -> Vec<Update> {
         let mut updates = Vec::with_capacity(4);

@@ -176,6 +176,20 @@ impl Head {
             && (self.backing_id, self.cache_id) == (label.backing_id, label.cache_id)
     }
 
+    /// What it says must be true of the volume whose label this is, and of a journal with room for a ring of so many bytes.
+    ///
+    /// # Errors
+    /// [`FormatError::Field`] that names what cannot be: its groups are not to be applied.
+    pub fn hold_against(&self, label: &Label, room_bytes: u64) -> Result<(), FormatError> {
+        if self.volume_bytes != label.volume_bytes {
+            return Err(FormatError::Field("volume_bytes"));
+        }
+        if self.ring_bytes > room_bytes {
+            return Err(FormatError::Field("ring_bytes"));
+        }
+        Ok(())
+    }
+
     /// The bytes of one copy.
     pub fn encode(&self) -> Buf {
         let mut out = [0; JOURNAL_HEAD_BYTES as usize];
@@ -232,6 +246,9 @@ impl Head {
             return Err(FormatError::Field("tail or head"));
         }
         let (applied, committed) = (Moment::read(&mut r)?, Moment::read(&mut r)?);
+        if applied.group > committed.group || applied.seq > committed.seq {
+            return Err(FormatError::Field("applied"));
+        }
         let (mut prepared, mut common) = (head, Common::default());
         if version == JOURNAL_VERSION_COMMON {
             prepared = r.counter("prepared")?;

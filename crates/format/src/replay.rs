@@ -269,6 +269,11 @@ impl Replay {
         if group.entries.last().is_some_and(|e| e.block.0 >= blocks) {
             return Err(self.damage(FormatError::Field("block")));
         }
+        // What is of a later group comes with it, and groups are counted.
+        let moment = &group.moment;
+        if moment.group <= self.group_before() || group.entries.iter().any(|e| e.seq > moment.seq) {
+            return Err(self.damage(FormatError::Field("moment")));
+        }
         if self.phase == Phase::Check {
             self.moments.push(group.moment.clone());
         }
@@ -365,10 +370,14 @@ impl Replay {
         };
     }
 
-    fn damage(&self, what: impl ToString) -> DamagedGroup {
+    /// Number of the group that comes before the one that is looked at.
+    fn group_before(&self) -> u64 {
         let before = self.checked.as_ref().filter(|_| self.begins != self.head.tail);
-        let before = before.map_or(self.head.applied.group, |g| g.moment.group);
-        let group = self.group.as_ref().map_or(before + 1, |g| g.moment.group);
+        before.map_or(self.head.applied.group, |g| g.moment.group)
+    }
+
+    fn damage(&self, what: impl ToString) -> DamagedGroup {
+        let group = self.group.as_ref().map_or(self.group_before() + 1, |g| g.moment.group);
         let (offset, applying) = (self.head.offset_of(self.begins), self.phase == Phase::Apply);
         DamagedGroup { group, offset, what: what.to_string(), applying }
     }
@@ -505,6 +514,39 @@ mod tests {
             let before = place.volume.clone();
             prop_assert!(place.replay(usize::MAX).is_err());
             prop_assert_eq!(place.volume, before);
+        }
+    }
+
+    /// A group that is whole and says what cannot be changes nothing.
+    #[test]
+    fn nonsense_with_right_checksums_changes_nothing() {
+        type Forge = fn(&mut Group);
+        let forgeries: [(&str, Forge); 8] = [
+            ("another cache's", |g| g.cache_id = [9; 16]),
+            ("of a later run", |g| g.generation = 4),
+            ("of another place", |g| g.position += BLOCK_BYTES),
+            ("behind the volume's end", |g| g.entries[0].block = BlockNo(BLOCKS)),
+            ("of a later record", |g| g.entries[0].seq = Seq(g.moment.seq.0 + 1)),
+            ("of no number", |g| g.moment.group = 0),
+            ("as the one before", |g| g.moment.group = 1),
+            ("longer than what is committed", |g| {
+                g.entries = vec![GroupEntry { zero: false, ..g.entries[0] }; 1];
+                g.entries.push(GroupEntry { block: BlockNo(g.entries[0].block.0 + 1), ..g.entries[0] });
+            }),
+        ];
+        let (whole, expected) = world(&[vec![(1, 1)], vec![(2, 2)]], 29, 31, 0);
+        whole.clone().replay(usize::MAX).unwrap();
+        assert_ne!(whole.volume, expected);
+        let head = Head::newest(&whole.journal[..JOURNAL_RING_OFFSET as usize]).unwrap();
+        for (name, forge) in forgeries {
+            let mut place = whole.clone();
+            let at = head.offset_of(head.tail + 2 * BLOCK_BYTES) as usize;
+            let mut group = Group::decode(&place.journal[at..][..BLOCK_BYTES as usize]).unwrap();
+            forge(&mut group);
+            let forged = group.encode();
+            place.journal[at..at + forged.len()].copy_from_slice(&forged);
+            assert!(place.replay(usize::MAX).is_err(), "{name}");
+            assert!(place.volume == whole.volume, "{name}");
         }
     }
 

@@ -126,11 +126,9 @@ impl Rules {
     }
 
     fn progress(&mut self, tail: u64, clean_upto: Seq) -> Result<(), Impossible> {
-        if self.tail > tail || self.clean_upto > clean_upto {
-            return Err(Impossible::WentBack);
-        }
+        let went_back = self.tail > tail || self.clean_upto > clean_upto;
         (self.tail, self.clean_upto) = (tail, clean_upto);
-        Ok(())
+        if went_back { Err(Impossible::WentBack) } else { Ok(()) }
     }
 
     /// The extents of the next record, of which nothing else is known but by its segment's summary.

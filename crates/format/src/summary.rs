@@ -8,7 +8,8 @@ use forebay_block::Seq;
 use crate::checksum::{crc_but_padding, crc_with_hole, crc32c};
 use crate::cursor::{Reader, Writer, counter};
 use crate::record::{
-    Consistent, EXTENT_BYTES, Extent, RecordHeader, header_bytes as header_bytes_of, read_extents, write_extent,
+    Consistent, EXTENT_BYTES, Extent, RecordHeader, header_bytes as header_bytes_of, read_extents,
+    write_extent,
 };
 use crate::{FormatError, Layout};
 

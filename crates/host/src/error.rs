@@ -594,6 +594,18 @@ impl HostError {
         }
     }
 
+    /// A point cannot be declared yet, and can be by itself.
+    pub const fn is_not_yet(&self) -> bool {
+        matches!(
+            self,
+            Self::Mark { error: MarkError::NotConsistent | MarkError::TooMany, .. }
+                | Self::Common {
+                    error: CommonError::Mark(MarkError::NotConsistent | MarkError::TooMany),
+                    ..
+                }
+        )
+    }
+
     pub(crate) fn system(doing: &'static str, path: &Path, source: io::Error) -> Self {
         Self::System { doing, path: path.to_owned(), source }
     }

@@ -160,6 +160,13 @@ impl Journal {
         }
     }
 
+    /// Refuses a head of the backing's latest run that says what cannot be of its volume, or of this journal: its groups would go elsewhere.
+    pub(crate) fn hold_rules(&self, head: &Head, label: Option<&Label>) -> Result<(), HostError> {
+        let Some(label) = label.filter(|label| head.is_of(label)) else { return Ok(()) };
+        let held = head.hold_against(label, self.ring_bytes);
+        held.map_err(|error| HostError::Damaged { what: format!("the journal {}", self.name), error })
+    }
+
     /// Applies what a crash has left, if the journal is that of the backing's latest run. Returns the head as it is then, and
     /// how many blocks were written.
     pub(crate) fn replay(

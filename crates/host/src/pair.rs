@@ -110,6 +110,10 @@ impl Pair {
         let label = place.read(&bench, &mut *backing)?;
         let names = (places.cache.to_string(), places.backing.to_string());
         let identities = Identities { superblock, label };
+        identities.hold_rules().map_err(|error| HostError::Damaged {
+            what: format!("the superblock of {} or the label of {}", names.0, names.1),
+            error,
+        })?;
         let logical_block = places.logical_block;
         let (journal, head, prepared, member, choice) = (None, None, None, None, places.journal.clone());
         let journal_left = false;
@@ -190,6 +194,7 @@ impl Pair {
         if let Some(head) = found.take() {
             journal.check_owner(&head, &self.identities)?;
             let label = self.identities.label.as_ref();
+            journal.hold_rules(&head, label)?;
             found = Some(journal.replay(bench, &mut *self.backing, label, head)?.0);
         }
         let mut head = Head::for_run(found.as_ref(), &self.identities, generation, journal.ring_bytes);

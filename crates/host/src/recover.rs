@@ -87,6 +87,7 @@ impl Found {
                  journaled with a journal elsewhere, give --journal; else only its cache can make it consistent",
             ));
         };
+        journal.hold_rules(&head, Some(&label))?;
         if !head.consistent {
             return Err(unknown(
                 "is not consistent without its cache: its last run wrote to it in any order (write-back), had not caught up with \
@@ -264,6 +265,7 @@ pub(crate) fn journal_left(
     let head = journal.head(bench, backing)?;
     let ids = (label.backing_id, label.cache_id);
     let head = head.filter(|head| (head.backing_id, head.cache_id) == ids).ok_or_else(missing)?;
+    journal.hold_rules(&head, Some(label))?;
     // One of an earlier run has been brought to its end by the start of the later one.
     Ok(head.is_of(label).then_some((journal, head)))
 }

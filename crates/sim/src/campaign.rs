@@ -42,18 +42,25 @@ pub fn run_seed(seed: u64, options: Options) -> Outcome {
     Simulator::default().run(&generate::plan(seed, options), Detail::Hash)
 }
 
-/// Seeds run so far, and what came of them.
-#[derive(Default)]
-pub struct Campaign {
-    simulator: Simulator,
-    /// What is asked of the plans.
-    pub options: Options,
+/// What came of seeds.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
     /// Totals.
     pub stats: Stats,
     /// Seeds run.
     pub seeds: u64,
     /// Plans that were run twice and compared.
     pub twice: u64,
+}
+
+/// Seeds run so far, and what came of them.
+#[derive(Default)]
+pub struct Campaign {
+    simulator: Simulator,
+    /// What is asked of the plans.
+    pub options: Options,
+    /// What has been counted since [`Campaign::take_counted`].
+    pub counted: Counted,
 }
 
 /// Runs a plan without and with the verifier's second opinion: what was counted, and what breaks a promise, the verifier or
@@ -89,7 +96,7 @@ impl Campaign {
 
     /// Runs one seed; on a violation, shrinks its plan. Now and then one is run twice.
     pub fn seed(&mut self, seed: u64) -> Option<Finding> {
-        self.seeds += 1;
+        self.counted.seeds += 1;
         let plan = generate::plan(seed, self.options);
         match seed.is_multiple_of(TWICE_EVERY) {
             true => self.differs(&plan, true),
@@ -110,10 +117,10 @@ impl Campaign {
         shrink: bool,
         mut make: impl FnMut(Params) -> S,
     ) -> Option<Finding> {
-        self.twice += 1;
+        self.counted.twice += 1;
         let simulator = &mut self.simulator;
         let (stats, violation) = run_twice(simulator, plan, &mut make);
-        self.stats.add(&stats);
+        self.counted.stats.add(&stats);
         let mut found = (plan.clone(), violation?);
         if shrink {
             found = shrink::shrink(plan, found.1, |p| run_twice(simulator, p, &mut make).1);
@@ -126,17 +133,15 @@ impl Campaign {
         Some(Finding { violation, plan, timeline })
     }
 
-    /// Adds what another campaign has counted, which begins to count anew.
-    pub fn take(&mut self, other: &mut Self) {
-        self.stats.add(&std::mem::take(&mut other.stats));
-        self.seeds += std::mem::take(&mut other.seeds);
-        self.twice += std::mem::take(&mut other.twice);
+    /// What has been counted since this was asked last.
+    pub fn take_counted(&mut self) -> Counted {
+        std::mem::take(&mut self.counted)
     }
 
     /// Runs a plan; on a violation shrinks it, if that is wished.
     pub fn plan(&mut self, plan: &Plan, shrink: bool) -> Option<Finding> {
         let outcome = self.simulator.run(plan, Detail::Hash);
-        self.stats.add(&outcome.stats);
+        self.counted.stats.add(&outcome.stats);
         let mut violation = outcome.violation?;
         let mut plan = plan.clone();
         if shrink {
@@ -147,6 +152,15 @@ impl Campaign {
         let lines = self.simulator.run(&plan, Detail::Lines).lines;
         let timeline = trace::timeline(&lines, &violation.sectors);
         Some(Finding { violation, plan, timeline })
+    }
+}
+
+impl Counted {
+    /// Adds what was counted elsewhere.
+    pub fn add(&mut self, other: &Self) {
+        self.stats.add(&other.stats);
+        self.seeds += other.seeds;
+        self.twice += other.twice;
     }
 
     /// One line on how far it has come.

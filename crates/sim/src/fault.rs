@@ -129,15 +129,18 @@ pub enum Rot {
     Copied,
     /// Reading it fails until it is written again (a latent sector error).
     Unreadable,
+    /// The header of a record in the log says what cannot be, and its checksum is right.
+    Forged,
 }
 
 impl Rot {
     /// Every kind, with its spelling in plans.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::Flip, "flip"),
         (Self::Zeroed, "zeroed"),
         (Self::Copied, "copied"),
         (Self::Unreadable, "unreadable"),
+        (Self::Forged, "forged"),
     ];
 }
 

@@ -12,6 +12,7 @@ pub mod emulated;
 pub mod explore;
 pub mod fault;
 pub mod generate;
+pub mod in_order;
 pub mod life;
 pub mod media;
 pub mod oracle;

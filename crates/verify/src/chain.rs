@@ -310,8 +310,12 @@ impl<V: Visitor> Follower<'_, V> {
             if let Err(what) = self.rules.record(h) {
                 self.report_impossible(segment, h.offset, Some(h.seq), &what);
             } else if record.disagrees {
-                let what = "the segment's summary says something else of it";
-                self.report_impossible(segment, h.offset, Some(h.seq), &what);
+                let message = format!(
+                    "the summary of segment {} says something else of record {} than that itself (offset {})",
+                    segment.index, h.seq, h.offset
+                );
+                let finding = Finding::new(Severity::Corruption, FindingKind::SummaryDisagrees, at, message);
+                self.visitor.finding(finding.in_segment(segment.index).of_record(h.seq.0));
             }
             self.generation = self.generation.max(h.generation);
         }
@@ -338,6 +342,11 @@ impl<V: Visitor> Follower<'_, V> {
     }
 
     fn finish(&mut self) {
+        if self.end.last.is_none() && self.proven > Seq(0) {
+            // Whatever says where the log begins, that record was in it.
+            self.report_lost(self.proven, self.proven.next());
+            return;
+        }
         let Some(expected) = self.expected else {
             if self.torn {
                 self.report_torn(Seq(0));

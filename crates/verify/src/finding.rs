@@ -126,7 +126,12 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
+    /// Adds one; what says what cannot be is met by the survey and along the chain, and counts once.
     pub(crate) fn push(&mut self, finding: Finding) {
+        let known = |f: &Finding| (f.kind, f.offset) == (FindingKind::ImpossibleValue, finding.offset);
+        if finding.kind == FindingKind::ImpossibleValue && self.list.iter().any(known) {
+            return;
+        }
         self.worst = self.worst.max(finding.severity);
         if self.list.len() < FINDINGS_MAX {
             self.list.push(finding);

@@ -187,6 +187,7 @@ pub fn constants() -> Vec<Constant> {
         ("RECORD_BLOCKS_MAX", record::RECORD_BLOCKS_MAX.into()),
         ("RECORD_EXTENTS_MAX", record::RECORD_EXTENTS_MAX.into()),
         ("HEADER_BYTES_MAX", record::HEADER_BYTES_MAX as u64),
+        ("SEGMENT_BLOCKS_MAX", forebay_format::rules::SEGMENT_BLOCKS_MAX),
         ("BLOCKS_MAX", record::BLOCKS_MAX),
         ("COUNTER_MAX", COUNTER_MAX),
         ("LABEL_VERSION", label::LABEL_VERSION.into()),

@@ -8,7 +8,7 @@ use std::io;
 
 use forebay_block::Seq;
 use forebay_format::record::{HEADER_BYTES_MAX, RecordHeader};
-use forebay_format::rules::Impossible;
+use forebay_format::rules::{Impossible, Rules};
 use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::Trailer;
 use forebay_format::superblock::Superblock;
@@ -110,13 +110,17 @@ impl Survey {
             let own_lap = header.map_or(0, |h| h.segment_seq);
             let trailer = read_trailer(image, layout, index, own_lap, findings)?;
             let opened = header.map_or(0, |h| h.generation);
-            let own = |t: &Trailer| own_lap == 0 || t.segment_seq == own_lap && t.generation >= opened;
+            let begins = header.map_or(Seq(0), |h| h.first_seq);
+            let own = |t: &Trailer| {
+                own_lap == 0 || (t.segment_seq, t.first_seq) == (own_lap, begins) && t.generation >= opened
+            };
             if let Some(trailer) = trailer.filter(own) {
                 claims.learn_trailer(&trailer);
                 found.push(with_trailer(image, layout, index, header, trailer)?);
                 continue;
             }
             image.read_segment(layout, index, &mut bytes)?;
+            judge_records(layout, index, own_lap, &bytes, findings);
             let newest = sweep(layout, own_lap, &bytes, &mut claims).filter(|l| l.segment_seq > own_lap);
             if leftover {
                 continue;
@@ -240,7 +244,7 @@ fn read_header(
     match SegmentHeader::decode(layout, index, &bytes) {
         Ok(header) => Ok((Some(header), false)),
         Err(error) => {
-            judge_whole(layout, index, 0, &error, findings);
+            judge_whole(layout, index, 0, Impossible::of(&error), findings);
             let of_this_cache = header_of_any_place(layout, &bytes);
             misplaced.extend(of_this_cache.map(|h| (index, h)));
             Ok((None, error == FormatError::Foreign && of_this_cache.is_none()))
@@ -248,9 +252,26 @@ fn read_header(
     }
 }
 
+/// The same of what its records say of themselves, wherever they stand; without a header the first one names the lap.
+fn judge_records(layout: &Layout, index: u32, own_lap: u64, bytes: &[u8], findings: &mut Findings) {
+    let align = layout.align as usize;
+    let first = bytes.get(align..).filter(|first| RecordHeader::may_start(first)).and_then(segment_seq);
+    let lap = if own_lap > 0 { own_lap } else { first.unwrap_or_default() };
+    for at in (align..bytes.len()).step_by(align) {
+        let rest = bytes.get(at..).unwrap_or_default();
+        if RecordHeader::may_start(rest) && segment_seq(rest) == Some(lap) {
+            let broken = match RecordHeader::decode(layout, lap, at as u32, rest) {
+                Ok(header) => Rules::record_alone(&header).err(),
+                Err(error) => Impossible::of(&error),
+            };
+            judge_whole(layout, index, at as u32, broken, findings);
+        }
+    }
+}
+
 /// What a segment's header or trailer says that cannot be, although it is whole and of this cache.
-fn judge_whole(layout: &Layout, index: u32, at: u32, error: &FormatError, findings: &mut Findings) {
-    let Some(what) = Impossible::of(error) else { return };
+fn judge_whole(layout: &Layout, index: u32, at: u32, broken: Option<Impossible>, findings: &mut Findings) {
+    let Some(what) = broken else { return };
     let offset = layout.segment_offset(index) + u64::from(at);
     let message = format!("what is whole says what cannot be: {what} (segment {index}, offset {at})");
     let finding = Finding::new(Severity::Corruption, FindingKind::ImpossibleValue, offset, message);
@@ -268,9 +289,11 @@ fn read_trailer(
     let mut bytes = vec![0; layout.align as usize];
     let at = layout.segment_bytes - layout.align;
     image.read(layout.segment_offset(index) + u64::from(at), &mut bytes)?;
-    if let Err(error) = Trailer::decode(layout, own_lap, &bytes) {
-        judge_whole(layout, index, at, &error, findings);
-    }
+    let broken = match Trailer::decode(layout, own_lap, &bytes) {
+        Ok(trailer) => Rules::trailer_alone(&trailer).err(),
+        Err(error) => Impossible::of(&error),
+    };
+    judge_whole(layout, index, at, broken, findings);
     Ok(trailer_of_any_lap(layout, &bytes))
 }
 

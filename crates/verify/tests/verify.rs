@@ -1,4 +1,5 @@
-//! Tests of the verifier against images that a small writer of their own makes, without an engine.
+//! Tests of the verifier against images that a small writer of their own makes, without an engine; and of what the engine's recovery makes of
+//! images that say what cannot be.
 
 #[cfg(test)]
 mod verify {
@@ -6,6 +7,8 @@ mod verify {
     mod fixtures;
     mod flips;
     mod fuzz;
+    mod impossible;
+    mod recovery;
     mod shown;
     mod targets;
     mod writer;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use forebay_control::{Answer, FailureKind, Request};
+use forebay_policy::time;
 
 use super::ask;
 use crate::cli::{Failure, Outcome};
@@ -14,7 +15,8 @@ use crate::volume_name;
 #[command(after_help = "Examples:\n  \
     forebay mark db --label nightly\n  \
     fsfreeze -f /srv && forebay mark db; fsfreeze -u /srv\n\n\
-For a volume with --write-policy journaled; refused (exit code 3) under any other. Fails (exit code 1) while the backing is not consistent, as in a volume's first moments. The point has everything that was acknowledged \
+For a volume with --write-policy journaled; refused (exit code 3) under any other. While no point can be declared yet, as in a volume's first moments, it waits; \
+fails (exit code 1) when --wait is over. The point has everything that was acknowledged \
 before, and nothing that was issued after the command ended. Ends well when the group that ends there is committed on the backing's \
 side: from then on until the next group `forebay recover` would make the backing exactly that. With --group-ends points the backing \
 moves only from one point to the next. Prints the point's number; for several volumes (of one daemon) a line for each, with its name \
@@ -28,6 +30,10 @@ pub struct Args {
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     label: String,
 
+    /// How long to wait, at most, for the backing to be consistent, or for room among the points that wait to be committed [default: 1m]
+    #[arg(long, value_name = "TIME", value_parser = time::parse_ms)]
+    wait: Option<u64>,
+
     /// The daemon's control socket, if not the default one of the first volume
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
@@ -38,7 +44,8 @@ pub fn run(args: Args) -> Outcome {
     let [first, ..] = args.names.as_slice() else {
         return Err(Failure::new(FailureKind::Usage, "name a volume"));
     };
-    let request = Request::Mark { volumes: args.names.clone(), label: args.label, progress: true };
+    let volumes = args.names.clone();
+    let request = Request::Mark { volumes, label: args.label, wait_ms: args.wait, progress: true };
     let Answer::Points(points) = ask(first, args.control, &request, |_| {})? else {
         return Err(Failure::new(
             FailureKind::Failed,

@@ -1,22 +1,19 @@
 //! `forebay sim`: run the engine in a simulated world, where it is killed, cut from power and given sick devices.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use forebay_control::FailureKind;
-use forebay_sim::campaign::{Campaign, Finding, figure};
+use forebay_sim::campaign::{Campaign, Counted, Finding, figure};
 use forebay_sim::generate::Options;
+use forebay_sim::in_order::{THREADS_MAX, in_order};
 use forebay_sim::plan::Plan;
 
 use crate::cli::{Failure, Outcome};
 use crate::meter::Ticker;
 use crate::output::print;
-
-/// Seeds that one thread runs before it looks whether the end has come.
-const SEEDS_AT_A_TIME: u64 = 32;
 
 /// What devices may do to the engine.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -33,14 +30,15 @@ pub enum Faults {
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay sim --seed 1 --minutes 10\n\n\
 Each seed decides a workload, a schedule, latencies, faults and crashes; equal seeds of equal builds give equal histories, \
-byte for byte. With --seed alone that one seed is run. When a promise is broken, the plan is shortened as far as it still \
+byte for byte. With --seed alone that one seed is run. Seeds count in their order, and what was run behind the last one that counts is left out: \
+standard output is the same whatever --jobs is, but for --minutes, and what time it took goes to standard error. When a promise is broken, the plan is shortened as far as it still \
 breaks it, and written to a file that --plan replays; the exit code is 4.")]
 pub struct Args {
     /// First seed
     #[arg(long, value_name = "N", required_unless_present = "plan", conflicts_with = "plan")]
     seed: Option<u64>,
 
-    /// Go on with the next seeds, until so many events have happened
+    /// Go on with the next seeds, until they have had so many events together
     #[arg(long, value_name = "N", conflicts_with = "plan")]
     events: Option<u64>,
 
@@ -64,8 +62,8 @@ pub struct Args {
     #[arg(long)]
     keep_going: bool,
 
-    /// Threads; all processors if it is not given
-    #[arg(long, value_name = "N")]
+    /// Threads, at most 256; all processors if it is not given
+    #[arg(long, value_name = "N", value_parser = jobs)]
     jobs: Option<usize>,
 
     /// Where files of broken promises are left
@@ -93,7 +91,7 @@ fn replay(file: &Path) -> Outcome {
     let mut campaign = Campaign::default();
     let finding = campaign.differs(&plan, false);
     let Some(finding) = finding else {
-        return print(&format!("{}no promise is broken\n", campaign.summary()));
+        return print(&format!("{}no promise is broken\n", campaign.counted.summary()));
     };
     print(&finding.timeline)?;
     Err(Failure::new(FailureKind::Corrupt, format!("{}: {}", file.display(), finding.violation)))
@@ -104,78 +102,53 @@ fn minutes(text: &str) -> Result<f64, String> {
     minutes.ok_or_else(|| format!("'{text}' is not a number of minutes from 0 to 1000000"))
 }
 
-/// How far the threads have come together.
-struct Shared {
-    next: AtomicU64,
-    end: AtomicBool,
-    total: Mutex<(Campaign, Vec<(u64, Finding)>)>,
-}
-
-impl Shared {
-    fn total(&self) -> std::sync::MutexGuard<'_, (Campaign, Vec<(u64, Finding)>)> {
-        self.total.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn jobs(text: &str) -> Result<usize, String> {
+    let jobs = text.parse().ok().filter(|jobs| (1..=THREADS_MAX).contains(jobs));
+    jobs.ok_or_else(|| format!("'{text}' is not a number of threads from 1 to {THREADS_MAX}"))
 }
 
 fn campaign(args: &Args) -> Outcome {
     let first = args.seed.unwrap_or_default();
     let only_one = args.events.is_none() && args.minutes.is_none() && args.seeds.is_none();
     let seeds = args.seeds.or(only_one.then_some(1)).unwrap_or(u64::MAX - first);
-    let shared = Shared {
-        next: AtomicU64::new(first),
-        end: AtomicBool::new(false),
-        total: Mutex::new((Campaign::default(), Vec::new())),
-    };
     let began = Instant::now();
     let deadline = args.minutes.map(|m| began + Duration::from_secs_f64(m * 60.0));
     let jobs = args.jobs.or_else(|| std::thread::available_parallelism().map(usize::from).ok()).unwrap_or(1);
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..jobs.max(1))
-            .map(|_| scope.spawn(|| work(args, first.saturating_add(seeds), &shared)))
-            .collect();
-        let mut ticker = Ticker::new();
-        while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            std::thread::park_timeout(Duration::from_millis(20));
-            let total = shared.total();
-            let enough = args.events.is_some_and(|n| total.0.stats.events >= n)
-                || deadline.is_some_and(|at| Instant::now() >= at)
-                || (!args.keep_going && !total.1.is_empty());
-            shared.end.fetch_or(enough, Ordering::Relaxed);
-            ticker.show(|| total.0.progress());
-        }
-        ticker.end();
-    });
-    let (campaign, findings) = &*shared.total();
-    print(&campaign.summary())?;
-    print(&figure("broken promises", findings.len() as u64))?;
-    let s = began.elapsed().as_secs_f64();
-    let cpu_ms = s * 1e3 * jobs as f64 / campaign.seeds.max(1) as f64;
-    print(&format!("{s:.1} s on {jobs} threads, {cpu_ms:.2} ms of a thread for a seed\n"))?;
-    report(findings, &args.out)
-}
-
-fn work(args: &Args, end: u64, shared: &Shared) {
+    let jobs = jobs.min(THREADS_MAX);
     let options = Options {
         faults: !matches!(args.faults, Faults::None),
         decay: matches!(args.faults, Faults::All),
         ..Options::default()
     };
-    let mut campaign = Campaign::new(options);
-    while !shared.end.load(Ordering::Relaxed) {
-        let first = shared.next.fetch_add(SEEDS_AT_A_TIME, Ordering::Relaxed);
-        if first >= end {
-            break;
+    let worker = || {
+        let mut campaign = Campaign::new(options);
+        move |seed| {
+            let _told = ToldInPanic(seed);
+            let finding = campaign.seed(seed);
+            (campaign.take_counted(), finding)
         }
-        let findings: Vec<_> = (first..end.min(first.saturating_add(SEEDS_AT_A_TIME)))
-            .filter_map(|seed| {
-                let _told = ToldInPanic(seed);
-                Some((seed, campaign.seed(seed)?))
-            })
-            .collect();
-        let mut total = shared.total();
-        total.0.take(&mut campaign);
-        total.1.extend(findings);
-    }
+    };
+    let (mut total, mut findings, mut ticker) = (Counted::default(), Vec::new(), Ticker::new());
+    in_order(jobs, first..first.saturating_add(seeds), worker, |outcome| {
+        if let Some((seed, (counted, finding))) = outcome {
+            total.add(&counted);
+            findings.extend(finding.map(|finding| (seed, finding)));
+        }
+        ticker.show(|| total.progress());
+        let enough = args.events.is_some_and(|n| total.stats.events >= n)
+            || deadline.is_some_and(|at| Instant::now() >= at)
+            || (!args.keep_going && !findings.is_empty());
+        if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+    .map_err(|e| Failure::new(FailureKind::Failed, format!("cannot start a thread: {e}")))?;
+    ticker.end();
+    print(&total.summary())?;
+    print(&figure("broken promises", findings.len() as u64))?;
+    let s = began.elapsed().as_secs_f64();
+    let cpu_ms = s * 1e3 * jobs as f64 / total.seeds.max(1) as f64;
+    // It differs from run to run: standard output does not.
+    eprintln!("{s:.1} s on {jobs} threads, {cpu_ms:.2} ms of a thread for a seed");
+    report(&findings, &args.out)
 }
 
 /// A seed at which the simulator itself may fail.

@@ -1,8 +1,11 @@
 //! Which caches and backings run together, and what the others are told (P6).
 
+use forebay_block::BlockNo;
 use forebay_device::DeviceSpec;
 use forebay_format::label::{LABEL_COPY_BYTES, Label};
 use forebay_format::pairing::Refusal;
+use forebay_format::record::RecordHeader;
+use forebay_format::superblock::{SUPERBLOCK_OFFSETS, Superblock};
 use forebay_host::{Ending, ErrorClass, HostError, JournalChoice, PairOptions, PairedAgain, Volume};
 use forebay_policy::WritePolicy;
 
@@ -92,6 +95,46 @@ fn truncated_swapped_damaged_and_missing_devices_are_refused() {
     std::fs::remove_file(place.path("backing")).unwrap();
     let e = place.refusal();
     assert!(e.to_string().contains("does not exist") && !place.path("backing").exists(), "{e}");
+}
+
+/// Superblocks and records that are whole by their checksums, and say what cannot be: exit code 4, and nothing is changed.
+#[test]
+fn a_cache_that_says_what_cannot_be_is_corrupt() {
+    let place = Place::formatted(CACHE, BACKING);
+    let volume = place.open();
+    Client(volume.handle()).write(0, &[7; 8192]).unwrap();
+    volume.end(Ending::Abandon).unwrap();
+    let (cache, backing) = (place.content("cache"), place.content("backing"));
+    let superblock = Superblock::newest(&cache, &cache[512 << 10..]).unwrap();
+    let with = |volume_bytes| {
+        let forged = Superblock { volume_bytes, ..superblock.clone() }.encode();
+        let mut bytes = cache.clone();
+        SUPERBLOCK_OFFSETS.iter().for_each(|at| bytes[*at as usize..][..4096].copy_from_slice(&forged));
+        bytes
+    };
+    let layout = superblock.layout;
+    let first = (layout.segment_offset(0) + u64::from(layout.align)) as usize;
+    let mut behind_end = cache.clone();
+    // The last extent of the first record with one is moved behind the volume's end.
+    let at = (first..cache.len()).step_by(layout.align as usize).find(|at| {
+        let header = RecordHeader::decode(&layout, 1, (at - first) as u32 + layout.align, &cache[*at..]);
+        header.is_ok_and(|mut h| {
+            let Some(extent) = h.extents.last_mut() else { return false };
+            extent.block = BlockNo(BACKING / 4096);
+            let len = h.header_bytes(layout.align);
+            h.encode(&layout, &mut behind_end[*at..*at + len]);
+            true
+        })
+    });
+    assert!(at.is_some());
+    for (name, bytes) in
+        [("1", with(1)), ("larger", with(BACKING * 2)), ("smaller", with(4096)), ("record", behind_end)]
+    {
+        std::fs::write(place.path("cache"), bytes).unwrap();
+        let e = place.refusal();
+        assert_eq!(e.class(), ErrorClass::Corrupt, "{name}: {e}");
+        assert!(place.content("backing") == backing, "{name}: {e}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use forebay_device::decorate::{ErrorInjected, InjectHandle};
 use forebay_engine::Role;
+use forebay_format::journal::{Head, JOURNAL_HEAD_BYTES, JOURNAL_RING_OFFSET};
 use forebay_host::{
     Ending, ErrorClass, HostError, JournalChoice, RecoverOptions, Recovered, Volume, format, recover,
     recover_group,
@@ -120,6 +121,38 @@ fn a_backing_that_fails_now_and_then_is_brought_up_to_date() {
         volume.end(Ending::Destage).unwrap();
         assert_eq!(counted(&place), 1000);
     }
+}
+
+/// Both copies are whole by their checksums. Neither `recover` nor a start with the cache that needs the journal believes them, and nothing is changed.
+#[test]
+fn a_journal_that_says_what_cannot_be_is_corrupt() {
+    type Forge = fn(&mut Head);
+    let forgeries: [(&str, Forge); 3] = [
+        ("volume_bytes", |head| head.volume_bytes += 1 << 20),
+        ("ring_bytes", |head| head.ring_bytes *= 64),
+        ("applied", |head| head.applied.group = head.committed.group + 1),
+    ];
+    let place = Place::formatted(8 * MIB, 4 * MIB);
+    count_up(&place, journaled(), 500);
+    let (backing, journal) = (place.content("backing"), place.content("backing.journal"));
+    for (field, forge) in forgeries {
+        let mut forged = journal.clone();
+        let mut head = Head::newest(&journal[..JOURNAL_RING_OFFSET as usize]).unwrap();
+        forge(&mut head);
+        for copy in forged.chunks_exact_mut(JOURNAL_HEAD_BYTES as usize).take(2) {
+            copy.copy_from_slice(&head.encode());
+        }
+        std::fs::write(place.path("backing.journal"), forged).unwrap();
+        let mut config = place.config();
+        (config.settings, config.journal) = (journaled(), JournalChoice::At(place.spec("backing.journal")));
+        for e in [look(&place).unwrap_err(), recovered(&place).unwrap_err(), refusal(config)] {
+            assert_eq!(e.class(), ErrorClass::Corrupt, "{field}: {e}");
+            assert!(e.to_string().contains(&format!("'{field}'")), "{e}");
+        }
+        assert!(place.content("backing") == backing, "{field}");
+    }
+    std::fs::write(place.path("backing.journal"), journal).unwrap();
+    recovered(&place).unwrap();
 }
 
 #[test]

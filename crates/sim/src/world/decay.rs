@@ -1,8 +1,9 @@
 //! Damage that devices do not report: what it may cost, and what later writes prove.
 
-use forebay_block::{BLOCK_BYTES, DeviceOp, Nanos};
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, Nanos, Seq};
 use forebay_engine::Role;
-use forebay_format::Layout;
+use forebay_format::record::RecordHeader;
+use forebay_format::{COUNTER_MAX, Layout};
 
 use super::{SECTOR_BYTES, World};
 use crate::device::Harm;
@@ -220,12 +221,51 @@ impl World {
                 self.cache.media.damage(victim, |s| s.copy_from_slice(&other));
             }
             Rot::Unreadable => self.cache.unreadable.push(victim / SECTOR_BYTES),
+            Rot::Forged => {
+                match eligible.iter().filter_map(|i| self.record_at(place(*i))).collect::<Vec<_>>() {
+                    records if records.is_empty() => return,
+                    records => {
+                        // No block may be lost by it: recovery goes by the summary, or refuses.
+                        harm = Harm { structure: true, ..Harm::default() };
+                        let (at, header) = random.pick(&records);
+                        self.forge(*at, header.clone(), &mut random);
+                    }
+                }
+            }
         }
         self.stats.damages += 1;
         self.excuse_errors(&harm);
         self.damaged = true;
         if self.traces_may_be_hidden() {
             self.excuse_all_stale();
+        }
+    }
+
+    /// The record of the log whose header lies at this byte of the cache.
+    fn record_at(&self, at: u64) -> Option<(u64, RecordHeader)> {
+        let layout = Layout { generation: COUNTER_MAX, ..self.layout };
+        let place = (at - Layout::SEGMENTS_OFFSET) % u64::from(layout.segment_bytes);
+        let rest = self.cache.media.read(at, (u64::from(layout.segment_bytes) - place) as usize);
+        let segment_seq = RecordHeader::segment_seq_of(rest)?;
+        RecordHeader::decode(&layout, segment_seq, place as u32, rest).ok().map(|header| (at, header))
+    }
+
+    /// Rewrites a record's header so that it says what cannot be, with a right checksum.
+    fn forge(&mut self, at: u64, mut h: RecordHeader, random: &mut Random) {
+        let blocks = self.shape.volume_bytes.div_ceil(BLOCK_BYTES);
+        match (random.below(6), h.extents.last_mut()) {
+            (0, Some(e)) => e.block = BlockNo(blocks + random.below(4)),
+            (1, Some(e)) if !e.kind.has_data() => e.count = u32::MAX,
+            (1, Some(e)) => e.block = BlockNo(blocks - u64::from(e.count) + 1),
+            (2, _) => h.durable_upto = h.seq,
+            (3, _) => h.tail = 0,
+            (4, _) => h.tail = h.segment_seq + 1,
+            _ => h.clean_upto = Seq(h.seq.0 + random.below(3)),
+        }
+        let mut bytes = vec![0; h.header_bytes(self.layout.align)];
+        h.encode(&self.layout, &mut bytes);
+        for (n, sector) in (0..).zip(bytes.chunks_exact(SECTOR)) {
+            self.cache.media.damage(at + n * SECTOR_BYTES, |s| s.copy_from_slice(sector));
         }
     }
 

@@ -48,9 +48,9 @@ fn fresh_seeds_break_no_promise_and_replay_byte_for_byte() {
             panic!("seed {seed}: {}\n{}", finding.violation, finding.to_file());
         }
     }
-    println!("{}", campaign.summary());
-    assert!(campaign.twice >= SEEDS / 64);
-    let s = &campaign.stats;
+    println!("{}", campaign.counted.summary());
+    assert!(campaign.counted.twice >= SEEDS / 64);
+    let s = &campaign.counted.stats;
     assert!(
         s.crashes_in_recovery > 0
             && s.pairs_refused > 0

@@ -85,6 +85,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         M::ReadsStaleInsteadOfDamaged | M::DestagesUnchecked | M::IgnoresProof => (DECAYING, 200),
         M::DropsPoison => (DECAYING, 400),
         M::ReadsLostAsZeroes => (DECAYING, 800),
+        M::BelievesRecords => (DECAYING, 1000),
         M::CopiesUnchecked => (CROWDED_DECAYING, 5000),
         M::IgnoresRacingFill | M::SupersedesVolatile => (CONTENDED, 5000),
         M::ForgetsUntrueCopies => (COPIES, 200),

@@ -418,19 +418,6 @@ fn log_of_a_retired_cache_is_not_judged() {
 }
 
 #[test]
-fn record_that_says_what_cannot_be() {
-    let mut w = log(3);
-    w.record(&[(VOLUME_BLOCKS - 1, 2, ExtentKind::Zero)]);
-    w.clean_upto = 9;
-    w.record(&[]);
-    w.clean_upto = 4;
-    w.record(&[]);
-    let report = check(&w.bytes).unwrap();
-    assert_eq!(found(&report)[..2], [FindingKind::ImpossibleValue; 2], "{report}");
-    assert_eq!(report.verdict, Severity::Corruption);
-}
-
-#[test]
 fn list_of_findings_is_bounded() {
     let mut w = Writer::new(512, 100);
     for i in 0..700 {

@@ -184,6 +184,11 @@ fn journal() {
 }
 
 #[test]
+fn recovery() {
+    run("recovery", 800);
+}
+
+#[test]
 fn image() {
     run("image", 500);
 }

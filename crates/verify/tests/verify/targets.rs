@@ -24,11 +24,12 @@ use super::writer::{self, Writer};
 type Entry = fn(&[u8]);
 
 /// The targets: the name, which is that of its corpus, and the entry point of each.
-pub const TARGETS: [(&str, Entry); 7] = [
+pub const TARGETS: [(&str, Entry); 8] = [
     ("superblock", superblock),
     ("label", label),
     ("segment_header", segment_header),
     ("record", record),
+    ("recovery", super::recovery::recovery),
     ("summary", summary),
     ("image", image),
     ("journal", journal),
@@ -38,16 +39,16 @@ fn layout(align: u32) -> Layout {
     Layout { generation: u64::MAX >> 1, ..writer::layout(align, 6) }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).map_or(0, |b| u32::from_le_bytes(b.try_into().unwrap()))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).map_or(0, |b| u64::from_le_bytes(b.try_into().unwrap()))
 }
 
 /// Makes the checksum at `at` of a structure of `len` bytes right, as far as the bytes reach.
-fn mend(bytes: &mut [u8], at: usize, len: usize) {
+pub(crate) fn mend(bytes: &mut [u8], at: usize, len: usize) {
     if let Some(structure) = bytes.get_mut(..len)
         && len >= at + 4
     {
@@ -207,9 +208,9 @@ pub fn summary(data: &[u8]) {
 }
 
 /// An image to be damaged, and where its structures lie: offset, length, offset of the checksum.
-struct Base {
-    bytes: Vec<u8>,
-    structures: Vec<(usize, usize, usize)>,
+pub(crate) struct Base {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) structures: Vec<(usize, usize, usize)>,
 }
 
 impl Base {
@@ -231,7 +232,7 @@ impl Base {
     }
 }
 
-fn bases() -> &'static [Base] {
+pub(crate) fn bases() -> &'static [Base] {
     static BASES: OnceLock<Vec<Base>> = OnceLock::new();
     BASES.get_or_init(|| {
         let images = [writer::dirty(512), writer::dirty(4096), writer::stopped(512), writer::wrapped(512)];
@@ -240,7 +241,7 @@ fn bases() -> &'static [Base] {
 }
 
 /// Most changes that one input makes to an image.
-const CHANGES_MAX: usize = 16;
+pub(crate) const CHANGES_MAX: usize = 16;
 
 /// The first byte chooses an image, each eight that follow make a change to it.
 pub fn image(data: &[u8]) {
@@ -260,7 +261,7 @@ pub fn image(data: &[u8]) {
     }
 }
 
-fn apply(base: &Base, bytes: &mut Vec<u8>, change: &[u8]) {
+pub(crate) fn apply(base: &Base, bytes: &mut Vec<u8>, change: &[u8]) {
     let a = u32_at(change, 0) as usize >> 8;
     let (b, value) = (u32_at(change, 3) as usize >> 8, change[7]);
     let len = bytes.len().max(1);
