@@ -7,6 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forebay_block::words_of;
 use rustix::fs::Mode;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -30,7 +31,7 @@ pub enum BindError {
     #[error("{} exists and is not a socket; remove it or choose another path with --control", .0.display())]
     NotASocket(PathBuf),
     /// The system refused.
-    #[error("cannot make the control socket {}: {source}", .path.display())]
+    #[error("cannot make the control socket {}: {}", .path.display(), words_of(.source))]
     Io {
         /// Where.
         path: PathBuf,

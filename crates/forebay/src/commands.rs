@@ -25,10 +25,16 @@ pub mod waits;
 
 use std::path::PathBuf;
 
-use forebay_control::{Answer, Client, Progress, Request};
+use forebay_control::{Answer, Client, FailureKind, Progress, Request};
 
 use crate::cli::Failure;
 use crate::control_path::control_path;
+
+/// The daemon has answered, and not what it was asked.
+pub fn not_an_answer() -> Failure {
+    let message = "the daemon answers something else than it was asked: it is of another version; use its `forebay`, or start it anew";
+    Failure::new(FailureKind::Failed, message)
+}
 
 /// Sends one request to the daemon that serves `volume`, whose socket is `control` or the default one.
 pub fn ask(

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Instant;
 
+use forebay_block::words_of;
 use thiserror::Error;
 
 use crate::tls::TlsInput;
@@ -25,7 +26,7 @@ pub(crate) enum InputError {
     #[error("handshake took too long")]
     TimedOut,
     /// The socket failed.
-    #[error(transparent)]
+    #[error("{}", words_of(.0))]
     Io(io::Error),
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use forebay_block::words_of;
 use thiserror::Error;
 
 use crate::address::Address;
@@ -55,7 +56,7 @@ pub enum ServerError {
         path: PathBuf,
     },
     /// The system refuses the address.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {}", words_of(.source))]
     Bind {
         /// The address.
         address: Address,
@@ -72,7 +73,7 @@ pub enum ServerError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// A thread cannot be started.
-    #[error("cannot start a thread: {0}")]
+    #[error("cannot start a thread: {}", words_of(.0))]
     Thread(io::Error),
 }
 
@@ -258,7 +259,7 @@ impl Shared {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     if !failing {
-                        tracing::warn!("cannot accept connections for now: {error}");
+                        tracing::warn!("cannot accept connections for now: {}", words_of(&error));
                     }
                     failing = true;
                     thread::sleep(ACCEPT_PAUSE);
@@ -290,7 +291,7 @@ impl Shared {
         let thread = thread::Builder::new().name(format!("nbd-recv-{id}"));
         let spawned = thread.spawn(move || connection.run(&presence.shared.context));
         if let Err(error) = spawned {
-            tracing::warn!(id, "connection refused: cannot start its thread: {error}");
+            tracing::warn!(id, "connection refused: cannot start its thread: {}", words_of(&error));
         }
     }
 

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use forebay_control::{Answer, FailureKind, Request};
+use forebay_control::{Answer, Request};
 
-use super::ask;
-use crate::cli::{Failure, Outcome};
+use super::{ask, not_an_answer};
+use crate::cli::Outcome;
 use crate::output::print;
 use crate::volume_name;
 
@@ -31,9 +31,6 @@ pub fn run(args: Args) -> Outcome {
             device.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
             print(&format!("{}\n", device.path))
         }
-        other => Err(Failure::new(
-            FailureKind::Failed,
-            format!("the daemon answered {other:?} to a request to attach"),
-        )),
+        _ => Err(not_an_answer()),
     }
 }
