@@ -314,7 +314,8 @@ pub(crate) fn over_sizes(
         x_label: "cache, MiB".into(),
         y_label: y_label.to_owned(),
         lines: contenders.iter().map(line).collect(),
-        mark: None,
+        log_x: true,
+        ..Plot::default()
     }
 }
 

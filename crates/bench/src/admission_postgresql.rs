@@ -1,7 +1,7 @@
 //! `forebay bench admission-postgresql`: the admission policies under TPC-C on PostgreSQL, in front of a disk, with caches from scarce to
 //! sufficient (ATC'15, section 7.2).
 
-use forebay_policy::Admission;
+use forebay_policy::{Admission, size};
 
 use crate::admission::{
     Account, Contender, Contest, NVDRAM, Own, Results, Shown, add_figures, breakdown_table, over_sizes,
@@ -34,6 +34,8 @@ struct Plan {
     load: Load,
     contest: Contest,
     cache: Emulated,
+    /// The load is the one that was made to be like the paper's.
+    is_papers: bool,
 }
 
 impl Plan {
@@ -55,7 +57,7 @@ impl Plan {
                 (load(1, 4, 1 << 30), own)
             }
             false => {
-                let sizes = vec![4 << 20, 16 << 20, 64 << 20, 512 << 20];
+                let sizes = vec![SCARCE, 16 << 20, MIDDLE, SUFFICIENT];
                 let own = Own {
                     admissions: Admission::ALL.to_vec(),
                     sizes,
@@ -67,7 +69,7 @@ impl Plan {
             }
         };
         let cache = Emulated::new(options.contest.cache_model.as_deref().unwrap_or(NVDRAM));
-        Self { load, contest: Contest::new(options, own), cache }
+        Self { load, contest: Contest::new(options, own), cache, is_papers: !options.quick }
     }
 }
 
@@ -144,57 +146,73 @@ fn measure(
     .grown(&before, &after, seconds)
 }
 
-/// What the paper says in words or numbers: of which cache, what, how much, and the figure here that stands beside it.
-type Said = (&'static str, &'static str, &'static str);
+/// The caches here that are to the load what the paper's are to its own: the least, one between, and one that has room for all.
+const SCARCE: u64 = 4 << 20;
+const MIDDLE: u64 = 64 << 20;
+const SUFFICIENT: u64 = 512 << 20;
+
+/// What the paper says in words or numbers: what, of which cache here, how much, and the figure here that stands beside it.
+type Said = (&'static str, u64, &'static str, &'static str);
 
 /// With a ramdisk as the cache.
 const PAPER: &[Said] = &[
-    ("cp+pi+ioi against all, scarce cache (Figure 4a, 32 MB)", "1.80", "of_all"),
-    ("cp+pi+ioi against all, sufficient cache (Figure 4a, 4 GB)", "1.00", "of_all"),
-    ("bytes cached by cp+pi+ioi against all, sufficient cache", "0.28", "cache_bytes_of_all"),
+    ("cp+pi+ioi against all, scarce cache (Figure 4a, 32 MB)", SCARCE, "1.80", "of_all"),
+    ("cp+pi+ioi against all, sufficient cache (Figure 4a, 4 GB)", SUFFICIENT, "1.00", "of_all"),
+    ("bytes cached by cp+pi+ioi against all, sufficient cache", SUFFICIENT, "0.28", "cache_bytes_of_all"),
     (
         "performance per cached block, cp+pi+ioi against all, scarce (Figure 7)",
+        SCARCE,
         "1.2 to 3.7",
         "per_cached_block_of_all",
     ),
     (
         "performance per cached block, cp+pi+ioi against all, sufficient (Figure 7)",
+        SUFFICIENT,
         "1.2 to 3.7",
         "per_cached_block_of_all",
     ),
-    ("new orders of cp+pi+ioi against all, middle (Figure 8, 512 MB)", "1.57", "of_all"),
-    ("requests a second of cp+pi+ioi against all, middle (Figure 8, 512 MB)", "0.91", "writes_of_all"),
+    ("new orders of cp+pi+ioi against all, middle (Figure 8, 512 MB)", MIDDLE, "1.57", "of_all"),
+    (
+        "requests a second of cp+pi+ioi against all, middle (Figure 8, 512 MB)",
+        MIDDLE,
+        "0.91",
+        "writes_of_all",
+    ),
 ];
 
 /// With an SSD.
 const PAPER_SSD: &[Said] = &[
-    ("cp+pi+ioi against all, scarce cache (Figure 4b, 4 GB)", "1.8 to 2.2", "of_all"),
-    ("cp+pi+ioi against all, sufficient cache (Figure 4b, 128 GB)", "1.8 to 2.2", "of_all"),
-    ("bytes cached by cp+pi+ioi against all, sufficient cache", "less than 0.5", "cache_bytes_of_all"),
+    ("cp+pi+ioi against all, scarce cache (Figure 4b, 4 GB)", SCARCE, "1.8 to 2.2", "of_all"),
+    ("cp+pi+ioi against all, sufficient cache (Figure 4b, 128 GB)", SUFFICIENT, "1.8 to 2.2", "of_all"),
+    (
+        "bytes cached by cp+pi+ioi against all, sufficient cache",
+        SUFFICIENT,
+        "less than 0.5",
+        "cache_bytes_of_all",
+    ),
 ];
 
-/// With caches of these sizes, from scarce to sufficient; of one or two not all can be said.
-fn beside_the_paper(figures: &Figures, cache: &str, sizes: &[u64]) -> Table {
+/// What was run with caches that can be compared with the paper's: nothing is said of the others.
+fn beside_the_paper(figures: &Figures, cache: &str) -> Option<Table> {
     let said = if cache.starts_with("ssd") { PAPER_SSD } else { PAPER };
     let contender = Contender::of(Admission::CpPiIoi).name();
-    let line = |(what, paper, ending): &Said| {
-        let size = match what {
-            what if what.contains("scarce") => sizes.first().filter(|_| sizes.len() > 1),
-            what if what.contains("middle") => sizes.get(sizes.len() / 2).filter(|_| sizes.len() > 2),
-            _ => sizes.last(),
-        };
-        let here = figures.get(&format!("{NAME}_cache_{}_mib_{contender}_{ending}", size? >> 20));
-        let here = here.map_or_else(|| "not measured".to_owned(), |v| format!("{v:.2}"));
-        Some(vec![(*what).to_owned(), here, (*paper).to_owned()])
+    let line = |(what, size, paper, ending): &Said| {
+        let mib = size >> 20;
+        let here = figures.get(&format!("{NAME}_cache_{mib}_mib_{contender}_{ending}"))?;
+        Some(vec![(*what).to_owned(), format!("{mib} MiB"), format!("{here:.2}"), (*paper).to_owned()])
     };
-    let columns = ["", "here", "ATC'15"].map(str::to_owned).to_vec();
-    ("Here and in the paper".to_owned(), columns, said.iter().filter_map(line).collect())
+    let lines: Vec<Vec<String>> = said.iter().filter_map(line).collect();
+    let columns = ["", "cache here", "here", "ATC'15"].map(str::to_owned).to_vec();
+    (!lines.is_empty()).then(|| ("Here and in the paper".to_owned(), columns, lines))
 }
 
 fn report(results: &Results, plan: &Plan) -> Report {
     let (sizes, contenders) = (plan.contest.sizes.as_slice(), plan.contest.contenders.as_slice());
     let mut figures = Figures::new();
     add_figures(&mut figures, results, NAME, sizes, (contenders, "tpmc"));
+    // A quick run has another load.
+    let beside = if plan.is_papers { beside_the_paper(&figures, plan.cache.name()) } else { None };
+    let run = sizes.iter().map(|size| size::show(*size)).collect::<Vec<_>>().join(", ");
     let size = |at: usize| sizes.get(at).copied().unwrap_or_default();
     let (middle, sufficient) = (size(sizes.len() / 2), size(sizes.len().saturating_sub(1)));
     let over = |title: &str, y: &str, figure: fn(&Shown) -> f64| {
@@ -208,7 +226,7 @@ fn report(results: &Results, plan: &Plan) -> Report {
         name: "admission-postgresql",
         title: format!(
             "Admission policies under TPC-C on PostgreSQL: {} warehouses of a tenth of the standard's rows, {} clients without think time, in \
-             front of an emulated {} with a cache on an emulated {}; {} rounds of {} s, medians",
+             front of an emulated {} with a cache of {run} on an emulated {}; {} rounds of {} s, medians",
             plan.load.warehouses,
             plan.load.clients,
             plan.contest.backing.name(),
@@ -230,11 +248,29 @@ fn report(results: &Results, plan: &Plan) -> Report {
             }),
             over("99.9th percentile of a transaction's latency", "ms", |s| s.tail_ms[1]),
         ],
-        tables: vec![
-            beside_the_paper(&figures, plan.cache.name(), sizes),
-            waits_table(results, NAME, middle, contenders),
-            breakdown_table(results, NAME, sufficient, true),
-        ],
+        tables: beside
+            .into_iter()
+            .chain([
+                waits_table(results, NAME, middle, contenders),
+                breakdown_table(results, NAME, sufficient, true),
+            ])
+            .collect(),
         figures,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_caches_that_are_like_the_papers_stand_beside_them() {
+        let name =
+            |mib: u64| format!("{NAME}_cache_{mib}_mib_{}_of_all", Contender::of(Admission::CpPiIoi).name());
+        let figures = |sizes: &[u64]| sizes.iter().map(|mib| (name(*mib), 1.5)).collect::<Figures>();
+        assert_eq!(beside_the_paper(&figures(&[16]), NVDRAM), None, "neither scarce nor sufficient");
+        let (_, _, rows) = beside_the_paper(&figures(&[4, 16]), NVDRAM).unwrap();
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        assert!(rows[0][0].contains("scarce") && rows[0][1..] == ["4 MiB", "1.50", "1.80"], "{rows:?}");
     }
 }

@@ -122,7 +122,7 @@ pub struct Contest {
 #[derive(Debug, Error)]
 pub enum BenchError {
     /// The system refused something.
-    #[error("cannot {doing}: {source}")]
+    #[error("cannot {doing}: {}", forebay_block::words_of(.source))]
     System {
         /// What was being done.
         doing: String,

@@ -15,6 +15,8 @@ pub struct Plot {
     pub lines: Vec<(String, Vec<(f64, f64)>)>,
     /// A place to be pointed at, and what to say of it.
     pub mark: Option<(f64, String)>,
+    /// To the right, equal ways are equal factors, as suits sizes.
+    pub log_x: bool,
 }
 
 const WIDTH: f64 = 720.0;
@@ -32,6 +34,8 @@ struct Axis {
     most: f64,
     from: f64,
     to: f64,
+    /// The numbers that are there, if equal ways are equal factors.
+    factors: Option<Vec<f64>>,
 }
 
 impl Axis {
@@ -41,15 +45,31 @@ impl Axis {
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), v| (l.min(v), m.max(v)));
         let (least, most) = if least.is_finite() { (least, most) } else { (0.0, 1.0) };
         let most = if most > least { most } else { least + 1.0 };
-        Self { least, most, from, to }
+        Self { least, most, from, to, factors: None }
+    }
+
+    /// The same with equal ways for equal factors, if no number is in the way of that.
+    fn of_factors(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Self {
+        let mut there: Vec<f64> = values.clone().filter(|v| v.is_finite()).collect();
+        there.sort_by(f64::total_cmp);
+        there.dedup();
+        let has_factors = there.len() > 1 && there.first().is_some_and(|least| *least > 0.0);
+        Self { factors: has_factors.then_some(there), ..Self::of(values, from, to) }
     }
 
     fn place(&self, value: f64) -> f64 {
-        self.from + (value - self.least) / (self.most - self.least) * (self.to - self.from)
+        let part = match self.factors {
+            Some(_) => (value / self.least).ln() / (self.most / self.least).ln(),
+            None => (value - self.least) / (self.most - self.least),
+        };
+        self.from + part * (self.to - self.from)
     }
 
     /// Round numbers within.
     fn ticks(&self) -> Vec<f64> {
+        if let Some(there) = &self.factors {
+            return there.clone();
+        }
         let rough = (self.most - self.least) / TICKS;
         let power = 10f64.powf(rough.log10().floor());
         let step =
@@ -60,7 +80,7 @@ impl Axis {
 }
 
 /// A number as people write it: few digits, K, M and G (powers of 1000).
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         v if v >= 1e9 => (value / 1e9, "G"),
         v if v >= 1e6 => (value / 1e6, "M"),
@@ -81,7 +101,15 @@ impl Plot {
     /// The drawing, as an SVG element that may stand in a page or in a file of its own.
     pub fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|(_, points)| points.iter().copied());
-        let x = Axis::of(points().map(|p| p.0), MARGINS.0, WIDTH - MARGINS.1);
+        let (left, right) = (MARGINS.0, WIDTH - MARGINS.1);
+        let x = match self.log_x {
+            true => Axis::of_factors(points().map(|p| p.0), left, right),
+            false => Axis::of(points().map(|p| p.0), left, right),
+        };
+        let mut places: Vec<f64> = points().map(|p| p.0).collect();
+        places.dedup();
+        // Lines that have one place between them are no lines.
+        let bars = places.len() == 1;
         // The way up begins at zero, so that lengths can be compared.
         let y = Axis::of(points().map(|p| p.1).chain([0.0]), HEIGHT - MARGINS.3, MARGINS.2);
         let mut svg = format!(
@@ -91,19 +119,37 @@ impl Plot {
             x.from,
             escaped(&self.title)
         );
-        self.axes(&mut svg, &x, &y);
+        self.axes(&mut svg, &x, &y, bars);
         for (n, (name, points)) in self.lines.iter().enumerate() {
             let colour = COLOURS[n % COLOURS.len()];
+            if bars {
+                let room = (x.to - x.from) / self.lines.len() as f64;
+                let (at, width) = (x.from + room * (n as f64 + 0.2), room * 0.6);
+                for (_, value) in points.iter().filter(|p| p.1.is_finite()) {
+                    let top = y.place(*value);
+                    let _ = write!(
+                        svg,
+                        "<rect x=\"{at:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>\
+                         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                        y.from - top,
+                        at + width / 2.0,
+                        top - 4.0,
+                        short(*value)
+                    );
+                }
+            }
             let path: Vec<String> = points
                 .iter()
-                .filter(|p| p.0.is_finite() && p.1.is_finite())
+                .filter(|p| !bars && p.0.is_finite() && p.1.is_finite())
                 .map(|p| format!("{:.1},{:.1}", x.place(p.0), y.place(p.1)))
                 .collect();
-            let _ = write!(
-                svg,
-                "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>",
-                path.join(" ")
-            );
+            if path.len() > 1 {
+                let _ = write!(
+                    svg,
+                    "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>",
+                    path.join(" ")
+                );
+            }
             for at in &path {
                 if let Some((cx, cy)) = at.split_once(',') {
                     let _ = write!(svg, "<circle cx=\"{cx}\" cy=\"{cy}\" r=\"3\" fill=\"{colour}\"/>");
@@ -118,7 +164,7 @@ impl Plot {
                 escaped(name)
             );
         }
-        if let Some((at, what)) = &self.mark {
+        if let Some((at, what)) = self.mark.as_ref().filter(|_| !bars) {
             let place = x.place(*at);
             let _ = write!(
                 svg,
@@ -134,8 +180,8 @@ impl Plot {
         svg
     }
 
-    fn axes(&self, svg: &mut String, x: &Axis, y: &Axis) {
-        for tick in x.ticks() {
+    fn axes(&self, svg: &mut String, x: &Axis, y: &Axis, bars: bool) {
+        for tick in x.ticks().into_iter().filter(|_| !bars) {
             let at = x.place(tick);
             let _ = write!(
                 svg,
@@ -166,7 +212,10 @@ impl Plot {
              <text transform=\"translate(16 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
             (x.from + x.to) / 2.0,
             HEIGHT - 12.0,
-            escaped(&self.x_label),
+            escaped(&match self.lines.iter().flat_map(|(_, points)| points).next() {
+                Some((place, _)) if bars => format!("{}: {}", self.x_label, short(*place)),
+                _ => self.x_label.clone(),
+            }),
             (y.from + y.to) / 2.0,
             escaped(&self.y_label)
         );
@@ -187,8 +236,34 @@ mod tests {
         };
         let svg = plot.svg();
         assert!(svg.contains("points=\"70.0,310.0 550.0,175.0\""), "{svg}");
-        assert!(svg.contains("points=\"310.0,40.0\"") && svg.contains("a &lt; b"));
+        assert!(svg.contains("<circle cx=\"310.0\" cy=\"40.0\"") && svg.contains("a &lt; b"));
         assert!(svg.contains("<line x1=\"310.0\" x2=\"310.0\" y1=\"40\" y2=\"310\""), "{svg}");
+    }
+
+    #[test]
+    fn one_place_is_shown_as_bars_with_their_values() {
+        let plot = Plot {
+            x_label: "cache, MiB".into(),
+            lines: vec![("all".into(), vec![(16.0, 5.0)]), ("none".into(), vec![(16.0, 10.0)])],
+            ..Plot::default()
+        };
+        let svg = plot.svg();
+        assert!(!svg.contains("polyline") && svg.contains("cache, MiB: 16<"), "{svg}");
+        assert!(
+            svg.contains("y=\"175.0\" width=\"144.0\" height=\"135.0\"") && svg.contains(">10<"),
+            "{svg}"
+        );
+    }
+
+    #[test]
+    fn sizes_stand_as_far_apart_as_their_factors() {
+        let line = vec![(4.0, 1.0), (16.0, 1.0), (64.0, 1.0)];
+        let plot = Plot { lines: vec![("all".into(), line)], log_x: true, ..Plot::default() };
+        let svg = plot.svg();
+        assert!(svg.contains("points=\"70.0,40.0 310.0,40.0 550.0,40.0\""), "{svg}");
+        for size in ["4", "16", "64"] {
+            assert!(svg.contains(&format!("text-anchor=\"middle\">{size}</text>")), "{svg}");
+        }
     }
 
     #[test]

@@ -254,7 +254,8 @@ fn sizes(results: &Results, contenders: &[Contender], plan: &Plan, figures: &mut
         x_label: "cache, % of the working set".into(),
         y_label: format!("against write-through at {CACHE_PERCENT} %"),
         lines,
-        mark: None,
+        log_x: true,
+        ..Plot::default()
     }
 }
 
@@ -281,7 +282,8 @@ fn groups(results: &Results, plan: &Plan, figures: &mut Figures) -> Plot {
         x_label: "group, % of the working set".into(),
         y_label: "against write-through".into(),
         lines: vec![("journaled".into(), points), ("write_back".into(), back), (BASE.into(), through)],
-        mark: None,
+        log_x: true,
+        ..Plot::default()
     }
 }
 

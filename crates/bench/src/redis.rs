@@ -260,7 +260,7 @@ impl Connection {
         let bytes = match (line.as_bytes().first(), line.get(1..).map(str::trim_end)) {
             (Some(b'+'), _) => return Ok(()),
             (Some(b'$'), Some(len)) => len.parse::<usize>().map_err(Error::other)?,
-            _ => return Err(Error::other(format!("Redis answers {:?}", line.trim_end()))),
+            _ => return Err(Error::other(format!("Redis answers '{}'", line.trim_end()))),
         };
         if bytes > RECORD_BYTES {
             return Err(Error::other(format!("Redis answers with {bytes} bytes")));

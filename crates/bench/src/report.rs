@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::BenchError;
-use crate::plot::{Plot, escaped};
+use crate::plot::{Plot, escaped, short};
 
 /// The median: of an even number the mean of the two in the middle, of none 0.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
@@ -75,6 +75,12 @@ impl Report {
                 }
                 text.push('\n');
             }
+        }
+        // What was measured stands before the ratios that are made of it.
+        for (heading, bars) in self.charts.iter().filter(|(_, bars)| !bars.is_empty()) {
+            let bars: Vec<String> =
+                bars.iter().map(|(label, value)| format!("{label} {}", short(*value))).collect();
+            let _ = writeln!(text, "{heading}: {}", bars.join(", "));
         }
         for (name, value) in &self.figures {
             let _ = writeln!(text, "  {name:<44} {value:.3}");
@@ -153,6 +159,8 @@ mod tests {
             serde_json::from_str(&fs::read_to_string(dir.join("volume.json")).unwrap()).unwrap();
         assert_eq!(json["figures"]["x_ratio"], 0.5);
         let page = fs::read_to_string(dir.join("volume.html")).unwrap();
+        let text = report.text();
+        assert!(text.contains("IOPS: raw 2, nbd 1\n"), "{text}");
         for part in ["width:50.0%", "a &lt; b", "<svg", "<td>1 &gt; 0</td>"] {
             assert!(page.contains(part), "{part}");
         }

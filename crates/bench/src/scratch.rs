@@ -39,7 +39,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(e) = fs::remove_dir_all(&self.0) {
-            eprintln!("{} stays: {e}", self.0.display());
+            eprintln!("{} stays: {}", self.0.display(), forebay_block::words_of(&e));
         }
     }
 }

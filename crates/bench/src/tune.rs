@@ -233,7 +233,7 @@ pub fn report(points: &[Point], knob_label: &str, what: &str, worth: &Worth) -> 
         x_label: knob_label.to_owned(),
         y_label: y_label.to_owned(),
         lines: lines.into_iter().map(|(name, points)| (name.to_owned(), points)).collect(),
-        mark: None,
+        ..Plot::default()
     };
     let mut profit = plot(
         "Revenue, penalty and profit (Figure 16)",

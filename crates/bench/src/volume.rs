@@ -24,6 +24,9 @@ const SHAPES: [Shape; 5] = [
     Shape { name: "1m_depth4", bytes: 1 << 20, depth: 4 },
 ];
 
+/// The system counts processor time in steps of 10 ms: of less than so much a part for each write is chance.
+const CPU_TIME_MIN: Duration = Duration::from_millis(100);
+
 /// Sizes in bytes and times of a run.
 struct Scale {
     cache: u64,
@@ -59,8 +62,10 @@ impl Measured {
         median(self.per_second.iter().copied())
     }
 
-    fn cpu_us(&self) -> f64 {
-        self.cpu.as_secs_f64() * 1e6 / self.writes.max(1) as f64
+    /// For each write; nothing if too few steps of the system's account were counted to say something.
+    fn cpu_us(&self) -> Option<f64> {
+        (self.cpu >= CPU_TIME_MIN && self.writes > 0)
+            .then(|| self.cpu.as_secs_f64() * 1e6 / self.writes as f64)
     }
 }
 
@@ -143,7 +148,9 @@ fn report(
         for what in ["raw", "engine", "nbd", "attached"] {
             let Some(m) = measured.get(&(shape.name, what)) else { continue };
             bars.push((what.to_owned(), m.median()));
-            figures.insert(format!("{what}_{}_cpu_us", shape.name), m.cpu_us());
+            if let Some(cpu_us) = m.cpu_us() {
+                figures.insert(format!("{what}_{}_cpu_us", shape.name), cpu_us);
+            }
             if what != "raw" {
                 figures.insert(format!("{what}_{}_of_raw", shape.name), m.median() / raw.max(1e-9));
             }
@@ -193,4 +200,23 @@ fn make_volume(dir: &Path, name: &str, scale: &Scale) -> Result<(PathBuf, PathBu
     };
     format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
     Ok((cache, backing))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_that_says_nothing_is_left_out() {
+        let of =
+            |millis, writes| Measured { writes, cpu: Duration::from_millis(millis), ..Measured::default() };
+        let shape = SHAPES[0].name;
+        let figures =
+            |raw: Measured| report(&BTreeMap::from([((shape, "raw"), raw)]), &BTreeMap::new(), true).figures;
+        let name = format!("raw_{shape}_cpu_us");
+        assert_eq!(figures(of(200, 1000)).get(&name), Some(&200.0));
+        for (millis, writes) in [(0, 1000), (90, 1000), (200, 0)] {
+            assert_eq!(figures(of(millis, writes)).get(&name), None, "{millis} ms, {writes} writes");
+        }
+    }
 }

@@ -6,10 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+mod decimal;
 mod error;
 mod gate;
 mod io;
 mod service;
+pub mod size;
+pub mod time;
 mod units;
 
 pub use buffer::{Buf, BufMut};

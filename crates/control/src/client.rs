@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forebay_block::words_of;
 use forebay_guard::{Who, connect, is_trusted, peer, user_name};
 use thiserror::Error;
 
@@ -59,7 +60,7 @@ pub enum ClientError {
         why: String,
     },
     /// Anything else.
-    #[error("cannot use the control socket {}: {source}", .path.display())]
+    #[error("cannot use the control socket {}: {}", .path.display(), words_of(.source))]
     Io {
         /// Which socket.
         path: PathBuf,

@@ -161,6 +161,8 @@ impl GroupState {
 pub enum Answer {
     /// It is done; there is nothing to tell.
     Done,
+    /// It is done, and has another effect than one may think: one sentence each.
+    Warned(Vec<String>),
     /// The figures that were asked for.
     Volumes(Vec<VolumeReport>),
     /// The kernel block device.

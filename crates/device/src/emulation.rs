@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use forebay_emulate::{Kind, Settings};
 
+use crate::open::absolute;
+
 /// An emulated device: the file with its data, and the model that says how long it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmulateSpec {
@@ -33,7 +35,7 @@ impl EmulateSpec {
             match (key, value) {
                 ("file", "") => {}
                 ("file", _) if file.is_some() => return Err("file= is given twice".to_owned()),
-                ("file", path) => file = Some(PathBuf::from(path)),
+                ("file", path) => file = Some(absolute(path)),
                 ("sync", "yes") => sync = true,
                 ("sync", "no") => sync = false,
                 ("sync", _) => return Err(format!("sync={value}: sync is yes or no")),

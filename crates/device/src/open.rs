@@ -21,7 +21,7 @@ use crate::mapped::MappedDevice;
 use crate::nbd::{NbdDevice, NbdSpec};
 use crate::ring::Ring;
 
-/// Where a device is and how it is to be driven.
+/// Where a device is and how it is to be driven. Read from text, its path is absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSpec {
     /// A regular file or a block device, through io_uring.
@@ -73,6 +73,11 @@ pub struct UnknownDevice {
     why: String,
 }
 
+/// What is said of a device is read elsewhere, too: in a log, in another directory.
+pub(crate) fn absolute(path: &str) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
+}
+
 impl FromStr for DeviceSpec {
     type Err = UnknownDevice;
 
@@ -80,14 +85,14 @@ impl FromStr for DeviceSpec {
         let unknown = |why| UnknownDevice { given: given.to_owned(), why };
         let scheme = given.split_once(':').filter(|(scheme, _)| !scheme.contains('/'));
         match scheme {
-            Some(("pmem", path)) if !path.is_empty() => Ok(Self::Pmem(path.into())),
+            Some(("pmem", path)) if !path.is_empty() => Ok(Self::Pmem(absolute(path))),
             Some(("emulate", rest)) => {
                 EmulateSpec::read(rest).map(|spec| Self::Emulate(Box::new(spec))).map_err(unknown)
             }
             Some((scheme @ ("nbd" | "nbd+unix"), rest)) => NbdSpec::read(scheme == "nbd+unix", rest)
                 .map(|spec| Self::Nbd(Box::new(spec)))
                 .map_err(unknown),
-            None if !given.is_empty() => Ok(Self::Path(given.into())),
+            None if !given.is_empty() => Ok(Self::Path(absolute(given))),
             _ => Err(unknown(format!(
                 "known are PATH (a file or block device; ./PATH if it has a colon), pmem:PATH, \
                  emulate:KIND:file=PATH (KIND is one of {}), and for backings nbd://HOST:PORT/EXPORT and \
@@ -202,7 +207,10 @@ mod tests {
         let parse = |s: &str| s.parse::<DeviceSpec>();
         assert_eq!(parse("/dev/vdb"), Ok(DeviceSpec::Path("/dev/vdb".into())));
         assert_eq!(parse("pmem:/dev/shm/c"), Ok(DeviceSpec::Pmem("/dev/shm/c".into())));
-        assert_eq!(parse("./with:colon"), Ok(DeviceSpec::Path("./with:colon".into())));
+        assert_eq!(
+            parse("./with:colon"),
+            Ok(DeviceSpec::Path(std::env::current_dir().unwrap().join("with:colon")))
+        );
         for bad in ["", "pmem:", "floppy:a", "nbd+x:/y"] {
             let told = parse(bad).unwrap_err().to_string();
             assert!(told.contains("pmem:PATH"), "{told}");
@@ -219,9 +227,9 @@ mod tests {
         let parse = |s: &str| s.parse::<DeviceSpec>();
         for text in [
             "emulate:hdd-10k:file=/srv/a",
-            "emulate:hdd-7k2:file=./with:colon,rpm=5400,queue=1",
-            "emulate:ssd-nvme:file=a,sync=no,buffer=1G,plp=no",
-            "emulate:remote:file=a,latency=2ms,window=8",
+            "emulate:hdd-7k2:file=/srv/with:colon,rpm=5400,queue=1",
+            "emulate:ssd-nvme:file=/a,sync=no,buffer=1G,plp=no",
+            "emulate:remote:file=/a,latency=2ms,window=8",
         ] {
             assert_eq!(parse(text).unwrap().to_string(), text);
         }

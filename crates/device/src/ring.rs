@@ -135,7 +135,7 @@ impl Ring {
             .or_else(|_| IoUring::builder().setup_cqsize(COMPLETIONS).build(SUBMISSIONS))
             .map_err(|e| {
                 let why = "io_uring is not available (see sysctl kernel.io_uring_disabled, or the container's seccomp profile)";
-                io::Error::new(e.kind(), format!("{why}: {e}"))
+                io::Error::new(e.kind(), format!("{why}: {}", forebay_block::words_of(&e)))
             })?;
         Ok(Self(Rc::new(RefCell::new(Reactor {
             uring,

@@ -1,11 +1,13 @@
 //! Parameters of a model by name, for those who give them as text.
 
+use forebay_block::{size, time};
+
 /// How a parameter is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Bytes; takes K, M, G, T (powers of 1024).
+    /// Bytes, as people write them.
     Bytes,
-    /// Bytes a second; takes K, M, G, T (powers of 1024).
+    /// Bytes a second, as people write them.
     BytesPerSecond,
     /// A time; takes ns, us, ms, s.
     Time,
@@ -62,10 +64,8 @@ impl Parameter {
     /// Reads a value; `Err` says in words what is expected.
     pub(crate) fn read(&self, text: &str) -> Result<u64, String> {
         let value = match self.unit {
-            Unit::Bytes | Unit::BytesPerSecond => {
-                scaled(text, &[("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30), ("T", 1 << 40), ("", 1)])
-            }
-            Unit::Time => scaled(text, &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)]),
+            Unit::Bytes | Unit::BytesPerSecond => size::parse(text).ok(),
+            Unit::Time => time::parse_ns(text).ok(),
             Unit::Count => text.parse().ok(),
             Unit::Switch => [("no", 0), ("yes", 1)].iter().find(|(word, _)| *word == text).map(|(_, v)| *v),
         };
@@ -99,14 +99,6 @@ impl Parameter {
             None => value.to_string(),
         }
     }
-}
-
-/// A whole number with one of these units behind it; the first unit that fits counts.
-fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    units.iter().find_map(|(unit, scale)| {
-        let digits = text.strip_suffix(unit)?;
-        digits.parse::<u64>().ok()?.checked_mul(*scale)
-    })
 }
 
 #[cfg(test)]

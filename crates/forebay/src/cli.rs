@@ -1,5 +1,6 @@
 //! The command line as a whole: global options and the list of commands.
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{Parser, Subcommand};
 use forebay_control::ControlError;
 use tracing_subscriber::filter::Targets;
@@ -31,6 +32,14 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// A mistake on the command line, without a hint that leads nowhere: only what follows `run --` takes what looks like a flag.
+pub fn usage(mut e: clap::Error) -> clap::Error {
+    if e.kind() == ErrorKind::UnknownArgument && !std::env::args_os().any(|arg| arg == "run") {
+        e.remove(ContextKind::Suggested);
+    }
+    e
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 3 refused for safety (foreign, stale, in use, \

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_control::{Answer, Client, ClientError, Progress, Request};
+use forebay_control::{Answer, Client, ClientError, FailureKind, Progress, Request};
 use forebay_policy::time;
 
 use crate::cli::Failure;
@@ -37,6 +37,12 @@ use crate::control_path::control_path;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Whoever waits for longer is told what for.
 const TELL_AFTER: Duration = Duration::from_secs(1);
+
+/// The daemon has answered, and not what it was asked.
+pub fn not_an_answer() -> Failure {
+    let message = "the daemon answers something else than it was asked: it is of another version; use its `forebay`, or start it anew";
+    Failure::new(FailureKind::Failed, message)
+}
 
 /// Sends one request to the daemon that serves `volume`, whose socket is `control` or the default one.
 pub fn ask(

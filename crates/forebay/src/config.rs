@@ -13,6 +13,7 @@ use forebay_policy::{
 use forebay_tracker::Hints;
 use serde::{Deserialize, Deserializer};
 
+use crate::changes::nearest;
 use crate::volume_name;
 use forebay_policy::size::{self, Size};
 
@@ -229,12 +230,8 @@ fn position(text: &str, at: usize) -> (usize, usize) {
 /// Of the names that a message "unknown field `x`, expected one of `a`, `b`" lists, the one that `x` is closest to.
 fn suggestion(message: &str) -> Option<&str> {
     let mut names = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
-    let given = names.next()?.replace('_', "-");
-    names
-        .map(|name| (strsim::damerau_levenshtein(&given, name), name))
-        .filter(|(distance, name)| *distance <= 2.min(name.len() / 2))
-        .min()
-        .map(|(_, name)| name)
+    let given = names.next()?;
+    nearest(given, names)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The daemon behind `forebay serve`: starts volumes, offers them, obeys the control socket, stops.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +16,7 @@ use forebay_host::{Ending, POINT_LABEL_BYTES};
 use forebay_nbd::{Address, Export, Limits, MemoryBudget, NbdServer, ServerConfig, SocketRights, TlsSettings};
 use sd_notify::NotifyState;
 
+use crate::changes::nearest;
 use crate::cli::{Failure, Outcome};
 use crate::consistency_group::ConsistencyGroup;
 use crate::control_path::{control_path, runtime_directory};
@@ -40,8 +42,9 @@ const LOOK_AFTER_EVERY: Duration = Duration::from_secs(1);
 
 /// Serves what is planned until told to stop.
 pub fn run(plan: Plan) -> Outcome {
-    let system =
-        |what: &str, e: std::io::Error| Failure::new(FailureKind::Failed, format!("cannot {what}: {e}"));
+    let system = |what: &str, e: std::io::Error| {
+        Failure::new(FailureKind::Failed, format!("cannot {what}: {}", forebay_block::words_of(&e)))
+    };
     let reclaim = Reclaim::begin();
     let (reasons, told_to_stop) = stop::listen().map_err(|e| system("listen to signals", e))?;
     let destage = plan.destage_on_stop;
@@ -126,6 +129,19 @@ fn sockets_are_free(volume: &VolumePlan, own_control: bool) -> Outcome {
     volume.nbd.iter().try_for_each(|address| NbdServer::can_listen(address).map_err(|e| from_nbd(&e)))
 }
 
+/// What is to be said of an address at which others than this machine can read and write volumes.
+fn open_to_all(address: &Address, has_tls: bool) -> Option<String> {
+    let Address::Tcp { host, .. } = address else { return None };
+    let is_local =
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
+    (!is_local && !has_tls).then(|| {
+        format!(
+            "whoever reaches {address} can read and write what is served there: give --tls DIR (and --tls-verify-clients), or listen \
+             on 127.0.0.1 or a unix socket"
+        )
+    })
+}
+
 impl Daemon {
     /// Starts the volumes. One that does not start stops no other.
     ///
@@ -158,6 +174,7 @@ impl Daemon {
         }
         for volume in plan.volumes {
             let name = volume.name.clone();
+            volume.warnings.iter().for_each(|warning| tracing::warn!(volume = name, "{warning}"));
             // A start changes who belongs to whom, which nobody should have to pay for a socket that cannot be had.
             let free = sockets_are_free(&volume, plan.control.is_none());
             match free.and_then(|()| Served::start(volume, Arc::clone(&daemon.tracking))) {
@@ -259,6 +276,10 @@ impl Daemon {
         }
         let mut places: BTreeMap<String, (Arc<Served>, Vec<String>)> = BTreeMap::new();
         for (address, volumes) in exports.into_values() {
+            if let Some(warning) = open_to_all(&address, self.tls.is_some()) {
+                let names: Vec<&str> = volumes.iter().map(|v| v.name()).collect();
+                tracing::warn!(volumes = names.join(", "), "{warning}");
+            }
             // A unix socket is guarded by its permissions.
             let tls = if matches!(address, Address::Tcp { .. }) { self.tls.clone() } else { None };
             let started = NbdServer::start(ServerConfig {
@@ -327,9 +348,11 @@ impl Daemon {
                 return Failure::new(why.kind, format!("'{name}' is not served: {why}"));
             }
             let names = volumes.keys().cloned().collect::<Vec<_>>().join(", ");
+            let meant = nearest(name, volumes.keys().map(String::as_str));
+            let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
             Failure::new(
                 FailureKind::Usage,
-                format!("this daemon serves no volume '{name}'; it serves {names}"),
+                format!("this daemon serves no volume '{name}'; it serves {names}{meant}"),
             )
         })
     }
@@ -392,7 +415,10 @@ impl Daemon {
             let group = Arc::new(ConsistencyGroup::find(plan, here)?);
             if group.is_led_here() {
                 let leader = group.lead().map_err(|e| {
-                    Failure::new(FailureKind::Failed, format!("cannot start a thread for common points: {e}"))
+                    Failure::new(
+                        FailureKind::Failed,
+                        format!("cannot start a thread for common points: {}", forebay_block::words_of(&e)),
+                    )
                 })?;
                 hold(&self.leaders).push(leader);
             }
@@ -515,7 +541,12 @@ impl Controller for Daemon {
             Request::Common { volume, names, round, run, step } => {
                 Ok(Answer::Common(self.volume(&volume)?.common(&names, round, run, step)?))
             }
-            Request::Set { volume, settings } => self.volume(&volume)?.set(&settings).map(|()| Answer::Done),
+            Request::Set { volume, settings } => {
+                self.volume(&volume)?.set(&settings).map(|warnings| match warnings.is_empty() {
+                    true => Answer::Done,
+                    false => Answer::Warned(warnings),
+                })
+            }
             Request::Explain { volume } => Ok(Answer::Explanation(self.volume(&volume)?.explanation())),
             Request::Waits { volume } => self.volume(&volume).map(|_| Answer::Waits(self.tracking.waits())),
             Request::Attach { volume } => {

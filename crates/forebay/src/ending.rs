@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_engine::Status;
+use forebay_policy::size;
 use sd_notify::NotifyState;
 
 use crate::served::Served;
@@ -58,7 +59,11 @@ impl<T: Send + 'static> Step<T> {
                 let _ = sender.send(step(&of));
             });
             if let Err(e) = spawned {
-                tracing::error!(volume = volume.name(), "no thread to wait for {what}: {e}");
+                tracing::error!(
+                    volume = volume.name(),
+                    "no thread to wait for {what}: {}",
+                    forebay_block::words_of(&e)
+                );
             }
             Left { volume: Arc::clone(volume), end }
         };
@@ -142,8 +147,10 @@ impl<T: Send + 'static> Step<T> {
             None => "the backing has not answered yet, or a client takes its time".to_owned(),
         };
         format!(
-            "{} ({} requests under way; {} dirty bytes are safe in the cache): {why}",
-            self.what, f.requests, f.dirty_bytes
+            "{} ({} requests under way; {} of dirty data are safe in the cache): {why}",
+            self.what,
+            f.requests,
+            size::show(f.dirty_bytes)
         )
     }
 }

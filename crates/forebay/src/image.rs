@@ -19,8 +19,9 @@ const LOCK_POLL: Duration = Duration::from_millis(20);
 /// Opens a cache for reading. Daemons lock their devices exclusively, so a shared lock says that none is writing; it is
 /// held for as long as the file is open.
 pub fn open(cache: &DeviceSpec) -> Result<File, Failure> {
-    let file = File::open(cache.path())
-        .map_err(|e| Failure::new(FailureKind::Failed, format!("cannot open {cache}: {e}")))?;
+    let file = File::open(cache.path()).map_err(|e| {
+        Failure::new(FailureKind::Failed, format!("cannot open {cache}: {}", forebay_block::words_of(&e)))
+    })?;
     let begun = Instant::now();
     loop {
         let (kind, message) = match file.try_lock_shared() {
@@ -40,7 +41,9 @@ pub fn open(cache: &DeviceSpec) -> Result<File, Failure> {
                     None => format!("{cache} is in use by another process; stop it first, or look at a copy"),
                 },
             ),
-            Err(TryLockError::Error(e)) => (FailureKind::Failed, format!("cannot lock {cache}: {e}")),
+            Err(TryLockError::Error(e)) => {
+                (FailureKind::Failed, format!("cannot lock {cache}: {}", forebay_block::words_of(&e)))
+            }
         };
         return Err(Failure::new(kind, message));
     }
@@ -50,6 +53,7 @@ pub fn open(cache: &DeviceSpec) -> Result<File, Failure> {
 pub fn failure(cache: &DeviceSpec, e: &CheckError) -> Failure {
     let kind = match e {
         CheckError::NoCache | CheckError::UnknownVersion(_) => FailureKind::Refused,
+        CheckError::NoBlock { .. } => FailureKind::Usage,
         CheckError::SuperblocksDamaged => FailureKind::Corrupt,
         CheckError::Io(_) => FailureKind::Failed,
     };

@@ -4,6 +4,7 @@
 //! writes them; where too many wait, further ones are lost, and how many is told.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -102,15 +103,20 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
+/// A terminal gets colours, unless who sits at it wants none (https://no-color.org).
+fn is_colored(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
+    is_terminal && no_color.is_none_or(OsStr::is_empty)
+}
+
 /// Starts logging what `targets` lets through.
 pub fn start(targets: &Targets) {
     let lines = match Lines::to(io::stderr()) {
         Ok(lines) => LOG.get_or_init(|| lines).clone(),
-        Err(e) => return eprintln!("warning: no log: {e}"),
+        Err(e) => return eprintln!("warning: no log: {}", forebay_block::words_of(&e)),
     };
     let layer = fmt::layer()
         .with_writer(lines)
-        .with_ansi(io::stderr().is_terminal())
+        .with_ansi(is_colored(io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref()))
         // It would be said on standard error, too, with a panic where that has gone: a terminal, or who reads a pipe.
         .log_internal_errors(false);
     // The journal stamps lines itself.

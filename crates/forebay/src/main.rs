@@ -1,6 +1,7 @@
 //! `forebay`: a durable write cache that knows which writes a request is waiting for.
 #![forbid(unsafe_code)]
 
+mod changes;
 mod cli;
 mod commands;
 mod config;
@@ -44,10 +45,13 @@ use mimalloc::MiMalloc;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::try_parse().unwrap_or_else(|e| cli::usage(e).exit());
     logging::start(&cli.log);
     if let Err(e) = stop::outlive_file_limits() {
-        tracing::debug!("a file that reaches the limit of its size ends the process: {e}");
+        tracing::debug!(
+            "a file that reaches the limit of its size ends the process: {}",
+            forebay_block::words_of(&e)
+        );
     }
     let outcome = cli.command.run();
     logging::end();

@@ -17,7 +17,10 @@ pub fn print_while_read(text: &str) -> Result<bool, Failure> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
-        Err(e) => Err(Failure::new(FailureKind::Failed, format!("cannot write to standard output: {e}"))),
+        Err(e) => Err(Failure::new(
+            FailureKind::Failed,
+            format!("cannot write to standard output: {}", forebay_block::words_of(&e)),
+        )),
     }
 }
 

@@ -11,6 +11,7 @@ use forebay_nbd::{Address, SocketRights, TlsSettings};
 use forebay_policy::{GroupEnds, Ranges, Settings, WritePolicy};
 use forebay_tracker::{Hints, PRESETS, Rules, RulesError};
 
+use crate::changes::{Circumstances, check_ranges, idle};
 use crate::cli::Failure;
 use crate::commands::serve::Args;
 use crate::config::{Config, VolumeConfig};
@@ -104,6 +105,8 @@ pub struct VolumePlan {
     pub critical: bool,
     /// Of these requests' writes at most so many bytes a second count as critical.
     pub critical_rate: Option<u64>,
+    /// What was given and has another effect than one may think, or none; a sentence each.
+    pub warnings: Vec<String>,
 }
 
 fn usage(message: String) -> Failure {
@@ -127,6 +130,11 @@ impl Plan {
                 ..Config::default()
             },
         };
+        // The file may say for all of its volumes what one that is chosen of them has no use for.
+        let has_tcp = |volumes: &[VolumeConfig]| {
+            volumes.iter().flat_map(|v| &v.nbd).any(|address| matches!(address, Address::Tcp { .. }))
+        };
+        let tls_is_of_use = args.tls.is_none() && has_tcp(&config.volume);
         if let Some(name) = &args.name {
             config.volume.retain(|v| v.name == *name);
         }
@@ -145,16 +153,22 @@ impl Plan {
             handshake_ms: config.nbd_handshake_ms,
             memory: config.nbd_memory.map(|size| size.0),
         });
+        let tls = tls(
+            args.tls.or(config.tls),
+            args.tls_verify_clients || config.tls_verify_clients.unwrap_or(false),
+        )?;
+        if tls.is_some() && !tls_is_of_use && !has_tcp(&config.volume) {
+            return Err(usage(
+                "tls is for NBD clients on TCP, and no volume is served there; give --nbd tcp:HOST:PORT, or leave tls away".to_owned(),
+            ));
+        }
         Ok(Self {
             socket: SocketRights {
                 mode: args.socket_mode.or(config.socket_mode).unwrap_or(defaults.mode),
                 group: args.socket_group.or(config.socket_group),
             },
             nbd_limits: nbd.limits(config.volume.iter().any(|v| !v.nbd.is_empty()))?,
-            tls: tls(
-                args.tls.or(config.tls),
-                args.tls_verify_clients || config.tls_verify_clients.unwrap_or(false),
-            )?,
+            tls,
             rules: rules(if args.rules.is_empty() { &config.rules } else { &args.rules })?,
             hints: args.hints.or(config.hints).unwrap_or_default(),
             config: args.config.as_deref().map(|path| std::path::absolute(path).unwrap_or(path.to_owned())),
@@ -285,6 +299,7 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
 }
 
 fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan, Failure> {
+    let given = given(&v);
     let name = v.name;
     let wrong = |e: String| usage(format!("volume '{name}': {e}"));
     let device =
@@ -334,6 +349,33 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
             "is a member of a consistency-group, whose points a read-only volume cannot take".to_owned(),
         ));
     }
+    let settings = Settings {
+        write_policy: v.write_policy.unwrap_or(defaults.write_policy),
+        order: v.order.unwrap_or(defaults.order),
+        group_bytes: v.group_bytes.unwrap_or(defaults.group_bytes),
+        group_age_ms: v.group_age_ms.unwrap_or(defaults.group_age_ms),
+        max_staleness: v.max_staleness.unwrap_or(defaults.max_staleness),
+        group_ends: ends,
+        admission: v.admission.unwrap_or(defaults.admission),
+        on_full: v.on_full.unwrap_or(defaults.on_full),
+        durability: v.durability.unwrap_or(defaults.durability),
+    };
+    let ranges = v.ranges.unwrap_or_default();
+    if cache.is_some() {
+        check_ranges(settings.admission, &ranges).map_err(&wrong)?;
+    }
+    let around = Circumstances {
+        settings: &settings,
+        cached: cache.is_some(),
+        read_only: v.read_only.unwrap_or(false),
+    };
+    let mut warnings = idle(given, around);
+    if v.accept_stale == Some(true) && cache.is_some() {
+        warnings.push("accept-stale has no effect with a cache; it is for no-cache".to_owned());
+    }
+    if v.critical == Some(true) && v.nbd.is_empty() {
+        warnings.push("critical has no effect without NBD clients; give an address with nbd".to_owned());
+    }
     if v.critical_rate.is_some() && v.critical.is_none() {
         return Err(wrong("has a critical-rate, and does not say whether it is critical".to_owned()));
     }
@@ -348,24 +390,33 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
         read_only: v.read_only.unwrap_or(false),
         logical_block: v.logical_block,
         decorate: decorate.to_vec(),
-        settings: Settings {
-            write_policy: v.write_policy.unwrap_or(defaults.write_policy),
-            order: v.order.unwrap_or(defaults.order),
-            group_bytes: v.group_bytes.unwrap_or(defaults.group_bytes),
-            group_age_ms: v.group_age_ms.unwrap_or(defaults.group_age_ms),
-            max_staleness: v.max_staleness.unwrap_or(defaults.max_staleness),
-            group_ends: ends,
-            admission: v.admission.unwrap_or(defaults.admission),
-            on_full: v.on_full.unwrap_or(defaults.on_full),
-            durability: v.durability.unwrap_or(defaults.durability),
-        },
-        ranges: v.ranges.unwrap_or_default(),
+        settings,
+        ranges,
+        warnings,
         endurance: v.endurance.map_or(0, |s| s.0),
         critical: v.critical.unwrap_or(false),
         critical_rate: v.critical_rate.map(|s| s.0),
         journal,
         name,
     })
+}
+
+/// The settings that are said of a volume.
+fn given(v: &VolumeConfig) -> Vec<&'static str> {
+    let said = [
+        ("write-policy", v.write_policy.is_some()),
+        ("order", v.order.is_some()),
+        ("group-size", v.group_bytes.is_some()),
+        ("group-age", v.group_age_ms.is_some()),
+        ("group-ends", v.group_ends.is_some()),
+        ("max-staleness", v.max_staleness.is_some()),
+        ("admission", v.admission.is_some()),
+        ("ranges", v.ranges.is_some()),
+        ("endurance", v.endurance.is_some()),
+        ("on-full", v.on_full.is_some()),
+        ("durability", v.durability.is_some()),
+    ];
+    said.iter().filter(|(_, is_said)| *is_said).map(|(key, _)| *key).collect()
 }
 
 /// Understands a journal's location: a device, or `none`.
@@ -390,7 +441,10 @@ fn read_config(path: &Path) -> Result<Config, Failure> {
 
 fn read_text(path: &Path) -> Result<String, Failure> {
     let failed = |e: std::io::Error| {
-        Failure::new(FailureKind::Failed, format!("cannot read the configuration {}: {e}", path.display()))
+        Failure::new(
+            FailureKind::Failed,
+            format!("cannot read the configuration {}: {}", path.display(), forebay_block::words_of(&e)),
+        )
     };
     if std::fs::metadata(path).map_err(failed)?.len() > FILE_BYTES_MAX {
         return Err(Failure::new(
@@ -467,7 +521,7 @@ mod tests {
         assert!(all.volumes[1].cache.is_none());
         let one = plan(&["--config", path, "--name", "b", "--cache", "c", "--on-full", "wait"]).unwrap();
         assert_eq!(one.volumes.len(), 1);
-        assert_eq!(one.volumes[0].cache.as_ref().unwrap().to_string(), "c");
+        assert!(one.volumes[0].cache.as_ref().unwrap().to_string().ends_with("/c"));
         let one = plan(&["--config", path, "--name", "a", "--no-cache", "--destage-on-stop=no"]).unwrap();
         assert!(one.volumes[0].cache.is_none() && !one.destage_on_stop);
     }

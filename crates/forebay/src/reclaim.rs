@@ -13,7 +13,10 @@ impl Reclaim {
     pub fn begin() -> Self {
         let asked = become_io_flusher();
         if let Err(e) = &asked {
-            tracing::debug!("memory reclaim may wait for volumes of this daemon: {e}");
+            tracing::debug!(
+                "memory reclaim may wait for volumes of this daemon: {}",
+                forebay_block::words_of(&e)
+            );
         }
         Self { exempt: asked.is_ok() }
     }

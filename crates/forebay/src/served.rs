@@ -17,8 +17,9 @@ use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
 use forebay_host::{
     Common, CommonStep, Ending, HostError, Observer, Volume, VolumeConfig, VolumeHandle, keep_private,
 };
-use forebay_policy::{GroupEnds, Settings, UnknownSetting, WritePolicy};
+use forebay_policy::{GroupEnds, Settings, WritePolicy};
 
+use crate::changes::{Changes, Circumstances, check_ranges, idle};
 use crate::cli::{Failure, Outcome};
 use crate::failure::{from_fuse, from_host};
 use crate::figures::{Surroundings, staleness_seconds, volume_status};
@@ -27,7 +28,6 @@ use crate::plan::VolumePlan;
 use crate::staleness_histogram::StalenessHistogram;
 use crate::tracking::{Link, RatedVolume, TrackedVolume, Tracking};
 use crate::trouble::Trouble;
-use forebay_policy::size;
 
 /// Nanoseconds since 1970.
 fn wall_ns() -> u64 {
@@ -86,7 +86,8 @@ impl Served {
         let started = Instant::now();
         let recorders =
             Recorders::start(plan.decorate.iter().map(|d| &d.decoration)).map_err(|(path, e)| {
-                let message = format!("cannot make the record {}: {e}", path.display());
+                let message =
+                    format!("cannot make the record {}: {}", path.display(), forebay_block::words_of(&e));
                 Failure::new(FailureKind::Failed, message)
             })?;
         let volume = Volume::open(volume_config(&plan, &recorders)).map_err(|e| from_host(&e))?;
@@ -239,22 +240,16 @@ impl Served {
         Ok(true)
     }
 
-    /// Changes settings, all or none.
-    pub fn set(&self, settings: &[(String, String)]) -> Outcome {
+    /// Changes settings, all or none. Returns a sentence for each of them that has no effect.
+    pub fn set(&self, settings: &[(String, String)]) -> Result<Vec<String>, Failure> {
         let _one = hold(&self.setting);
-        let mut new = self.handle.settings();
-        let (mut ranges, mut endurance) = (None, None);
-        let usage = |key: &str, e: String| Failure::new(FailureKind::Usage, format!("{key}: {e}"));
+        let mut changes = Changes::of(self.handle.settings());
+        let usage = |e: String| Failure::new(FailureKind::Usage, e);
         for (key, value) in settings {
-            let known = match key.as_str() {
-                "ranges" => {
-                    value.parse().map(|r| ranges = Some(r)).map_err(|e: UnknownSetting| e.to_string())
-                }
-                "endurance" => size::parse(value).map(|bytes| endurance = Some(bytes)),
-                _ => new.set(key, value).map_err(|e| e.to_string()),
-            };
-            known.map_err(|e| usage(key, e))?;
+            changes.set(key, value).map_err(usage)?;
         }
+        let Changes { settings: new, ranges, endurance } = changes;
+        check_ranges(new.admission, ranges.as_ref().unwrap_or(&self.handle.ranges())).map_err(usage)?;
         self.check_membership(&new)?;
         // The one that may be refused comes first.
         self.handle.set(new).map_err(|e| from_host(&e))?;
@@ -264,6 +259,12 @@ impl Served {
         if let Some(ranges) = ranges {
             self.handle.set_ranges(ranges).map_err(|e| from_host(&e))?;
         }
+        let around = Circumstances {
+            settings: &new,
+            cached: self.plan.cache.is_some(),
+            read_only: self.plan.read_only,
+        };
+        let idle = idle(settings.iter().map(|(key, _)| key.as_str()), around);
         let changed: Vec<String> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
         tracing::info!(volume = self.plan.name, settings = changed.join(" "), "settings changed");
         // It stays as long as this is held. Whoever holds it, to attach or to detach, follows as the settings are now, or ceases to.
@@ -272,7 +273,7 @@ impl Served {
         {
             self.link.follow(&device, &self.tracking, &self.handle);
         }
-        Ok(())
+        Ok(idle)
     }
 
     /// Declares a consistency point as soon as there can be one, or until `patience` is over, and waits until it is committed.

@@ -9,7 +9,7 @@ use sd_notify::NotifyState;
 /// Tells the service manager, if there is one.
 pub fn tell(states: &[NotifyState<'_>]) {
     if let Err(e) = sd_notify::notify(states) {
-        tracing::warn!("cannot tell the service manager: {e}");
+        tracing::warn!("cannot tell the service manager: {}", forebay_block::words_of(&e));
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use forebay_block::ErrorKind;
 use forebay_engine::{Ailment, State, Status, Trouble as Answer};
+use forebay_policy::size;
 use rustix::io::Errno;
 
 use crate::health::below;
@@ -211,7 +212,8 @@ impl Trouble {
             let waiting = match f.dirty_bytes {
                 0 => String::new(),
                 dirty => format!(
-                    "; {dirty} dirty bytes are safe in the cache, and are tried again until it takes them"
+                    "; {} of dirty data are safe in the cache, and are tried again until it takes them",
+                    size::show(dirty)
                 ),
             };
             let why = f.backing_trouble().as_ref().map_or("check the device".to_owned(), explain);
@@ -261,9 +263,9 @@ impl Trouble {
                 let moved = (now, f.bytes_to_backing);
                 self.full = Some(Full { moved, stalled: false, last_full: now });
                 lines.push(Line::Warn(format!(
-                    "the cache is full: writers wait for the backing to take {} dirty bytes; give it a larger \
+                    "the cache is full: writers wait for the backing to take {} of dirty data; give it a larger \
                      cache or a faster backing if this happens often",
-                    f.dirty_bytes
+                    size::show(f.dirty_bytes)
                 )));
             }
             return;
@@ -292,9 +294,9 @@ impl Trouble {
             full.stalled = true;
             let why = f.backing_trouble().as_ref().map_or("repair the backing".to_owned(), explain);
             lines.push(Line::Error(format!(
-                "the cache is full and the backing takes nothing: writers hang until it does; {why}; {} dirty bytes are safe \
+                "the cache is full and the backing takes nothing: writers hang until it does; {why}; {} of dirty data are safe \
                  in the cache",
-                f.dirty_bytes
+                size::show(f.dirty_bytes)
             )));
         }
     }
@@ -432,7 +434,7 @@ mod tests {
             f.state = Some(State::Degraded);
             (f.dirty_bytes, f.cached_bytes, f.cache_errors) = (8192, 12288, 1);
         });
-        told(&lines, &[('e', "8192 dirty bytes"), ('w', "1 operation of the cache")]);
+        told(&lines, &[('e', "8 KiB of dirty data"), ('w', "1 operation of the cache")]);
         told(&v.seconds(3, |f| f.dirty_bytes = 0), &[]);
         told(&v.seconds(3, |f| f.cached_bytes = 0), &[('w', "retired")]);
     }

@@ -9,7 +9,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-block", &[]),
     // What there is to know of other users of the machine.
-    ("forebay-guard", &[]),
+    ("forebay-guard", &["forebay-block"]),
     ("forebay-format", &["forebay-block"]),
     ("forebay-policy", &["forebay-block"]),
     ("forebay-engine", &["forebay-block", "forebay-format", "forebay-policy"]),

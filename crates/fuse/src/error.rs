@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use forebay_block::words_of;
 use thiserror::Error;
 
 /// A failed mount, unmount, attach or detach.
@@ -66,7 +67,7 @@ pub enum FuseError {
         reason: String,
     },
     /// A system call failed.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {}", path.display(), words_of(.source))]
     System {
         /// What was attempted.
         action: &'static str,

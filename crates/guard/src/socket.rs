@@ -9,6 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forebay_block::words_of;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -71,7 +72,7 @@ pub enum BindError {
     #[error(transparent)]
     Turn(TurnError),
     /// The system refused.
-    #[error("cannot make the socket {}: {source}", .path.display())]
+    #[error("cannot make the socket {}: {}", .path.display(), words_of(.source))]
     Io {
         /// The socket.
         path: PathBuf,

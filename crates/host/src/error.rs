@@ -60,6 +60,19 @@ pub enum HostError {
         /// The cache, as given.
         cache: String,
     },
+    /// What is given as a cache is none, and its backing had one.
+    #[error(
+        "{cache} is not a Forebay cache, but {backing} is paired with the cache {was}: name that one; if it is this one, it was \
+         overwritten: put back a copy of it, or give up what it had with `forebay serve --no-cache --accept-stale`"
+    )]
+    CacheLost {
+        /// The cache, as given.
+        cache: String,
+        /// The backing, as given.
+        backing: String,
+        /// Its cache, as of the last run.
+        was: String,
+    },
     /// A cache or a label was made by another release.
     #[error(
         "{what} has format version {version}, which this release does not know; use the release that made it"
@@ -105,7 +118,8 @@ pub enum HostError {
     },
     /// The cache is shorter than it was.
     #[error(
-        "{cache} has {found_bytes} bytes but was made with {wanted_bytes}: it was truncated; restore its size or the device"
+        "{cache} has {} but was made with {}: it was truncated; restore its size or the device",
+        size::show_beside(*.found_bytes, *.wanted_bytes), size::show_beside(*.wanted_bytes, *.found_bytes)
     )]
     CacheTruncated {
         /// The cache, as given.
@@ -117,7 +131,8 @@ pub enum HostError {
     },
     /// The backing is shorter than the volume.
     #[error(
-        "{backing} has {found_bytes} bytes but the volume has {wanted_bytes}: it was truncated, or is another backing"
+        "{backing} has {} but the volume has {}: it was truncated, or is another backing",
+        size::show_beside(*.found_bytes, *.wanted_bytes), size::show_beside(*.wanted_bytes, *.found_bytes)
     )]
     BackingTruncated {
         /// The backing, as given.
@@ -222,7 +237,8 @@ pub enum HostError {
     },
     /// Too small for a journal.
     #[error(
-        "{journal} has {bytes} bytes, too few for the journal of this volume; the least is {least_bytes}"
+        "{journal} has {}, too little for the journal of this volume; the least is {}",
+        size::show_beside(*.bytes, *.least_bytes), size::show_beside(*.least_bytes, *.bytes)
     )]
     JournalTooSmall {
         /// The journal, as given.
@@ -348,7 +364,7 @@ pub enum HostError {
     },
     /// The cache holds data that the backing lacks, so it cannot be given up or made smaller.
     #[error(
-        "{cache} holds {dirty_bytes} bytes that its backing lacks; serve the volume and `forebay flush` it first"
+        "{cache} holds {} that its backing lacks; serve the volume and `forebay flush` it first", size::show(*.dirty_bytes)
     )]
     CacheDirty {
         /// The cache, as given.
@@ -357,7 +373,10 @@ pub enum HostError {
         dirty_bytes: u64,
     },
     /// Too small for a log.
-    #[error("a cache of {bytes} bytes is too small; the least is {least_bytes}")]
+    #[error(
+        "a cache of {} is too small; the least is {}",
+        size::show_beside(*.bytes, *.least_bytes), size::show_beside(*.least_bytes, *.bytes)
+    )]
     CacheTooSmall {
         /// Bytes there would be.
         bytes: u64,
@@ -505,7 +524,7 @@ impl std::fmt::Display for CacheContent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Clean => write!(f, "and holds nothing that the backing lacks"),
-            Self::Dirty(bytes) => write!(f, "and holds {bytes} bytes that the backing lacks"),
+            Self::Dirty(bytes) => write!(f, "and holds {} that the backing lacks", size::show(*bytes)),
             Self::Unreadable => {
                 write!(f, "and its log cannot be read, so that it may hold data that the backing lacks")
             }
@@ -525,6 +544,7 @@ impl HostError {
             )
             | Self::Pairing { .. }
             | Self::NotACache { .. }
+            | Self::CacheLost { .. }
             | Self::UnknownVersion { .. }
             | Self::CacheTruncated { .. }
             | Self::BackingTruncated { .. }

@@ -9,7 +9,7 @@ use forebay_engine::Role;
 use forebay_format::checksum;
 use forebay_format::identities::{Identities, Starter, Update};
 use forebay_format::journal::{Group, Head};
-use forebay_format::label::Label;
+use forebay_format::label::{Label, LabelState};
 use forebay_format::logical_block::LOGICAL_BLOCK_MAX;
 use forebay_format::pairing::{Refusal, decide};
 use forebay_format::replay::Replay;
@@ -80,6 +80,17 @@ pub(crate) struct Pair {
     names: (String, String),
 }
 
+/// Says what `cache` is not, and what it should be as the label of its backing has it.
+fn not_a_cache(cache: String, bench: &Bench<'_>, backing: &mut dyn Device, spec: &DeviceSpec) -> HostError {
+    match LabelPlace::find(bench, backing, spec.path()) {
+        Ok(Some((_, label))) if label.state == LabelState::Paired => {
+            HostError::CacheLost { cache, backing: spec.to_string(), was: label.cache_name }
+        }
+        // What is not to be found out changes nothing about the cache.
+        _ => HostError::NotACache { cache },
+    }
+}
+
 impl Pair {
     /// Claims both devices and reads who they are. Nothing is written and nothing decided yet.
     pub(crate) fn open(
@@ -102,7 +113,12 @@ impl Pair {
         let mut cache = opened(Role::Cache, &places.cache)?;
         let mut backing = opened(Role::Backing, &places.backing)?;
         let bench = Bench { ring, clock };
-        let superblock = bench.superblock(&mut *cache)?;
+        let superblock = match bench.superblock(&mut *cache) {
+            Err(HostError::NotACache { cache }) => {
+                return Err(not_a_cache(cache, &bench, &mut *backing, &places.backing));
+            }
+            found => found?,
+        };
         let place = match superblock.has_label {
             true => LabelPlace::of(&*backing, places.backing.path(), superblock.volume_bytes),
             false => LabelPlace::Nowhere,

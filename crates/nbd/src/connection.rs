@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Instant;
 
-use forebay_block::{BufMut, Criticality, ErrorKind, IoError, Op, Origin, Reply};
+use forebay_block::{BufMut, Criticality, ErrorKind, IoError, Op, Origin, Reply, words_of};
 
 use crate::budget::MemoryBudget;
 use crate::codec::{Request, command, command_flag};
@@ -181,7 +181,7 @@ impl Connection {
         let departure = thread::scope(|scope| {
             let writer = thread::Builder::new().name(format!("nbd-send-{}", self.id));
             if let Err(e) = writer.spawn_scoped(scope, || serving.outbox.run_writer()) {
-                return Departure::Fault(format!("cannot start the connection's writer: {e}"));
+                return Departure::Fault(format!("cannot start the connection's writer: {}", words_of(&e)));
             }
             let _finish = FinishOutbox(&serving.outbox);
             let lane = LANES.fetch_add(1, Ordering::Relaxed) + 1;
@@ -214,7 +214,7 @@ impl Drop for FinishOutbox<'_> {
 fn tls_departure(error: &io::Error) -> Departure {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => InputError::TimedOut.into(),
-        _ => Departure::Fault(format!("TLS handshake failed: {error}")),
+        _ => Departure::Fault(format!("TLS handshake failed: {}", words_of(error))),
     }
 }
 

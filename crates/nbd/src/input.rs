@@ -3,6 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use forebay_block::words_of;
 use thiserror::Error;
 
 use crate::socket::Socket;
@@ -29,7 +30,7 @@ pub(crate) enum InputError {
     #[error("nothing more came of a request for too long")]
     Stalled,
     /// The socket failed.
-    #[error(transparent)]
+    #[error("{}", words_of(.0))]
     Io(io::Error),
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_block::words_of;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::connection::{Connection, Context};
@@ -74,7 +75,7 @@ impl Shared {
             {
                 if let Err(error) = self.accept_from(listener) {
                     if !failing {
-                        tracing::warn!("cannot accept connections for now: {error}");
+                        tracing::warn!("cannot accept connections for now: {}", words_of(&error));
                     }
                     failing = true;
                     thread::sleep(ACCEPT_PAUSE);
@@ -178,7 +179,7 @@ impl Shared {
         if let Err(error) = thread.spawn(move || connection.run(&presence))
             && self.context.complaints.may_say(Instant::now())
         {
-            tracing::warn!(id, "connection refused: cannot start its thread: {error}");
+            tracing::warn!(id, "connection refused: cannot start its thread: {}", words_of(&error));
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use forebay_block::words_of;
 use forebay_guard::SocketRights;
 use thiserror::Error;
 
@@ -66,7 +67,7 @@ pub enum ServerError {
         path: PathBuf,
     },
     /// The system refuses the address.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {}", words_of(.source))]
     Bind {
         /// The address.
         address: Address,
@@ -83,7 +84,7 @@ pub enum ServerError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// A thread cannot be started, or what it needs.
-    #[error("cannot start a thread: {0}")]
+    #[error("cannot start a thread: {}", words_of(.0))]
     Thread(io::Error),
 }
 

@@ -12,9 +12,9 @@ mod priority;
 mod ranges;
 mod replacement;
 mod settings;
-pub mod size;
 mod staleness;
-pub mod time;
+
+pub use forebay_block::{size, time};
 
 pub use admission::{Admission, AdmissionReason, Decision, ReasonCounts, WriteContext};
 pub use allowance::Allowance;
@@ -31,5 +31,5 @@ pub use priority::{
 };
 pub use ranges::{RANGES_MAX, Ranges};
 pub use replacement::{List, Replacement, Verdict};
-pub use settings::{Durability, GroupEnds, OnFull, Order, Settings, UnknownSetting, WritePolicy};
+pub use settings::{Allowed, Durability, GroupEnds, OnFull, Order, Settings, UnknownSetting, WritePolicy};
 pub use staleness::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, Staleness};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::UnknownSetting;
+use crate::{UnknownSetting, size};
 
 /// Most ranges of a volume.
 pub const RANGES_MAX: usize = 4096;
@@ -29,8 +29,8 @@ impl Ranges {
             }
         }
         if joined.len() > RANGES_MAX {
-            let (given, allowed) = (format!("{} ranges", joined.len()), format!("at most {RANGES_MAX}"));
-            return Err(UnknownSetting { given, allowed });
+            let given = format!("{} ranges", joined.len());
+            return Err(UnknownSetting::because(&given, format!("are more than {RANGES_MAX}")));
         }
         Ok(Self(joined.into()))
     }
@@ -59,11 +59,13 @@ impl fmt::Display for Ranges {
 impl FromStr for Ranges {
     type Err = UnknownSetting;
 
-    /// Reads the form that is shown; each number may carry one of K, M, G, T (powers of 1024). Nothing is no range.
+    /// Reads the form that is shown; each number is a size as people write it. Nothing is no range.
     fn from_str(text: &str) -> Result<Self, UnknownSetting> {
-        let wrong = || UnknownSetting {
-            given: text.to_owned(),
-            allowed: "ranges of bytes such as 0-16M,1G-2G (the end excluded)".to_owned(),
+        let wrong = || {
+            UnknownSetting::because(
+                text,
+                "is not a list of ranges of bytes such as 0-16M,1G-2G (the end excluded)",
+            )
         };
         let mut ranges = Vec::new();
         for range in text.split(',').filter(|_| !text.is_empty()) {
@@ -79,16 +81,7 @@ impl FromStr for Ranges {
 }
 
 fn bytes(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let shift = match text.chars().last()?.to_ascii_uppercase() {
-        'K' => 10,
-        'M' => 20,
-        'G' => 30,
-        'T' => 40,
-        _ => 0,
-    };
-    let digits = if shift > 0 { text.get(..text.len() - 1)? } else { text };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+    size::parse(text.trim()).ok()
 }
 
 #[cfg(test)]

@@ -5,18 +5,50 @@ use std::str::FromStr;
 
 use crate::{Admission, MaxStaleness};
 
-/// A setting's name or value that is not known; `allowed` lists what is.
+/// A setting's name or value that is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownSetting {
     /// What was given.
     pub given: String,
     /// What would have been understood.
-    pub allowed: String,
+    pub allowed: Allowed,
+}
+
+/// What would have been understood instead of a setting's name or value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allowed {
+    /// One of these words.
+    OneOf(Vec<&'static str>),
+    /// What this says of it: "is not within 4K to 128M".
+    But(String),
+}
+
+impl UnknownSetting {
+    /// None of these words.
+    pub fn none_of(given: &str, words: impl IntoIterator<Item = &'static str>) -> Self {
+        Self { given: given.to_owned(), allowed: Allowed::OneOf(words.into_iter().collect()) }
+    }
+
+    /// What `why` says of it, as in "is no time".
+    pub fn because(given: &str, why: impl Into<String>) -> Self {
+        Self { given: given.to_owned(), allowed: Allowed::But(why.into()) }
+    }
+
+    /// The words of which it should have been one.
+    pub fn words(&self) -> &[&'static str] {
+        match &self.allowed {
+            Allowed::OneOf(words) => words,
+            Allowed::But(_) => &[],
+        }
+    }
 }
 
 impl fmt::Display for UnknownSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}' is not one of {}", self.given, self.allowed)
+        match &self.allowed {
+            Allowed::OneOf(words) => write!(f, "'{}' is not one of {}", self.given, words.join(", ")),
+            Allowed::But(why) => write!(f, "'{}' {why}", self.given),
+        }
     }
 }
 
@@ -49,10 +81,7 @@ macro_rules! spelled_enum {
             fn from_str(s: &str) -> Result<Self, Self::Err> {
                 match s {
                     $($text => Ok(Self::$variant),)+
-                    _ => Err($crate::UnknownSetting {
-                        given: s.to_owned(),
-                        allowed: [$($text),+].join(", "),
-                    }),
+                    _ => Err($crate::UnknownSetting::none_of(s, [$($text),+])),
                 }
             }
         }
@@ -187,13 +216,14 @@ impl Settings {
     pub const GROUP_BYTES: (u64, u64) = (4 << 10, 128 << 20);
 
     fn group_bytes(value: &str) -> Result<u64, UnknownSetting> {
-        let bytes = understood(value, crate::size::parse(value))?;
+        let bytes = crate::size::parse(value)
+            .map_err(|_| UnknownSetting::because(value, "is not a size from 4K to 128M, such as 16M"))?;
         match (Self::GROUP_BYTES.0..=Self::GROUP_BYTES.1).contains(&bytes) {
             true => Ok(bytes),
-            false => Err(UnknownSetting {
-                given: value.to_owned(),
-                allowed: "the sizes from 4K to 128M".to_owned(),
-            }),
+            false => Err(UnknownSetting::because(
+                value,
+                "is not within the sizes that a group may have, 4K to 128M",
+            )),
         }
     }
 
@@ -206,23 +236,22 @@ impl Settings {
             "write-policy" => self.write_policy = WritePolicy::from_str(value)?,
             "order" => self.order = Order::from_str(value)?,
             "group-size" => self.group_bytes = Self::group_bytes(value)?,
-            "group-age" => self.group_age_ms = understood(value, crate::time::parse_ms(value))?,
+            "group-age" => {
+                self.group_age_ms = crate::time::parse_ms(value).map_err(|_| {
+                    UnknownSetting::because(value, "is not a time, such as 5s (ms, s, m or h)")
+                })?
+            }
             "group-ends" => self.group_ends = GroupEnds::from_str(value)?,
             "max-staleness" => self.max_staleness = MaxStaleness::from_str(value)?,
             "admission" | "admit" => self.admission = Admission::from_str(value)?,
             "on-full" => self.on_full = OnFull::from_str(value)?,
             "durability" => self.durability = Durability::from_str(value)?,
             _ => {
-                return Err(UnknownSetting { given: key.to_owned(), allowed: Self::KEYS.join(", ") });
+                return Err(UnknownSetting::none_of(key, Self::KEYS.iter().copied()));
             }
         }
         Ok(())
     }
-}
-
-fn understood(value: &str, read: Result<u64, String>) -> Result<u64, UnknownSetting> {
-    let allowed = "whole numbers with a unit (K, M, G, T; ms, s, m, h)".to_owned();
-    read.map_err(|_| UnknownSetting { given: value.to_owned(), allowed })
 }
 
 #[cfg(test)]
@@ -280,6 +309,20 @@ mod tests {
         let err = s.set("on-full", "explode").unwrap_err();
         assert_eq!(err.to_string(), "'explode' is not one of wait, bypass");
         assert!(s.set("colour", "red").is_err());
+        for (key, value, words) in [
+            ("group-size", "1G", "'1G' is not within the sizes that a group may have, 4K to 128M"),
+            ("group-size", "much", "'much' is not a size from 4K to 128M"),
+            ("group-age", "5", "'5' is not a time"),
+            ("max-staleness", "5ms", "'5ms' is less than the least time, 10ms"),
+            ("max-staleness", "1K", "'1K' is less than the least size, 64K"),
+            ("max-staleness", "some", "'some' is neither a time (5s) nor a size (64M), nor none"),
+        ] {
+            assert!(s.set(key, value).unwrap_err().to_string().starts_with(words), "{key}={value}");
+        }
+        for key in Settings::KEYS {
+            let e = s.set(key, "!").unwrap_err();
+            assert_eq!(e.given, "!", "{key} is listed and not known");
+        }
         assert_eq!(s, before);
     }
 }

@@ -72,7 +72,7 @@ pub enum ReplayError {
     #[error("the {0} cannot be modelled: {1}")]
     Model(&'static str, BadSetting),
     /// No log fits the cache.
-    #[error("a cache of {0} bytes is too small for a log: take a trace that touches more, or a larger cache")]
+    #[error("a cache of {} is too small for a log: take a trace that touches more, or a larger cache", forebay_block::size::show(*.0))]
     Cache(u64),
     /// The volume does not start, or a request fails: an error of the engine, for devices are well here.
     #[error("the replay has failed: {0}; please report this with the trace")]

@@ -89,5 +89,5 @@ fn a_set_up_that_cannot_be_is_told() {
     let mut small = setup(WritePolicy::WriteBack);
     small.cache_bytes = 1 << 20;
     let told = replay(&[overwrites(10)], &small).unwrap_err().to_string();
-    assert!(told.contains("a cache of 1048576 bytes is too small"), "{told}");
+    assert!(told.contains("a cache of 1 MiB is too small"), "{told}");
 }

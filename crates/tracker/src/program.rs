@@ -8,6 +8,7 @@ use aya::maps::{Array, Map, MapData, MapError, RingBuf};
 use aya::programs::tp_btf::BtfTracePointLinkId;
 use aya::programs::{BtfTracePoint, ProgramError, UProbe};
 use aya::{Btf, Ebpf, EbpfError};
+use forebay_block::words_of;
 use thiserror::Error;
 
 use crate::lwlocks::Prober;
@@ -39,7 +40,7 @@ pub enum TrackerError {
     #[error("the writes of {DISKS_MAX} attached volumes are tagged, and there is no place for more")]
     Full,
     /// A system call failed.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}: {}", words_of(.source))]
     System {
         /// What was tried.
         what: &'static str,

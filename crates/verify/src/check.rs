@@ -2,6 +2,7 @@
 
 use std::io;
 
+use forebay_block::words_of;
 use forebay_format::superblock::{CacheState, Superblock};
 use thiserror::Error;
 
@@ -29,8 +30,16 @@ pub enum CheckError {
     /// It was a cache, but neither superblock can be believed.
     #[error("both copies of the superblock are damaged: where the log lies and whose it is cannot be known")]
     SuperblocksDamaged,
+    /// The volume has no such block.
+    #[error("block {block} lies behind the end of the volume, which has the blocks 0 to {last}")]
+    NoBlock {
+        /// The one that was asked for.
+        block: u64,
+        /// The last one.
+        last: u64,
+    },
     /// The image cannot be read.
-    #[error("the image cannot be read: {0}")]
+    #[error("the image cannot be read: {}", words_of(.0))]
     Io(#[from] io::Error),
 }
 
@@ -39,6 +48,7 @@ impl CheckError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::NoCache | Self::UnknownVersion(_) => 3,
+            Self::NoBlock { .. } => 2,
             Self::SuperblocksDamaged => 4,
             Self::Io(_) => 1,
         }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 
+use forebay_block::BLOCK_BYTES;
 use forebay_format::superblock::SUPERBLOCK_OFFSETS;
 use forebay_format::{COUNTER_MAX, Layout, label, logical_block, record, superblock};
 use serde::Serialize;
@@ -272,6 +273,10 @@ pub fn inspect(source: &dyn Source, options: &InspectOptions) -> Result<Inspecti
     let copies = Copies::read(&mut image)?;
     let superblock = copies.newest()?;
     let layout = &superblock.layout;
+    let last = superblock.volume_bytes.div_ceil(BLOCK_BYTES).saturating_sub(1);
+    if let Some(block) = options.block.filter(|block| *block > last) {
+        return Err(CheckError::NoBlock { block, last });
+    }
     let survey = Survey::take(&mut image, &superblock, &mut Findings::default())?;
     let contents = Contents::new(survey.clean_upto);
     let mut inspector = Inspector {

@@ -169,26 +169,14 @@ fn number(text: &str) -> Parsed<u64> {
 }
 
 fn size(text: &str) -> Parsed<u64> {
-    let shift = match text.as_bytes().last() {
-        Some(b'K') => 10,
-        Some(b'M') => 20,
-        Some(b'G') => 30,
-        Some(b'T') => 40,
-        _ => return number(text),
-    };
-    number(&text[..text.len() - 1])?.checked_mul(1 << shift).ok_or("a size is too large")
+    forebay_block::size::parse(text).map_err(|_| "a size such as 64M is missing, or too large")
 }
 
-/// Reads a whole number with us, ms or s.
+/// Reads a number with ns, us, ms or s.
 pub(crate) fn duration(text: &str) -> Parsed<Duration> {
-    let (digits, unit_ns) = match () {
-        () if text.ends_with("us") => (&text[..text.len() - 2], 1_000),
-        () if text.ends_with("ms") => (&text[..text.len() - 2], 1_000_000),
-        () if text.ends_with('s') => (&text[..text.len() - 1], 1_000_000_000),
-        () => return Err("a time needs a unit: us, ms or s"),
-    };
-    let ns = number(digits)?.checked_mul(unit_ns).ok_or("a time is too long")?;
-    Ok(Duration::from_nanos(ns))
+    let ns = forebay_block::time::parse_ns(text);
+    ns.map(Duration::from_nanos)
+        .map_err(|_| "a time such as 4ms is missing (its unit is ns, us, ms or s), or too long")
 }
 
 #[cfg(test)]

@@ -375,8 +375,8 @@ impl Exchange {
             self.state().ended = true;
             stream.end_sending();
             self.work.notify_one();
-            let limit = self.timeout;
-            tracing::warn!(%spec, ?limit, "the NBD server does not answer; its connection is ended, and a new one is tried");
+            let limit_s = self.timeout.as_secs_f64();
+            tracing::warn!(%spec, limit_s, "the NBD server does not answer; its connection is ended, and a new one is tried");
         }
         true
     }

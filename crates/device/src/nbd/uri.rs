@@ -85,7 +85,8 @@ fn read_timeout(text: &str) -> Result<Duration, String> {
     let time = duration(text).ok().filter(|time| TIMEOUTS.contains(time));
     time.ok_or_else(|| {
         let (least, most) = (TIMEOUTS.start(), TIMEOUTS.end());
-        format!("its timeout is a time between {least:?} and {most:?} such as 30s, not '{text}'")
+        let (least, most) = (least.as_secs(), most.as_secs());
+        format!("its timeout is a time between {least}s and {most}s such as 30s, not '{text}'")
     })
 }
 

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use forebay_control::{Answer, FailureKind, Request};
+use forebay_control::{Answer, Request};
 use forebay_policy::time;
 
-use super::ask_when_there;
-use crate::cli::{Failure, Outcome};
+use super::{ask_when_there, not_an_answer};
+use crate::cli::Outcome;
 use crate::control_path::control_path;
 use crate::output::print;
 use crate::volume_name;
@@ -41,9 +41,6 @@ pub fn run(args: Args) -> Outcome {
             device.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
             print(&format!("{}\n", device.path))
         }
-        other => Err(Failure::new(
-            FailureKind::Failed,
-            format!("the daemon answered {other:?} to a request to attach"),
-        )),
+        _ => Err(not_an_answer()),
     }
 }

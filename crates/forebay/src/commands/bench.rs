@@ -138,8 +138,9 @@ fn ignored_signals() -> u64 {
 
 /// Measures, writes the report and prints the figures.
 pub fn run(args: Args) -> Outcome {
-    let system =
-        |doing: &str, e: std::io::Error| Failure::new(FailureKind::Failed, format!("cannot {doing}: {e}"));
+    let system = |doing: &str, e: std::io::Error| {
+        Failure::new(FailureKind::Failed, format!("cannot {doing}: {}", forebay_block::words_of(&e)))
+    };
     let scratch = args.out.join("scratch");
     std::fs::create_dir_all(&scratch).map_err(|e| system(&format!("make {}", scratch.display()), e))?;
     let scratch = scratch.canonicalize().map_err(|e| system("find the scratch directory", e))?;

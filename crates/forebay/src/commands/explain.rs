@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_control::{Answer, Explanation, FailureKind, Request};
 
-use super::ask;
+use super::{ask, not_an_answer};
 use crate::cli::{Failure, Outcome};
 use crate::output::{print, print_json, print_while_read};
 use crate::volume_name;
@@ -44,9 +44,7 @@ pub fn run(args: Args) -> Outcome {
     let request = Request::Explain { volume: args.name.clone() };
     let look = || match ask(&args.name, args.control.clone(), &request, |_| {})? {
         Answer::Explanation(explanation) => Ok(explanation),
-        other => {
-            Err(Failure::new(FailureKind::Failed, format!("the daemon answered {other:?} to a question why")))
-        }
+        _ => Err(not_an_answer()),
     };
     let mut before = look()?;
     if !args.follow {

@@ -29,16 +29,16 @@ pub struct Args {
     backing: DeviceSpec,
 
     /// Size of the cache; needed for a file that does not exist yet
-    #[arg(long, value_parser = size::parse)]
+    #[arg(long, value_parser = size::parse_some)]
     size: Option<u64>,
 
     /// Make a sparse backing file of this size if there is none
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_some)]
     backing_size: Option<u64>,
 
     /// Size of the volume [default: the whole backing]; on a block device or NBD export, 12 KiB less leave room for a label that
     /// lets a foreign or stale backing be told with certainty
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_some)]
     volume_size: Option<u64>,
 
     /// Unit of the log, 512 or 4096 bytes; by default the physical block of the cache's device. 512 writes less, but needs a

@@ -19,7 +19,7 @@ pub struct Args {
     cache: DeviceSpec,
 
     /// Its new size [default: what its device has now]
-    #[arg(long, value_parser = size::parse)]
+    #[arg(long, value_parser = size::parse_some)]
     size: Option<u64>,
 }
 

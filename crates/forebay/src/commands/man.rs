@@ -20,8 +20,9 @@ pub struct Args {
 
 /// Writes or prints the pages.
 pub fn run(args: Args) -> Outcome {
-    let failed =
-        |what: String, e: std::io::Error| Failure::new(FailureKind::Failed, format!("cannot {what}: {e}"));
+    let failed = |what: String, e: std::io::Error| {
+        Failure::new(FailureKind::Failed, format!("cannot {what}: {}", forebay_block::words_of(&e)))
+    };
     if let Some(dir) = args.out {
         std::fs::create_dir_all(&dir).map_err(|e| failed(format!("make {}", dir.display()), e))?;
         return clap_mangen::generate_to(Cli::command(), &dir)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use forebay_control::{Answer, FailureKind, Request};
 use forebay_policy::time;
 
-use super::ask;
+use super::{ask, not_an_answer};
 use crate::cli::{Failure, Outcome};
 use crate::output::print;
 use crate::volume_name;
@@ -47,10 +47,7 @@ pub fn run(args: Args) -> Outcome {
     let volumes = args.names.clone();
     let request = Request::Mark { volumes, label: args.label, wait_ms: args.wait, progress: true };
     let Answer::Points(points) = ask(first, args.control, &request, |_| {})? else {
-        return Err(Failure::new(
-            FailureKind::Failed,
-            "the daemon answered something else; is it of another version?",
-        ));
+        return Err(not_an_answer());
     };
     print(&text(&args.names, &points))
 }

@@ -29,11 +29,16 @@ pub struct Args {
 /// Becomes the program; returns only if it cannot.
 pub fn run(args: Args) -> Outcome {
     if args.critical {
-        let failed = |e| Failure::new(FailureKind::Failed, format!("cannot set the hint: {e}"));
+        let failed = |e| {
+            Failure::new(FailureKind::Failed, format!("cannot set the hint: {}", forebay_block::words_of(&e)))
+        };
         Critical::begin().map_err(failed)?.keep();
     }
     let mut command = args.command.iter();
     let program = command.next().map_or(OsStr::new(""), OsString::as_os_str);
     let error = Command::new(program).args(command).exec();
-    Err(Failure::new(FailureKind::Failed, format!("cannot run {}: {error}", program.display())))
+    Err(Failure::new(
+        FailureKind::Failed,
+        format!("cannot run {}: {}", program.display(), forebay_block::words_of(&error)),
+    ))
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_nbd::Address;
 use forebay_policy::{
     Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Ranges, Settings, WritePolicy, time,
@@ -28,6 +28,14 @@ fn group_size(text: &str) -> Result<u64, String> {
     let mut settings = Settings::default();
     settings.set("group-size", text).map_err(|e| e.to_string())?;
     Ok(settings.group_bytes)
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "yes" | "y" | "true" | "t" | "on" | "1" => Ok(true),
+        "no" | "n" | "false" | "f" | "off" | "0" => Ok(false),
+        _ => Err(format!("'{text}' is neither yes nor no")),
+    }
 }
 
 /// Arguments of `forebay serve`.
@@ -176,7 +184,7 @@ pub struct Args {
 
     /// Destage everything before a clean stop ends [default: no]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "yes",
-        value_parser = BoolishValueParser::new())]
+        value_parser = yes_or_no)]
     pub destage_on_stop: Option<bool>,
 
     /// Who is critical among the tasks that write to attached volumes: postgresql, redis, mariadb, mongodb, servers, or a TOML file with

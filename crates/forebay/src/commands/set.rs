@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use forebay_control::Request;
-use forebay_policy::{Ranges, Settings};
+use forebay_control::{Answer, Request};
+use forebay_policy::Settings;
 
 use super::ask;
+use crate::changes::Changes;
 use crate::cli::Outcome;
 use crate::volume_name;
-use forebay_policy::size;
 
 /// Arguments of `forebay set`.
 #[derive(clap::Args)]
@@ -31,18 +31,17 @@ pub struct Args {
 /// The volume uses the new settings for writes that arrive once this has ended well.
 pub fn run(args: Args) -> Outcome {
     let request = Request::Set { volume: args.name.clone(), settings: args.settings };
-    ask(&args.name, args.control, &request, |_| {}).map(|_| ())
+    if let Answer::Warned(warnings) = ask(&args.name, args.control, &request, |_| {})? {
+        warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    }
+    Ok(())
 }
 
 /// Reads KEY=VALUE, and refuses what no daemon of this version would understand.
 fn pair(text: &str) -> Result<(String, String), String> {
     let (key, value) =
         text.split_once('=').ok_or_else(|| format!("'{text}' is not of the form KEY=VALUE"))?;
-    match key {
-        "ranges" => value.parse::<Ranges>().map(drop).map_err(|e| e.to_string())?,
-        "endurance" => size::parse(value).map(drop)?,
-        _ => Settings::default().set(key, value).map_err(|e| e.to_string())?,
-    }
+    Changes::of(Settings::default()).set(key, value)?;
     Ok((key.to_owned(), value.to_owned()))
 }
 

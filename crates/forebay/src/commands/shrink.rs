@@ -23,7 +23,7 @@ pub struct Args {
     backing: DeviceSpec,
 
     /// Its new size
-    #[arg(long, value_parser = size::parse)]
+    #[arg(long, value_parser = size::parse_some)]
     size: u64,
 }
 

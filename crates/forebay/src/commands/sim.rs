@@ -80,7 +80,10 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn failed(doing: &str, path: &Path, e: &std::io::Error) -> Failure {
-    Failure::new(FailureKind::Failed, format!("cannot {doing} {}: {e}", path.display()))
+    Failure::new(
+        FailureKind::Failed,
+        format!("cannot {doing} {}: {}", path.display(), forebay_block::words_of(&e)),
+    )
 }
 
 fn replay(file: &Path) -> Outcome {

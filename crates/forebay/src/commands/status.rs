@@ -11,7 +11,7 @@ use forebay_control::{
 };
 use serde::Serialize;
 
-use super::ask_when_there;
+use super::{ask_when_there, not_an_answer};
 use crate::cli::{Failure, Outcome};
 use crate::control_path::{control_path, runtime_directory};
 use crate::output::{print, print_json};
@@ -114,10 +114,7 @@ fn one(name: &str, control: Option<PathBuf>, wait_ms: u64) -> Result<VolumeRepor
 fn volumes_of(answer: Answer) -> Result<Vec<VolumeReport>, Failure> {
     match answer {
         Answer::Volumes(volumes) => Ok(volumes),
-        other => Err(Failure::new(
-            FailureKind::Failed,
-            format!("the daemon answered {other:?} to a question for its status"),
-        )),
+        _ => Err(not_an_answer()),
     }
 }
 

@@ -188,7 +188,10 @@ fn tell(point: &Point) {
 
 fn built_in(args: &Args, knob: Knob) -> Result<Vec<Point>, Failure> {
     let system = |doing: &str, path: &Path, e: std::io::Error| {
-        Failure::new(FailureKind::Failed, format!("cannot {doing} {}: {e}", path.display()))
+        Failure::new(
+            FailureKind::Failed,
+            format!("cannot {doing} {}: {}", path.display(), forebay_block::words_of(&e)),
+        )
     };
     let scratch = args.out.join("scratch");
     std::fs::create_dir_all(&scratch).map_err(|e| system("make", &scratch, e))?;
@@ -206,8 +209,12 @@ fn traces_named(files: &[PathBuf]) -> String {
 /// Nothing is measured here: the models say how long everything takes.
 fn replayed(args: &Args, knob: Knob) -> Result<Vec<Point>, Failure> {
     let read = |file: &PathBuf| {
-        let text = std::fs::read_to_string(file)
-            .map_err(|e| Failure::new(FailureKind::Failed, format!("cannot read {}: {e}", file.display())))?;
+        let text = std::fs::read_to_string(file).map_err(|e| {
+            Failure::new(
+                FailureKind::Failed,
+                format!("cannot read {}: {}", file.display(), forebay_block::words_of(&e)),
+            )
+        })?;
         Trace::parse(&text).map_err(|e| {
             Failure::new(FailureKind::Usage, format!("{} cannot be replayed: {e}", file.display()))
         })

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use forebay_control::{Answer, FailureKind, Request, WaitRow};
+use forebay_control::{Answer, Request, WaitRow};
 
-use super::ask;
-use crate::cli::{Failure, Outcome};
+use super::{ask, not_an_answer};
+use crate::cli::Outcome;
 use crate::output::{print, print_json};
 use crate::volume_name;
 
@@ -34,10 +34,7 @@ pub fn run(args: Args) -> Outcome {
     match ask(&args.name, args.control, &Request::Waits { volume: args.name.clone() }, |_| {})? {
         Answer::Waits(rows) if args.json => print_json(&rows),
         Answer::Waits(rows) => print(&text(&rows)),
-        other => {
-            let message = format!("the daemon answered {other:?} to a question for waits");
-            Err(Failure::new(FailureKind::Failed, message))
-        }
+        _ => Err(not_an_answer()),
     }
 }
 

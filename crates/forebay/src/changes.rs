@@ -1,0 +1,188 @@
+//! What of a volume can be changed while it runs, by the names of the flags; and what would change nothing.
+
+use forebay_policy::{Admission, MaxStaleness, Ranges, Settings, UnknownSetting, WritePolicy, size};
+
+/// Keys beside those of [`Settings`].
+const OWN_KEYS: [&str; 2] = ["ranges", "endurance"];
+
+/// Changes of a volume's settings.
+#[derive(Clone, Debug)]
+pub struct Changes {
+    /// The settings, with what is changed of them.
+    pub settings: Settings,
+    /// What the admission policy `range` lets in, if that is changed.
+    pub ranges: Option<Ranges>,
+    /// Bytes a day that may be written to the cache, if that is changed.
+    pub endurance: Option<u64>,
+}
+
+impl Changes {
+    /// None yet.
+    pub fn of(settings: Settings) -> Self {
+        Self { settings, ranges: None, endurance: None }
+    }
+
+    /// Every key.
+    pub fn keys() -> impl Iterator<Item = &'static str> {
+        Settings::KEYS.iter().copied().chain(OWN_KEYS)
+    }
+
+    /// Changes one setting.
+    ///
+    /// # Errors
+    /// One sentence, with what was probably meant; nothing is changed then.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let done = match key {
+            "ranges" => value.parse().map(|ranges| self.ranges = Some(ranges)),
+            "endurance" => {
+                let bytes = size::parse(value).map_err(|e| format!("{key}: {e}"))?;
+                self.endurance = Some(bytes);
+                return Ok(());
+            }
+            _ if key != "admit" && Self::keys().all(|known| known != key) => {
+                let unknown = UnknownSetting::none_of(key, Self::keys());
+                return Err(with_suggestion(&unknown));
+            }
+            _ => self.settings.set(key, value),
+        };
+        done.map_err(|e| format!("{key}: {}", with_suggestion(&e)))
+    }
+}
+
+/// What is not known, and which of the words was probably meant.
+fn with_suggestion(unknown: &UnknownSetting) -> String {
+    match nearest(&unknown.given, unknown.words().iter().copied()) {
+        Some(meant) => format!("{unknown}; did you mean `{meant}`?"),
+        None => unknown.to_string(),
+    }
+}
+
+/// The one of these names that a mistyped one is closest to, if it is close to any.
+pub fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let given = given.replace('_', "-");
+    names
+        .into_iter()
+        .map(|name| (strsim::damerau_levenshtein(&given, name), name))
+        .filter(|(distance, name)| *distance <= 2.min(name.len() / 2))
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// What a volume is, as far as that decides whether a setting does anything.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances<'a> {
+    /// Its settings.
+    pub settings: &'a Settings,
+    /// It has a cache.
+    pub cached: bool,
+    /// It refuses writes.
+    pub read_only: bool,
+}
+
+/// One sentence for each of the `given` settings that has no effect as things are.
+pub fn idle<'a>(given: impl IntoIterator<Item = &'a str>, around: Circumstances<'_>) -> Vec<String> {
+    let Circumstances { settings, cached, read_only } = around;
+    let (policy, admission) = (settings.write_policy, settings.admission);
+    let why_all = match (cached, read_only) {
+        (false, _) => Some("without a cache"),
+        (true, true) => Some("on a read-only volume"),
+        (true, false) => None,
+    };
+    let why = |key: &str| match (why_all, key) {
+        (Some(why), _) => Some(why.to_owned()),
+        (None, "order") if policy != WritePolicy::Ordered => {
+            Some(format!("under write-policy {policy}; it is for ordered"))
+        }
+        (None, "group-size" | "group-age" | "group-ends") if policy != WritePolicy::Journaled => {
+            Some(format!("under write-policy {policy}; it is for journaled"))
+        }
+        (None, "max-staleness")
+            if policy == WritePolicy::WriteThrough && settings.max_staleness != MaxStaleness::None =>
+        {
+            Some("under write-policy write-through, with which the backing lacks nothing".to_owned())
+        }
+        (None, "ranges") if admission != Admission::Range => {
+            Some(format!("under admission {admission}; it is for range"))
+        }
+        (None, "endurance") if admission != Admission::Adaptive => {
+            Some(format!("under admission {admission}; it is for adaptive"))
+        }
+        _ => None,
+    };
+    given.into_iter().filter_map(|key| why(key).map(|why| format!("{key} has no effect {why}"))).collect()
+}
+
+/// Refuses the admission policy that lets in what `ranges` say, where they say nothing.
+pub fn check_ranges(admission: Admission, ranges: &Ranges) -> Result<(), String> {
+    match admission == Admission::Range && ranges.is_empty() {
+        true => Err("admission is range and there are no ranges, so that nothing would enter the cache; give ranges, such as 0-16M".to_owned()),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_values_that_are_not_known_are_told_with_what_was_meant() {
+        let mut changes = Changes::of(Settings::default());
+        for (key, value, words) in [
+            ("endurence", "1G", "did you mean `endurance`?"),
+            ("colour", "red", "'colour' is not one of write-policy, order,"),
+            ("colour", "red", "ranges, endurance"),
+            ("write_policy", "ordered", "did you mean `write-policy`?"),
+            ("write-policy", "orderd", "write-policy: 'orderd' is not one of write-through,"),
+            ("write-policy", "orderd", "did you mean `ordered`?"),
+            ("group-size", "1G", "4K to 128M"),
+            ("endurance", "much", "endurance: 'much' is not a size"),
+            ("ranges", "16M", "0-16M"),
+        ] {
+            let e = changes.set(key, value).unwrap_err();
+            assert!(e.contains(words), "{key}={value}: {e}");
+        }
+        for key in Changes::keys() {
+            let e = changes.set(key, "!").unwrap_err();
+            assert!(e.starts_with(&format!("{key}: '!'")), "{key} is listed and not known: {e}");
+        }
+        changes.set("admit", "sync").unwrap();
+        changes.set("ranges", "0-16M").unwrap();
+        assert!(changes.settings.admission == Admission::Sync && changes.ranges.is_some());
+    }
+
+    #[test]
+    fn what_has_no_effect_is_told() {
+        let settings = |pairs: &[(&str, &str)]| {
+            let mut changes = Changes::of(Settings::default());
+            pairs.iter().for_each(|(key, value)| changes.set(key, value).unwrap());
+            changes.settings
+        };
+        let told = |pairs: &[(&str, &str)], cached, read_only| {
+            let settings = settings(pairs);
+            idle(Changes::keys(), Circumstances { settings: &settings, cached, read_only }).join("\n")
+        };
+        let plain = told(&[("max-staleness", "5s")], true, false);
+        for key in ["order", "group-size", "group-age", "group-ends"] {
+            assert!(plain.contains(&format!("{key} has no effect under write-policy write-back")), "{plain}");
+        }
+        assert!(plain.contains("ranges has no effect under admission all"), "{plain}");
+        assert!(plain.contains("endurance has no effect under admission all"), "{plain}");
+        assert!(!plain.contains("max-staleness"), "{plain}");
+        let through = told(&[("max-staleness", "5s"), ("write-policy", "write-through")], true, false);
+        assert!(
+            through.contains("max-staleness has no effect under write-policy write-through"),
+            "{through}"
+        );
+        for (key, of) in [
+            ("write-policy", "ordered"),
+            ("write-policy", "journaled"),
+            ("admission", "range"),
+            ("admission", "adaptive"),
+        ] {
+            let said = told(&[(key, of)], true, false);
+            assert!(!said.contains(&format!("for {of}")), "{said}");
+        }
+        assert!(told(&[], false, false).contains("durability has no effect without a cache"));
+        assert!(told(&[], true, true).contains("on-full has no effect on a read-only volume"));
+    }
+}
