@@ -65,15 +65,16 @@ mkfs.ext4 -q "$DEVICE"
 mkdir -p "$MOUNT"
 mount "$DEVICE" "$MOUNT"
 
-# explained FILE TASKS REASON [DATA]: writes of these tasks (a|b) for this reason, or in the `cache`, or past it at the `backing`, of this kind of data
+# [COUNT=bytes] explained FILE TASKS REASON [DATA]: writes of these tasks (a|b) for this reason, or in the `cache`, or past it at the `backing`, of this kind of data
 # if one is given, between the account in FILE and now.
 explained() {
     fb explain db --json >now.json
     python3 - "$@" <<'END'
-import json, sys
+import json, os, sys
 before, tasks, reason, data = sys.argv[1], sys.argv[2].split("|"), sys.argv[3], sys.argv[4:]
+what = os.environ.get("COUNT", "writes")
 counts = lambda r: r["task"] in tasks and reason in (r["reason"], "cache" if r["cached"] else "backing") and data in ([], [r["data"]])
-count = lambda f: sum(r["writes"] for r in json.load(open(f))["rows"] if counts(r))
+count = lambda f: sum(r[what] for r in json.load(open(f))["rows"] if counts(r))
 print(count("now.json") - count(before))
 END
 }
@@ -251,12 +252,39 @@ mkdir -p cgroups/forebay-criticality
 SECONDS=0
 under cp sh -c 'echo $$ >cgroups/forebay-criticality/cgroup.procs
     exec dd if=/dev/zero of="$1/capped" bs=4K count=256 oflag=direct status=none' sh "$MOUNT"
-rmdir cgroups/forebay-criticality
-umount cgroups
 (($(explained before.json capped direct) > 0)) || fail "a task is not critical by its cgroup"
 (($(explained before.json capped over-rate) > 0)) || fail "a cgroup with a rate of 16 KiB a second has not used it up"
 (($(explained before.json capped cache) <= 4 * (SECONDS + 2))) || fail "a cgroup has used more than its rate"
+fb explain db --json | python3 -c 'import json, sys
+rules = {r["rule"] for r in json.load(sys.stdin)["rows"] if r["task"] == "capped"}
+sys.exit(rules != {"rules.toml:6"} and f"not {rules}")' || fail "it is not told by which rule a task was critical"
 pass "tasks of a cgroup are critical, up to its rate"
+
+# What the journal and the kernel's workers write because such tasks wait is charged to the same rate: nobody else waits.
+WHAT="rate of a journal"
+for policy in cp+pi cp+pi+ioi; do
+    SECONDS=0
+    under $policy sh -c 'echo $$ >cgroups/forebay-criticality/cgroup.procs
+        exec python3 -c "$1" "$2" "$3"' sh 'import os, sys, time
+end = time.monotonic() + float(sys.argv[2])
+number = 0
+while time.monotonic() < end:
+    file = os.open(f"{sys.argv[1]}/small-{number % 50}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.write(file, b"x" * 100)
+    os.fsync(file)
+    os.close(file)
+    number += 1' "$MOUNT" "$SECONDS_EACH"
+    admitted=$(COUNT=bytes explained before.json "capped|jbd2|kworker" cache)
+    past=$(COUNT=bytes explained before.json "capped|jbd2|kworker" over-rate)
+    # A write may be longer than all that is saved up, and is paid for later.
+    bound=$((16384 * (SECONDS + 2) + (128 << 10)))
+    (($(explained before.json jbd2 over-rate) > 0)) || fail "$WHAT: under $policy no write of the journal was beyond the rate"
+    ((past > bound)) || fail "$WHAT: under $policy $past bytes were beyond the rate, too few to tell"
+    ((admitted <= bound)) || fail "$WHAT: under $policy $admitted bytes were admitted, the bound is $bound"
+    pass "$WHAT: under $policy $admitted bytes were admitted, the bound is $bound, and $past were beyond it"
+done
+rmdir cgroups/forebay-criticality
+umount cgroups
 
 WHAT=never
 for policy in cp+pi cp+pi+ioi; do
@@ -348,7 +376,7 @@ for volume in first second third; do
     make_pair 16M 64M "$volume.cache" "$volume.img"
     printf '[[volume]]\nname = "%s"\ncache = "%s.cache"\nbacking = "%s.img"\nadmission = "sync"\n' "$volume" "$volume" "$volume" >>volumes.toml
 done
-run_daemon --config volumes.toml --rules rules.toml
+run_daemon --config volumes.toml --rules rules.toml --hints user=nobody
 await_ready --config volumes.toml
 # known VOLUME DEVICE: how many of the writes to it are known to be those of who makes eight more now.
 known() {
@@ -365,6 +393,21 @@ fb detach first
 [[ $(known second "$second") == 16 && $(known third "$third") == 16 ]] || fail "$WHAT: writes are not known after another device went"
 first=$(fb attach first)
 [[ $(known first "$first") == 16 && $(known third "$third") == 24 ]] || fail "$WHAT: writes to a device that came back are not known"
+# Hints are believed of the user nobody alone. What is run keeps the hint when it becomes another user's.
+WHAT=hints
+fb set third admission=cp
+before=$(known third "$third")
+hinting() { "$FOREBAY" run --critical -- "$@" dd if=/dev/zero of="$third" bs=4K count=8 oflag=direct conv=notrunc status=none; }
+chmod 666 "$third"
+hinting
+hinting setpriv --reuid=65534 --regid=65534 --clear-groups
+fb explain third --json | python3 -c 'import json, sys
+rows = [r for r in json.load(sys.stdin)["rows"] if r["task"] == "dd"]
+count = lambda hint, reason: sum(r["writes"] for r in rows if r["hint"] == hint and r["reason"] == reason)
+told = count(True, "direct"), count(False, "not-critical"), count(False, "direct")
+# The first write of a task comes before it is known to be nobody'"'"'s.
+sys.exit(not (0 < told[0] <= 8 and told[1] >= 16 and told[2] == 0) and f"{told}: {rows}")' || fail "$WHAT: others are believed, or those who are listed are not"
+pass "hints are believed of the user who is listed alone"
 for volume in first second third; do fb detach $volume; done
 # What follows tasks costs the whole machine something, and ends with the last device.
 traces() { grep -qs ^link_type: "/proc/$DAEMON/fdinfo/"*; }

@@ -27,7 +27,7 @@ start_volume() {
 }
 
 make_pair 64M 768M
-start_volume
+start_volume --admission cp --rules postgresql
 mkfs.ext4 -q "$DEVICE"
 mkdir "$MOUNT"
 mount "$DEVICE" "$MOUNT"
@@ -43,6 +43,16 @@ sync -f "$MOUNT"
 start_postgres || postgres_does_not_start
 as_postgres "$BIN/pgbench" -h "$SOCKETS" -i -q -s 1 postgres >pgbench.out 2>&1 || fail "pgbench: $(cat pgbench.out)"
 psql -c "CREATE EXTENSION amcheck"
+# A backend is critical by what it is, and nobody becomes one by a title.
+install -o nobody /dev/null "$MOUNT/impostor"
+setpriv --reuid=nobody --clear-groups bash -c 'exec -a "postgres: x" dd if=/dev/zero of="$1" bs=4K count=64 oflag=dsync status=none' bash "$MOUNT/impostor"
+fb explain db --json | python3 -c 'import json, sys
+rows = json.load(sys.stdin)["rows"]
+count = lambda task, critical: sum(r["writes"] for r in rows if r["task"] == task and (r["reason"] == "direct") == critical)
+by = {r["rule"].split(":")[0] for r in rows if r["task"] == "postgres backend"}
+sys.exit(not (count("postgres backend", True) and by == {"postgresql"} and count("dd", False) >= 64 and not count("dd", True)) and f"{rows}")' ||
+    fail "a backend of PostgreSQL is not critical, or an impostor is"
+pass "backends of PostgreSQL are critical, and a task that calls itself one is not"
 
 for ((cycle = 1; cycle <= CYCLES; cycle++)); do
     python3 "$CLIENT" write "$SOCKETS" acknowledged --clients 6 >"client.out" 2>client.err &

@@ -440,6 +440,7 @@ impl Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_block::Buf;
 
     fn named(name: &str) -> Name {
         Name::of_thread(name.as_bytes())
@@ -477,6 +478,45 @@ mod tests {
             texts,
             ["checkpointer journal None inherited 1", "checkpointer writeback Some(\"backend\") reissued 2"]
         );
+    }
+
+    /// Takes requests, and remembers how critical they were.
+    struct Taken(Mutex<Vec<Criticality>>, Arc<Gate>);
+
+    impl BlockService for Taken {
+        fn info(&self) -> VolumeInfo {
+            VolumeInfo {
+                name: "db".into(),
+                size_bytes: 1 << 30,
+                read_only: false,
+                request_bytes_max: 32 << 20,
+                logical_block: 512,
+            }
+        }
+
+        fn submit(&self, _: Op, origin: Origin, _: Completion) {
+            hold(&self.0).push(origin.criticality);
+        }
+
+        fn gate(&self) -> &Arc<Gate> {
+            &self.1
+        }
+    }
+
+    #[test]
+    fn whatever_clients_of_an_export_write_counts_for_its_rate() {
+        let zero = |len| Op::Zero { offset: 0, len, unmap: false, fua: false };
+        let write = || Op::Write { offset: 0, data: Buf::zeroed(4096), fua: true };
+        // A byte a second: the first write goes, and what it is longer is owed for more than an hour.
+        for (first, second) in [(write(), zero(4096)), (zero(1 << 20), write())] {
+            let rated = RatedVolume::new(Taken(Mutex::default(), Arc::default()), 1);
+            let critical = Origin { criticality: Criticality::Direct, ..Origin::default() };
+            for op in [Op::Read { offset: 0, len: 4096 }, first, Op::Flush, second, Op::Read { offset: 0, len: 4096 }] {
+                rated.submit(op, critical, Box::new(|_| ()));
+            }
+            let (yes, capped) = (Criticality::Direct, Criticality::Capped);
+            assert_eq!(*hold(&rated.inner.0), [yes, yes, yes, capped, yes]);
+        }
     }
 
     #[test]

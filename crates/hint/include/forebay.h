@@ -11,7 +11,7 @@
  *
  * A header alone; there is nothing to link. The hint stands in the thread's I/O priority, in bits that the kernel passes on with each
  * write. It costs two system calls, needs no privilege and no daemon, is inherited by threads and processes that are made, and
- * does no harm where there is no Forebay.
+ * does no harm where there is no Forebay. A daemon may believe it of some users and control groups only (`forebay serve --hints`).
  */
 #ifndef FOREBAY_H
 #define FOREBAY_H

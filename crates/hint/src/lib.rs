@@ -12,7 +12,8 @@
 //!
 //! The hint stands in the thread's I/O priority (`ioprio_set(2)`), in bits that the kernel passes on with each write. It costs two
 //! system calls, needs no privilege and no daemon, is inherited by threads and processes that are made, and does no harm where
-//! there is no Forebay. `include/forebay.h` is the same for C.
+//! there is no Forebay. A daemon may believe it of some users and control groups only (`forebay serve --hints`).
+//! `include/forebay.h` is the same for C.
 
 mod mark;
 

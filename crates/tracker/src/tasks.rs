@@ -118,7 +118,7 @@ impl Label {
         }
     }
 
-    /// What a task is called whose thread is gone, if its rule has a name for it.
+    /// What a task is called, whatever its thread is, if its rule has a name for it.
     pub fn by_rule(&self) -> Option<Name> {
         self.rule.filter(|_| self.named).map(Name::Rule)
     }

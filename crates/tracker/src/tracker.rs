@@ -237,9 +237,7 @@ impl Shared {
             return None;
         }
         let label = hold(&self.tags).labels.get(&tid).copied().unwrap_or_default();
-        // One that has ended may be known by its rule still.
-        let thread = name_of_task(tid);
-        thread.map(|thread| label.name(thread)).or_else(|| label.by_rule())
+        label.by_rule().or_else(|| name_of_task(tid).map(|thread| label.name(thread)))
     }
 
     fn tell(&self, promote: &Promote, promoted: Promoted) {
