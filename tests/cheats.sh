@@ -23,8 +23,8 @@ keeps-nothing   journaled          the cache took
 keeps-nothing   power-cuts         hardly took place
 keeps-nothing   remove-cache       nothing is ever dirty
 admits-nothing  kill-nbd           hardly took place|looked at no record|there is no record|the cache took
-admits-nothing  redis              hardly took place
-admits-nothing  postgresql         hardly took place
+admits-nothing  redis              hardly took place|known to be waited for
+admits-nothing  postgresql         hardly took place|known to be waited for
 admits-nothing  fio-verify         bytes are in the cache
 admits-nothing  ordered            the cache took
 admits-nothing  journaled          the cache took

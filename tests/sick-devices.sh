@@ -57,11 +57,12 @@ cache_fails_a_write() {
     done_with "no error is seen, the backing is complete"
 }
 
-cache_fails_a_write --decorate cache:inject:durable:eio:after=200:once
-cache_fails_a_write --decorate cache:inject:durable:eio:after=200:once:done
-cache_fails_a_write --durability flush --decorate cache:inject:write:eio:after=300:times=20
+# Early, so that a slow machine comes so far, too.
+cache_fails_a_write --decorate cache:inject:durable:eio:after=40:once
+cache_fails_a_write --decorate cache:inject:durable:eio:after=40:once:done
+cache_fails_a_write --durability flush --decorate cache:inject:write:eio:after=60:times=20
 cache_fails_a_write --durability flush --decorate cache:inject:flush:eio:after=10:once
-cache_fails_a_write --decorate cache:inject:durable:enospc:after=100
+cache_fails_a_write --decorate cache:inject:durable:enospc:after=40
 
 # The daemon is killed while it still moves what the failed cache holds to a slow backing.
 for _ in 1 2 3; do

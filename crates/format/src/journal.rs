@@ -457,3 +457,124 @@ fn seal(out: &mut [u8]) {
     let crc = crc_with_hole(out, CRC_AT);
     out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::label::tests::sample as label;
+    use crate::superblock::tests::sample as superblock;
+
+    const RING_BYTES: u64 = 1 << 20;
+
+    fn identities() -> Identities {
+        Identities { superblock: superblock(), label: Some(label()) }
+    }
+
+    fn moment(group: u64) -> Moment {
+        Moment { group, seq: Seq(10 * group), ..Moment::default() }
+    }
+
+    fn found() -> Head {
+        Head {
+            update: 41,
+            generation: 4,
+            consistent: true,
+            tail: 4096,
+            head: 12_288,
+            applied: moment(6),
+            committed: moment(7),
+            prepared: 12_288,
+            ..Head::new(label().backing_id, label().cache_id, 1 << 30, RING_BYTES)
+        }
+    }
+
+    /// What one head says of the one before must not be older: both copies are believed by their `update` alone.
+    #[test]
+    fn a_run_goes_on_from_the_latest_head_and_knows_nothing_from_another() {
+        let next =
+            |found: Option<&Head>, identities: &Identities| Head::for_run(found, identities, 5, RING_BYTES);
+        let blank =
+            Head { generation: 5, ..Head::new(label().backing_id, label().cache_id, 1 << 30, RING_BYTES) };
+        assert_eq!(next(None, &identities()), Head { update: 1, ..blank.clone() });
+        let gone_on = Head { update: 42, generation: 5, tail: 12_288, applied: moment(7), ..found() };
+        assert_eq!(next(Some(&found()), &identities()), gone_on);
+        let anew = Head { update: 42, ..blank };
+        for other in [
+            Head { volume_bytes: 1 << 29, ..found() },
+            Head { ring_bytes: RING_BYTES / 2, ..found() },
+            Head { generation: 3, ..found() },
+            Head { cache_id: [1; 16], ..found() },
+        ] {
+            assert_eq!(next(Some(&other), &identities()), anew, "{other:?}");
+        }
+        assert_eq!(next(Some(&found()), &Identities { label: None, ..identities() }), anew);
+    }
+
+    #[test]
+    fn a_journal_is_that_of_the_backings_latest_run_or_of_none() {
+        assert!(found().is_of(&label()) && Head { generation: 5, ..found() }.is_of(&label()));
+        for head in [
+            Head { generation: 3, ..found() },
+            Head { backing_id: [1; 16], ..found() },
+            Head { cache_id: [1; 16], ..found() },
+        ] {
+            assert!(!head.is_of(&label()), "{head:?}");
+        }
+        for state in [LabelState::Released, LabelState::Retired] {
+            assert!(!found().is_of(&Label { state, ..label() }), "{state:?}");
+        }
+        assert!(!found().is_of(&Label { journal_run: 0, ..label() }), "it ran without a journal");
+    }
+
+    #[test]
+    fn the_ring_begins_anew_behind_its_end() {
+        let head = found();
+        assert_eq!([0, 1, 2].map(Head::copy_offset), [0, JOURNAL_HEAD_BYTES, 0]);
+        for (position, offset, run) in [
+            (0, 0, RING_BYTES),
+            (4096, 4096, RING_BYTES - 4096),
+            (RING_BYTES, 0, RING_BYTES),
+            (3 * RING_BYTES - 512, RING_BYTES - 512, 512),
+        ] {
+            assert_eq!(
+                (head.offset_of(position), head.run_of(position)),
+                (JOURNAL_RING_OFFSET + offset, run)
+            );
+        }
+    }
+
+    fn group(entries: Vec<GroupEntry>) -> Group {
+        Group { cache_id: [0xC1; 16], generation: 4, position: 8192, moment: moment(7), entries }
+    }
+
+    fn entry(block: u64, zero: bool) -> GroupEntry {
+        GroupEntry { block: BlockNo(block), seq: Seq(70), checksum: if zero { 0 } else { 0x1234_5678 }, zero }
+    }
+
+    #[test]
+    fn a_group_has_its_data_behind_its_descriptor() {
+        let group = group(vec![entry(3, false), entry(4, true), entry(9, false)]);
+        assert_eq!(Group::descriptor_bytes(3), 4096);
+        assert_eq!(group.bytes(), 3 * 4096, "zeroes have no data");
+        let bytes = group.encode();
+        assert_eq!(Group::decode(&bytes), Ok(group));
+        assert_eq!(Group::decode(&bytes[..4095]), Err(FormatError::Truncated));
+    }
+
+    #[test]
+    fn the_entries_of_a_group_ascend() {
+        for wrong in [vec![entry(4, false), entry(3, false)], vec![entry(4, false), entry(4, true)]] {
+            assert_eq!(Group::decode(&group(wrong).encode()), Err(FormatError::Field("entry")));
+        }
+    }
+
+    #[test]
+    fn what_is_prepared_is_known_until_it_is_forgotten() {
+        let mut head = found();
+        assert!(!head.has_prepared());
+        (head.prepared, head.common.prepared) = (16_384, 3);
+        assert!(head.has_prepared());
+        head.forget_prepared();
+        assert_eq!(head, found());
+    }
+}
