@@ -720,6 +720,9 @@ impl Engine {
     /// What is not committed: blocks, about, and the time before which everything is; `None` if destaging does not follow
     /// groups.
     pub(crate) fn journal_missing(&self) -> Option<(u64, Option<u64>)> {
+        if self.mutant(Mutation::StalenessUntold) {
+            return Some((0, None));
+        }
         if !self.order.is_journaled() || !self.journal.says_consistent() {
             return None;
         }

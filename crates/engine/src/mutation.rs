@@ -139,6 +139,10 @@ mutations! {
 
     /// The bound of staleness counts for nothing.
     StalenessIgnored,
+    /// A bound of staleness in bytes counts for nothing.
+    StalenessByAgeAlone,
+    /// The backing is told to lack nothing.
+    StalenessUntold,
     /// Writers who wait for their turn in the order are never told that it has come.
     PacesForGood,
 

@@ -119,6 +119,7 @@ impl Engine {
                 let oldest = self.oldest_missing_ns(MaxStaleness::part(ms, HARDER_PERCENT));
                 now.age_ms = oldest.map_or(0, |at| self.wall_ns().saturating_sub(at) / 1_000_000);
             }
+            MaxStaleness::Bytes(_) if self.mutant(Mutation::StalenessByAgeAlone) => return 0,
             MaxStaleness::Bytes(_) => {
                 let lost = self.journal_missing().map_or(self.segments.lost() * BLOCK_BYTES, |_| 0);
                 now.bytes = self.missing_bytes().saturating_sub(lost);

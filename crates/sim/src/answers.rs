@@ -84,6 +84,7 @@ impl<S: Subject> Life<'_, S> {
         self.world.oracle.acknowledge(no);
         let durable = self.world.oracle.write(no).is_some_and(|w| w.durable);
         self.world.consistency.acknowledge(self.world.oracle.now(), no, durable);
+        self.lag_grows(no);
         if self.reset_unseen && !durable {
             // The answer was on its way already: as if it had come before.
             self.lose_unflushed();

@@ -239,6 +239,11 @@ impl Consistency {
         self.claimed && !self.excused
     }
 
+    /// What a sector of the backing holds once the journal has been replayed, as it was when it was judged last.
+    pub fn held(&self, sector: u64) -> Option<Held> {
+        self.images[View::Now as usize].held.get(sector as usize).copied()
+    }
+
     /// Whether the journal held groups to be applied when the view was judged last.
     pub fn replays(&self, view: View) -> bool {
         self.images[view as usize].told.replays

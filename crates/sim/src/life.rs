@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use forebay_block::{DeviceOp, ErrorKind, IoError, Nanos};
 use forebay_engine::{Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role, State};
-use forebay_policy::{MaxStaleness, Order, Settings, WritePolicy};
+use forebay_policy::{Order, Settings, WritePolicy};
 
 use crate::device::InFlight;
 use crate::emulated::Emulated;
@@ -20,6 +20,7 @@ use crate::wall;
 use crate::world::{Retirement, World};
 
 mod death;
+mod lag;
 mod requests;
 mod rounds;
 
@@ -28,10 +29,6 @@ pub use death::{Death, Watch};
 const SECTOR_BYTES: u64 = SECTOR as u64;
 /// Most steps of one life: far more than any plan needs (P7).
 const STEPS_MAX: u64 = 400_000;
-/// For so long the backing may lag behind further than its bound.
-const LAG_SLACK_MS: u64 = 1000;
-/// More than the longest bound that a plan has, and that slack.
-const MOST_LAG_MS: u64 = 7000;
 /// How often in a row the engine may ask to be woken at an instant that has come, without doing anything.
 const IDLE_WAKES_MAX: u32 = 100;
 
@@ -126,8 +123,8 @@ pub struct Life<'w, S> {
     idle_wakes: u32,
     /// No device fails in this life, and none is slow.
     pub healthy: bool,
-    /// Since when the backing lags behind further than the bound allows.
-    lags_since: Option<Nanos>,
+    /// What the backing's side lacks.
+    lag: lag::Lag,
     /// The backing was reset, and what the engine had to say before it knew has not been carried out.
     pub(crate) reset_unseen: bool,
     /// When something was last answered.
@@ -166,7 +163,7 @@ impl<'w, S: Subject> Life<'w, S> {
             shuffles: true,
             idle_wakes: 0,
             healthy: false,
-            lags_since: None,
+            lag: lag::Lag::default(),
             reset_unseen: false,
             progress: now,
             coordinator: None,
@@ -257,43 +254,6 @@ impl<'w, S: Subject> Life<'w, S> {
         }
     }
 
-    /// What the backing lacks is within the user's bound, but for a while: what lay there when the bound was set, or when the
-    /// life began, has to go first.
-    fn check_lag(&mut self) -> Result<(), Interrupt> {
-        let bound = self.settings.max_staleness;
-        let serves = self.healthy && matches!(self.recovered, Some(Ok(_))) && !self.stopping;
-        if !serves || bound == MaxStaleness::None {
-            return Ok(());
-        }
-        let lag = self.engine.staleness(self.now);
-        if bound.percent(lag) <= 100 {
-            self.lags_since = None;
-            return Ok(());
-        }
-        let since = *self.lags_since.get_or_insert(self.now);
-        match self.now > since.plus_ms(LAG_SLACK_MS) {
-            true => Err(broken(
-                "P7",
-                format!("the backing lags behind by {lag:?}, and {bound} is the most that is wanted"),
-            )),
-            false => Ok(()),
-        }
-    }
-
-    /// Nothing happens any more: whatever is left behind is left for good.
-    ///
-    /// # Errors
-    /// A violation.
-    pub fn let_lag_grow(&mut self) -> Result<(), Interrupt> {
-        if self.healthy && matches!(self.settings.max_staleness, MaxStaleness::Age(_)) {
-            for _ in 0..2 {
-                self.now = self.now.plus_ms(MOST_LAG_MS);
-                self.check_lag()?;
-            }
-        }
-        self.check_lag()
-    }
-
     fn carry_out(&mut self, effect: Effect) -> Result<(), Interrupt> {
         match effect {
             Effect::Io { id, role, op, class: _ } => self.start_io(id, role, op),
@@ -310,6 +270,7 @@ impl<'w, S: Subject> Life<'w, S> {
                 self.progress = self.now;
                 let dirty = result.as_ref().map_or(0, |report| report.blocks_dirty);
                 self.recovered = Some(result);
+                self.lag_begins()?;
                 self.world.check_not_repeated(dirty)
             }
             Effect::RetireLog { id } => {
@@ -476,6 +437,7 @@ impl<'w, S: Subject> Life<'w, S> {
         }
         if matches!(what, Due::Backing(_) | Due::Journal(_)) && !matches!(result, Ok(Some(_))) {
             self.world.judge_order()?;
+            self.lag.may_shrink = true;
         }
         self.engine.handle(Event::Io { id, result }, self.now);
         Ok(())

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use crate::stamp::WriteNo;
-use excuses::BLOCK_SECTORS;
+pub(crate) use excuses::BLOCK_SECTORS;
 
 mod crashes;
 mod excuses;

@@ -375,6 +375,9 @@ impl<S: Subject> Script<'_, S> {
         if !self.life.says_consistent() {
             return Err(broken("P4", "everything is on the backing, which is not called consistent again"));
         }
+        if !self.life.tells_no_lag() {
+            return Err(broken("P7", "everything is on the backing, which is told to lag behind"));
+        }
         Ok(())
     }
 

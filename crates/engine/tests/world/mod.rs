@@ -44,8 +44,12 @@ pub struct World {
     pub origin: Origin,
     /// The backing answers writes with an error.
     pub backing_fails: bool,
+    /// The backing's flushes fail.
+    pub flushes_fail: bool,
     /// The backing ends nothing.
     pub backing_rests: bool,
+    /// While nothing is under way no time passes.
+    pub clock_rests: bool,
     /// Reads of damaged blocks may fail.
     pub errors_expected: bool,
     /// Why recovery has refused, where errors are expected.
@@ -100,7 +104,9 @@ impl World {
             check_reads: true,
             origin: Origin::default(),
             backing_fails: false,
+            flushes_fail: false,
             backing_rests: false,
+            clock_rests: false,
             errors_expected: false,
             unreadable: None,
             summaries_unreadable: false,
@@ -368,6 +374,11 @@ impl World {
             .count()
     }
 
+    /// Whether the cache is being read.
+    pub fn is_reading_cache(&self) -> bool {
+        self.ios.iter().any(|(_, role, op)| *role == Role::Cache && matches!(op, DeviceOp::Read { .. }))
+    }
+
     /// Ends the operation of the backing that was started first.
     pub fn end_at_backing(&mut self) {
         self.end_first(Role::Backing);
@@ -420,6 +431,9 @@ impl World {
             !self.backing_rests || *role != Role::Backing
         };
         let ending: Vec<usize> = self.ios.iter().enumerate().filter(ending).map(|(at, _)| at).collect();
+        if ending.is_empty() && self.clock_rests {
+            return;
+        }
         if ending.is_empty() {
             // An hour at most: a wake may be due at a time that never comes.
             let (soon, late) = (self.now.plus_ms(1), self.now.plus_ms(3_600_000));
@@ -480,6 +494,9 @@ impl World {
         };
         let result = match role {
             Role::Backing if changes && self.backing_fails => Err(IoError::new(ErrorKind::Io, "backing")),
+            Role::Backing if matches!(op, DeviceOp::Flush) && self.flushes_fail => {
+                Err(IoError::new(ErrorKind::Io, "backing"))
+            }
             Role::Cache if fails(&op) => Err(IoError::new(ErrorKind::Io, "cache")),
             _ => Ok(self.perform(role, &op)),
         };

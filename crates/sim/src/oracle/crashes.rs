@@ -2,6 +2,7 @@
 
 use super::excuses::BLOCK_SECTORS;
 use super::{Crash, Excuse, Kept, NEVER, Oracle, Sector, Version, Write, Wrong};
+use crate::order::Held;
 use crate::stamp::{self, Content, SECTOR, WriteNo};
 
 impl Oracle {
@@ -153,6 +154,22 @@ impl Oracle {
     /// The issue of a write, as a floor for the sectors that it wrote.
     pub fn floor_of(&self, no: WriteNo) -> u64 {
         self.writes[no.0 as usize].issue
+    }
+
+    /// Whether what the backing holds of a sector is older than its newest acknowledged write, and nothing excuses that.
+    pub fn lacks(&self, sector: u64, held: Held) -> bool {
+        let state = &self.sectors[sector as usize];
+        let is_there = |v: &Version| {
+            let w = &self.writes[v.write as usize];
+            let holds = match held {
+                Held::Write(no) => v.write as usize == no + 1 && !w.zero,
+                Held::Zero => w.zero,
+                Held::Nothing => v.write == 0,
+            };
+            holds && w.end >= state.floor
+        };
+        let excused = state.excuse.stale > 0 || state.excuse.harmed > 0;
+        !excused && !state.versions.iter().any(is_there)
     }
 
     /// Checks that `data`, a copy of the volume's sectors from `first` on, has nothing older than the floors.

@@ -6,7 +6,7 @@ use super::Oracle;
 use crate::stamp::SECTOR;
 
 /// Sectors of a block.
-pub(super) const BLOCK_SECTORS: u64 = BLOCK_BYTES / SECTOR as u64;
+pub(crate) const BLOCK_SECTORS: u64 = BLOCK_BYTES / SECTOR as u64;
 
 impl Oracle {
     /// A block that was written anew as a whole, durably, no longer suffers from what happened to its old copy.

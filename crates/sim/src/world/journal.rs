@@ -35,6 +35,12 @@ impl World {
         }
     }
 
+    /// What a sector of the volume is without the cache, once the groups in the journal have been applied.
+    pub(crate) fn held_by_backing(&self, sector: u64) -> Held {
+        let replayed = self.consistency.held(sector).filter(|_| self.shape.journal_bytes > 0);
+        replayed.unwrap_or_else(|| Held::of(self.backing.media.read(sector * SECTOR as u64, SECTOR)))
+    }
+
     fn head_of(journal: &[u8]) -> Result<Option<Head>, Interrupt> {
         match Head::newest(&journal[..JOURNAL_RING_OFFSET as usize]) {
             Ok(head) => Ok(Some(head)),

@@ -132,7 +132,8 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::CommonForgetsToRenounce
         | M::CommonForgetsPrepared => (COMMON, 1000),
         M::CommonIgnoresExpiry => (COMMON, 6000),
-        M::StalenessIgnored => (STALE, 200),
+        M::StalenessIgnored | M::StalenessUntold => (STALE, 200),
+        M::StalenessByAgeAlone => (STALE, 2000),
         M::PacesForGood => (CONSISTENT, 200),
         M::ReissueUnlocksBacking | M::ReissueSkipsLog | M::LandingCleansNewer => (HINTED, 200),
         M::QueueForgetsNonCritical => (ANY, 100),
