@@ -51,6 +51,20 @@ stamp 0 verify "${TARGET[@]}" --quiet
 stop_daemon
 pass "a start needs no journal that is not asked for, and it goes on when there is room ($SECONDS s)"
 
+# --- what has no room is not begun
+
+refused 1 "small/new needs .* more, and its file system has .* free" "$FOREBAY" format small/new --size 400M --backing small/backing --force
+"$FOREBAY" format small/cache --size 32M --backing small/second --backing-size 16M >/dev/null
+refused 1 "small/cache needs .* more, and its file system has .* free" "$FOREBAY" grow small/cache --size 400M
+[[ $(stat -c %s small/cache) == $((32 << 20)) ]] || fail "a cache that cannot grow has another size"
+(($(stat -c %b small/cache) * 512 >= 32 << 20)) || fail "a cache does not have its room"
+head -c 60M /dev/zero >small/rest
+refused 1 "reserving its room: no space left on the device" "$FOREBAY" serve --name second --cache small/cache --backing small/second \
+    --write-policy journaled "${CONTROL[@]}"
+[[ ! -e small/new && ! -e small/second.journal ]] || fail "something is left of what was not begun: $(ls small)"
+rm small/cache small/second small/second.forebay small/rest
+pass "what has no room is not begun ($SECONDS s)"
+
 # --- a limit of the process
 
 rm -f state

@@ -44,7 +44,7 @@ stop_daemon
 look --cache cache --backing backing --destage-on-stop
 kill_daemon
 stamps "${ALL[@]}" | diff before - || fail "looking at a volume changes it"
-refused 3 "bytes that the backing lacks" "$FOREBAY" serve --name db --no-cache --read-only --backing backing
+refused 3 "that the backing lacks" "$FOREBAY" serve --name db --no-cache --read-only --backing backing
 look --no-cache --accept-stale --backing backing
 no_writes
 stop_daemon

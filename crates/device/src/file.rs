@@ -247,7 +247,7 @@ impl Device for FileDevice {
 
     fn reserve(&self) -> io::Result<()> {
         match self.claimed.sort {
-            Sort::File => room::reserve(&self.claimed.file, self.info.size_bytes, &|| false).map(drop),
+            Sort::File => room::reserve_whole(&self.claimed.file),
             Sort::Block => Ok(()),
         }
     }

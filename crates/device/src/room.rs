@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::statvfs;
+use rustix::fs::{StatVfs, fstatvfs, statvfs};
 
 /// Bytes that are reserved at a time: a file system in memory takes its time for them, and whoever waits may be told to stop.
 const PIECE_BYTES: libc::off_t = 1 << 30;
@@ -36,11 +36,23 @@ pub fn lacks_room(path: &Path, bytes: u64) -> io::Result<Option<Lack>> {
         }
         Err(e) => return Err(e),
     };
-    let system = statvfs(place)?;
+    Ok(lack(&statvfs(place)?, bytes.saturating_sub(has)))
+}
+
+fn lack(system: &StatVfs, needed_bytes: u64) -> Option<Lack> {
     let free_bytes = system.f_bavail.saturating_mul(system.f_frsize);
-    let needed_bytes = bytes.saturating_sub(has);
     let is_known = system.f_blocks > 0;
-    Ok((is_known && needed_bytes > free_bytes).then_some(Lack { needed_bytes, free_bytes }))
+    (is_known && needed_bytes > free_bytes).then_some(Lack { needed_bytes, free_bytes })
+}
+
+/// Takes the room of a whole file that keeps its size, all of it or none: a file system may leave half of it taken where it fails.
+pub(crate) fn reserve_whole(file: &File) -> io::Result<()> {
+    let meta = file.metadata()?;
+    let needed_bytes = meta.len().saturating_sub(meta.blocks() * STAT_BLOCK_BYTES);
+    match lack(&fstatvfs(file)?, needed_bytes) {
+        Some(_) => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+        None => reserve(file, meta.len(), &|| false).map(drop),
+    }
 }
 
 /// Takes the room of a file's first `bytes`, and makes it that long if it is shorter. False if the file system can reserve nothing:

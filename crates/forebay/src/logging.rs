@@ -154,6 +154,12 @@ pub fn targets(text: &str) -> Result<Targets, String> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn colours_are_for_terminals_that_want_them() {
+        assert!(is_colored(true, None) && is_colored(true, Some(OsStr::new(""))));
+        assert!(!is_colored(true, Some(OsStr::new("1"))) && !is_colored(false, None));
+    }
+
     /// A pipe that is not read until the test says so.
     struct Stuck(std::sync::mpsc::Receiver<()>, std::sync::mpsc::Sender<Vec<u8>>);
 

@@ -440,6 +440,7 @@ fn read_config(path: &Path) -> Result<Config, Failure> {
 }
 
 fn read_text(path: &Path) -> Result<String, Failure> {
+    let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let failed = |e: std::io::Error| {
         Failure::new(
             FailureKind::Failed,

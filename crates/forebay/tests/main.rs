@@ -6,6 +6,7 @@ mod architecture;
 mod control;
 mod daemon;
 mod emulated;
+mod messages;
 mod nbd_client;
 mod other_users;
 mod refusals;

@@ -27,6 +27,13 @@ fn wrong_usage_is_2_and_names_what_is_allowed() {
         (&["set", "db"], "KEY=VALUE"),
         (&["set", "db", "on-full=explode"], "'explode' is not one of wait, bypass"),
         (&["set", "db", "colour=red"], "write-policy"),
+        (&["set", "db", "colour=red"], "ranges, endurance"),
+        (&["set", "db", "admision=all"], "did you mean `admission`?"),
+        (&["set", "db", "group-size=1G"], "4K to 128M"),
+        (&["format", "c", "--size", "0", "--backing", "b"], "'0' is no size for anything"),
+        (&["format", "c", "--size", "4XB", "--backing", "b"], "'4XB' is not a size"),
+        (&["grow", "c", "--size", "0G"], "'0G' is no size for anything"),
+        (&["serve", "--destage-on-stop=maybe"], "'maybe' is neither yes nor no"),
         (
             &["serve", "--name", "db", "--no-cache", "--backing", "emulate:hdd-10"],
             "'hdd-10' is not a kind of device",
@@ -54,6 +61,15 @@ fn wrong_usage_is_2_and_names_what_is_allowed() {
         assert_eq!(code, 2, "{args:?}: {error}");
         assert!(error.contains(words), "{args:?}: {error}");
     }
+}
+
+/// A hint is there where it helps, and nowhere else.
+#[test]
+fn a_flag_that_is_not_known_is_not_offered_as_a_value() {
+    let (code, error) = fails(&["mark", "db", "--read-only"]);
+    assert!(code == 2 && error.contains("'--read-only'") && !error.contains("tip"), "{error}");
+    let (code, error) = fails(&["run", "--critical", "--all"]);
+    assert!(code == 2 && error.contains("tip"), "{error}");
 }
 
 #[test]

@@ -219,7 +219,7 @@ fn is_unmade(path: &Path) -> bool {
 
 /// Refuses to begin what cannot end well.
 pub(crate) fn check_room(path: &Path, bytes: u64) -> Result<(), HostError> {
-    match lacks_room(path, bytes).map_err(|e| HostError::system("find out the room for", path, e))? {
+    match lacks_room(path, bytes).map_err(|e| HostError::system("find room for", path, e))? {
         Some(lack) => Err(HostError::NoRoom { path: absolute(path), lack }),
         None => Ok(()),
     }

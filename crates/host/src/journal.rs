@@ -50,6 +50,8 @@ pub(crate) struct Journal {
     pub(crate) ring_bytes: u64,
     /// For messages.
     pub(crate) name: String,
+    /// The file that was made for it, if there was none.
+    made: Option<PathBuf>,
 }
 
 impl Journal {
@@ -71,7 +73,13 @@ impl Journal {
                 let ring =
                     end.checked_sub(offset + JOURNAL_RING_OFFSET).filter(|ring| *ring >= 2 * segment_bytes);
                 let name = format!("{} behind the volume's end", device.info().name);
-                return Ok(ring.map(|ring_bytes| Self { device: None, offset, ring_bytes, name }));
+                return Ok(ring.map(|ring_bytes| Self {
+                    device: None,
+                    offset,
+                    ring_bytes,
+                    name,
+                    made: None,
+                }));
             }
             (JournalChoice::Auto, LabelPlace::SideFile(label)) => {
                 // Beside the label, and so beside the file itself, by whichever link it is given.
@@ -79,6 +87,7 @@ impl Journal {
             }
         };
         let least_bytes = JOURNAL_RING_OFFSET + 2 * segment_bytes;
+        let mut new = None;
         if let Some(path) = location.path() {
             let found = Found::of(&location, least_bytes).map_err(|e| location.error("read", e))?;
             if found != Found::Whole && !make {
@@ -89,6 +98,7 @@ impl Journal {
                 journal: path.display().to_string(),
                 error: IoError::of_system(e.raw_os_error().unwrap_or_default(), "making the file", None),
             })?;
+            new = (found == Found::Nothing).then(|| path.to_owned());
         }
         let (device, name) = match &location {
             Location::Named(spec, _) => (open(spec, bench.ring, access)?, spec.to_string()),
@@ -102,7 +112,9 @@ impl Journal {
         };
         let size = device.info().size_bytes / 4096 * 4096;
         match size.checked_sub(JOURNAL_RING_OFFSET).filter(|ring| *ring >= 2 * segment_bytes) {
-            Some(ring_bytes) => Ok(Some(Self { device: Some(device), offset: 0, ring_bytes, name })),
+            Some(ring_bytes) => {
+                Ok(Some(Self { device: Some(device), offset: 0, ring_bytes, name, made: new }))
+            }
             None => Err(HostError::JournalTooSmall { journal: name, bytes: size, least_bytes }),
         }
     }
@@ -230,9 +242,13 @@ impl Journal {
         let journal = self.name.clone();
         let Some(device) = &mut self.device else { return Ok(()) };
         if whole {
-            device.reserve().map_err(|e| HostError::JournalTakesNothing {
-                journal: journal.clone(),
-                error: IoError::of_system(e.raw_os_error().unwrap_or_default(), "reserving its room", None),
+            let made = self.made.take();
+            device.reserve().map_err(|e| {
+                // What cannot be removed is found again, and holds nothing.
+                let _ = made.as_deref().map(remove_durably);
+                let errno = e.raw_os_error().unwrap_or_default();
+                let error = IoError::of_system(errno, "reserving its room", None);
+                HostError::JournalTakesNothing { journal: journal.clone(), error }
             })?;
         }
         let head = bench.read(&mut **device, self.offset, JOURNAL_RING_OFFSET as usize)?;

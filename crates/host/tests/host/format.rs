@@ -67,7 +67,7 @@ fn a_used_cache_is_not_overwritten_and_tells_what_it_holds() {
     volume.end(Ending::Keep).unwrap();
     let e = other(false).unwrap_err();
     assert!(matches!(e, HostError::CacheUsed { content: CacheContent::Dirty(8192), .. }), "{e}");
-    assert!(e.to_string().contains("8192 bytes that the backing lacks; --force"), "{e}");
+    assert!(e.to_string().contains("8 KiB that the backing lacks; --force"), "{e}");
     assert_eq!(other(true).unwrap().overwritten, Some(CacheContent::Dirty(8192)));
     // The first backing's cache is gone, and it says so.
     let e = place.refusal();

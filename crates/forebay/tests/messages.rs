@@ -1,0 +1,249 @@
+//! What people are told is in words: no Rust, no numbers of the system's errors, and no path that depends on where one stands.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::usage::forebay;
+use crate::volume::Place;
+
+/// Crates whose words are for who develops Forebay: a trace of the simulator, a judge of its own.
+const FOR_DEVELOPERS: [&str; 2] = ["sim", "stamp"];
+
+/// The sources of all other crates, without their tests.
+fn sources() -> Vec<(PathBuf, String)> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut left: Vec<PathBuf> = fs::read_dir(crates)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| FOR_DEVELOPERS.iter().all(|name| !path.ends_with(name)))
+        .map(|path| path.join("src"))
+        .collect();
+    let mut found = Vec::new();
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            found.push((path, text.split("#[cfg(test)]").next().unwrap_or_default().to_owned()));
+        }
+    }
+    assert!(found.len() > 200, "only {} sources", found.len());
+    found
+}
+
+#[test]
+fn no_message_is_made_of_debug_text() {
+    let is_fault = |statement: &str| {
+        ["assert", "panic!", "unreachable!", "impl fmt::Debug"].iter().any(|what| statement.contains(what))
+    };
+    for (path, text) in sources() {
+        let lines: Vec<&str> = text.lines().collect();
+        for (n, line) in lines.iter().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            let debug = line.contains(":?}") || line.contains("tracing::") && line.contains(", ?");
+            // What a violated invariant says is for developers; its text may stand some lines below its macro.
+            let around = lines[n.saturating_sub(4)..=n].concat();
+            assert!(!debug || is_fault(&around), "{}:{}: {line}", path.display(), n + 1);
+        }
+    }
+}
+
+#[test]
+fn no_error_shows_the_number_of_the_systems() {
+    for (path, text) in sources() {
+        for variant in text.split("#[error(").skip(1) {
+            let end = variant.find("#[error(").unwrap_or(variant.len());
+            let variant = &variant[..end.min(variant.len())];
+            let message = variant.split(")]").next().unwrap_or_default();
+            let fields = variant.split(")]").nth(1).unwrap_or_default();
+            let fields = fields.split("},").next().unwrap_or_default();
+            let holds_io = fields.contains("io::Error");
+            let shows =
+                message.contains("{source}") || message.contains("{0}") || message.contains("transparent");
+            assert!(
+                !(holds_io && shows),
+                "{}: {message}: an `io::Error` is shown by `words_of`",
+                path.display()
+            );
+        }
+    }
+}
+
+/// Failures of every kind, from the real program.
+#[test]
+fn failures_of_every_kind_are_one_sentence_in_words() {
+    let place = Place::new();
+    fs::create_dir(place.path("directory")).unwrap();
+    fs::write(place.path("text"), "plain").unwrap();
+    fs::write(place.path("plan"), "no plan").unwrap();
+    let long = "x".repeat(200);
+    let commands: &[&[&str]] = &[
+        &["format", "missing/cache", "--size", "32M", "--backing", "backing", "--force"],
+        &["format", "directory", "--size", "32M", "--backing", "backing", "--force"],
+        &["format", "new", "--size", "32M", "--backing", "missing"],
+        &["format", "text", "--backing", "backing", "--force"],
+        &["serve", "--name", "db", "--cache", "missing", "--backing", "backing"],
+        &["serve", "--name", "db", "--cache", "text", "--backing", "backing"],
+        &["serve", "--name", "db", "--cache", "directory", "--backing", "backing"],
+        &["serve", "--name", "db", "--cache", "cache", "--backing", "backing", "--control", &long],
+        &["serve", "--name", "db", "--cache", "cache", "--backing", "backing", "--control", "text"],
+        &[
+            "serve",
+            "--name",
+            "db",
+            "--cache",
+            "cache",
+            "--backing",
+            "backing",
+            "--control",
+            "c",
+            "--nbd",
+            "unix:missing/nbd",
+        ],
+        &[
+            "serve",
+            "--name",
+            "db",
+            "--cache",
+            "cache",
+            "--backing",
+            "backing",
+            "--control",
+            "c",
+            "--nbd",
+            "tcp:192.0.2.1:1",
+        ],
+        &[
+            "serve",
+            "--name",
+            "db",
+            "--cache",
+            "cache",
+            "--backing",
+            "backing",
+            "--control",
+            "c",
+            "--fuse",
+            "missing/file",
+        ],
+        &["serve", "--config", "missing"],
+        &["serve", "--config", "directory"],
+        &["check", "missing"],
+        &["check", "directory"],
+        &["inspect", "missing"],
+        &["grow", "missing", "--size", "1G"],
+        &["recover", "missing"],
+        &["pair", "missing", "--backing", "backing"],
+        &["status", "db", "--control", "directory"],
+        &["status", "db", "--control", &long],
+        &["flush", "db", "--control", "text"],
+        &["attach", "db", "--control", "missing"],
+        &["sim", "--plan", "missing"],
+        &["sim", "--plan", "plan"],
+        &["run", "--critical", "--", "./missing"],
+    ];
+    for args in commands {
+        let output =
+            forebay().args(["--log", "off"]).args(*args).current_dir(place.path("")).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{args:?} succeeds");
+        for bad in ["os error", "Os {", "Some(", "None", "Error {", "Err(", "\\\"", "kind:"] {
+            assert!(!said.contains(bad), "{args:?}: {said}");
+        }
+        assert!(said.lines().any(|line| line.starts_with("error: ")), "{args:?}: {said}");
+        // Beside the shape of the command, that is all.
+        let sentences = said.lines().filter(|line| line.starts_with("error: ")).count();
+        assert_eq!(sentences, 1, "{args:?}: {said}");
+    }
+    let (_, error) = place.fails(&["serve", "--name", "db", "--cache", "missing", "--backing", "backing"]);
+    assert!(error.contains(place.path("missing").to_str().unwrap()), "the path is absolute: {error}");
+}
+
+#[test]
+fn a_cache_that_was_overwritten_is_told_by_its_backing() {
+    let place = Place::new();
+    fs::write(place.path("cache"), vec![0; 32 << 20]).unwrap();
+    let (code, error) = place.fails(&["serve", "--name", "db", "--cache", "cache", "--backing", "backing"]);
+    assert_eq!(code, 3, "{error}");
+    let was = format!("is paired with the cache {}", place.path("cache").display());
+    assert!(error.contains("is not a Forebay cache, but ") && error.contains(&was), "{error}");
+    assert!(error.contains("--accept-stale"), "{error}");
+}
+
+/// The configuration that would let nothing in, or change nothing, is refused or told.
+#[test]
+fn what_would_have_no_effect_is_said() {
+    let place = Place::new();
+    let serve = |more: &[&'static str]| {
+        let base =
+            ["serve", "--name", "db", "--cache", "cache", "--backing", "backing", "--control", "control"];
+        [&base[..], more].concat()
+    };
+    for (more, words) in [
+        (&["--admission", "range"][..], "admission is range and there are no ranges"),
+        (&["--tls", "certificates", "--nbd", "unix:nbd"], "tls is for NBD clients on TCP"),
+        (&["--tls", "certificates"], "tls is for NBD clients on TCP"),
+    ] {
+        let (code, error) = place.fails(&serve(more));
+        assert_eq!(code, 2, "{more:?}: {error}");
+        assert!(error.contains(words), "{more:?}: {error}");
+    }
+    let daemon = place.serve(&[
+        "--nbd",
+        "tcp:0.0.0.0:0",
+        "--nbd",
+        "tcp:127.0.0.1:0",
+        "--group-ends",
+        "points",
+        "--ranges",
+        "0-16M",
+        "--endurance",
+        "1G",
+        "--order",
+        "barrier",
+        "--accept-stale",
+    ]);
+    let log = place.log();
+    for words in [
+        "group-ends has no effect under write-policy write-back; it is for journaled",
+        "order has no effect under write-policy write-back; it is for ordered",
+        "ranges has no effect under admission all",
+        "endurance has no effect under admission all",
+        "accept-stale has no effect with a cache",
+        "whoever reaches tcp:0.0.0.0:0 can read and write",
+    ] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    assert_eq!(log.matches("whoever reaches").count(), 1, "{log}");
+    let set = |change: &[&str]| {
+        let args = [&["set", "db", "--control", "control"], change].concat();
+        let output = place.command(&args).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(
+        set(&["group-size=1MiB"]),
+        (0, "warning: group-size has no effect under write-policy write-back; it is for journaled\n".into())
+    );
+    assert_eq!(set(&["group-size=1MiB", "write-policy=journaled"]), (0, String::new()));
+    assert_eq!(set(&["max-staleness=1.5s", "endurance=10GB", "admission=adaptive"]), (0, String::new()));
+    assert_eq!(place.status()["endurance_bytes_a_day"], 10_000_000_000_u64);
+    assert_eq!(set(&["admission=range"]), (0, String::new()));
+    let (code, error) = set(&["ranges="]);
+    assert!(code == 2 && error.contains("there are no ranges"), "{code}: {error}");
+    let (code, error) = set(&["endurence=1G"]);
+    assert!(
+        code == 2 && error.contains("did you mean `endurance`?") && error.contains("ranges"),
+        "{code}: {error}"
+    );
+    let output = place.command(&["flush", "dbb", "--control", "control"]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && error.contains("did you mean `db`?"), "{error}");
+    daemon.stop();
+    // 64 MiB of 4 KiB.
+    assert!(place.ok(&["inspect", "cache", "--block", "16383"]).contains("block 16383"));
+    let (code, error) = place.fails(&["inspect", "cache", "--block", "16384"]);
+    assert_eq!(code, 2, "{error}");
+    assert!(
+        error.contains("block 16384 lies behind the end of the volume, which has the blocks 0 to 16383"),
+        "{error}"
+    );
+}
