@@ -14,8 +14,8 @@ pub(crate) struct NbdClient {
     stream: UnixStream,
 }
 
-fn protocol(error: impl std::fmt::Debug) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the server breaks the protocol: {error:?}"))
+fn protocol(error: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the server breaks the protocol: {error}"))
 }
 
 impl NbdClient {
@@ -54,7 +54,11 @@ impl NbdClient {
         self.stream.read_exact(&mut bytes)?;
         match ReplyHeader::decode(&bytes).map_err(protocol)? {
             ReplyHeader::Simple(SimpleReply { error, cookie }) if error.0 == 0 => Ok(cookie),
-            other => Err(protocol(other)),
+            ReplyHeader::Simple(SimpleReply { error, .. }) => {
+                let why = forebay_block::describe_errno(error.0 as i32);
+                Err(io::Error::other(format!("the server fails a write: {why}")))
+            }
+            ReplyHeader::Chunk(_) => Err(protocol("a structured reply, which was not asked for")),
         }
     }
 }

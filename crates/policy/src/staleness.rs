@@ -79,14 +79,14 @@ impl FromStr for MaxStaleness {
 
     /// A time with its unit, a size, or `none`. What could be both (`5m`) is a time.
     fn from_str(text: &str) -> Result<Self, UnknownSetting> {
-        let because = |why: &str| Err(UnknownSetting::because(text, why));
         match (crate::time::parse_ms(text), crate::size::parse(text)) {
             _ if text == "none" => Ok(Self::None),
             (Ok(ms), _) if ms >= Self::AGE_MS_MIN => Ok(Self::Age(ms)),
-            (Ok(_), _) => because("is less than the least time, 10ms"),
-            (_, Ok(bytes)) if bytes >= Self::BYTES_MIN => Ok(Self::Bytes(bytes)),
-            (_, Ok(_)) => because("is less than the least size, 64K"),
-            _ => because("is neither a time (5s) nor a size (64M), nor none"),
+            (Err(_), Ok(bytes)) if bytes >= Self::BYTES_MIN => Ok(Self::Bytes(bytes)),
+            _ => Err(UnknownSetting::because(
+                text,
+                "is neither a time of at least 10ms, nor a size of at least 64K, nor none",
+            )),
         }
     }
 }
