@@ -424,6 +424,8 @@ mod tests {
     fn what_was_before_the_measured_time_does_not_count() {
         let row = |task: &str, reason: AdmissionReason, bytes: u64| ExplainRow {
             task: task.to_owned(),
+            rule: None,
+            hint: false,
             data: Content::Log.as_str().to_owned(),
             sync: true,
             reason: reason.to_string(),
@@ -559,6 +561,8 @@ mod tests {
     fn tables_add_up_what_the_daemon_says() {
         let row = |data: Content, sync: bool, reason: AdmissionReason, bytes: u64| ExplainRow {
             task: "t".to_owned(),
+            rule: None,
+            hint: false,
             data: data.as_str().to_owned(),
             sync,
             reason: reason.to_string(),
