@@ -104,6 +104,8 @@ mod tests {
     fn row(task: &str, data: &str, sync: bool, reason: &str, writes: u64) -> ExplainRow {
         let [task, data, reason] = [task, data, reason].map(str::to_owned);
         ExplainRow {
+            rule: None,
+            hint: false,
             task,
             data,
             sync,
@@ -116,7 +118,7 @@ mod tests {
 
     fn inherited(task: &str, through: &str, waiter: Option<&str>, reason: &str, writes: u64) -> InheritedRow {
         let [task, through, reason] = [task, through, reason].map(str::to_owned);
-        InheritedRow { task, through, waiter: waiter.map(str::to_owned), reason, writes }
+        InheritedRow { task, through, waiter: waiter.map(str::to_owned), waiter_rule: None, reason, writes }
     }
 
     #[test]
