@@ -159,6 +159,12 @@ described! {
         Detail => backing_durability: String,
         #[doc = "Where the volume is offered: `unix:PATH` and `tcp:HOST:PORT` (NBD), `fuse:FILE`."]
         Detail => exports: Vec<String>,
+        #[doc = "NBD clients at the addresses where the volume is offered."]
+        Gauge("forebay_nbd_clients") => nbd_clients: u64,
+        #[doc = "NBD connections to these addresses for which there was no place."]
+        Counter("forebay_nbd_connections_refused_total") => nbd_refused: u64,
+        #[doc = "NBD connections to these addresses that did not get on with their handshake and gave their place to another one."]
+        Counter("forebay_nbd_connections_displaced_total") => nbd_displaced: u64,
         #[doc = "Path of the kernel block device made by `attach`; null if there is none."]
         Detail => device: Option<String>,
         #[doc = "Process id of the daemon."]

@@ -26,7 +26,7 @@ use crate::output::print;
 use crate::patience::Patience;
 use crate::plan::{Plan, VolumePlan};
 use crate::reclaim::Reclaim;
-use crate::served::Served;
+use crate::served::{NbdPlaces, Served};
 use crate::service_manager::{Watchdog, tell};
 use crate::stop::{self, StopReason};
 use crate::tracking::Tracking;
@@ -274,7 +274,7 @@ impl Daemon {
                 entry.1.push(Arc::clone(&served));
             }
         }
-        let mut places: BTreeMap<String, (Arc<Served>, Vec<String>)> = BTreeMap::new();
+        let mut places: BTreeMap<String, (Arc<Served>, NbdPlaces)> = BTreeMap::new();
         for (address, volumes) in exports.into_values() {
             if let Some(warning) = open_to_all(&address, self.tls.is_some()) {
                 let names: Vec<&str> = volumes.iter().map(|v| v.name()).collect();
@@ -298,14 +298,16 @@ impl Daemon {
                 Err(e) => return Err((volumes, from_nbd(&e))),
             };
             for volume in volumes {
-                let addresses = server.addresses().iter().map(ToString::to_string).collect::<Vec<_>>();
+                let addresses = server.addresses();
                 let name = volume.name().to_owned();
-                places.entry(name).or_insert_with(|| (volume, Vec::new())).1.extend(addresses);
+                let (_, places) = places.entry(name).or_insert_with(|| (volume, NbdPlaces::default()));
+                places.addresses.extend(addresses.iter().map(ToString::to_string));
+                places.visits.push(server.visits());
             }
             hold(&self.nbd).push(server);
         }
-        for (volume, addresses) in places.into_values() {
-            volume.set_nbd(addresses);
+        for (volume, places) in places.into_values() {
+            volume.set_nbd(places);
         }
         Ok(())
     }

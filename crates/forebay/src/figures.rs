@@ -34,6 +34,8 @@ pub struct Surroundings {
     pub staleness: BTreeMap<String, u64>,
     /// Where the volume is offered.
     pub exports: Vec<String>,
+    /// NBD clients there, and connections that were refused and displaced.
+    pub nbd_visits: (u64, u64, u64),
     /// Since the volume began to start.
     pub uptime: Duration,
     /// For how long the volume's thread has not answered.
@@ -91,6 +93,9 @@ pub fn volume_status(
         cache_durability: around.cache_durability,
         backing_durability: around.backing_durability,
         exports: around.exports,
+        nbd_clients: around.nbd_visits.0,
+        nbd_refused: around.nbd_visits.1,
+        nbd_displaced: around.nbd_visits.2,
         device: around.device,
         pid: std::process::id(),
         uptime_seconds: around.uptime.as_secs_f64(),
@@ -194,6 +199,7 @@ mod tests {
             criticality_missing: Vec::new(),
             staleness: BTreeMap::new(),
             exports: Vec::new(),
+            nbd_visits: (0, 0, 0),
             uptime: Duration::from_secs(5),
             unanswered: Duration::ZERO,
         };

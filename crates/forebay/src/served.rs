@@ -17,6 +17,7 @@ use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
 use forebay_host::{
     Common, CommonStep, Ending, HostError, Observer, Volume, VolumeConfig, VolumeHandle, keep_private,
 };
+use forebay_nbd::Visits;
 use forebay_policy::{GroupEnds, Settings, WritePolicy};
 
 use crate::changes::{Changes, Circumstances, check_ranges, idle};
@@ -67,7 +68,7 @@ pub struct Served {
     /// Apart from `kernel`, so that a status need not wait for an attach.
     device: Mutex<Option<PathBuf>>,
     /// Where NBD clients are served.
-    nbd: Mutex<Vec<String>>,
+    nbd: Mutex<NbdPlaces>,
     /// What was told of its devices.
     trouble: Mutex<Trouble>,
     staleness: Mutex<StalenessHistogram>,
@@ -172,13 +173,13 @@ impl Served {
     }
 
     /// Notes where NBD clients are served.
-    pub fn set_nbd(&self, addresses: Vec<String>) {
-        *hold(&self.nbd) = addresses;
+    pub fn set_nbd(&self, places: NbdPlaces) {
+        *hold(&self.nbd) = places;
     }
 
     /// Everywhere it is offered.
     pub fn exports(&self) -> Vec<String> {
-        let mut exports = hold(&self.nbd).clone();
+        let mut exports = hold(&self.nbd).addresses.clone();
         exports.extend(self.plan.fuse.iter().map(|f| format!("fuse:{}", f.display())));
         exports
     }
@@ -510,10 +511,29 @@ impl Served {
             ranges: self.handle.ranges().to_string(),
             staleness: hold(&self.staleness).cumulative(),
             exports: self.exports(),
+            nbd_visits: hold(&self.nbd).visits(),
             uptime: self.started.elapsed(),
             unanswered: if self.has_ended() { Duration::ZERO } else { unanswered },
         };
         volume_status(&self.plan, &figures, &settings, wall_ns, around)
+    }
+}
+
+/// Where NBD clients of a volume are served.
+#[derive(Default)]
+pub struct NbdPlaces {
+    /// The addresses.
+    pub addresses: Vec<String>,
+    /// What is counted at each.
+    pub visits: Vec<Arc<Visits>>,
+}
+
+impl NbdPlaces {
+    /// Clients that are there, connections that were refused and displaced, at all of them together.
+    fn visits(&self) -> (u64, u64, u64) {
+        self.visits.iter().fold((0, 0, 0), |(clients, refused, displaced), at| {
+            (clients + at.clients(), refused + at.refused(), displaced + at.displaced())
+        })
     }
 }
 

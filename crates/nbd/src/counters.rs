@@ -58,6 +58,43 @@ counters! {
     pauses,
 }
 
+/// What was counted of the connections to a server.
+#[derive(Debug, Default)]
+pub struct Visits {
+    clients: AtomicU64,
+    refused: AtomicU64,
+    displaced: AtomicU64,
+}
+
+impl Visits {
+    /// Clients that are there now.
+    pub fn clients(&self) -> u64 {
+        self.clients.load(Ordering::Relaxed)
+    }
+
+    /// Connections for which there was no place since the start, be it to wait, for a handshake or as a client.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Connections that gave their place among the handshakes for another one since the start, because they did not get on.
+    pub fn displaced(&self) -> u64 {
+        self.displaced.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn are_there(&self, clients: usize) {
+        self.clients.store(clients as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refuse(&self) {
+        add(&self.refused, 1);
+    }
+
+    pub(crate) fn displace(&self) {
+        add(&self.displaced, 1);
+    }
+}
+
 pub(crate) fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }

@@ -101,6 +101,11 @@ impl<T> Places<T> {
         self.last_id
     }
 
+    /// Clients that are there.
+    pub(crate) fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
     pub(crate) fn somebody_waits(&self) -> bool {
         !self.waiting.is_empty()
     }

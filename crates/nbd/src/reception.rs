@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use forebay_block::words_of;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::connection::{Connection, Context};
+use crate::counters::Visits;
 use crate::listener::Listener;
 use crate::lock::hold;
 use crate::places::{Begun, Full, Places};
@@ -35,8 +36,7 @@ pub(crate) struct Shared {
     pub(crate) table: Mutex<Table>,
     /// A connection ended.
     ended: Condvar,
-    pub(crate) refused: AtomicU64,
-    pub(crate) displaced: AtomicU64,
+    pub(crate) visits: Arc<Visits>,
     /// Wakes the reception.
     bell: OwnedFd,
 }
@@ -48,8 +48,7 @@ impl Shared {
             context,
             table: Mutex::new(Table { connections: BTreeMap::new(), places }),
             ended: Condvar::new(),
-            refused: AtomicU64::new(0),
-            displaced: AtomicU64::new(0),
+            visits: Arc::default(),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
@@ -128,7 +127,7 @@ impl Shared {
     }
 
     fn refuse(&self, socket: &Socket, why: &str) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.visits.refuse();
         if self.context.complaints.may_say(Instant::now()) {
             tracing::warn!(peer = socket.peer(), "connection refused: {why}");
         }
@@ -162,7 +161,7 @@ impl Shared {
     /// Takes a connection into the table, at the expense of another one if it must be.
     fn let_in(&self, table: &mut Table, Begun { id, what, displaced }: Begun<Socket>) -> Arc<Connection> {
         if let Some(connection) = displaced.and_then(|displaced| table.connections.get(&displaced)) {
-            self.displaced.fetch_add(1, Ordering::Relaxed);
+            self.visits.displace();
             connection.cut("it does not get on with its handshake, and others wait");
         }
         let connection = Arc::new(Connection::new(id, what));
@@ -215,10 +214,13 @@ impl Presence {
 
     /// The handshake has ended well.
     pub(crate) fn become_client(&self) -> Result<(), Full> {
-        let became = hold(&self.shared.table).places.become_client(self.id);
+        let mut table = hold(&self.shared.table);
+        let became = table.places.become_client(self.id);
+        self.shared.visits.are_there(table.places.clients());
+        drop(table);
         match became {
             Ok(()) => self.shared.ring(),
-            Err(_) => drop(self.shared.refused.fetch_add(1, Ordering::Relaxed)),
+            Err(_) => self.shared.visits.refuse(),
         }
         became
     }
@@ -229,6 +231,7 @@ impl Drop for Presence {
         let mut table = hold(&self.shared.table);
         table.connections.remove(&self.id);
         table.places.leave(self.id);
+        self.shared.visits.are_there(table.places.clients());
         let somebody_waits = table.places.somebody_waits();
         drop(table);
         self.shared.ended.notify_all();

@@ -15,7 +15,7 @@ use crate::address::Address;
 use crate::budget::MemoryBudget;
 use crate::complaints::Complaints;
 use crate::connection::{Connection, Context};
-use crate::counters::RequestCounts;
+use crate::counters::{RequestCounts, Visits};
 use crate::export::{Export, ExportTable};
 use crate::limits::Limits;
 use crate::listener::Listener;
@@ -220,6 +220,11 @@ impl NbdServer {
         left.len()
     }
 
+    /// What is counted of connections, for somebody who wants to know while the server runs.
+    pub fn visits(&self) -> Arc<Visits> {
+        Arc::clone(&self.shared.visits)
+    }
+
     /// What the server does now, and what it has counted.
     pub fn status(&self) -> ServerStatus {
         let shared = &self.shared;
@@ -234,8 +239,8 @@ impl NbdServer {
         });
         ServerStatus {
             connections_accepted,
-            connections_refused: shared.refused.load(Ordering::Relaxed),
-            connections_displaced: shared.displaced.load(Ordering::Relaxed),
+            connections_refused: shared.visits.refused(),
+            connections_displaced: shared.visits.displaced(),
             exports: exports.collect(),
             connections,
         }
