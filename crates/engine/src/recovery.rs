@@ -291,7 +291,8 @@ impl Engine {
             }
             Step::Scan(index) => {
                 if let Some(c) = self.recovery.candidates.get_mut(&index) {
-                    let mut scan = scan_segment(&self.layout, &c.header, &data, self.planted);
+                    let rules = Rules::new(self.volume_bytes);
+                    let mut scan = scan_segment(&self.layout, rules, &c.header, &data, self.planted);
                     // If only its summary is damaged, the trailer proves all of the records. One that could not be read alone
                     // counts, too: no record may be written behind it.
                     let (trailer, held) = segment_trailer(&self.layout, &c.header, &data);
@@ -364,7 +365,7 @@ impl Engine {
     fn recovery_beyond(&mut self, index: u32, data: &[u8]) {
         let ahead = self.segments.next_free().take_while(|i| *i != index).count() as u64;
         let segment_seq = self.recovery_next_segment_seq() + ahead;
-        let proof = sweep(&self.layout, segment_seq, data).proof;
+        let proof = sweep(&self.layout, Rules::new(self.volume_bytes), segment_seq, data).proof;
         let trailer = &data[data.len().saturating_sub(self.layout.align as usize)..];
         let sealed = Trailer::decode(&self.layout, segment_seq, trailer).map(|t| (t.generation, t.last_seq));
         self.recovery.beyond = self.recovery.beyond.max(proof).max(sealed.unwrap_or_default());
@@ -759,14 +760,20 @@ fn segment_trailer(
 
 /// Reads a segment through. The records that count are those that follow each other without a gap, in place,
 /// number and run, and whose data is as it was written.
-fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8], planted: Planted) -> Scan {
+fn scan_segment(
+    layout: &Layout,
+    rules: Rules,
+    segment: &SegmentHeader,
+    data: &[u8],
+    planted: Planted,
+) -> Scan {
     let mut scan = Scan {
         entries: Vec::new(),
         end: layout.align,
         torn: false,
         doubtful: VecDeque::new(),
         accepted: false,
-        swept: sweep(layout, segment.segment_seq, data),
+        swept: sweep(layout, rules, segment.segment_seq, data),
     };
     let (mut at, mut seq, mut generation) = (layout.align, segment.first_seq, segment.generation);
     let mut in_doubt = false;
@@ -813,7 +820,7 @@ fn scan_segment(layout: &Layout, segment: &SegmentHeader, data: &[u8], planted: 
 }
 
 /// What the records of the segment say, whether or not the log reaches them.
-fn sweep(layout: &Layout, segment_seq: u64, data: &[u8]) -> Swept {
+fn sweep(layout: &Layout, rules: Rules, segment_seq: u64, data: &[u8]) -> Swept {
     let mut swept = Swept::default();
     let align = layout.align as usize;
     for at in (align..data.len()).step_by(align) {
@@ -821,7 +828,7 @@ fn sweep(layout: &Layout, segment_seq: u64, data: &[u8]) -> Swept {
             Ok(h) => {
                 swept.proof = swept.proof.max((h.generation, h.durable_upto));
                 swept.newest = swept.newest.max((h.generation, h.seq));
-                Rules::record_alone(&h).err()
+                rules.record_alone(&h).err()
             }
             Err(error) => Impossible::of(&error),
         };

@@ -82,7 +82,7 @@ impl Rules {
     /// # Errors
     /// [`Impossible`] if it breaks a rule.
     pub fn record(&mut self, h: &RecordHeader) -> Result<(), Impossible> {
-        Self::record_alone(h)?;
+        self.record_alone(h)?;
         self.progress(h.tail, h.clean_upto)?;
         self.extents(&h.extents)
     }
@@ -96,11 +96,12 @@ impl Rules {
         self.progress(t.tail, t.clean_upto)
     }
 
-    /// A record of any log, or of none: what it says of itself, whatever the volume.
+    /// A record that may be part of the log or not: what it says of itself and of the volume.
     ///
     /// # Errors
     /// [`Impossible`] if it breaks a rule.
-    pub fn record_alone(h: &RecordHeader) -> Result<(), Impossible> {
+    pub fn record_alone(&self, h: &RecordHeader) -> Result<(), Impossible> {
+        h.extents.iter().try_for_each(|e| self.within(e))?;
         if h.durable_upto >= h.seq {
             return Err(Impossible::Foresight);
         }
@@ -125,6 +126,11 @@ impl Rules {
         Ok(())
     }
 
+    fn within(&self, e: &Extent) -> Result<(), Impossible> {
+        let end = e.block.0.checked_add(u64::from(e.count));
+        if end.is_some_and(|end| end <= self.volume_blocks) { Ok(()) } else { Err(Impossible::BehindEnd) }
+    }
+
     fn progress(&mut self, tail: u64, clean_upto: Seq) -> Result<(), Impossible> {
         let went_back = self.tail > tail || self.clean_upto > clean_upto;
         (self.tail, self.clean_upto) = (tail, clean_upto);
@@ -137,10 +143,7 @@ impl Rules {
     /// [`Impossible`] if they break a rule.
     pub fn extents(&mut self, extents: &[Extent]) -> Result<(), Impossible> {
         for e in extents {
-            let end = e.block.0.checked_add(u64::from(e.count));
-            if end.is_none_or(|end| end > self.volume_blocks) {
-                return Err(Impossible::BehindEnd);
-            }
+            self.within(e)?;
             if e.kind != ExtentKind::Supersede {
                 self.segment_blocks += u64::from(e.count);
             }

@@ -265,7 +265,7 @@ impl<V: Visitor> Follower<'_, V> {
                 whole = false;
             }
             if !record.bad.is_empty() && !sealed && self.proven < record.header.seq {
-                if let Err(what) = Rules::record_alone(&record.header) {
+                if let Err(what) = self.rules.record_alone(&record.header) {
                     // Its data is torn, but its header is whole.
                     self.report_impossible(segment, record.header.offset, Some(record.header.seq), &what);
                 }

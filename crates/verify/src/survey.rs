@@ -120,7 +120,7 @@ impl Survey {
                 continue;
             }
             image.read_segment(layout, index, &mut bytes)?;
-            judge_records(layout, index, own_lap, &bytes, findings);
+            judge_records(superblock, index, own_lap, &bytes, findings);
             let newest = sweep(layout, own_lap, &bytes, &mut claims).filter(|l| l.segment_seq > own_lap);
             if leftover {
                 continue;
@@ -253,7 +253,8 @@ fn read_header(
 }
 
 /// The same of what its records say of themselves, wherever they stand; without a header the first one names the lap.
-fn judge_records(layout: &Layout, index: u32, own_lap: u64, bytes: &[u8], findings: &mut Findings) {
+fn judge_records(superblock: &Superblock, index: u32, own_lap: u64, bytes: &[u8], findings: &mut Findings) {
+    let (layout, rules) = (&superblock.layout, Rules::new(superblock.volume_bytes));
     let align = layout.align as usize;
     let first = bytes.get(align..).filter(|first| RecordHeader::may_start(first)).and_then(segment_seq);
     let lap = if own_lap > 0 { own_lap } else { first.unwrap_or_default() };
@@ -261,7 +262,7 @@ fn judge_records(layout: &Layout, index: u32, own_lap: u64, bytes: &[u8], findin
         let rest = bytes.get(at..).unwrap_or_default();
         if RecordHeader::may_start(rest) && segment_seq(rest) == Some(lap) {
             let broken = match RecordHeader::decode(layout, lap, at as u32, rest) {
-                Ok(header) => Rules::record_alone(&header).err(),
+                Ok(header) => rules.record_alone(&header).err(),
                 Err(error) => Impossible::of(&error),
             };
             judge_whole(layout, index, at as u32, broken, findings);
