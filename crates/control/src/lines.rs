@@ -102,6 +102,14 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_that_was_reset_is_an_error_at_once() {
+        let (theirs, mut ours) = UnixStream::pair().unwrap();
+        ours.write_all(b"never read").unwrap();
+        drop(theirs);
+        assert!(matches!(read_line(&mut BufReader::new(ours), LIMITS), Err(NoLine::Io(_))));
+    }
+
+    #[test]
     fn a_line_has_a_length() {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
         theirs.write_all(b"123456789012345\n1234567890123456\n").unwrap();

@@ -119,7 +119,9 @@ mod tests {
         assert!(text.contains("reason=\"direct\"} 10"), "{text}");
         assert!(text.contains("state=\"healthy\"} 1"));
         assert!(text.contains("state=\"degraded\"} 0"));
-        assert!(text.contains("write_policy=\"a write_policy\""));
+        let info = text.lines().find(|line| line.starts_with("forebay_info{")).unwrap();
+        assert!(info.contains("write_policy=\"a write_policy\""), "{info}");
+        assert!(!info.contains("size_bytes") && !info.contains(",name="), "a figure is no label: {info}");
     }
 
     #[test]

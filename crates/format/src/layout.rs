@@ -103,7 +103,7 @@ mod tests {
         let device = |segment_bytes: u64, count: u64| M + segment_bytes * count;
         assert_eq!(Layout::geometry_for(M - 1), None);
         assert_eq!(Layout::geometry_for(device(64 << 10, 6) - 1), None);
-        for (bytes, geometry) in [
+        for (bytes, (segment_bytes, segment_count)) in [
             (device(64 << 10, 6), (64 << 10, 6)),
             (device(64 << 10, 24) - 1, (64 << 10, 23)),
             (device(64 << 10, 24), (128 << 10, 12)),
@@ -115,7 +115,14 @@ mod tests {
             (device(64 << 20, 1 << 16), (64 << 20, 1 << 16)),
             (device(64 << 20, (1 << 16) + 1), (64 << 20, 1 << 16)),
         ] {
-            assert_eq!(Layout::geometry_for(bytes), Some(geometry), "a device of {bytes} bytes");
+            assert_eq!(
+                Layout::geometry_for(bytes),
+                Some((segment_bytes, segment_count)),
+                "a device of {bytes} bytes"
+            );
+            let layout =
+                Layout { cache_id: [0; 16], generation: 1, align: 512, segment_bytes, segment_count };
+            assert_eq!(layout.cache_bytes(), device(segment_bytes.into(), segment_count.into()));
         }
     }
 

@@ -274,7 +274,7 @@ mod tests {
         for block in 0..16 {
             // Of these only the upper half differs, of which the place knows.
             let prints: HashSet<u32> = (0..16)
-                .map(|n| ghosts.place(BlockNo(block + (2 * n << 32))).1)
+                .map(|n| ghosts.place(BlockNo(block + ((2 * n) << 32))).1)
                 .inspect(|print| assert_eq!(print % 2, 1))
                 .collect();
             assert_eq!(prints.len(), 16, "block {block}");
