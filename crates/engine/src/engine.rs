@@ -331,7 +331,7 @@ impl Engine {
             {
                 let error = IoError::new(
                     ErrorKind::Unsupported,
-                    "write-policy journaled of a volume without a journal",
+                    "write-policy journaled of a volume without a journal; serve it with --journal LOCATION on the backing's side",
                 );
                 self.effects.push(Effect::CommandDone { id, result: Err(error) });
             }

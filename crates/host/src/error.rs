@@ -283,7 +283,8 @@ pub enum HostError {
     },
     /// The policy needs a journal, and there is no room for one.
     #[error(
-        "--write-policy journaled needs a journal on the side of {backing}, which has no room for one; give --journal LOCATION"
+        "--write-policy journaled needs a journal on the side of {backing}, and there is none or no room for one; give --journal LOCATION on \
+         the same store, or format a volume that leaves room behind its end (--volume-size, 300M less than the device)"
     )]
     NoJournal {
         /// The backing, as given.

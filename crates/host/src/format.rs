@@ -20,7 +20,7 @@ use forebay_policy::Settings;
 
 use crate::error::{CacheContent, HostError};
 use crate::identity::{fingerprint, host_id, host_name, random_id, wall_ns};
-use crate::journal::JournalChoice;
+use crate::journal::{JournalChoice, has_room, volume_that_leaves_room};
 use crate::label::{LabelPlace, remove_durably};
 use crate::pair::{carry_out, check_blocks};
 use crate::recover::journal_left;
@@ -74,8 +74,19 @@ pub struct Formatted {
     pub label: LabelPlace,
     /// The sparse backing that was made may become larger than its file system has room for.
     pub backing_lack: Option<Lack>,
+    /// Whether a journal finds its place on the backing's side by itself.
+    pub journal: JournalRoom,
     /// What was overwritten, if it was a used cache.
     pub overwritten: Option<CacheContent>,
+}
+
+/// Whether there is room for the journal of `journaled` where the backing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalRoom {
+    /// Beside the backing, or behind the volume's end.
+    Enough,
+    /// None: the journal has to be given a place, or the volume be of at most so many bytes, if that is any.
+    Lacking(Option<u64>),
 }
 
 /// Makes a cache and pairs it with a backing. `progress` is told bytes written and bytes to write.
@@ -172,6 +183,13 @@ pub fn format_unless(
         volume_bytes,
         logical_block,
         layout,
+        journal: match has_room(&place, volume_bytes, layout.segment_bytes.into()) {
+            true => JournalRoom::Enough,
+            false => JournalRoom::Lacking(volume_that_leaves_room(
+                backing.info().size_bytes,
+                layout.segment_bytes.into(),
+            )),
+        },
         label: place,
         backing_lack,
         overwritten,

@@ -13,7 +13,7 @@ use forebay_engine::Role;
 use forebay_format::FormatError;
 use forebay_format::identities::Identities;
 use forebay_format::journal::{Head, JOURNAL_RING_OFFSET};
-use forebay_format::label::Label;
+use forebay_format::label::{LABEL_BYTES, Label};
 use forebay_format::replay::{Replay, Step};
 use forebay_guard::{FileRights, SideFile};
 
@@ -28,6 +28,33 @@ pub const JOURNAL_SUFFIX: &str = ".journal";
 const RING_BYTES: u64 = 128 << 20;
 /// Pauses before what fails in a replay is tried again.
 const REPLAY_WAITS_MS: [u64; 4] = [50, 100, 200, 400];
+
+/// The size of a ring that a journal in a file has, and that is worth leaving room for behind a volume.
+fn roomy_ring(segment_bytes: u64) -> u64 {
+    RING_BYTES.max(4 * segment_bytes)
+}
+
+/// The largest volume in whole MiB that leaves room for label and journal on a device of `device_bytes`; `None` if that is none.
+pub(crate) fn volume_that_leaves_room(device_bytes: u64, segment_bytes: u64) -> Option<u64> {
+    let behind = LABEL_BYTES as u64 + JOURNAL_RING_OFFSET + roomy_ring(segment_bytes);
+    let bytes = (device_bytes / 4096 * 4096).checked_sub(behind)? >> 20 << 20;
+    (bytes > 0).then_some(bytes)
+}
+
+/// Bytes between the volume's end and the label at `label` that a ring can have; `None` if they are too few.
+fn ring_behind(volume_bytes: u64, label: u64, segment_bytes: u64) -> Option<u64> {
+    let ring = label.checked_sub(volume_bytes.next_multiple_of(4096) + JOURNAL_RING_OFFSET)?;
+    (ring >= 2 * segment_bytes).then_some(ring)
+}
+
+/// Whether a journal finds its place on the backing's side by itself.
+pub(crate) fn has_room(place: &LabelPlace, volume_bytes: u64, segment_bytes: u64) -> bool {
+    match place {
+        LabelPlace::SideFile(_) => true,
+        LabelPlace::Behind(label) => ring_behind(volume_bytes, *label, segment_bytes).is_some(),
+        LabelPlace::Nowhere => false,
+    }
+}
 
 /// Where the user wants the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,8 +97,7 @@ impl Journal {
             (JournalChoice::At(spec), _) => Location::Named(spec.clone(), FileRights::of_backing(path)),
             (JournalChoice::Auto, LabelPlace::Behind(end)) => {
                 let offset = volume_bytes.next_multiple_of(4096);
-                let ring =
-                    end.checked_sub(offset + JOURNAL_RING_OFFSET).filter(|ring| *ring >= 2 * segment_bytes);
+                let ring = ring_behind(volume_bytes, end, segment_bytes);
                 let name = format!("{} behind the volume's end", device.info().name);
                 return Ok(ring.map(|ring_bytes| Self {
                     device: None,
@@ -93,7 +119,7 @@ impl Journal {
             if found != Found::Whole && !make {
                 return Ok(None);
             }
-            let made = found.make(&location, JOURNAL_RING_OFFSET + RING_BYTES.max(4 * segment_bytes));
+            let made = found.make(&location, JOURNAL_RING_OFFSET + roomy_ring(segment_bytes));
             made.map_err(|e| HostError::JournalTakesNothing {
                 journal: path.display().to_string(),
                 error: IoError::of_system(e.raw_os_error().unwrap_or_default(), "making the file", None),

@@ -32,7 +32,7 @@ pub use forebay_engine::{CommonState, CommonStep};
 pub use forebay_format::common::{Common, names_of, set_of};
 pub use forebay_format::journal::{Moment, POINT_LABEL_BYTES};
 pub use forebay_format::logical_block::is_valid as is_logical_block;
-pub use format::{FormatOptions, Formatted, format, format_unless};
+pub use format::{FormatOptions, Formatted, JournalRoom, format, format_unless};
 pub use handle::{Observer, VolumeHandle};
 pub use journal::{JOURNAL_SUFFIX, JournalChoice};
 pub use label::{LABEL_SUFFIX, LabelPlace};

@@ -3,7 +3,7 @@
 use clap::ArgAction;
 use forebay_control::{FailureKind, Progress};
 use forebay_device::DeviceSpec;
-use forebay_host::{FormatOptions, LabelPlace};
+use forebay_host::{FormatOptions, JournalRoom, LabelPlace};
 
 use crate::cli::{Failure, Outcome};
 use crate::config::parse_logical_block;
@@ -17,8 +17,10 @@ use forebay_policy::size;
 /// Arguments of `forebay format`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    forebay format /dev/nvme0n1p4 --backing /dev/sdb\n  \
-    forebay format cache.fb --size 8G --backing disk.img --backing-size 100G")]
+    forebay format /dev/nvme0n1p4 --backing /dev/sdb --volume-size 99G\n  \
+    forebay format cache.fb --size 8G --backing disk.img --backing-size 100G\n\n\
+On a block device or NBD export a volume that is 300M smaller leaves room behind its end for the journal of --write-policy journaled. \
+On one that is used to its end, serve with --journal LOCATION.")]
 pub struct Args {
     /// The cache to make: a file or block device, pmem:PATH or emulate:KIND:file=PATH
     cache: DeviceSpec,
@@ -95,8 +97,12 @@ pub fn run(args: Args) -> Outcome {
     }
     let overwritten =
         made.overwritten.map(|was| format!("overwritten: a used cache {was}\n")).unwrap_or_default();
+    let journal = match made.journal {
+        JournalRoom::Enough => String::new(),
+        JournalRoom::Lacking(roomy) => no_journal(roomy),
+    };
     print(&format!(
-        "{overwritten}made a cache of {} in {} ({} segments of {}; {})\npaired with {} for a volume of {} in blocks of {}; {label}\n",
+        "{overwritten}made a cache of {} in {} ({} segments of {}; {})\npaired with {} for a volume of {} in blocks of {}; {label}\n{journal}",
         size::show(made.layout.cache_bytes()),
         options.cache,
         made.layout.segment_count,
@@ -106,4 +112,13 @@ pub fn run(args: Args) -> Outcome {
         size::show(made.volume_bytes),
         made.logical_block,
     ))
+}
+
+/// What to do if `journaled` is wanted; `roomy` is the largest volume that leaves room for its journal.
+fn no_journal(roomy: Option<u64>) -> String {
+    let smaller = roomy.map(|bytes| format!("a --volume-size of at most {}M, or ", bytes >> 20));
+    format!(
+        "there is no room for a journal behind the volume: --write-policy journaled will need {}--journal LOCATION on the same store\n",
+        smaller.unwrap_or_default()
+    )
 }

@@ -8,9 +8,10 @@ use forebay_block::{BlockService, Buf, ErrorKind, Op, Origin};
 use forebay_device::{DeviceSpec, OpenError};
 use forebay_format::pairing::Refusal;
 use forebay_host::{
-    Ending, FormatOptions, Formatted, HostError, JournalChoice, LabelPlace, PairOptions, Volume,
+    Ending, FormatOptions, Formatted, HostError, JournalChoice, JournalRoom, LabelPlace, PairOptions, Volume,
     VolumeConfig, format, pair_again,
 };
+use forebay_policy::WritePolicy;
 
 use crate::client::Client;
 use crate::place::{MIB, Place, refusal, sparse};
@@ -201,6 +202,31 @@ fn a_disk_that_is_full_to_its_end_is_known_by_its_fingerprint() {
     volume.end(Ending::Release).unwrap();
     let image = place.content("b");
     territories.iter_mut().for_each(|t| t.check_image(&image));
+}
+
+/// The volume that `format` names as leaving room can be journaled, one that fills its disk cannot, and is told what to do.
+#[test]
+fn a_disk_with_room_behind_its_volume_can_be_journaled() {
+    let place = Place::new();
+    let Some((cache, small, _other)) = devices(&place) else { return };
+    assert_eq!(make(&cache, &small, None, true).unwrap().journal, JournalRoom::Lacking(None));
+    sparse(&place.path("large"), 1024 * MIB);
+    let Some(backing) = LoopDevice::new(&place.path("large")) else { return };
+    let journaled = || {
+        let mut config = config(&cache, &backing);
+        config.settings.write_policy = WritePolicy::Journaled;
+        config
+    };
+    let JournalRoom::Lacking(Some(roomy)) = make(&cache, &backing, None, true).unwrap().journal else {
+        panic!("a volume fills its disk and has room for a journal")
+    };
+    assert!(roomy >= 768 * MIB && roomy.is_multiple_of(MIB), "{roomy}");
+    let said = refusal(journaled()).to_string();
+    assert!(said.contains("--journal LOCATION") && said.contains("--volume-size"), "{said}");
+    assert_eq!(make(&cache, &backing, Some(roomy), true).unwrap().journal, JournalRoom::Enough);
+    let volume = Volume::open(journaled()).unwrap();
+    Client(volume.handle()).write(0, &[7; 4096]).unwrap();
+    volume.end(Ending::Keep).unwrap();
 }
 
 #[test]
