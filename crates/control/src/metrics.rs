@@ -22,6 +22,7 @@ pub fn prometheus(volumes: &[VolumeReport]) -> String {
             Measure::Gauge(metric) => numbers(field, metric, "gauge", &rows, &mut text),
             Measure::Counter(metric) => numbers(field, metric, "counter", &rows, &mut text),
             Measure::Counters(metric, key) => counters(field, (metric, key), &rows, &mut text),
+            Measure::Histogram(metric, sum) => histogram(field, (metric, sum), &rows, &mut text),
             Measure::Label | Measure::State | Measure::Detail => {}
         }
     }
@@ -57,6 +58,26 @@ fn counters(field: &Field, (metric, key): (&str, &str), rows: &[Map<String, Valu
             let (volume, value) = (label(row, "name"), escape(value));
             let _ = writeln!(text, "{metric}{{volume=\"{volume}\",{key}=\"{value}\"}} {count}");
         }
+    }
+}
+
+/// Buckets from the lowest bound to `+Inf`, which counts all.
+fn histogram(field: &Field, (metric, sum): (&str, &str), rows: &[Map<String, Value>], text: &mut String) {
+    head(metric, "histogram", field.help, text);
+    for row in rows {
+        let volume = label(row, "name");
+        let bound = |le: &str| le.parse().unwrap_or(f64::INFINITY);
+        let looks = row.get(field.name).and_then(Value::as_object).into_iter().flatten();
+        let mut buckets: Vec<(&String, u64)> =
+            looks.filter_map(|(le, count)| Some((le, count.as_u64()?))).collect();
+        buckets.sort_by(|(a, _), (b, _)| bound(a).total_cmp(&bound(b)));
+        for (le, count) in &buckets {
+            let _ = writeln!(text, "{metric}_bucket{{volume=\"{volume}\",le=\"{}\"}} {count}", escape(le));
+        }
+        let sum = row.get(sum).and_then(Value::as_f64).unwrap_or_default();
+        let _ = writeln!(text, "{metric}_sum{{volume=\"{volume}\"}} {sum}");
+        let all = buckets.last().map_or(0, |(_, count)| *count);
+        let _ = writeln!(text, "{metric}_count{{volume=\"{volume}\"}} {all}");
     }
 }
 
@@ -131,6 +152,53 @@ mod tests {
         assert!(text.contains("forebay_state{volume=\"db\",state=\"gone\"} 1\n"), "{text}");
         assert!(text.contains("forebay_state{volume=\"db\",state=\"healthy\"} 0\n"), "{text}");
         assert!(!text.contains("forebay_size_bytes{volume=\"db\"}"), "{text}");
+    }
+
+    /// What `promtool check metrics` asks of names, types and labels, and a parser of histograms.
+    #[test]
+    fn keeps_the_rules_that_promtool_checks() {
+        let text = prometheus(&[VolumeStatus::sample("db").into(), VolumeStatus::sample("log").into()]);
+        let (mut metric, mut kind, mut helped) = ("", "", "");
+        let mut seen = HashSet::new();
+        for line in text.lines() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                (helped, _) = help.split_once(' ').unwrap();
+                continue;
+            }
+            if let Some(said) = line.strip_prefix("# TYPE ") {
+                (metric, kind) = said.split_once(' ').unwrap();
+                assert!(seen.insert(metric) && metric == helped, "{line}");
+                assert_eq!(metric.ends_with("_total"), kind == "counter", "{line}");
+                let typed = ["_counter", "_gauge", "_histogram", "_summary", "_bucket", "_sum", "_count"];
+                assert!(typed.iter().all(|suffix| !metric.contains(suffix)), "{line}");
+                assert!(
+                    ["_ms", "_milliseconds", "_kb", "_mib"].iter().all(|unit| !metric.contains(unit)),
+                    "{line}"
+                );
+                continue;
+            }
+            let (name, labels) = line.split_once('{').unwrap();
+            let suffix = name.strip_prefix(metric).unwrap_or_else(|| panic!("{line} stands below {metric}"));
+            match kind {
+                "histogram" => assert!(["_bucket", "_sum", "_count"].contains(&suffix), "{line}"),
+                _ => assert!(suffix.is_empty(), "{line}"),
+            }
+            assert_eq!(labels.contains("le=\""), suffix == "_bucket", "{line}");
+        }
+        let of_db: Vec<_> =
+            text.lines().filter(|l| l.starts_with("forebay_staleness_d") && l.contains("\"db\"")).collect();
+        let bucket = |le: &str, n: u64| {
+            format!("forebay_staleness_distribution_seconds_bucket{{volume=\"db\",le=\"{le}\"}} {n}")
+        };
+        let wanted = [
+            bucket("0.5", 7),
+            bucket("2", 7),
+            bucket("10", 8),
+            bucket("+Inf", 9),
+            "forebay_staleness_distribution_seconds_sum{volume=\"db\"} 12.5".to_owned(),
+            "forebay_staleness_distribution_seconds_count{volume=\"db\"} 9".to_owned(),
+        ];
+        assert_eq!(of_db, wanted);
     }
 
     #[test]

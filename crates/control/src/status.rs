@@ -65,6 +65,8 @@ pub enum Measure {
     Detail,
     /// Numbers that only rise, by the value of this label, under this metric's name.
     Counters(&'static str, &'static str),
+    /// How many looks saw at most so much, by this bound, under this metric's name; the field with this name has the sum.
+    Histogram(&'static str, &'static str),
     /// A number that rises and falls, under this metric's name.
     Gauge(&'static str),
     /// A number that only rises until the daemon restarts, under this metric's name.
@@ -97,7 +99,7 @@ macro_rules! described {
     };
 }
 
-use Measure::{Counter, Counters, Detail, Gauge, Label, State};
+use Measure::{Counter, Counters, Detail, Gauge, Histogram, Label, State};
 
 described! {
     /// The figures of a volume. Counters start at 0 with the daemon. Keys of the JSON are the fields' names; keys are
@@ -200,7 +202,9 @@ described! {
         #[doc = "Times writers waited for the backing to take what it has to take first, under `ordered`: the cache fills with writes that depend on each other, or one that goes past it waits for its turn."]
         Counter("forebay_order_paces_total") => paces: u64,
         #[doc = "Seconds of the volume's life, about, in which `staleness_seconds` was at most so many seconds (the key; `+Inf` counts all)."]
-        Counters("forebay_staleness_seconds_bucket", "le") => staleness_histogram: BTreeMap<String, u64>,
+        Histogram("forebay_staleness_distribution_seconds", "staleness_histogram_sum") => staleness_histogram: BTreeMap<String, u64>,
+        #[doc = "Sum in seconds of what `staleness_seconds` was at these looks; divided by those of `+Inf` it is the average."]
+        Detail => staleness_histogram_sum: f64,
         #[doc = "Groups that had to end where no consistency point is although `group-ends` asks for one, because a writer waited for room, the cache failed or everything was to be destaged."]
         Counter("forebay_groups_cut_total") => groups_cut: u64,
         #[doc = "Consistency points committed: those that were declared, and with `group-ends=flushes` the flushes at which groups ended."]
@@ -314,12 +318,14 @@ impl VolumeStatus {
             let value = match field.measure {
                 Label => serde_json::json!(format!("a {}", field.name)),
                 State => serde_json::json!("healthy"),
+                Histogram(..) => serde_json::json!({"0.5": 7, "10": 8, "+Inf": 9, "2": 7}),
                 Counters(..) => serde_json::json!({"direct": 1000 + i, "not-critical": 2000 + i}),
                 Gauge(_) | Counter(_) => serde_json::json!(1000 + i),
                 Detail => match field.name {
                     "exports" => serde_json::json!(["unix:/tmp/s"]),
                     "pid" => serde_json::json!(77),
                     "backing_consistent" => serde_json::json!(true),
+                    "staleness_histogram_sum" => serde_json::json!(12.5),
                     "read_only" => serde_json::json!(false),
                     "criticality_missing" => serde_json::json!([]),
                     "ranges" => serde_json::json!("0-4096"),

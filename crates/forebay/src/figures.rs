@@ -9,6 +9,7 @@ use forebay_policy::{AdmissionReason, Settings, WritePolicy};
 
 use crate::health::health;
 use crate::plan::VolumePlan;
+use crate::staleness_histogram::StalenessHistogram;
 
 /// What the engine does not know.
 pub struct Surroundings {
@@ -31,7 +32,7 @@ pub struct Surroundings {
     /// Sources of criticality that are missing.
     pub criticality_missing: Vec<String>,
     /// How often it lagged behind by how much.
-    pub staleness: BTreeMap<String, u64>,
+    pub staleness: StalenessHistogram,
     /// Where the volume is offered.
     pub exports: Vec<String>,
     /// NBD clients there, and connections that were refused and displaced.
@@ -120,7 +121,8 @@ pub fn volume_status(
         max_staleness: settings.max_staleness.to_string(),
         holds: s.holds,
         paces: s.paces,
-        staleness_histogram: around.staleness,
+        staleness_histogram: around.staleness.cumulative(),
+        staleness_histogram_sum: around.staleness.sum_seconds(),
         writes_admitted: s.writes_admitted,
         writes_bypassed: s.writes_bypassed,
         writes_reissued: s.reasons.get(AdmissionReason::Reissued),
@@ -197,7 +199,7 @@ mod tests {
             ranges: String::new(),
             endurance_bytes_a_day: 0,
             criticality_missing: Vec::new(),
-            staleness: BTreeMap::new(),
+            staleness: StalenessHistogram::default(),
             exports: Vec::new(),
             nbd_visits: (0, 0, 0),
             uptime: Duration::from_secs(5),

@@ -125,10 +125,13 @@ fn the_guide_lists_every_reason_of_admission() {
 fn metrics_md_lists_every_metric() {
     let mut text = String::from("\n| metric | kind | meaning |\n|---|---|---|\n");
     for field in VolumeStatus::FIELDS {
-        if let Measure::Gauge(metric) | Measure::Counter(metric) | Measure::Counters(metric, _) =
-            field.measure
-        {
-            let kind = if matches!(field.measure, Measure::Gauge(_)) { "gauge" } else { "counter" };
+        let named = match field.measure {
+            Measure::Gauge(metric) => Some((metric, "gauge")),
+            Measure::Counter(metric) | Measure::Counters(metric, _) => Some((metric, "counter")),
+            Measure::Histogram(metric, _) => Some((metric, "histogram")),
+            Measure::Label | Measure::State | Measure::Detail => None,
+        };
+        if let Some((metric, kind)) = named {
             let _ = writeln!(text, "| `{metric}` | {kind} | {} |", one_line(field.help));
         }
     }

@@ -509,7 +509,7 @@ impl Served {
             criticality_missing,
             endurance_bytes_a_day: self.handle.endurance_bytes_a_day(),
             ranges: self.handle.ranges().to_string(),
-            staleness: hold(&self.staleness).cumulative(),
+            staleness: *hold(&self.staleness),
             exports: self.exports(),
             nbd_visits: hold(&self.nbd).visits(),
             uptime: self.started.elapsed(),

@@ -9,6 +9,7 @@ const SECONDS: [f64; 11] = [0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.
 #[derive(Clone, Copy, Default)]
 pub struct StalenessHistogram {
     looks: [u64; SECONDS.len() + 1],
+    sum_seconds: f64,
 }
 
 impl StalenessHistogram {
@@ -16,6 +17,12 @@ impl StalenessHistogram {
     pub fn count(&mut self, seconds: f64) {
         let class = SECONDS.iter().position(|most| seconds <= *most).unwrap_or(SECONDS.len());
         self.looks[class] += 1;
+        self.sum_seconds += seconds;
+    }
+
+    /// The sum of what the looks saw, in seconds.
+    pub fn sum_seconds(&self) -> f64 {
+        self.sum_seconds
     }
 
     /// By upper bound, how many looks saw at most that, as Prometheus has it.
@@ -41,5 +48,6 @@ mod tests {
         let at = |le: &str| sums[le];
         assert_eq!((at("0"), at("0.1"), at("0.5"), at("5"), at("10")), (1, 1, 3, 3, 4));
         assert_eq!((at("3600"), at("+Inf")), (4, 5));
+        assert!((histogram.sum_seconds() - 1e9 - 7.8).abs() < 1e-6);
     }
 }
