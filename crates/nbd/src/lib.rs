@@ -34,8 +34,8 @@ mod transport;
 
 pub use address::{Address, AddressError};
 pub use counters::RequestCounts;
-pub use forebay_guard::SocketRights;
 pub use export::{Catalog, Export, ExportDescription, REQUEST_BYTES_MAX};
+pub use forebay_guard::SocketRights;
 pub use limits::Limits;
 pub use server::{ConnectionStatus, ExportStatus, NbdServer, ServerConfig, ServerError, ServerStatus};
 pub use tls::{TlsError, TlsSettings};
