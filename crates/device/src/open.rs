@@ -162,7 +162,9 @@ impl OpenError {
     pub fn of_side_file(doing: &'static str, path: &Path, source: io::Error) -> Self {
         match source.downcast::<Foreign>() {
             Ok(foreign) => Self::Foreign(foreign),
-            Err(source) if source.kind() == io::ErrorKind::NotFound => Self::Missing { path: path.to_owned() },
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {
+                Self::Missing { path: path.to_owned() }
+            }
             Err(source) => Self::System { doing, path: path.to_owned(), source },
         }
     }

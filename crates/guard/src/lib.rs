@@ -16,7 +16,8 @@ mod who;
 
 pub use side_file::{FileRights, Foreign, Privacy, SideFile};
 pub use socket::{
-    BindError, Bound, ROOT_DIRECTORY, SocketRights, abstract_holder, bind, can_bind, connect, is_trusted, peer, prepare_directory,
+    BindError, Bound, ROOT_DIRECTORY, SocketRights, abstract_holder, bind, can_bind, connect, is_trusted,
+    peer, prepare_directory,
 };
 pub use turn::TurnError;
 pub use who::{Who, group_id, holder_in, lock_holder, user_name};

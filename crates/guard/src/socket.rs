@@ -172,7 +172,9 @@ pub fn prepare_directory(path: &Path) -> Result<(), BindError> {
     let refuse = |why| Err(BindError::Unsafe { directory: directory.to_owned(), why });
     match meta.mode() {
         _ if !is_trusted(meta.uid(), path) => refuse(format!("belongs to user {}", user_name(meta.uid()))),
-        mode if mode & 0o002 != 0 && mode & STICKY == 0 => refuse("can be written to by all users".to_owned()),
+        mode if mode & 0o002 != 0 && mode & STICKY == 0 => {
+            refuse("can be written to by all users".to_owned())
+        }
         _ => Ok(()),
     }
 }

@@ -77,7 +77,10 @@ fn open_tcp(address: &Address, host: &str, port: u16) -> Result<Vec<Listener>, S
         match TcpListener::bind(resolved) {
             Ok(socket) => opened.push(Listener::Tcp(socket)),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-                return Err(ServerError::InUse { address: address.clone(), holder: "another server".to_owned() });
+                return Err(ServerError::InUse {
+                    address: address.clone(),
+                    holder: "another server".to_owned(),
+                });
             }
             // A name may resolve to a protocol that this machine lacks; one address that works is enough.
             Err(e) => missing = Some(e),
@@ -97,6 +100,8 @@ fn open_unix(address: &Address, path: &Path, rights: SocketRights) -> Result<Lis
         BindError::InUse { holder, .. } => ServerError::InUse { address: address.clone(), holder },
         BindError::NotASocket { path } => ServerError::NotASocket { path },
         BindError::Io { source, .. } => failed(source),
-        kept @ (BindError::Turn(_) | BindError::Unsafe { .. }) => ServerError::Kept { reason: kept.to_string() },
+        kept @ (BindError::Turn(_) | BindError::Unsafe { .. }) => {
+            ServerError::Kept { reason: kept.to_string() }
+        }
     })
 }

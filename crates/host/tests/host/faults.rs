@@ -1,6 +1,9 @@
 //! Sick devices: the errors that clients see are right, nothing wrong is read, nothing acknowledged is lost (P9).
 
-use std::process::Command;
+use std::ffi::CString;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forebay_device::decorate::{ErrorInjected, InjectHandle, Rule};
@@ -131,6 +134,28 @@ fn has_thread(name: &str) -> bool {
     names.into_iter().any(|found| found.trim_end() == name)
 }
 
+/// Lets nobody open a file until it is dropped, as a file system that hangs.
+struct Unopened {
+    _watch: OwnedFd,
+}
+
+impl Unopened {
+    fn new(path: &Path) -> Option<Self> {
+        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the call takes no pointers.
+        let fd = unsafe { libc::fanotify_init(libc::FAN_CLASS_CONTENT | libc::FAN_CLOEXEC, 0) };
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: it has just been opened, and nobody else has it.
+        let watch = unsafe { OwnedFd::from_raw_fd(fd) };
+        let (add, opening) = (libc::FAN_MARK_ADD, libc::FAN_OPEN_PERM);
+        // SAFETY: the path is a string that ends with a zero, and lives longer than the call.
+        let marked = unsafe { libc::fanotify_mark(fd, add, opening, libc::AT_FDCWD, path.as_ptr()) };
+        (marked == 0).then_some(Self { _watch: watch })
+    }
+}
+
 #[test]
 fn a_label_whose_file_system_hangs_does_not_keep_the_volume_from_answering() {
     let place = Place::formatted(8 * MIB, VOLUME);
@@ -138,10 +163,11 @@ fn a_label_whose_file_system_hangs_does_not_keep_the_volume_from_answering() {
     let volume = Volume::open(config).unwrap();
     let client = Client(volume.handle());
     client.write(0, &[5; 65536]).unwrap();
-    // Opening it takes as long as nobody reads.
-    let (label, kept) = (place.path("backing.forebay"), place.path("kept"));
-    std::fs::rename(&label, &kept).unwrap();
-    assert!(Command::new("mkfifo").arg(&label).status().unwrap().success());
+    let Some(unopened) = Unopened::new(&place.path("backing.forebay")) else {
+        assert!(std::env::var_os("CI").is_none(), "nobody may be kept from opening a file");
+        eprintln!("SKIP: needs root and fanotify");
+        return;
+    };
     cache.set([rule("durable:eio"), rule("write:eio"), rule("flush:eio")]);
     // The write that fails gives the cache up. It is answered when the log is void, or cannot be made so.
     let writer = std::thread::spawn({
@@ -158,8 +184,7 @@ fn a_label_whose_file_system_hangs_does_not_keep_the_volume_from_answering() {
     assert_eq!(client.read(2 << 20, 4096).unwrap()[..], [7; 4096]);
     assert!(has_thread("label") && !writer.is_finished(), "the test proves nothing");
     // The file system comes back, and the label with it.
-    drop(std::fs::File::open(&label).unwrap());
-    std::fs::rename(&kept, &label).unwrap();
+    drop(unopened);
     let written = writer.join().unwrap().is_ok();
     volume.end(Ending::Keep).unwrap_or_default();
     let image = place.content("backing");
