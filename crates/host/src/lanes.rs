@@ -21,9 +21,9 @@ use std::time::Duration;
 use forebay_block::Nanos;
 
 /// Requests of all lanes that are in work at a time where there are several.
-pub const WORK_REQUESTS_MAX: usize = 256;
+pub const WORK_REQUESTS_MAX: usize = 64;
 /// Bytes of these requests.
-pub const WORK_BYTES_MAX: u64 = 8 << 20;
+pub const WORK_BYTES_MAX: u64 = 4 << 20;
 /// A lane counts for so long after its last request was answered.
 const RECENT: Duration = Duration::from_secs(1);
 /// Lanes without requests that are remembered.

@@ -2,13 +2,15 @@
 
 use std::sync::{Arc, Condvar, Mutex};
 
-use crate::budget::MemoryBudget;
+use crate::budget::{MemoryBudget, Taken};
 use crate::lock::hold;
 
 #[derive(Default)]
 struct InFlight {
     requests: usize,
     bytes: usize,
+    /// Bytes of a request among them that went beyond the total of all connections. Of several of this length any may count as that one.
+    beyond: Option<usize>,
 }
 
 /// Counts the requests of a connection from their arrival until their reply is sent (or dropped because the
@@ -41,14 +43,23 @@ impl Gate {
             }
             in_flight = self.left.wait(in_flight).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
-        if bytes > 0 && !self.memory.try_take(in_flight.bytes, bytes) {
-            drop(in_flight);
-            if let Some(pause) = pause {
-                pause();
+        if bytes > 0 {
+            let taken = match self.memory.try_take(in_flight.bytes, bytes) {
+                Some(taken) => taken,
+                None => {
+                    drop(in_flight);
+                    if let Some(pause) = pause {
+                        pause();
+                    }
+                    // Only this thread adds to what is in flight.
+                    let taken = self.memory.take(|| hold(&self.in_flight).bytes, bytes);
+                    in_flight = hold(&self.in_flight);
+                    taken
+                }
+            };
+            if taken == Taken::Beyond {
+                in_flight.beyond = Some(bytes);
             }
-            // Only this thread adds to what is in flight.
-            self.memory.take(|| hold(&self.in_flight).bytes, bytes);
-            in_flight = hold(&self.in_flight);
         }
         in_flight.requests += 1;
         in_flight.bytes += bytes;
@@ -59,10 +70,11 @@ impl Gate {
         let mut in_flight = hold(&self.in_flight);
         in_flight.requests -= 1;
         in_flight.bytes -= bytes;
+        let beyond = in_flight.beyond.take_if(|beyond| *beyond == bytes);
         drop(in_flight);
         self.left.notify_one();
         if bytes > 0 {
-            self.memory.give(bytes);
+            self.memory.give(bytes, if beyond.is_some() { Taken::Beyond } else { Taken::Shared });
         }
     }
 

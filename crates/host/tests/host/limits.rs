@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{BlockService, Buf, Op, Origin};
 use forebay_device::decorate::{Decoration, ErrorInjected, InjectHandle, Recorders, Role};
-use forebay_host::{Ending, REQUESTS_MAX, Volume, WORK_REQUESTS_MAX, ZERO_PIECE_BYTES};
+use forebay_host::{
+    Ending, REQUEST_BYTES_TOTAL_MAX, REQUESTS_MAX, Volume, WORK_BYTES_MAX, WORK_REQUESTS_MAX,
+    ZERO_PIECE_BYTES,
+};
 
 use crate::place::{MIB, Place, sparse};
 
@@ -108,6 +111,18 @@ fn errors_of_the_backing_reach_the_client() {
     handle.set([]);
     assert!(client.write(0, &[1; 512]).is_ok());
     assert_eq!(volume.handle().status().errors, 2);
+}
+
+#[test]
+fn limits_are_documented_as_they_are() {
+    let page = include_str!("../../../../docs/design/architecture.md").replace('\n', " ");
+    for words in [
+        format!("at most {WORK_REQUESTS_MAX} requests and {} MiB of theirs", WORK_BYTES_MAX >> 20),
+        format!("trims of more than {} MiB are", ZERO_PIECE_BYTES >> 20),
+        format!("{REQUESTS_MAX} requests and {} MiB, a connection", REQUEST_BYTES_TOTAL_MAX >> 20),
+    ] {
+        assert!(page.contains(&words), "docs/design/architecture.md lacks: {words}");
+    }
 }
 
 fn of_lane(lane: u64) -> Origin {
