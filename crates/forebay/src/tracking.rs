@@ -511,7 +511,13 @@ mod tests {
         for (first, second) in [(write(), zero(4096)), (zero(1 << 20), write())] {
             let rated = RatedVolume::new(Taken(Mutex::default(), Arc::default()), 1);
             let critical = Origin { criticality: Criticality::Direct, ..Origin::default() };
-            for op in [Op::Read { offset: 0, len: 4096 }, first, Op::Flush, second, Op::Read { offset: 0, len: 4096 }] {
+            for op in [
+                Op::Read { offset: 0, len: 4096 },
+                first,
+                Op::Flush,
+                second,
+                Op::Read { offset: 0, len: 4096 },
+            ] {
                 rated.submit(op, critical, Box::new(|_| ()));
             }
             let (yes, capped) = (Criticality::Direct, Criticality::Capped);
