@@ -42,7 +42,7 @@ for crate in $CRATES; do
     viable=$((alone + $(lines "$found/caught.txt") + $(lines "$found/timeout.txt")))
     # The daemon alone uses the control socket.
     if ((alone > 0)) && [[ $crate != control ]]; then
-        mutate "$crate" --iterate --test-package forebay-engine,forebay-sim
+        mutate "$crate" --iterate --test-package forebay-engine --test-package forebay-sim
     fi
     missed=$(lines "$found/missed.txt")
     summary+=("$crate: $((viable - missed)) of $viable noticed ($alone missed by the crate's own tests, $missed by all)")

@@ -33,7 +33,6 @@ no-tracker      redis              known to be waited for
 no-tracker      postgresql         known to be waited for
 recovers-nothing journaled         there, but block|finds something to do|recover went to another group
 recovers-nothing consistency-group across both volumes|another recovery
-recovers-nothing consistency-point the backing is not at the point
 checks-nothing  kill-nbd           a flipped bit of
 checks-nothing  refusals           not refused|check|instead of
 flushes-nothing kill-nbd           a flush leaves

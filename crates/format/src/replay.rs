@@ -393,6 +393,35 @@ mod tests {
 
     const BLOCKS: u64 = 12;
 
+    fn blank() -> Head {
+        Head { update: 5, ..Head::new([1; 16], [2; 16], 1 << 20, 1 << 16) }
+    }
+
+    #[test]
+    fn zeroes_are_joined_only_where_they_touch() {
+        let mut replay = Replay::new(blank());
+        [3, 4, 9].into_iter().for_each(|block| replay.zero(BlockNo(block)));
+        let ranges = replay.writes.iter().filter_map(|write| match write {
+            DeviceOp::Zero { offset, len, .. } => Some((*offset, *len)),
+            _ => None,
+        });
+        assert_eq!(ranges.collect::<Vec<_>>(), [(3 * 4096, 2 * 4096), (9 * 4096, 4096)]);
+        assert_eq!(replay.applied, 3);
+    }
+
+    #[test]
+    fn what_changes_the_head_makes_a_newer_one_and_nothing_else_does() {
+        let common = Common { prepared: 3, ..Common::default() };
+        let forgotten = Replay::deciding(Head { prepared: 8192, common, ..blank() }, Prepared::Dropped);
+        assert_eq!((forgotten.head, forgotten.phase), (Head { update: 6, ..blank() }, Phase::Head));
+        let settled = Replay::deciding(blank(), Prepared::Dropped);
+        assert_eq!((settled.head, settled.phase), (blank(), Phase::End));
+        let mut applied = Replay::new(Head { head: 4096, ..blank() });
+        applied.phase = Phase::Flush;
+        applied.done(None).unwrap();
+        assert_eq!((applied.head.update, applied.head.tail, applied.phase), (6, 4096, Phase::Head));
+    }
+
     /// A journal and a volume in memory.
     #[derive(Clone)]
     struct Place {
