@@ -202,7 +202,6 @@ fn what_would_have_no_effect_is_said() {
         "barrier",
         "--accept-stale",
     ]);
-    let log = place.log();
     for words in [
         "group-ends has no effect under write-policy write-back; it is for journaled",
         "order has no effect under write-policy write-back; it is for ordered",
@@ -211,9 +210,9 @@ fn what_would_have_no_effect_is_said() {
         "accept-stale has no effect with a cache",
         "whoever reaches tcp:0.0.0.0:0 can read and write",
     ] {
-        assert!(log.contains(words), "{words}: {log}");
+        place.await_log(words);
     }
-    assert_eq!(log.matches("whoever reaches").count(), 1, "{log}");
+    assert_eq!(place.log().matches("whoever reaches").count(), 1, "{}", place.log());
     let set = |change: &[&str]| {
         let args = [&["set", "db", "--control", "control"], change].concat();
         let output = place.command(&args).output().unwrap();
