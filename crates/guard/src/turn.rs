@@ -93,7 +93,10 @@ fn open(path: &Path) -> Result<Option<File>, TurnError> {
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600).custom_flags(flags.bits() as i32);
     let opened = match options.create_new(true).open(path) {
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => options.create_new(false).open(path),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => match options.create_new(false).open(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened,
+        },
         made => made,
     };
     let found = match opened {
@@ -104,7 +107,6 @@ fn open(path: &Path) -> Result<Option<File>, TurnError> {
             }
             meta
         }
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => match fs::symlink_metadata(path) {
             Ok(meta) if !meta.is_file() || !is_ours(meta.uid()) => meta,
             _ => return Err(e.into()),
@@ -141,6 +143,13 @@ mod tests {
         let _kept = Turn::at(&path).unwrap();
         let e = Turn::at(&path).unwrap_err().to_string();
         assert!(e.contains("s.lock is locked by pid ") && e.contains(&std::process::id().to_string()), "{e}");
+    }
+
+    #[test]
+    fn there_is_no_turn_in_a_missing_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let e = Turn::at(&directory.path().join("missing").join("s")).unwrap_err();
+        assert!(matches!(e, TurnError::Io(e) if e.kind() == ErrorKind::NotFound));
     }
 
     #[test]
