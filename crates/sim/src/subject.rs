@@ -16,9 +16,9 @@ pub trait Subject {
     fn state(&self, now: Nanos) -> Option<State>;
     /// Whether it says, by [`Engine::status`], that the backing alone is consistent (P4).
     fn backing_is_consistent(&self) -> bool;
-    /// How far the backing lags behind, by [`Engine::status`].
-    fn staleness(&self, _now: Nanos) -> Staleness {
-        Staleness::default()
+    /// How far the backing lags behind, by [`Engine::status`]; `None` if it never says, and keeps to no bound.
+    fn staleness(&self, _now: Nanos) -> Option<Staleness> {
+        None
     }
     /// Whether it knows policies under which it is to say so.
     fn knows_order(&self) -> bool {
@@ -47,7 +47,7 @@ impl Subject for Engine {
         Self::backing_is_consistent(self)
     }
 
-    fn staleness(&self, now: Nanos) -> Staleness {
-        Self::staleness(self, now)
+    fn staleness(&self, now: Nanos) -> Option<Staleness> {
+        Some(Self::staleness(self, now))
     }
 }

@@ -72,6 +72,14 @@ fn lacks(world: &World, block: u64) -> bool {
     (block * BLOCK_SECTORS..end).any(|sector| world.oracle.lacks(sector, world.held_by_backing(sector)))
 }
 
+/// What is told must be no less than what is.
+fn tells(told: Staleness, lag: Staleness) -> Result<(), Interrupt> {
+    match lag.bytes <= told.bytes && lag.age_ms <= told.age_ms {
+        true => Ok(()),
+        false => Err(broken("P7", format!("the backing lags behind by {lag:?}, and {told:?} is told"))),
+    }
+}
+
 impl<S: Subject> Life<'_, S> {
     /// The volume serves from now on, with what the runs before have left.
     pub(super) fn lag_begins(&mut self) -> Result<(), Interrupt> {
@@ -105,13 +113,16 @@ impl<S: Subject> Life<'_, S> {
     /// life began, has to go first. The engine tells no less.
     pub(super) fn check_lag(&mut self) -> Result<(), Interrupt> {
         let bound = self.settings.max_staleness;
+        if !self.keeps_up() || bound == MaxStaleness::None {
+            return Ok(());
+        }
+        let Some(told) = self.engine.staleness(self.now) else { return Ok(()) };
         let lag = match bound {
-            _ if !self.keeps_up() => return Ok(()),
-            MaxStaleness::None => return Ok(()),
+            MaxStaleness::None => Staleness::default(),
             MaxStaleness::Age(_) => Staleness { bytes: 0, age_ms: self.age_ms() },
             MaxStaleness::Bytes(most) => Staleness { bytes: self.lag.bytes(self.world, most), age_ms: 0 },
         };
-        let told = self.is_told(lag)?;
+        tells(told, lag)?;
         if bound.percent(lag).max(bound.percent(told)) <= 100 {
             self.lag.beyond_since = None;
             return Ok(());
@@ -133,18 +144,9 @@ impl<S: Subject> Life<'_, S> {
         self.lag.age_ms(self.world, self.now, open)
     }
 
-    /// What the engine tells, which must be no less than this.
-    fn is_told(&self, lag: Staleness) -> Result<Staleness, Interrupt> {
-        let told = self.engine.staleness(self.now);
-        match lag.bytes <= told.bytes && lag.age_ms <= told.age_ms {
-            true => Ok(told),
-            false => Err(broken("P7", format!("the backing lags behind by {lag:?}, and {told:?} is told"))),
-        }
-    }
-
     /// The engine tells that the backing lacks nothing.
     pub fn tells_no_lag(&self) -> bool {
-        self.engine.staleness(self.now) == Staleness::default()
+        self.engine.staleness(self.now).is_none_or(|told| told == Staleness::default())
     }
 
     /// Nothing happens any more: whatever is left behind is left for good.
@@ -152,11 +154,8 @@ impl<S: Subject> Life<'_, S> {
     /// # Errors
     /// A violation.
     pub fn let_lag_grow(&mut self) -> Result<(), Interrupt> {
-        if !self.keeps_up() {
-            return Ok(());
-        }
-        let lag = Staleness { bytes: self.lag.bytes(self.world, 0), age_ms: self.age_ms() };
-        self.is_told(lag)?;
+        let Some(told) = self.engine.staleness(self.now).filter(|_| self.keeps_up()) else { return Ok(()) };
+        tells(told, Staleness { bytes: self.lag.bytes(self.world, 0), age_ms: self.age_ms() })?;
         let waits = if self.settings.max_staleness == MaxStaleness::None { 0 } else { 2 };
         for _ in 0..waits {
             self.now = self.now.plus_ms(MOST_MS);
