@@ -29,7 +29,7 @@ everything_dies() {
 backing_is_consistent() { forebay status pg --json | grep -q '"backing_consistent": *true'; }
 
 before() {
-    local name pair
+    local name pair server
     case $1 in
         "admission 1")
             for name in db pg; do
@@ -76,7 +76,10 @@ before() {
             rm /srv/disk.img.forebay
             ;;
         "postgresql 2")
+            server=$(head -n 1 /srv/pg/data/postmaster.pid)
             pkill_here postgres
+            # A server that nobody has reaped yet counts as one that runs.
+            await 20 test ! -e "/proc/$server"
             pkill_here forebay
             printf '[[volume]]\nname = "pg"\ncache = "/dev/nvme0n1p4"\nbacking = "/dev/sdb"\n' >/etc/forebay/pg.toml
             ;;
