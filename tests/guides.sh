@@ -29,7 +29,7 @@ everything_dies() {
 backing_is_consistent() { forebay status pg --json | grep -q '"backing_consistent": *true'; }
 
 before() {
-    local name pair
+    local name pair server
     case $1 in
         "admission 1")
             for name in db pg; do
@@ -76,7 +76,10 @@ before() {
             rm /srv/disk.img.forebay
             ;;
         "postgresql 2")
+            server=$(head -n 1 /srv/pg/data/postmaster.pid)
             pkill_here postgres
+            # A server that nobody has reaped yet counts as one that runs.
+            await 20 test ! -e "/proc/$server"
             pkill_here forebay
             printf '[[volume]]\nname = "pg"\ncache = "/dev/nvme0n1p4"\nbacking = "/dev/sdb"\n' >/etc/forebay/pg.toml
             ;;
@@ -147,12 +150,14 @@ machine() {
 
 # The programs that stand in for others.
 stand_ins() {
-    mkdir bin
+    # Whatever the binary is called, its processes are found by this name.
+    mkdir -p bin/real
+    ln -s "$FOREBAY" bin/real/forebay
     cat >bin/forebay <<END
 #!/bin/bash
 # A cache in a file is written in full, so that it is made small.
 [[ \$1 != format ]] || set -- "\${@/#[48]G/64M}"
-exec "$FOREBAY" "\$@"
+exec "$PWD/bin/real/forebay" "\$@"
 END
     cat >bin/systemctl <<END
 #!/bin/bash
@@ -177,7 +182,7 @@ kill_within() {
         # It may have ended by itself a moment ago.
         kill -KILL "$process" 2>/dev/null || true
         await 20 ended "$process" || fail "process $process was killed and does not die"
-    done < <(find /proc -maxdepth 3 -path '/proc/[0-9]*/ns/mnt' -printf '%l/%p\n' 2>/dev/null | awk -F/ -v own="$1" '$1 == own { print $4 }')
+    done < <({ find /proc -maxdepth 3 -path '/proc/[0-9]*/ns/mnt' -printf '%l/%p\n' 2>/dev/null || true; } | awk -F/ -v own="$1" '$1 == own { print $4 }')
     return 0
 }
 
