@@ -180,6 +180,7 @@ mod tests {
             endurance: 0,
             critical: false,
             critical_rate: None,
+            warnings: Vec::new(),
         };
         let around = Surroundings {
             size_bytes: 1 << 30,
