@@ -15,7 +15,7 @@ impl Reclaim {
         if let Err(e) = &asked {
             tracing::debug!(
                 "memory reclaim may wait for volumes of this daemon: {}",
-                forebay_block::words_of(&e)
+                forebay_block::words_of(e)
             );
         }
         Self { exempt: asked.is_ok() }

@@ -82,7 +82,7 @@ pub fn run(args: Args) -> Outcome {
 fn failed(doing: &str, path: &Path, e: &std::io::Error) -> Failure {
     Failure::new(
         FailureKind::Failed,
-        format!("cannot {doing} {}: {}", path.display(), forebay_block::words_of(&e)),
+        format!("cannot {doing} {}: {}", path.display(), forebay_block::words_of(e)),
     )
 }
 
