@@ -13,7 +13,9 @@ use forebay_control::{
     VolumeReport, VolumeState, can_bind,
 };
 use forebay_host::{Ending, POINT_LABEL_BYTES};
-use forebay_nbd::{Address, Export, Limits, MemoryBudget, NbdServer, ServerConfig, SocketRights, TlsSettings};
+use forebay_nbd::{
+    Address, Export, Limits, MemoryBudget, NbdServer, ServerConfig, SocketRights, TlsSettings,
+};
 use sd_notify::NotifyState;
 
 use crate::changes::nearest;

@@ -158,10 +158,10 @@ impl Trouble {
         if self.latched.is_none() {
             self.latched = Some(Latched::Evacuating);
             lines.push(Line::Error(format!(
-                "the cache failed a durable write: nothing more is written to it, writes go to the backing; {} dirty \
-                 bytes are being moved there. Once the cache is retired, stop the daemon, replace the device and \
+                "the cache failed a durable write: nothing more is written to it, writes go to the backing; {} of dirty \
+                 data are being moved there. Once the cache is retired, stop the daemon, replace the device and \
                  `forebay format` a new cache",
-                f.dirty_bytes
+                size::show(f.dirty_bytes)
             )));
         }
         // A retired log has no index any more; before that its dirty blocks are in it.
