@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_block::words_of;
 use rustix::fs::OFlags;
 use thiserror::Error;
 
@@ -37,7 +38,7 @@ pub enum TurnError {
         owner: String,
     },
     /// The system refused.
-    #[error(transparent)]
+    #[error("{}", words_of(.0))]
     Io(#[from] io::Error),
 }
 
