@@ -241,8 +241,9 @@ fn has_summary(bytes: &[u8], segment: u32) -> bool {
     let at = layout.segment_offset(segment) as usize;
     let whole = &bytes[at..at + layout.segment_bytes as usize];
     let end = whole.len() - layout.align as usize;
-    SegmentHeader::decode(&layout, segment, whole).is_ok_and(|header| {
-        let trailer = Trailer::decode(&layout, header.segment_seq, &whole[end..]);
-        trailer.is_ok_and(|t| t.entries(&layout, &whole[whole.len() - t.bytes(layout.align)..]).is_ok())
-    })
+    // Recovery knows the lap from the first record where the segment's header is damaged.
+    let header = SegmentHeader::decode(&layout, segment, whole).ok().map(|header| header.segment_seq);
+    let lap = header.or_else(|| RecordHeader::segment_seq_of(&whole[layout.align as usize..]));
+    lap.and_then(|lap| Trailer::decode(&layout, lap, &whole[end..]).ok())
+        .is_some_and(|t| t.entries(&layout, &whole[whole.len() - t.bytes(layout.align)..]).is_ok())
 }
