@@ -244,6 +244,7 @@ impl Engine {
             self.journal_next_wake(),
             self.staleness_next_wake(),
             self.common_next_wake(),
+            self.failure_next_wake(),
             self.backing.next_wake(),
         ]
         .into_iter()

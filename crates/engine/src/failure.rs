@@ -21,6 +21,9 @@ use crate::log::AppendOwner;
 use crate::mutation::Mutation;
 use crate::requests::{PartKey, PartState};
 
+/// Whoever records that the log is void may fail at once; it is asked again after so long.
+const RETIRE_RETRY_MS: u64 = 1000;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
     #[default]
@@ -37,6 +40,8 @@ pub(crate) struct Failure {
     phase: Phase,
     /// When it came.
     since: Option<Nanos>,
+    /// Before that the log is not retired: that has just failed.
+    retire_from: Nanos,
     /// Blocks that records speak of which failed, or were queued or in flight when the failure came. Bounded by
     /// what may be queued and in flight.
     tainted: Vec<BlockRange>,
@@ -139,7 +144,10 @@ impl Engine {
             return false;
         }
         // A replay must not find groups in the journal any more when the log is void.
-        let evacuated = self.segments.dirty() == 0 && self.destage.is_idle() && self.journal_retires();
+        let evacuated = self.now >= self.failure.retire_from
+            && self.segments.dirty() == 0
+            && self.destage.is_idle()
+            && self.journal_retires();
         if evacuated || self.mutant(Mutation::RetiresEarly) {
             self.failure.phase = Phase::Retiring;
             let id = self.new_io(IoOwner::RetireLog);
@@ -150,8 +158,20 @@ impl Engine {
         self.failure.phase != phase
     }
 
+    /// A command wants to know now whether the log can be retired.
+    pub(crate) fn failure_try_again(&mut self) {
+        self.failure.retire_from = self.now;
+    }
+
+    /// When the log may be retired again.
+    pub(crate) fn failure_next_wake(&self) -> Option<Nanos> {
+        let waits = self.failure.stuck() && self.failure.retire_from > self.now;
+        waits.then_some(self.failure.retire_from)
+    }
+
     pub(crate) fn retire_done(&mut self, result: DeviceResult) {
         if result.is_err() {
+            self.failure.retire_from = self.now.plus_ms(RETIRE_RETRY_MS);
             self.failure_stuck();
             return;
         }

@@ -90,6 +90,7 @@ impl Engine {
         self.log_want_durable(upto);
         let backing_epoch = self.drops.flush_epoch_wanted();
         self.destage_try_backing();
+        self.failure_try_again();
         self.log_roll_head();
         let bypasses = self.drops.acknowledged();
         self.commands.destages.push(DestageAll { id, upto, backing_epoch, bypasses, error: None });
@@ -121,6 +122,7 @@ impl Engine {
             return;
         }
         self.life = Life::Stopping;
+        self.failure_try_again();
         self.commands.stop = Some(Stop { id, destage, phase: Phase::Draining, error: None });
     }
 

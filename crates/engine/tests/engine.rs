@@ -28,6 +28,24 @@ fn writes_are_read_back_and_reach_the_backing() {
     w.assert_backing_complete();
 }
 
+/// The label's file system is gone, too, when the cache fails: the log is retired again after a pause, or for a command, and not in a loop.
+#[test]
+fn a_log_that_cannot_be_retired_is_tried_again_after_a_pause() {
+    let mut w = World::new(1, settings(), 64, 8);
+    w.traffic(40);
+    (w.cache_fails, w.errors_expected, w.clock_rests) = (true, true, true);
+    let id = w.write_as(0, 4096, true);
+    w.run(400);
+    assert!(w.is_answered(id) && w.status().dirty_bytes == 0);
+    assert_eq!(w.retirements, 1);
+    assert!(w.next_wake().is_some_and(|due| due > w.now()), "it wakes by itself, and not at once");
+    w.pass_ms(1000);
+    w.run(20);
+    assert_eq!(w.retirements, 2);
+    assert!(w.command(Command::Destage).is_err());
+    assert_eq!(w.retirements, 3);
+}
+
 /// Whatever was under way when the process died, and whatever policy it had: who only looks reads everything, changes nothing, and
 /// leaves a volume that goes on as if it had not been there.
 #[test]

@@ -42,6 +42,11 @@ pub struct World {
     pub check_reads: bool,
     /// What requests come from.
     pub origin: Origin,
+    /// The cache answers writes with an error.
+    pub cache_fails: bool,
+    /// How often the log was to be retired; nobody can record it.
+    pub retirements: u64,
+    retiring: Option<IoId>,
     /// The backing answers writes with an error.
     pub backing_fails: bool,
     /// The backing's flushes fail.
@@ -103,6 +108,9 @@ impl World {
             recovered: false,
             check_reads: true,
             origin: Origin::default(),
+            cache_fails: false,
+            retirements: 0,
+            retiring: None,
             backing_fails: false,
             flushes_fail: false,
             backing_rests: false,
@@ -427,6 +435,11 @@ impl World {
     /// One poll, then one completion at random; the clock moves if nothing else does.
     fn step(&mut self) {
         self.poll();
+        if let Some(id) = self.retiring.take() {
+            let result = Err(IoError::new(ErrorKind::Io, "label"));
+            self.engine.handle(Event::Io { id, result }, self.now);
+            return;
+        }
         let ending = |(_, (_, role, _)): &(usize, &(IoId, Role, DeviceOp))| {
             !self.backing_rests || *role != Role::Backing
         };
@@ -468,7 +481,11 @@ impl World {
                     self.recovered = true;
                 }
                 Effect::Marked { .. } | Effect::CommonDone { .. } => panic!("no points are declared here"),
-                Effect::RetireLog { .. } => panic!("nothing fails here"),
+                Effect::RetireLog { id } => {
+                    assert!(self.cache_fails, "nothing fails here");
+                    self.retirements += 1;
+                    self.retiring = Some(id);
+                }
             }
         }
         let whole = self.params.layout.segment_bytes as usize;
@@ -497,6 +514,7 @@ impl World {
             Role::Backing if matches!(op, DeviceOp::Flush) && self.flushes_fail => {
                 Err(IoError::new(ErrorKind::Io, "backing"))
             }
+            Role::Cache if changes && self.cache_fails => Err(IoError::new(ErrorKind::Io, "cache")),
             Role::Cache if fails(&op) => Err(IoError::new(ErrorKind::Io, "cache")),
             _ => Ok(self.perform(role, &op)),
         };
