@@ -16,7 +16,7 @@ source "$ROOT/tests/harness-postgresql.sh"
 the_guide_says() {
     awk -v words="$1" '/^```/ { if (inside && index(text, words)) { printf "%s", text; exit } inside = !inside; text = ""; next }
         inside { text = text $0 "\n" }' "$GUIDE" |
-        sed -e "s#/srv/pg#$MOUNT#g" -e "s#/backup/#$DIR/backup/#g" -e "s#/archive/#$DIR/archive/#g" -e 's#\bpg\b#db#g' \
+        sed -e "s#/srv/pg#$MOUNT#g" -e "s#/srv/backup/#$DIR/backup/#g" -e "s#/archive/#$DIR/archive/#g" -e 's#\bpg\b#db#g' \
             -e "s#/dev/sdb#$DIR/backing#g" >said
     [[ -s said ]] || fail "the guide has no commands with '$1'"
 }

@@ -103,7 +103,7 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// A terminal gets colours, unless who sits at it wants none (https://no-color.org).
+/// A terminal gets colours, unless who sits at it wants none (<https://no-color.org>).
 fn is_colored(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
     is_terminal && no_color.is_none_or(OsStr::is_empty)
 }
