@@ -48,7 +48,7 @@ before() {
             await "$PATIENCE" backing_is_consistent
             ;;
         "consistency-points 5") everything_dies ;;
-        "consistency-points 7")
+        "consistency-points 8")
             umount /srv/pg
             wipefs -qa /dev/sdb
             for pair in nvme0n1p4:sdb nvme0n1p5:sdc; do
@@ -93,7 +93,7 @@ after() {
         README) qemu-img info 'nbd+unix:///vm?socket=vm.nbd' | grep -q '100 GiB' && [[ ! -e disk.img.forebay ]] ;;
         admission) forebay status pg --json | grep -q '"admission": *"cp+pi+ioi"' && [[ -s /mnt/order ]] ;;
         consistency-points) grep -q "'nightly'" "$OUT.5" && grep -q "^START WAL LOCATION" /srv/backup/nightly.backup_label &&
-            grep -q "at common point" "$OUT.7" ;;
+            grep -q "at common point" "$OUT.8" ;;
         first-volume) [[ ! -e /srv/disk.img.forebay ]] && mountpoint -q /mnt ;;
         media) forebay status db --json | grep -q '"logical_block_bytes": *4096' ;;
         nbd-backing) forebay status db --json | grep -q '"write_policy": *"journaled"' || grep -qi consistent "$OUT.3" ;;
