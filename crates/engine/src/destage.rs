@@ -237,7 +237,7 @@ impl Engine {
                 || self.failure.latched()
                 || self.order.bypass_waits()
                 || self.order.is_pacing(),
-            draining: self.settings.write_policy == WritePolicy::WriteThrough,
+            draining: self.settings.write_policy == WritePolicy::WriteThrough || self.order.is_catching_up(),
             in_order: self.order.lacks_for_good(),
         }
     }

@@ -224,7 +224,7 @@ pub enum MarkError {
     Policy(WritePolicy),
     /// What was acknowledged earlier is destaged in any order just now.
     #[error(
-        "the backing is not consistent now, and so at no point; try again when `forebay status` calls it consistent"
+        "the backing is not consistent now, and so at no point; `forebay flush` brings it there, then try again"
     )]
     NotConsistent,
     /// There are too many already.

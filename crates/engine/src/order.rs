@@ -123,6 +123,11 @@ impl Order {
         self.active && self.catch_up.is_none()
     }
 
+    /// It is not yet, and is to be: no point can be declared before that.
+    pub(crate) fn is_catching_up(&self) -> bool {
+        self.active && self.catch_up.is_some()
+    }
+
     /// How consistent it is, for the log to say.
     pub(crate) fn consistent(&self) -> Consistent {
         match (self.is_consistent(), self.by) {

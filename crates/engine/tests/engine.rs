@@ -1140,6 +1140,23 @@ fn what_a_flush_command_covers_is_clean_after_a_kill() {
 }
 
 /// What has gone to the backing by itself is told, too, when the log has been quiet for a moment.
+/// What was written before the policy was chosen is destaged at once: until it is on the backing, no point can be declared.
+#[test]
+fn the_backing_becomes_consistent_without_waiting_for_dirty_data_to_age() {
+    for order in [Order::Completion, Order::Barrier] {
+        let mut w = World::new(0, settings(), 64, 8);
+        let id = w.write(0, 4096 * 8);
+        w.run_until_answered(id).unwrap();
+        w.clock_rests = true;
+        w.run(200);
+        assert!(w.status().dirty_bytes > 0, "nothing presses");
+        w.command(Command::Set(Settings { write_policy: WritePolicy::Ordered, order, ..settings() })).unwrap();
+        assert!(!w.status().backing_consistent);
+        w.run(200);
+        assert!(w.status().backing_consistent && w.status().dirty_bytes == 0);
+    }
+}
+
 #[test]
 fn a_log_that_became_clean_by_itself_says_so() {
     let mut w = World::new(0, settings(), 64, 8);

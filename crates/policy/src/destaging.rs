@@ -26,7 +26,7 @@ pub struct Pressure {
     pub staleness_percent: u64,
     /// A writer waits for room, a command waits for everything to be destaged, the cache is failing, or the bound of staleness is near.
     pub urgent: bool,
-    /// Nothing new enters the log as dirty (write-through), so that waiting for overwrites gains nothing.
+    /// Nothing new enters the log as dirty (write-through), so that waiting for overwrites gains nothing; or the backing is to become consistent.
     pub draining: bool,
     /// Whatever enters the log has to reach the backing, one step after the other (ordered): waiting gains nothing, and makes what
     /// has to be caught up with longer.
