@@ -1150,7 +1150,8 @@ fn the_backing_becomes_consistent_without_waiting_for_dirty_data_to_age() {
         w.clock_rests = true;
         w.run(200);
         assert!(w.status().dirty_bytes > 0, "nothing presses");
-        w.command(Command::Set(Settings { write_policy: WritePolicy::Ordered, order, ..settings() })).unwrap();
+        w.command(Command::Set(Settings { write_policy: WritePolicy::Ordered, order, ..settings() }))
+            .unwrap();
         assert!(!w.status().backing_consistent);
         w.run(200);
         assert!(w.status().backing_consistent && w.status().dirty_bytes == 0);

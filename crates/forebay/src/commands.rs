@@ -27,11 +27,14 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_control::{Answer, Client, ClientError, FailureKind, Progress, Request};
+use forebay_control::{
+    Answer, Client, ClientError, ControlError, FailureKind, Progress, Request, VolumeReport, VolumeState,
+};
 use forebay_policy::time;
 
+use crate::changes::nearest;
 use crate::cli::Failure;
-use crate::control_path::control_path;
+use crate::control_path::{control_path, runtime_directory};
 
 /// While a daemon is waited for, it is looked for this often.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -51,28 +54,63 @@ pub fn ask(
     request: &Request,
     progress: impl FnMut(Progress),
 ) -> Result<Answer, Failure> {
+    let named = control.is_some();
     let path = match control {
         Some(path) => path,
         None => control_path(volume)?,
     };
-    Ok(Client::connect(&path)?.call(request, progress)?)
+    let answer = Client::connect(&path).and_then(|mut client| client.call(request, progress));
+    Ok(answer.map_err(|e| if named { e } else { told_elsewhere(volume, e) })?)
+}
+
+/// Where a volume has no daemon of its own: why the one that was to serve it does not, or which volume may be meant.
+pub fn told_elsewhere(volume: &str, error: ClientError) -> ClientError {
+    if !matches!(error, ClientError::NotRunning(_) | ClientError::Gone(_)) {
+        return error;
+    }
+    let all = runtime_directory().map(|directory| status::everywhere(&directory)).unwrap_or_default();
+    let unserved = all.iter().find_map(|known| match known {
+        VolumeReport::Unserved(known) if known.name == volume && known.state == VolumeState::Refused => {
+            Some(known)
+        }
+        _ => None,
+    });
+    match (unserved, nearest(volume, all.iter().map(VolumeReport::name))) {
+        (Some(known), _) => ControlError::new(FailureKind::Refused, known.reason.clone()).into(),
+        (None, Some(meant)) if meant != volume => {
+            ControlError::new(FailureKind::Failed, format!("{error}; did you mean `{meant}`?")).into()
+        }
+        _ => error,
+    }
 }
 
 /// Sends one request to the daemon behind `path`, and waits up to `wait_ms` for one that is not there yet. A daemon opens its
 /// socket when it has recovered its volumes. The request has to be one that may be sent twice: a daemon that went away before it
 /// answered is waited for, too.
-pub fn ask_when_there(path: &Path, wait_ms: u64, request: &Request) -> Result<Answer, ClientError> {
+///
+/// `elsewhere` makes of the error that there is no daemon what others say: a volume that is refused is not waited for.
+pub fn ask_when_there(
+    path: &Path,
+    wait_ms: u64,
+    request: &Request,
+    elsewhere: impl Fn(ClientError) -> ClientError,
+) -> Result<Answer, ClientError> {
     let (began, wait) = (Instant::now(), Duration::from_millis(wait_ms));
-    let mut told = false;
+    let (mut first, mut told) = (true, false);
     loop {
         let answer = Client::connect(path).and_then(|mut client| client.call(request, |_| {}));
-        let absent = matches!(
-            answer,
-            Err(ClientError::NotRunning(_) | ClientError::Gone(_) | ClientError::Lost { .. })
-        );
         let left = wait.saturating_sub(began.elapsed());
-        if !absent || left.is_zero() {
-            return answer;
+        let absent = match answer {
+            Err(e @ (ClientError::NotRunning(_) | ClientError::Gone(_))) if first || left.is_zero() => {
+                elsewhere(e)
+            }
+            Err(e @ (ClientError::NotRunning(_) | ClientError::Gone(_) | ClientError::Lost { .. })) => e,
+            answered => return answered,
+        };
+        first = false;
+        let refused = matches!(&absent, ClientError::Said(said) if said.kind == FailureKind::Refused);
+        if refused || left.is_zero() {
+            return Err(absent);
         }
         if !told && began.elapsed() >= TELL_AFTER {
             told = true;

@@ -212,6 +212,40 @@ fn two_volumes(place: &Place) {
     fs::write(place.path("two.toml"), config).unwrap();
 }
 
+/// Under the default sockets, too: nobody waits for a daemon of its own, and a mistyped name is answered with the one that may be meant.
+#[test]
+fn what_is_not_served_is_told_by_the_daemon_of_others() {
+    let place = Place::new();
+    let sockets = Sockets::new(&place, "elsewhere");
+    two_volumes(&place);
+    let (good, bad) = (sockets.name("good"), sockets.name("bad"));
+    let config = fs::read_to_string(place.path("two.toml")).unwrap();
+    let config = config.replace("\"db\"", &format!("{good:?}")).replace("\"bad\"", &format!("{bad:?}"));
+    fs::write(place.path("two.toml"), config).unwrap();
+    let socket = sockets.path("good");
+    let daemon = place.start(&["--control", socket.to_str().unwrap(), "--config", "two.toml"], &[]).0;
+    let fails = |args: &[&str]| {
+        let output = place.command(args).envs(sockets.env()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for args in [vec!["attach", &bad, "--wait", "1h"], vec!["flush", &bad], vec!["set", &bad, "on-full=wait"]]
+    {
+        let (code, error) = fails(&args);
+        assert!(
+            code == Some(3) && error.contains("is another's") || error.contains("two.toml"),
+            "{args:?}: {error}"
+        );
+    }
+    let mistyped = good.replace("good", "godo");
+    for args in
+        [vec!["status", &mistyped], vec!["attach", &mistyped, "--wait", "0s"], vec!["flush", &mistyped]]
+    {
+        let (code, error) = fails(&args);
+        assert!(code == Some(1) && error.contains(&format!("did you mean `{good}`?")), "{args:?}: {error}");
+    }
+    drop(daemon);
+}
+
 #[test]
 fn a_volume_that_cannot_be_served_stops_no_other() {
     let place = Place::new();

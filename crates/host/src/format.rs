@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use forebay_block::{Allocation, Buf, DeviceOp};
+use forebay_block::{Allocation, BLOCK_BYTES, Buf, DeviceOp};
 use forebay_device::{
     Access, Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Lack, Ring, lacks_room, open, reserve,
     run_alone, sync_entry,
@@ -115,14 +115,15 @@ pub fn format_unless(
     let mut made = MadeFiles::default();
     let mut backing_lack = None;
     if !matches!(options.backing, DeviceSpec::Nbd(_)) {
-        backing_lack = made.sparse_file(options.backing.path(), options.backing_bytes, FileRights::ALONE)?;
+        backing_lack =
+            made.sparse_file(options.backing.path(), whole_blocks(options.backing_bytes), FileRights::ALONE)?;
     }
     if options.cache_bytes.is_none() && !options.cache.path().exists() {
         let why = "does not exist: give --size to make a file";
         return Err(HostError::Size { path: options.cache.to_string(), why });
     }
     let rights = FileRights::of_backing(options.backing.path());
-    made.reserved_file(options.cache.path(), options.cache_bytes, rights, stopped)?;
+    made.reserved_file(options.cache.path(), whole_blocks(options.cache_bytes), rights, stopped)?;
     let (ring, clock) = (Ring::new().map_err(failed)?, Clock::start());
     let bench = Bench { ring: &ring, clock: &clock };
     let mut cache = open(&options.cache, &ring, Access::ReadWrite)?;
@@ -228,6 +229,11 @@ pub(crate) struct Watch<'a> {
 
 const LEFT_NOTHING: &str = "the files that were made for it are removed";
 const LEFT_NO_CACHE: &str = "there is no cache in it now; `forebay format` makes one";
+
+/// Size of a file that is made: in whole blocks, for direct I/O reads and writes no part of one at its end.
+fn whole_blocks(bytes: Option<u64>) -> Option<u64> {
+    bytes.map(|bytes| bytes / BLOCK_BYTES * BLOCK_BYTES)
+}
 
 /// Whether a file is missing, or empty: it is to be made.
 fn is_unmade(path: &Path) -> bool {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use forebay_control::{Answer, Request};
 use forebay_policy::time;
 
-use super::{ask_when_there, not_an_answer};
+use super::{ask_when_there, not_an_answer, told_elsewhere};
 use crate::cli::Outcome;
 use crate::control_path::control_path;
 use crate::output::print;
@@ -32,11 +32,13 @@ pub struct Args {
 
 /// Prints the path of the block device alone; what there is to know of it goes to standard error.
 pub fn run(args: Args) -> Outcome {
+    let named = args.control.is_some();
     let path = match args.control {
         Some(path) => path,
         None => control_path(&args.name)?,
     };
-    match ask_when_there(&path, args.wait, &Request::Attach { volume: args.name })? {
+    let elsewhere = |e| if named { e } else { told_elsewhere(&args.name, e) };
+    match ask_when_there(&path, args.wait, &Request::Attach { volume: args.name.clone() }, elsewhere)? {
         Answer::Device(device) => {
             device.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
             print(&format!("{}\n", device.path))

@@ -11,7 +11,7 @@ use forebay_control::{
 };
 use serde::Serialize;
 
-use super::{ask_when_there, not_an_answer};
+use super::{ask_when_there, not_an_answer, told_elsewhere};
 use crate::cli::{Failure, Outcome};
 use crate::control_path::{control_path, runtime_directory};
 use crate::output::{print, print_json};
@@ -91,7 +91,7 @@ fn one(name: &str, control: Option<PathBuf>, wait_ms: u64) -> Result<VolumeRepor
         None => control_path(name)?,
     };
     let request = Request::Status { volume: Some(name.to_owned()) };
-    let e = match ask_when_there(&path, wait_ms, &request) {
+    let e = match ask_when_there(&path, wait_ms, &request, |e| e) {
         Ok(answer) => {
             return volumes_of(answer)?.into_iter().next().ok_or_else(|| {
                 Failure::new(FailureKind::Failed, format!("the daemon does not say how '{name}' is"))
@@ -105,6 +105,7 @@ fn one(name: &str, control: Option<PathBuf>, wait_ms: u64) -> Result<VolumeRepor
             return Ok(volume);
         }
     }
+    let e = if alone { told_elsewhere(name, e) } else { e };
     match state_of(&e) {
         Some(state) => Ok(unserved(name, state, &e)),
         None => Err(e.into()),
@@ -142,7 +143,7 @@ fn unserved(name: &str, state: VolumeState, e: &ClientError) -> VolumeReport {
 
 /// The volumes of all daemons with a socket in `directory`; one that serves several volumes has several sockets. All are asked
 /// at once, and none keeps the others from being shown.
-fn everywhere(directory: &Path) -> Vec<VolumeReport> {
+pub fn everywhere(directory: &Path) -> Vec<VolumeReport> {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return Vec::new();
     };

@@ -29,6 +29,18 @@ fn a_cache_and_a_sparse_backing_are_made() {
     place.run(Ending::Keep);
 }
 
+/// Sizes as people write them, such as 20MB: direct I/O is not lost over the last part of a block.
+#[test]
+fn files_are_made_in_whole_blocks() {
+    let place = Place::new();
+    let round = place.format(20 * MIB, 64 * MIB).unwrap();
+    let other = Place::new();
+    let made = other.format(20_000_001, 64_000_001).unwrap();
+    assert_eq!((made.cache.direct, made.backing.direct), (round.cache.direct, round.backing.direct));
+    let size = |name: &str| std::fs::metadata(other.path(name)).unwrap().len();
+    assert_eq!((size("cache"), size("backing")), (19_996_672, 64_000_000));
+}
+
 #[test]
 fn nothing_is_left_of_what_failed() {
     let place = Place::new();
