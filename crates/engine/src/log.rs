@@ -575,7 +575,8 @@ impl Engine {
         let mut taken = Vec::new();
         let (mut extents, mut blocks, mut slots) = (0usize, 0u32, 0usize);
         let Some(head) = &self.log.head else { return taken };
-        let slots_used = self.segments.slots_len(head.index);
+        // Of all runs that wrote to the segment: recovery holds the log to that, whatever was clean by then.
+        let slots_used = head.summary.blocks();
         let segment = self.segments.get(head.index);
         if self.log.next_seq.0 - segment.first_seq.0 >= SEGMENT_RECORDS_MAX {
             return taken;

@@ -1140,6 +1140,23 @@ fn what_a_flush_command_covers_is_clean_after_a_kill() {
 }
 
 /// What has gone to the backing by itself is told, too, when the log has been quiet for a moment.
+/// What a run before a crash wrote to a segment counts for what the next one may write there, though it was clean by then.
+#[test]
+fn a_segment_that_several_runs_write_to_keeps_to_its_blocks() {
+    let mut w = World::new(2, settings(), 6000, 8);
+    for _ in 0..3 {
+        for _ in 0..8 {
+            let ids: Vec<u64> = (0..20).map(|n| w.zero(n << 20, 1 << 20)).collect();
+            ids.into_iter().for_each(|id| drop(w.run_until_answered(id).unwrap()));
+        }
+        while w.status().dirty_bytes > 0 {
+            w.pass_ms(500);
+            w.run(200);
+        }
+        w.restart_unread(false);
+    }
+}
+
 /// What was written before the policy was chosen is destaged at once: until it is on the backing, no point can be declared.
 #[test]
 fn the_backing_becomes_consistent_without_waiting_for_dirty_data_to_age() {

@@ -8,8 +8,8 @@ use forebay_block::Seq;
 use crate::checksum::{crc_but_padding, crc_with_hole, crc32c};
 use crate::cursor::{Reader, Writer, counter};
 use crate::record::{
-    Consistent, EXTENT_BYTES, Extent, RecordHeader, header_bytes as header_bytes_of, read_extents,
-    write_extent,
+    Consistent, EXTENT_BYTES, Extent, ExtentKind, RecordHeader, header_bytes as header_bytes_of,
+    read_extents, write_extent,
 };
 use crate::{FormatError, Layout};
 
@@ -39,6 +39,7 @@ pub struct SummaryEntry {
 pub struct SummaryBuilder {
     body: Vec<u8>,
     records: u32,
+    blocks: usize,
 }
 
 /// Bytes that a record with so many extents and data blocks adds to a summary's body.
@@ -93,6 +94,13 @@ impl SummaryBuilder {
             w.u32(*c);
         }
         self.records += 1;
+        let counted = header.extents.iter().filter(|e| e.kind != ExtentKind::Supersede);
+        self.blocks += counted.map(|e| e.count as usize).sum::<usize>();
+    }
+
+    /// Blocks that the records so far speak of, those of supersede extents not counted ([`SEGMENT_BLOCKS_MAX`](crate::rules::SEGMENT_BLOCKS_MAX)).
+    pub fn blocks(&self) -> usize {
+        self.blocks
     }
 
     /// Bytes of the body so far, without padding.

@@ -168,7 +168,7 @@ impl Driver {
             if let Some(end) = self.end_reached() {
                 return end;
             }
-            if let Err(e) = self.sleep(now, |shared| shared.queue.is_empty()) {
+            if let Err(e) = self.sleep(now, |shared| shared.queue.is_empty(now)) {
                 return End::RingFailed(e);
             }
         }
@@ -220,7 +220,8 @@ impl Driver {
     }
 
     fn sleep(&mut self, now: Nanos, idle: impl FnOnce(&Shared) -> bool) -> std::io::Result<()> {
-        let wakes = [self.core.next_wake(), self.devices.deadline(), self.turns.next_at(now)];
+        let lanes = self.shared.queue.next_change(now);
+        let wakes = [self.core.next_wake(), self.devices.deadline(), self.turns.next_at(now), lanes];
         let wake = wakes.into_iter().flatten().min();
         let timeout = wake.map(|at| Duration::from_nanos(at.since(now)));
         let shared = &self.shared;

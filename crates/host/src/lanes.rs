@@ -13,37 +13,56 @@
 //! larger than a share goes when its lane has nothing else in work. A lane that is alone has no bound but the queue's: there is
 //! nobody to be fair to, and devices do best with all that there is.
 //!
-//! Nothing is reordered within a lane. Between lanes it may be: only what was answered before another request came is before it.
+//! A lane has a queue for each kind: reads and long zeroes wait for the backing, and nothing that the log takes stands behind them. Flushes
+//! are never held up. Nothing is reordered within a queue. Elsewhere it may be: only what was answered before another request came is before it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use forebay_block::Nanos;
 
-/// Requests of all lanes that are in work at a time where there are several.
-pub const WORK_REQUESTS_MAX: usize = 64;
+/// Requests of one kind, of all lanes, that are in work at a time where there are several lanes.
+pub const WORK_REQUESTS_MAX: usize = 256;
 /// Bytes of these requests.
-pub const WORK_BYTES_MAX: u64 = 4 << 20;
+pub const WORK_BYTES_MAX: u64 = 8 << 20;
 /// A lane counts for so long after its last request was answered.
 const RECENT: Duration = Duration::from_secs(1);
 /// Lanes without requests that are remembered.
 const IDLE_LANES_MAX: usize = 64;
 
-/// What a request counts for in work: its bytes, or nothing at all.
-pub(crate) type Cost = Option<u64>;
+/// Kinds of requests that do not stand behind each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Zero,
+    /// What is never held up: it counts for nothing.
+    Free,
+}
 
-struct Lane<T> {
-    waiting: VecDeque<(T, Cost)>,
-    /// Requests and their bytes of memory, waiting or in work.
-    admitted: usize,
-    admitted_bytes: u64,
+const KINDS: usize = 4;
+
+/// What a request counts for while it is in work: its kind, and its bytes.
+pub(crate) type Cost = (Kind, u64);
+
+/// The requests of one kind of a lane.
+struct Queue<T> {
+    /// With the bytes that each counts for.
+    waiting: VecDeque<(T, u64)>,
     /// Requests in work, and what they count for.
     working: usize,
     working_bytes: u64,
+}
+
+struct Lane<T> {
+    queues: [Queue<T>; KINDS],
+    /// Requests and their bytes of memory, waiting or in work.
+    admitted: usize,
+    admitted_bytes: u64,
     last: Nanos,
 }
 
-/// What may be in work of one lane.
+/// What may be in work of one kind and lane.
 #[derive(Clone, Copy)]
 struct Share {
     requests: usize,
@@ -65,8 +84,8 @@ impl<T> Default for Lanes<T> {
 
 impl<T> Lanes<T> {
     /// Whether several want, or wanted a moment ago, something of the volume.
-    pub(crate) fn are_several(&self) -> bool {
-        self.lanes.len() > 1
+    pub(crate) fn are_several(&self, now: Nanos) -> bool {
+        self.lanes.values().filter(|lane| lane.counts(now)).count() > 1
     }
 
     /// Requests and bytes that `lane` has, if there are others to leave room for.
@@ -78,21 +97,19 @@ impl<T> Lanes<T> {
     /// A request has come.
     pub(crate) fn push(&mut self, lane: u64, what: T, bytes: u64, cost: Cost) {
         let lane = self.lanes.entry(lane).or_insert_with(|| Lane {
-            waiting: VecDeque::new(),
+            queues: [(); KINDS].map(|()| Queue { waiting: VecDeque::new(), working: 0, working_bytes: 0 }),
             admitted: 0,
             admitted_bytes: 0,
-            working: 0,
-            working_bytes: 0,
             last: Nanos(0),
         });
         lane.admitted += 1;
         lane.admitted_bytes += bytes;
-        lane.waiting.push_back((what, cost));
+        lane.queue(cost.0).waiting.push_back((what, cost.1));
     }
 
     /// What each lane may have in work; `None`: anything.
-    fn share(&self) -> Option<Share> {
-        if !self.are_several() {
+    fn share(&self, now: Nanos) -> Option<Share> {
+        if !self.are_several(now) {
             return None;
         }
         let busy = self.lanes.values().filter(|lane| lane.admitted > 0).count();
@@ -103,17 +120,19 @@ impl<T> Lanes<T> {
     /// Takes what may be in work now, lane by lane in turns; with `all` whatever waits.
     pub(crate) fn take(&mut self, now: Nanos, all: bool, taken: &mut VecDeque<T>) {
         self.forget_idle(now);
-        let share = self.share().filter(|_| !all);
+        let share = self.share(now).filter(|_| !all);
         let mut order: Vec<u64> = self.lanes.range(self.turn.saturating_add(1)..).map(|(n, _)| *n).collect();
         order.extend(self.lanes.range(..=self.turn).map(|(n, _)| *n));
         loop {
             let before = taken.len();
             for number in &order {
                 let Some(lane) = self.lanes.get_mut(number) else { continue };
-                if let Some(what) = lane.take(share) {
-                    lane.last = now;
-                    self.turn = *number;
-                    taken.push_back(what);
+                for kind in Kind::ALL {
+                    if let Some(what) = lane.queue(kind).take(share.filter(|_| kind != Kind::Free)) {
+                        lane.last = now;
+                        self.turn = *number;
+                        taken.push_back(what);
+                    }
                 }
             }
             if taken.len() == before {
@@ -123,16 +142,26 @@ impl<T> Lanes<T> {
     }
 
     /// Whether [`Lanes::take`] would find something.
-    pub(crate) fn has_next(&self, all: bool) -> bool {
-        let share = self.share().filter(|_| !all);
-        self.lanes.values().any(|lane| lane.may_go(share))
+    pub(crate) fn has_next(&self, now: Nanos, all: bool) -> bool {
+        let share = self.share(now).filter(|_| !all);
+        let may_go = |(kind, queue): (Kind, &Queue<T>)| queue.may_go(share.filter(|_| kind != Kind::Free));
+        self.lanes.values().any(|lane| Kind::ALL.into_iter().zip(&lane.queues).any(may_go))
+    }
+
+    /// When a lane that counts for others will not any more, so that these may go that wait now.
+    pub(crate) fn next_change(&self, now: Nanos) -> Option<Nanos> {
+        let wait = |lane: &Lane<T>| lane.queues.iter().any(|queue| !queue.waiting.is_empty());
+        let idle = self.lanes.values().filter(|lane| lane.admitted == 0 && lane.counts(now));
+        idle.map(Lane::expires).min().filter(|_| self.lanes.values().any(wait))
     }
 
     /// A request of `lane` is not in work any more: it has been answered, or waits again.
     pub(crate) fn leaves_work(&mut self, lane: u64, cost: Cost, now: Nanos) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.working -= usize::from(cost.is_some());
-            lane.working_bytes -= cost.unwrap_or(0);
+            let (kind, bytes) = cost;
+            let queue = lane.queue(kind);
+            queue.working -= 1;
+            queue.working_bytes -= bytes;
             lane.last = now;
         }
     }
@@ -140,7 +169,7 @@ impl<T> Lanes<T> {
     /// The rest of a request of `lane` that has been in work waits again, behind what came in the meantime.
     pub(crate) fn push_rest(&mut self, lane: u64, what: T, cost: Cost) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.waiting.push_back((what, cost));
+            lane.queue(cost.0).waiting.push_back((what, cost.1));
         }
     }
 
@@ -155,11 +184,12 @@ impl<T> Lanes<T> {
     /// All that wait.
     pub(crate) fn clear(&mut self) -> VecDeque<T> {
         let lanes = std::mem::take(&mut self.lanes).into_values();
-        lanes.flat_map(|lane| lane.waiting).map(|(what, _)| what).collect()
+        let queues = lanes.flat_map(|lane| lane.queues);
+        queues.flat_map(|queue| queue.waiting).map(|(what, _)| what).collect()
     }
 
     fn forget_idle(&mut self, now: Nanos) {
-        self.lanes.retain(|_, lane| lane.admitted > 0 || now.since(lane.last) < RECENT.as_nanos() as u64);
+        self.lanes.retain(|_, lane| lane.counts(now));
         let idle = |lanes: &BTreeMap<u64, Lane<T>>| lanes.values().filter(|lane| lane.admitted == 0).count();
         while idle(&self.lanes) > IDLE_LANES_MAX {
             let all_idle = self.lanes.iter().filter(|(_, lane)| lane.admitted == 0);
@@ -169,27 +199,43 @@ impl<T> Lanes<T> {
     }
 }
 
+impl Kind {
+    const ALL: [Self; KINDS] = [Self::Free, Self::Write, Self::Read, Self::Zero];
+}
+
 impl<T> Lane<T> {
+    fn queue(&mut self, kind: Kind) -> &mut Queue<T> {
+        let place = Kind::ALL.iter().position(|k| *k == kind).unwrap_or_default();
+        &mut self.queues[place]
+    }
+
+    fn expires(&self) -> Nanos {
+        Nanos(self.last.0.saturating_add(RECENT.as_nanos() as u64))
+    }
+
+    /// Whether others share with it.
+    fn counts(&self, now: Nanos) -> bool {
+        self.admitted > 0 || now < self.expires()
+    }
+}
+
+impl<T> Queue<T> {
     fn may_go(&self, share: Option<Share>) -> bool {
-        let Some((_, cost)) = self.waiting.front() else {
+        let Some((_, bytes)) = self.waiting.front() else {
             return false;
         };
-        match (share, cost) {
-            (None, _) | (_, None) => true,
-            (Some(share), Some(bytes)) => {
-                self.working == 0
-                    || self.working < share.requests && self.working_bytes + bytes <= share.bytes
-            }
-        }
+        share.is_none_or(|share| {
+            self.working == 0 || self.working < share.requests && self.working_bytes + bytes <= share.bytes
+        })
     }
 
     fn take(&mut self, share: Option<Share>) -> Option<T> {
         if !self.may_go(share) {
             return None;
         }
-        let (what, cost) = self.waiting.pop_front()?;
-        self.working += usize::from(cost.is_some());
-        self.working_bytes += cost.unwrap_or(0);
+        let (what, bytes) = self.waiting.pop_front()?;
+        self.working += 1;
+        self.working_bytes += bytes;
         Some(what)
     }
 }
@@ -210,7 +256,7 @@ mod tests {
 
     impl Volume {
         fn push(&mut self, lane: u64, bytes: u64) {
-            self.lanes.push(lane, (lane, bytes), bytes, Some(bytes));
+            self.lanes.push(lane, (lane, bytes), bytes, (Kind::Write, bytes));
         }
 
         /// Answers one request.
@@ -218,7 +264,7 @@ mod tests {
             self.now += 1;
             self.lanes.take(Nanos(self.now), false, &mut self.work);
             let (lane, bytes) = self.work.pop_front()?;
-            self.lanes.leaves_work(lane, Some(bytes), Nanos(self.now));
+            self.lanes.leaves_work(lane, (Kind::Write, bytes), Nanos(self.now));
             self.lanes.ended(lane, bytes);
             Some((lane, bytes))
         }
@@ -271,23 +317,23 @@ mod tests {
                 let expected = seen.entry(lane).or_default();
                 assert_eq!(number, *expected);
                 *expected += 1;
-                lanes.leaves_work(lane, Some(bytes), Nanos(0));
+                lanes.leaves_work(lane, (Kind::Write, bytes), Nanos(0));
                 lanes.ended(lane, bytes);
             };
             for (lane, bytes, push) in steps {
                 if push {
                     let number = next.entry(lane).or_default();
-                    lanes.push(lane, (lane, *number, bytes), bytes, Some(bytes));
+                    lanes.push(lane, (lane, *number, bytes), bytes, (Kind::Write, bytes));
                     *number += 1;
                 } else {
-                    prop_assert!(work.is_empty() || !lanes.has_next(false));
+                    prop_assert!(work.is_empty() || !lanes.has_next(Nanos(0), false));
                     lanes.take(Nanos(0), false, &mut work);
                     if let Some(done) = work.pop_front() {
                         end(&mut lanes, done);
                     }
                 }
                 lanes.take(Nanos(0), false, &mut work);
-                prop_assert!(!lanes.has_next(false));
+                prop_assert!(!lanes.has_next(Nanos(0), false));
             }
             while let Some(done) = work.pop_front() {
                 end(&mut lanes, done);
@@ -301,7 +347,7 @@ mod tests {
     fn who_is_alone_has_no_bound_and_again_when_the_others_have_gone() {
         let (mut lanes, mut work) = (Lanes::default(), VecDeque::new());
         let push = |lanes: &mut Lanes<u64>, lane| {
-            (0..1000).for_each(|_| lanes.push(lane, lane, 1 << 20, Some(1 << 20)));
+            (0..1000).for_each(|_| lanes.push(lane, lane, 1 << 20, (Kind::Write, 1 << 20)));
         };
         push(&mut lanes, 7);
         lanes.take(Nanos(0), false, &mut work);
@@ -310,13 +356,19 @@ mod tests {
         push(&mut lanes, 8);
         lanes.take(Nanos(0), false, &mut work);
         assert!(work.len() < 10, "{}", work.len());
-        assert!(lanes.has_next(true));
+        assert!(lanes.has_next(Nanos(0), true));
         for _ in 0..1000 {
-            lanes.leaves_work(7, Some(1 << 20), Nanos(0));
+            lanes.leaves_work(7, (Kind::Write, 1 << 20), Nanos(0));
             lanes.ended(7, 1 << 20);
         }
         lanes.take(Nanos(RECENT.as_nanos() as u64 - 1), false, &mut work);
-        assert!(lanes.are_several() && work.len() < 10);
+        let late = Nanos(RECENT.as_nanos() as u64 - 1);
+        assert!(lanes.are_several(late) && work.len() < 10);
+        assert_eq!(lanes.next_change(late), Some(Nanos(RECENT.as_nanos() as u64)));
+        assert!(
+            !lanes.has_next(late, false) && lanes.has_next(Nanos(late.0 + 1), false),
+            "it is seen without a turn"
+        );
         lanes.take(Nanos(RECENT.as_nanos() as u64), false, &mut work);
         assert_eq!(work.len(), 1000);
     }
@@ -325,13 +377,32 @@ mod tests {
     fn lanes_of_the_past_are_forgotten() {
         let (mut lanes, mut work) = (Lanes::default(), VecDeque::new());
         for lane in 0..1000 {
-            lanes.push(lane, (), 0, Some(0));
+            lanes.push(lane, (), 0, (Kind::Write, 0));
             lanes.take(Nanos(lane), true, &mut work);
-            lanes.leaves_work(lane, Some(0), Nanos(lane));
+            lanes.leaves_work(lane, (Kind::Write, 0), Nanos(lane));
             lanes.ended(lane, 0);
         }
         lanes.take(Nanos(1000), false, &mut work);
         assert_eq!(lanes.lanes.len(), IDLE_LANES_MAX);
         assert!(lanes.lanes.contains_key(&999) && !lanes.lanes.contains_key(&0));
+    }
+    /// A read that waits for a backing which hangs keeps no write of its connection from the log, and no flush.
+    #[test]
+    fn kinds_do_not_stand_behind_each_other() {
+        let (mut lanes, mut work) = (Lanes::default(), VecDeque::new());
+        lanes.push(2, "other", 0, (Kind::Write, 0));
+        for (what, cost) in [
+            ("read", (Kind::Read, WORK_BYTES_MAX)),
+            ("second read", (Kind::Read, WORK_BYTES_MAX)),
+            ("zero", (Kind::Zero, 32 << 20)),
+            ("second zero", (Kind::Zero, 32 << 20)),
+            ("write", (Kind::Write, 4096)),
+            ("flush", (Kind::Free, 0)),
+        ] {
+            lanes.push(1, what, 0, cost);
+        }
+        lanes.take(Nanos(0), false, &mut work);
+        work.make_contiguous().sort_unstable();
+        assert_eq!(work, ["flush", "other", "read", "write", "zero"]);
     }
 }

@@ -9,7 +9,7 @@ use forebay_block::{Completion, ErrorKind, Inside, IoError, Nanos, Op, Origin};
 use forebay_device::Waker;
 use forebay_engine::{Command, CommonError, CommonState, CommonStep, MarkError};
 
-use crate::lanes::{Cost, Lanes};
+use crate::lanes::{Cost, Kind, Lanes};
 
 /// Requests of a volume that are queued or under way at a time; further ones wait in `submit` (P7).
 pub const REQUESTS_MAX: usize = 1024;
@@ -35,15 +35,14 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// What it counts for while it is in work. A question about allocation waits for moments in which nothing else is to be done, and must
-    /// not keep its connection's other requests waiting for that.
+    /// What it counts for while it is in work. A flush costs next to nothing, and a question about allocation waits for moments in which nothing
+    /// else is to be done: neither keeps others waiting.
     pub(crate) fn cost(&self) -> Cost {
         match &self.op {
-            Op::Read { len, .. } => Some(*len as u64),
-            Op::Write { data, .. } => Some(data.len() as u64),
-            Op::Zero { len, .. } => Some(*len),
-            Op::Flush => Some(0),
-            Op::Status { .. } => None,
+            Op::Read { len, .. } => (Kind::Read, *len as u64),
+            Op::Write { data, .. } => (Kind::Write, data.len() as u64),
+            Op::Zero { len, .. } => (Kind::Zero, *len),
+            Op::Flush | Op::Status { .. } => (Kind::Free, 0),
         }
     }
 }
@@ -253,14 +252,20 @@ impl RequestQueue {
     }
 
     /// Whether there is nothing to drain.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self, now: Nanos) -> bool {
         let state = self.lock();
-        !state.lanes.has_next(state.ending) && state.messages.is_empty()
+        !state.lanes.has_next(now, state.ending) && state.messages.is_empty()
+    }
+
+    /// When there will be something to drain although nothing comes: somebody is then alone.
+    pub(crate) fn next_change(&self, now: Nanos) -> Option<Nanos> {
+        self.lock().lanes.next_change(now)
     }
 
     /// Whether several connections use the volume.
     pub(crate) fn is_shared(&self) -> bool {
-        self.lock().lanes.are_several()
+        let state = self.lock();
+        state.lanes.are_several(state.taken_at)
     }
 
     /// A piece of a request has been carried out, and this is the rest of it, which waits for its turn.
@@ -366,7 +371,7 @@ mod tests {
             let (mut requests, mut messages) = (VecDeque::new(), VecDeque::new());
             queue.drain(Nanos(0), &mut requests, &mut messages);
             (requests.pop_front().unwrap().done)(Ok(Reply::Done));
-            queue.release(&[Ended { lane: 0, bytes: 0, cost: None }]);
+            queue.release(&[Ended { lane: 0, bytes: 0, cost: (Kind::Free, 0) }]);
         });
         assert_eq!(asked.load(Ordering::SeqCst), QUESTIONS_MAX + 1);
     }
