@@ -1,11 +1,15 @@
 //! Files with a volume's data: who may use them, and how those are opened whose names nobody has given.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{Gid, OFlags, Uid};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, openat, unlinkat};
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::who::user_name;
@@ -43,7 +47,12 @@ impl FileRights {
     /// # Errors
     /// Of the system; [`ErrorKind::AlreadyExists`] if anything is at the path, a link included.
     pub fn create(&self, path: &Path) -> io::Result<File> {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(OWNER).open(path)?;
+        self.create_at(CWD, path.as_os_str())
+    }
+
+    fn create_at(&self, directory: impl AsFd, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = File::from(openat(directory, name, flags, Mode::from_raw_mode(OWNER))?);
         let Some((uid, gid)) = self.owner else { return Ok(file) };
         let meta = file.metadata()?;
         let owned =
@@ -112,7 +121,7 @@ pub enum Privacy {
 
 /// Something that another user may have put in the place of a file whose name nobody has given.
 #[derive(Debug, Error)]
-#[error("{} {why}: it is not used; remove it, or put the right file in its place", .path.display())]
+#[error("{} {why}: it is not used", .path.display())]
 pub struct Foreign {
     /// What.
     pub path: PathBuf,
@@ -128,17 +137,78 @@ impl Foreign {
 }
 
 /// A file beside a backing, at a path that follows from the backing's. It is never reached through a link, is a regular file,
-/// has no other name, and belongs to root, to us or to the owner of the backing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// has no other name, and belongs to root, to us or to the owner of the backing. Its directory is the one that was at the path
+/// when it was named: whoever puts another one there leads nobody to it.
+#[derive(Clone, Debug)]
 pub struct SideFile {
     path: PathBuf,
     rights: FileRights,
+    /// `None` if it could not be opened then.
+    directory: Option<Arc<OwnedFd>>,
 }
+
+impl PartialEq for SideFile {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.path, self.rights) == (&other.path, other.rights)
+    }
+}
+
+impl Eq for SideFile {}
 
 impl SideFile {
     /// The file at `path`, for those who have these rights.
     pub fn new(path: PathBuf, rights: FileRights) -> Self {
-        Self { path, rights }
+        let directory = open_directory(&path).ok().map(Arc::new);
+        Self { path, rights, directory }
+    }
+
+    fn directory(&self) -> io::Result<Arc<OwnedFd>> {
+        match &self.directory {
+            Some(directory) => Ok(Arc::clone(directory)),
+            None => Ok(Arc::new(open_directory(&self.path)?)),
+        }
+    }
+
+    fn name(&self) -> &OsStr {
+        self.path.file_name().unwrap_or_default()
+    }
+
+    fn open_at(&self, flags: OFlags) -> io::Result<File> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Ok(File::from(openat(self.directory()?, self.name(), flags, Mode::empty())?))
+    }
+
+    /// Makes it.
+    ///
+    /// # Errors
+    /// Of the system; [`ErrorKind::AlreadyExists`] if anything is there, a link included.
+    pub fn create(&self) -> io::Result<File> {
+        self.rights.create_at(self.directory()?, self.name())
+    }
+
+    /// Removes it, if it is there.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn remove(&self) -> io::Result<()> {
+        match unlinkat(self.directory()?, self.name(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Makes durable that it is in its directory, or is there no more. A file system that has no such thing to do is no failure.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn sync_entry(&self) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = File::from(openat(self.directory()?, ".", flags, Mode::empty())?);
+        match rustix::fs::fsync(&directory) {
+            // SMB and others have no fsync of a directory.
+            Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// Where it is.
@@ -156,16 +226,14 @@ impl SideFile {
     /// # Errors
     /// Of the system; one for which [`Foreign::of`] has something if it is not to be used.
     pub fn open(&self, write: bool) -> io::Result<File> {
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let opened =
-            OpenOptions::new().read(true).write(write).custom_flags(flags.bits() as i32).open(&self.path);
+        let opened = self.open_at(if write { OFlags::RDWR } else { OFlags::RDONLY });
         let (file, meta) = match opened {
             Ok(file) => {
                 let meta = file.metadata()?;
                 (Ok(file), meta)
             }
             // A link, or a pipe that nobody reads or a socket: what it is says more than the error.
-            Err(e) => (Err(e), fs::symlink_metadata(&self.path)?),
+            Err(e) => (Err(e), self.open_at(OFlags::PATH)?.metadata()?),
         };
         if let Some(why) = self.foreign(&meta) {
             return Err(io::Error::new(
@@ -186,9 +254,7 @@ impl SideFile {
     /// As [`SideFile::open`].
     pub fn open_or_create(&self) -> io::Result<(File, bool)> {
         match self.open(true) {
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                self.rights.create(&self.path).map(|file| (file, true))
-            }
+            Err(e) if e.kind() == ErrorKind::NotFound => self.create().map(|file| (file, true)),
             opened => opened.map(|file| (file, false)),
         }
     }
@@ -205,20 +271,54 @@ impl SideFile {
                 || self.rights.owner.is_some_and(|(uid, _)| uid == owner)
         };
         match meta.file_type() {
-            kind if kind.is_symlink() => Some("is a symbolic link".to_owned()),
-            kind if !kind.is_file() => Some("is no regular file".to_owned()),
-            _ if meta.nlink() > 1 => Some("has another name, as a hard link".to_owned()),
-            _ if owner != 0 && !ours() => {
-                Some(format!("belongs to user {}, who is not the owner of the backing", user_name(owner)))
+            kind if kind.is_symlink() => Some("is a symbolic link; put the file itself there".to_owned()),
+            kind if !kind.is_file() => Some("is no regular file; remove it".to_owned()),
+            _ if meta.nlink() > 1 => {
+                Some("has another name, as a hard link; put a copy of it in its place".to_owned())
             }
+            _ if owner != 0 && !ours() => Some(format!(
+                "belongs to user {}, who is not the owner of the backing; if it is yours, `chown` it to that one",
+                user_name(owner)
+            )),
             _ => None,
         }
     }
 }
 
+/// The directory that a file lies in.
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(CWD, parent, flags, Mode::empty())?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A user who may change the path to the directory does not lead us elsewhere.
+    #[test]
+    fn the_directory_is_that_of_the_first_look() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        for dir in ["his", "ours"] {
+            fs::create_dir(at(dir)).unwrap();
+        }
+        fs::write(at("ours/label"), "ours").unwrap();
+        let file = SideFile::new(at("his/label"), FileRights::ALONE);
+        drop(file.create().unwrap());
+        fs::rename(at("his"), at("away")).unwrap();
+        std::os::unix::fs::symlink(at("ours"), at("his")).unwrap();
+        file.open(true).unwrap().set_len(3).unwrap();
+        file.sync_entry().unwrap();
+        assert_eq!(fs::metadata(at("away/label")).unwrap().len(), 3);
+        file.remove().unwrap();
+        file.remove().unwrap();
+        assert!(!at("away/label").exists());
+        let (_, made) = file.open_or_create().unwrap();
+        assert!(made && at("away/label").exists());
+        assert_eq!(fs::read(at("ours/label")).unwrap(), b"ours");
+    }
 
     const NOBODY: u32 = 65534;
 

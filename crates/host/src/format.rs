@@ -15,7 +15,7 @@ use forebay_format::identities::Identities;
 use forebay_format::label::{Label, LabelState, Phase};
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
-use forebay_guard::FileRights;
+use forebay_guard::{FileRights, SideFile};
 use forebay_policy::Settings;
 
 use crate::error::{CacheContent, HostError};
@@ -115,8 +115,7 @@ pub fn format_unless(
     let mut made = MadeFiles::default();
     let mut backing_lack = None;
     if !matches!(options.backing, DeviceSpec::Nbd(_)) {
-        backing_lack =
-            made.sparse_file(options.backing.path(), whole_blocks(options.backing_bytes), FileRights::ALONE)?;
+        backing_lack = made.sparse_file(options.backing.path(), options.backing_bytes, FileRights::ALONE)?;
     }
     if options.cache_bytes.is_none() && !options.cache.path().exists() {
         let why = "does not exist: give --size to make a file";
@@ -207,7 +206,7 @@ enum Made {
     /// There was one that was shorter, by a byte or by all of them, as is left by who died on the way.
     Lengthened(PathBuf, Inode, u64),
     /// There was no label.
-    Label(PathBuf),
+    Label(SideFile),
 }
 
 /// Device and number.
@@ -230,7 +229,7 @@ pub(crate) struct Watch<'a> {
 const LEFT_NOTHING: &str = "the files that were made for it are removed";
 const LEFT_NO_CACHE: &str = "there is no cache in it now; `forebay format` makes one";
 
-/// Size of a file that is made: in whole blocks, for direct I/O reads and writes no part of one at its end.
+/// Size of a cache file that is made: in whole blocks, for direct I/O reads and writes no part of one at its end.
 fn whole_blocks(bytes: Option<u64>) -> Option<u64> {
     bytes.map(|bytes| bytes / BLOCK_BYTES * BLOCK_BYTES)
 }
@@ -328,7 +327,7 @@ impl MadeFiles {
             && self.0.iter().any(|made| matches!(made, Made::New(..)))
             && fs::symlink_metadata(file.path()).is_err()
         {
-            self.0.push(Made::Label(file.path().to_owned()));
+            self.0.push(Made::Label(file.clone()));
         }
     }
 
@@ -354,7 +353,7 @@ impl Drop for MadeFiles {
                     Ok(meta) if inode(&meta) == *was => remove_durably(path),
                     _ => Ok(()),
                 },
-                Made::Label(path) => remove_durably(path),
+                Made::Label(file) => file.remove().and_then(|()| file.sync_entry()),
                 Made::Lengthened(path, was, bytes) => {
                     let file = OpenOptions::new().write(true).open(path);
                     file.and_then(|file: File| match inode(&file.metadata()?) == *was {
@@ -516,7 +515,7 @@ fn cache_bytes(cache: &DeviceInfo, options: &FormatOptions) -> Result<u64, HostE
         Some(bytes) if cache.kind == DeviceKind::Block && bytes > cache.size_bytes => {
             refuse("is smaller than --size says")
         }
-        Some(bytes) => Ok(bytes / 4096 * 4096),
+        Some(bytes) => Ok(bytes / BLOCK_BYTES * BLOCK_BYTES),
     }
 }
 
@@ -625,13 +624,14 @@ pub(crate) fn write_zeroes(
 ) -> Result<(), HostError> {
     let zeroes = Buf::zeroed(CHUNK_BYTES as usize);
     let (mut next, mut under_way, mut written) = (from, 0, 0);
-    let mut done = Vec::new();
-    while written < to - from {
-        if (watch.stopped)() {
+    let (mut done, mut failed) = (Vec::new(), None);
+    // Whatever ends it, nothing is under way any more: the file may be cut off then.
+    while under_way > 0 || failed.is_none() && written < to - from {
+        if failed.is_none() && (watch.stopped)() {
             let path = device.info().name.clone();
-            return Err(HostError::ToldToStop { path, left: watch.left });
+            failed = Some(HostError::ToldToStop { path, left: watch.left });
         }
-        while next < to && under_way < CHUNKS_UNDER_WAY_MAX {
+        while failed.is_none() && next < to && under_way < CHUNKS_UNDER_WAY_MAX {
             let len = CHUNK_BYTES.min(to - next);
             let bufs = vec![zeroes.slice(0, len as usize)];
             device.submit(next, DeviceOp::Write { offset: next, bufs, durable: false }, bench.clock.now());
@@ -641,18 +641,24 @@ pub(crate) fn write_zeroes(
         device.poll(bench.clock.now(), &mut done);
         let waits = done.is_empty();
         for (offset, result) in done.drain(..) {
-            let name = device.info().name.clone();
-            result.map_err(|error| HostError::Device { doing: "writing zeroes", device: name, error })?;
             under_way -= 1;
+            if let Err(error) = result {
+                let device = device.info().name.clone();
+                failed.get_or_insert(HostError::Device { doing: "writing zeroes", device, error });
+                continue;
+            }
             written += CHUNK_BYTES.min(to - offset);
             (watch.progress)(written, to - from);
         }
-        if waits {
+        if waits && under_way > 0 {
             let now = bench.clock.now();
             let timeout = device.deadline().map(|at| std::time::Duration::from_nanos(at.since(now)));
             let waited = bench.ring.submit_and_wait(timeout, || true);
             waited.map_err(|e| HostError::system("write zeroes to", device.info().name.as_ref(), e))?;
         }
+    }
+    if let Some(error) = failed {
+        return Err(error);
     }
     bench.run(device, "flushing", DeviceOp::Flush).map(drop)
 }

@@ -78,7 +78,7 @@ pub(crate) struct Journal {
     /// For messages.
     pub(crate) name: String,
     /// The file that was made for it, if there was none.
-    made: Option<PathBuf>,
+    made: Option<Location>,
 }
 
 impl Journal {
@@ -124,7 +124,7 @@ impl Journal {
                 journal: path.display().to_string(),
                 error: IoError::of_system(e.raw_os_error().unwrap_or_default(), "making the file", None),
             })?;
-            new = (found == Found::Nothing).then(|| path.to_owned());
+            new = (found == Found::Nothing).then(|| location.clone());
         }
         let (device, name) = match &location {
             Location::Named(spec, _) => (open(spec, bench.ring, access)?, spec.to_string()),
@@ -271,7 +271,7 @@ impl Journal {
             let made = self.made.take();
             device.reserve().map_err(|e| {
                 // What cannot be removed is found again, and holds nothing.
-                let _ = made.as_deref().map(remove_durably);
+                let _ = made.as_ref().map(Location::remove_durably);
                 let errno = e.raw_os_error().unwrap_or_default();
                 let error = IoError::of_system(errno, "reserving its room", None);
                 HostError::JournalTakesNothing { journal: journal.clone(), error }
@@ -307,6 +307,7 @@ impl Journal {
 }
 
 /// Where a journal of its own lies.
+#[derive(Clone)]
 enum Location {
     /// Where the user says; a file that is made there has these rights.
     Named(DeviceSpec, FileRights),
@@ -334,7 +335,21 @@ impl Location {
     fn create_file(&self) -> io::Result<File> {
         match self {
             Self::Named(spec, rights) => rights.create(spec.path()),
-            Self::Beside(file) => file.rights().create(file.path()),
+            Self::Beside(file) => file.create(),
+        }
+    }
+
+    fn sync_entry(&self) -> io::Result<()> {
+        match self {
+            Self::Named(spec, _) => sync_entry(spec.path()),
+            Self::Beside(file) => file.sync_entry(),
+        }
+    }
+
+    fn remove_durably(&self) -> io::Result<()> {
+        match self {
+            Self::Named(spec, _) => remove_durably(spec.path()),
+            Self::Beside(file) => file.remove().and_then(|()| file.sync_entry()),
         }
     }
 
@@ -380,18 +395,20 @@ impl Found {
     /// Makes a file of this size of it, durably, unless it is whole. What was not there is not there if that fails.
     fn make(self, location: &Location, bytes: u64) -> io::Result<()> {
         // What is no file is whole, or cannot be made.
-        let Some(path) = location.path() else { return Ok(()) };
+        if location.path().is_none() {
+            return Ok(());
+        }
         let finish = |file: File| {
             file.set_len(bytes)?;
             file.sync_all()?;
-            sync_entry(path)
+            location.sync_entry()
         };
         match self {
             Self::Nothing => {
                 let file = location.create_file()?;
                 finish(file).inspect_err(|_| {
                     // What cannot be removed is found unfinished by the next start.
-                    let _ = remove_durably(path);
+                    let _ = location.remove_durably();
                 })
             }
             Self::Unfinished => finish(location.open_file(true)?),

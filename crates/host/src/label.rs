@@ -177,7 +177,7 @@ impl LabelPlace {
             Self::SideFile(file) => {
                 // No label is as good as an empty one.
                 backing.beside(Beside::Begins { offset: 0, bytes: &[0; LABEL_BYTES] });
-                let removed = remove_durably(file.path());
+                let removed = file.remove().and_then(|()| file.sync_entry());
                 backing.beside(Beside::Ended { well: removed.is_ok() });
                 removed.map_err(|e| HostError::system("remove", file.path(), e))
             }
@@ -214,7 +214,7 @@ fn sync_side_file(file: &SideFile) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(e),
     }
-    sync_entry(file.path())
+    file.sync_entry()
 }
 
 fn write_side_file(backing: &mut dyn Device, file: &SideFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -233,7 +233,7 @@ fn write_durably(side: &SideFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
     file.write_all_at(bytes, offset)?;
     file.sync_all()?;
     // Also if it was there before: who made it may have died before it came to this.
-    sync_entry(side.path())
+    side.sync_entry()
 }
 
 /// Removes a file that need not be there any more, if somebody was killed just after removing it.

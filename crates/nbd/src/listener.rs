@@ -56,7 +56,10 @@ impl Listener {
     pub(crate) fn accept(&self) -> io::Result<Socket> {
         match self {
             Self::Unix(bound) => bound.listener().accept().map(|(stream, _)| Socket::unix(stream)),
-            Self::Tcp(socket) => socket.accept().and_then(|(stream, _)| Socket::tcp(stream)),
+            // What is wrong with one that has come is its own: it has gone again.
+            Self::Tcp(socket) => socket.accept().and_then(|(stream, peer)| {
+                Socket::tcp(stream, peer).map_err(|_| io::ErrorKind::ConnectionAborted.into())
+            }),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A connected stream socket: blocking reads, writes that block or not as the caller chooses.
 
 use std::io::{self, IoSlice};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -32,9 +32,8 @@ impl Socket {
 
     /// Takes over a TCP socket. Replies are sent whole, so that waiting to fill a segment (Nagle) would only delay
     /// them; keep-alive finds clients whose machine is gone.
-    pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
+    pub(crate) fn tcp(stream: TcpStream, peer: SocketAddr) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        let peer = stream.peer_addr()?;
         let fd = OwnedFd::from(stream);
         sockopt::set_socket_keepalive(&fd, true)?;
         Ok(Self { fd, peer: peer.to_string(), peer_pid: 0, source: Source::from(peer.ip()) })
