@@ -162,11 +162,18 @@ impl Plan {
                 "tls is for NBD clients on TCP, and no volume is served there; give --nbd tcp:HOST:PORT, or leave tls away".to_owned(),
             ));
         }
+        let socket = SocketRights {
+            mode: args.socket_mode.or(config.socket_mode).unwrap_or(defaults.mode),
+            group: args.socket_group.or(config.socket_group),
+        };
+        if socket.group.is_some() && socket.mode & 0o020 == 0 {
+            return Err(usage(format!(
+                "socket-group has no effect: mode {:04o} lets no group connect; give socket-mode 0660 too",
+                socket.mode
+            )));
+        }
         Ok(Self {
-            socket: SocketRights {
-                mode: args.socket_mode.or(config.socket_mode).unwrap_or(defaults.mode),
-                group: args.socket_group.or(config.socket_group),
-            },
+            socket,
             nbd_limits: nbd.limits(config.volume.iter().any(|v| !v.nbd.is_empty()))?,
             tls,
             rules: rules(if args.rules.is_empty() { &config.rules } else { &args.rules })?,
@@ -535,6 +542,8 @@ mod tests {
         let alone = ["--name", "db", "--backing", "b", "--no-cache"];
         assert_eq!(socket(&alone), SocketRights { mode: 0o600, group: None });
         assert_eq!(socket(&["--config", path]), SocketRights { mode: 0o660, group: Some(0) });
+        let alone_group = [&alone[..], &["--socket-group", "0"]].concat();
+        assert!(plan(&alone_group).unwrap_err().message.contains("socket-mode 0660"));
         let flags = ["--config", path, "--socket-mode", "666", "--socket-group", "7"];
         assert_eq!(socket(&flags), SocketRights { mode: 0o666, group: Some(7) });
     }

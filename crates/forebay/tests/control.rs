@@ -155,7 +155,10 @@ fn a_daemon_that_is_starting_is_waited_for() {
         assert_eq!(serde_json::from_slice::<Value>(&status.stdout).unwrap()["state"], "healthy", "{left}");
         let attach = attach.wait_with_output().unwrap();
         match attach.status.success() {
-            true => assert!(attach.stdout.starts_with(b"/dev/loop"), "{left}: {attach:?}"),
+            true => {
+                assert!(attach.stdout.starts_with(b"/dev/loop"), "{left}: {attach:?}");
+                place.ok(&["detach", "db", "--control", "control"]);
+            }
             // By its own words, and not for want of a daemon.
             false => {
                 assert!(!String::from_utf8_lossy(&attach.stderr).contains("control"), "{left}: {attach:?}")

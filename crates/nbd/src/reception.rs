@@ -232,10 +232,11 @@ impl Drop for Presence {
         table.connections.remove(&self.id);
         table.places.leave(self.id);
         self.shared.visits.are_there(table.places.clients());
-        let somebody_waits = table.places.somebody_waits();
+        // What was left out of the log is told in time, though nobody comes.
+        let looks = table.places.somebody_waits() || self.shared.context.complaints.next_at().is_some();
         drop(table);
         self.shared.ended.notify_all();
-        if somebody_waits {
+        if looks {
             self.shared.ring();
         }
     }
