@@ -328,8 +328,9 @@ mod tests {
             ("group-size", "1G", "'1G' is not within the sizes that a group may have, 4K to 128M"),
             ("group-size", "much", "'much' is not a size from 4K to 128M"),
             ("group-age", "5", "'5' is not a time"),
-            ("max-staleness", "5ms", "'5ms' is neither a time of at least 10ms"),
-            ("max-staleness", "1K", "'1K' is neither a time of at least 10ms, nor a size of at least 64K"),
+            ("group-age", "8761h", "'8761h' is not within the times that a group may have, 0ms to 8760h"),
+            ("max-staleness", "5ms", "'5ms' is neither a time from 10ms to 8760h"),
+            ("max-staleness", "1K", "'1K' is neither a time from 10ms to 8760h, nor a size of at least 64K"),
             ("max-staleness", "some", "'some' is neither a time"),
         ] {
             assert!(s.set(key, value).unwrap_err().to_string().starts_with(words), "{key}={value}");
