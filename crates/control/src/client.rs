@@ -1,6 +1,7 @@
 //! The command line's end of the control socket.
 
 use std::io::{self, BufReader, ErrorKind, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,6 +29,9 @@ pub enum ClientError {
     #[error("the daemon of {} is gone: it was killed, or ended without removing its socket; start it again with \
              `forebay serve`, which takes the socket over", .0.display())]
     Gone(PathBuf),
+    /// Something else lies there.
+    #[error("{} is not a socket; name the daemon's control socket with --control", .0.display())]
+    NotASocket(PathBuf),
     /// The socket belongs to somebody else.
     #[error("not allowed to use the control socket {}; run this as the user that runs the daemon", .0.display())]
     Denied(PathBuf),
@@ -99,6 +103,9 @@ impl Client {
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let failed = |e: io::Error| match e.kind() {
             ErrorKind::NotFound => ClientError::NotRunning(path.to_owned()),
+            ErrorKind::ConnectionRefused if is_something_else(path) => {
+                ClientError::NotASocket(absolute(path))
+            }
             ErrorKind::ConnectionRefused => ClientError::Gone(path.to_owned()),
             ErrorKind::PermissionDenied => ClientError::Denied(path.to_owned()),
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
@@ -152,6 +159,15 @@ impl Client {
     }
 }
 
+/// Whether what lies at this path is no socket.
+fn is_something_else(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|there| !there.file_type().is_socket())
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Read;
@@ -176,6 +192,13 @@ mod tests {
         let e = Client::connect(&path).unwrap_err();
         assert!(matches!(e, ClientError::Gone(_)), "a socket without a listener is left by a dead daemon");
         assert!(e.to_string().contains("forebay serve"), "{e}");
+        let file = dir.path().join("x.img");
+        for path in [&file, &dir.path().to_owned()] {
+            std::fs::write(&file, "").unwrap();
+            let e = Client::connect(path).unwrap_err();
+            assert!(matches!(e, ClientError::NotASocket(_)), "{e}");
+            assert!(e.to_string().starts_with(&format!("{} is not a socket", path.display())), "{e}");
+        }
     }
 
     #[test]

@@ -38,12 +38,12 @@ pub struct TlsSettings {
 #[derive(Debug, Error)]
 pub enum TlsError {
     /// A file is missing, unreadable, or does not hold what its name says.
-    #[error("cannot use {}: {source}", path.display())]
+    #[error("cannot use {}: {why}", path.display())]
     File {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        why: String,
     },
     /// Certificate and key do not make a server, or the authorities are not usable.
     #[error("cannot use the certificates in {}: {source}", directory.display())]
@@ -65,10 +65,10 @@ pub(crate) struct TlsIdentity {
 impl TlsIdentity {
     /// Reads certificate, key and authorities.
     pub(crate) fn load(settings: &TlsSettings) -> Result<Self, TlsError> {
-        let dir = &settings.directory;
+        let dir = &std::path::absolute(&settings.directory).unwrap_or_else(|_| settings.directory.clone());
         let chain = read_pem::<CertificateDer<'static>>(&dir.join("server-cert.pem"))?;
         let key_path = dir.join("server-key.pem");
-        let key = PrivateKeyDer::from_pem_file(&key_path).map_err(|e| file_error(&key_path, e))?;
+        let key = PrivateKeyDer::from_pem_file(&key_path).map_err(|e| pem_error(&key_path, e))?;
         let identity_error = |source| TlsError::Identity { directory: dir.clone(), source };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -81,7 +81,7 @@ impl TlsIdentity {
             }
             let crl_path = dir.join("ca-crl.pem");
             let revoked: Vec<CertificateRevocationListDer<'static>> =
-                if fs::exists(&crl_path).map_err(|e| file_error(&crl_path, e))? {
+                if fs::exists(&crl_path).map_err(|e| pem_error(&crl_path, pem::Error::Io(e)))? {
                     read_pem(&crl_path)?
                 } else {
                     Vec::new()
@@ -106,16 +106,21 @@ impl TlsIdentity {
 
 /// All sections of a kind in a file, at least one.
 fn read_pem<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
-    let sections = T::pem_file_iter(path).map_err(|e| file_error(path, e))?;
-    let found: Vec<T> = sections.collect::<Result<_, _>>().map_err(|e| file_error(path, e))?;
+    let sections = T::pem_file_iter(path).map_err(|e| pem_error(path, e))?;
+    let found: Vec<T> = sections.collect::<Result<_, _>>().map_err(|e| pem_error(path, e))?;
     if found.is_empty() {
-        return Err(file_error(path, pem::Error::NoItemsFound));
+        return Err(pem_error(path, pem::Error::NoItemsFound));
     }
     Ok(found)
 }
 
-fn file_error(path: &Path, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TlsError {
-    TlsError::File { path: path.to_owned(), source: source.into() }
+fn pem_error(path: &Path, e: pem::Error) -> TlsError {
+    let why = match e {
+        pem::Error::Io(e) => forebay_block::words_of(&e).to_string(),
+        pem::Error::NoItemsFound => "it has no section in PEM of the kind that its name says".to_owned(),
+        other => other.to_string(),
+    };
+    TlsError::File { path: path.to_owned(), why }
 }
 
 /// The TLS state of a connection. Reader and writer take its lock to decrypt and to encrypt, never while they wait

@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use crate::{Admission, MaxStaleness};
 
+/// Longest time that a setting can have, in milliseconds: a year, 8760h.
+pub(crate) const TIME_MS_MAX: u64 = 365 * 24 * 3_600_000;
+
 /// A setting's name or value that is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownSetting {
@@ -215,6 +218,22 @@ impl Settings {
     /// Smallest and largest group, in bytes.
     pub const GROUP_BYTES: (u64, u64) = (4 << 10, 128 << 20);
 
+    /// Longest age of a group, in milliseconds: a year.
+    pub const GROUP_AGE_MS_MAX: u64 = TIME_MS_MAX;
+
+    fn group_age(value: &str) -> Result<u64, UnknownSetting> {
+        let age_ms = crate::time::parse_ms(value).map_err(|_| {
+            UnknownSetting::because(value, "is not a time from 0ms to 8760h, such as 5s (ms, s, m or h)")
+        })?;
+        match age_ms <= Self::GROUP_AGE_MS_MAX {
+            true => Ok(age_ms),
+            false => Err(UnknownSetting::because(
+                value,
+                "is not within the times that a group may have, 0ms to 8760h",
+            )),
+        }
+    }
+
     fn group_bytes(value: &str) -> Result<u64, UnknownSetting> {
         let bytes = crate::size::parse(value)
             .map_err(|_| UnknownSetting::because(value, "is not a size from 4K to 128M, such as 16M"))?;
@@ -236,11 +255,7 @@ impl Settings {
             "write-policy" => self.write_policy = WritePolicy::from_str(value)?,
             "order" => self.order = Order::from_str(value)?,
             "group-size" => self.group_bytes = Self::group_bytes(value)?,
-            "group-age" => {
-                self.group_age_ms = crate::time::parse_ms(value).map_err(|_| {
-                    UnknownSetting::because(value, "is not a time, such as 5s (ms, s, m or h)")
-                })?
-            }
+            "group-age" => self.group_age_ms = Self::group_age(value)?,
             "group-ends" => self.group_ends = GroupEnds::from_str(value)?,
             "max-staleness" => self.max_staleness = MaxStaleness::from_str(value)?,
             "admission" | "admit" => self.admission = Admission::from_str(value)?,
@@ -313,8 +328,9 @@ mod tests {
             ("group-size", "1G", "'1G' is not within the sizes that a group may have, 4K to 128M"),
             ("group-size", "much", "'much' is not a size from 4K to 128M"),
             ("group-age", "5", "'5' is not a time"),
-            ("max-staleness", "5ms", "'5ms' is neither a time of at least 10ms"),
-            ("max-staleness", "1K", "'1K' is neither a time of at least 10ms, nor a size of at least 64K"),
+            ("group-age", "8761h", "'8761h' is not within the times that a group may have, 0ms to 8760h"),
+            ("max-staleness", "5ms", "'5ms' is neither a time from 10ms to 8760h"),
+            ("max-staleness", "1K", "'1K' is neither a time from 10ms to 8760h, nor a size of at least 64K"),
             ("max-staleness", "some", "'some' is neither a time"),
         ] {
             assert!(s.set(key, value).unwrap_err().to_string().starts_with(words), "{key}={value}");

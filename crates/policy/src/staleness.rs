@@ -25,7 +25,7 @@ pub enum MaxStaleness {
     /// Anything.
     #[default]
     None,
-    /// An age in milliseconds, at least [`MaxStaleness::AGE_MS_MIN`].
+    /// An age in milliseconds, from [`MaxStaleness::AGE_MS_MIN`] to [`MaxStaleness::AGE_MS_MAX`].
     Age(u64),
     /// Bytes, at least [`MaxStaleness::BYTES_MIN`].
     Bytes(u64),
@@ -42,6 +42,8 @@ pub const HOLD_MS_MAX: u64 = 1000;
 impl MaxStaleness {
     /// The shortest age: what a flush of a slow disk takes should be far less.
     pub const AGE_MS_MIN: u64 = 10;
+    /// The longest age: a year.
+    pub const AGE_MS_MAX: u64 = crate::settings::TIME_MS_MAX;
     /// The fewest bytes: a record on its way.
     pub const BYTES_MIN: u64 = 64 << 10;
 
@@ -81,11 +83,11 @@ impl FromStr for MaxStaleness {
     fn from_str(text: &str) -> Result<Self, UnknownSetting> {
         match (crate::time::parse_ms(text), crate::size::parse(text)) {
             _ if text == "none" => Ok(Self::None),
-            (Ok(ms), _) if ms >= Self::AGE_MS_MIN => Ok(Self::Age(ms)),
+            (Ok(ms), _) if (Self::AGE_MS_MIN..=Self::AGE_MS_MAX).contains(&ms) => Ok(Self::Age(ms)),
             (Err(_), Ok(bytes)) if bytes >= Self::BYTES_MIN => Ok(Self::Bytes(bytes)),
             _ => Err(UnknownSetting::because(
                 text,
-                "is neither a time of at least 10ms, nor a size of at least 64K, nor none",
+                "is neither a time from 10ms to 8760h, nor a size of at least 64K, nor none",
             )),
         }
     }
@@ -104,7 +106,7 @@ mod tests {
         assert_eq!(read("5m"), Ok(MaxStaleness::Age(300_000)));
         assert_eq!(read("5M"), Ok(MaxStaleness::Bytes(5 << 20)));
         assert_eq!(read("none"), Ok(MaxStaleness::None));
-        for text in ["", "5", "4K", "1ms", "much"] {
+        for text in ["", "5", "4K", "1ms", "much", "8761h"] {
             assert!(read(text).unwrap_err().to_string().contains("10ms"), "{text}");
         }
     }
@@ -124,7 +126,7 @@ mod tests {
 
         /// What is shown is read again, and more staleness never counts for less.
         #[test]
-        fn bounds_are_shown_as_they_are_read(ms in 10u64..1 << 40, bytes in 1u64 << 16..1 << 50, a: u64, b: u64) {
+        fn bounds_are_shown_as_they_are_read(ms in 10u64..=MaxStaleness::AGE_MS_MAX, bytes in 1u64 << 16..1 << 50, a: u64, b: u64) {
             for bound in [MaxStaleness::None, MaxStaleness::Age(ms), MaxStaleness::Bytes(bytes)] {
                 prop_assert_eq!(bound.to_string().parse(), Ok(bound));
                 let at = |n| bound.percent(Staleness { bytes: n, age_ms: n });

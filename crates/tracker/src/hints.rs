@@ -27,6 +27,11 @@ impl Hints {
         self.0.is_some()
     }
 
+    /// Nobody's are believed.
+    pub fn are_nobodys(&self) -> bool {
+        self.0.as_ref().is_some_and(Vec::is_empty)
+    }
+
     /// Whether a list speaks of this task.
     pub(crate) fn believes(&self, task: &TaskFacts) -> bool {
         let speaks_of = |believed: &Believed| match believed {
@@ -112,6 +117,7 @@ mod tests {
         ] {
             let hints: Hints = text.parse().unwrap();
             assert_eq!(hints.are_limited(), limited, "{text}");
+            assert_eq!(hints.are_nobodys(), text == "none");
             assert_eq!([&app, &other].map(|task| hints.believes(task)), believed, "{text}");
             assert_eq!(hints.to_string(), text);
         }

@@ -25,6 +25,6 @@ pub use intake::Cause;
 pub use program::TrackerError;
 pub use rules::{Critical, PRESETS, Rule, Rules, RulesError, TaskFacts};
 pub use tags::{Arrival, Promote, Promotion};
-pub use tasks::Name;
+pub use tasks::{Name, unknown_users};
 pub use tracker::{Device, Tracker};
 pub use waits::{Wait, WaitFigures, Waits};

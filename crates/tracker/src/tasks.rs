@@ -1,6 +1,6 @@
 //! The tasks of the system, as `/proc` shows them, and what the rules say of each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
@@ -124,23 +124,32 @@ impl Label {
     }
 }
 
+/// The users of `/etc/passwd`.
+fn users() -> HashMap<u32, String> {
+    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let users = passwd.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let (name, uid) = (fields.next()?, fields.nth(1)?);
+        Some((uid.parse().ok()?, name.to_owned()))
+    });
+    users.collect()
+}
+
+/// The users of whom rules or hints speak and whom `/etc/passwd` does not have, each once: they fit no task.
+pub fn unknown_users(rules: &Rules, hints: &Hints) -> Vec<String> {
+    let users = users();
+    let names = rules.users().chain(hints.users());
+    let is_unknown = |user: &&str| {
+        let is_a_name = !user.contains('*') && user.parse::<u32>().is_err();
+        is_a_name && !users.values().any(|name| name == user)
+    };
+    let unknown: BTreeSet<&str> = names.filter(is_unknown).collect();
+    unknown.into_iter().map(str::to_owned).collect()
+}
+
 impl Tasks {
     pub fn new(rules: Rules, hints: Hints) -> Self {
-        let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let users = passwd.lines().filter_map(|line| {
-            let mut fields = line.split(':');
-            let (name, uid) = (fields.next()?, fields.nth(1)?);
-            Some((uid.parse().ok()?, name.to_owned()))
-        });
-        let users: HashMap<u32, String> = users.collect();
-        let spoken_of = rules.users().chain(hints.users());
-        for user in spoken_of.filter(|user| !user.contains('*') && user.parse::<u32>().is_err()) {
-            if !users.values().any(|name| name == user) {
-                tracing::warn!(
-                    "a rule, or hints, speak of the user '{user}', whom /etc/passwd does not have: give a number"
-                );
-            }
-        }
+        let users = users();
         Self {
             rules,
             hints,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use forebay_block::BLOCK_BYTES;
+use forebay_block::{BLOCK_BYTES, size};
 use forebay_format::logical_block::LOGICAL_BLOCK_MIN;
 use forebay_format::superblock::{CacheState, FORMAT_VERSION, FORMAT_VERSION_LOGICAL_BLOCK, Superblock};
 use serde::Serialize;
@@ -221,11 +221,19 @@ impl fmt::Display for Report {
         let (id, geo, log, blocks) = (&self.identity, &self.geometry, &self.log, &self.blocks);
         writeln!(f, "cache      {}", id.cache_id)?;
         writeln!(f, "backing    {} (id {})", id.backing_name, id.backing_id)?;
-        writeln!(f, "volume     {} bytes, logical blocks of {}", id.volume_bytes, id.logical_block_bytes)?;
         writeln!(
             f,
-            "geometry   {} segments of {} bytes, aligned to {}, format version {}",
-            geo.segment_count, geo.segment_bytes, geo.align, geo.format_version
+            "volume     {}, logical blocks of {} bytes",
+            size::show(id.volume_bytes),
+            id.logical_block_bytes
+        )?;
+        writeln!(
+            f,
+            "geometry   {} segments of {}, aligned to {} bytes, format version {}",
+            geo.segment_count,
+            size::show(geo.segment_bytes.into()),
+            geo.align,
+            geo.format_version
         )?;
         let stop = match (self.generation, self.clean_stop) {
             (0, _) => "never run",
@@ -249,7 +257,7 @@ impl fmt::Display for Report {
             "blocks     {} dirty, {} zero, {} poisoned, {} superseded, {} clean; {} data blocks checked",
             blocks.dirty, blocks.zero, blocks.poison, blocks.superseded, blocks.clean, log.data_blocks
         )?;
-        write!(f, "backing lacks {} bytes", self.dirty_bytes)?;
+        write!(f, "backing lacks {}", size::show(self.dirty_bytes))?;
         if let Some(ns) = self.oldest_dirty_ns {
             write!(f, ", the oldest since {}", utc(ns))?;
         }

@@ -2,8 +2,8 @@
 
 use clap::ArgAction;
 use forebay_control::{FailureKind, Progress};
-use forebay_device::DeviceSpec;
-use forebay_host::{FormatOptions, JournalRoom, LabelPlace};
+use forebay_device::{DeviceSpec, OpenError};
+use forebay_host::{CacheContent, FormatOptions, HostError, JournalRoom, LabelPlace};
 
 use crate::cli::{Failure, Outcome};
 use crate::config::parse_logical_block;
@@ -81,7 +81,7 @@ pub fn run(args: Args) -> Outcome {
         meter.show(Progress { remaining_bytes: total_bytes.saturating_sub(done), total_bytes });
     });
     meter.end();
-    let made = formatted.map_err(|e| from_host(&e))?;
+    let made = formatted.map_err(|e| failure(e, &options))?;
     let label = match &made.label {
         LabelPlace::SideFile(file) => format!("the backing's label is {}", file.path().display()),
         LabelPlace::Behind(offset) => format!("the backing's label lies behind the volume, at byte {offset}"),
@@ -96,7 +96,7 @@ pub fn run(args: Args) -> Outcome {
         );
     }
     let overwritten =
-        made.overwritten.map(|was| format!("overwritten: a used cache {was}\n")).unwrap_or_default();
+        made.overwritten.map(|was| format!("overwritten: a used cache, {}\n", held(was))).unwrap_or_default();
     let journal = match made.journal {
         JournalRoom::Enough => String::new(),
         JournalRoom::Lacking(roomy) => no_journal(roomy),
@@ -112,6 +112,38 @@ pub fn run(args: Args) -> Outcome {
         size::show(made.volume_bytes),
         made.logical_block,
     ))
+}
+
+/// A failure as the flags that were given explain it.
+fn failure(e: HostError, options: &FormatOptions) -> Failure {
+    let backing = options.backing.to_string();
+    match (&e, options.cache_bytes) {
+        (HostError::CacheTooSmall { least_bytes, .. }, Some(bytes)) => {
+            let (asked, least) =
+                (size::show_beside(bytes, *least_bytes), size::show_beside(*least_bytes, bytes));
+            let message = format!("a cache of {asked} is too small; the least is {least}");
+            Failure::new(FailureKind::Usage, message)
+        }
+        (HostError::Size { path, .. }, _) if options.volume_bytes.is_some() && *path == backing => {
+            Failure::new(FailureKind::Usage, e.to_string())
+        }
+        (HostError::Open(OpenError::Missing { path }), _) if path.display().to_string() == backing => {
+            let message = format!("{backing} does not exist; give --backing-size to make it");
+            Failure::new(FailureKind::Failed, message)
+        }
+        _ => from_host(&e),
+    }
+}
+
+/// What an overwritten cache held.
+fn held(was: CacheContent) -> String {
+    match was {
+        CacheContent::Clean => "which held nothing that the backing lacks".to_owned(),
+        CacheContent::Dirty(bytes) => format!("which held {} that the backing lacks", size::show(bytes)),
+        CacheContent::Unreadable => {
+            "whose log cannot be read, so that it may have held data that the backing lacks".to_owned()
+        }
+    }
 }
 
 /// What to do if `journaled` is wanted; `roomy` is the largest volume that leaves room for its journal.

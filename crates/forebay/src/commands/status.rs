@@ -130,6 +130,7 @@ fn state_of(e: &ClientError) -> Option<VolumeState> {
         ClientError::Gone(_) => Some(VolumeState::Gone),
         ClientError::Silent { .. } | ClientError::Lost { .. } => Some(VolumeState::Unreachable),
         ClientError::NotRunning(_)
+        | ClientError::NotASocket(_)
         | ClientError::Denied(_)
         | ClientError::Untrusted { .. }
         | ClientError::Io { .. }
@@ -218,7 +219,7 @@ fn text(v: &VolumeStatus) -> String {
     row("cache", cache(v));
     row(
         "backing",
-        format!("{}, {} in blocks of {}", v.backing, size::show(v.size_bytes), v.logical_block_bytes),
+        format!("{}, {} in blocks of {} bytes", v.backing, size::show(v.size_bytes), v.logical_block_bytes),
     );
     row("durability", durability(v));
     row(
@@ -232,6 +233,12 @@ fn text(v: &VolumeStatus) -> String {
         ),
     );
     row("backing lacks", backing_lacks(v));
+    if v.write_policy == "journaled" {
+        row("points", points(v));
+    }
+    if !v.consistency_group.is_empty() {
+        row("common points", common_points(v));
+    }
     row(
         "requests",
         format!("{} reads, {} writes, {} flushes; {} errors", v.reads, v.writes, v.flushes, v.errors),
@@ -285,6 +292,12 @@ fn text(v: &VolumeStatus) -> String {
     if !v.exports.is_empty() {
         row("offered at", v.exports.join(", "));
     }
+    if v.exports.iter().any(|place| place.starts_with("unix:") || place.starts_with("tcp:")) {
+        row(
+            "NBD clients",
+            format!("{} connected, {} refused, {} displaced", v.nbd_clients, v.nbd_refused, v.nbd_displaced),
+        );
+    }
     if let Some(device) = &v.device {
         row("attached as", device.clone());
     }
@@ -304,6 +317,22 @@ fn policy(v: &VolumeStatus) -> String {
         "ordered" => format!("ordered by {}", v.order),
         other => other.to_owned(),
     }
+}
+
+fn points(v: &VolumeStatus) -> String {
+    let at = match v.backing_point {
+        0 => "the backing alone is at none".to_owned(),
+        point => format!("the backing alone is at point {point}"),
+    };
+    format!("{} committed; {at}; group-ends is {}", v.points, v.group_ends)
+}
+
+fn common_points(v: &VolumeStatus) -> String {
+    let at = match v.common_point {
+        0 => "the backing alone is at none".to_owned(),
+        point => format!("the backing alone is at point {point}"),
+    };
+    format!("of {}; {at}", v.consistency_group)
 }
 
 fn durability(v: &VolumeStatus) -> String {
