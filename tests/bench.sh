@@ -9,6 +9,14 @@ for figure in engine_4k_depth1_of_raw nbd_4k_depth1_of_raw engine_4k_depth4_byte
     jq -e ".figures.$figure > 0" report/volume.json >/dev/null || fail "no figure $figure in volume.json"
 done
 grep -q '<div class="bar">' report/volume.html || fail "the page has no bars"
+# What was measured stands beside the ratios, and where, when and how long it was measured.
+jq -e '.measured | .raw_4k_depth1_writes_per_second > 0 and .engine_4k_depth1_writes_per_second > 0 and .engine_4k_depth1_bytes_to_cache > 0' \
+    report/volume.json >/dev/null || fail "volume.json has no measured values"
+for said in "version" "date" "host" "directory" "measured in"; do
+    grep -q "^$said: " figures && grep -q "<th>$said</th>" report/volume.html || fail "the report of bench volume does not say: $said"
+done
+[[ $(grep -c "^Noise: with --quick" figures) == 1 && $(grep -c "Noise: with --quick" report/volume.html) == 1 ]] ||
+    fail "it is not said once that a quick run is noise: $(cat figures)"
 [[ ! -e report/scratch ]] || fail "the scratch directory is left behind"
 
 "$FOREBAY" bench policies --quick --out "$DIR/report" >figures || fail "bench policies: $(tail -n 3 figures)"
@@ -30,11 +38,19 @@ for asked in "policies --loads ycsb_a,ycsb_a_ssd" "policies --quick --loads tpcc
 done
 if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control && -e /sys/kernel/btf/vmlinux ]] && ls /usr/lib/postgresql/*/bin/pgbench >/dev/null 2>&1; then
     "$FOREBAY" bench admission-postgresql --quick --out "$DIR/report" >figures 2>errors || fail "bench admission-postgresql: $(tail -n 3 errors)"
-    for figure in all_tpmc cp_pi_ioi_tpmc cp_pi_ioi_of_all no_cache_p99_9_ms cp_pi_ioi_per_cached_block_of_all; do
+    for figure in all_tpmc cp_pi_ioi_tpmc cp_pi_ioi_of_all no_cache_tpmc cp_pi_ioi_per_cached_block_of_all; do
         jq -e ".figures.tpcc_cache_16_mib_$figure > 0" report/admission-postgresql.json >/dev/null || fail "no figure $figure"
     done
-    grep -q "Table 3" report/admission-postgresql.html || fail "the page of admission-postgresql lacks a table"
+    grep -q "ATC'15, Table 3" report/admission-postgresql.html || fail "the page of admission-postgresql lacks a table"
+    # What says nothing is left out: percentiles of a few, cached bytes where nothing is cached, the paper beside a moment.
+    jq -e '[.figures, .measured | keys[] | select(test("p99_99_ms|no_cache.*(cached|cache_bytes|stalls)"))] == []' report/admission-postgresql.json >/dev/null ||
+        fail "figures that say nothing: $(cat figures)"
+    ! grep "ATC'15: \|Here and in the paper\|1 warehouses\|1 rounds" figures report/admission-postgresql.html || fail "a quick run stands beside the paper"
+    grep -q "measured in: 1 round of 2 s" figures || fail "it does not say how it measured: $(cat figures)"
     pass "bench admission-postgresql reports its figures"
+    # A directory that the server's user cannot enter is refused before anything is made in it.
+    mkdir -m 700 closed
+    refused 1 "user postgres cannot enter $DIR/closed; give another --out" "$FOREBAY" bench admission-postgresql --quick --out "$DIR/closed/report"
     # Told to stop in the midst of a long measurement it reports what it has, and takes down what it has put up.
     rm errors
     setsid "$FOREBAY" bench admission-postgresql --quick --seconds 8 --policies all,cp+pi+ioi --out "$DIR/stopped" >figures 2>errors &
@@ -66,10 +82,10 @@ if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control && -e /sys/kernel/bt
     pass "bench ends when it is told to, and leaves nothing behind"
     if command -v redis-server >/dev/null; then
         "$FOREBAY" bench admission-redis --quick --out "$DIR/report" >figures 2>errors || fail "bench admission-redis: $(tail -n 3 errors)"
-        for figure in all_requests_per_second cp_pi_ioi_of_all no_cache_p99_9_ms; do
+        for figure in all_requests_per_second cp_pi_ioi_of_all no_cache_requests_per_second; do
             jq -e ".figures.ycsb_a_cache_16_mib_$figure > 0" report/admission-redis.json >/dev/null || fail "no figure $figure"
         done
-        for shown in "(Figure 9)" "(Table 4)"; do
+        for shown in "ATC'15, Figure 9)" "ATC'15, Table 4)"; do
             grep -q "$shown" report/admission-redis.html || fail "the page of admission-redis does not have $shown"
         done
         pass "bench admission-redis reports its figures"

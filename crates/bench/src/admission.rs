@@ -125,8 +125,8 @@ impl Contender {
 pub(crate) struct Shown {
     /// The measure of the application: what it is for.
     pub(crate) rate: f64,
-    /// Latencies of its requests in milliseconds: the 99th and 99.9th percentile, and the 99.99th.
-    pub(crate) tail_ms: [f64; 3],
+    /// Latencies of its requests in milliseconds: the 99th and 99.9th percentile, and the 99.99th, as far as there are enough requests.
+    pub(crate) tail_ms: [Option<f64>; 3],
     /// Seconds in which nothing was answered.
     pub(crate) silent_seconds: f64,
     /// Bytes written to the cache, and requests that volume and cache carried out, a second.
@@ -192,11 +192,31 @@ impl Shown {
     }
 }
 
-/// A percentile of sorted microseconds, in milliseconds.
-pub(crate) fn percentile_ms(sorted_us: &[u64], per_myriad: usize) -> f64 {
+/// Samples that must lie beyond a percentile: with fewer it is chance.
+const BEYOND_MIN: usize = 10;
+
+/// A percentile of sorted microseconds, in milliseconds; nothing if too few samples lie beyond it.
+pub(crate) fn percentile_ms(sorted_us: &[u64], per_myriad: usize) -> Option<f64> {
+    if sorted_us.len() * 10_000_usize.saturating_sub(per_myriad) < BEYOND_MIN * 10_000 {
+        return None;
+    }
     let at = (sorted_us.len() * per_myriad).div_ceil(10_000).saturating_sub(1);
-    sorted_us.get(at).map_or(0.0, |us| *us as f64 / 1000.0)
+    sorted_us.get(at).map(|us| *us as f64 / 1000.0)
 }
+
+/// Milliseconds for people, of a percentile that may not be known.
+pub(crate) fn shown_ms(ms: Option<f64>) -> String {
+    ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"))
+}
+
+/// The highest percentile that is known, in words.
+pub(crate) fn highest_tail(tail_ms: &[Option<f64>; 3]) -> String {
+    let known = TAILS.iter().zip(tail_ms).rev().find_map(|(name, ms)| Some((name, (*ms)?)));
+    known.map_or_else(|| "too few for a percentile".to_owned(), |(name, ms)| format!("{name} in {ms:.0} ms"))
+}
+
+/// Names of the percentiles in [`Shown::tail_ms`].
+const TAILS: [&str; 3] = ["99%", "99.9%", "99.99%"];
 
 /// All that was measured, by load, bytes of the cache and contender.
 #[derive(Default)]
@@ -220,16 +240,17 @@ impl Results {
         self.0.entry((load, cache_bytes, contender)).or_default().push(shown);
     }
 
-    /// The median of a figure over the rounds. What has no cache has none of any size.
+    /// The median of a figure over the rounds, if each of them has it. What has no cache has none of any size.
     pub(crate) fn median(
         &self,
         load: &'static str,
         cache_bytes: u64,
         contender: Contender,
-        figure: impl Fn(&Shown) -> f64,
+        figure: impl Fn(&Shown) -> Option<f64>,
     ) -> Option<f64> {
         let cache_bytes = if contender == Contender::NO_CACHE { 0 } else { cache_bytes };
-        Some(median(self.0.get(&(load, cache_bytes, contender))?.iter().map(figure)))
+        let rounds = self.0.get(&(load, cache_bytes, contender))?.iter().map(figure);
+        Some(median(rounds.collect::<Option<Vec<f64>>>()?))
     }
 
     /// The last round's account of a contender.
@@ -242,81 +263,145 @@ fn mib(bytes: u64) -> u64 {
     bytes >> 20
 }
 
-/// Application performance for each byte cached.
-pub(crate) fn per_cached_byte(shown: &Shown) -> f64 {
-    if shown.cache_bytes > 0.0 { shown.rate / shown.cache_bytes } else { 0.0 }
+/// Bytes of a block.
+const BLOCK_BYTES: f64 = 4096.0;
+
+/// Application performance for each block's worth of bytes written to the cache; of what was not cached there is none.
+pub(crate) fn per_cached_block(shown: &Shown) -> Option<f64> {
+    (shown.cache_bytes > 0.0).then(|| shown.rate / (shown.cache_bytes / BLOCK_BYTES))
 }
 
-/// A figure that is named for each contender: its ending, and how it is computed.
-type Named = (&'static str, fn(&Shown) -> f64);
+/// A figure that is named for each contender: its ending, how it is computed, and whether one without a cache has it.
+type Named = (&'static str, fn(&Shown) -> Option<f64>, bool);
 
 /// Figures as they are, and those that are relative to the base.
 const ABSOLUTE: [Named; 5] = [
-    ("p99_ms", |s| s.tail_ms[0]),
-    ("p99_9_ms", |s| s.tail_ms[1]),
-    ("p99_99_ms", |s| s.tail_ms[2]),
-    ("silent_seconds", |s| s.silent_seconds),
-    ("stalls", |s| s.stalls),
+    ("p99_ms", |s| s.tail_ms[0], true),
+    ("p99_9_ms", |s| s.tail_ms[1], true),
+    ("p99_99_ms", |s| s.tail_ms[2], true),
+    ("silent_seconds", |s| Some(s.silent_seconds), true),
+    ("stalls", |s| Some(s.stalls), false),
 ];
 const RELATIVE: [Named; 4] = [
-    ("of_all", |s| s.rate),
-    ("cache_bytes_of_all", |s| s.cache_bytes),
-    ("per_cached_block_of_all", per_cached_byte),
-    ("writes_of_all", |s| s.writes_per_second),
+    ("of_all", |s| Some(s.rate), true),
+    ("cache_bytes_of_all", |s| Some(s.cache_bytes), false),
+    ("per_cached_block_of_all", per_cached_block, false),
+    ("writes_of_all", |s| Some(s.writes_per_second), true),
 ];
+/// What the relative ones are made of.
+const MEASURED: [Named; 3] = [
+    ("cache_bytes", |s| Some(s.cache_bytes), false),
+    ("per_cached_block", per_cached_block, false),
+    ("writes_per_second", |s| Some(s.writes_per_second), true),
+];
+
+/// What the figures are, for who has the report alone.
+pub(crate) fn meanings(rate: &str) -> Vec<String> {
+    vec![
+        "of_all: against the policy `all` with the same cache.".to_owned(),
+        format!(
+            "per_cached_block: {rate} for each 4 KiB written to the cache meanwhile, headers and summaries included."
+        ),
+        "stalls: times that a write waited for room in the cache.".to_owned(),
+        format!("A percentile is there if at least {BEYOND_MIN} samples lie beyond it."),
+    ]
+}
+
+/// What was measured of one load, beside what it is of `all`.
+pub(crate) fn measured_table(
+    results: &Results,
+    (load, sizes, contenders): (&'static str, &[u64], &[Contender]),
+    rate: &str,
+) -> Table {
+    let mut rows = Vec::new();
+    for (number, size) in sizes.iter().enumerate() {
+        for contender in contenders {
+            let bare = *contender == Contender::NO_CACHE;
+            let of = |c: Contender, figure: fn(&Shown) -> Option<f64>| results.median(load, *size, c, figure);
+            let Some(value) = of(*contender, |s| Some(s.rate)).filter(|_| !bare || number == 0) else {
+                continue;
+            };
+            let base = of(Contender::of(BASE), |s| Some(s.rate)).filter(|base| *base > 0.0);
+            let known = |value: Option<f64>, digits: usize| {
+                value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+            };
+            let cached = of(*contender, |s| Some(s.cache_bytes / f64::from(1 << 20))).filter(|_| !bare);
+            rows.push(vec![
+                if bare { "-".to_owned() } else { mib(*size).to_string() },
+                contender.label().to_owned(),
+                format!("{value:.0}"),
+                known(base.map(|base| value / base), 3),
+                known(cached, 1),
+                known(of(*contender, per_cached_block), 3),
+                known(of(*contender, |s| Some(s.writes_per_second)), 0),
+                shown_ms(of(*contender, |s| s.tail_ms[0])),
+            ]);
+        }
+    }
+    let columns =
+        ["cache, MiB", "policy", rate, "of all", "MiB cached", "per 4 KiB cached", "writes/s", "99%, ms"];
+    (format!("{load}: measured, and against all"), columns.map(str::to_owned).to_vec(), rows)
+}
 
 /// Adds the figures of one load: `LOAD_cache_N_mib_POLICY_FIGURE`.
 pub(crate) fn add_figures(
-    figures: &mut Figures,
+    (figures, measured): (&mut Figures, &mut Figures),
     results: &Results,
     load: &'static str,
     sizes: &[u64],
     (contenders, rate): (&[Contender], &str),
 ) {
+    let base = Contender::of(BASE);
     for size in sizes {
         for contender in contenders {
             let name = format!("{load}_cache_{}_mib_{}", mib(*size), contender.name());
-            let of = |c: Contender, figure: fn(&Shown) -> f64| results.median(load, *size, c, figure);
-            if let Some(value) = of(*contender, |s| s.rate) {
+            let of = |c: Contender, figure: fn(&Shown) -> Option<f64>| results.median(load, *size, c, figure);
+            let has = |(.., without): &&Named| *without || *contender != Contender::NO_CACHE;
+            if let Some(value) = of(*contender, |s| Some(s.rate)) {
                 figures.insert(format!("{name}_{rate}"), value);
             }
-            for (ending, figure) in ABSOLUTE {
-                if let Some(value) = of(*contender, figure) {
+            for (ending, figure, _) in ABSOLUTE.iter().filter(has) {
+                if let Some(value) = of(*contender, *figure) {
                     figures.insert(format!("{name}_{ending}"), value);
                 }
             }
-            let base = Contender::of(BASE);
-            for (ending, figure) in RELATIVE {
-                if let (Some(value), Some(base)) = (of(*contender, figure), of(base, figure))
-                    && base > 0.0
-                    && *contender != Contender::of(BASE)
+            for (ending, figure, _) in MEASURED.iter().filter(has) {
+                if let Some(value) = of(*contender, *figure) {
+                    measured.insert(format!("{name}_{ending}"), value);
+                }
+            }
+            for (ending, figure, _) in RELATIVE.iter().filter(has) {
+                if let (Some(value), Some(base_value)) = (of(*contender, *figure), of(base, *figure))
+                    && base_value > 0.0
+                    && *contender != base
                 {
-                    figures.insert(format!("{name}_{ending}"), value / base);
+                    figures.insert(format!("{name}_{ending}"), value / base_value);
                 }
             }
         }
     }
 }
 
-/// A figure of every contender over the size of the cache.
+/// A figure of every contender over the size of the cache, of those that have it; nothing if none has.
 pub(crate) fn over_sizes(
     results: &Results,
     (load, sizes, contenders): (&'static str, &[u64], &[Contender]),
     (title, y_label): (&str, &str),
-    figure: fn(&Shown) -> f64,
-) -> Plot {
+    figure: fn(&Shown) -> Option<f64>,
+) -> Option<Plot> {
     let line = |c: &Contender| {
         let point = |size: &u64| Some((mib(*size) as f64, results.median(load, *size, *c, figure)?));
-        (c.label().to_owned(), sizes.iter().filter_map(point).collect())
+        (c.label().to_owned(), sizes.iter().filter_map(point).collect::<Vec<_>>())
     };
-    Plot {
+    let lines: Vec<_> = contenders.iter().map(line).filter(|(_, points)| !points.is_empty()).collect();
+    (!lines.is_empty()).then(|| Plot {
         title: title.to_owned(),
         x_label: "cache, MiB".into(),
         y_label: y_label.to_owned(),
-        lines: contenders.iter().map(line).collect(),
+        lines,
         log_x: true,
         ..Plot::default()
-    }
+    })
 }
 
 /// What critical tasks waited for under each policy (Figure 5): milliseconds in all, by kind.
@@ -325,7 +410,7 @@ pub(crate) fn waits_table(
     load: &'static str,
     size: u64,
     contenders: &[Contender],
-) -> Table {
+) -> Option<Table> {
     let accounts: Vec<(&Contender, &BTreeMap<String, f64>)> = contenders
         .iter()
         .filter_map(|c| Some((c, &results.last(load, size, *c)?.waits_ms)))
@@ -339,9 +424,12 @@ pub(crate) fn waits_table(
         let ms = accounts.iter().map(|(_, waits)| waits.get(kind).copied().unwrap_or_default());
         [kind.to_owned()].into_iter().chain(ms.map(|ms| format!("{ms:.0}"))).collect()
     });
-    let heading =
-        format!("{load}, cache {} MiB: what critical tasks waited for, ms in all (Figure 5)", mib(size));
-    (heading, columns, lines.collect())
+    let lines: Vec<Vec<String>> = lines.collect();
+    let heading = format!(
+        "{load}, cache {} MiB: what critical tasks waited for, ms in all (as in ATC'15, Figure 5)",
+        mib(size)
+    );
+    (!lines.is_empty()).then_some((heading, columns, lines))
 }
 
 /// A part of the writes in an account.
@@ -364,14 +452,19 @@ impl Part {
 
 /// What the critical writes were (Table 3): percent of the bytes in the cache, by data, by synchrony, and by how they were known to be critical;
 /// with the `paper`'s numbers, which are of PostgreSQL.
-pub(crate) fn breakdown_table(results: &Results, load: &'static str, size: u64, paper: bool) -> Table {
+pub(crate) fn breakdown_table(
+    results: &Results,
+    load: &'static str,
+    size: u64,
+    paper: bool,
+) -> Option<Table> {
     let contender = Contender::of(Admission::CpPiIoi);
-    let account = results.last(load, size, contender).map_or(&[][..], |s| &s.explain);
+    let account = &results.last(load, size, contender)?.explain;
     let bytes = |part: Part, reason: Option<&str>| {
         let fits = |row: &&ExplainRow| row.cached && part.has(row) && reason.is_none_or(|r| row.reason == r);
         account.iter().filter(fits).map(|row| row.bytes).sum::<u64>() as f64
     };
-    let all = bytes(Part::All, None).max(1.0);
+    let all = Some(bytes(Part::All, None)).filter(|all| *all > 0.0)?;
     let percent = |part, reason| bytes(part, reason) / all * 100.0;
     let line = |(label, part, of_paper): (&str, Part, &str)| {
         let shares = [Some("direct"), Some("inherited"), Some("reissued"), None].map(|r| percent(part, r));
@@ -393,8 +486,9 @@ pub(crate) fn breakdown_table(results: &Results, load: &'static str, size: u64, 
         ("asynchronous", Part::Sync(false), "0, 0.139, 0.054, 0.192"),
         ("total", Part::All, "98.741, 1.170, 0.089, 100"),
     ];
-    let heading = format!("{load}, cache {} MiB: critical writes under cp+pi+ioi (Table 3)", mib(size));
-    (heading, columns, lines.into_iter().map(line).collect())
+    let heading =
+        format!("{load}, cache {} MiB: critical writes under cp+pi+ioi (as in ATC'15, Table 3)", mib(size));
+    Some((heading, columns, lines.into_iter().map(line).collect()))
 }
 
 #[cfg(test)]
@@ -535,7 +629,8 @@ mod tests {
         let contenders = [BASE, Admission::CpPiIoi].map(Contender::of);
         let contenders = [contenders[0], contenders[1], Contender::NO_CACHE];
         let mut figures = Figures::new();
-        add_figures(&mut figures, &results, "tpcc", &[1 << 20], (&contenders, "tpmc"));
+        let mut measured = Figures::new();
+        add_figures((&mut figures, &mut measured), &results, "tpcc", &[1 << 20], (&contenders, "tpmc"));
         for (name, value) in [
             ("all_tpmc", 100.0),
             ("cp_pi_ioi_of_all", 1.5),
@@ -546,15 +641,41 @@ mod tests {
             let figure = figures[&format!("tpcc_cache_1_mib_{name}")];
             assert!((figure - value).abs() < 1e-9, "{name}: {figure}");
         }
-        let plot = over_sizes(&results, ("tpcc", &[1 << 20], &contenders), ("t", "y"), |s| s.rate);
+        for (name, value) in [("all_cache_bytes", 1000.0), ("cp_pi_ioi_per_cached_block", 2457.6)] {
+            let figure = measured[&format!("tpcc_cache_1_mib_{name}")];
+            assert!((figure - value).abs() < 1e-9, "{name}: {figure}");
+        }
+        let over = |figure| over_sizes(&results, ("tpcc", &[1 << 20], &contenders), ("t", "y"), figure);
+        let plot = over(|s| Some(s.rate)).unwrap();
         assert_eq!(plot.lines[1], ("cp+pi+ioi".to_owned(), vec![(1.0, 150.0)]));
+        let (_, _, rows) = measured_table(&results, ("tpcc", &[1 << 20], &contenders), "tpmC");
+        assert_eq!(rows[1][..5].join(" "), "1 cp+pi+ioi 150 1.500 0.0");
+        assert_eq!(rows[2].join(" "), "- no cache 20 0.200 - - 0 -");
+        // What has no cache has cached nothing, and what nobody has is not drawn.
+        let absent: Vec<&String> = figures
+            .keys()
+            .chain(measured.keys())
+            .filter(|name| {
+                name.contains("no_cache") && (name.contains("cached") || name.contains("cache_bytes"))
+            })
+            .collect();
+        assert!(absent.is_empty(), "{absent:?}");
+        assert!(over(per_cached_block).unwrap().lines.iter().all(|(label, _)| label != "no cache"));
+        assert_eq!(over(|s| s.tail_ms[1]), None);
+        assert!(figures.keys().all(|name| !name.ends_with("p99_ms")), "{figures:?}");
     }
 
     #[test]
-    fn percentiles_are_those_of_the_sorted() {
-        let sorted: Vec<u64> = (1..=10_000).map(|n| n * 1000).collect();
-        assert_eq!([9900, 9990, 9999].map(|p| percentile_ms(&sorted, p)), [9900.0, 9990.0, 9999.0]);
-        assert_eq!((percentile_ms(&[5000], 9900), percentile_ms(&[], 9900)), (5.0, 0.0));
+    fn percentiles_are_those_of_the_sorted_that_have_ten_samples_beyond_them() {
+        let of = |samples: u64| {
+            let sorted: Vec<u64> = (1..=samples).map(|n| n * 1000).collect();
+            [9900, 9990, 9999].map(|p| percentile_ms(&sorted, p))
+        };
+        assert_eq!(of(100_000), [Some(99_000.0), Some(99_900.0), Some(99_990.0)]);
+        assert_eq!(of(99_999), [Some(99_000.0), Some(99_900.0), None]);
+        assert_eq!((of(1000), of(999), of(0)), ([Some(990.0), None, None], [None; 3], [None; 3]));
+        assert_eq!(highest_tail(&of(10_000)), "99.9% in 9990 ms");
+        assert_eq!(highest_tail(&of(400)), "too few for a percentile");
     }
 
     #[test]
@@ -582,7 +703,7 @@ mod tests {
         let mut results = Results::default();
         let contender = Contender::of(Admission::CpPiIoi);
         results.add("tpcc", 1 << 20, contender, Shown { explain, waits_ms, ..Shown::default() });
-        let (_, _, lines) = breakdown_table(&results, "tpcc", 1 << 20, true);
+        let (_, _, lines) = breakdown_table(&results, "tpcc", 1 << 20, true).unwrap();
         let shares: Vec<String> = lines.iter().map(|line| line[..5].join(" ")).collect();
         assert_eq!(
             shares,
@@ -597,7 +718,11 @@ mod tests {
                 "total 80.000 15.000 5.000 100.000",
             ]
         );
-        let (_, columns, lines) = waits_table(&results, "tpcc", 1 << 20, &[Contender::NO_CACHE, contender]);
+        let (_, columns, _) = breakdown_table(&results, "tpcc", 1 << 20, false).unwrap();
+        assert_eq!(columns.len(), 5, "{columns:?}");
+        assert_eq!(breakdown_table(&results, "tpcc", 2 << 20, true), None, "nothing was measured");
+        let (_, columns, lines) =
+            waits_table(&results, "tpcc", 1 << 20, &[Contender::NO_CACHE, contender]).unwrap();
         assert_eq!(
             (columns[1].as_str(), lines),
             ("cp+pi+ioi", vec![vec!["journal".to_owned(), "2".to_owned()]])

@@ -4,9 +4,10 @@
 use forebay_policy::{Admission, size};
 
 use crate::admission::{
-    Account, Contender, Contest, NVDRAM, Own, Results, Shown, add_figures, breakdown_table, over_sizes,
-    per_cached_byte, percentile_ms, waits_table,
+    Account, Contender, Contest, NVDRAM, Own, Results, Shown, add_figures, breakdown_table, highest_tail,
+    meanings, measured_table, over_sizes, per_cached_block, percentile_ms, waits_table,
 };
+use crate::conditions::{counted, rounds_of};
 use crate::postgresql::{Load, PostgreSql};
 use crate::report::{Figures, Report, Table};
 use crate::site::Emulated;
@@ -78,13 +79,14 @@ impl Plan {
 /// # Errors
 /// [`BenchError`]: also if something is missing that it needs.
 pub fn admission_postgresql(options: &Options) -> Result<Report, BenchError> {
-    if let Some(missing) = PostgreSql::missing() {
+    if let Some(missing) = PostgreSql::missing(&options.scratch) {
         return Err(BenchError::Forebay(format!("admission-postgresql cannot run here: {missing}")));
     }
     options.check_loads(&[])?;
     let plan = Plan::new(options);
     let results = Results::until_stopped(options, |results| measure_all(options, &plan, results))?;
-    Ok(report(&results, &plan))
+    let how = rounds_of(plan.contest.rounds, plan.contest.time);
+    Ok(report(&results, &plan).under_conditions(options, how))
 }
 
 fn measure_all(options: &Options, plan: &Plan, results: &mut Results) -> Result<(), BenchError> {
@@ -101,12 +103,12 @@ fn measure_all(options: &Options, plan: &Plan, results: &mut Results) -> Result<
                 options.go_on()?;
                 let shown = measure(options, &database, plan, contender, size)?;
                 eprintln!(
-                    "round {}: cache {} MiB, {}: {:.0} new orders a minute, 99.99% in {:.0} ms",
+                    "round {}: cache {} MiB, {}: {:.0} new orders a minute, {}",
                     round + 1,
                     size >> 20,
                     contender.label(),
                     shown.rate,
-                    shown.tail_ms[2]
+                    highest_tail(&shown.tail_ms)
                 );
                 results.add(NAME, size, contender, shown);
             }
@@ -203,59 +205,61 @@ fn beside_the_paper(figures: &Figures, cache: &str) -> Option<Table> {
     };
     let lines: Vec<Vec<String>> = said.iter().filter_map(line).collect();
     let columns = ["", "cache here", "here", "ATC'15"].map(str::to_owned).to_vec();
-    (!lines.is_empty()).then(|| ("Here and in the paper".to_owned(), columns, lines))
+    (!lines.is_empty()).then(|| ("Here and in the paper (ATC'15)".to_owned(), columns, lines))
 }
 
 fn report(results: &Results, plan: &Plan) -> Report {
     let (sizes, contenders) = (plan.contest.sizes.as_slice(), plan.contest.contenders.as_slice());
-    let mut figures = Figures::new();
-    add_figures(&mut figures, results, NAME, sizes, (contenders, "tpmc"));
+    let (mut figures, mut measured) = (Figures::new(), Figures::new());
+    add_figures((&mut figures, &mut measured), results, NAME, sizes, (contenders, "tpmc"));
     // A quick run has another load.
     let beside = if plan.is_papers { beside_the_paper(&figures, plan.cache.name()) } else { None };
     let run = sizes.iter().map(|size| size::show(*size)).collect::<Vec<_>>().join(", ");
     let size = |at: usize| sizes.get(at).copied().unwrap_or_default();
     let (middle, sufficient) = (size(sizes.len() / 2), size(sizes.len().saturating_sub(1)));
-    let over = |title: &str, y: &str, figure: fn(&Shown) -> f64| {
+    let over = |title: &str, y: &str, figure: fn(&Shown) -> Option<f64>| {
         over_sizes(results, (NAME, sizes, contenders), (title, y), figure)
     };
-    let bars = |figure: fn(&Shown) -> f64| -> Vec<(String, f64)> {
+    let chart = |what: &str, figure: fn(&Shown) -> Option<f64>| {
         let bar = |c: &Contender| Some((c.label().to_owned(), results.median(NAME, middle, *c, figure)?));
-        contenders.iter().filter_map(bar).collect()
+        let heading = format!("{what}, cache {} MiB (as in ATC'15, Figure 8)", middle >> 20);
+        (heading, contenders.iter().filter_map(bar).collect())
     };
+    let plots = [
+        over("New orders a minute (as in ATC'15, Figure 4)", "tpmC", |s| Some(s.rate)),
+        over(
+            "New orders a minute for each block of 4 KiB cached (as in ATC'15, Figure 7)",
+            "tpmC/block",
+            per_cached_block,
+        ),
+        over("99.9th percentile of a transaction's latency", "ms", |s| s.tail_ms[1]),
+    ];
+    let tables = [
+        beside,
+        Some(measured_table(results, (NAME, sizes, contenders), "tpmC")),
+        waits_table(results, NAME, middle, contenders),
+        breakdown_table(results, NAME, sufficient, plan.is_papers),
+    ];
     Report {
         name: "admission-postgresql",
         title: format!(
-            "Admission policies under TPC-C on PostgreSQL: {} warehouses of a tenth of the standard's rows, {} clients without think time, in \
-             front of an emulated {} with a cache of {run} on an emulated {}; {} rounds of {} s, medians",
-            plan.load.warehouses,
-            plan.load.clients,
+            "Admission policies under TPC-C on PostgreSQL: {} with a tenth of the standard's rows, {} without think time, in \
+             front of an emulated {} with a cache of {run} on an emulated {}",
+            counted(plan.load.warehouses.into(), "warehouse"),
+            counted(plan.load.clients.into(), "client"),
             plan.contest.backing.name(),
             plan.cache.name(),
-            plan.contest.rounds,
-            plan.contest.time.as_secs()
         ),
+        notes: meanings("new orders a minute"),
         charts: vec![
-            (format!("New orders a minute, cache {} MiB (Figure 8)", middle >> 20), bars(|s| s.rate)),
-            (
-                format!("Writes a second, cache {} MiB (Figure 8)", middle >> 20),
-                bars(|s| s.writes_per_second),
-            ),
+            chart("New orders a minute", |s| Some(s.rate)),
+            chart("Writes a second", |s| Some(s.writes_per_second)),
         ],
-        plots: vec![
-            over("New orders a minute (Figure 4)", "tpmC", |s| s.rate),
-            over("New orders a minute for each MiB cached (Figure 7)", "tpmC/MiB", |s| {
-                per_cached_byte(s) * f64::from(1 << 20)
-            }),
-            over("99.9th percentile of a transaction's latency", "ms", |s| s.tail_ms[1]),
-        ],
-        tables: beside
-            .into_iter()
-            .chain([
-                waits_table(results, NAME, middle, contenders),
-                breakdown_table(results, NAME, sufficient, true),
-            ])
-            .collect(),
+        plots: plots.into_iter().flatten().collect(),
+        tables: tables.into_iter().flatten().collect(),
         figures,
+        measured,
+        ..Report::default()
     }
 }
 

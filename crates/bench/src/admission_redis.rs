@@ -5,8 +5,9 @@ use forebay_policy::Admission;
 
 use crate::admission::{
     Account, BASE, Contender, Contest, FLASH, NVDRAM, Own, Results, Shown, add_figures, breakdown_table,
-    percentile_ms, waits_table,
+    highest_tail, meanings, measured_table, percentile_ms, shown_ms, waits_table,
 };
+use crate::conditions::{counted, rounds_of};
 use crate::redis::{Redis, Requests, missing};
 use crate::report::{Figures, Report, Table};
 use crate::site::Emulated;
@@ -123,7 +124,8 @@ pub fn admission_redis(options: &Options) -> Result<Report, BenchError> {
     }
     let plan = Plan::new(options)?;
     let results = Results::until_stopped(options, |results| measure_all(options, &plan, results))?;
-    Ok(report(&results, &plan))
+    let how = rounds_of(plan.contest.rounds, plan.contest.time);
+    Ok(report(&results, &plan).under_conditions(options, how))
 }
 
 fn measure_all(options: &Options, plan: &Plan, results: &mut Results) -> Result<(), BenchError> {
@@ -140,13 +142,13 @@ fn measure_all(options: &Options, plan: &Plan, results: &mut Results) -> Result<
                 options.go_on()?;
                 let shown = measure(options, plan, contender, (load, size))?;
                 eprintln!(
-                    "round {}: {}, cache {} MiB, {}: {:.0} requests a second, 99.99% in {:.0} ms",
+                    "round {}: {}, cache {} MiB, {}: {:.0} requests a second, {}",
                     round + 1,
                     load.name,
                     size >> 20,
                     contender.label(),
                     shown.rate,
-                    shown.tail_ms[2]
+                    highest_tail(&shown.tail_ms)
                 );
                 results.add(load.name, size, contender, shown);
             }
@@ -224,7 +226,7 @@ fn beside_the_paper(figures: &Figures, plan: &Plan) -> Option<Table> {
     };
     let lines: Vec<Vec<String>> = PAPER.into_iter().filter_map(line).collect();
     let columns = ["cp+pi+ioi against all", "", "here", "ATC'15"].map(str::to_owned).to_vec();
-    (!lines.is_empty()).then(|| ("Here and in the paper (Figure 9)".to_owned(), columns, lines))
+    (!lines.is_empty()).then(|| ("Here and in the paper (ATC'15, Figure 9)".to_owned(), columns, lines))
 }
 
 /// Tail latencies in the paper (Table 4, SSD), in milliseconds.
@@ -241,53 +243,65 @@ fn tails(results: &Results, plan: &Plan) -> Table {
     let mut lines = Vec::new();
     for load in &plan.loads {
         for contender in &plan.contest.contenders {
-            let tail = |n| results.median(load.name, plan.most(load), *contender, |s| s.tail_ms[n]);
-            let (Some(p99), Some(p99_9), Some(p99_99)) = (tail(0), tail(1), tail(2)) else { continue };
+            let of = |figure: fn(&Shown) -> Option<f64>| {
+                results.median(load.name, plan.most(load), *contender, figure)
+            };
+            if of(|s| Some(s.rate)).is_none() {
+                continue;
+            }
+            let tail = [of(|s| s.tail_ms[0]), of(|s| s.tail_ms[1]), of(|s| s.tail_ms[2])];
             let paper =
                 PAPER_TAILS.iter().find(|(l, a, _)| *l == load.name && Some(*a) == contender.admission());
             let paper = paper.filter(|_| plan.is_papers(load));
             let mut line = vec![load.name.to_owned(), contender.label().to_owned()];
-            line.extend([p99, p99_9, p99_99].map(|ms| format!("{ms:.1}")));
-            line.push(paper.map_or_else(String::new, |(.., text)| (*text).to_owned()));
+            line.extend(tail.map(shown_ms));
+            if !plan.quick {
+                line.push(paper.map_or_else(String::new, |(.., text)| (*text).to_owned()));
+            }
             lines.push(line);
         }
     }
-    let columns = ["load", "policy", "99%", "99.9%", "99.99%", "ATC'15"].map(str::to_owned).to_vec();
-    ("Latencies of requests in ms (Table 4)".to_owned(), columns, lines)
+    let columns =
+        ["load", "policy", "99%", "99.9%", "99.99%"].into_iter().chain((!plan.quick).then_some("ATC'15"));
+    let columns = columns.map(str::to_owned).collect();
+    ("Latencies of requests in ms (as in ATC'15, Table 4)".to_owned(), columns, lines)
 }
 
 fn report(results: &Results, plan: &Plan) -> Report {
     let contenders = plan.contest.contenders.as_slice();
-    let mut figures = Figures::new();
+    let (mut figures, mut measured) = (Figures::new(), Figures::new());
     let (mut charts, mut tables) = (Vec::new(), Vec::new());
     for load in &plan.loads {
-        let (name, most) = (load.name, plan.most(load));
-        add_figures(&mut figures, results, name, plan.sizes(load), (contenders, "requests_per_second"));
-        let bar = |c: &Contender| Some((c.label().to_owned(), results.median(name, most, *c, |s| s.rate)?));
+        let (name, most, sizes) = (load.name, plan.most(load), plan.sizes(load));
+        let named = (contenders, "requests_per_second");
+        add_figures((&mut figures, &mut measured), results, name, sizes, named);
+        let bar =
+            |c: &Contender| Some((c.label().to_owned(), results.median(name, most, *c, |s| Some(s.rate))?));
         charts.push((
-            format!("{name}, a cache of {} MiB: requests a second (Figure 9)", most >> 20),
+            format!("{name}, a cache of {} MiB: requests a second (as in ATC'15, Figure 9)", most >> 20),
             contenders.iter().filter_map(bar).collect(),
         ));
-        tables.push(waits_table(results, name, most, contenders));
-        tables.push(breakdown_table(results, name, most, false));
+        tables.push(measured_table(results, (name, sizes, contenders), "requests/s"));
+        tables.extend(waits_table(results, name, most, contenders));
+        tables.extend(breakdown_table(results, name, most, false));
     }
     tables.insert(0, tails(results, plan));
     tables.splice(0..0, beside_the_paper(&figures, plan));
     Report {
         name: "admission-redis",
         title: format!(
-            "Admission policies under YCSB on Redis, its log synced at each command, snapshots beside it: {} servers with {} records of 1 KB each, {} \
-             clients, in front of an emulated {} with a cache on emulated NV-DRAM or SSD; {} rounds of {} s, medians",
-            plan.servers,
-            plan.records,
-            plan.clients,
+            "Admission policies under YCSB on Redis, its log synced at each command, snapshots beside it: {} with {} of 1 KB each, {}, \
+             in front of an emulated {} with a cache on emulated NV-DRAM or SSD",
+            counted(plan.servers, "server"),
+            counted(plan.records, "record"),
+            counted(plan.clients, "client"),
             plan.contest.backing.name(),
-            plan.contest.rounds,
-            plan.contest.time.as_secs()
         ),
+        notes: meanings("requests a second"),
         figures,
+        measured,
         charts,
-        plots: Vec::new(),
         tables,
+        ..Report::default()
     }
 }

@@ -46,7 +46,7 @@ impl Daemon {
         command.args(["--backing", &backing.to_string()]);
         command.arg("--control").arg(&control);
         for (key, value) in settings {
-            command.args([&format!("--{key}"), value]);
+            command.arg(format!("--{key}={value}"));
         }
         command.arg("--nbd").arg(format!("unix:{}", nbd.display()));
         if fuse {

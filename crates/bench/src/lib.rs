@@ -6,6 +6,7 @@
 mod admission;
 mod admission_postgresql;
 mod admission_redis;
+mod conditions;
 mod contender;
 mod cpu;
 mod daemon;
@@ -36,7 +37,7 @@ pub use function::{BadFunction, FORMS, Function, number};
 pub use plot::Plot;
 pub use policies::{contenders, loads, policies};
 pub use report::{Figures, Report, Table};
-pub use site::check_model;
+pub use site::{check_cache, check_model};
 pub use volume::volume;
 
 use std::path::PathBuf;

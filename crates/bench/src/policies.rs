@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use forebay_policy::WritePolicy;
 
+use crate::conditions::rounds_of;
 use crate::contender::{self, BASE, Contender, GROUP_PERCENT, journaled};
 use crate::loads::Kind;
 use crate::plot::Plot;
@@ -134,7 +135,7 @@ fn postgresql(options: &Options) -> Result<Option<PostgreSql>, BenchError> {
         eprintln!("{POSTGRESQL}: not measured with --quick");
         return Ok(None);
     }
-    match PostgreSql::missing() {
+    match PostgreSql::missing(&options.scratch) {
         Some(why) => {
             eprintln!("{POSTGRESQL}: not measured, because {why}");
             Ok(None)
@@ -191,12 +192,17 @@ pub fn policies(options: &Options) -> Result<Report, BenchError> {
             measure(GROUPED, CACHE_PERCENT, &Contender { name: grouped(*percent), ..contender })?;
         }
     }
-    Ok(report(&results, &contenders, &plan, options.quick))
+    let mut how = rounds_of(plan.rounds, plan.scale.time);
+    if results.of(POSTGRESQL, CACHE_PERCENT, BASE).is_some() {
+        let time = if options.seconds.is_some() { plan.scale.time } else { 2 * plan.scale.time };
+        how = format!("{how}; {POSTGRESQL} in {}", rounds_of(1, time));
+    }
+    Ok(report(&results, &contenders, &plan, options.quick).under_conditions(options, how))
 }
 
 fn report(results: &Results, contenders: &[Contender], plan: &Plan, quick: bool) -> Report {
-    let mut figures = Figures::new();
-    let mut charts = Vec::new();
+    let (mut figures, mut absolute) = (Figures::new(), Figures::new());
+    let (mut charts, mut rows) = (Vec::new(), Vec::new());
     for load in loads() {
         let mut bars = Vec::new();
         for contender in contenders {
@@ -204,6 +210,15 @@ fn report(results: &Results, contenders: &[Contender], plan: &Plan, quick: bool)
             let Some(measured) = results.of(load, CACHE_PERCENT, name) else { continue };
             let ratio = results.of_base(load, CACHE_PERCENT, name).unwrap_or_default();
             bars.push((name.to_owned(), ratio));
+            absolute.insert(format!("{load}_{name}_operations_per_second"), measured.per_second());
+            rows.push(vec![
+                load.to_owned(),
+                name.to_owned(),
+                format!("{:.1}", measured.per_second()),
+                format!("{ratio:.3}"),
+                format!("{:.3}", measured.backing_ratio()),
+                format!("{:.3}", measured.staleness_seconds_max()),
+            ]);
             if name != BASE {
                 figures.insert(format!("{load}_{name}_of_{BASE}"), ratio);
                 figures.insert(format!("{load}_{name}_staleness_seconds"), measured.staleness_seconds_max());
@@ -214,17 +229,38 @@ fn report(results: &Results, contenders: &[Contender], plan: &Plan, quick: bool)
             }
         }
         if !bars.is_empty() {
-            charts.push((format!("{load}: operations a second against write-through (Figure 12)"), bars));
+            charts.push((
+                format!("{load}: operations a second against write-through (as in FAST'13, Figure 12)"),
+                bars,
+            ));
         }
     }
     let plots = vec![sizes(results, contenders, plan, &mut figures), groups(results, plan, &mut figures)];
-    let how = if quick { "one short round" } else { "medians of the rounds" };
     let title = format!(
-        "Write policies in front of {}, cache {CACHE_PERCENT} % of the working set, relative to write-through, in turn in one run ({how})",
+        "Write policies in front of {}, cache {CACHE_PERCENT} % of the working set, relative to write-through, in turn in one run",
         plan.store.name()
     );
-    let tables = vec![beside_the_paper(results, contenders)];
-    Report { name: "policies", title, figures, charts, plots, tables }
+    let columns = [
+        "load",
+        "policy",
+        "operations/s",
+        "of write_through",
+        "bytes to the backing, of acknowledged",
+        "staleness, s",
+    ];
+    let table = ("Measured, and against write-through".to_owned(), columns.map(str::to_owned).to_vec(), rows);
+    // A quick run has other sizes, and no time.
+    let beside = (!quick).then(|| beside_the_paper(results, contenders));
+    Report {
+        name: "policies",
+        title,
+        figures,
+        measured: absolute,
+        charts,
+        plots,
+        tables: beside.into_iter().chain([table]).collect(),
+        ..Report::default()
+    }
 }
 
 /// Who is measured with caches of other sizes: the paper's, without admission.
@@ -250,7 +286,7 @@ fn sizes(results: &Results, contenders: &[Contender], plan: &Plan, figures: &mut
         lines.push((contender.name.clone(), points));
     }
     Plot {
-        title: format!("{}: sensitivity to the size of the cache (Figure 13)", SIZED.name()),
+        title: format!("{}: sensitivity to the size of the cache (as in FAST'13, Figure 13)", SIZED.name()),
         x_label: "cache, % of the working set".into(),
         y_label: format!("against write-through at {CACHE_PERCENT} %"),
         lines,
@@ -278,7 +314,7 @@ fn groups(results: &Results, plan: &Plan, figures: &mut Figures) -> Plot {
     };
     let (back, through) = (level("write_back"), level(BASE));
     Plot {
-        title: format!("{load}: sensitivity to the size of groups (Figure 14)"),
+        title: format!("{load}: sensitivity to the size of groups (as in FAST'13, Figure 14)"),
         x_label: "group, % of the working set".into(),
         y_label: "against write-through".into(),
         lines: vec![("journaled".into(), points), ("write_back".into(), back), (BASE.into(), through)],

@@ -82,6 +82,17 @@ fn newest() -> Option<PathBuf> {
     Some(newest.join("bin")).filter(|bin| bin.join("postgres").exists() && bin.join("pgbench").exists())
 }
 
+/// The directory that the user postgres cannot enter, if there is one on the way to `directory`: the outermost.
+fn closed_to_postgres(directory: &Path) -> Option<&Path> {
+    let may_enter = |directory: &&Path| {
+        let text = directory.as_os_str().to_str().unwrap_or_default();
+        let user = ["--reuid", "postgres", "--regid", "postgres", "--init-groups"];
+        call("setpriv", &[&user[..], &["test", "-x", text]].concat()).is_ok()
+    };
+    let ways: Vec<&Path> = directory.ancestors().collect();
+    ways.into_iter().rev().find(|directory| !may_enter(directory))
+}
+
 /// A running server; dropping it stops it.
 struct Server<'a> {
     database: &'a PostgreSql,
@@ -89,8 +100,8 @@ struct Server<'a> {
 }
 
 impl PostgreSql {
-    /// What is missing to run it here, if anything is.
-    pub(crate) fn missing() -> Option<String> {
+    /// What is missing to run it in this directory, if anything is.
+    pub(crate) fn missing(scratch: &Path) -> Option<String> {
         if let Some(missing) = mounted::missing() {
             return Some(missing);
         }
@@ -100,6 +111,10 @@ impl PostgreSql {
         absent
             .map(|(program, _)| format!("{program} is missing"))
             .or_else(|| call("id", &["postgres"]).err().map(|_| "there is no user postgres".to_owned()))
+            .or_else(|| {
+                let closed = closed_to_postgres(scratch)?.display().to_string();
+                Some(format!("user postgres cannot enter {closed}; give another --out"))
+            })
     }
 
     /// Makes the image in the benchmark's directory; `settings` count for more than the load's own.
@@ -453,6 +468,8 @@ impl Drop for Server<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -471,5 +488,24 @@ mod tests {
                     physical_offset: length:   expected: flags:\n   0:        0..       1:      34816..     34817:      2:             \
                     last,eof\nx: 1 extent found\n";
         assert_eq!(extents(text).collect::<Vec<_>>(), ["142606336-142614528"]);
+    }
+
+    #[test]
+    fn a_directory_of_roots_alone_is_closed_to_postgres() {
+        let dir = tempfile::tempdir().unwrap();
+        let (closed, below) = (dir.path().join("closed"), dir.path().join("closed/below"));
+        fs::create_dir_all(&below).unwrap();
+        if PostgreSql::missing(Path::new("/")).is_some() {
+            return;
+        }
+        let mode = |place: &Path, mode| fs::set_permissions(place, fs::Permissions::from_mode(mode)).unwrap();
+        mode(dir.path(), 0o755);
+        mode(&closed, 0o755);
+        assert_eq!(closed_to_postgres(&below), None);
+        mode(&closed, 0o700);
+        assert_eq!(closed_to_postgres(&below), Some(closed.as_path()));
+        let missing = PostgreSql::missing(&below).unwrap();
+        let expected = format!("user postgres cannot enter {}; give another --out", closed.display());
+        assert_eq!(missing, expected);
     }
 }

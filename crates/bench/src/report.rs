@@ -26,8 +26,14 @@ pub struct Report {
     pub name: &'static str,
     /// One line for a person: what was compared, on what.
     pub title: String,
+    /// Where, when and how it was measured: what, and its value.
+    pub conditions: Vec<(&'static str, String)>,
+    /// Sentences that a reader of the figures needs.
+    pub notes: Vec<String>,
     /// The figures.
     pub figures: Figures,
+    /// What the ratios among the figures are made of.
+    pub measured: Figures,
     /// Groups of bars: a heading, and labelled values in one unit.
     pub charts: Vec<(String, Vec<(String, f64)>)>,
     /// Lines over a number.
@@ -53,8 +59,16 @@ impl Report {
         let drawings: Vec<(String, String)> =
             drawn.map(|(n, plot)| (format!("{}.svg", n + 1), plot.svg())).collect();
         fs::create_dir_all(dir).map_err(|e| BenchError::system(format!("make {}", dir.display()), e))?;
-        let json =
-            serde_json::json!({ "benchmark": self.name, "title": self.title, "figures": self.figures });
+        let conditions: BTreeMap<_, _> =
+            self.conditions.iter().map(|(what, value)| (what.replace(' ', "_"), value)).collect();
+        let json = serde_json::json!({
+            "benchmark": self.name,
+            "title": self.title,
+            "conditions": conditions,
+            "notes": self.notes,
+            "measured": self.measured,
+            "figures": self.figures,
+        });
         write("json", &format!("{json:#}\n"))?;
         drawings.iter().try_for_each(|(ending, svg)| write(ending, svg))?;
         write("html", &self.page())
@@ -63,6 +77,12 @@ impl Report {
     /// Tables and figures as text, one row or figure a line.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", self.title);
+        for (what, value) in &self.conditions {
+            let _ = writeln!(text, "{what}: {value}");
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "{note}");
+        }
         for (heading, columns, rows) in &self.tables {
             let _ = writeln!(text, "{heading}:");
             let lines = || std::iter::once(columns).chain(rows);
@@ -94,17 +114,27 @@ impl Report {
              body{{font:15px/1.5 system-ui,sans-serif;max-width:52em;margin:2em auto;padding:0 1em}}\
              .bar{{display:grid;grid-template-columns:12em 1fr 7em;gap:.6em;align-items:center}}\
              .bar i{{background:#2a6f97;height:1em;display:block;border-radius:2px}}\
-             td{{padding:.1em 1em .1em 0}}</style><h1>{0}</h1><p>{1}</p>",
+             td,th{{padding:.1em 1em .1em 0;text-align:left;vertical-align:top}}</style><h1>{0}</h1><p>{1}</p>",
             self.name,
             escaped(&self.title)
         );
+        for note in &self.notes {
+            let _ = write!(page, "<p>{}</p>", escaped(note));
+        }
+        if !self.conditions.is_empty() {
+            page.push_str("<h2>Conditions</h2><table>");
+            for (what, value) in &self.conditions {
+                let _ = write!(page, "<tr><th>{what}</th><td>{}</td></tr>", escaped(value));
+            }
+            page.push_str("</table>");
+        }
         for (heading, columns, rows) in &self.tables {
-            let row = |cells: &[String]| -> String {
-                cells.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect()
+            let row = |kind: &str, cells: &[String]| -> String {
+                cells.iter().map(|cell| format!("<{kind}>{}</{kind}>", escaped(cell))).collect()
             };
-            let _ = write!(page, "<h2>{}</h2><table><tr>{}</tr>", escaped(heading), row(columns));
+            let _ = write!(page, "<h2>{}</h2><table><tr>{}</tr>", escaped(heading), row("th", columns));
             rows.iter().for_each(|cells| {
-                let _ = write!(page, "<tr>{}</tr>", row(cells));
+                let _ = write!(page, "<tr>{}</tr>", row("td", cells));
             });
             page.push_str("</table>");
         }
@@ -153,15 +183,24 @@ mod tests {
             charts: vec![("IOPS".into(), vec![("raw".into(), 2.0), ("nbd".into(), 1.0)])],
             plots: vec![Plot { title: "line".into(), ..Plot::default() }],
             tables: vec![("beside".into(), vec!["ours".into()], vec![vec!["1 > 0".into()]])],
+            conditions: vec![("cache size", "16M".into())],
+            notes: vec!["x_ratio is half.".into()],
+            measured: Figures::from([("x".into(), 7.0)]),
         };
         report.write(&dir).unwrap();
         let json: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(dir.join("volume.json")).unwrap()).unwrap();
         assert_eq!(json["figures"]["x_ratio"], 0.5);
+        assert_eq!((&json["measured"]["x"], &json["conditions"]["cache_size"]), (&7.0.into(), &"16M".into()));
         let page = fs::read_to_string(dir.join("volume.html")).unwrap();
         let text = report.text();
-        assert!(text.contains("IOPS: raw 2, nbd 1\n"), "{text}");
-        for part in ["width:50.0%", "a &lt; b", "<svg", "<td>1 &gt; 0</td>"] {
+        for part in ["IOPS: raw 2, nbd 1\n", "cache size: 16M\n", "x_ratio is half.\n"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let conditions = "<th>cache size</th><td>16M</td>";
+        for part in
+            ["width:50.0%", "a &lt; b", "<svg", "<td>1 &gt; 0</td>", conditions, "<p>x_ratio is half.</p>"]
+        {
             assert!(page.contains(part), "{part}");
         }
         fs::remove_dir_all(dir).unwrap();

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use forebay_device::DeviceSpec;
-use forebay_host::{FormatOptions, JournalChoice, format};
+use forebay_format::Layout;
+use forebay_host::{FormatOptions, HostError, JournalChoice, format};
 
 use crate::BenchError;
 use crate::admission::NVDRAM;
@@ -49,6 +50,19 @@ impl Emulated {
 /// If not: what is wrong with it.
 pub fn check_model(text: &str) -> Result<(), BenchError> {
     Emulated::new(text).at(Path::new("file")).map(drop)
+}
+
+/// Whether a cache may have so many bytes.
+///
+/// # Errors
+/// If it is too small.
+pub fn check_cache(bytes: u64) -> Result<(), BenchError> {
+    let least_bytes =
+        Layout::SEGMENTS_OFFSET + u64::from(Layout::SEGMENT_COUNT_MIN) * u64::from(Layout::SEGMENT_BYTES_MIN);
+    match Layout::geometry_for(bytes) {
+        Some(_) => Ok(()),
+        None => Err(BenchError::Forebay(HostError::CacheTooSmall { bytes, least_bytes }.to_string())),
+    }
 }
 
 /// What a volume stands on, and how it is set.
@@ -116,5 +130,12 @@ mod tests {
         assert!(spec("tape").unwrap_err().to_string().contains("tape"));
         let memory = ["nvdram", "nvdram,latency=1us", "ssd-sata"].map(|text| Emulated::new(text).is_memory());
         assert_eq!(memory, [true, true, false]);
+    }
+
+    #[test]
+    fn a_cache_that_nothing_can_be_made_of_is_told_with_the_least() {
+        let refused = check_cache(1024).unwrap_err().to_string();
+        assert_eq!(refused, "a cache of 1 KiB is too small; the least is 1.4 MiB");
+        assert!(check_cache(1408 << 10).is_ok() && check_cache((1408 << 10) - 1).is_err());
     }
 }

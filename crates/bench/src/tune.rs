@@ -288,7 +288,7 @@ pub fn report(points: &[Point], knob_label: &str, what: &str, worth: &Worth) -> 
     );
     let title =
         format!("{what}: revenue {} of operations/s, penalty {} of staleness", worth.revenue, worth.penalty);
-    Report { name: "tune-journal", title, figures, charts: Vec::new(), plots, tables: vec![table] }
+    Report { name: "tune-journal", title, figures, plots, tables: vec![table], ..Report::default() }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use forebay_device::{Access, Clock, Device, DeviceSpec, Ring, open};
 use forebay_host::{FormatOptions, JournalChoice, Volume, VolumeConfig, format};
 
+use crate::conditions::rounds_of;
 use crate::cpu::cpu_time;
 use crate::daemon::Daemon;
 use crate::load::{self, Sample, Shape};
@@ -37,9 +38,15 @@ struct Scale {
 }
 
 impl Scale {
-    fn new(quick: bool) -> Self {
-        let (cache, rounds, millis) = if quick { (256 << 20, 1, 60) } else { (1 << 30, 5, 1000) };
-        Self { cache, backing: 1 << 30, working_set: 32 << 20, rounds, time: Duration::from_millis(millis) }
+    fn new(options: &Options) -> Self {
+        let (cache, rounds, millis) = if options.quick { (256 << 20, 1, 60) } else { (1 << 30, 5, 1000) };
+        Self {
+            cache,
+            backing: 1 << 30,
+            working_set: 32 << 20,
+            rounds: options.rounds.unwrap_or(rounds),
+            time: options.seconds.map_or(Duration::from_millis(millis), Duration::from_secs),
+        }
     }
 }
 
@@ -75,7 +82,7 @@ impl Measured {
 /// [`BenchError`]. What cannot be measured here (attaching needs root and FUSE) is left out and said on stderr.
 pub fn volume(options: &Options) -> Result<Report, BenchError> {
     options.check_loads(&[])?;
-    let scale = Scale::new(options.quick);
+    let scale = Scale::new(options);
     let dir = &options.scratch;
     let raw_path = dir.join("raw");
     let ring = Ring::new().map_err(|e| BenchError::system("set up io_uring", e))?;
@@ -132,41 +139,72 @@ pub fn volume(options: &Options) -> Result<Report, BenchError> {
         }
     }
     drop(attached);
-    Ok(report(&measured, &bytes, options.quick))
+    let how = rounds_of(scale.rounds, scale.time);
+    Ok(report(&measured, &bytes).under_conditions(options, how))
 }
 
-fn report(
-    measured: &BTreeMap<(&str, &str), Measured>,
-    bytes: &BTreeMap<&str, (u64, u64)>,
-    quick: bool,
-) -> Report {
-    let mut figures = Figures::new();
-    let mut charts = Vec::new();
+/// What the figures are, for who has the report alone.
+const MEANINGS: &[&str] = &[
+    "Each thing writes durably in a closed loop: 4k_depth16 is writes of 4 KiB, 16 of them under way.",
+    "raw is the cache's device alone, the limit; engine a volume in this process; nbd one of a daemon over NBD; attached the same as a block device.",
+    "of_raw: writes per second against those of the raw device.",
+    "bytes_ratio: bytes written to the cache for each byte acknowledged, headers and summaries included.",
+    "cpu_us: processor time of benchmark and daemon for each write, in microseconds.",
+];
+
+fn report(measured: &BTreeMap<(&str, &str), Measured>, bytes: &BTreeMap<&str, (u64, u64)>) -> Report {
+    let (mut figures, mut absolute) = (Figures::new(), Figures::new());
+    let (mut charts, mut rows) = (Vec::new(), Vec::new());
     for shape in SHAPES {
         let raw = measured.get(&(shape.name, "raw")).map_or(0.0, Measured::median);
+        let (to_cache, acknowledged) = bytes.get(shape.name).copied().unwrap_or_default();
+        let bytes_ratio = (acknowledged > 0).then(|| to_cache as f64 / acknowledged as f64);
+        if let Some(ratio) = bytes_ratio {
+            figures.insert(format!("engine_{}_bytes_ratio", shape.name), ratio);
+            absolute.insert(format!("engine_{}_bytes_to_cache", shape.name), to_cache as f64);
+            absolute.insert(format!("engine_{}_bytes_acknowledged", shape.name), acknowledged as f64);
+        }
         let mut bars = Vec::new();
         for what in ["raw", "engine", "nbd", "attached"] {
             let Some(m) = measured.get(&(shape.name, what)) else { continue };
-            bars.push((what.to_owned(), m.median()));
+            let per_second = m.median();
+            bars.push((what.to_owned(), per_second));
+            absolute.insert(format!("{what}_{}_writes_per_second", shape.name), per_second);
             if let Some(cpu_us) = m.cpu_us() {
                 figures.insert(format!("{what}_{}_cpu_us", shape.name), cpu_us);
             }
-            if what != "raw" {
-                figures.insert(format!("{what}_{}_of_raw", shape.name), m.median() / raw.max(1e-9));
+            let of_raw = (what != "raw" && raw > 0.0).then(|| per_second / raw);
+            if let Some(ratio) = of_raw {
+                figures.insert(format!("{what}_{}_of_raw", shape.name), ratio);
             }
+            let said = |value: Option<f64>, digits: usize| {
+                value.map_or_else(String::new, |value| format!("{value:.digits$}"))
+            };
+            rows.push(vec![
+                shape.name.to_owned(),
+                what.to_owned(),
+                format!("{per_second:.0}"),
+                said(Some(per_second * shape.bytes as f64 / f64::from(1 << 20)), 1),
+                said(of_raw, 3),
+                said(bytes_ratio.filter(|_| what == "engine"), 3),
+                said(m.cpu_us(), 1),
+            ]);
         }
-        let (to_cache, acknowledged) = bytes.get(shape.name).copied().unwrap_or_default();
-        figures.insert(
-            format!("engine_{}_bytes_ratio", shape.name),
-            to_cache as f64 / (acknowledged as f64).max(1.0),
-        );
         charts.push((format!("{}: durable writes per second", shape.name), bars));
     }
-    let how = if quick { "one short round" } else { "medians of the rounds" };
-    let title = format!(
-        "Durable writes: raw cache device, engine in process, NBD, attached block device, in turn in one run ({how})"
-    );
-    Report { name: "volume", title, figures, charts, ..Report::default() }
+    let columns = ["shape", "what", "writes/s", "MiB/s", "of_raw", "bytes_ratio", "cpu_us"];
+    let table =
+        ("Measured, and against the raw device".to_owned(), columns.map(str::to_owned).to_vec(), rows);
+    Report {
+        name: "volume",
+        title: "Durable writes: raw cache device, engine in process, NBD, attached block device, in turn in one run".to_owned(),
+        notes: MEANINGS.iter().map(|text| (*text).to_owned()).collect(),
+        figures,
+        measured: absolute,
+        charts,
+        tables: vec![table],
+        ..Report::default()
+    }
 }
 
 fn make_file(path: &Path, bytes: u64) -> Result<(), BenchError> {
@@ -212,11 +250,30 @@ mod tests {
             |millis, writes| Measured { writes, cpu: Duration::from_millis(millis), ..Measured::default() };
         let shape = SHAPES[0].name;
         let figures =
-            |raw: Measured| report(&BTreeMap::from([((shape, "raw"), raw)]), &BTreeMap::new(), true).figures;
+            |raw: Measured| report(&BTreeMap::from([((shape, "raw"), raw)]), &BTreeMap::new()).figures;
         let name = format!("raw_{shape}_cpu_us");
         assert_eq!(figures(of(200, 1000)).get(&name), Some(&200.0));
         for (millis, writes) in [(0, 1000), (90, 1000), (200, 0)] {
             assert_eq!(figures(of(millis, writes)).get(&name), None, "{millis} ms, {writes} writes");
         }
+    }
+
+    #[test]
+    fn what_was_measured_stands_beside_the_ratios() {
+        let shape = SHAPES[0].name;
+        let of = |per_second| Measured { per_second: vec![per_second], ..Measured::default() };
+        let measured = BTreeMap::from([((shape, "raw"), of(1000.0)), ((shape, "engine"), of(512.0))]);
+        let report = report(&measured, &BTreeMap::from([(shape, (3 << 20, 2 << 20))]));
+        let name = |what: &str, ending: &str| format!("{what}_{shape}_{ending}");
+        assert_eq!(report.figures[&name("engine", "of_raw")], 0.512);
+        assert_eq!(report.measured[&name("engine", "writes_per_second")], 512.0);
+        assert_eq!(report.measured[&name("raw", "writes_per_second")], 1000.0);
+        let (_, _, rows) = &report.tables[0];
+        assert_eq!(
+            rows.iter().map(|row| row.join(" ")).collect::<Vec<_>>(),
+            ["4k_depth1 raw 1000 3.9   ", "4k_depth1 engine 512 2.0 0.512 1.500 "]
+        );
+        assert!(!report.figures.contains_key("engine_4k_depth4_bytes_ratio"), "nothing was written");
+        assert!(report.notes.iter().any(|note| note.starts_with("bytes_ratio: ")));
     }
 }

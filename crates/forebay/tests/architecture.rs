@@ -45,6 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forebay-block",
             "forebay-control",
             "forebay-device",
+            "forebay-format",
             "forebay-host",
             "forebay-nbd",
             "forebay-policy",

@@ -56,6 +56,13 @@ fn wrong_usage_is_2_and_names_what_is_allowed() {
         (&["bench", "admission-redis", "--policies", "all,most"], "'most' is not one of all, sync"),
         (&["bench", "admission-redis", "--cache-model", "tape"], "'tape' is not a kind of device"),
         (&["bench", "admission-redis", "--with", "on-full"], "expected NAME=VALUE"),
+        (
+            &["bench", "admission-redis", "--with", "on-ful=bypass"],
+            "no flag --on-ful; did you mean --on-full?",
+        ),
+        (&["bench", "admission-redis", "--with", "on-full=explode"], "[possible values: wait, bypass]"),
+        (&["bench", "admission-redis", "--with", "admission=cp"], "--admission is what the benchmark sets"),
+        (&["bench", "admission-redis", "--caches", "16M,1K"], "a cache of 1 KiB is too small; the least is"),
     ] {
         let (code, error) = fails(args);
         assert_eq!(code, 2, "{args:?}: {error}");

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::ValueEnum;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args as _, ValueEnum};
 use forebay_bench::{BenchError, Contest, Options};
 use forebay_control::FailureKind;
 use forebay_policy::Admission;
@@ -11,6 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::cli::{Failure, Outcome};
+use crate::commands::serve;
 use crate::output::print;
 
 /// The benchmarks.
@@ -63,7 +65,7 @@ pub struct Args {
     policies: Vec<OrNone>,
 
     /// Sizes of the cache in the admission benchmarks [default: the benchmark's own]
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = forebay_policy::size::parse)]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = cache)]
     caches: Vec<u64>,
 
     /// The emulated cache of the admission benchmarks, as `ssd-sata` or `nvdram,latency=1us`
@@ -120,6 +122,48 @@ fn model(text: &str) -> Result<String, String> {
     forebay_bench::check_model(text).map(|()| text.to_owned()).map_err(|e| e.to_string())
 }
 
+fn cache(text: &str) -> Result<u64, String> {
+    let bytes = forebay_policy::size::parse(text)?;
+    forebay_bench::check_cache(bytes).map(|()| bytes).map_err(|e| e.to_string())
+}
+
+/// What the admission benchmarks give `forebay serve` for those who have a cache, before the further flags.
+const SERVED: &[&str] = &[
+    "--name=bench",
+    "--cache=cache",
+    "--backing=backing",
+    "--control=control",
+    "--nbd=unix:nbd",
+    "--fuse=volume",
+    "--write-policy=write-back",
+    "--rules=redis",
+    "--admission=all",
+];
+
+/// Refuses what `forebay serve` would, before anything is started.
+fn check_with(flags: &[(String, String)]) -> Outcome {
+    let command = serve::Args::augment_args(clap::Command::new("serve").no_binary_name(true));
+    for (flag, value) in flags {
+        let given = SERVED.iter().map(|flag| (*flag).to_owned()).chain([format!("--{flag}={value}")]);
+        let Err(e) = command.clone().try_get_matches_from(given) else { continue };
+        let why = match (e.kind(), e.get(ContextKind::SuggestedArg)) {
+            (ErrorKind::UnknownArgument, Some(ContextValue::String(like))) => {
+                format!("`forebay serve` has no flag --{flag}; did you mean {like}?")
+            }
+            (ErrorKind::UnknownArgument, _) => format!("`forebay serve` has no flag --{flag}"),
+            (ErrorKind::ArgumentConflict, _) => format!("--{flag} is what the benchmark sets itself"),
+            _ => {
+                let said = e.render().to_string();
+                let lines: Vec<&str> =
+                    said.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+                lines.join(" ").trim_start_matches("error: ").to_owned()
+            }
+        };
+        return Err(Failure::new(FailureKind::Usage, format!("--with {flag}={value}: {why}")));
+    }
+    Ok(())
+}
+
 fn pair(text: &str) -> Result<(String, String), String> {
     let (flag, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     Ok((flag.to_owned(), value.to_owned()))
@@ -141,6 +185,7 @@ pub fn run(args: Args) -> Outcome {
     let system = |doing: &str, e: std::io::Error| {
         Failure::new(FailureKind::Failed, format!("cannot {doing}: {}", forebay_block::words_of(&e)))
     };
+    check_with(&args.with)?;
     let scratch = args.out.join("scratch");
     std::fs::create_dir_all(&scratch).map_err(|e| system(&format!("make {}", scratch.display()), e))?;
     let scratch = scratch.canonicalize().map_err(|e| system("find the scratch directory", e))?;
