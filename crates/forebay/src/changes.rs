@@ -1,6 +1,11 @@
 //! What of a volume can be changed while it runs, by the names of the flags; and what would change nothing.
 
-use forebay_policy::{Admission, MaxStaleness, Ranges, Settings, UnknownSetting, WritePolicy, size};
+use clap::Args as _;
+use forebay_policy::{
+    Admission, GroupEnds, MaxStaleness, OnFull, Ranges, Settings, UnknownSetting, WritePolicy, size,
+};
+
+use crate::commands::serve;
 
 /// Keys beside those of [`Settings`].
 const OWN_KEYS: [&str; 2] = ["ranges", "endurance"];
@@ -40,6 +45,9 @@ impl Changes {
                 return Ok(());
             }
             _ if key != "admit" && Self::keys().all(|known| known != key) => {
+                if let Some(flag) = flag_of_start(key) {
+                    return Err(format!("'{key}' is set at the start: restart the daemon with --{flag}"));
+                }
                 let unknown = UnknownSetting::none_of(key, Self::keys());
                 return Err(with_suggestion(&unknown));
             }
@@ -47,6 +55,14 @@ impl Changes {
         };
         done.map_err(|e| format!("{key}: {}", with_suggestion(&e)))
     }
+}
+
+/// The flag of `forebay serve` of this name.
+fn flag_of_start(key: &str) -> Option<String> {
+    let key = key.replace('_', "-");
+    let serve = serve::Args::augment_args(clap::Command::new("serve"));
+    let is_flag = serve.get_arguments().any(|arg| !arg.is_hide_set() && arg.get_long() == Some(&key));
+    (is_flag && Changes::keys().all(|known| known != key)).then_some(key)
 }
 
 /// What is not known, and which of the words was probably meant.
@@ -107,9 +123,42 @@ pub fn idle<'a>(given: impl IntoIterator<Item = &'a str>, around: Circumstances<
         (None, "endurance") if admission != Admission::Adaptive => {
             Some(format!("under admission {admission}; it is for adaptive"))
         }
+        (None, "admission") if is_by_points(settings) && admission != Admission::All => {
+            Some(format!("under group-ends {}; every write enters the cache", settings.group_ends))
+        }
+        (None, "on-full") if is_by_points(settings) && settings.on_full == OnFull::Bypass => {
+            Some(format!("under group-ends {}; every write enters the cache", settings.group_ends))
+        }
         _ => None,
     };
     given.into_iter().filter_map(|key| why(key).map(|why| format!("{key} has no effect {why}"))).collect()
+}
+
+/// The backing moves from point to point only, and nothing goes past the groups.
+fn is_by_points(settings: &Settings) -> bool {
+    settings.write_policy == WritePolicy::Journaled && settings.group_ends != GroupEnds::Anywhere
+}
+
+/// One sentence if the ranges that decide what enters the cache lie behind the end of the volume.
+pub fn out_of_volume(settings: &Settings, ranges: &Ranges, volume_bytes: u64) -> Option<String> {
+    let decide = settings.admission == Admission::Range && !is_by_points(settings);
+    (decide && !ranges.touch(0, volume_bytes)).then(|| {
+        format!(
+            "no range lies in the volume, which has {}, so that no write enters the cache; give ranges within it",
+            size::show(volume_bytes)
+        )
+    })
+}
+
+/// One sentence if only critical writes enter the cache, and nobody's are: those of NBD clients do not count, and no task's can yet.
+pub fn nobody_is_critical(settings: &Settings) -> Option<String> {
+    let admission = settings.admission;
+    let decides = matches!(admission, Admission::Cp | Admission::CpPi | Admission::CpPiIoi);
+    (decides && !is_by_points(settings)).then(|| {
+        format!(
+            "admission is {admission}, and nobody is critical, so that no write enters the cache; serve with --critical, or attach the volume and say with --rules or hints who is"
+        )
+    })
 }
 
 /// Refuses the admission policy that lets in what `ranges` say, where they say nothing.

@@ -1,7 +1,7 @@
 //! The command line as a whole: global options and the list of commands.
 
 use clap::error::{ContextKind, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use forebay_control::ControlError;
 use tracing_subscriber::filter::Targets;
 
@@ -32,6 +32,23 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The command line, in which a size or a time may begin with `-`: it is for their parsers to say what is wrong with it.
+pub fn command() -> clap::Command {
+    fn with_hyphens(command: clap::Command) -> clap::Command {
+        let command = command.mut_args(|arg| {
+            let takes = arg.get_id() == "size"
+                || arg
+                    .get_value_names()
+                    .unwrap_or_default()
+                    .iter()
+                    .any(|name| matches!(name.as_str(), "SIZE" | "TIME" | "TIME|SIZE"));
+            if takes { arg.allow_hyphen_values(true) } else { arg }
+        });
+        command.mut_subcommands(with_hyphens)
+    }
+    with_hyphens(Cli::command())
 }
 
 /// A mistake on the command line, without a hint that leads nowhere: only what follows `run --` takes what looks like a flag.

@@ -93,7 +93,7 @@ pub struct VolumeConfig {
     #[serde(default, rename = "group-size", deserialize_with = "group_size")]
     pub group_bytes: Option<u64>,
     /// See [`forebay_policy::Settings`].
-    #[serde(default, rename = "group-age", deserialize_with = "milliseconds")]
+    #[serde(default, rename = "group-age", deserialize_with = "group_age")]
     pub group_age_ms: Option<u64>,
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled")]
@@ -144,6 +144,12 @@ fn group_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>,
     let mut settings = Settings::default();
     let set = settings.set("group-size", &String::deserialize(deserializer)?);
     set.map(|()| Some(settings.group_bytes)).map_err(serde::de::Error::custom)
+}
+
+fn group_age<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let mut settings = Settings::default();
+    let set = settings.set("group-age", &String::deserialize(deserializer)?);
+    set.map(|()| Some(settings.group_age_ms)).map_err(serde::de::Error::custom)
 }
 
 fn logical_block<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
@@ -208,6 +214,14 @@ impl Config {
         let config: Self = toml::from_str(text).map_err(|e| {
             let (line, column) = position(text, e.span().map_or(0, |s| s.start));
             let message = e.message().replace('\n', " ");
+            let key = key_of(text.lines().nth(line - 1).unwrap_or_default());
+            let message = match key {
+                Some(key) if is_no_text(&message) => {
+                    format!("{key} wants a text: write its value in quotes, as {key} = \"VALUE\"")
+                }
+                Some(key) if message.starts_with('\'') => format!("{key}: {message}"),
+                _ => message,
+            };
             let hint = suggestion(&message).map(|s| format!("; did you mean `{s}`?")).unwrap_or_default();
             format!("{line}:{column}: {message}{hint}")
         })?;
@@ -227,8 +241,26 @@ fn position(text: &str, at: usize) -> (usize, usize) {
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
-/// Of the names that a message "unknown field `x`, expected one of `a`, `b`" lists, the one that `x` is closest to.
+/// The key that a line gives a value.
+fn key_of(line: &str) -> Option<&str> {
+    let key = line.split_once('=')?.0.trim();
+    let is_key = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    is_key.then_some(key)
+}
+
+/// A number, or true or false, stands where a text is wanted.
+fn is_no_text(message: &str) -> bool {
+    let kinds = ["integer", "floating point", "boolean"];
+    message.strip_prefix("invalid type: ").is_some_and(|what| {
+        kinds.iter().any(|kind| what.starts_with(kind)) && what.ends_with("expected a string")
+    })
+}
+
+/// Of the names that a message "unknown field `x`, expected one of `a`, `b`" lists, or "'x' is not one of a, b", the one that `x` is closest to.
 fn suggestion(message: &str) -> Option<&str> {
+    if let Some((given, words)) = message.split_once("' is not one of ") {
+        return nearest(given.split_once('\'')?.1, words.split(", "));
+    }
     let mut names = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
     let given = names.next()?;
     nearest(given, names)
@@ -273,13 +305,22 @@ mod tests {
             ("[[volume]]\nname = \"db\"\nwrite_policy = \"x\"", "did you mean `write-policy`?"),
             (
                 "[[volume]]\nname = \"db\"\non-full = \"explode\"",
-                "3:11: 'explode' is not one of wait, bypass",
+                "3:11: on-full: 'explode' is not one of wait, bypass",
             ),
             (
                 "[[volume]]\nname = \"db\"\nlogical-block = \"513\"",
-                "3:17: '513' is no logical block of a volume",
+                "3:17: logical-block: '513' is no logical block of a volume",
             ),
-            ("[[volume]]\nname = \"a/b\"", "2:8: 'a/b' cannot be the name of a volume"),
+            ("[[volume]]\nname = \"db\"\nwrite-policy = \"write-bakc\"", "did you mean `write-back`?"),
+            (
+                "[[volume]]\nname = \"db\"\ngroup-size = 16",
+                "3:14: group-size wants a text: write its value in quotes",
+            ),
+            (
+                "[[volume]]\nname = \"db\"\ngroup-age = \"9000h\"",
+                "group-age: '9000h' is not within the times",
+            ),
+            ("[[volume]]\nname = \"a/b\"", "2:8: name: 'a/b' cannot be the name of a volume"),
             ("[[volume]]\nname = \"db\"\nnbd = [\"udp:x\"]", "3:7: "),
             ("[[volume]]\nname = \"a\"\n[[volume]]\nname = \"a\"", "two volumes named 'a'"),
             ("[[volume]]\nname = ", "2:"),

@@ -188,6 +188,7 @@ mod tests {
             critical: false,
             critical_rate: None,
             warnings: Vec::new(),
+            is_for_nbd_alone: false,
         };
         let around = Surroundings {
             size_bytes: 1 << 30,

@@ -36,7 +36,7 @@ mod reference;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use mimalloc::MiMalloc;
 
 /// Large buffers come and go with every large request; the C library's allocator gives each back to the kernel and pays
@@ -45,7 +45,10 @@ use mimalloc::MiMalloc;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::try_parse().unwrap_or_else(|e| cli::usage(e).exit());
+    let cli = cli::command()
+        .try_get_matches()
+        .and_then(|matches| cli::Cli::from_arg_matches(&matches))
+        .unwrap_or_else(|e| cli::usage(e).exit());
     logging::start(&cli.log);
     if let Err(e) = stop::outlive_file_limits() {
         tracing::debug!(

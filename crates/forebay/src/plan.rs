@@ -11,7 +11,7 @@ use forebay_nbd::{Address, SocketRights, TlsSettings};
 use forebay_policy::{GroupEnds, Ranges, Settings, WritePolicy};
 use forebay_tracker::{Hints, PRESETS, Rules, RulesError};
 
-use crate::changes::{Circumstances, check_ranges, idle};
+use crate::changes::{Circumstances, check_ranges, idle, nobody_is_critical};
 use crate::cli::Failure;
 use crate::commands::serve::Args;
 use crate::config::{Config, VolumeConfig};
@@ -105,6 +105,8 @@ pub struct VolumePlan {
     pub critical: bool,
     /// Of these requests' writes at most so many bytes a second count as critical.
     pub critical_rate: Option<u64>,
+    /// Only NBD clients are foreseen, whose requests are not critical: no rules say who is, and it is no file.
+    pub is_for_nbd_alone: bool,
     /// What was given and has another effect than one may think, or none; a sentence each.
     pub warnings: Vec<String>,
 }
@@ -172,20 +174,22 @@ impl Plan {
                 socket.mode
             )));
         }
+        let hints = args.hints.or(config.hints);
+        let rules = rules(if args.rules.is_empty() { &config.rules } else { &args.rules })?;
+        // Whoever says whose hints are believed means to attach the volume, unless it is nobody's.
+        let is_for_nbd = rules.is_empty() && hints.as_ref().is_none_or(Hints::are_nobodys);
+        let destage_on_stop = args.destage_on_stop.or(config.destage_on_stop).unwrap_or(false);
+        let around = Around { decorate: &args.decorate, is_for_nbd, destage_on_stop };
         Ok(Self {
             socket,
             nbd_limits: nbd.limits(config.volume.iter().any(|v| !v.nbd.is_empty()))?,
             tls,
-            rules: rules(if args.rules.is_empty() { &config.rules } else { &args.rules })?,
-            hints: args.hints.or(config.hints).unwrap_or_default(),
-            config: args.config.as_deref().map(|path| std::path::absolute(path).unwrap_or(path.to_owned())),
+            rules,
+            hints: hints.unwrap_or_default(),
+            config: args.config.as_deref().map(absolute),
             control: args.control.or(config.control),
-            destage_on_stop: args.destage_on_stop.or(config.destage_on_stop).unwrap_or(false),
-            volumes: config
-                .volume
-                .into_iter()
-                .map(|v| checked(v, &args.decorate))
-                .collect::<Result<_, _>>()?,
+            destage_on_stop,
+            volumes: config.volume.into_iter().map(|v| checked(v, &around)).collect::<Result<_, _>>()?,
         })
     }
 }
@@ -193,7 +197,13 @@ impl Plan {
 fn rules(names: &[String]) -> Result<Rules, Failure> {
     let mut all = Rules::default();
     for name in names {
-        let wrong = |e: RulesError| usage(format!("rules of {name}: {e}"));
+        let wrong = |e: RulesError| {
+            let path = Path::new(name);
+            match path.is_file() {
+                true => usage(format!("rules of {}: {e}", absolute(path).display())),
+                false => usage(format!("rules of {name}: {e}")),
+            }
+        };
         let of_user = || {
             let (set, user) = name.split_once('@').filter(|(_, user)| !user.is_empty())?;
             Some(Rules::preset(set)?.only_of(user))
@@ -201,7 +211,12 @@ fn rules(names: &[String]) -> Result<Rules, Failure> {
         let rules = match Rules::preset(name).or_else(of_user) {
             Some(rules) => rules,
             None if name.contains(['/', '.']) || Path::new(name).is_file() => {
-                Rules::parse(&read_text(Path::new(name))?).map_err(wrong)?.called(name)
+                let rules = Rules::parse(&read_text(Path::new(name))?).map_err(wrong)?.called(name);
+                if rules.is_empty() {
+                    let file = absolute(Path::new(name));
+                    tracing::warn!("{} has no rule, so that it makes nobody critical", file.display());
+                }
+                rules
             }
             None => {
                 let presets: Vec<&str> = PRESETS.iter().map(|(preset, _)| *preset).collect();
@@ -305,7 +320,15 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan, Failure> {
+/// What is said for all volumes, as far as each depends on it.
+struct Around<'a> {
+    decorate: &'a [DeviceDecoration],
+    /// Nothing says that tasks could be critical.
+    is_for_nbd: bool,
+    destage_on_stop: bool,
+}
+
+fn checked(v: VolumeConfig, all: &Around<'_>) -> Result<VolumePlan, Failure> {
     let given = given(&v);
     let name = v.name;
     let wrong = |e: String| usage(format!("volume '{name}': {e}"));
@@ -383,6 +406,14 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
     if v.critical == Some(true) && v.nbd.is_empty() {
         warnings.push("critical has no effect without NBD clients; give an address with nbd".to_owned());
     }
+    if all.destage_on_stop && v.read_only == Some(true) {
+        warnings.push("destage-on-stop has no effect on a read-only volume".to_owned());
+    }
+    let is_for_nbd_alone =
+        all.is_for_nbd && !v.nbd.is_empty() && v.fuse.is_none() && v.critical != Some(true);
+    if is_for_nbd_alone && cache.is_some() && v.read_only != Some(true) {
+        warnings.extend(nobody_is_critical(&settings));
+    }
     if v.critical_rate.is_some() && v.critical.is_none() {
         return Err(wrong("has a critical-rate, and does not say whether it is critical".to_owned()));
     }
@@ -396,10 +427,11 @@ fn checked(v: VolumeConfig, decorate: &[DeviceDecoration]) -> Result<VolumePlan,
         takeover: v.takeover.unwrap_or(false),
         read_only: v.read_only.unwrap_or(false),
         logical_block: v.logical_block,
-        decorate: decorate.to_vec(),
+        decorate: all.decorate.to_vec(),
         settings,
         ranges,
         warnings,
+        is_for_nbd_alone,
         endurance: v.endurance.map_or(0, |s| s.0),
         critical: v.critical.unwrap_or(false),
         critical_rate: v.critical_rate.map(|s| s.0),
@@ -443,11 +475,17 @@ pub fn journal(location: Option<&str>) -> Result<JournalChoice, String> {
 /// One sentence: where in the file, what is wrong, and which name was probably meant.
 fn read_config(path: &Path) -> Result<Config, Failure> {
     let text = read_text(path)?;
+    let path = absolute(path);
     Config::parse(&text).map_err(|e| Failure::new(FailureKind::Usage, format!("{}:{e}", path.display())))
 }
 
+/// A path as it is from the root on.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 fn read_text(path: &Path) -> Result<String, Failure> {
-    let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let path = &absolute(path);
     let failed = |e: std::io::Error| {
         Failure::new(
             FailureKind::Failed,

@@ -20,7 +20,7 @@ use forebay_host::{
 use forebay_nbd::Visits;
 use forebay_policy::{GroupEnds, Settings, WritePolicy};
 
-use crate::changes::{Changes, Circumstances, check_ranges, idle};
+use crate::changes::{Changes, Circumstances, check_ranges, idle, nobody_is_critical, out_of_volume};
 use crate::cli::{Failure, Outcome};
 use crate::failure::{from_fuse, from_host};
 use crate::figures::{Surroundings, staleness_seconds, volume_status};
@@ -112,6 +112,12 @@ impl Served {
                 volume = plan.name,
                 "served without a journal, so that write-policy=journaled needs a restart: {why}"
             );
+        }
+        if plan.cache.is_some()
+            && !plan.read_only
+            && let Some(told) = out_of_volume(&plan.settings, &plan.ranges, handle.info().size_bytes)
+        {
+            tracing::warn!(volume = plan.name, "{told}");
         }
         let link = Arc::new(Link::default());
         handle.observe(Arc::clone(&link) as Arc<dyn Observer>);
@@ -265,7 +271,18 @@ impl Served {
             cached: self.plan.cache.is_some(),
             read_only: self.plan.read_only,
         };
-        let idle = idle(settings.iter().map(|(key, _)| key.as_str()), around);
+        let mut idle = idle(settings.iter().map(|(key, _)| key.as_str()), around);
+        let changes = |keys: &[&str]| settings.iter().any(|(key, _)| keys.contains(&key.as_str()));
+        if self.plan.cache.is_some() && !self.plan.read_only {
+            if changes(&["admission", "admit", "ranges"]) {
+                let bytes = self.handle.info().size_bytes;
+                idle.extend(out_of_volume(&new, &self.handle.ranges(), bytes));
+            }
+            if changes(&["admission", "admit"]) && self.plan.is_for_nbd_alone && hold(&self.device).is_none()
+            {
+                idle.extend(nobody_is_critical(&new));
+            }
+        }
         let changed: Vec<String> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
         tracing::info!(volume = self.plan.name, settings = changed.join(" "), "settings changed");
         // It stays as long as this is held. Whoever holds it, to attach or to detach, follows as the settings are now, or ceases to.

@@ -11,7 +11,7 @@ use forebay_block::{BlockService, Completion, Content, Criticality, Gate, Op, Or
 use forebay_control::{ExplainRow, Explanation, InheritedRow, WaitRow};
 use forebay_host::{Observer, VolumeHandle};
 use forebay_policy::{Admission, AdmissionReason, Allowance};
-use forebay_tracker::{Cause, Device, Hints, Name, Promotion, Rules, Tracker, Wait, Waits};
+use forebay_tracker::{Cause, Device, Hints, Name, Promotion, Rules, Tracker, Wait, Waits, unknown_users};
 
 /// Most different rows of an account; what does not fit is counted as `other`.
 const ROWS_MAX: usize = 1024;
@@ -40,6 +40,11 @@ impl Tracking {
             tracing::warn!(
                 "any user's task can make itself critical by {}, which go by title, thread or port alone: give them an exe, a user or a cgroup (docs/guide/admission.md)",
                 gullible.join(", ")
+            );
+        }
+        for user in unknown_users(&rules, &hints) {
+            tracing::warn!(
+                "rules or hints speak of the user '{user}', whom /etc/passwd does not have: they fit no task of such a user; give a number"
             );
         }
         Self { rules, hints, tracker: Mutex::default(), waits: Arc::default(), failure: Mutex::default() }

@@ -222,7 +222,10 @@ fn what_would_have_no_effect_is_said() {
         set(&["group-size=1MiB"]),
         (0, "warning: group-size has no effect under write-policy write-back; it is for journaled\n".into())
     );
-    assert_eq!(set(&["group-size=1MiB", "write-policy=journaled"]), (0, String::new()));
+    assert_eq!(
+        set(&["group-size=1MiB", "write-policy=journaled", "group-ends=anywhere"]),
+        (0, String::new())
+    );
     assert_eq!(set(&["max-staleness=1.5s", "endurance=10GB", "admission=adaptive"]), (0, String::new()));
     assert_eq!(place.status()["endurance_bytes_a_day"], 10_000_000_000_u64);
     assert_eq!(set(&["admission=range"]), (0, String::new()));
@@ -245,4 +248,160 @@ fn what_would_have_no_effect_is_said() {
         error.contains("block 16384 lies behind the end of the volume, which has the blocks 0 to 16383"),
         "{error}"
     );
+}
+
+/// Settings that leave nothing to do, each with what is told of it.
+#[test]
+fn settings_that_leave_nothing_to_do_are_told() {
+    let place = Place::new();
+    fs::write(place.path("empty.toml"), "").unwrap();
+    fs::write(place.path("rules.toml"), "[[rule]]\nuser = \"nosuchuser\"\ncritical = true\n").unwrap();
+    for (flags, words) in [
+        (
+            &["--admission", "range", "--ranges", "20G-30G"][..],
+            &["no range lies in the volume, which has 64 MiB, so that no write enters the cache"][..],
+        ),
+        (&["--admission", "cp"], &["admission is cp, and nobody is critical"]),
+        (
+            &["--admission", "cp+pi+ioi", "--hints", "none"],
+            &["admission is cp+pi+ioi, and nobody is critical"],
+        ),
+        (
+            &[
+                "--write-policy",
+                "journaled",
+                "--group-ends",
+                "points",
+                "--admission",
+                "sync",
+                "--on-full",
+                "bypass",
+            ],
+            &[
+                "admission has no effect under group-ends points",
+                "on-full has no effect under group-ends points",
+            ],
+        ),
+        (
+            &["--hints", "user=nosuchuser", "--rules", "postgresql@nosuch", "--rules", "rules.toml"],
+            &["speak of the user 'nosuchuser'", "speak of the user 'nosuch'"],
+        ),
+        (&["--rules", "empty.toml"], &["empty.toml has no rule"]),
+        (&["--read-only", "--destage-on-stop"], &["destage-on-stop has no effect on a read-only volume"]),
+    ] {
+        fs::write(place.path("log"), "").unwrap();
+        let daemon = place.serve(flags);
+        words.iter().for_each(|words| place.await_log(words));
+        assert!(daemon.stop().success());
+    }
+    fs::write(place.path("log"), "").unwrap();
+    let daemon = place.serve(&["--admission", "cp", "--critical", "--ranges", "0-16M"]);
+    assert!(!place.log().contains("nobody is critical"), "{}", place.log());
+    let set = |change: &[&str]| {
+        let args = [&["set", "db", "--control", "control"], change].concat();
+        String::from_utf8(place.command(&args).output().unwrap().stderr).unwrap()
+    };
+    assert!(set(&["admission=range", "ranges=20G-30G"]).contains("warning: no range lies in the volume"));
+    assert_eq!(set(&["ranges=0-1M"]), "");
+    assert!(daemon.stop().success());
+    let daemon = place.serve(&[]);
+    assert!(set(&["admission=cp"]).contains("warning: admission is cp, and nobody is critical"));
+    assert!(daemon.stop().success());
+}
+
+/// Each names what is wrong, where that is from the root on, and what to do.
+#[test]
+fn what_is_wrong_is_named_where_it_is() {
+    let place = Place::new();
+    let at = |name: &str| place.path(name).display().to_string();
+    for (file, text) in [
+        ("number.toml", "[[volume]]\nname = \"db\"\ngroup-size = 16\n"),
+        ("value.toml", "[[volume]]\nname = \"db\"\nwrite-policy = \"write-bakc\"\n"),
+        ("rules.toml", "[[rule]]\ncritical = true\n"),
+        ("plan", "no plan"),
+    ] {
+        fs::write(place.path(file), text).unwrap();
+    }
+    fs::create_dir(place.path("tls")).unwrap();
+    fs::write(place.path("tls/server-cert.pem"), "no certificate").unwrap();
+    let serve = ["serve", "--name", "db", "--cache", "cache", "--backing", "backing", "--control", "control"];
+    let tls =
+        |directory: &'static str| [&serve[..], &["--nbd", "tcp:127.0.0.1:0", "--tls", directory]].concat();
+    for (args, code, words) in [
+        (vec!["status", "db", "--control", "backing"], 1, format!("{} is not a socket", at("backing"))),
+        (tls("nodir"), 1, format!("cannot use {}: No such file or directory", at("nodir/server-cert.pem"))),
+        (tls("tls"), 1, format!("cannot use {}: ", at("tls/server-cert.pem"))),
+        (
+            vec!["serve", "--config", "number.toml"],
+            2,
+            format!("{}:3:14: group-size wants a text: write its value in quotes", at("number.toml")),
+        ),
+        (
+            vec!["serve", "--config", "value.toml"],
+            2,
+            format!("{}:3:16: write-policy: 'write-bakc' is not one of", at("value.toml")),
+        ),
+        (vec!["serve", "--config", "value.toml"], 2, "did you mean `write-back`?".to_owned()),
+        ([&serve[..], &["--rules", "./rules.toml"]].concat(), 2, format!("rules of {}: ", at("rules.toml"))),
+        (vec!["sim", "--plan", "plan"], 2, format!("{} cannot be replayed", at("plan"))),
+        (
+            vec!["format", "new", "--size", "1", "--backing", "backing"],
+            2,
+            "a cache of 1 B is too small; the least is ".to_owned(),
+        ),
+        (
+            vec![
+                "format",
+                "new",
+                "--size",
+                "32M",
+                "--backing",
+                "backing",
+                "--volume-size",
+                "1000",
+                "--force",
+            ],
+            2,
+            "backing".to_owned(),
+        ),
+        (
+            vec!["format", "new", "--size", "32M", "--backing", "backing", "--volume-size", "20G", "--force"],
+            2,
+            "backing".to_owned(),
+        ),
+        (
+            vec!["format", "new", "--size", "32M", "--backing", "nosuch"],
+            1,
+            format!("{} does not exist; give --backing-size to make it", at("nosuch")),
+        ),
+    ] {
+        let (found, error) = place.fails(&args);
+        assert!(error.contains(&words), "{args:?}: {error}");
+        assert_eq!(found, code, "{args:?}: {error}");
+        assert!(!error.contains("os error"), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn status_tells_of_points_and_of_clients() {
+    let place = Place::new();
+    let daemon = place.serve(&["--write-policy", "journaled", "--group-ends", "points"]);
+    place.ask(&["mark", "db"]);
+    let text = place.ask(&["status", "db"]);
+    for words in [
+        "in blocks of 512 bytes",
+        "points",
+        "1 committed; the backing alone is at point 1",
+        "NBD clients",
+        "0 connected, 0 refused, 0 displaced",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(daemon.stop().success());
+    let daemon = place.serve(&[]);
+    assert!(!place.ask(&["status", "db"]).contains("  points"));
+    assert!(daemon.stop().success());
+    assert!(place.ok(&["check", "cache"]).contains("volume     64 MiB, logical blocks of 512 bytes"));
+    let made = place.ok(&["format", "cache", "--size", "32M", "--backing", "backing", "--force"]);
+    assert!(made.contains("overwritten: a used cache, which held nothing that the backing lacks"), "{made}");
 }

@@ -41,8 +41,32 @@ fn wrong_usage_is_2_and_names_what_is_allowed() {
         (&["format", "emulate:hdd-10k:file=c,rmp=5400", "--backing", "b"], "hdd-10k has no parameter 'rmp'"),
         (&["status", "--json", "--prometheus"], "cannot be used with"),
         (&["--log", "verbose!", "status"], "--log"),
-        (&["sim", "--seed", "1", "--minutes", "nan"], "from 0 to 1000000"),
-        (&["sim", "--seed", "1", "--minutes", "1e300"], "from 0 to 1000000"),
+        (&["sim", "--seed", "1", "--minutes", "nan"], "more than 0 and at most 1000000"),
+        (&["sim", "--seed", "1", "--minutes", "1e300"], "more than 0 and at most 1000000"),
+        (&["sim", "--seed", "1", "--minutes", "0"], "more than 0 and at most 1000000"),
+        (&["sim", "--seed", "1", "--seeds", "0"], "'0' is not a number from 1 on"),
+        (&["sim", "--seed", "1", "--events", "0"], "'0' is not a number from 1 on"),
+        (
+            &["set", "db", "critical=true"],
+            "'critical' is set at the start: restart the daemon with --critical",
+        ),
+        (&["set", "db", "rules=redis"], "'rules' is set at the start: restart the daemon with --rules"),
+        (&["set", "db", "logical_block=512"], "restart the daemon with --logical-block"),
+        (&["set", "db", "admission=cp", "admit=all"], "admission is given twice"),
+        (
+            &["set", "db", "group-age=9000h"],
+            "'9000h' is not within the times that a group may have, 0ms to 8760h",
+        ),
+        (&["serve", "--group-age", "99999999999h"], "0ms to 8760h"),
+        (&["serve", "--max-staleness", "99999999h"], "a time from 10ms to 8760h"),
+        (&["serve", "--group-age", "-5s"], "'-5s' is not a time"),
+        (&["format", "c", "--size", "-1", "--backing", "b"], "'-1' is not a size"),
+        (&["mark", "db", "--wait", "-1s"], "'-1s' is not a time"),
+        (
+            &["inspect", "c", "--block", "99999999999999999999"],
+            "'99999999999999999999' is not the number of a block",
+        ),
+        (&["inspect", "c", "--block", "1G"], "counted from 0 in blocks of 4 KiB"),
         (
             &["sim", "--seed", "1", "--jobs", "999999999999"],
             "'999999999999' is not a number of threads from 1 to 256",
@@ -86,7 +110,8 @@ fn the_simulator_says_the_same_whatever_its_threads() {
         let args = ["sim", "--seed", "77", until[0], until[1], "--jobs", jobs, "--out"];
         let output = forebay().args(args).arg(dir.path()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains(" ms of a thread for a seed"), "{output:?}");
+        let time = String::from_utf8_lossy(&output.stderr);
+        assert!(time.contains(" s on ") && !time.contains("for a seed"), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
     for until in [["--events", "100000"], ["--seeds", "40"]] {

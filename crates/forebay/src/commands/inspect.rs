@@ -18,7 +18,7 @@ pub struct Args {
     cache: DeviceSpec,
 
     /// Tell the history of this block of the volume instead; blocks are 4 KiB, counted from 0
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = block)]
     block: Option<u64>,
 
     /// How many of the newest records to list
@@ -28,6 +28,12 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+fn block(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| {
+        format!("'{text}' is not the number of a block of the volume, counted from 0 in blocks of 4 KiB")
+    })
 }
 
 /// Prints layout and records, or a block's history.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_nbd::Address;
 use forebay_policy::{
-    Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Ranges, Settings, WritePolicy, time,
+    Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Ranges, Settings, WritePolicy,
 };
 
 use crate::cli::Outcome;
@@ -28,6 +28,12 @@ fn group_size(text: &str) -> Result<u64, String> {
     let mut settings = Settings::default();
     settings.set("group-size", text).map_err(|e| e.to_string())?;
     Ok(settings.group_bytes)
+}
+
+fn group_age(text: &str) -> Result<u64, String> {
+    let mut settings = Settings::default();
+    settings.set("group-age", text).map_err(|e| e.to_string())?;
+    Ok(settings.group_age_ms)
 }
 
 fn yes_or_no(text: &str) -> Result<bool, String> {
@@ -99,8 +105,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = group_size)]
     pub group_size: Option<u64>,
 
-    /// With --write-policy journaled: commit a group when its oldest write has this age [default: 5s]
-    #[arg(long, value_name = "TIME", value_parser = time::parse_ms)]
+    /// With --write-policy journaled: commit a group when its oldest write has this age, at most 8760h [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = group_age)]
     pub group_age: Option<u64>,
 
     /// With --write-policy journaled: where groups may end. `flushes` makes each flush a consistency point; with `points` the
@@ -118,7 +124,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "consistency_group")]
     pub members: Vec<String>,
 
-    /// How far the backing may lag behind: a time (5s) or a size (64M). Near it destaging is hurried, at its edge writers are held
+    /// How far the backing may lag behind: a time (5s; 10ms to 8760h) or a size (64M; at least 64K). Near it destaging is hurried, at its edge writers are held
     /// back [default: none]
     #[arg(long, value_name = "TIME|SIZE")]
     pub max_staleness: Option<MaxStaleness>,

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use forebay_control::{Answer, Request};
+use forebay_control::{Answer, FailureKind, Request};
 use forebay_policy::Settings;
 
 use super::ask;
 use crate::changes::Changes;
-use crate::cli::Outcome;
+use crate::cli::{Failure, Outcome};
 use crate::volume_name;
 
 /// Arguments of `forebay set`.
@@ -18,8 +18,9 @@ pub struct Args {
     #[arg(value_parser = volume_name::parse)]
     name: String,
 
-    /// Settings to change, all at once or, if one is not understood, none; names and values are those of the
-    /// flags of `forebay serve`
+    /// Settings to change, all at once or, if one is not understood, none. KEY is write-policy, order, group-size, group-age,
+    /// group-ends, max-staleness, admission, on-full, durability, ranges or endurance; VALUE is as for the flag of
+    /// `forebay serve` of that name. Its other flags are for the start alone
     #[arg(required = true, value_name = "KEY=VALUE", value_parser = pair)]
     settings: Vec<(String, String)>,
 
@@ -30,11 +31,22 @@ pub struct Args {
 
 /// The volume uses the new settings for writes that arrive once this has ended well.
 pub fn run(args: Args) -> Outcome {
+    let mut keys: Vec<&str> = args.settings.iter().map(|(key, _)| key_of(key)).collect();
+    keys.sort_unstable();
+    if let Some(twice) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
+        let message = format!("{} is given twice; give each setting one value", twice[0]);
+        return Err(Failure::new(FailureKind::Usage, message));
+    }
     let request = Request::Set { volume: args.name.clone(), settings: args.settings };
     if let Answer::Warned(warnings) = ask(&args.name, args.control, &request, |_| {})? {
         warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     }
     Ok(())
+}
+
+/// What a key is called beside its alias.
+fn key_of(key: &str) -> &str {
+    if key == "admit" { "admission" } else { key }
 }
 
 /// Reads KEY=VALUE, and refuses what no daemon of this version would understand.
@@ -58,5 +70,17 @@ mod tests {
         assert!(pair("ranges=0-16M,1G-2G").is_ok());
         assert!(pair("ranges=16M").unwrap_err().contains("0-16M"));
         assert!(pair("colour=red").unwrap_err().contains("write-policy"));
+    }
+
+    #[test]
+    fn the_help_names_every_key() {
+        use clap::CommandFactory;
+        let cli = crate::cli::Cli::command();
+        let set = cli.find_subcommand("set").unwrap();
+        let help = set.get_arguments().find(|arg| arg.get_id() == "settings").unwrap().get_help().unwrap();
+        let help = help.to_string();
+        for key in Changes::keys() {
+            assert!(help.contains(&format!(" {key}")), "{key}: {help}");
+        }
     }
 }
