@@ -96,7 +96,7 @@ kill_daemon
 serve_disk
 expect 512 "$(status logical_block_bytes)" "logical_block_bytes of a volume that has had such blocks before"
 stop_daemon
-refused 1 "multiple of 4096" "$FOREBAY" format cache --force --backing "$DISK" --volume-size 307201K
+refused 2 "multiple of 4096" "$FOREBAY" format cache --force --backing "$DISK" --volume-size 307201K
 losetup -d "$DISK"
 if DISK=$(loop_device 8192 disk 2>/dev/null); then
     refused 3 "at most 4096" "$FOREBAY" serve --name db --no-cache --backing "$DISK"

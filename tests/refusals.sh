@@ -111,7 +111,7 @@ cp /bin/bash program && truncate -s 16M program
 unchanged program -- refused 3 "force" "$FOREBAY" format program --backing backing2
 refused 1 "nowhere" "$FOREBAY" format new --size 16M --backing nowhere
 [[ ! -e new && ! -e nowhere ]] || fail "a refused format leaves files behind"
-refused 1 "" "$FOREBAY" format new --size 4K --backing backing2
+refused 2 "too small" "$FOREBAY" format new --size 4K --backing backing2
 refused 3 "accept-stale" "$FOREBAY" serve --name db --backing backing --no-cache --control "$DIR/second"
 cp cache cache.left
 serve_plain --backing backing --no-cache --accept-stale --nbd "unix:$NBD"
