@@ -69,6 +69,11 @@ pub fn told_elsewhere(volume: &str, error: ClientError) -> ClientError {
         return error;
     }
     let all = runtime_directory().map(|directory| status::everywhere(&directory)).unwrap_or_default();
+    told_by(&all, volume, error)
+}
+
+/// The same of what all daemons have said.
+fn told_by(all: &[VolumeReport], volume: &str, error: ClientError) -> ClientError {
     let unserved = all.iter().find_map(|known| match known {
         VolumeReport::Unserved(known) if known.name == volume && known.state == VolumeState::Refused => {
             Some(known)

@@ -11,7 +11,7 @@ use forebay_control::{
 };
 use serde::Serialize;
 
-use super::{ask_when_there, not_an_answer, told_elsewhere};
+use super::{ask_when_there, not_an_answer, told_by};
 use crate::cli::{Failure, Outcome};
 use crate::control_path::{control_path, runtime_directory};
 use crate::output::{print, print_json};
@@ -91,7 +91,7 @@ fn one(name: &str, control: Option<PathBuf>, wait_ms: u64) -> Result<VolumeRepor
         None => control_path(name)?,
     };
     let request = Request::Status { volume: Some(name.to_owned()) };
-    let e = match ask_when_there(&path, wait_ms, &request, |e| e) {
+    let mut e = match ask_when_there(&path, wait_ms, &request, |e| e) {
         Ok(answer) => {
             return volumes_of(answer)?.into_iter().next().ok_or_else(|| {
                 Failure::new(FailureKind::Failed, format!("the daemon does not say how '{name}' is"))
@@ -101,11 +101,11 @@ fn one(name: &str, control: Option<PathBuf>, wait_ms: u64) -> Result<VolumeRepor
     };
     if alone && matches!(e, ClientError::NotRunning(_) | ClientError::Gone(_)) {
         let all = everywhere(&runtime_directory()?);
-        if let Some(volume) = all.into_iter().find(|volume| volume.name() == name) {
-            return Ok(volume);
+        if let Some(volume) = all.iter().find(|volume| volume.name() == name) {
+            return Ok(volume.clone());
         }
+        e = told_by(&all, name, e);
     }
-    let e = if alone { told_elsewhere(name, e) } else { e };
     match state_of(&e) {
         Some(state) => Ok(unserved(name, state, &e)),
         None => Err(e.into()),
