@@ -21,7 +21,7 @@ use forebay_policy::Settings;
 use crate::error::{CacheContent, HostError};
 use crate::identity::{fingerprint, host_id, host_name, random_id, wall_ns};
 use crate::journal::{JournalChoice, has_room, volume_that_leaves_room};
-use crate::label::{LabelPlace, remove_durably};
+use crate::label::{LabelPlace, remove_durably, remove_side_file};
 use crate::pair::{carry_out, check_blocks};
 use crate::recover::journal_left;
 use crate::superblocks::Bench;
@@ -353,7 +353,7 @@ impl Drop for MadeFiles {
                     Ok(meta) if inode(&meta) == *was => remove_durably(path),
                     _ => Ok(()),
                 },
-                Made::Label(file) => file.remove().and_then(|()| file.sync_entry()),
+                Made::Label(file) => remove_side_file(file),
                 Made::Lengthened(path, was, bytes) => {
                     let file = OpenOptions::new().write(true).open(path);
                     file.and_then(|file: File| match inode(&file.metadata()?) == *was {

@@ -18,7 +18,7 @@ use forebay_format::replay::{Replay, Step};
 use forebay_guard::{FileRights, SideFile};
 
 use crate::error::HostError;
-use crate::label::{LabelPlace, beside, remove_durably};
+use crate::label::{LabelPlace, beside, remove_durably, remove_side_file};
 use crate::pair::Decorate;
 use crate::superblocks::Bench;
 
@@ -349,7 +349,7 @@ impl Location {
     fn remove_durably(&self) -> io::Result<()> {
         match self {
             Self::Named(spec, _) => remove_durably(spec.path()),
-            Self::Beside(file) => file.remove().and_then(|()| file.sync_entry()),
+            Self::Beside(file) => remove_side_file(file),
         }
     }
 

@@ -177,7 +177,7 @@ impl LabelPlace {
             Self::SideFile(file) => {
                 // No label is as good as an empty one.
                 backing.beside(Beside::Begins { offset: 0, bytes: &[0; LABEL_BYTES] });
-                let removed = file.remove().and_then(|()| file.sync_entry());
+                let removed = remove_side_file(file);
                 backing.beside(Beside::Ended { well: removed.is_ok() });
                 removed.map_err(|e| HostError::system("remove", file.path(), e))
             }
@@ -242,4 +242,10 @@ pub(crate) fn remove_durably(path: &Path) -> io::Result<()> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => sync_entry(path),
     }
+}
+
+/// The same of a side file.
+pub(crate) fn remove_side_file(file: &SideFile) -> io::Result<()> {
+    file.remove()?;
+    file.sync_entry()
 }

@@ -33,11 +33,11 @@ const IDLE_LANES_MAX: usize = 64;
 /// Kinds of requests that do not stand behind each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Read,
-    Write,
-    Zero,
     /// What is never held up: it counts for nothing.
     Free,
+    Write,
+    Read,
+    Zero,
 }
 
 const KINDS: usize = 4;
@@ -200,13 +200,13 @@ impl<T> Lanes<T> {
 }
 
 impl Kind {
+    /// In the order of a lane's queues.
     const ALL: [Self; KINDS] = [Self::Free, Self::Write, Self::Read, Self::Zero];
 }
 
 impl<T> Lane<T> {
     fn queue(&mut self, kind: Kind) -> &mut Queue<T> {
-        let place = Kind::ALL.iter().position(|k| *k == kind).unwrap_or_default();
-        &mut self.queues[place]
+        &mut self.queues[kind as usize]
     }
 
     fn expires(&self) -> Nanos {
