@@ -39,11 +39,12 @@ impl Harm {
 }
 
 impl Harm {
-    /// Adds the blocks that the records in `data`, which lies at `offset` of the device, speak of: one that is lost may
-    /// uncover what an earlier fault has left of them.
-    fn add_records(&mut self, layout: &Layout, offset: u64, data: &[u8]) {
+    /// Adds the volume's blocks that the records in `data`, which lies at `offset` of the device, speak of: one that is
+    /// lost may uncover what an earlier fault has left of them. A forged record may speak of billions beyond.
+    fn add_records(&mut self, layout: &Layout, volume_bytes: u64, offset: u64, data: &[u8]) {
+        let volume_blocks = volume_bytes.div_ceil(BLOCK_BYTES);
         for e in records(layout, offset, data).iter().flat_map(|h| &h.extents) {
-            let blocks = e.block.0..e.block.0 + u64::from(e.count);
+            let blocks = e.block.0..(e.block.0 + u64::from(e.count)).min(volume_blocks);
             self.sectors.extend(blocks.map(|b| b * (BLOCK_BYTES / SECTOR as u64)));
         }
     }
@@ -105,7 +106,7 @@ pub struct Device {
     /// Decides in place of the latencies when operations complete.
     pub emulated: Option<Emulated>,
     random: Random,
-    /// Of a backing, what is the volume's: the label lies behind it.
+    /// Bytes of the volume. On a backing the label lies behind them.
     pub volume_bytes: u64,
     /// The log that lies on the device, if it is a cache: a misdirected write lands within one of its segments.
     pub layout: Option<Layout>,
@@ -325,7 +326,7 @@ impl Device {
                         if let Some(layout) =
                             self.layout.as_ref().filter(|_| offset >= Layout::SEGMENTS_OFFSET)
                         {
-                            harm.add_records(layout, offset, &data);
+                            harm.add_records(layout, self.volume_bytes, offset, &data);
                         }
                     }
                 }
@@ -361,7 +362,12 @@ impl Device {
                 harm.add(self.media.read(elsewhere, data.len()));
                 if let Some(layout) = &self.layout {
                     // It may hit data without a stamp: then any block of the segment may be the one.
-                    harm.add_records(layout, segment, self.media.read(segment, segment_bytes as usize));
+                    harm.add_records(
+                        layout,
+                        self.volume_bytes,
+                        segment,
+                        self.media.read(segment, segment_bytes as usize),
+                    );
                 }
                 self.media.write(elsewhere, data, durable);
             }
@@ -377,11 +383,11 @@ impl Device {
     fn harm(&self, offset: u64, data: &[u8], harm: &mut Harm) {
         harm.add(data);
         if let Some(layout) = &self.layout {
-            harm.add_records(layout, offset, data);
+            harm.add_records(layout, self.volume_bytes, offset, data);
             let there = self.media.read(offset, data.len());
             let (missing, torn) = (records(layout, offset, data), records(layout, offset, there));
             if torn.iter().any(|t| missing.iter().any(|m| m.seq == t.seq && m.segment_seq == t.segment_seq)) {
-                harm.add_records(layout, offset, there);
+                harm.add_records(layout, self.volume_bytes, offset, there);
                 harm.hidden = true;
             }
         }

@@ -160,7 +160,9 @@ impl World {
         self.cache.wipe(Layout::SEGMENTS_OFFSET as usize + cache_bytes);
         self.backing.wipe(behind as usize);
         self.journal.wipe(journal as usize);
-        self.backing.volume_bytes = shape.volume_bytes;
+        for device in [&mut self.cache, &mut self.backing, &mut self.journal] {
+            device.volume_bytes = shape.volume_bytes;
+        }
         if shape.stamped {
             let stamp = |data: &mut [u8]| stamp::fill(data, 0, WriteNo(0));
             self.backing.media.fill(shape.volume_bytes as usize, stamp);

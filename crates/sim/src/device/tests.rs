@@ -1,4 +1,6 @@
 use super::*;
+use forebay_block::{BlockNo, Seq};
+use forebay_format::record::{Consistent, Extent, ExtentKind};
 
 fn write(value: u8) -> DeviceOp {
     DeviceOp::Write { offset: 4096, bufs: vec![Buf::copy_of(&[value; 1024])], durable: true }
@@ -51,4 +53,43 @@ fn a_latent_error_is_mended_by_a_write() {
     d.complete(IoId(2)).0.unwrap();
     d.submit(IoId(3), read, 0);
     assert_eq!(d.complete(IoId(3)).0.unwrap().unwrap()[0], 1);
+}
+
+#[test]
+fn a_forged_record_harms_no_sector_beyond_the_volume() {
+    let layout = Layout {
+        cache_id: [1; 16],
+        generation: 1,
+        align: 512,
+        segment_bytes: Layout::SEGMENT_BYTES_MIN,
+        segment_count: 6,
+    };
+    let record = RecordHeader {
+        generation: 1,
+        segment_seq: 1,
+        seq: Seq(2),
+        offset: 512,
+        durable_upto: Seq(1),
+        clean_upto: Seq(1),
+        tail: 1,
+        time_ns: 0,
+        clean_stop: false,
+        ordered: Consistent::No,
+        distance: 1,
+        extents: vec![Extent { block: BlockNo(2), count: 1 << 10, kind: ExtentKind::Zero }],
+        checksums: Vec::new(),
+    };
+    let mut bytes = vec![0; record.header_bytes(layout.align)];
+    record.encode(&layout, &mut bytes);
+    let mut d = Device::new(Role::Cache, Layout::SEGMENTS_OFFSET, 1 << 16);
+    d.volume_bytes = 4 * BLOCK_BYTES;
+    d.layout = Some(layout);
+    d.start_round(
+        &[Fault { role: Role::Cache, on: OpKind::Write, effect: Effect::Lost, first: 1, count: 1 }],
+        7,
+    );
+    let offset = Layout::SEGMENTS_OFFSET + u64::from(record.offset);
+    d.submit(IoId(1), DeviceOp::Write { offset, bufs: vec![Buf::copy_of(&bytes)], durable: true }, 0);
+    let harm = d.complete(IoId(1)).1;
+    assert_eq!(harm.sectors, [16, 24]);
 }
