@@ -14,7 +14,7 @@ mkdir -p "$root$prefix/share/bash-completion/completions" "$root$prefix/share/zs
 "$forebay" completions bash >"$root$prefix/share/bash-completion/completions/forebay"
 "$forebay" completions zsh >"$root$prefix/share/zsh/site-functions/_forebay"
 "$forebay" completions fish >"$root$prefix/share/fish/vendor_completions.d/forebay.fish"
-install -D -m 644 crates/hint/include/forebay.h "$root$prefix/include/forebay.h"
+install -D -m 644 crates/watch/hint/include/forebay.h "$root$prefix/include/forebay.h"
 mkdir -p "$root$prefix/lib/pkgconfig"
 version=$("$forebay" --version | cut -d' ' -f2)
 sed "s|@PREFIX@|$prefix|; s|@VERSION@|$version|" packaging/forebay.pc.in >"$root$prefix/lib/pkgconfig/forebay.pc"

@@ -9,7 +9,7 @@ need gcc mkfs.ext4 mount partx python3
 need_block_devices
 [[ -e /sys/kernel/btf/vmlinux ]] || skip "this kernel has no BTF"
 
-gcc -O1 -Wall -pthread -I"$ROOT/crates/hint/include" "$ROOT/tests/criticality/waits.c" -o waits
+gcc -O1 -Wall -pthread -I"$ROOT/crates/watch/hint/include" "$ROOT/tests/criticality/waits.c" -o waits
 gcc -O1 -Wall -pthread "$ROOT/tests/criticality/lwlocks.c" -o lwlocks
 gcc -O1 -Wall -pthread "$ROOT/tests/criticality/server.c" -o server
 cat >rules.toml <<'END'

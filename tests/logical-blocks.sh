@@ -36,12 +36,12 @@ attach_device
 expect 4096 "$(logical_block_of "$DEVICE")" "the block device's sector size"
 mkfs.xfs -q "$DEVICE"
 mount "$DEVICE" "$MOUNT"
-cp -r "$ROOT"/crates/format "$MOUNT"
+cp -r "$ROOT"/crates/core/format "$MOUNT"
 umount "$MOUNT"
 release
 whole() {
     mount -o "$2" "$1" "$MOUNT" || fail "XFS of the volume cannot be mounted from $1"
-    diff -r "$ROOT"/crates/format "$MOUNT"/format >/dev/null || fail "files differ on $1"
+    diff -r "$ROOT"/crates/core/format "$MOUNT"/format >/dev/null || fail "files differ on $1"
     umount "$MOUNT"
 }
 whole "$DISK" rw

@@ -86,7 +86,7 @@ truncate -s 64M disk
 DISK=$(losetup --find --show disk)
 mkfs.ext4 -q "$DISK"
 mount "$DISK" "$MOUNT"
-cp -r "$ROOT"/crates/format "$MOUNT"
+cp -r "$ROOT"/crates/core/format "$MOUNT"
 umount "$MOUNT"
 "$FOREBAY" format cache --force --backing "$DISK" >/dev/null || fail "format failed"
 losetup -d "$DISK"
@@ -103,7 +103,7 @@ for flags in "--cache $FAST" "--no-cache --accept-stale"; do
     look $flags --backing "$DISK"
     attach_device
     mount -o ro "$DEVICE" "$MOUNT" || fail "a file system on a read-only disk cannot be mounted, with $flags"
-    diff -r "$ROOT"/crates/format "$MOUNT"/format >/dev/null || fail "files differ, with $flags"
+    diff -r "$ROOT"/crates/core/format "$MOUNT"/format >/dev/null || fail "files differ, with $flags"
     umount "$MOUNT"
     fb detach db >/dev/null
     no_writes

@@ -32,7 +32,7 @@ done
 
 printf 'forebay-sim plan 1\nnonsense\n' >bad.plan
 refused 2 "line 2 of the plan" "$FOREBAY" sim --plan bad.plan
-for plan in "$ROOT"/crates/sim/plans/*.plan; do
+for plan in "$ROOT"/crates/lab/sim/plans/*.plan; do
     "$FOREBAY" sim --plan "$plan" >replayed || fail "$plan breaks a promise again"
     (($(counted replayed events) > 0)) || fail "$plan was not replayed"
 done

@@ -1,36 +1,36 @@
 //! Entry points of the fuzz targets. Those of the format and the verifier are the very functions that the verifier's
 //! tests run over the same seeds.
 
-#[path = "../../crates/verify/tests/verify/targets.rs"]
+#[path = "../../crates/lab/verify/tests/verify/targets.rs"]
 pub mod targets;
-#[path = "../../crates/verify/tests/verify/recovery.rs"]
+#[path = "../../crates/lab/verify/tests/verify/recovery.rs"]
 pub mod recovery;
-#[path = "../../crates/verify/tests/verify/writer.rs"]
+#[path = "../../crates/lab/verify/tests/verify/writer.rs"]
 pub mod writer;
 
-#[path = "../../crates/record/tests/fuzz/targets.rs"]
+#[path = "../../crates/lab/record/tests/fuzz/targets.rs"]
 pub mod recording;
 
 // What a person writes: the binary has no library.
-#[path = "../../crates/forebay/src/config.rs"]
+#[path = "../../crates/app/forebay/src/config.rs"]
 pub mod config;
-#[path = "../../crates/forebay/src/fuzzing.rs"]
+#[path = "../../crates/app/forebay/src/fuzzing.rs"]
 pub mod forebay;
-#[path = "../../crates/forebay/src/resident.rs"]
+#[path = "../../crates/app/forebay/src/resident.rs"]
 pub mod resident;
-#[path = "../../crates/forebay/src/volume_name.rs"]
+#[path = "../../crates/app/forebay/src/volume_name.rs"]
 pub mod volume_name;
 
 /// What the stamping client reads; its own tests run the same functions.
 pub use forebay_stamp::fuzzing as stamp;
 
-/// Both sides of the NBD protocol; the tests of `crates/nbd` run the same functions.
+/// Both sides of the NBD protocol; the tests of `crates/frontends/nbd` run the same functions.
 pub use forebay_nbd::fuzzing as nbd;
 
-/// Rules that say who is critical, and the static probes of a program; the tests of `crates/tracker` run the same functions.
+/// Rules that say who is critical, and the static probes of a program; the tests of `crates/watch/tracker` run the same functions.
 pub use forebay_tracker::fuzzing as tracker;
 
-/// Traces of requests; the tests of `crates/replay` run the same functions.
+/// Traces of requests; the tests of `crates/lab/replay` run the same functions.
 pub use forebay_replay::fuzzing as replay;
 
 /// A line from a client of the control socket.
