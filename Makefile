@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 
 export SOAK_MINUTES ?= 10
 
-.PHONY: help setup build up down test cheats mutants bench soak kernel lint fmt install clean
+.PHONY: help setup build up down test cheats mutants bench soak histories kernel lint fmt install clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -40,6 +40,9 @@ bench: build ## Run the benchmarks at full length (hours; the last two need root
 
 soak: ## The long forms of the tests: SOAK_MINUTES of simulation, all sweeps, a full cache of 8 GiB, 30 lost caches a policy, over 1,000 power cuts
 	@scripts/soak.sh
+
+histories: ## The histories of 20,000 simulated worlds are the kept ones; UPDATE_HISTORIES=1 keeps those found
+	FOREBAY_ALL_HISTORIES=1 $(CARGO) test --locked -p forebay-sim --test simulation histories
 
 kernel: build ## The tracker on another kernel, and on device-mapper, in a virtual machine
 	@scripts/other-kernel.sh $(DEB)

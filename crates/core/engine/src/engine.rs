@@ -15,28 +15,30 @@ use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
 use forebay_policy::{Demand, Durability, Endurance, Ranges, Replacement, Roominess, Settings, WritePolicy};
 
-use crate::bypass::Drops;
-use crate::common::CommonPoints;
-use crate::destage::{Destage, RunKey};
+use crate::backing::destage::{Destage, RunKey};
+use crate::backing::queue::BackingQueue;
+use crate::client::bypass::Drops;
+use crate::client::gather::{GatherKey, Gathers};
+use crate::client::locks::Locks;
+use crate::client::read::{PieceKey, Reads};
+use crate::client::requests::{PartKey, Requests};
 use crate::failure::Failure;
-use crate::gather::{GatherKey, Gathers};
-use crate::index::Index;
+use crate::groups::journal::Journal;
+use crate::groups::points::Points;
+use crate::groups::shared_points::CommonPoints;
 use crate::interface::{Class, Command, Effect, Event, IoId, Params, RequestId, Role, State, Status};
-use crate::journal::Journal;
-use crate::locks::Locks;
 use crate::log::Log;
+use crate::log::reclaim::Reclaim;
+use crate::log::recovery::{Recovery, Step};
+use crate::map::Map;
+use crate::map::index::Index;
+use crate::map::segments::SegmentTable;
 use crate::mutation::Planted;
 use crate::order::Order;
-use crate::points::Points;
-use crate::queue::BackingQueue;
-use crate::read::{PieceKey, Reads};
-use crate::reclaim::Reclaim;
-use crate::recovery::{Recovery, Step};
-use crate::requests::{PartKey, Requests};
-use crate::segments::SegmentTable;
 use crate::staleness::Lag;
 use crate::stop::Commands;
 use crate::tables::Table;
+use crate::wakes::Wakes;
 use crate::watch::Watch;
 
 /// Whose device operation it is.
@@ -82,8 +84,7 @@ pub struct Engine {
     pub(crate) wall_offset_ns: u64,
     pub(crate) now: Nanos,
     pub(crate) life: Life,
-    pub(crate) segments: SegmentTable,
-    pub(crate) index: Index,
+    pub(crate) map: Map,
     pub(crate) locks: Locks,
     pub(crate) log: Log,
     pub(crate) requests: Requests,
@@ -98,7 +99,6 @@ pub struct Engine {
     pub(crate) lag: Lag,
     pub(crate) reclaim: Reclaim,
     pub(crate) demand: Demand,
-    pub(crate) replacement: Replacement,
     pub(crate) failure: Failure,
     pub(crate) commands: Commands,
     /// No device is changed, see [`crate::read_only`].
@@ -110,6 +110,7 @@ pub struct Engine {
     pub(crate) planted: Planted,
     pub(crate) effects: Vec<Effect>,
     pub(crate) backing: BackingQueue,
+    pub(crate) wakes: Wakes,
     pub(crate) watch: Watch,
     ios: Table<IoId, IoOwner>,
     next_io: u64,
@@ -135,8 +136,11 @@ impl Engine {
             wall_offset_ns: params.wall_offset_ns,
             now: Nanos(0),
             life: Life::New,
-            segments: SegmentTable::new(layout.segment_count),
-            index: Index::new(),
+            map: Map {
+                segments: SegmentTable::new(layout.segment_count),
+                index: Index::new(),
+                replacement: Replacement::new(capacity),
+            },
             locks: Locks::default(),
             log: Log::new(),
             requests: Requests::default(),
@@ -151,7 +155,6 @@ impl Engine {
             lag: Lag::default(),
             reclaim: Reclaim::default(),
             demand: Demand::default(),
-            replacement: Replacement::new(capacity),
             failure: Failure::default(),
             commands: Commands::default(),
             read_only: params.read_only,
@@ -161,6 +164,7 @@ impl Engine {
             planted: Planted::default(),
             effects: Vec::new(),
             backing: BackingQueue::default(),
+            wakes: Wakes::default(),
             watch: Watch::default(),
             ios: Table::default(),
             next_io: 0,
@@ -302,7 +306,7 @@ impl Engine {
 
     /// Something that the backing, or the journal on its side, has failed is to be tried again.
     fn retries(&self) -> bool {
-        self.segments.dirty() > 0 && (self.destage.failures() > 0 || self.journal_failures() > 0)
+        self.map.segments.dirty() > 0 && (self.destage.failures() > 0 || self.journal_failures() > 0)
     }
 
     /// The operation will not be carried out.
@@ -402,9 +406,10 @@ impl Engine {
         Status {
             state: Some(state),
             cache_bytes: segment_bytes * u64::from(self.layout.segment_count),
-            cache_used_bytes: segment_bytes * (self.segments.count() - self.segments.free_count()) as u64,
-            dirty_bytes: self.segments.dirty() * BLOCK_BYTES,
-            cached_bytes: self.index.len() as u64 * BLOCK_BYTES,
+            cache_used_bytes: segment_bytes
+                * (self.map.segments.count() - self.map.segments.free_count()) as u64,
+            dirty_bytes: self.map.segments.dirty() * BLOCK_BYTES,
+            cached_bytes: self.map.index.len() as u64 * BLOCK_BYTES,
             oldest_dirty_ns: self.oldest_dirty_ns(),
             missing_bytes: self.missing_bytes(),
             oldest_missing_ns: self.journal_missing().map_or(self.oldest_dirty_ns(), |(_, oldest)| oldest),
@@ -416,8 +421,9 @@ impl Engine {
             common_wanted: self.common_is_wanted() && self.life == Life::Running && self.common_presses(),
             ailing: self.watch.ailing(self.now.max(now), self.retries(), self.wall_offset_ns),
             cache_failed_ns: self.failure.since().map(|at| self.wall_offset_ns.saturating_add(at.0)),
-            index_bytes: (self.index.bytes() + self.segments.bytes() + self.replacement.bytes()) as u64,
-            index_blocks: self.index.len() as u64,
+            index_bytes: (self.map.index.bytes() + self.map.segments.bytes() + self.map.replacement.bytes())
+                as u64,
+            index_blocks: self.map.index.len() as u64,
             requests: self.requests.len() as u64,
             backing_outstanding: self.backing.outstanding() as u64,
             backing_waiting_critical: self.backing.waiting().0 as u64,

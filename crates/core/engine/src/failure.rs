@@ -14,12 +14,13 @@
 
 use forebay_block::{DeviceResult, IoError, Nanos};
 
+use crate::client::locks::BlockRange;
+use crate::client::requests::{PartKey, PartState};
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::Effect;
-use crate::locks::BlockRange;
 use crate::log::AppendOwner;
 use crate::mutation::Mutation;
-use crate::requests::{PartKey, PartState};
+use crate::wakes::Change;
 
 /// Whoever records that the log is void may fail at once; it is asked again after so long.
 const RETIRE_RETRY_MS: u64 = 1000;
@@ -84,7 +85,7 @@ impl Engine {
         }
         self.failure.phase = Phase::Evacuating;
         self.failure.since = Some(self.now);
-        self.destage_look_again();
+        self.wakes.raise(Change::CacheFailed);
         let (mut restart, mut visible): (Vec<PartKey>, Vec<PartKey>) = Default::default();
         for (owner, extent) in self.log.abandon() {
             if let Some(e) = extent {
@@ -145,7 +146,7 @@ impl Engine {
         }
         // A replay must not find groups in the journal any more when the log is void.
         let evacuated = self.now >= self.failure.retire_from
-            && self.segments.dirty() == 0
+            && self.map.segments.dirty() == 0
             && self.destage.is_idle()
             && self.journal_retires();
         if evacuated || self.mutant(Mutation::RetiresEarly) {
@@ -177,14 +178,14 @@ impl Engine {
         }
         self.failure.phase = Phase::Retired;
         self.failure.tainted.clear();
-        let slots: Vec<_> = self.index.slots().collect();
+        let slots: Vec<_> = self.map.index.slots().collect();
         for slot in slots {
             self.untrack(slot);
-            self.segments.ceased_current(slot, false);
+            self.map.segments.ceased_current(slot, false);
         }
-        self.index.clear();
+        self.map.index.clear();
         self.bypass_after_retirement();
-        self.requests.retry = true;
+        self.wakes.raise(Change::CacheEnded);
     }
 
     /// The log cannot be voided: writes that depend on that fail, clearly and at once.
@@ -200,7 +201,7 @@ impl Engine {
         for key in awaiting {
             self.part_finish(key, Some(Self::log_failed_error()));
         }
-        self.requests.retry = true;
+        self.wakes.raise(Change::CacheEnded);
     }
 
     /// Whether a clean-stop mark can be left.

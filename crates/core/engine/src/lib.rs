@@ -3,36 +3,25 @@
 //! io_uring, the simulator against simulated devices and time.
 #![forbid(unsafe_code)]
 
-mod allocation;
-mod bypass;
-mod common;
-mod destage;
+mod backing;
+mod client;
 mod engine;
 mod failure;
-mod gather;
-mod index;
+mod groups;
 mod interface;
-mod journal;
-mod locks;
 mod log;
+mod map;
 mod mutation;
 mod order;
-mod points;
-mod queue;
-mod read;
 mod read_only;
-mod reclaim;
-mod recovery;
-mod reissue;
-mod requests;
-mod segments;
 mod staleness;
 mod stop;
 mod tables;
+mod wakes;
 mod watch;
 
-pub use common::HOLD_MS;
 pub use engine::Engine;
+pub use groups::shared_points::HOLD_MS;
 pub use interface::{
     Class, Command, CommonError, CommonState, CommonStep, Effect, Event, IoId, MarkError, Params,
     RecoveryError, RecoveryReport, RequestId, Role, State, Status, Trouble,

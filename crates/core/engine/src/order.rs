@@ -27,11 +27,12 @@ use forebay_block::{BlockNo, Nanos, Seq};
 use forebay_format::record::Consistent;
 use forebay_policy::{Order as Dependence, Settings, WritePolicy};
 
+use crate::client::locks::BlockRange;
+use crate::client::requests::PartKey;
 use crate::engine::{Engine, Life};
-use crate::locks::BlockRange;
+use crate::map::segments::{DIRTY, SlotKind, SlotRef, UNREADABLE};
 use crate::mutation::Mutation;
-use crate::requests::PartKey;
-use crate::segments::{DIRTY, SlotKind, SlotRef, UNREADABLE};
+use crate::wakes::Change;
 
 use self::pace::Pace;
 use self::sets::Set;
@@ -228,17 +229,17 @@ impl Engine {
             self.order_catch_up();
         } else {
             self.order_drop_versions();
-            self.requests.retry = true;
+            self.wakes.raise(Change::Policy);
         }
         self.destage_plan_anew();
     }
 
     /// Versions that were overwritten are of no use under a policy without order.
     fn order_drop_versions(&mut self) {
-        let dirty: Vec<SlotRef> = self.segments.dirty_after(Seq(0)).map(|(_, slot)| slot).collect();
+        let dirty: Vec<SlotRef> = self.map.segments.dirty_after(Seq(0)).map(|(_, slot)| slot).collect();
         for slot in dirty {
-            if self.index.get(self.segments.slot(slot).block(), &self.segments) != Some(slot) {
-                self.segments.became_clean(slot);
+            if self.map.index.get(self.map.segments.slot(slot).block(), &self.map.segments) != Some(slot) {
+                self.map.segments.became_clean(slot);
             }
         }
     }
@@ -278,7 +279,7 @@ impl Engine {
         }
         let recorded = self.order_recorded();
         let own = |slot: SlotRef| {
-            let (s, seq) = (self.segments.slot(slot), self.segments.seq(slot));
+            let (s, seq) = (self.map.segments.slot(slot), self.map.segments.seq(slot));
             !s.has(DIRTY) || s.kind() == SlotKind::Poison && recorded >= Seq(seq.0 - 1)
         };
         // A supersede record would void the newest version only: older ones of its blocks must be recorded, too.
@@ -296,7 +297,7 @@ impl Engine {
             // It overtakes what was acknowledged before, and may take away the last mark of a lost block.
             self.order_catch_up();
         }
-        let newest = self.current_in(range).map(|slot| self.segments.seq(slot)).max().unwrap_or_default();
+        let newest = self.current_in(range).map(|slot| self.map.segments.seq(slot)).max().unwrap_or_default();
         let newest = newest.max(self.drops.recalled_upto(range));
         self.order.note_bypass(after.max(newest), self.log.durable_clean_upto(), allowed);
         allowed
@@ -309,10 +310,10 @@ impl Engine {
             return false;
         }
         let theirs = |(_, slot): (Seq, SlotRef)| {
-            let s = self.segments.slot(slot);
+            let s = self.map.segments.slot(slot);
             s.kind() != SlotKind::Poison && range.contains(s.block())
         };
-        !self.segments.dirty_after(Seq(0)).any(theirs)
+        !self.map.segments.dirty_after(Seq(0)).any(theirs)
     }
 
     /// Records up to this one need not be destaged again after a crash; `None` if the policy has no order.
@@ -334,7 +335,7 @@ impl Engine {
             return;
         }
         let there = |e: &Self| {
-            let first = e.segments.dirty_after(e.order.progress).next();
+            let first = e.map.segments.dirty_after(e.order.progress).next();
             first.map_or(e.log.written_upto(), |(seq, _)| Seq(seq.0 - 1))
         };
         if let Some(set) = self.order.set {
@@ -343,7 +344,7 @@ impl Engine {
                 self.order_complete(set.upto);
             } else if set.slides && upto.min(set.upto) > self.order.progress {
                 self.order.progress = upto.min(set.upto);
-                self.requests.retry = true;
+                self.wakes.raise(Change::Progress);
             }
         }
         if self.order.set.is_none() {
@@ -354,7 +355,7 @@ impl Engine {
                 self.order_is_recorded();
             }
             self.journal.hurry();
-            self.requests.retry = true;
+            self.wakes.raise(Change::Turn);
         }
         let Some(catch_up) = self.order.catch_up else { return };
         if self.order.journaled {
@@ -369,7 +370,7 @@ impl Engine {
             }
             Some((upto, epoch))
                 if self.drops.flush_epoch_done() >= epoch
-                    && self.segments.dirty_after(Seq(0)).next().is_none_or(|(seq, _)| seq > upto)
+                    && self.map.segments.dirty_after(Seq(0)).next().is_none_or(|(seq, _)| seq > upto)
                     && self.order.progress >= upto
                     && (!self.order.journaled
                         || self.order.set.is_none() && self.order.progress <= self.log.durable_upto())
@@ -461,7 +462,7 @@ impl Engine {
 
     /// A version was overwritten; true if it has to be destaged all the same.
     pub(crate) fn order_keeps(&mut self, slot: SlotRef) -> bool {
-        let s = *self.segments.slot(slot);
+        let s = *self.map.segments.slot(slot);
         let keeps = self.order.active && s.has(DIRTY);
         if keeps && (s.kind() == SlotKind::Poison || s.has(UNREADABLE)) {
             // What replaces it is not on the backing yet.

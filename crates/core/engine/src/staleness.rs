@@ -9,8 +9,8 @@ use forebay_block::{BLOCK_BYTES, Nanos, Seq};
 use forebay_policy::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, Staleness};
 
 use crate::engine::{Engine, Life};
+use crate::map::segments::{SlotKind, SlotRef};
 use crate::mutation::Mutation;
-use crate::segments::{SlotKind, SlotRef};
 
 /// Most records of which the time is remembered; beyond, every other one is forgotten.
 const MOMENTS_MAX: usize = 4096;
@@ -74,13 +74,13 @@ impl Engine {
 
     /// Wall-clock time of the oldest write that the backing lacks, or a little before.
     pub(crate) fn oldest_dirty_ns(&self) -> Option<u64> {
-        let (seq, slot) = self.segments.dirty_after(Seq(0)).next()?;
+        let (seq, slot) = self.map.segments.dirty_after(Seq(0)).next()?;
         Some(self.time_of_record(seq, slot.segment()))
     }
 
     /// When this record was made, or a little before.
     pub(crate) fn time_of_record(&self, seq: Seq, segment: u32) -> u64 {
-        let opened = self.segments.get(segment).time_first_ns;
+        let opened = self.map.segments.get(segment).time_first_ns;
         self.lag.moments.of(seq).unwrap_or(0).max(opened)
     }
 
@@ -95,13 +95,14 @@ impl Engine {
     /// As [`Engine::oldest_dirty_ns`], but without what is lost, and what is surely younger than that is not looked for: it is told
     /// older than it is.
     pub(crate) fn oldest_dirty_or_young_ns(&self, young_ms: u64) -> Option<u64> {
-        let segment = self.segments.live.iter().map(|i| self.segments.get(*i)).find(|s| s.dirty > 0)?;
+        let segment =
+            self.map.segments.live.iter().map(|i| self.map.segments.get(*i)).find(|s| s.dirty > 0)?;
         let age_ms = self.wall_ns().saturating_sub(segment.time_first_ns) / 1_000_000;
         if age_ms < young_ms {
             return Some(segment.time_first_ns);
         }
-        let there = |(_, slot): &(Seq, SlotRef)| self.segments.slot(*slot).kind() != SlotKind::Poison;
-        let (seq, slot) = self.segments.dirty_after(Seq(0)).find(there)?;
+        let there = |(_, slot): &(Seq, SlotRef)| self.map.segments.slot(*slot).kind() != SlotKind::Poison;
+        let (seq, slot) = self.map.segments.dirty_after(Seq(0)).find(there)?;
         Some(self.time_of_record(seq, slot.segment()))
     }
 
@@ -121,7 +122,7 @@ impl Engine {
             }
             MaxStaleness::Bytes(_) if self.mutant(Mutation::StalenessByAgeAlone) => return 0,
             MaxStaleness::Bytes(_) => {
-                let lost = self.journal_missing().map_or(self.segments.lost() * BLOCK_BYTES, |_| 0);
+                let lost = self.journal_missing().map_or(self.map.segments.lost() * BLOCK_BYTES, |_| 0);
                 now.bytes = self.missing_bytes().saturating_sub(lost);
             }
         }
@@ -130,7 +131,7 @@ impl Engine {
 
     /// Bytes that the backing and the journal on its side lack.
     pub(crate) fn missing_bytes(&self) -> u64 {
-        self.journal_missing().map_or(self.segments.dirty(), |(blocks, _)| blocks) * BLOCK_BYTES
+        self.journal_missing().map_or(self.map.segments.dirty(), |(blocks, _)| blocks) * BLOCK_BYTES
     }
 
     /// Whether writers are held back now.

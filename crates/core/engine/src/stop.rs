@@ -12,8 +12,9 @@ use forebay_format::record::{Extent, ExtentKind};
 use crate::engine::{Engine, Life};
 use crate::interface::{Effect, RequestId};
 use crate::log::{Append, AppendOwner};
+use crate::map::segments::{DIRTY, SlotRef};
 use crate::mutation::Mutation;
-use crate::segments::{DIRTY, SlotRef};
+use crate::wakes::Change;
 
 /// Attempts that the backing must fail in a row, which takes it about six seconds, before a command that waits for it
 /// gives up.
@@ -95,14 +96,14 @@ impl Engine {
         let bypasses = self.drops.acknowledged();
         self.commands.destages.push(DestageAll { id, upto, backing_epoch, bypasses, error: None });
         self.backing_flush_if_wanted();
-        self.destage_look_again();
+        self.wakes.raise(Change::Command);
     }
 
     /// `old` is no longer the current version of `block`; if a destage command waits for it, then so from now on for
     /// the version that replaces it.
     pub(crate) fn command_owes(&mut self, block: BlockNo, old: SlotRef) {
         let Some(last) = self.commands.destages.last() else { return };
-        let (slot, seq) = (self.segments.slot(old), self.segments.seq(old));
+        let (slot, seq) = (self.map.segments.slot(old), self.map.segments.seq(old));
         if slot.has(DIRTY) && seq <= last.upto {
             self.commands.owed.insert(block, (seq, old));
         }
@@ -149,7 +150,7 @@ impl Engine {
 
     /// Whether something in records up to this one is dirty.
     fn lacks(&self, upto: Seq) -> bool {
-        self.segments.dirty_after(Seq(0)).next().is_some_and(|(seq, _)| seq <= upto)
+        self.map.segments.dirty_after(Seq(0)).next().is_some_and(|(seq, _)| seq <= upto)
     }
 
     fn destages_answer(&mut self) {
@@ -158,7 +159,7 @@ impl Engine {
         }
         self.log_work_out_clean();
         let clean = self.log.clean_upto();
-        let all = self.segments.dirty() == 0;
+        let all = self.map.segments.dirty() == 0;
         let exhausted = self.destage_is_exhausted();
         let backing_fails = self.backing_is_given_up();
         let (epoch, retired) = (self.drops.flush_epoch_done(), self.failure.retired());
@@ -244,7 +245,7 @@ impl Engine {
         if destage {
             self.destage_try_backing();
         }
-        self.destage_look_again();
+        self.wakes.raise(Change::Command);
         Some(if destage { Phase::Destaging } else { Phase::Settling })
     }
 
@@ -268,7 +269,7 @@ impl Engine {
     }
 
     fn stop_destaged(&mut self) -> Option<Phase> {
-        let error = if self.segments.dirty() == 0 && self.destage.is_idle() {
+        let error = if self.map.segments.dirty() == 0 && self.destage.is_idle() {
             None
         } else if self.backing_is_given_up() {
             Some(self.backing_fails_error())

@@ -18,6 +18,9 @@ mod exploring;
 #[path = "simulation/hints.rs"]
 mod hints;
 
+#[path = "simulation/histories.rs"]
+mod histories;
+
 #[path = "simulation/engine.rs"]
 mod engine;
 

@@ -58,7 +58,7 @@ impl Engine {
         // A backing that pauses is hidden from then on, as far as there is room (P9).
         pace.in_vain &= bypass_waits;
         let (under_way, bypass_waits) = (pace.under_way.len(), bypass_waits && !pace.in_vain);
-        let exchange = Exchange::of(self.segments.dirty(), self.log_blocks(), under_way, bypass_waits);
+        let exchange = Exchange::of(self.map.segments.dirty(), self.log_blocks(), under_way, bypass_waits);
         let pace = &mut self.order.pace;
         if pace.progress != progress && pace.left >= exchange.leaving {
             (pace.progress, pace.steps, pace.left, pace.since) = (progress, 0, 0, None);

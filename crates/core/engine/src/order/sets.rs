@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use forebay_block::{BlockNo, Seq};
 
-use crate::destage::{COLLECT_BLOCKS_LEAST, COLLECT_BLOCKS_MAX, wants_destage};
+use crate::backing::destage::{COLLECT_BLOCKS_LEAST, COLLECT_BLOCKS_MAX, wants_destage};
 use crate::engine::Engine;
+use crate::map::segments::{DIRTY, SlotKind, SlotRef};
 use crate::mutation::Mutation;
-use crate::segments::{DIRTY, SlotKind, SlotRef};
+use crate::wakes::Change;
 
 /// Most stretches of blocks that are collected at once and written durably, in place of a flush after them.
 const DURABLE_RUNS_MAX: usize = 64;
@@ -116,16 +117,16 @@ impl Engine {
         let enough = if self.room_is_awaited() { COLLECT_BLOCKS_LEAST } else { COLLECT_BLOCKS_MAX };
         let replayed = self.order_is_replayed();
         let (mut set, mut last, mut blocks) = (Independent::default(), Seq(0), 0);
-        for (seq, slot) in self.segments.dirty_after(self.order.progress) {
+        for (seq, slot) in self.map.segments.dirty_after(self.order.progress) {
             if seq > written {
                 break;
             }
             let free = seq <= free || self.mutant(Mutation::OrderIgnoresDependence);
             let full = seq != last && blocks >= enough;
-            if full || !(free || set.admits(seq, self.segments.distance(slot))) {
+            if full || !(free || set.admits(seq, self.map.segments.distance(slot))) {
                 return set.oldest.map(|_| Seq(seq.0 - 1));
             }
-            let s = self.segments.slot(slot);
+            let s = self.map.segments.slot(slot);
             if s.kind() != SlotKind::Poison {
                 set.oldest.get_or_insert(seq);
                 // Where nothing depends on anything, what is on its way keeps nothing else back.
@@ -141,9 +142,9 @@ impl Engine {
     /// soon as a committed group holds a newer one, in the set or not.
     fn order_members(&mut self, set: Set) -> VecDeque<(BlockNo, SlotRef)> {
         let Set { upto, slides, replayed } = set;
-        let dirty = self.segments.dirty_after(self.order.progress).take_while(|(seq, _)| *seq <= upto);
+        let dirty = self.map.segments.dirty_after(self.order.progress).take_while(|(seq, _)| *seq <= upto);
         let mut dirty: Vec<(BlockNo, usize, SlotRef)> =
-            dirty.enumerate().map(|(n, (_, r))| (self.segments.slot(r).block(), n, r)).collect();
+            dirty.enumerate().map(|(n, (_, r))| (self.map.segments.slot(r).block(), n, r)).collect();
         dirty.sort_unstable_by_key(|(block, n, _)| (*block, *n));
         let mut members = VecDeque::new();
         self.order.voids.clear();
@@ -151,15 +152,15 @@ impl Engine {
         for (at, (block, _, slot)) in dirty.iter().enumerate() {
             let newest = dirty.get(at + 1).is_none_or(|(next, ..)| next != block);
             if !newest && slides && !replayed && !self.mutant(Mutation::OrderVoidsEarly) {
-                older.push((*slot, self.segments.seq(*slot)));
+                older.push((*slot, self.map.segments.seq(*slot)));
                 continue;
             }
             if !older.is_empty() {
                 self.order.voids.insert(*block, std::mem::take(&mut older));
             }
             if !newest || replayed && slides && self.destage_may_skip(*block, *slot) {
-                self.segments.became_clean(*slot);
-            } else if wants_destage(self.segments.slot(*slot)) {
+                self.map.segments.became_clean(*slot);
+            } else if wants_destage(self.map.segments.slot(*slot)) {
                 members.push_back((*block, *slot));
             }
         }
@@ -177,9 +178,9 @@ impl Engine {
         }
         for (slot, seq) in void {
             // It may be gone by now, and its slot in use anew.
-            let holds = self.segments.holds(slot) && self.segments.slot(slot).has(DIRTY);
-            if holds && self.segments.seq(slot) == seq {
-                self.segments.became_clean(slot);
+            let holds = self.map.segments.holds(slot) && self.map.segments.slot(slot).has(DIRTY);
+            if holds && self.map.segments.seq(slot) == seq {
+                self.map.segments.became_clean(slot);
             }
         }
     }
@@ -196,13 +197,14 @@ impl Engine {
     /// Nothing of the set is on its way any more; true if all of it is on the backing.
     pub(super) fn order_complete(&mut self, upto: Seq) -> bool {
         let left: Vec<SlotRef> = self
+            .map
             .segments
             .dirty_after(self.order.progress)
             .take_while(|(seq, _)| *seq <= upto)
             .map(|(_, slot)| slot)
             .collect();
         let lost = |e: &Self, slot: SlotRef| {
-            let s = e.segments.slot(slot);
+            let s = e.map.segments.slot(slot);
             s.kind() == SlotKind::Poison || e.destage.is_corrupt(s.block(), slot)
         };
         let is_void = |slot: &SlotRef| self.order.voids.values().flatten().any(|(void, _)| void == slot);
@@ -213,7 +215,7 @@ impl Engine {
             self.order_catch_up();
             // What is lost stands for its older versions, too.
             let (left, void): (Vec<_>, Vec<_>) = left.into_iter().partition(|slot| lost(self, *slot));
-            void.into_iter().for_each(|slot| self.segments.became_clean(slot));
+            void.into_iter().for_each(|slot| self.map.segments.became_clean(slot));
             if !self.failure.latched() {
                 // The marks of what is lost move to the log's head, out of the set's way.
                 self.move_poison(left.into_iter());
@@ -223,7 +225,7 @@ impl Engine {
         self.order.voids.clear();
         self.order.progress = upto;
         self.order.set = None;
-        self.requests.retry = true;
+        self.wakes.raise(Change::Progress);
         true
     }
 }

@@ -18,9 +18,9 @@ use forebay_format::common::Common;
 use forebay_policy::{GroupEnds, OpenGroup, WritePolicy};
 
 use crate::engine::{Engine, Life};
+use crate::groups::points::{MARKS_MAX, Point};
 use crate::interface::{CommonError, CommonState, CommonStep, Effect, MarkError, RequestId};
 use crate::mutation::Mutation;
-use crate::points::{MARKS_MAX, Point};
 
 /// Writers are held back for this long at most, in milliseconds.
 pub const HOLD_MS: u64 = 1000;

@@ -16,11 +16,12 @@
 use forebay_block::{BLOCK_BYTES, DeviceResult, Seq};
 use forebay_policy::{AdmissionReason, WritePolicy};
 
+use crate::client::locks::{BlockRange, Hold};
+use crate::client::requests::{PartKey, PartState, Path, Payload, ZERO_BLOCKS_LOGGED_MAX};
 use crate::engine::Engine;
-use crate::locks::{BlockRange, Hold};
+use crate::map::segments::SlotRef;
 use crate::mutation::Mutation;
-use crate::requests::{PartKey, PartState, Path, Payload, ZERO_BLOCKS_LOGGED_MAX};
-use crate::segments::SlotRef;
+use crate::wakes::Change;
 
 /// The backing write of a part that goes to the log.
 pub(crate) struct Landing {
@@ -103,7 +104,7 @@ impl Engine {
         match state {
             PartState::Waiting => {
                 part.path = Path::Log;
-                self.requests.retry = true;
+                self.wakes.raise(Change::Turned);
             }
             // Once its base is read it goes on to the log, which takes its locks as they are.
             PartState::ReadingBase { .. } => part.path = Path::Log,
@@ -167,7 +168,7 @@ impl Engine {
         }
         if result.is_ok() && durable && !self.order.keeps_versions() {
             let logged = match self.mutant(Mutation::LandingCleansNewer) {
-                true => self.current_in(range).map(|slot| (slot, self.segments.seq(slot))).collect(),
+                true => self.current_in(range).map(|slot| (slot, self.map.segments.seq(slot))).collect(),
                 false => logged,
             };
             logged.into_iter().for_each(|(slot, seq)| self.destage_landed(slot, seq));

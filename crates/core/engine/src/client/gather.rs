@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, Seq};
 use forebay_format::checksum::block_checksum;
 
-use crate::destage::RunKey;
+use crate::backing::destage::RunKey;
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Role};
+use crate::map::segments::SlotRef;
 use crate::mutation::Mutation;
-use crate::segments::SlotRef;
 
 /// Names a gathering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,9 +77,9 @@ pub(crate) struct Gathers {
 
 impl Engine {
     pub(crate) fn member(&self, slot: SlotRef) -> Member {
-        let s = self.segments.slot(slot);
+        let s = self.map.segments.slot(slot);
         let place = self.layout.segment_offset(slot.segment()) + u64::from(s.offset());
-        let (block, seq, checksum) = (s.block(), self.segments.seq(slot), s.checksum());
+        let (block, seq, checksum) = (s.block(), self.map.segments.seq(slot), s.checksum());
         Member { block, slot, seq, checksum, place, void: false }
     }
 

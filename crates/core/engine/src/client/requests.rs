@@ -15,14 +15,15 @@ use forebay_block::{BLOCK_BYTES, BlockNo, Buf, BufMut, ErrorKind, IoError, Origi
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::{Admission, AdmissionReason, Decision, Durability, OnFull, WriteContext, WritePolicy};
 
+use crate::client::locks::{BlockRange, Hold};
+use crate::client::reissue::Landing;
 use crate::engine::Engine;
+use crate::groups::points::Point;
 use crate::interface::{Class, Effect, RequestId};
-use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner};
 use crate::mutation::Mutation;
-use crate::points::Point;
-use crate::reissue::Landing;
 use crate::tables::Table;
+use crate::wakes::{Change, Sleeper};
 
 /// Names a part; grows with arrival, so that the order of keys is the order of arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -146,8 +147,6 @@ pub(crate) struct Requests {
     /// Backing writes of parts that were reissued to the log while these were in flight; their blocks are held on the
     /// backing.
     pub(crate) landings: BTreeMap<PartKey, Landing>,
-    /// Locks were released, or the failure moved on: waiting parts may start.
-    pub(crate) retry: bool,
     /// A bypass waits until the log has room for its supersede record, or it needs none any more.
     pub(crate) supersede_waits: bool,
     flushes: Vec<Flush>,
@@ -384,7 +383,8 @@ impl Engine {
     pub(crate) fn requests_start_waiting(&mut self) {
         // Segments become free when their last reader has gone, too.
         let room = self.requests.supersede_waits && self.log_room_for_supersedes() > 0;
-        if std::mem::take(&mut self.requests.retry) || room {
+        if self.wakes.is_awake(Sleeper::Parts) || room {
+            self.wakes.tried(Sleeper::Parts, true);
             self.order.forget_bypass_waits();
             self.requests.supersede_waits = false;
             // Of those that go on waiting: no part overtakes another on the same blocks.
@@ -703,10 +703,8 @@ impl Engine {
 
     pub(crate) fn release(&mut self, range: BlockRange, hold: Hold) {
         self.locks.release(range, hold);
-        self.requests.retry |= !self.mutant(Mutation::ForgetsWaiters);
-        if self.destage_has_lost() {
-            // The mark of a lost block may have been kept from moving on by this.
-            self.destage_look_again();
+        if !self.mutant(Mutation::ForgetsWaiters) {
+            self.wakes.raise(Change::Released { lost: self.destage_has_lost() });
         }
     }
 

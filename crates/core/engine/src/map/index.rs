@@ -21,7 +21,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use forebay_block::BlockNo;
 
-use crate::segments::{SegmentTable, SlotRef};
+use crate::map::segments::{SegmentTable, SlotRef};
 
 /// Blocks in one shard at most.
 pub(crate) const SHARD_BLOCKS_MAX: usize = 512;
@@ -284,7 +284,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::segments::{Slot, SlotKind};
+    use crate::map::segments::{Slot, SlotKind};
 
     /// I1, I2 and the counts.
     fn check(index: &Index, slots: &SegmentTable) {

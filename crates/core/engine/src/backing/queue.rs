@@ -24,11 +24,11 @@ use forebay_policy::{
     Standing, Waiting,
 };
 
+use crate::client::locks::BlockRange;
+use crate::client::requests::PartKey;
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Effect, IoId, Role};
-use crate::locks::BlockRange;
 use crate::mutation::{Mutation, Planted};
-use crate::requests::PartKey;
 use crate::tables::Table;
 
 /// An operation that has not been started.

@@ -27,13 +27,14 @@ use forebay_format::common::Common;
 use forebay_format::journal::{GROUP_ENTRIES_MAX, Group as Descriptor, GroupEntry, Head, Moment};
 use forebay_policy::{GroupEnd, GroupEnds, OpenGroup};
 
+use crate::client::gather::{Bad, Member, Wanted};
+use crate::client::locks::BlockRange;
 use crate::engine::{Engine, IoOwner};
-use crate::gather::{Bad, Member, Wanted};
+use crate::groups::points::{Point, forget};
 use crate::interface::{Class, Role};
-use crate::locks::BlockRange;
+use crate::map::segments::{SlotKind, SlotRef, UNREADABLE};
 use crate::mutation::Mutation;
-use crate::points::{Point, forget};
-use crate::segments::{SlotKind, SlotRef, UNREADABLE};
+use crate::wakes::Change;
 
 /// Data blocks that are gathered and written together (256 KiB).
 const PIECE_BLOCKS: usize = 64;
@@ -61,7 +62,7 @@ enum Phase {
     Flushing,
     /// The head is to say that it is prepared.
     Preparing,
-    /// The head says so; whether it is committed is decided by others ([`crate::common`]).
+    /// The head says so; whether it is committed is decided by others ([`crate::groups::shared_points`]).
     Prepared,
     Committing,
 }
@@ -298,7 +299,7 @@ impl Engine {
     }
 
     fn journal_count_open(&mut self, after: Seq) {
-        let open = self.segments.dirty_after(after).count() as u64;
+        let open = self.map.segments.dirty_after(after).count() as u64;
         self.journal.open_blocks = open;
         // What is left may have waited for long: its age is that of its oldest write, not that of the group's beginning.
         let oldest = || Nanos(self.time_of(after).saturating_sub(self.wall_offset_ns));
@@ -316,8 +317,9 @@ impl Engine {
 
     /// A committed group that is not left behind has a newer version of the block than this one.
     pub(crate) fn journal_replaces(&self, block: BlockNo, slot: SlotRef) -> bool {
-        let seq = self.segments.seq(slot);
-        let Some(current) = self.index.get(block, &self.segments).filter(|current| *current != slot) else {
+        let seq = self.map.segments.seq(slot);
+        let Some(current) = self.map.index.get(block, &self.map.segments).filter(|current| *current != slot)
+        else {
             return false;
         };
         let newer = |group: &InRing| {
@@ -326,7 +328,7 @@ impl Engine {
         };
         let within = |group: &&InRing| group.moment.seq >= seq;
         self.mutant(Mutation::JournalReplacesEarly)
-            || self.segments.seq(current) <= self.journal.committed
+            || self.map.segments.seq(current) <= self.journal.committed
             || self.journal.ring.iter().rev().take_while(within).any(newer)
     }
 
@@ -448,7 +450,7 @@ impl Engine {
                 (self.settings.group_bytes / BLOCK_BYTES).clamp(1, GROUP_ENTRIES_MAX as u64 / 2) as usize
             }
         };
-        let versions = self.segments.dirty_after(self.journal.committed);
+        let versions = self.map.segments.dirty_after(self.journal.committed);
         let mut versions = versions.take_while(|(seq, _)| *seq <= durable).peekable();
         let (mut newest, mut upto) = (BTreeMap::new(), self.journal.committed);
         let (mut full, mut lost, mut data) = (false, false, 0);
@@ -457,28 +459,28 @@ impl Engine {
             let record: Vec<SlotRef> =
                 std::iter::from_fn(|| versions.next_if(|(s, _)| *s == seq)).map(|(_, slot)| slot).collect();
             let bad = |slot: &&SlotRef| {
-                let s = self.segments.slot(**slot);
+                let s = self.map.segments.slot(**slot);
                 s.kind() == SlotKind::Poison || s.has(UNREADABLE)
             };
             if let Some(slot) = record.iter().find(bad) {
-                let s = self.segments.slot(*slot);
+                let s = self.map.segments.slot(*slot);
                 lost = s.kind() == SlotKind::Poison || self.destage.is_corrupt(s.block(), *slot);
                 break false;
             }
-            let slots = || record.iter().map(|slot| self.segments.slot(*slot));
+            let slots = || record.iter().map(|slot| self.map.segments.slot(*slot));
             let entries = newest.len() + slots().filter(|s| !newest.contains_key(&s.block())).count();
             data += slots().filter(|s| s.kind() == SlotKind::Data).count() as u64;
             let bytes = Descriptor::descriptor_bytes(entries) + data * BLOCK_BYTES;
             full = bytes > room || entries > GROUP_ENTRIES_MAX;
             if self.planted.is(Mutation::JournalCutsRecords) && record.len() > 1 && !full {
-                newest.insert(self.segments.slot(record[0]).block(), record[0]);
+                newest.insert(self.map.segments.slot(record[0]).block(), record[0]);
                 upto = Seq(seq.0 - 1);
                 break false;
             }
             if full || newest.len() >= most {
                 break false;
             }
-            newest.extend(record.iter().map(|slot| (self.segments.slot(*slot).block(), *slot)));
+            newest.extend(record.iter().map(|slot| (self.map.segments.slot(*slot).block(), *slot)));
             upto = seq;
         };
         drop(versions);
@@ -505,7 +507,7 @@ impl Engine {
             self.journal.hurry |= full;
             // What a failing cache has not made durable may be gone at the next start: it is saved, in any order.
             let stranded =
-                self.failure.latched() && !full && self.segments.dirty_after(durable).next().is_some();
+                self.failure.latched() && !full && self.map.segments.dirty_after(durable).next().is_some();
             if lost || stranded || too_large {
                 self.order_catch_up();
             }
@@ -518,10 +520,13 @@ impl Engine {
         let Some(head) = self.journal.durable.as_ref() else { return };
         let (mut entries, mut members) = (Vec::with_capacity(newest.len()), Vec::with_capacity(newest.len()));
         for (block, slot) in newest {
-            let current =
-                self.index.get(block, &self.segments).filter(|_| self.mutant(Mutation::JournalTakesCurrent));
+            let current = self
+                .map
+                .index
+                .get(block, &self.map.segments)
+                .filter(|_| self.mutant(Mutation::JournalTakesCurrent));
             let slot = current.unwrap_or(slot);
-            let (s, seq) = (*self.segments.slot(slot), self.segments.seq(slot));
+            let (s, seq) = (*self.map.segments.slot(slot), self.map.segments.seq(slot));
             let zero = s.kind() == SlotKind::Zero;
             entries.push(GroupEntry { block, seq, checksum: if zero { 0 } else { s.checksum() }, zero });
             if !zero {
@@ -543,7 +548,7 @@ impl Engine {
             moment,
             entries,
         };
-        members.iter().for_each(|m| self.segments.pin(m.slot.segment()));
+        members.iter().for_each(|m| self.map.segments.pin(m.slot.segment()));
         let (losses, since) = (self.backing_losses(), self.journal.open_since.unwrap_or(self.now));
         let (asked, outstanding, given_up) = (0, 0, false);
         let bytes = descriptor.encode();
@@ -565,7 +570,7 @@ impl Engine {
 
     /// Wall-clock time before which everything acknowledged is in records up to `upto`, or on the backing.
     fn time_of(&self, upto: Seq) -> u64 {
-        let later = self.segments.dirty_after(upto).next();
+        let later = self.map.segments.dirty_after(upto).next();
         later.map_or(self.wall_ns(), |(seq, slot)| self.time_of_record(seq, slot.segment()))
     }
 
@@ -640,11 +645,10 @@ impl Engine {
     /// The group will not be committed; its blocks are collected again.
     fn group_abandon(&mut self) {
         if let Some(group) = self.journal.group.take() {
-            group.members.iter().for_each(|m| self.segments.unpin(m.slot.segment()));
+            group.members.iter().for_each(|m| self.map.segments.unpin(m.slot.segment()));
             self.journal_count_open(self.journal.committed);
             // What waited until nothing is left of it may go on.
-            self.destage_look_again();
-            self.requests.retry |= self.order.bypass_waits();
+            self.wakes.raise(Change::Groups { awaited: self.order.bypass_waits() });
         }
     }
 
@@ -699,7 +703,7 @@ impl Engine {
             && let Some(group) = &self.journal.group
         {
             self.journal.committed = group.descriptor.moment.seq;
-            self.destage_look_again();
+            self.wakes.raise(Change::Plan);
         }
     }
 
@@ -884,7 +888,7 @@ impl Engine {
         }
         let commits = self.journal.durable.as_ref().is_some_and(|before| commits(&head, before));
         if commits && let Some(group) = self.journal.group.take() {
-            group.members.iter().for_each(|m| self.segments.unpin(m.slot.segment()));
+            group.members.iter().for_each(|m| self.map.segments.unpin(m.slot.segment()));
             let Descriptor { position, moment, entries, .. } = group.descriptor;
             self.destage_replaced(&entries);
             self.journal.committed = moment.seq;
@@ -915,8 +919,7 @@ impl Engine {
         if self.journal.group.as_ref().is_some_and(|group| group.given_up) {
             self.group_go_on();
         }
-        self.requests.retry |= self.order.bypass_waits();
-        self.destage_look_again();
+        self.wakes.raise(Change::Groups { awaited: self.order.bypass_waits() });
     }
 
     /// The head on the medium says that the group under way is prepared.
@@ -924,7 +927,7 @@ impl Engine {
         let destages = self.mutant(Mutation::CommonDestagesPrepared);
         let Some(group) = self.journal.group.as_mut().filter(|g| g.phase == Phase::Preparing) else { return };
         group.phase = Phase::Prepared;
-        group.members.drain(..).for_each(|m| self.segments.unpin(m.slot.segment()));
+        group.members.drain(..).for_each(|m| self.map.segments.unpin(m.slot.segment()));
         if destages {
             self.journal.committed = group.descriptor.moment.seq;
         }
@@ -949,13 +952,14 @@ impl Engine {
     /// Whether a version that recovery takes up is on the backing already.
     pub(crate) fn journal_clean_upto(&mut self, progress: Seq) {
         let known: Vec<SlotRef> = self
+            .map
             .segments
             .dirty_after(Seq(0))
             .take_while(|(seq, _)| *seq <= progress)
             .map(|(_, slot)| slot)
             .collect();
         for slot in known {
-            self.segments.became_clean(slot);
+            self.map.segments.became_clean(slot);
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::engine::Engine;
 use crate::interface::{Effect, RequestId};
 use crate::mutation::Mutation;
 
-/// Shards of the index that are looked at for one answer, each of at most [`crate::index::SHARD_BLOCKS_MAX`] blocks.
+/// Shards of the index that are looked at for one answer, each of at most [`crate::map::index::SHARD_BLOCKS_MAX`] blocks.
 const SHARDS_MAX: usize = 4;
 
 /// Extents that grow from the front; neighbours alike become one.
@@ -53,7 +53,7 @@ impl Engine {
         let mut cached = Vec::new();
         for _ in 0..SHARDS_MAX {
             let range = (BlockNo::containing(extents.at), end.div_ceil(BLOCK_BYTES));
-            let known = self.index.cached_from(range, &self.segments, &mut cached);
+            let known = self.map.index.cached_from(range, &self.map.segments, &mut cached);
             let forgotten = usize::from(self.mutant(Mutation::StatusForgetsBlock));
             for block in cached.iter().skip(forgotten) {
                 extents.extend(block.offset().min(end), Allocation::Hole);
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
     use crate::interface::Params;
-    use crate::segments::{Slot, SlotKind};
+    use crate::map::segments::{Slot, SlotKind};
 
     /// The volume's end lies within a block.
     const VOLUME: u64 = 6000 * BLOCK_BYTES + 1536;
@@ -104,11 +104,11 @@ mod tests {
             journal_left: false,
             read_only: false,
         });
-        engine.segments.open(0, 1, Seq(1), 0, 1);
+        engine.map.segments.open(0, 1, Seq(1), 0, 1);
         for block in cached {
             let slot = Slot::new(BlockNo(*block), 8, 0, SlotKind::Data, Seq(1), Seq(1));
-            let slot = engine.segments.push(0, slot);
-            engine.index.insert(BlockNo(*block), slot, &engine.segments);
+            let slot = engine.map.segments.push(0, slot);
+            engine.map.index.insert(BlockNo(*block), slot, &engine.map.segments);
         }
         engine
     }
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(extents.len(), 1);
         let blocks = extents[0].len / BLOCK_BYTES;
         assert!(
-            blocks <= (SHARDS_MAX * crate::index::SHARD_BLOCKS_MAX) as u64,
+            blocks <= (SHARDS_MAX * crate::map::index::SHARD_BLOCKS_MAX) as u64,
             "{blocks} blocks in one answer"
         );
     }

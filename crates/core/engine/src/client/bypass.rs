@@ -19,14 +19,14 @@ use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoE
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::WritePolicy;
 
+use crate::client::locks::BlockRange;
+use crate::client::requests::{PartKey, PartState, Payload, pieces};
 use crate::engine::{Engine, IoOwner};
-use crate::index::SHARD_BLOCKS_MAX;
 use crate::interface::{Class, Role};
-use crate::locks::BlockRange;
 use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
+use crate::map::index::SHARD_BLOCKS_MAX;
+use crate::map::segments::DIRTY;
 use crate::mutation::Mutation;
-use crate::requests::{PartKey, PartState, Payload, pieces};
-use crate::segments::DIRTY;
 
 /// Most ranges of untrue clean copies that are remembered for a clean stop; past that none of the log as it is then is trusted afterwards.
 const DROPS_MAX: usize = 64 << 10;
@@ -255,7 +255,7 @@ impl Engine {
     /// Whether recovery could take a record of one of the blocks for newer than the backing.
     pub(crate) fn needs_supersede(&self, range: BlockRange) -> bool {
         let clean = self.log.durable_clean_upto();
-        self.current_in(range).any(|slot| self.segments.seq(slot) > clean)
+        self.current_in(range).any(|slot| self.map.segments.seq(slot) > clean)
             || self.drops.recalled_upto(range) > clean
     }
 
@@ -276,11 +276,11 @@ impl Engine {
     pub(crate) fn current_in(
         &self,
         range: BlockRange,
-    ) -> Box<dyn Iterator<Item = crate::segments::SlotRef> + '_> {
+    ) -> Box<dyn Iterator<Item = crate::map::segments::SlotRef> + '_> {
         if range.count <= SHARD_BLOCKS_MAX as u64 {
-            Box::new(range.iter().filter_map(|b| self.index.get(b, &self.segments)))
+            Box::new(range.iter().filter_map(|b| self.map.index.get(b, &self.map.segments)))
         } else {
-            Box::new(self.index.slots_within((range.first, range.end()), &self.segments))
+            Box::new(self.map.index.slots_within((range.first, range.end()), &self.map.segments))
         }
     }
 
@@ -344,8 +344,8 @@ impl Engine {
         let upto = self.log.durable_clean_upto();
         let mut clean: Vec<(BlockNo, Seq)> = self
             .current_in(range)
-            .filter(|slot| !self.segments.slot(*slot).has(DIRTY))
-            .map(|slot| (self.segments.slot(slot).block(), self.segments.seq(slot)))
+            .filter(|slot| !self.map.segments.slot(*slot).has(DIRTY))
+            .map(|slot| (self.map.segments.slot(slot).block(), self.map.segments.seq(slot)))
             .collect();
         clean.sort_unstable();
         self.drops.recalled.retain(|_, seq| *seq > upto);
@@ -426,7 +426,7 @@ impl Engine {
             self.settings.write_policy == WritePolicy::WriteThrough
                 && range.count <= CLEAN_COPY_BLOCKS_MAX
                 && !self.failure.latched()
-                && self.segments.free_count() > SEGMENTS_RESERVED + 1
+                && self.map.segments.free_count() > SEGMENTS_RESERVED + 1
         });
         let Some(blocks) = copy else {
             self.part_finish(key, None);
@@ -461,7 +461,7 @@ impl Engine {
                 self.forget_clean(part.range);
             }
             for block in part.range.iter() {
-                if let Some(slot) = self.index.get(block, &self.segments) {
+                if let Some(slot) = self.map.index.get(block, &self.map.segments) {
                     self.track(slot);
                 }
             }
@@ -472,18 +472,18 @@ impl Engine {
     /// The index forgets a range. `untrue` says that the log itself still holds clean copies as if they were true.
     pub(crate) fn forget(&mut self, range: BlockRange, untrue: bool) {
         let mut blocks: Vec<BlockNo> =
-            self.current_in(range).map(|slot| self.segments.slot(slot).block()).collect();
+            self.current_in(range).map(|slot| self.map.segments.slot(slot).block()).collect();
         blocks.sort_unstable();
         for block in blocks {
-            let Some(slot) = self.index.remove(block, &self.segments) else { continue };
-            let seq = self.segments.seq(slot);
+            let Some(slot) = self.map.index.remove(block, &self.map.segments) else { continue };
+            let seq = self.map.segments.seq(slot);
             // What made a dirty block void is durable on the backing.
             self.command_paid(block, Seq(u64::MAX), slot);
             self.untrack(slot);
-            self.segments.ceased_current(slot, false);
+            self.map.segments.ceased_current(slot, false);
             if untrue && !self.mutant(Mutation::ForgetsUntrueCopies) {
                 if self.drops.ranges.len() >= self.drops.ranges_max {
-                    let (index, segments) = (&self.index, &self.segments);
+                    let (index, segments) = (&self.map.index, &self.map.segments);
                     self.drops.make_room(segments.first_seq(), |block| index.get(block, segments).is_some());
                 }
                 self.drops.remember(block, seq);
@@ -495,9 +495,9 @@ impl Engine {
     /// bypasses made untrue and that have not been cached anew. `None` if they are not all known.
     pub(crate) fn untrue_blocks(&self) -> Option<Vec<BlockRange>> {
         let mut absent: Vec<BlockRange> = Vec::new();
-        let first = self.segments.first_seq();
+        let first = self.map.segments.first_seq();
         for block in self.drops.untrue(first)?.iter().flat_map(|r| r.iter()) {
-            if self.index.get(block, &self.segments).is_some() {
+            if self.map.index.get(block, &self.map.segments).is_some() {
                 continue;
             }
             match absent.last_mut() {

@@ -18,10 +18,10 @@ use forebay_format::common::Common;
 use forebay_format::journal::{Head, Moment};
 use forebay_policy::{GroupEnds, WritePolicy};
 
+use crate::client::requests::PartKey;
 use crate::engine::{Engine, Life};
 use crate::interface::{CommonError, Effect, MarkError, RequestId};
 use crate::mutation::Mutation;
-use crate::requests::PartKey;
 
 /// Most points that are declared and not committed.
 pub(crate) const MARKS_MAX: usize = 64;

@@ -15,14 +15,15 @@ use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind
 use forebay_format::journal::GroupEntry;
 use forebay_policy::{EDGE_PERCENT, List, Pressure, WritePolicy};
 
+use crate::client::gather::{Bad, Member, Wanted};
+use crate::client::locks::{BlockRange, Hold};
 use crate::engine::{Engine, IoOwner, Life};
-use crate::gather::{Bad, Member, Wanted};
 use crate::interface::{Class, Role};
-use crate::locks::{BlockRange, Hold};
 use crate::log::SEGMENTS_RESERVED;
+use crate::map::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE};
 use crate::mutation::Mutation;
-use crate::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE};
 use crate::tables::Table;
+use crate::wakes::{Change, Sleeper};
 
 /// Names a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,11 +98,9 @@ pub(crate) struct Destage {
     unreadable_retry: Option<Nanos>,
     /// Blocks that became clean by a flush, since start.
     cleaned: u64,
-    /// Nothing could be collected although blocks are dirty; wait for something to change.
-    barren: bool,
     /// Destaging is worth records of its own in the log.
     presses: bool,
-    /// [`crate::segments::SegmentTable::held`] at the last step.
+    /// [`crate::map::segments::SegmentTable::held`] at the last step.
     segments_held: usize,
     /// Writers waited for room when the plan was last looked at.
     hurried: bool,
@@ -140,12 +139,15 @@ impl Engine {
         if self.destage.paused_until.is_some_and(|until| self.now >= until) {
             self.destage.paused_until = None;
         }
-        self.destage.segments_held = self.segments.held();
+        self.destage.segments_held = self.map.segments.held();
         let pressure = self.destage_pressure();
         // Clients' records come in time, and cost the cache nothing, as long as they come.
         let presses = pressure.presses() || !self.order.lacks_for_good() || self.log.is_quiet();
         // What was left because nothing pressed is looked at again.
-        self.destage.barren &= std::mem::replace(&mut self.destage.presses, presses) || !presses;
+        let pressed = std::mem::replace(&mut self.destage.presses, presses);
+        if presses && !pressed {
+            self.wakes.raise(Change::Plan);
+        }
         let allowed = match self.commands.settling() {
             true => 0,
             // What is committed goes on at once: the journal needs its room (P7).
@@ -186,7 +188,7 @@ impl Engine {
         if !self.destage.hurried {
             return false;
         }
-        let Some(tail) = self.segments.tail() else {
+        let Some(tail) = self.map.segments.tail() else {
             return false;
         };
         let older = self.destage.runs.range(..=self.destage.before_plan);
@@ -198,13 +200,14 @@ impl Engine {
         if !self.destage.hurried || self.destage.flushing.is_some() || self.destage.written.is_empty() {
             return false;
         }
-        let Some(tail) = self.segments.tail() else {
+        let Some(tail) = self.map.segments.tail() else {
             return false;
         };
         let members = self.destage.written.iter().flat_map(|(_, members)| members);
-        let of_tail = members.filter(|m| m.slot.segment() == tail && self.segments.slot(m.slot).has(DIRTY));
+        let of_tail =
+            members.filter(|m| m.slot.segment() == tail && self.map.segments.slot(m.slot).has(DIRTY));
         let written = of_tail.count();
-        written > 0 && written == self.segments.get(tail).dirty as usize
+        written > 0 && written == self.map.segments.get(tail).dirty as usize
     }
 
     /// The log wants room, or somebody waits for the backing.
@@ -223,11 +226,11 @@ impl Engine {
         let staleness_percent = self.staleness_percent();
         Pressure {
             // Writes never get the reserve, so that the log is full without it.
-            segments: self.segments.count().saturating_sub(SEGMENTS_RESERVED).max(1) as u64,
-            segments_free: self.segments.free_count().saturating_sub(SEGMENTS_RESERVED) as u64,
+            segments: self.map.segments.count().saturating_sub(SEGMENTS_RESERVED).max(1) as u64,
+            segments_free: self.map.segments.free_count().saturating_sub(SEGMENTS_RESERVED) as u64,
             segments_held: self.destage.segments_held as u64,
             blocks_per_segment: u64::from(self.layout.segment_bytes) / BLOCK_BYTES,
-            blocks_dirty: self.segments.dirty(),
+            blocks_dirty: self.map.segments.dirty(),
             oldest_dirty_s: age_ns / 1_000_000_000,
             tail_dirty: self.reclaim_wants_clean_tail(),
             staleness_percent,
@@ -254,7 +257,7 @@ impl Engine {
             {
                 continue;
             }
-            let zero = self.segments.slot(slot).kind() == SlotKind::Zero;
+            let zero = self.map.segments.slot(slot).kind() == SlotKind::Zero;
             let mut members = vec![self.member(slot)];
             self.extend_run(block, zero, &mut members);
             self.launch(block, zero, members);
@@ -265,8 +268,8 @@ impl Engine {
 
     /// A dirty, current, readable version that is not on its way already.
     fn destageable(&self, block: BlockNo, slot: SlotRef) -> bool {
-        let current = || self.index.get(block, &self.segments) == Some(slot);
-        (self.order.keeps_versions() || current()) && wants_destage(self.segments.slot(slot))
+        let current = || self.map.index.get(block, &self.map.segments) == Some(slot);
+        (self.order.keeps_versions() || current()) && wants_destage(self.map.segments.slot(slot))
     }
 
     /// Adds the dirty blocks that follow in the volume, from whichever segment.
@@ -278,14 +281,14 @@ impl Engine {
                 self.destage.plan.front().filter(|(block, _)| *block == next).map(|(_, slot)| *slot);
             let follows = match self.order.keeps_versions() || self.destage.hurried {
                 true => planned,
-                false => self.index.get(next, &self.segments),
+                false => self.map.index.get(next, &self.map.segments),
             };
             let Some(slot) = follows else {
                 break;
             };
-            let same_kind = (self.segments.slot(slot).kind() == SlotKind::Zero) == zero;
+            let same_kind = (self.map.segments.slot(slot).kind() == SlotKind::Zero) == zero;
             if !(same_kind || zero && self.mutant(Mutation::MergesIntoZeroes))
-                || !wants_destage(self.segments.slot(slot))
+                || !wants_destage(self.map.segments.slot(slot))
                 || !self.locks.try_take(BlockRange::new(next, 1), Hold::Backing)
             {
                 break;
@@ -299,14 +302,14 @@ impl Engine {
 
     /// Collects dirty blocks from the oldest segments, sorted by address; false if there are none to be had.
     fn destage_collect(&mut self) -> bool {
-        if self.destage.barren {
+        if !self.wakes.is_awake(Sleeper::Destage) {
             return false;
         }
         if self.order.keeps_versions() {
             self.destage.plan = self.order_collect();
             self.destage.durable = self.order_writes_durably(&self.destage.plan);
-            self.destage.barren = self.destage.plan.is_empty();
-            return !self.destage.barren;
+            self.wakes.tried(Sleeper::Destage, self.destage.plan.is_empty());
+            return !self.destage.plan.is_empty();
         }
         self.destage.durable = false;
         if !self.order_is_renounced() || self.destage_waits_for_tail() {
@@ -318,21 +321,21 @@ impl Engine {
             true => 1,
             false => COLLECT_BLOCKS_MAX.min(self.log_blocks() as usize / 8).max(COLLECT_BLOCKS_LEAST),
         };
-        for index in &self.segments.live {
+        for index in &self.map.segments.live {
             if found.len() >= enough {
                 break;
             }
-            if self.segments.get(*index).dirty == 0 {
+            if self.map.segments.get(*index).dirty == 0 {
                 continue;
             }
-            found.extend(self.segments.slot_refs(*index).filter_map(|r| {
-                let s = self.segments.slot(r);
+            found.extend(self.map.segments.slot_refs(*index).filter_map(|r| {
+                let s = self.map.segments.slot(r);
                 wants_destage(s).then(|| (s.block(), r))
             }));
         }
         // A run takes the blocks that follow its first; looking at each once keeps the plan linear.
         found.sort_unstable();
-        self.destage.barren = found.is_empty();
+        self.wakes.tried(Sleeper::Destage, found.is_empty());
         self.destage.plan = found.into();
         !self.destage.plan.is_empty()
     }
@@ -341,8 +344,8 @@ impl Engine {
         self.destage.next_run += 1;
         let key = RunKey(self.destage.next_run);
         for m in &members {
-            self.segments.mark(m.slot, DESTAGING, true);
-            self.segments.pin(m.slot.segment());
+            self.map.segments.mark(m.slot, DESTAGING, true);
+            self.map.segments.pin(m.slot.segment());
         }
         let range = BlockRange::new(first, members.len() as u64);
         let durable = self.destage.durable && !zero;
@@ -374,19 +377,19 @@ impl Engine {
     /// Versions that could not be read from the log.
     pub(crate) fn destage_unreadable(&mut self, bad: &[Bad]) {
         for Bad { block, slot, corrupt } in bad.iter().copied() {
-            if self.index.get(block, &self.segments) != Some(slot) {
+            if self.map.index.get(block, &self.map.segments) != Some(slot) {
                 // Overwritten meanwhile; nobody will ever see it.
-                if self.segments.holds(slot) && self.segments.slot(slot).has(DIRTY) {
+                if self.map.segments.holds(slot) && self.map.segments.slot(slot).has(DIRTY) {
                     let void = self.order_is_replayed() && self.journal_replaces(block, slot);
-                    self.segments.became_clean(slot);
+                    self.map.segments.became_clean(slot);
                     if !void {
                         self.order_catch_up();
                     }
                 }
             } else {
                 // A group and a run may read the same version at the same time: that is one attempt.
-                let counted = self.segments.slot(slot).has(UNREADABLE);
-                self.segments.mark(slot, UNREADABLE, true);
+                let counted = self.map.segments.slot(slot).has(UNREADABLE);
+                self.map.segments.mark(slot, UNREADABLE, true);
                 let before = self.destage.unreadable.get(&block).filter(|u| u.slot == slot);
                 let attempts = before.map_or(1, |u| u.attempts + u32::from(!counted));
                 let for_good = corrupt || attempts >= UNREADABLE_ATTEMPTS_MAX;
@@ -460,12 +463,12 @@ impl Engine {
             for (_, member) in run.iter().zip(members).filter(|(b, m)| range.contains(*b) && !m.void) {
                 member.void = true;
                 // An order at the backing may ask for a version that was overwritten meanwhile, too.
-                if self.segments.holds(member.slot) {
-                    self.segments.mark(member.slot, DESTAGING, false);
+                if self.map.segments.holds(member.slot) {
+                    self.map.segments.mark(member.slot, DESTAGING, false);
                 }
             }
         }
-        self.destage.barren = false;
+        self.wakes.raise(Change::Plan);
     }
 
     /// Grows with whatever the backing, or the journal on its side, takes durably.
@@ -486,12 +489,12 @@ impl Engine {
     /// segments are pinned: a slot of a segment that was used anew could be taken for the one that was destaged.
     fn destage_undo(&mut self, members: Vec<Member>) {
         for Member { slot, void, .. } in members {
-            if !void && self.segments.holds(slot) {
-                self.segments.mark(slot, DESTAGING, false);
+            if !void && self.map.segments.holds(slot) {
+                self.map.segments.mark(slot, DESTAGING, false);
             }
-            self.segments.unpin(slot.segment());
+            self.map.segments.unpin(slot.segment());
         }
-        self.destage.barren = false;
+        self.wakes.raise(Change::Destaged);
     }
 
     fn backing_failed(&mut self) {
@@ -503,7 +506,7 @@ impl Engine {
             self.destage.paused_until = Some(self.now.plus_ms(pause.min(BACKOFF_MS.1)));
         }
         self.destage.plan.clear();
-        self.destage.barren = false;
+        self.wakes.raise(Change::Destaged);
     }
 
     /// Tries the backing at once, however often it has failed before: somebody asks for it.
@@ -570,10 +573,10 @@ impl Engine {
             if !void {
                 self.destage_ends(block, slot, seq);
             }
-            self.segments.unpin(slot.segment());
+            self.map.segments.unpin(slot.segment());
         }
-        self.destage.barren = false;
-        if self.segments.dirty() == 0 {
+        self.wakes.raise(Change::Destaged);
+        if self.map.segments.dirty() == 0 {
             self.log_is_clean();
         }
     }
@@ -582,14 +585,14 @@ impl Engine {
     fn destage_ends(&mut self, block: BlockNo, slot: SlotRef, seq: Seq) {
         self.destage.cleaned += 1;
         self.command_paid(block, seq, slot);
-        if self.segments.holds(slot) {
-            self.segments.became_clean(slot);
+        if self.map.segments.holds(slot) {
+            self.map.segments.became_clean(slot);
             self.order_destaged(block, slot, seq);
         }
-        let current = self.index.get(block, &self.segments);
+        let current = self.map.index.get(block, &self.map.segments);
         let newer = current.filter(|_| self.mutant(Mutation::CleansNewerVersion));
         if let Some(clean) = newer.or(current.filter(|c| *c == slot)) {
-            self.segments.became_clean(clean);
+            self.map.segments.became_clean(clean);
             self.destage_readable(block);
             self.track(clean);
         }
@@ -597,27 +600,27 @@ impl Engine {
 
     /// The backing has the version without having been asked for it from the log: a write that was reissued has landed.
     pub(crate) fn destage_landed(&mut self, slot: SlotRef, seq: Seq) {
-        let holds = self.segments.holds(slot) && self.segments.slot(slot).has(DIRTY);
-        if holds && self.segments.seq(slot) == seq {
-            self.destage_ends(self.segments.slot(slot).block(), slot, seq);
+        let holds = self.map.segments.holds(slot) && self.map.segments.slot(slot).has(DIRTY);
+        if holds && self.map.segments.seq(slot) == seq {
+            self.destage_ends(self.map.segments.slot(slot).block(), slot, seq);
         }
     }
 
     /// A clean slot comes under the care of replacement.
     pub(crate) fn track(&mut self, slot: SlotRef) {
-        let s = self.segments.slot(slot);
+        let s = self.map.segments.slot(slot);
         if s.has(TRACKED) || s.has(DIRTY) || s.kind() == SlotKind::Poison {
             return;
         }
-        let list = self.replacement.admitted(s.block());
-        self.segments.mark(slot, FREQUENT, list == List::Frequent);
-        self.segments.mark(slot, TRACKED, true);
+        let list = self.map.replacement.admitted(s.block());
+        self.map.segments.mark(slot, FREQUENT, list == List::Frequent);
+        self.map.segments.mark(slot, TRACKED, true);
     }
 
     /// What was to be destaged next is chosen anew.
     pub(crate) fn destage_plan_anew(&mut self) {
         self.destage.plan.clear();
-        self.destage.barren = false;
+        self.wakes.raise(Change::Plan);
     }
 
     /// A group is committed that has these blocks anew: what was planned of them is not worth writing any more.
@@ -633,20 +636,15 @@ impl Engine {
         self.journal_replaces(block, slot) && !self.commands.owes(block)
     }
 
-    /// Something has changed that destaging may want to know.
-    pub(crate) fn destage_look_again(&mut self) {
-        self.destage.barren = false;
-    }
-
     /// A slot ceases to be current: replacement and destaging forget it.
     pub(crate) fn untrack(&mut self, slot: SlotRef) {
-        let s = *self.segments.slot(slot);
+        let s = *self.map.segments.slot(slot);
         if s.has(TRACKED) {
-            self.replacement.left(list_of(&s));
-            self.segments.mark(slot, TRACKED, false);
+            self.map.replacement.left(list_of(&s));
+            self.map.segments.mark(slot, TRACKED, false);
         }
         self.destage_readable(s.block());
-        self.destage.barren = false;
+        self.wakes.raise(Change::Current);
     }
 
     /// What is known of a block's unreadable version is of no use any more.
@@ -666,9 +664,9 @@ impl Engine {
             self.destage.unreadable.values().filter(|u| !u.for_good).map(|u| u.slot).collect();
         again.sort_unstable();
         for slot in again {
-            self.segments.mark(slot, UNREADABLE, false);
+            self.map.segments.mark(slot, UNREADABLE, false);
         }
-        self.destage.barren = false;
+        self.wakes.raise(Change::Readable);
     }
 
     pub(crate) fn destage_next_wake(&self) -> Option<Nanos> {
@@ -690,19 +688,24 @@ impl Engine {
 
     /// Some block is marked as lost: the backing does not have its latest version, and never will.
     pub(crate) fn destage_has_lost(&self) -> bool {
-        self.segments.lost() > 0
+        self.map.segments.lost() > 0
     }
 
     /// Blocks are dirty, but all of them are lost or cannot be read.
     pub(crate) fn destage_is_exhausted(&self) -> bool {
         let d = &self.destage;
-        if self.segments.dirty() == 0 || !d.barren || !d.is_idle() || d.paused_until.is_some() {
+        if self.map.segments.dirty() == 0
+            || self.wakes.is_awake(Sleeper::Destage)
+            || !d.is_idle()
+            || d.paused_until.is_some()
+        {
             return false;
         }
         let hopeless = |s: &Slot| s.has(DIRTY) && (s.kind() == SlotKind::Poison || s.has(UNREADABLE));
-        let count =
-            |i: &u32| self.segments.slot_refs(*i).filter(|r| hopeless(self.segments.slot(*r))).count();
-        self.segments.live.iter().map(count).sum::<usize>() as u64 == self.segments.dirty()
+        let count = |i: &u32| {
+            self.map.segments.slot_refs(*i).filter(|r| hopeless(self.map.segments.slot(*r))).count()
+        };
+        self.map.segments.live.iter().map(count).sum::<usize>() as u64 == self.map.segments.dirty()
     }
 }
 

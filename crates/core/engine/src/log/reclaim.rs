@@ -18,13 +18,13 @@ use forebay_format::checksum::block_checksum;
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::{List, Verdict};
 
-use crate::destage::list_of;
+use crate::backing::destage::list_of;
+use crate::client::locks::{BlockRange, Hold};
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Role};
-use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
+use crate::map::segments::{DIRTY, FREQUENT, REFERENCED, Segment, SegmentState, SlotKind, SlotRef, TRACKED};
 use crate::mutation::Mutation;
-use crate::segments::{DIRTY, FREQUENT, REFERENCED, Segment, SegmentState, SlotKind, SlotRef, TRACKED};
 use crate::tables::Table;
 
 /// Of a segment's blocks at most one in so many is copied to the head: cleaning must gain room.
@@ -71,16 +71,16 @@ impl Reclaim {
 impl Engine {
     /// Free segments that reclaiming keeps in stock, so that a burst finds room at once.
     fn segments_free_wanted(&self) -> usize {
-        SEGMENTS_RESERVED + 2 + self.segments.count() / 32
+        SEGMENTS_RESERVED + 2 + self.map.segments.count() / 32
     }
 
     /// Whether a free segment is wanted and the segment that would become one has to wait for destaging: it is dirty, or the set in
     /// flight begins with it.
     pub(crate) fn reclaim_wants_clean_tail(&self) -> bool {
-        let retiring = self.segments.retiring();
-        let tail = self.segments.tail().map(|i| self.segments.get(i));
+        let retiring = self.map.segments.retiring();
+        let tail = self.map.segments.tail().map(|i| self.map.segments.get(i));
         let waits = |s: &Segment| s.dirty > 0 || self.order_progress().is_some_and(|p| s.last_seq > p);
-        self.segments.free_count() + retiring < self.segments_free_wanted()
+        self.map.segments.free_count() + retiring < self.segments_free_wanted()
             && tail.is_some_and(|s| s.state == SegmentState::Sealed && waits(s))
     }
 
@@ -89,15 +89,15 @@ impl Engine {
         if self.failure.latched() || self.commands.settling() {
             return;
         }
-        let mut retiring = self.segments.retiring();
-        while self.segments.free_count() + retiring < self.segments_free_wanted() {
-            let Some(tail) = self.segments.live.get(retiring).copied() else {
+        let mut retiring = self.map.segments.retiring();
+        while self.map.segments.free_count() + retiring < self.segments_free_wanted() {
+            let Some(tail) = self.map.segments.live.get(retiring).copied() else {
                 break;
             };
             if !self.tail_may_go(tail) {
                 break;
             }
-            let segment = self.segments.get_mut(tail);
+            let segment = self.map.segments.get_mut(tail);
             segment.state = SegmentState::Retiring;
             self.log.tail = segment.seq + 1;
             retiring += 1;
@@ -112,22 +112,22 @@ impl Engine {
 
     /// Whether everything in the tail segment can be given up now; starts what has to come first.
     fn tail_may_go(&mut self, tail: u32) -> bool {
-        let segment = self.segments.get(tail);
+        let segment = self.map.segments.get(tail);
         if segment.state != SegmentState::Sealed {
             return false;
         }
         let segment_last = segment.last_seq;
         if segment.dirty > 0 {
             if self.mutant(Mutation::CleaningLosesDirty) {
-                self.segments.slot_refs(tail).for_each(|slot| self.segments.became_clean(slot));
+                self.map.segments.slot_refs(tail).for_each(|slot| self.map.segments.became_clean(slot));
             }
-            self.move_poison(self.segments.slot_refs(tail));
+            self.move_poison(self.map.segments.slot_refs(tail));
             return false;
         }
         if self.order_progress().is_some_and(|progress| segment_last > progress) {
             return false;
         }
-        let segment_seq = self.segments.get(tail).seq;
+        let segment_seq = self.map.segments.get(tail).seq;
         if self.reclaim.judged < segment_seq {
             self.reclaim.judged = segment_seq;
             self.judge(tail);
@@ -140,17 +140,17 @@ impl Engine {
 
     /// Asks replacement for each clean block of the tail whether it stays, and starts to copy those that do.
     fn judge(&mut self, tail: u32) {
-        let room = self.segments.free_count() > SEGMENTS_RESERVED && !self.room_is_awaited();
-        let budget = if room { self.segments.slots_len(tail) / KEEP_ONE_IN } else { 0 };
+        let room = self.map.segments.free_count() > SEGMENTS_RESERVED && !self.room_is_awaited();
+        let budget = if room { self.map.segments.slots_len(tail) / KEEP_ONE_IN } else { 0 };
         let mut kept: Vec<(BlockNo, SlotRef)> = Vec::new();
-        for slot in self.segments.slot_refs(tail) {
-            let s = *self.segments.slot(slot);
+        for slot in self.map.segments.slot_refs(tail) {
+            let s = *self.map.segments.slot(slot);
             if kept.len() >= budget || !s.has(TRACKED) || s.kind() != SlotKind::Data {
                 continue;
             }
-            let verdict = self.replacement.judge(list_of(&s), s.has(REFERENCED));
+            let verdict = self.map.replacement.judge(list_of(&s), s.has(REFERENCED));
             let Verdict::Keep(to) = verdict else { continue };
-            let current = self.index.get(s.block(), &self.segments) == Some(slot);
+            let current = self.map.index.get(s.block(), &self.map.segments) == Some(slot);
             if current && self.locks.try_take(BlockRange::new(s.block(), 1), Hold::Exclusive) {
                 self.reclaim.copying.insert(s.block(), to);
                 kept.push((s.block(), slot));
@@ -162,21 +162,21 @@ impl Engine {
     fn read_for_copy(&mut self, segment: u32, kept: Vec<(BlockNo, SlotRef)>) {
         let mut rest = kept.as_slice();
         while let Some((_, first)) = rest.first() {
-            let start = self.segments.slot(*first).offset();
+            let start = self.map.segments.slot(*first).offset();
             let together = |(k, (_, slot)): &(usize, &(BlockNo, SlotRef))| {
-                self.segments.slot(*slot).offset() == start + *k as u32 * BLOCK_BYTES as u32
+                self.map.segments.slot(*slot).offset() == start + *k as u32 * BLOCK_BYTES as u32
             };
             let n = rest.iter().enumerate().take(COPY_BLOCKS_MAX).take_while(together).count();
             let (now, later) = rest.split_at(n);
             rest = later;
             let describe = |(b, s): &(BlockNo, SlotRef)| {
-                (*b, *s, self.segments.seq(*s), self.segments.slot(*s).checksum())
+                (*b, *s, self.map.segments.seq(*s), self.map.segments.slot(*s).checksum())
             };
             let blocks = now.iter().map(describe).collect();
             self.reclaim.next_read = self.reclaim.next_read.wrapping_add(1);
             let key = self.reclaim.next_read;
             self.reclaim.reads.insert(key, CopyRead { segment, blocks });
-            self.segments.pin(segment);
+            self.map.segments.pin(segment);
             let offset = self.layout.segment_offset(segment) + u64::from(start);
             let op = DeviceOp::Read { offset, len: n * BLOCK_BYTES as usize };
             self.io(Role::Cache, op, Class::Background, IoOwner::Relocation(key));
@@ -188,7 +188,7 @@ impl Engine {
         let Some(read) = self.reclaim.reads.remove(&key) else {
             return;
         };
-        self.segments.unpin(read.segment);
+        self.map.segments.unpin(read.segment);
         let data = match result {
             Ok(data) => data,
             Err(_) => {
@@ -221,11 +221,11 @@ impl Engine {
         let Some(list) = self.reclaim.copying.remove(&block) else {
             return;
         };
-        if let Some(slot) = self.index.get(block, &self.segments) {
+        if let Some(slot) = self.map.index.get(block, &self.map.segments) {
             // The old slot was forgotten when the new one became current; the block itself has stayed.
-            self.replacement.rejoined(list);
-            self.segments.mark(slot, FREQUENT, list == List::Frequent);
-            self.segments.mark(slot, TRACKED, true);
+            self.map.replacement.rejoined(list);
+            self.map.segments.mark(slot, FREQUENT, list == List::Frequent);
+            self.map.segments.mark(slot, TRACKED, true);
         }
         if self.reclaim.was_distrusted(block) {
             self.forget_clean(BlockRange::new(block, 1));
@@ -256,10 +256,10 @@ impl Engine {
             return;
         }
         for slot in slots {
-            let s = *self.segments.slot(slot);
+            let s = *self.map.segments.slot(slot);
             let block = s.block();
             if !s.has(DIRTY)
-                || self.index.get(block, &self.segments) != Some(slot)
+                || self.map.index.get(block, &self.map.segments) != Some(slot)
                 || !(s.kind() == SlotKind::Poison || self.destage.is_corrupt(block, slot))
                 || self.log_has_in_flight(block)
                 || !self.locks.try_take(BlockRange::new(block, 1), Hold::LogWrite)
@@ -267,7 +267,7 @@ impl Engine {
                 continue;
             }
             if self.mutant(Mutation::DropsPoison) {
-                self.segments.became_clean(slot);
+                self.map.segments.became_clean(slot);
                 self.release(BlockRange::new(block, 1), Hold::LogWrite);
                 continue;
             }
@@ -290,24 +290,24 @@ impl Engine {
 
     /// A record that carries `tail` is durable: what lies before is out of the log.
     pub(crate) fn reclaim_retire_below(&mut self, tail: u64) {
-        while let Some(index) = self.segments.live.front().copied() {
-            if self.segments.get(index).seq >= tail {
+        while let Some(index) = self.map.segments.live.front().copied() {
+            if self.map.segments.get(index).seq >= tail {
                 break;
             }
-            for slot in self.segments.slot_refs(index) {
-                let s = *self.segments.slot(slot);
-                if self.index.get(s.block(), &self.segments) != Some(slot) {
+            for slot in self.map.segments.slot_refs(index) {
+                let s = *self.map.segments.slot(slot);
+                if self.map.index.get(s.block(), &self.map.segments) != Some(slot) {
                     continue;
                 }
                 assert!(!s.has(DIRTY), "a dirty block is never dropped (P1)");
-                self.index.remove(s.block(), &self.segments);
+                self.map.index.remove(s.block(), &self.map.segments);
                 if s.has(TRACKED) {
-                    self.replacement.dropped(s.block(), list_of(&s));
-                    self.segments.mark(slot, TRACKED, false);
+                    self.map.replacement.dropped(s.block(), list_of(&s));
+                    self.map.segments.mark(slot, TRACKED, false);
                 }
-                self.segments.ceased_current(slot, false);
+                self.map.segments.ceased_current(slot, false);
             }
-            self.segments.retire(index);
+            self.map.segments.retire(index);
         }
     }
 }

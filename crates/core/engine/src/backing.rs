@@ -1,0 +1,4 @@
+//! What goes to the backing: destaging, and the queue in front of the device.
+
+pub(crate) mod destage;
+pub(crate) mod queue;
