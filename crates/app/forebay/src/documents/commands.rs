@@ -58,10 +58,10 @@ pub fn simple_commands(line: &str) -> Vec<Vec<String>> {
                 false
             }
             (None, c) if c.is_whitespace() => {
-                if let Some(word) = word.take() {
-                    if !std::mem::take(&mut redirected) {
-                        words.push(word);
-                    }
+                if let Some(word) = word.take()
+                    && !std::mem::take(&mut redirected)
+                {
+                    words.push(word);
                 }
                 false
             }
