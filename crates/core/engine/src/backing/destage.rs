@@ -16,9 +16,9 @@ use forebay_format::journal::GroupEntry;
 use forebay_policy::{EDGE_PERCENT, List, Pressure, WritePolicy};
 
 use crate::client::gather::{Bad, Member, Wanted};
-use crate::client::locks::{BlockRange, Hold};
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Role};
+use crate::locks::{BlockRange, Hold};
 use crate::log::SEGMENTS_RESERVED;
 use crate::map::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE};
 use crate::mutation::Mutation;
