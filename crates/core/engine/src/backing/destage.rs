@@ -15,11 +15,12 @@ use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind
 use forebay_format::journal::GroupEntry;
 use forebay_policy::{EDGE_PERCENT, List, Pressure, WritePolicy};
 
-use crate::client::gather::{Bad, Member, Wanted};
+use crate::client::gather::Wanted;
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Role};
 use crate::locks::{BlockRange, Hold};
 use crate::log::SEGMENTS_RESERVED;
+use crate::map::member::{Bad, Member};
 use crate::map::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE};
 use crate::mutation::Mutation;
 use crate::tables::Table;
@@ -269,7 +270,7 @@ impl Engine {
     /// A dirty, current, readable version that is not on its way already.
     fn destageable(&self, block: BlockNo, slot: SlotRef) -> bool {
         let current = || self.map.index.get(block, &self.map.segments) == Some(slot);
-        (self.order.keeps_versions() || current()) && wants_destage(self.map.segments.slot(slot))
+        (self.order.keeps_versions() || current()) && self.map.segments.slot(slot).wants_destage()
     }
 
     /// Adds the dirty blocks that follow in the volume, from whichever segment.
@@ -288,7 +289,7 @@ impl Engine {
             };
             let same_kind = (self.map.segments.slot(slot).kind() == SlotKind::Zero) == zero;
             if !(same_kind || zero && self.mutant(Mutation::MergesIntoZeroes))
-                || !wants_destage(self.map.segments.slot(slot))
+                || !self.map.segments.slot(slot).wants_destage()
                 || !self.locks.try_take(BlockRange::new(next, 1), Hold::Backing)
             {
                 break;
@@ -330,7 +331,7 @@ impl Engine {
             }
             found.extend(self.map.segments.slot_refs(*index).filter_map(|r| {
                 let s = self.map.segments.slot(r);
-                wants_destage(s).then(|| (s.block(), r))
+                s.wants_destage().then(|| (s.block(), r))
             }));
         }
         // A run takes the blocks that follow its first; looking at each once keeps the plan linear.
@@ -707,10 +708,6 @@ impl Engine {
         };
         self.map.segments.live.iter().map(count).sum::<usize>() as u64 == self.map.segments.dirty()
     }
-}
-
-pub(crate) fn wants_destage(s: &Slot) -> bool {
-    s.has(DIRTY) && !s.has(DESTAGING) && !s.has(UNREADABLE) && s.kind() != SlotKind::Poison
 }
 
 /// The replacement list of a tracked slot.

@@ -118,6 +118,11 @@ impl Slot {
         self.detail & flag != 0
     }
 
+    /// The backing may lack it, and it may be written there now.
+    pub(crate) fn wants_destage(&self) -> bool {
+        self.has(DIRTY) && !self.has(DESTAGING) && !self.has(UNREADABLE) && self.kind() != SlotKind::Poison
+    }
+
     fn set(&mut self, flag: u64, on: bool) {
         if on {
             self.detail |= flag;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use forebay_block::{BlockNo, Seq};
 
-use crate::backing::destage::{COLLECT_BLOCKS_LEAST, COLLECT_BLOCKS_MAX, wants_destage};
+use crate::backing::destage::{COLLECT_BLOCKS_LEAST, COLLECT_BLOCKS_MAX};
 use crate::engine::Engine;
 use crate::map::segments::{DIRTY, SlotKind, SlotRef};
 use crate::mutation::Mutation;
@@ -130,7 +130,7 @@ impl Engine {
             if s.kind() != SlotKind::Poison {
                 set.oldest.get_or_insert(seq);
                 // Where nothing depends on anything, what is on its way keeps nothing else back.
-                blocks += usize::from(!replayed || wants_destage(s));
+                blocks += usize::from(!replayed || s.wants_destage());
             }
             last = seq;
         }
@@ -160,7 +160,7 @@ impl Engine {
             }
             if !newest || replayed && slides && self.destage_may_skip(*block, *slot) {
                 self.map.segments.became_clean(*slot);
-            } else if wants_destage(self.map.segments.slot(*slot)) {
+            } else if self.map.segments.slot(*slot).wants_destage() {
                 members.push_back((*block, *slot));
             }
         }
