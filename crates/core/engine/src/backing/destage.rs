@@ -152,7 +152,7 @@ impl Engine {
         let allowed = match self.commands.settling() {
             true => 0,
             // What is committed goes on at once: the journal needs its room (P7).
-            false if self.order.is_journaled() && self.order_lags(self.journal.committed()) => {
+            false if self.order.is_journaled() && self.order.lags(self.journal.committed()) => {
                 pressure.runs().max(EAGER_RUNS)
             }
             false => pressure.runs(),
@@ -308,7 +308,7 @@ impl Engine {
         }
         if self.order.keeps_versions() {
             self.destage.plan = self.order_collect();
-            self.destage.durable = self.order_writes_durably(&self.destage.plan);
+            self.destage.durable = self.order.writes_durably(&self.destage.plan);
             self.wakes.tried(Sleeper::Destage, self.destage.plan.is_empty());
             return !self.destage.plan.is_empty();
         }
@@ -381,7 +381,8 @@ impl Engine {
             if self.map.index.get(block, &self.map.segments) != Some(slot) {
                 // Overwritten meanwhile; nobody will ever see it.
                 if self.map.segments.holds(slot) && self.map.segments.slot(slot).has(DIRTY) {
-                    let void = self.order_is_replayed() && self.journal_replaces(block, slot);
+                    let void = self.order.is_replayed()
+                        && self.journal.replaces(&self.map, block, slot, self.planted);
                     self.map.segments.became_clean(slot);
                     if !void {
                         self.order_catch_up();
@@ -588,7 +589,7 @@ impl Engine {
         self.command_paid(block, seq, slot);
         if self.map.segments.holds(slot) {
             self.map.segments.became_clean(slot);
-            self.order_destaged(block, slot, seq);
+            self.order.destaged(&mut self.map, block, slot, seq);
         }
         let current = self.map.index.get(block, &self.map.segments);
         let newer = current.filter(|_| self.mutant(Mutation::CleansNewerVersion));
@@ -629,12 +630,6 @@ impl Engine {
         let replaced = |block: &BlockNo| by.binary_search_by_key(block, |entry| entry.block).is_ok();
         let commands = &self.commands;
         self.destage.plan.retain(|(block, _)| !replaced(block) || commands.owes(*block));
-    }
-
-    /// A committed group has a newer version of the block than this one, and nobody waits for the block to be on the backing: with a
-    /// block that is written all the time a command would wait for good (P7).
-    pub(crate) fn destage_may_skip(&self, block: BlockNo, slot: SlotRef) -> bool {
-        self.journal_replaces(block, slot) && !self.commands.owes(block)
     }
 
     /// A slot ceases to be current: replacement and destaging forget it.
