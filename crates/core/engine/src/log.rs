@@ -22,9 +22,8 @@ use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::{SummaryBuilder, Trailer, entry_bytes};
 use forebay_policy::Durability;
 
-use crate::client::requests::PartKey;
 use crate::engine::{Engine, IoOwner, Life};
-use crate::interface::{Class, Role};
+use crate::interface::{Class, PartKey, Role};
 use crate::map::segments::{DIRTY, REFERENCED, SEGMENT_SLOTS_MAX, SegmentState, Slot, SlotKind, SlotRef};
 use crate::mutation::Mutation;
 use crate::wakes::Change;
@@ -968,10 +967,7 @@ impl Engine {
             self.log.clean_upto = self.log.clean_upto.max(progress);
             return;
         }
-        let front = self.map.segments.live.front().map_or(0, |i| self.map.segments.get(*i).seq);
-        let skip = self.log.clean_segment.saturating_sub(front) as usize;
-        for index in self.map.segments.live.iter().skip(skip) {
-            let s = self.map.segments.get(*index);
+        for s in self.map.segments.live_from(self.log.clean_segment) {
             if s.dirty > 0 && !self.planted.is(Mutation::CleanMarkTooEarly) {
                 break;
             }

@@ -16,9 +16,9 @@ use forebay_format::journal::GroupEntry;
 use forebay_policy::{EDGE_PERCENT, List, Pressure, WritePolicy};
 
 use crate::client::gather::{Bad, Member, Wanted};
-use crate::client::locks::{BlockRange, Hold};
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Role};
+use crate::locks::{BlockRange, Hold};
 use crate::log::SEGMENTS_RESERVED;
 use crate::map::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE};
 use crate::mutation::Mutation;
@@ -321,14 +321,11 @@ impl Engine {
             true => 1,
             false => COLLECT_BLOCKS_MAX.min(self.log_blocks() as usize / 8).max(COLLECT_BLOCKS_LEAST),
         };
-        for index in &self.map.segments.live {
+        for index in self.map.segments.with_dirty() {
             if found.len() >= enough {
                 break;
             }
-            if self.map.segments.get(*index).dirty == 0 {
-                continue;
-            }
-            found.extend(self.map.segments.slot_refs(*index).filter_map(|r| {
+            found.extend(self.map.segments.slot_refs(index).filter_map(|r| {
                 let s = self.map.segments.slot(r);
                 wants_destage(s).then(|| (s.block(), r))
             }));
@@ -694,18 +691,11 @@ impl Engine {
     /// Blocks are dirty, but all of them are lost or cannot be read.
     pub(crate) fn destage_is_exhausted(&self) -> bool {
         let d = &self.destage;
-        if self.map.segments.dirty() == 0
-            || self.wakes.is_awake(Sleeper::Destage)
-            || !d.is_idle()
-            || d.paused_until.is_some()
-        {
-            return false;
-        }
-        let hopeless = |s: &Slot| s.has(DIRTY) && (s.kind() == SlotKind::Poison || s.has(UNREADABLE));
-        let count = |i: &u32| {
-            self.map.segments.slot_refs(*i).filter(|r| hopeless(self.map.segments.slot(*r))).count()
-        };
-        self.map.segments.live.iter().map(count).sum::<usize>() as u64 == self.map.segments.dirty()
+        self.map.segments.dirty() > 0
+            && !self.wakes.is_awake(Sleeper::Destage)
+            && d.is_idle()
+            && d.paused_until.is_none()
+            && self.map.segments.all_hopeless()
     }
 }
 

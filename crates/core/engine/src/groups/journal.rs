@@ -28,10 +28,10 @@ use forebay_format::journal::{GROUP_ENTRIES_MAX, Group as Descriptor, GroupEntry
 use forebay_policy::{GroupEnd, GroupEnds, OpenGroup};
 
 use crate::client::gather::{Bad, Member, Wanted};
-use crate::client::locks::BlockRange;
 use crate::engine::{Engine, IoOwner};
 use crate::groups::points::{Point, forget};
 use crate::interface::{Class, Role};
+use crate::locks::BlockRange;
 use crate::map::segments::{SlotKind, SlotRef, UNREADABLE};
 use crate::mutation::Mutation;
 use crate::wakes::Change;
