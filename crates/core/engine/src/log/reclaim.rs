@@ -79,7 +79,7 @@ impl Engine {
     pub(crate) fn reclaim_wants_clean_tail(&self) -> bool {
         let retiring = self.map.segments.retiring();
         let tail = self.map.segments.tail().map(|i| self.map.segments.get(i));
-        let waits = |s: &Segment| s.dirty > 0 || self.order_progress().is_some_and(|p| s.last_seq > p);
+        let waits = |s: &Segment| s.dirty > 0 || self.order.progress().is_some_and(|p| s.last_seq > p);
         self.map.segments.free_count() + retiring < self.segments_free_wanted()
             && tail.is_some_and(|s| s.state == SegmentState::Sealed && waits(s))
     }
@@ -122,7 +122,7 @@ impl Engine {
             self.move_poison(self.map.segments.slot_refs(tail));
             return false;
         }
-        if self.order_progress().is_some_and(|progress| segment_last > progress) {
+        if self.order.progress().is_some_and(|progress| segment_last > progress) {
             return false;
         }
         let segment_seq = self.map.segments.get(tail).seq;

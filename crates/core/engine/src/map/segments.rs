@@ -126,6 +126,11 @@ impl Slot {
         self.has(DIRTY) && self.has(POISON | UNREADABLE)
     }
 
+    /// The backing may lack it, and it may be written there now.
+    pub(crate) fn wants_destage(&self) -> bool {
+        self.has(DIRTY) && !self.has(DESTAGING) && !self.has(UNREADABLE) && self.kind() != SlotKind::Poison
+    }
+
     fn set(&mut self, flag: u64, on: bool) {
         if on {
             self.detail |= flag;
