@@ -101,7 +101,7 @@ pub(crate) struct Requests {
     flushes: Flushes,
     next_part: u64,
     pub(super) volume_bytes: u64,
-    pub(crate) planted: Planted,
+    pub(super) planted: Planted,
 }
 
 impl Requests {
@@ -117,6 +117,12 @@ impl Requests {
             volume_bytes,
             planted: Planted::default(),
         }
+    }
+
+    /// Plants a bug.
+    #[cfg(feature = "mutations")]
+    pub(crate) fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
     }
 
     pub(crate) fn len(&self) -> usize {
