@@ -41,6 +41,7 @@ use crate::tables::Table;
 use crate::wakes::Wakes;
 use crate::watch::Watch;
 
+mod clients;
 mod order;
 
 /// Whose device operation it is.
@@ -140,7 +141,7 @@ impl Engine {
             map: Map::new(&layout, Planted::default()),
             locks: Locks::default(),
             log: Log::new(),
-            requests: Requests::default(),
+            requests: Requests::new(params.volume_bytes),
             reads: Reads::default(),
             drops: Drops::new(params.clean_stop, params.layout.segment_bytes),
             destage: Destage::default(),
