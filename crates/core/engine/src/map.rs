@@ -86,6 +86,32 @@ impl Map {
         self.segments.planted = planted;
     }
 
+    /// The segments of the log, to be looked at.
+    pub(crate) fn segments(&self) -> &SegmentTable {
+        &self.segments
+    }
+
+    /// The same, for the log to open, fill and seal them, and for readers to pin them. What is current, dirty or tracked is changed by
+    /// functions of the map alone.
+    pub(crate) fn segments_mut(&mut self) -> &mut SegmentTable {
+        &mut self.segments
+    }
+
+    /// Blocks that are cached.
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The current versions, in no meaningful but deterministic order.
+    pub(crate) fn current(&self) -> impl Iterator<Item = SlotRef> + '_ {
+        self.index.slots()
+    }
+
+    /// See [`Index::cached_from`].
+    pub(crate) fn cached_from(&self, range: (BlockNo, u64), cached: &mut Vec<BlockNo>) -> BlockNo {
+        self.index.cached_from(range, &self.segments, cached)
+    }
+
     /// The current version of `block`, if it is cached.
     pub(crate) fn lookup(&self, block: BlockNo) -> Option<SlotRef> {
         self.index.get(block, &self.segments)
