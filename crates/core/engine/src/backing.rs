@@ -1,4 +1,5 @@
 //! What goes to the backing: destaging, and the queue in front of the device.
 
 pub(crate) mod destage;
+pub(crate) mod flushes;
 pub(crate) mod queue;

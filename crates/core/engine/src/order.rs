@@ -364,12 +364,12 @@ impl Engine {
         }
         match catch_up.upto {
             None if !self.requests.has_upto(catch_up.parts) => {
-                let upto = Some((self.log.written_upto(), self.drops.flush_epoch_wanted()));
+                let upto = Some((self.log.written_upto(), self.flushes.epoch_wanted()));
                 self.order.catch_up = Some(CatchUp { upto, ..catch_up });
                 self.backing_flush_if_wanted();
             }
             Some((upto, epoch))
-                if self.drops.flush_epoch_done() >= epoch
+                if self.flushes.epoch_done() >= epoch
                     && self.map.segments.dirty_after(Seq(0)).next().is_none_or(|(seq, _)| seq > upto)
                     && self.order.progress >= upto
                     && (!self.order.journaled
@@ -379,7 +379,7 @@ impl Engine {
             {
                 self.order.catch_up = None;
             }
-            Some((_, epoch)) if self.drops.flush_epoch_done() < epoch && self.drops.is_idle() => {
+            Some((_, epoch)) if self.flushes.epoch_done() < epoch && self.flushes.is_idle() => {
                 self.order_flush_again();
             }
             _ => {}
@@ -388,7 +388,7 @@ impl Engine {
 
     /// The flush that the catch-up waits for has failed, or was not its own; a backing that fails is asked now and then.
     fn order_flush_again(&mut self) {
-        let failing = !self.drops.flush_is_worth_trying();
+        let failing = !self.flushes.is_worth_trying();
         let at = *self.order.flush_again.get_or_insert(match failing {
             true => self.now.plus_ms(FLUSH_RETRY_MS),
             false => self.now,

@@ -89,7 +89,7 @@ pub(crate) struct Destage {
     /// Runs on the backing that await its flush.
     written: Vec<WrittenRun>,
     written_blocks: usize,
-    /// Runs that the flush under way covers, and [`Engine::backing_losses`] when it began.
+    /// Runs that the flush under way covers, and [`Flushes::losses`](crate::backing::flushes::Flushes::losses) when it began.
     flushing: Option<(u64, Vec<WrittenRun>)>,
     paused_until: Option<Nanos>,
     failures: u32,
@@ -536,7 +536,7 @@ impl Engine {
         let enough = most.min((self.log_blocks() as usize / 8).max(FLUSH_AFTER_BLOCKS_LEAST));
         let due = !d.written.is_empty() && (d.written_blocks >= enough || quiet);
         if due && d.flushing.is_none() {
-            self.destage.flushing = Some((self.backing_losses(), std::mem::take(&mut self.destage.written)));
+            self.destage.flushing = Some((self.flushes.losses(), std::mem::take(&mut self.destage.written)));
             self.destage.written_blocks = 0;
             if self.mutant(Mutation::CleanBeforeFlush) {
                 self.destage_flush_done(Ok(None));
@@ -553,7 +553,7 @@ impl Engine {
         {
             self.backing_flush_failed(error);
         }
-        if losses != self.backing_losses() {
+        if losses != self.flushes.losses() {
             // What the backing kept of the writes is unknown: all of them go again.
             for (_, members) in covered {
                 self.destage_undo(members);
