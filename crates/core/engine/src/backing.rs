@@ -2,4 +2,7 @@
 
 pub(crate) mod destage;
 pub(crate) mod flushes;
+mod plan;
 pub(crate) mod queue;
+mod runs;
+mod unreadable;

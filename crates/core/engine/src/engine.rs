@@ -42,6 +42,7 @@ use crate::tables::Table;
 use crate::wakes::Wakes;
 use crate::watch::Watch;
 
+pub(crate) mod destage;
 mod flushes;
 
 /// Whose device operation it is.

@@ -39,8 +39,6 @@ pub(crate) struct Member {
     pub(crate) checksum: u32,
     /// Byte offset on the cache.
     pub(crate) place: u64,
-    /// Something else was written over it on the backing before the flush: it does not count.
-    pub(crate) void: bool,
 }
 
 /// A block that could not be had.
@@ -80,7 +78,7 @@ impl Engine {
         let s = self.map.segments.slot(slot);
         let place = self.layout.segment_offset(slot.segment()) + u64::from(s.offset());
         let (block, seq, checksum) = (s.block(), self.map.segments.seq(slot), s.checksum());
-        Member { block, slot, seq, checksum, place, void: false }
+        Member { block, slot, seq, checksum, place }
     }
 
     /// Reads the members; their segments are pinned.

@@ -18,8 +18,8 @@ use forebay_format::checksum::block_checksum;
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::{List, Verdict};
 
-use crate::backing::destage::list_of;
 use crate::client::locks::{BlockRange, Hold};
+use crate::engine::destage::list_of;
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Role};
 use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};

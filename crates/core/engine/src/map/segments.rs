@@ -118,6 +118,11 @@ impl Slot {
         self.detail & flag != 0
     }
 
+    /// Whether the backing lacks it, can be given it, and is not being given it already.
+    pub(crate) fn wants_destage(&self) -> bool {
+        self.has(DIRTY) && !self.has(DESTAGING) && !self.has(UNREADABLE) && self.kind() != SlotKind::Poison
+    }
+
     fn set(&mut self, flag: u64, on: bool) {
         if on {
             self.detail |= flag;

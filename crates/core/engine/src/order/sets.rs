@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use forebay_block::{BlockNo, Seq};
 
-use crate::backing::destage::{COLLECT_BLOCKS_LEAST, COLLECT_BLOCKS_MAX, wants_destage};
+use forebay_policy::{PLAN_BLOCKS_LEAST, PLAN_BLOCKS_MAX};
+
 use crate::engine::Engine;
 use crate::map::segments::{DIRTY, SlotKind, SlotRef};
 use crate::mutation::Mutation;
@@ -114,7 +115,7 @@ impl Engine {
             }
             false => (written, free.unwrap_or_default()),
         };
-        let enough = if self.room_is_awaited() { COLLECT_BLOCKS_LEAST } else { COLLECT_BLOCKS_MAX };
+        let enough = if self.room_is_awaited() { PLAN_BLOCKS_LEAST } else { PLAN_BLOCKS_MAX };
         let replayed = self.order_is_replayed();
         let (mut set, mut last, mut blocks) = (Independent::default(), Seq(0), 0);
         for (seq, slot) in self.map.segments.dirty_after(self.order.progress) {
@@ -130,7 +131,7 @@ impl Engine {
             if s.kind() != SlotKind::Poison {
                 set.oldest.get_or_insert(seq);
                 // Where nothing depends on anything, what is on its way keeps nothing else back.
-                blocks += usize::from(!replayed || wants_destage(s));
+                blocks += usize::from(!replayed || s.wants_destage());
             }
             last = seq;
         }
@@ -160,7 +161,7 @@ impl Engine {
             }
             if !newest || replayed && slides && self.destage_may_skip(*block, *slot) {
                 self.map.segments.became_clean(*slot);
-            } else if wants_destage(self.map.segments.slot(*slot)) {
+            } else if self.map.segments.slot(*slot).wants_destage() {
                 members.push_back((*block, *slot));
             }
         }
