@@ -20,14 +20,16 @@ use crate::backing::flushes::Flushes;
 use crate::backing::queue::BackingQueue;
 use crate::client::bypass::Drops;
 use crate::client::gather::{GatherKey, Gathers};
-use crate::client::locks::Locks;
 use crate::client::read::{PieceKey, Reads};
-use crate::client::requests::{PartKey, Requests};
+use crate::client::requests::Requests;
 use crate::failure::Failure;
 use crate::groups::journal::Journal;
 use crate::groups::points::Points;
 use crate::groups::shared_points::CommonPoints;
-use crate::interface::{Class, Command, Effect, Event, IoId, Params, RequestId, Role, State, Status};
+use crate::interface::{
+    Class, Command, Effect, Event, IoId, Params, PartKey, RequestId, Role, State, Status,
+};
+use crate::locks::Locks;
 use crate::log::Log;
 use crate::log::reclaim::Reclaim;
 use crate::log::recovery::{Recovery, Step};

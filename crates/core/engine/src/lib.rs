@@ -9,6 +9,7 @@ mod engine;
 mod failure;
 mod groups;
 mod interface;
+mod locks;
 mod log;
 mod map;
 mod mutation;

@@ -22,9 +22,8 @@ use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::{SummaryBuilder, Trailer, entry_bytes};
 use forebay_policy::Durability;
 
-use crate::client::requests::PartKey;
 use crate::engine::{Engine, IoOwner, Life};
-use crate::interface::{Class, Role};
+use crate::interface::{Class, PartKey, Role};
 use crate::map::segments::{DIRTY, REFERENCED, SEGMENT_SLOTS_MAX, SegmentState, Slot, SlotKind, SlotRef};
 use crate::mutation::Mutation;
 use crate::wakes::Change;

@@ -5,6 +5,7 @@ use crate::map::segments::SegmentTable;
 use forebay_policy::Replacement;
 
 pub(crate) mod index;
+pub(crate) mod member;
 pub(crate) mod segments;
 
 /// Segments of the log, the index of current versions, and the state of replacement.

@@ -27,9 +27,9 @@ use forebay_block::{BlockNo, Nanos, Seq};
 use forebay_format::record::Consistent;
 use forebay_policy::{Order as Dependence, Settings, WritePolicy};
 
-use crate::client::locks::BlockRange;
-use crate::client::requests::PartKey;
 use crate::engine::{Engine, Life};
+use crate::interface::PartKey;
+use crate::locks::BlockRange;
 use crate::map::segments::{DIRTY, SlotKind, SlotRef, UNREADABLE};
 use crate::mutation::Mutation;
 use crate::wakes::Change;

@@ -20,7 +20,7 @@ use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, Nanos, Seq};
 use crate::backing::plan::Plan;
 use crate::backing::runs::Runs;
 use crate::backing::unreadable::Unreadable;
-use crate::client::locks::{BlockRange, Locks};
+use crate::locks::{BlockRange, Locks};
 use crate::map::Map;
 use crate::map::segments::{DIRTY, Slot, SlotKind, SlotRef, UNREADABLE};
 use crate::mutation::{Mutation, Planted};

@@ -11,7 +11,7 @@ use forebay_block::BlockNo;
 use forebay_policy::{PLAN_BLOCKS_LEAST, PLAN_BLOCKS_MAX};
 
 use crate::backing::runs::{Member, Run, RunKey};
-use crate::client::locks::{BlockRange, Hold, Locks};
+use crate::locks::{BlockRange, Hold, Locks};
 use crate::map::Map;
 use crate::map::segments::{Slot, SlotKind, SlotRef};
 use crate::mutation::{Mutation, Planted};

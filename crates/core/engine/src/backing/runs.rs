@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::{BlockNo, Nanos, Seq};
 
-use crate::client::locks::BlockRange;
+use crate::locks::BlockRange;
 use crate::map::Map;
 use crate::map::segments::{DESTAGING, DIRTY, SlotRef};
 

@@ -5,11 +5,12 @@ use forebay_format::journal::GroupEntry;
 use forebay_policy::{EDGE_PERCENT, List, Pressure, WritePolicy};
 
 use crate::backing::destage::{Begun, Cleaned, FlushFacts, Outcome, RunKey, Told, Unread};
-use crate::client::gather::{Bad, Wanted};
-use crate::client::locks::{BlockRange, Hold};
+use crate::client::gather::Wanted;
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Role};
+use crate::locks::{BlockRange, Hold};
 use crate::log::SEGMENTS_RESERVED;
+use crate::map::member::Bad;
 use crate::map::segments::{DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED};
 use crate::mutation::Mutation;
 use crate::wakes::{Change, Sleeper};

@@ -2,9 +2,9 @@
 
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, IoError};
 
-use crate::client::locks::BlockRange;
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Role};
+use crate::locks::BlockRange;
 
 impl Engine {
     /// Flushes the backing if a client's flush must cover bypassed writes.

@@ -27,11 +27,12 @@ use forebay_format::common::Common;
 use forebay_format::journal::{GROUP_ENTRIES_MAX, Group as Descriptor, GroupEntry, Head, Moment};
 use forebay_policy::{GroupEnd, GroupEnds, OpenGroup};
 
-use crate::client::gather::{Bad, Member, Wanted};
-use crate::client::locks::BlockRange;
+use crate::client::gather::Wanted;
 use crate::engine::{Engine, IoOwner};
 use crate::groups::points::{Point, forget};
 use crate::interface::{Class, Role};
+use crate::locks::BlockRange;
+use crate::map::member::{Bad, Member};
 use crate::map::segments::{SlotKind, SlotRef, UNREADABLE};
 use crate::mutation::Mutation;
 use crate::wakes::Change;

@@ -18,10 +18,10 @@ use forebay_format::checksum::block_checksum;
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::{List, Verdict};
 
-use crate::client::locks::{BlockRange, Hold};
 use crate::engine::destage::list_of;
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Role};
+use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
 use crate::map::segments::{DIRTY, FREQUENT, REFERENCED, Segment, SegmentState, SlotKind, SlotRef, TRACKED};
 use crate::mutation::Mutation;

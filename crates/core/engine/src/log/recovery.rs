@@ -29,9 +29,9 @@ use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::{SummaryBuilder, SummaryEntry, Trailer};
 use forebay_format::{FormatError, Layout};
 
-use crate::client::locks::BlockRange;
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Effect, RecoveryError, RecoveryReport, Role};
+use crate::locks::BlockRange;
 use crate::map::segments::{DIRTY, SegmentState, Slot, SlotKind};
 use crate::mutation::{Mutation, Planted};
 
