@@ -46,6 +46,7 @@ use crate::watch::Watch;
 
 pub(crate) mod destage;
 mod flushes;
+mod order;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,7 +219,7 @@ impl Engine {
             self.destage_retry_unreadable();
             self.order_step();
             self.journal_step();
-            let progress = self.order_progress();
+            let progress = self.order.progress();
             self.requests_start_waiting();
             self.reclaim_step();
             self.log_form_batches();
@@ -229,7 +230,7 @@ impl Engine {
             // A command that moved on may have given the other parts something to do, and so may a failure, a set that is complete, or the
             // last group of a policy that is left.
             let left = self.order.is_leaving() && self.journal.is_empty();
-            let moved = self.commands_step() || failure_moved || left || self.order_progress() != progress;
+            let moved = self.commands_step() || failure_moved || left || self.order.progress() != progress;
             // Whatever the later steps queued goes out in the same round.
             self.log_form_batches();
             self.log_flush_if_wanted();

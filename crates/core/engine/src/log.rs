@@ -637,7 +637,7 @@ impl Engine {
         let (index, first_seq) = (head.index, self.map.segments.get(head.index).first_seq);
         self.log_work_out_clean();
         let after = taken.iter().map(|a| a.after).max().unwrap_or_default();
-        self.order_formed(seq, after);
+        self.order.formed(seq, after);
         let mut record = RecordHeader {
             generation: if self.mutant(Mutation::ForgetsGeneration) { 1 } else { self.layout.generation },
             segment_seq: self.map.segments.get(index).seq,
@@ -649,7 +649,7 @@ impl Engine {
             time_ns: self.wall_ns(),
             clean_stop: taken.iter().any(|a| a.owner == AppendOwner::Stop),
             ordered: self.backing_consistent(),
-            distance: Self::order_distance(seq, after),
+            distance: crate::order::distance(seq, after),
             extents: taken.iter().filter_map(|a| a.extent).collect(),
             checksums: Vec::new(),
         };
@@ -963,14 +963,11 @@ impl Engine {
 
     /// Moves `clean_upto` over segments without dirty blocks, oldest first.
     pub(crate) fn log_work_out_clean(&mut self) {
-        if let Some(progress) = self.order_progress() {
+        if let Some(progress) = self.order.progress() {
             self.log.clean_upto = self.log.clean_upto.max(progress);
             return;
         }
-        let front = self.map.segments.live.front().map_or(0, |i| self.map.segments.get(*i).seq);
-        let skip = self.log.clean_segment.saturating_sub(front) as usize;
-        for index in self.map.segments.live.iter().skip(skip) {
-            let s = self.map.segments.get(*index);
+        for s in self.map.segments.live_from(self.log.clean_segment) {
             if s.dirty > 0 && !self.planted.is(Mutation::CleanMarkTooEarly) {
                 break;
             }

@@ -33,7 +33,7 @@ impl Engine {
         let allowed = match self.commands.settling() {
             true => 0,
             // What is committed goes on at once: the journal needs its room (P7).
-            false if self.order.is_journaled() && self.order_lags(self.journal.committed()) => {
+            false if self.order.is_journaled() && self.order.lags(self.journal.committed()) => {
                 pressure.runs().max(EAGER_RUNS)
             }
             false => pressure.runs(),
@@ -110,7 +110,7 @@ impl Engine {
         }
         if self.order.keeps_versions() {
             let plan = self.order_collect();
-            let durable = self.order_writes_durably(&plan);
+            let durable = self.order.writes_durably(&plan);
             self.destage.follow(plan, durable);
         } else if !self.order_is_renounced() || self.destage.waits_for_tail(&self.map) {
             return false;
@@ -140,7 +140,8 @@ impl Engine {
         for Bad { block, slot, corrupt } in bad.iter().copied() {
             let unread = self.destage.unreadable(block, slot, corrupt, self.now, &mut self.map);
             // Of what a committed group has anew nothing is missing.
-            if unread == Unread::Skipped && !(self.order_is_replayed() && self.journal_replaces(block, slot))
+            if unread == Unread::Skipped
+                && !(self.order.is_replayed() && self.journal.replaces(&self.map, block, slot, self.planted))
             {
                 self.order_catch_up();
             }
@@ -257,7 +258,7 @@ impl Engine {
         let Cleaned { block, slot, seq, held, current } = cleaned;
         self.command_paid(block, seq, slot);
         if held {
-            self.order_destaged(block, slot, seq);
+            self.order.destaged(&mut self.map, block, slot, seq);
         }
         if let Some(current) = current {
             self.track(current);
@@ -293,12 +294,6 @@ impl Engine {
         let replaced = |block: BlockNo| by.binary_search_by_key(&block, |entry| entry.block).is_ok();
         let commands = &self.commands;
         self.destage.drop_planned(|block| replaced(block) && !commands.owes(block));
-    }
-
-    /// A committed group has a newer version of the block than this one, and nobody waits for the block to be on the backing: with a
-    /// block that is written all the time a command would wait for good (P7).
-    pub(crate) fn destage_may_skip(&self, block: BlockNo, slot: SlotRef) -> bool {
-        self.journal_replaces(block, slot) && !self.commands.owes(block)
     }
 
     /// A slot ceases to be current: replacement and destaging forget it.
