@@ -15,18 +15,16 @@ use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
 use forebay_policy::{Demand, Durability, Endurance, Ranges, Replacement, Roominess, Settings, WritePolicy};
 
-use crate::backing::destage::{Destage, RunKey};
+use crate::backing::destage::Destage;
 use crate::backing::queue::BackingQueue;
 use crate::client::bypass::Drops;
-use crate::client::gather::{GatherKey, Gathers};
-use crate::client::read::{PieceKey, Reads};
 use crate::client::requests::Requests;
 use crate::failure::Failure;
 use crate::groups::journal::Journal;
 use crate::groups::points::Points;
 use crate::groups::shared_points::CommonPoints;
 use crate::interface::{
-    Class, Command, Effect, Event, IoId, Params, PartKey, RequestId, Role, State, Status,
+    Class, Command, Effect, Event, IoId, Params, PartKey, RequestId, Role, RunKey, State, Status,
 };
 use crate::locks::Locks;
 use crate::log::Log;
@@ -37,6 +35,8 @@ use crate::map::index::Index;
 use crate::map::segments::SegmentTable;
 use crate::mutation::Planted;
 use crate::order::Order;
+use crate::reading::Reading;
+use crate::reading::pieces::PieceKey;
 use crate::staleness::Lag;
 use crate::stop::Commands;
 use crate::tables::Table;
@@ -45,6 +45,7 @@ use crate::watch::Watch;
 
 mod clients;
 mod order;
+mod reads;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +54,10 @@ pub(crate) enum IoOwner {
     Batch(Seq),
     Summary(u32),
     CacheFlush(Seq),
-    ReadPiece(PieceKey),
+    Piece(PieceKey),
     BypassWrite(PartKey),
     BypassFlush(PartKey),
     BackingFlush,
-    GatherRead(GatherKey, u32),
     DestageWrite(RunKey),
     DestageFlush,
     GroupWrite,
@@ -93,10 +93,9 @@ pub struct Engine {
     pub(crate) locks: Locks,
     pub(crate) log: Log,
     pub(crate) requests: Requests,
-    pub(crate) reads: Reads,
+    pub(crate) reading: Reading,
     pub(crate) drops: Drops,
     pub(crate) destage: Destage,
-    pub(crate) gathers: Gathers,
     pub(crate) order: Order,
     pub(crate) journal: Journal,
     pub(crate) points: Points,
@@ -149,10 +148,9 @@ impl Engine {
             locks: Locks::default(),
             log: Log::new(),
             requests: Requests::new(params.volume_bytes),
-            reads: Reads::default(),
+            reading: Reading::new(layout, params.volume_bytes),
             drops: Drops::new(params.clean_stop, params.layout.segment_bytes),
             destage: Destage::default(),
-            gathers: Gathers::default(),
             order: Order::new(&params.settings, params.journal.is_some(), params.journal_left),
             journal: Journal::new(params.journal, params.prepared),
             points: Points::default(),
@@ -271,11 +269,10 @@ impl Engine {
             IoOwner::Batch(seq) => self.batch_done(seq, result),
             IoOwner::Summary(segment) => self.summary_done(segment, result),
             IoOwner::CacheFlush(covers) => self.cache_flush_done(covers, result),
-            IoOwner::ReadPiece(key) => self.read_piece_done(key, result),
+            IoOwner::Piece(key) => self.piece_read_done(key, result),
             IoOwner::BypassWrite(part) => self.bypass_write_done(part, result),
             IoOwner::BypassFlush(part) => self.bypass_flush_done(part, result),
             IoOwner::BackingFlush => self.backing_flush_done(result),
-            IoOwner::GatherRead(gather, read) => self.gather_read_done(gather, read, result),
             IoOwner::DestageWrite(run) => self.destage_write_done(run, result),
             IoOwner::DestageFlush => self.destage_flush_done(result),
             IoOwner::GroupWrite => self.group_write_done(result),

@@ -15,20 +15,16 @@ use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind
 use forebay_format::journal::GroupEntry;
 use forebay_policy::{EDGE_PERCENT, List, Pressure, WritePolicy};
 
-use crate::client::gather::Wanted;
 use crate::engine::{Engine, IoOwner, Life};
-use crate::interface::{Class, Role};
+use crate::interface::{Class, Role, RunKey};
 use crate::locks::{BlockRange, Hold};
 use crate::log::SEGMENTS_RESERVED;
 use crate::map::member::{Bad, Member};
 use crate::map::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE};
 use crate::mutation::Mutation;
+use crate::reading::gathers::Wanted;
 use crate::tables::Table;
 use crate::wakes::{Change, Sleeper};
-
-/// Names a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct RunKey(u64);
 
 /// Age of dirty data, in milliseconds, from which on it is destaged even if there is room.
 const DIRTY_AGE_MS_MAX: u64 = forebay_policy::DIRTY_AGE_S_MAX * 1000;
