@@ -16,6 +16,7 @@ use forebay_format::{Layout, VOLUME_BYTES_MAX};
 use forebay_policy::{Demand, Durability, Endurance, Ranges, Replacement, Roominess, Settings, WritePolicy};
 
 use crate::backing::destage::Destage;
+use crate::backing::flushes::Flushes;
 use crate::backing::queue::BackingQueue;
 use crate::client::bypass::Drops;
 use crate::client::requests::Requests;
@@ -44,6 +45,8 @@ use crate::wakes::Wakes;
 use crate::watch::Watch;
 
 mod clients;
+pub(crate) mod destage;
+mod flushes;
 mod order;
 mod reads;
 
@@ -95,6 +98,7 @@ pub struct Engine {
     pub(crate) requests: Requests,
     pub(crate) reading: Reading,
     pub(crate) drops: Drops,
+    pub(crate) flushes: Flushes,
     pub(crate) destage: Destage,
     pub(crate) order: Order,
     pub(crate) journal: Journal,
@@ -149,7 +153,8 @@ impl Engine {
             log: Log::new(),
             requests: Requests::new(params.volume_bytes),
             reading: Reading::new(layout, params.volume_bytes),
-            drops: Drops::new(params.clean_stop, params.layout.segment_bytes),
+            drops: Drops::new(params.layout.segment_bytes),
+            flushes: Flushes::new(params.clean_stop),
             destage: Destage::default(),
             order: Order::new(&params.settings, params.journal.is_some(), params.journal_left),
             journal: Journal::new(params.journal, params.prepared),

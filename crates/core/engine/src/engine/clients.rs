@@ -3,6 +3,7 @@
 use forebay_block::{Buf, DeviceResult, IoError, Origin, Reply, Seq};
 use forebay_policy::{Admission, AdmissionReason, Decision, Durability, OnFull, WriteContext, WritePolicy};
 
+use crate::backing::flushes::flush_failed_error;
 use crate::client::cut::Cut;
 use crate::client::flushes::{Flush, Reached};
 use crate::client::parts::{Next, Path};
@@ -138,7 +139,7 @@ impl Engine {
         let result = match error {
             None => {
                 if bypassed {
-                    self.drops.acknowledge();
+                    self.flushes.acknowledge();
                 }
                 self.figures.writes += 1;
                 self.figures.bytes_acknowledged += bytes;
@@ -226,7 +227,7 @@ impl Engine {
             }
             Next::OnBacking { volatile } => {
                 if volatile {
-                    self.drops.bypass_is_volatile();
+                    self.flushes.bypass_ended();
                 }
                 self.bypass_on_backing(key);
             }
@@ -301,7 +302,7 @@ impl Engine {
         }
         match result {
             Ok(_) => {
-                let next = self.requests.written(key, self.backing_losses());
+                let next = self.requests.written(key, self.flushes.losses());
                 self.part_goes_on(key, next);
             }
             Err(error) => self.bypass_failed(key, error),
@@ -309,10 +310,10 @@ impl Engine {
     }
 
     pub(crate) fn bypass_flush_done(&mut self, key: PartKey, result: DeviceResult) {
-        let covered = self.requests.is_flushing_since(key, self.backing_losses());
+        let covered = self.requests.is_flushing_since(key, self.flushes.losses());
         match result {
             Ok(_) if covered => self.bypass_on_backing(key),
-            Ok(_) => self.bypass_failed(key, Self::flush_failed_error()),
+            Ok(_) => self.bypass_failed(key, flush_failed_error()),
             Err(error) => {
                 self.backing_flush_failed(&error);
                 self.bypass_failed(key, error);
@@ -403,7 +404,7 @@ impl Engine {
     }
 
     pub(crate) fn clean_copy_done(&mut self, key: PartKey) {
-        let losses = self.backing_losses();
+        let losses = self.flushes.losses();
         let Some(copied) = self.requests.copied(key, losses, &mut self.locks) else {
             return;
         };
@@ -518,14 +519,14 @@ impl Engine {
     pub(crate) fn flush_request(&mut self, id: RequestId) {
         let mut log_upto = self.log.written_upto();
         self.log_want_durable(log_upto);
-        let mut backing_epoch = self.drops.flush_epoch_wanted();
+        let mut backing_epoch = self.flushes.epoch_wanted();
         if self.mutant(Mutation::FlushForgetsLog) {
             log_upto = Seq(0);
         }
         if self.mutant(Mutation::FlushForgetsBacking) {
             backing_epoch = 0;
         }
-        let bypasses = self.drops.acknowledged();
+        let bypasses = self.flushes.acknowledged();
         let point = self.point_now(String::new(), None);
         self.requests.flush(Flush { id, log_upto, point, backing_epoch, bypasses });
         self.backing_flush_if_wanted();
@@ -543,8 +544,8 @@ impl Engine {
             durable_upto: self.log.durable_upto(),
             retired,
             lost: lost.then(Self::log_failed_error),
-            backing_epoch: self.drops.flush_epoch_done(),
-            backing_error: self.drops.take_flush_error(bypasses),
+            backing_epoch: self.flushes.epoch_done(),
+            backing_error: self.flushes.take_client_error(bypasses),
         };
         for flushed in self.requests.flushed(&reached) {
             match flushed.error {

@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 use forebay_block::{BlockNo, Nanos, Seq};
 use forebay_format::record::Consistent;
 
-use crate::backing::destage::{COLLECT_BLOCKS_LEAST, COLLECT_BLOCKS_MAX};
+use forebay_policy::{PLAN_BLOCKS_LEAST, PLAN_BLOCKS_MAX};
+
 use crate::engine::{Engine, Life};
 use crate::interface::PartKey;
 use crate::locks::BlockRange;
@@ -136,10 +137,10 @@ impl Engine {
         }
         let (facts, now) = (self.order_facts(), self.now);
         let flushes = Flushes {
-            wanted: self.drops.flush_epoch_wanted(),
-            done: self.drops.flush_epoch_done(),
-            idle: self.drops.is_idle(),
-            failing: !self.drops.flush_is_worth_trying(),
+            wanted: self.flushes.epoch_wanted(),
+            done: self.flushes.epoch_done(),
+            idle: self.flushes.is_idle(),
+            failing: !self.flushes.is_worth_trying(),
         };
         let has_parts = |parts| self.requests.has_upto(parts);
         if self.order.catch_up_step(&self.map, facts, flushes, now, has_parts) {
@@ -259,7 +260,7 @@ impl Engine {
 
     /// Blocks that one set has.
     fn order_enough(&self) -> usize {
-        if self.room_is_awaited() { COLLECT_BLOCKS_LEAST } else { COLLECT_BLOCKS_MAX }
+        if self.room_is_awaited() { PLAN_BLOCKS_LEAST } else { PLAN_BLOCKS_MAX }
     }
 
     /// Nothing of the set is on its way any more; true if all of it is on the backing.
