@@ -47,6 +47,7 @@ use crate::watch::Watch;
 pub(crate) mod destage;
 mod flushes;
 mod order;
+mod queue;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
