@@ -44,6 +44,7 @@ use crate::tables::Table;
 use crate::wakes::Wakes;
 use crate::watch::Watch;
 
+mod clients;
 pub(crate) mod destage;
 mod flushes;
 mod order;
@@ -152,7 +153,7 @@ impl Engine {
             },
             locks: Locks::default(),
             log: Log::new(),
-            requests: Requests::default(),
+            requests: Requests::new(params.volume_bytes),
             reads: Reads::default(),
             drops: Drops::new(params.layout.segment_bytes),
             flushes: Flushes::new(params.clean_stop),

@@ -884,7 +884,7 @@ impl Engine {
             if let Some(claim) = self.log.claims.pop_front() {
                 self.log.durable_clean_upto = self.log.durable_clean_upto.max(claim.clean_upto);
                 // What waited for this to be durable may go on: the next set, and bypasses.
-                let awaited = self.order.bypass_waits() || self.requests.supersede_waits;
+                let awaited = self.order.bypass_waits() || self.requests.supersede_waits();
                 self.wakes.raise(Change::Claimed { awaited });
                 self.reclaim_retire_below(claim.tail);
             }

@@ -336,6 +336,7 @@ impl Engine {
         let mut engine = Self::new(params);
         engine.planted = Planted { mutation: Some(mutation) };
         engine.map.segments.planted = engine.planted;
+        engine.requests.plant(engine.planted);
         engine.order.plant(engine.planted);
         engine
     }

@@ -23,7 +23,7 @@ impl Engine {
     /// Puts an operation into the queue.
     pub(super) fn backing_push(&mut self, id: IoId, op: DeviceOp, priority: Priority, owner: IoOwner) {
         let holds = match owner {
-            IoOwner::BypassFlush(key) => self.requests.parts.get(&key).map(|p| p.range),
+            IoOwner::BypassFlush(key) => self.requests.range_of(key),
             _ => None,
         };
         self.backing.push((id, op), owner.into(), holds, priority, self.now);
@@ -74,20 +74,15 @@ impl Engine {
         }
         let planted = self.planted;
         // It waits for its turn, or for room for its record; for blocks it lends below.
-        let bypass_waits = (self.order.bypass_waits() || self.requests.supersede_waits)
+        let bypass_waits = (self.order.bypass_waits() || self.requests.supersede_waits())
             && self.requests.critical_bypass_waits();
         if self.log.waits_for_room() || self.order.is_pacing() || bypass_waits {
             self.backing.promote(|owner, _| owner == Owner::Destage, planted);
         }
         if self.log.waits_for_room() {
             // What the log has of these blocks is not destaged before, and may be what keeps its tail from being freed.
-            let (parts, landings) = (&self.requests.parts, &self.requests.landings);
-            let supersedes = |owner, _| match owner {
-                Owner::Bypass(key) => {
-                    landings.contains_key(&key) || parts.get(&key).is_some_and(|p| p.supersedes)
-                }
-                _ => false,
-            };
+            let requests = &self.requests;
+            let supersedes = |owner, _| matches!(owner, Owner::Bypass(key) if requests.keeps_log(key));
             self.backing.promote(supersedes, planted);
         }
         let awaited: Vec<BlockRange> = self.requests.critical_waiting().collect();
