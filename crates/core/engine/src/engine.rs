@@ -18,7 +18,6 @@ use forebay_policy::{Demand, Durability, Endurance, Ranges, Roominess, Settings,
 use crate::backing::destage::{Destage, RunKey};
 use crate::backing::flushes::Flushes;
 use crate::backing::queue::BackingQueue;
-use crate::client::bypass::Drops;
 use crate::client::gather::{GatherKey, Gathers};
 use crate::client::read::{PieceKey, Reads};
 use crate::client::requests::Requests;
@@ -45,6 +44,7 @@ use crate::watch::Watch;
 mod clients;
 pub(crate) mod destage;
 mod flushes;
+mod map;
 mod order;
 
 /// Whose device operation it is.
@@ -95,7 +95,6 @@ pub struct Engine {
     pub(crate) log: Log,
     pub(crate) requests: Requests,
     pub(crate) reads: Reads,
-    pub(crate) drops: Drops,
     pub(crate) flushes: Flushes,
     pub(crate) destage: Destage,
     pub(crate) gathers: Gathers,
@@ -147,7 +146,6 @@ impl Engine {
             log: Log::new(),
             requests: Requests::new(params.volume_bytes),
             reads: Reads::default(),
-            drops: Drops::new(params.layout.segment_bytes),
             flushes: Flushes::new(params.clean_stop),
             destage: Destage::default(),
             gathers: Gathers::default(),
@@ -309,7 +307,7 @@ impl Engine {
 
     /// Something that the backing, or the journal on its side, has failed is to be tried again.
     fn retries(&self) -> bool {
-        self.map.segments.dirty() > 0 && (self.destage.failures() > 0 || self.journal_failures() > 0)
+        self.map.segments().dirty() > 0 && (self.destage.failures() > 0 || self.journal_failures() > 0)
     }
 
     /// The operation will not be carried out.
@@ -410,9 +408,9 @@ impl Engine {
             state: Some(state),
             cache_bytes: segment_bytes * u64::from(self.layout.segment_count),
             cache_used_bytes: segment_bytes
-                * (self.map.segments.count() - self.map.segments.free_count()) as u64,
-            dirty_bytes: self.map.segments.dirty() * BLOCK_BYTES,
-            cached_bytes: self.map.index.len() as u64 * BLOCK_BYTES,
+                * (self.map.segments().count() - self.map.segments().free_count()) as u64,
+            dirty_bytes: self.map.segments().dirty() * BLOCK_BYTES,
+            cached_bytes: self.map.len() as u64 * BLOCK_BYTES,
             oldest_dirty_ns: self.map.oldest_dirty_ns(),
             missing_bytes: self.missing_bytes(),
             oldest_missing_ns: self
@@ -427,7 +425,7 @@ impl Engine {
             ailing: self.watch.ailing(self.now.max(now), self.retries(), self.wall_offset_ns),
             cache_failed_ns: self.failure.since().map(|at| self.wall_offset_ns.saturating_add(at.0)),
             index_bytes: self.map.bytes() as u64,
-            index_blocks: self.map.index.len() as u64,
+            index_blocks: self.map.len() as u64,
             requests: self.requests.len() as u64,
             backing_outstanding: self.backing.outstanding() as u64,
             backing_waiting_critical: self.backing.waiting().0 as u64,

@@ -53,7 +53,7 @@ impl Engine {
         let mut cached = Vec::new();
         for _ in 0..SHARDS_MAX {
             let range = (BlockNo::containing(extents.at), end.div_ceil(BLOCK_BYTES));
-            let known = self.map.index.cached_from(range, &self.map.segments, &mut cached);
+            let known = self.map.cached_from(range, &mut cached);
             let forgotten = usize::from(self.mutant(Mutation::StatusForgetsBlock));
             for block in cached.iter().skip(forgotten) {
                 extents.extend(block.offset().min(end), Allocation::Hole);
@@ -104,11 +104,11 @@ mod tests {
             journal_left: false,
             read_only: false,
         });
-        engine.map.segments.open(0, 1, Seq(1), 0, 1);
+        engine.map.segments_mut().open(0, 1, Seq(1), 0, 1);
         for block in cached {
             let slot = Slot::new(BlockNo(*block), 8, 0, SlotKind::Data, Seq(1), Seq(1));
-            let slot = engine.map.segments.push(0, slot);
-            engine.map.index.insert(BlockNo(*block), slot, &engine.map.segments);
+            let slot = engine.map.segments_mut().push(0, slot);
+            engine.map.put(slot, false);
         }
         engine
     }

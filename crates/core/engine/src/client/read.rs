@@ -11,7 +11,7 @@ use forebay_format::checksum::block_checksum;
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Effect, PartKey, RequestId, Role};
 use crate::locks::BlockRange;
-use crate::map::segments::{DIRTY, REFERENCED, SlotKind, SlotRef};
+use crate::map::segments::{DIRTY, SlotKind, SlotRef};
 use crate::mutation::Mutation;
 use crate::tables::Table;
 
@@ -111,19 +111,22 @@ impl Engine {
     }
 
     fn lookup(&mut self, block: BlockNo) -> Lookup {
-        let Some(slot) = self.map.index.get(block, &self.map.segments) else {
-            self.map.replacement.missed(block);
+        let Some(slot) = self.map.lookup(block) else {
+            self.map.missed(block);
             return Lookup::Missing;
         };
-        self.map.segments.mark(slot, REFERENCED, true);
-        let s = self.map.segments.slot(slot);
+        self.map.used(slot);
+        let s = self.map.segments().slot(slot);
         match s.kind() {
             SlotKind::Zero => Lookup::Zero,
             SlotKind::Poison if self.mutant(Mutation::ReadsLostAsZeroes) => Lookup::Zero,
             SlotKind::Poison => Lookup::Lost,
             SlotKind::Data => {
                 let place = self.layout.segment_offset(slot.segment()) + u64::from(s.offset());
-                Lookup::Data(Source { slot, seq: self.map.segments.seq(slot), checksum: s.checksum() }, place)
+                Lookup::Data(
+                    Source { slot, seq: self.map.segments().seq(slot), checksum: s.checksum() },
+                    place,
+                )
             }
         }
     }
@@ -181,7 +184,7 @@ impl Engine {
             None => (Role::Backing, first.offset(), From::Backing),
             Some(s) => {
                 let segment = s.slot.segment();
-                self.map.segments.pin(segment);
+                self.map.segments_mut().pin(segment);
                 (Role::Cache, place, From::Log { segment, sources })
             }
         };
@@ -206,14 +209,14 @@ impl Engine {
             (From::Log { segment, sources }, Ok(Some(buf))) => {
                 self.figures.read_bytes_hit += buf.len() as u64;
                 self.verify_piece(&piece, sources, &buf);
-                self.map.segments.unpin(*segment);
+                self.map.segments_mut().unpin(*segment);
             }
             (From::Log { segment, .. }, Err(error)) => {
                 self.figures.cache_errors += 1;
                 for n in 0..piece.count {
                     self.block_failed(&piece, n, error.clone());
                 }
-                self.map.segments.unpin(*segment);
+                self.map.segments_mut().unpin(*segment);
             }
             (_, Ok(None)) => self.job_fail(piece.job, IoError::new(ErrorKind::Io, "read without data")),
         }
@@ -224,7 +227,7 @@ impl Engine {
     /// there: the backing may have shown a bypass that is still under way, and later reads would go back to the
     /// version in the log.
     fn fill_from_backing(&mut self, piece: &Piece, buf: &Buf) {
-        let cached = |e: &Self, n: u64| e.map.index.get(piece.first.plus(n), &e.map.segments).is_some();
+        let cached = |e: &Self, n: u64| e.map.lookup(piece.first.plus(n)).is_some();
         let trusting =
             self.mutant(Mutation::IgnoresRacingFill) || self.mutant(Mutation::ReadsStaleInsteadOfDamaged);
         if trusting || !(0..piece.count).any(|n| cached(self, n)) {
@@ -274,11 +277,11 @@ impl Engine {
             return;
         };
         let stale = self.mutant(Mutation::ReadsStaleInsteadOfDamaged);
-        let current = self.map.index.get(block, &self.map.segments);
+        let current = self.map.lookup(block);
         let unmoved = current == sources.get(n as usize).map(|s| s.slot);
         if piece.attempt < 2 || (!unmoved && piece.attempt < ATTEMPTS_MAX) {
             self.read_blocks(piece.job, block, 1, piece.attempt + 1);
-        } else if unmoved && current.is_some_and(|s| !self.map.segments.slot(s).has(DIRTY) || stale) {
+        } else if unmoved && current.is_some_and(|s| !self.map.segments().slot(s).has(DIRTY) || stale) {
             // Later reads go the same way: the backing may show a bypass that is still under way, and a copy that can
             // be read again would take them back behind it.
             self.forget_clean(BlockRange::new(block, 1));

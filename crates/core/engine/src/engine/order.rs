@@ -92,15 +92,15 @@ impl Engine {
         let (recorded, committed) = (self.order.recorded(facts), facts.committed);
         let asking = Asking { after, recorded, committed, latched: facts.latched };
         let (held, supersedes) = (|| self.journal_holds(range), || self.needs_supersede(range));
-        let turn = self.order.turn_of(&self.map, asking, range, self.current_in(range), held, supersedes);
+        let turn = self.order.turn_of(&self.map, asking, range, self.map.current_in(range), held, supersedes);
         let allowed = turn != Turn::Waits && self.order_is_renounced() && self.points_allow(part);
         if allowed && turn == Turn::GivesUp {
             // It overtakes what was acknowledged before, and may take away the last mark of a lost block.
             self.order_catch_up();
         }
         if !allowed {
-            let newest = self.current_in(range).map(|slot| self.map.segments.seq(slot)).max();
-            let newest = newest.unwrap_or_default().max(self.drops.recalled_upto(range));
+            let newest = self.map.current_in(range).map(|slot| self.map.segments().seq(slot)).max();
+            let newest = newest.unwrap_or_default().max(self.map.recalled_upto(range));
             self.order.bypass_has_to_wait(after.max(newest), self.log.durable_clean_upto());
         }
         allowed
@@ -194,7 +194,7 @@ impl Engine {
     /// Whether writers wait now until destaging has gone on.
     pub(crate) fn order_paces(&mut self) -> bool {
         let fill = Fill {
-            dirty: self.map.segments.dirty(),
+            dirty: self.map.segments().dirty(),
             blocks: self.log_blocks(),
             works: self.life == Life::Running && !self.failure.latched(),
             failing: self.destage.failures() > 0,
@@ -267,7 +267,7 @@ impl Engine {
     fn order_complete(&mut self) -> bool {
         let (facts, destage) = (self.order_facts(), &self.destage);
         let is_lost = |map: &Map, slot: SlotRef| {
-            let s = map.segments.slot(slot);
+            let s = map.segments().slot(slot);
             s.kind() == SlotKind::Poison || destage.is_corrupt(s.block(), slot)
         };
         match self.order.end_set(&mut self.map, facts, is_lost) {
