@@ -15,18 +15,16 @@ use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
 use forebay_policy::{Demand, Durability, Endurance, Ranges, Roominess, Settings, WritePolicy};
 
-use crate::backing::destage::{Destage, RunKey};
+use crate::backing::destage::Destage;
 use crate::backing::flushes::Flushes;
 use crate::backing::queue::BackingQueue;
-use crate::client::gather::{GatherKey, Gathers};
-use crate::client::read::{PieceKey, Reads};
 use crate::client::requests::Requests;
 use crate::failure::Failure;
 use crate::groups::journal::Journal;
 use crate::groups::points::Points;
 use crate::groups::shared_points::CommonPoints;
 use crate::interface::{
-    Class, Command, Effect, Event, IoId, Params, PartKey, RequestId, Role, State, Status,
+    Class, Command, Effect, Event, IoId, Params, PartKey, RequestId, Role, RunKey, State, Status,
 };
 use crate::locks::Locks;
 use crate::log::Log;
@@ -35,6 +33,8 @@ use crate::log::recovery::{Recovery, Step};
 use crate::map::Map;
 use crate::mutation::Planted;
 use crate::order::Order;
+use crate::reading::Reading;
+use crate::reading::pieces::PieceKey;
 use crate::staleness::Lag;
 use crate::stop::Commands;
 use crate::tables::Table;
@@ -46,6 +46,8 @@ pub(crate) mod destage;
 mod flushes;
 mod map;
 mod order;
+mod queue;
+mod reads;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,11 +56,10 @@ pub(crate) enum IoOwner {
     Batch(Seq),
     Summary(u32),
     CacheFlush(Seq),
-    ReadPiece(PieceKey),
+    Piece(PieceKey),
     BypassWrite(PartKey),
     BypassFlush(PartKey),
     BackingFlush,
-    GatherRead(GatherKey, u32),
     DestageWrite(RunKey),
     DestageFlush,
     GroupWrite,
@@ -94,10 +95,9 @@ pub struct Engine {
     pub(crate) locks: Locks,
     pub(crate) log: Log,
     pub(crate) requests: Requests,
-    pub(crate) reads: Reads,
+    pub(crate) reading: Reading,
     pub(crate) flushes: Flushes,
     pub(crate) destage: Destage,
-    pub(crate) gathers: Gathers,
     pub(crate) order: Order,
     pub(crate) journal: Journal,
     pub(crate) points: Points,
@@ -145,10 +145,9 @@ impl Engine {
             locks: Locks::default(),
             log: Log::new(),
             requests: Requests::new(params.volume_bytes),
-            reads: Reads::default(),
+            reading: Reading::new(layout, params.volume_bytes),
             flushes: Flushes::new(params.clean_stop),
             destage: Destage::default(),
-            gathers: Gathers::default(),
             order: Order::new(&params.settings, params.journal.is_some(), params.journal_left),
             journal: Journal::new(params.journal, params.prepared),
             points: Points::default(),
@@ -267,11 +266,10 @@ impl Engine {
             IoOwner::Batch(seq) => self.batch_done(seq, result),
             IoOwner::Summary(segment) => self.summary_done(segment, result),
             IoOwner::CacheFlush(covers) => self.cache_flush_done(covers, result),
-            IoOwner::ReadPiece(key) => self.read_piece_done(key, result),
+            IoOwner::Piece(key) => self.piece_read_done(key, result),
             IoOwner::BypassWrite(part) => self.bypass_write_done(part, result),
             IoOwner::BypassFlush(part) => self.bypass_flush_done(part, result),
             IoOwner::BackingFlush => self.backing_flush_done(result),
-            IoOwner::GatherRead(gather, read) => self.gather_read_done(gather, read, result),
             IoOwner::DestageWrite(run) => self.destage_write_done(run, result),
             IoOwner::DestageFlush => self.destage_flush_done(result),
             IoOwner::GroupWrite => self.group_write_done(result),

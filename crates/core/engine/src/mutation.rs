@@ -337,6 +337,7 @@ impl Engine {
         engine.planted = Planted { mutation: Some(mutation) };
         engine.map.plant(engine.planted);
         engine.requests.plant(engine.planted);
+        engine.reading.plant(engine.planted);
         engine.order.plant(engine.planted);
         engine
     }

@@ -27,7 +27,6 @@ use forebay_format::common::Common;
 use forebay_format::journal::{GROUP_ENTRIES_MAX, Group as Descriptor, GroupEntry, Head, Moment};
 use forebay_policy::{GroupEnd, GroupEnds, OpenGroup};
 
-use crate::client::gather::Wanted;
 use crate::engine::{Engine, IoOwner};
 use crate::groups::points::{Point, forget};
 use crate::interface::{Class, Role};
@@ -36,6 +35,7 @@ use crate::map::Map;
 use crate::map::member::{Bad, Member};
 use crate::map::segments::{SlotKind, SlotRef, UNREADABLE};
 use crate::mutation::{Mutation, Planted};
+use crate::reading::gathers::Wanted;
 use crate::wakes::Change;
 
 /// Data blocks that are gathered and written together (256 KiB).
