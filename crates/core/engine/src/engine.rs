@@ -10,7 +10,7 @@
 //!            └────────────────────────────────────┘              └─► reclaim: tail moves, segments become free
 //! ```
 
-use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Seq};
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op};
 use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
 use forebay_policy::{Demand, Durability, Endurance, Ranges, Replacement, Roominess, Settings, WritePolicy};
@@ -29,7 +29,7 @@ use crate::groups::shared_points::CommonPoints;
 use crate::interface::{Class, Command, Effect, Event, IoId, Params, RequestId, Role, State, Status};
 use crate::log::Log;
 use crate::log::reclaim::Reclaim;
-use crate::log::recovery::{Recovery, Step};
+use crate::log::recovery::Recovery;
 use crate::map::Map;
 use crate::map::index::Index;
 use crate::map::segments::SegmentTable;
@@ -41,13 +41,12 @@ use crate::tables::Table;
 use crate::wakes::Wakes;
 use crate::watch::Watch;
 
+mod log;
+
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IoOwner {
-    Recovery(Step),
-    Batch(Seq),
-    Summary(u32),
-    CacheFlush(Seq),
+    Log(crate::log::Io),
     ReadPiece(PieceKey),
     BypassWrite(PartKey),
     BypassFlush(PartKey),
@@ -58,7 +57,6 @@ pub(crate) enum IoOwner {
     GroupWrite,
     GroupFlush,
     JournalHead,
-    Relocation(u32),
     RetireLog,
 }
 
@@ -122,6 +120,11 @@ impl Engine {
     /// # Panics
     /// If the layout or the volume's size is one that the format does not allow: the host has validated both.
     pub fn new(params: Params) -> Self {
+        Self::planted(params, Planted::default())
+    }
+
+    /// As [`Engine::new`], with planted bugs.
+    pub(crate) fn planted(params: Params, planted: Planted) -> Self {
         let layout = params.layout;
         assert!(layout.validate().is_ok(), "the host validates the superblock");
         assert!(params.volume_bytes.is_multiple_of(512) && params.volume_bytes <= VOLUME_BYTES_MAX);
@@ -142,7 +145,7 @@ impl Engine {
                 replacement: Replacement::new(capacity),
             },
             locks: Locks::default(),
-            log: Log::new(),
+            log: Log::new(layout, planted),
             requests: Requests::default(),
             reads: Reads::default(),
             drops: Drops::new(params.clean_stop, params.layout.segment_bytes),
@@ -153,7 +156,7 @@ impl Engine {
             points: Points::default(),
             common: CommonPoints::default(),
             lag: Lag::default(),
-            reclaim: Reclaim::default(),
+            reclaim: Reclaim::new(layout, planted),
             demand: Demand::default(),
             failure: Failure::default(),
             commands: Commands::default(),
@@ -161,7 +164,7 @@ impl Engine {
             looking_ends: None,
             recovery: Recovery::new(params.clean_stop),
             figures: Status::default(),
-            planted: Planted::default(),
+            planted,
             effects: Vec::new(),
             backing: BackingQueue::default(),
             wakes: Wakes::default(),
@@ -242,7 +245,7 @@ impl Engine {
             return self.backing.next_wake();
         }
         [
-            self.log_next_wake(),
+            self.log.next_wake(self.now),
             self.destage_next_wake(),
             self.order_next_wake(),
             self.journal_next_wake(),
@@ -262,10 +265,7 @@ impl Engine {
         self.backing.ended(id);
         self.watch.ended(id, &result, self.now, self.retries());
         match owner {
-            IoOwner::Recovery(step) => self.recovery_read_done(step, result),
-            IoOwner::Batch(seq) => self.batch_done(seq, result),
-            IoOwner::Summary(segment) => self.summary_done(segment, result),
-            IoOwner::CacheFlush(covers) => self.cache_flush_done(covers, result),
+            IoOwner::Log(owner) => self.log_io_done(owner, result),
             IoOwner::ReadPiece(key) => self.read_piece_done(key, result),
             IoOwner::BypassWrite(part) => self.bypass_write_done(part, result),
             IoOwner::BypassFlush(part) => self.bypass_flush_done(part, result),
@@ -276,7 +276,6 @@ impl Engine {
             IoOwner::GroupWrite => self.group_write_done(result),
             IoOwner::GroupFlush => self.group_flush_done(result),
             IoOwner::JournalHead => self.head_write_done(result),
-            IoOwner::Relocation(piece) => self.relocation_read_done(piece, result),
             IoOwner::RetireLog => self.retire_done(result),
         }
     }

@@ -9,6 +9,7 @@ mod engine;
 mod failure;
 mod groups;
 mod interface;
+mod keys;
 mod log;
 mod map;
 mod mutation;

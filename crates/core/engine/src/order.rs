@@ -180,6 +180,7 @@ impl Engine {
         let told = self.journal.says_consistent() || !self.journal.exists() && !self.order.journal_left;
         let kept = if told { kept } else { Consistent::No };
         self.order.progress = progress;
+        self.order_pins_log();
         self.journal_begin(progress);
         // What a crash may have cut short comes before all that follows, as if a flush had been acknowledged.
         self.order.barrier = self.log.written_upto();
@@ -220,6 +221,7 @@ impl Engine {
             self.order.progress = self.log.clean_upto();
         }
         self.order.active = active;
+        self.order_pins_log();
         self.order.pace = Pace::default();
         self.journal_begin(self.order.progress);
         self.order.set = None;
@@ -259,11 +261,6 @@ impl Engine {
             Dependence::Completion => self.log.written_upto(),
             Dependence::Barrier => self.order.barrier,
         }
-    }
-
-    /// What a record is to say of its dependence on `after`.
-    pub(crate) fn order_distance(seq: Seq, after: Seq) -> u16 {
-        u16::try_from(seq.0.saturating_sub(after.0)).unwrap_or(u16::MAX).max(1)
     }
 
     /// Whether a bypass of `range` that depends on records up to `after` may go to the backing now: all of that is there,
@@ -344,11 +341,13 @@ impl Engine {
                 self.order_complete(set.upto);
             } else if set.slides && upto.min(set.upto) > self.order.progress {
                 self.order.progress = upto.min(set.upto);
+                self.order_pins_log();
                 self.wakes.raise(Change::Progress);
             }
         }
         if self.order.set.is_none() {
             self.order.progress = self.order.progress.max(there(self));
+            self.order_pins_log();
         }
         if let Some(after) = self.order.bypass_waits {
             if after > self.log.durable_clean_upto() && after <= self.order.progress {

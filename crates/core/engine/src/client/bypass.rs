@@ -435,7 +435,7 @@ impl Engine {
         // Answered now; the locks stay until the copy is in the log, so that no newer write comes between.
         self.part_counted(request, None);
         let owner = AppendOwner::CleanCopy(key);
-        let max = self.piece_blocks_max();
+        let max = self.log.piece_blocks_max();
         let appends = pieces(range, ExtentKind::Clean, Some(&blocks), max, (owner, false, Seq(0)));
         if let Some(part) = self.requests.parts.get_mut(&key) {
             part.state = PartState::CopyingClean { pieces: appends.len() as u32 };

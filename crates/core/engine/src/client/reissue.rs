@@ -80,7 +80,7 @@ impl Engine {
         }
         let lately = self.demand.lately(self.now.0);
         let held_back = if sync || self.order.keeps_versions() { 0 } else { lately };
-        self.destage_pressure().blocks_to_spare(lately).saturating_sub(self.log_entering() + held_back)
+        self.destage_pressure().blocks_to_spare(lately).saturating_sub(self.log.entering() + held_back)
     }
 
     /// False if it stays a bypass.

@@ -25,9 +25,7 @@ use crate::mutation::Mutation;
 use crate::tables::Table;
 use crate::wakes::{Change, Sleeper};
 
-/// Names a part; grows with arrival, so that the order of keys is the order of arrival.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct PartKey(pub(crate) u64);
+pub(crate) use crate::keys::PartKey;
 
 /// Zeroes of more blocks than this (1 MiB) go to the backing directly: in the log they would cost a slot a block.
 pub(crate) const ZERO_BLOCKS_LOGGED_MAX: u64 = 256;
@@ -551,7 +549,7 @@ impl Engine {
     }
 
     pub(crate) fn part_append(&mut self, key: PartKey) {
-        let max = self.piece_blocks_max();
+        let max = self.log.piece_blocks_max();
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
         };

@@ -32,6 +32,7 @@ use forebay_format::{FormatError, Layout};
 use crate::client::locks::BlockRange;
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Effect, RecoveryError, RecoveryReport, Role};
+use crate::log::{Io, Log};
 use crate::map::segments::{DIRTY, SegmentState, Slot, SlotKind};
 use crate::mutation::{Mutation, Planted};
 
@@ -248,13 +249,18 @@ impl Engine {
                 }
                 Step::Flush => {
                     self.recovery.outstanding += 1;
-                    self.io(Role::Cache, DeviceOp::Flush, Class::Foreground, IoOwner::Recovery(step));
+                    self.io(
+                        Role::Cache,
+                        DeviceOp::Flush,
+                        Class::Foreground,
+                        IoOwner::Log(Io::Recovery(step)),
+                    );
                     continue;
                 }
             };
             self.recovery.outstanding += 1;
             let op = DeviceOp::Read { offset: self.layout.segment_offset(index) + at as u64, len };
-            self.io(Role::Cache, op, Class::Foreground, IoOwner::Recovery(step));
+            self.io(Role::Cache, op, Class::Foreground, IoOwner::Log(Io::Recovery(step)));
         }
     }
 
@@ -586,14 +592,16 @@ impl Engine {
             if let (true, None, Some(scan)) = (n + 1 == chain.len(), &c.trailer, &c.scan) {
                 let mut summary = SummaryBuilder::default();
                 scan.entries.iter().for_each(|(h, _)| summary.push(h, self.layout.align));
-                head = Some((*index, scan.end, summary));
+                head = Some(crate::log::Resumed { index: *index, offset: scan.end, summary });
                 segment.state = SegmentState::Open;
                 self.recovery.report.records_torn += u64::from(scan.torn);
             }
         }
         self.recovery.report.last_seq = reach.last_seq;
         self.recovery.report.segments_live = chain.len() as u64;
-        self.log.resume(reach.last_seq, next_segment_seq, reach.tail, reach.clean_upto, reach.ordered, head);
+        let Reach { last_seq: last, tail, clean_upto, ordered: consistent, .. } = reach;
+        let resume = crate::log::Resume { last, next_segment_seq, tail, clean_upto, consistent, head };
+        self.log = Log::resumed(self.layout, self.planted, resume);
     }
 
     /// Applies, in order, the segments whose entries are at hand.
@@ -689,7 +697,7 @@ impl Engine {
             self.drops.distrust(report.last_seq);
         }
         if result.is_ok() && !self.recovery.trust_clean {
-            self.log_begin_after_crash();
+            self.log.begin_after_crash();
         }
         self.life = if result.is_ok() { Life::Running } else { Life::RecoveryFailed };
         let (clean_upto, ordered) = (self.recovery.clean_upto, self.recovery.ordered);

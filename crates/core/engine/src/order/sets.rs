@@ -224,6 +224,7 @@ impl Engine {
         }
         self.order.voids.clear();
         self.order.progress = upto;
+        self.order_pins_log();
         self.order.set = None;
         self.wakes.raise(Change::Progress);
         true
@@ -276,7 +277,7 @@ mod tests {
     impl Distances {
         fn issue(&mut self) {
             let seq = Seq(self.distances.len() as u64 + 1);
-            self.distances.push(Engine::order_distance(seq, Seq(self.acknowledged)));
+            self.distances.push(crate::log::Log::distance(seq, Seq(self.acknowledged)));
         }
 
         /// The set that begins with record `first`, as a number of records.

@@ -1,0 +1,138 @@
+//! What records say of the log as a whole, and from when on it counts.
+//!
+//! Each record claims where the log begins (its *tail*), up to which record everything is on the backing or superseded (the
+//! *clean mark*), and how consistent the backing is. Recovery believes the newest record that it finds. So a claim is true for
+//! good, whatever instant a crash picks, only once its record is durable.
+//!
+//! 1. Claims become durable in the order of their records, each once.
+//! 2. `durable_clean_upto` is the largest clean mark among durable claims; it never falls.
+
+use std::collections::VecDeque;
+
+use forebay_block::Seq;
+use forebay_format::record::Consistent;
+
+use crate::map::Map;
+use crate::map::segments::SegmentState;
+use crate::mutation::{Mutation, Planted};
+
+/// What a record in flight says about the log as a whole; true once the record is durable.
+struct Claim {
+    seq: Seq,
+    tail: u64,
+    clean_upto: Seq,
+}
+
+/// The claims of records that are not durable yet, and what the durable ones say.
+pub(super) struct Claims {
+    in_flight: VecDeque<Claim>,
+    /// The tail that the newest record carries, durable or not.
+    tail: u64,
+    durable_clean_upto: Seq,
+    /// The last record that says that the backing is consistent, by barriers at least.
+    barriers_upto: Seq,
+    /// The last record that says that it is so by completion.
+    completion_upto: Seq,
+}
+
+impl Claims {
+    /// Goes on behind record `last`, which is durable and claims this.
+    pub(super) fn new(last: Seq, tail: u64, clean_upto: Seq, consistent: Consistent) -> Self {
+        let mut claims = Self {
+            in_flight: VecDeque::new(),
+            tail,
+            durable_clean_upto: clean_upto,
+            barriers_upto: Seq(0),
+            completion_upto: Seq(0),
+        };
+        claims.note_consistent(last, consistent);
+        claims
+    }
+
+    /// A record is formed that says this.
+    pub(super) fn made(&mut self, seq: Seq, tail: u64, clean_upto: Seq, consistent: Consistent) {
+        self.in_flight.push_back(Claim { seq, tail, clean_upto });
+        self.tail = tail;
+        self.note_consistent(seq, consistent);
+    }
+
+    fn note_consistent(&mut self, seq: Seq, consistent: Consistent) {
+        if consistent >= Consistent::Barriers {
+            self.barriers_upto = seq;
+        }
+        if consistent >= Consistent::Completion {
+            self.completion_upto = seq;
+        }
+    }
+
+    /// The next claim of which the record is durable, if records up to `durable_upto` are: the tail that counts from now on.
+    pub(super) fn next_durable(&mut self, durable_upto: Seq) -> Option<u64> {
+        let claim = self.in_flight.pop_front_if(|c| c.seq <= durable_upto)?;
+        self.durable_clean_upto = self.durable_clean_upto.max(claim.clean_upto);
+        Some(claim.tail)
+    }
+
+    /// The tail that the newest record carries.
+    pub(super) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Recovery takes records up to this one for clean, whatever instant a crash picks.
+    pub(super) fn durable_clean_upto(&self) -> Seq {
+        self.durable_clean_upto
+    }
+
+    /// The first record on its way that says that everything up to `seq` is clean.
+    pub(super) fn of_clean(&self, seq: Seq) -> Option<Seq> {
+        self.in_flight.iter().find(|c| c.clean_upto >= seq).map(|c| c.seq)
+    }
+
+    /// The last record that says that the backing is more consistent than that.
+    pub(super) fn said_more_than(&self, consistent: Consistent) -> Seq {
+        match consistent {
+            Consistent::No => self.barriers_upto,
+            Consistent::Barriers => self.completion_upto,
+            Consistent::Completion => Seq(0),
+        }
+    }
+}
+
+/// Up to which record everything is on the backing or superseded: what the next record says of that.
+pub(super) struct CleanMark {
+    upto: Seq,
+    /// Segment (in the order of the log) up to which that has been worked out.
+    segment: u64,
+    planted: Planted,
+}
+
+impl CleanMark {
+    pub(super) fn new(upto: Seq, planted: Planted) -> Self {
+        Self { upto, segment: 0, planted }
+    }
+
+    pub(super) fn upto(&self) -> Seq {
+        self.upto
+    }
+
+    /// Moves the mark over segments without dirty blocks, oldest first; where records are destaged in an order, to its `progress`.
+    pub(super) fn work_out(&mut self, progress: Option<Seq>, written_upto: Seq, map: &Map) {
+        if let Some(progress) = progress {
+            self.upto = self.upto.max(progress);
+            return;
+        }
+        let front = map.segments.live.front().map_or(0, |i| map.segments.get(*i).seq);
+        let skip = self.segment.saturating_sub(front) as usize;
+        for index in map.segments.live.iter().skip(skip) {
+            let s = map.segments.get(*index);
+            if s.dirty > 0 && !self.planted.is(Mutation::CleanMarkTooEarly) {
+                break;
+            }
+            if s.state == SegmentState::Open || s.last_seq > written_upto {
+                self.upto = self.upto.max(written_upto.min(s.last_seq));
+                break;
+            }
+            self.upto = self.upto.max(s.last_seq);
+            self.segment = s.seq + 1;
+        }
+    }
+}
