@@ -13,7 +13,7 @@
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op};
 use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
-use forebay_policy::{Demand, Durability, Endurance, Ranges, Replacement, Roominess, Settings, WritePolicy};
+use forebay_policy::{Demand, Durability, Endurance, Ranges, Roominess, Settings, WritePolicy};
 
 use crate::backing::destage::{Destage, RunKey};
 use crate::backing::queue::BackingQueue;
@@ -31,8 +31,6 @@ use crate::log::Log;
 use crate::log::reclaim::Reclaim;
 use crate::log::recovery::Recovery;
 use crate::map::Map;
-use crate::map::index::Index;
-use crate::map::segments::SegmentTable;
 use crate::mutation::Planted;
 use crate::order::Order;
 use crate::staleness::Lag;
@@ -42,6 +40,7 @@ use crate::wakes::Wakes;
 use crate::watch::Watch;
 
 mod log;
+mod recovery;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +102,8 @@ pub struct Engine {
     read_only: bool,
     /// The command to stop a volume that is only read, and whether it asks for what that does not do.
     pub(crate) looking_ends: Option<(RequestId, bool)>,
-    pub(crate) recovery: Recovery,
+    /// Until the volume serves.
+    recovery: Option<Box<Recovery>>,
     pub(crate) figures: Status,
     pub(crate) planted: Planted,
     pub(crate) effects: Vec<Effect>,
@@ -128,7 +128,7 @@ impl Engine {
         let layout = params.layout;
         assert!(layout.validate().is_ok(), "the host validates the superblock");
         assert!(params.volume_bytes.is_multiple_of(512) && params.volume_bytes <= VOLUME_BYTES_MAX);
-        let capacity = u64::from(layout.segment_count) * u64::from(layout.segment_bytes) / BLOCK_BYTES;
+        let recovery = Recovery::new(layout, params.volume_bytes, params.clean_stop, planted);
         Self {
             layout,
             volume_bytes: params.volume_bytes,
@@ -139,11 +139,7 @@ impl Engine {
             wall_offset_ns: params.wall_offset_ns,
             now: Nanos(0),
             life: Life::New,
-            map: Map {
-                segments: SegmentTable::new(layout.segment_count),
-                index: Index::new(),
-                replacement: Replacement::new(capacity),
-            },
+            map: Map::new(&layout, planted),
             locks: Locks::default(),
             log: Log::new(layout, planted),
             requests: Requests::default(),
@@ -162,7 +158,7 @@ impl Engine {
             commands: Commands::default(),
             read_only: params.read_only,
             looking_ends: None,
-            recovery: Recovery::new(params.clean_stop),
+            recovery: Some(Box::new(recovery)),
             figures: Status::default(),
             planted,
             effects: Vec::new(),
@@ -194,8 +190,7 @@ impl Engine {
     pub fn poll(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
         self.now = self.now.max(now);
         match self.life {
-            Life::New => self.recovery_begin(),
-            Life::Recovering => self.recovery_step(),
+            Life::New | Life::Recovering => self.recovery_step(),
             Life::RecoveryFailed | Life::Stopped => {}
             Life::Running | Life::Stopping if self.read_only => self.look_step(),
             Life::Running | Life::Stopping => self.run(),

@@ -333,8 +333,6 @@ impl Engine {
     /// As [`Engine::new`]; and later wherever the engine notices by itself that something is wrong.
     #[cfg(feature = "mutations")]
     pub fn with_mutation(params: crate::Params, mutation: Mutation) -> Self {
-        let mut engine = Self::planted(params, Planted { mutation: Some(mutation) });
-        engine.map.segments.planted = engine.planted;
-        engine
+        Self::planted(params, Planted { mutation: Some(mutation) })
     }
 }

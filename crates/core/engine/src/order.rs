@@ -237,7 +237,7 @@ impl Engine {
     }
 
     /// Versions that were overwritten are of no use under a policy without order.
-    fn order_drop_versions(&mut self) {
+    pub(crate) fn order_drop_versions(&mut self) {
         let dirty: Vec<SlotRef> = self.map.segments.dirty_after(Seq(0)).map(|(_, slot)| slot).collect();
         for slot in dirty {
             if self.map.index.get(self.map.segments.slot(slot).block(), &self.map.segments) != Some(slot) {

@@ -12,7 +12,7 @@ use crate::mutation::Mutation;
 use crate::wakes::Change;
 
 impl Engine {
-    fn log_asks(&mut self, asks: impl IntoIterator<Item = Ask>) {
+    pub(super) fn log_asks(&mut self, asks: impl IntoIterator<Item = Ask>) {
         for Ask { op, class, owner } in asks {
             self.io(Role::Cache, op, class, IoOwner::Log(owner));
         }
@@ -187,7 +187,7 @@ impl Engine {
     }
 
     /// Puts `slot` into the index as the current version of `block`; true if there was one before.
-    pub(crate) fn make_current(&mut self, block: BlockNo, slot: SlotRef, dirty: bool) -> bool {
+    fn make_current(&mut self, block: BlockNo, slot: SlotRef, dirty: bool) -> bool {
         let old = self.map.index.insert(block, slot, &self.map.segments);
         if dirty {
             let replaced = old.filter(|old| self.map.segments.slot(*old).has(DIRTY));
