@@ -3,7 +3,6 @@
 pub(crate) mod allocation;
 pub(crate) mod bypass;
 pub(crate) mod gather;
-pub(crate) mod locks;
 pub(crate) mod read;
 pub(crate) mod reissue;
 pub(crate) mod requests;

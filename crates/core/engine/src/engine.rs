@@ -19,14 +19,16 @@ use crate::backing::destage::{Destage, RunKey};
 use crate::backing::queue::BackingQueue;
 use crate::client::bypass::Drops;
 use crate::client::gather::{GatherKey, Gathers};
-use crate::client::locks::Locks;
 use crate::client::read::{PieceKey, Reads};
-use crate::client::requests::{PartKey, Requests};
+use crate::client::requests::Requests;
 use crate::failure::Failure;
 use crate::groups::journal::Journal;
 use crate::groups::points::Points;
 use crate::groups::shared_points::CommonPoints;
-use crate::interface::{Class, Command, Effect, Event, IoId, Params, RequestId, Role, State, Status};
+use crate::interface::{
+    Class, Command, Effect, Event, IoId, Params, PartKey, RequestId, Role, State, Status,
+};
+use crate::locks::Locks;
 use crate::log::Log;
 use crate::log::reclaim::Reclaim;
 use crate::log::recovery::Recovery;
@@ -40,6 +42,7 @@ use crate::wakes::Wakes;
 use crate::watch::Watch;
 
 mod log;
+mod order;
 mod recovery;
 
 /// Whose device operation it is.
@@ -208,7 +211,7 @@ impl Engine {
             self.destage_retry_unreadable();
             self.order_step();
             self.journal_step();
-            let progress = self.order_progress();
+            let progress = self.order.progress();
             self.requests_start_waiting();
             self.reclaim_step();
             self.log_form_batches();
@@ -219,7 +222,7 @@ impl Engine {
             // A command that moved on may have given the other parts something to do, and so may a failure, a set that is complete, or the
             // last group of a policy that is left.
             let left = self.order.is_leaving() && self.journal.is_empty();
-            let moved = self.commands_step() || failure_moved || left || self.order_progress() != progress;
+            let moved = self.commands_step() || failure_moved || left || self.order.progress() != progress;
             // Whatever the later steps queued goes out in the same round.
             self.log_form_batches();
             self.log_flush_if_wanted();

@@ -14,10 +14,10 @@
 
 use forebay_block::{DeviceResult, IoError, Nanos};
 
-use crate::client::locks::BlockRange;
-use crate::client::requests::{PartKey, PartState};
+use crate::client::requests::PartState;
 use crate::engine::{Engine, IoOwner, Life};
-use crate::interface::Effect;
+use crate::interface::{Effect, PartKey};
+use crate::locks::BlockRange;
 use crate::log::AppendOwner;
 use crate::mutation::Mutation;
 use crate::wakes::Change;

@@ -14,6 +14,10 @@ use crate::watch::{Ailing, Ailment};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
+/// Names a part of a request; grows with arrival, so that the order of keys is the order of arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PartKey(pub(crate) u64);
+
 /// Names a device operation until its [`Event::Io`]; chosen by the engine, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IoId(pub u64);

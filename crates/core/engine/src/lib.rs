@@ -9,12 +9,14 @@ mod engine;
 mod failure;
 mod groups;
 mod interface;
-mod keys;
+mod locks;
 mod log;
 mod map;
 mod mutation;
 mod order;
 mod read_only;
+#[cfg(test)]
+mod scale;
 mod staleness;
 mod stop;
 mod tables;

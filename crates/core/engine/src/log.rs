@@ -27,8 +27,7 @@ use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, Nanos, Seq};
 use forebay_format::Layout;
 use forebay_format::record::{Consistent, Extent};
 
-use crate::interface::Class;
-use crate::keys::PartKey;
+use crate::interface::{Class, PartKey};
 use crate::map::Map;
 use crate::mutation::{Mutation, Planted};
 

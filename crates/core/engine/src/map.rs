@@ -8,6 +8,7 @@ use forebay_format::Layout;
 use forebay_policy::Replacement;
 
 pub(crate) mod index;
+pub(crate) mod member;
 pub(crate) mod segments;
 
 /// Segments of the log, the index of current versions, and the state of replacement.

@@ -333,6 +333,8 @@ impl Engine {
     /// As [`Engine::new`]; and later wherever the engine notices by itself that something is wrong.
     #[cfg(feature = "mutations")]
     pub fn with_mutation(params: crate::Params, mutation: Mutation) -> Self {
-        Self::planted(params, Planted { mutation: Some(mutation) })
+        let mut engine = Self::planted(params, Planted { mutation: Some(mutation) });
+        engine.order.plant(engine.planted);
+        engine
     }
 }

@@ -15,11 +15,12 @@ use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind
 use forebay_format::journal::GroupEntry;
 use forebay_policy::{EDGE_PERCENT, List, Pressure, WritePolicy};
 
-use crate::client::gather::{Bad, Member, Wanted};
-use crate::client::locks::{BlockRange, Hold};
+use crate::client::gather::Wanted;
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Role};
+use crate::locks::{BlockRange, Hold};
 use crate::log::SEGMENTS_RESERVED;
+use crate::map::member::{Bad, Member};
 use crate::map::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE};
 use crate::mutation::Mutation;
 use crate::tables::Table;
@@ -151,7 +152,7 @@ impl Engine {
         let allowed = match self.commands.settling() {
             true => 0,
             // What is committed goes on at once: the journal needs its room (P7).
-            false if self.order.is_journaled() && self.order_lags(self.journal.committed()) => {
+            false if self.order.is_journaled() && self.order.lags(self.journal.committed()) => {
                 pressure.runs().max(EAGER_RUNS)
             }
             false => pressure.runs(),
@@ -269,7 +270,7 @@ impl Engine {
     /// A dirty, current, readable version that is not on its way already.
     fn destageable(&self, block: BlockNo, slot: SlotRef) -> bool {
         let current = || self.map.index.get(block, &self.map.segments) == Some(slot);
-        (self.order.keeps_versions() || current()) && wants_destage(self.map.segments.slot(slot))
+        (self.order.keeps_versions() || current()) && self.map.segments.slot(slot).wants_destage()
     }
 
     /// Adds the dirty blocks that follow in the volume, from whichever segment.
@@ -288,7 +289,7 @@ impl Engine {
             };
             let same_kind = (self.map.segments.slot(slot).kind() == SlotKind::Zero) == zero;
             if !(same_kind || zero && self.mutant(Mutation::MergesIntoZeroes))
-                || !wants_destage(self.map.segments.slot(slot))
+                || !self.map.segments.slot(slot).wants_destage()
                 || !self.locks.try_take(BlockRange::new(next, 1), Hold::Backing)
             {
                 break;
@@ -307,7 +308,7 @@ impl Engine {
         }
         if self.order.keeps_versions() {
             self.destage.plan = self.order_collect();
-            self.destage.durable = self.order_writes_durably(&self.destage.plan);
+            self.destage.durable = self.order.writes_durably(&self.destage.plan);
             self.wakes.tried(Sleeper::Destage, self.destage.plan.is_empty());
             return !self.destage.plan.is_empty();
         }
@@ -321,16 +322,13 @@ impl Engine {
             true => 1,
             false => COLLECT_BLOCKS_MAX.min(self.log_blocks() as usize / 8).max(COLLECT_BLOCKS_LEAST),
         };
-        for index in &self.map.segments.live {
+        for index in self.map.segments.with_dirty() {
             if found.len() >= enough {
                 break;
             }
-            if self.map.segments.get(*index).dirty == 0 {
-                continue;
-            }
-            found.extend(self.map.segments.slot_refs(*index).filter_map(|r| {
+            found.extend(self.map.segments.slot_refs(index).filter_map(|r| {
                 let s = self.map.segments.slot(r);
-                wants_destage(s).then(|| (s.block(), r))
+                s.wants_destage().then(|| (s.block(), r))
             }));
         }
         // A run takes the blocks that follow its first; looking at each once keeps the plan linear.
@@ -380,7 +378,8 @@ impl Engine {
             if self.map.index.get(block, &self.map.segments) != Some(slot) {
                 // Overwritten meanwhile; nobody will ever see it.
                 if self.map.segments.holds(slot) && self.map.segments.slot(slot).has(DIRTY) {
-                    let void = self.order_is_replayed() && self.journal_replaces(block, slot);
+                    let void = self.order.is_replayed()
+                        && self.journal.replaces(&self.map, block, slot, self.planted);
                     self.map.segments.became_clean(slot);
                     if !void {
                         self.order_catch_up();
@@ -587,7 +586,7 @@ impl Engine {
         self.command_paid(block, seq, slot);
         if self.map.segments.holds(slot) {
             self.map.segments.became_clean(slot);
-            self.order_destaged(block, slot, seq);
+            self.order.destaged(&mut self.map, block, slot, seq);
         }
         let current = self.map.index.get(block, &self.map.segments);
         let newer = current.filter(|_| self.mutant(Mutation::CleansNewerVersion));
@@ -628,12 +627,6 @@ impl Engine {
         let replaced = |block: &BlockNo| by.binary_search_by_key(block, |entry| entry.block).is_ok();
         let commands = &self.commands;
         self.destage.plan.retain(|(block, _)| !replaced(block) || commands.owes(*block));
-    }
-
-    /// A committed group has a newer version of the block than this one, and nobody waits for the block to be on the backing: with a
-    /// block that is written all the time a command would wait for good (P7).
-    pub(crate) fn destage_may_skip(&self, block: BlockNo, slot: SlotRef) -> bool {
-        self.journal_replaces(block, slot) && !self.commands.owes(block)
     }
 
     /// A slot ceases to be current: replacement and destaging forget it.
@@ -694,23 +687,12 @@ impl Engine {
     /// Blocks are dirty, but all of them are lost or cannot be read.
     pub(crate) fn destage_is_exhausted(&self) -> bool {
         let d = &self.destage;
-        if self.map.segments.dirty() == 0
-            || self.wakes.is_awake(Sleeper::Destage)
-            || !d.is_idle()
-            || d.paused_until.is_some()
-        {
-            return false;
-        }
-        let hopeless = |s: &Slot| s.has(DIRTY) && (s.kind() == SlotKind::Poison || s.has(UNREADABLE));
-        let count = |i: &u32| {
-            self.map.segments.slot_refs(*i).filter(|r| hopeless(self.map.segments.slot(*r))).count()
-        };
-        self.map.segments.live.iter().map(count).sum::<usize>() as u64 == self.map.segments.dirty()
+        self.map.segments.dirty() > 0
+            && !self.wakes.is_awake(Sleeper::Destage)
+            && d.is_idle()
+            && d.paused_until.is_none()
+            && self.map.segments.all_hopeless()
     }
-}
-
-pub(crate) fn wants_destage(s: &Slot) -> bool {
-    s.has(DIRTY) && !s.has(DESTAGING) && !s.has(UNREADABLE) && s.kind() != SlotKind::Poison
 }
 
 /// The replacement list of a tracked slot.

@@ -24,10 +24,9 @@ use forebay_policy::{
     Standing, Waiting,
 };
 
-use crate::client::locks::BlockRange;
-use crate::client::requests::PartKey;
 use crate::engine::{Engine, IoOwner};
-use crate::interface::{Effect, IoId, Role};
+use crate::interface::{Effect, IoId, PartKey, Role};
+use crate::locks::BlockRange;
 use crate::mutation::{Mutation, Planted};
 use crate::tables::Table;
 

@@ -19,10 +19,10 @@ use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoE
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::WritePolicy;
 
-use crate::client::locks::BlockRange;
-use crate::client::requests::{PartKey, PartState, Payload, pieces};
+use crate::client::requests::{PartState, Payload, pieces};
 use crate::engine::{Engine, IoOwner};
-use crate::interface::{Class, Role};
+use crate::interface::{Class, PartKey, Role};
+use crate::locks::BlockRange;
 use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
 use crate::map::index::SHARD_BLOCKS_MAX;
 use crate::map::segments::DIRTY;

@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, Seq};
+use forebay_block::{BLOCK_BYTES, Buf, DeviceOp, DeviceResult, Seq};
 use forebay_format::checksum::block_checksum;
 
 use crate::backing::destage::RunKey;
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Role};
+use crate::map::member::{Bad, Member};
 use crate::map::segments::SlotRef;
 use crate::mutation::Mutation;
 
@@ -28,28 +29,6 @@ pub(crate) enum Wanted {
     Run(RunKey),
     /// Of the group under way, from this data block on.
     Group(usize),
-}
-
-/// A version of a block, as it was when it was chosen.
-#[derive(Clone, Copy)]
-pub(crate) struct Member {
-    pub(crate) block: BlockNo,
-    pub(crate) slot: SlotRef,
-    pub(crate) seq: Seq,
-    pub(crate) checksum: u32,
-    /// Byte offset on the cache.
-    pub(crate) place: u64,
-    /// Something else was written over it on the backing before the flush: it does not count.
-    pub(crate) void: bool,
-}
-
-/// A block that could not be had.
-#[derive(Clone, Copy)]
-pub(crate) struct Bad {
-    pub(crate) block: BlockNo,
-    pub(crate) slot: SlotRef,
-    /// It was read, and its checksum is wrong.
-    pub(crate) corrupt: bool,
 }
 
 /// One device read: members `first .. first + count`.
@@ -77,10 +56,7 @@ pub(crate) struct Gathers {
 
 impl Engine {
     pub(crate) fn member(&self, slot: SlotRef) -> Member {
-        let s = self.map.segments.slot(slot);
-        let place = self.layout.segment_offset(slot.segment()) + u64::from(s.offset());
-        let (block, seq, checksum) = (s.block(), self.map.segments.seq(slot), s.checksum());
-        Member { block, slot, seq, checksum, place, void: false }
+        self.map.member(slot, &self.layout)
     }
 
     /// Reads the members; their segments are pinned.

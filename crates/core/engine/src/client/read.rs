@@ -8,10 +8,9 @@ use forebay_block::{
 };
 use forebay_format::checksum::block_checksum;
 
-use crate::client::locks::BlockRange;
-use crate::client::requests::PartKey;
 use crate::engine::{Engine, IoOwner};
-use crate::interface::{Class, Effect, RequestId, Role};
+use crate::interface::{Class, Effect, PartKey, RequestId, Role};
+use crate::locks::BlockRange;
 use crate::map::segments::{DIRTY, REFERENCED, SlotKind, SlotRef};
 use crate::mutation::Mutation;
 use crate::tables::Table;

@@ -16,9 +16,10 @@
 use forebay_block::{BLOCK_BYTES, DeviceResult, Seq};
 use forebay_policy::{AdmissionReason, WritePolicy};
 
-use crate::client::locks::{BlockRange, Hold};
-use crate::client::requests::{PartKey, PartState, Path, Payload, ZERO_BLOCKS_LOGGED_MAX};
+use crate::client::requests::{PartState, Path, Payload, ZERO_BLOCKS_LOGGED_MAX};
 use crate::engine::Engine;
+use crate::interface::PartKey;
+use crate::locks::{BlockRange, Hold};
 use crate::map::segments::SlotRef;
 use crate::mutation::Mutation;
 use crate::wakes::Change;

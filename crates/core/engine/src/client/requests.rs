@@ -15,17 +15,15 @@ use forebay_block::{BLOCK_BYTES, BlockNo, Buf, BufMut, ErrorKind, IoError, Origi
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::{Admission, AdmissionReason, Decision, Durability, OnFull, WriteContext, WritePolicy};
 
-use crate::client::locks::{BlockRange, Hold};
 use crate::client::reissue::Landing;
 use crate::engine::Engine;
 use crate::groups::points::Point;
-use crate::interface::{Class, Effect, RequestId};
+use crate::interface::{Class, Effect, PartKey, RequestId};
+use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner};
 use crate::mutation::Mutation;
 use crate::tables::Table;
 use crate::wakes::{Change, Sleeper};
-
-pub(crate) use crate::keys::PartKey;
 
 /// Zeroes of more blocks than this (1 MiB) go to the backing directly: in the log they would cost a slot a block.
 pub(crate) const ZERO_BLOCKS_LOGGED_MAX: u64 = 256;

@@ -3,9 +3,9 @@
 use forebay_block::{BlockNo, DeviceResult, ErrorKind, IoError, Seq};
 use forebay_format::record::ExtentKind;
 
-use crate::client::locks::{BlockRange, Hold};
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::Role;
+use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner, Ask, Facts, Io, Pinner, Told, Written, reclaim};
 use crate::map::segments::{DIRTY, REFERENCED, SegmentState, SlotRef};
 use crate::mutation::Mutation;
@@ -76,7 +76,7 @@ impl Engine {
     }
 
     pub(crate) fn log_work_out_clean(&mut self) {
-        self.log.work_out_clean(self.order_progress(), &self.map);
+        self.log.work_out_clean(self.order.progress(), &self.map);
     }
 
     pub(crate) fn log_is_clean(&mut self) {
@@ -90,7 +90,7 @@ impl Engine {
 
     /// What the order still has to do keeps its records in the log.
     pub(crate) fn order_pins_log(&mut self) {
-        self.log.pin(Pinner::Order, self.order_progress().map(Seq::next));
+        self.log.pin(Pinner::Order, self.order.progress().map(Seq::next));
     }
 
     /// Forms records from what is queued, as many as may be in flight.
@@ -104,7 +104,7 @@ impl Engine {
             let facts = self.log_facts(held);
             let Some(formed) = self.log.form(round, &facts, &mut self.map) else { break };
             self.lag.moments.note(formed.seq, self.wall_ns());
-            self.order_formed(formed.seq, formed.after);
+            self.order.formed(formed.seq, formed.after);
             if let Some(owner) = formed.split {
                 self.part_piece_split(owner);
             }
@@ -123,7 +123,7 @@ impl Engine {
             wall_ns: self.wall_ns(),
             durability: self.settings.durability,
             consistent: self.backing_consistent(),
-            progress: self.order_progress(),
+            progress: self.order.progress(),
             held,
             settling: self.commands.settling(),
         }

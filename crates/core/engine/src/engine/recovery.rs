@@ -5,6 +5,7 @@ use forebay_block::DeviceResult;
 use crate::engine::{Engine, Life};
 use crate::interface::{Effect, RecoveryError};
 use crate::log::recovery::{Next, Recovered, Step};
+use crate::order::Order;
 
 impl Engine {
     /// Starts what recovery may read now, and takes over what it has built when it has ended.
@@ -49,7 +50,7 @@ impl Engine {
         }
         if found.has_versions && !self.order.keeps_versions() {
             // The policy has changed since.
-            self.order_drop_versions();
+            Order::drop_versions(&mut self.map);
         }
         self.order_begin(found.clean_upto, found.consistent);
         self.effects.push(Effect::Recovered(Ok(found.report)));

@@ -120,10 +120,7 @@ impl CleanMark {
             self.upto = self.upto.max(progress);
             return;
         }
-        let front = map.segments.live.front().map_or(0, |i| map.segments.get(*i).seq);
-        let skip = self.segment.saturating_sub(front) as usize;
-        for index in map.segments.live.iter().skip(skip) {
-            let s = map.segments.get(*index);
+        for s in map.segments.live_from(self.segment) {
             if s.dirty > 0 && !self.planted.is(Mutation::CleanMarkTooEarly) {
                 break;
             }

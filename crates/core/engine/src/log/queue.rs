@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, Nanos, Seq};
 use forebay_format::record::Extent;
 
-use crate::keys::PartKey;
+use crate::interface::PartKey;
 
 /// Where a header takes a whole block (an alignment of 4096), records of fewer blocks than this wait a moment for
 /// company: four blocks share a header at a cost of 1.25 bytes for each byte.

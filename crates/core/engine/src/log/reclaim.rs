@@ -27,8 +27,8 @@ use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::{List, Verdict};
 
 use crate::backing::destage::list_of;
-use crate::client::locks::{BlockRange, Hold, Locks};
 use crate::interface::Class;
+use crate::locks::{BlockRange, Hold, Locks};
 use crate::log::pins::Pinner;
 use crate::log::{Append, AppendOwner, Ask, Io, Log, SEGMENTS_RESERVED};
 use crate::map::Map;
@@ -87,7 +87,7 @@ pub(crate) fn wants_clean_tail(log: &Log, map: &Map) -> bool {
 
 /// A record is durable that carries `tail`: what lies before is out of the log.
 pub(crate) fn retire_below(tail: u64, map: &mut Map) {
-    while let Some(index) = map.segments.live.front().copied() {
+    while let Some(index) = map.segments.oldest() {
         if map.segments.get(index).seq >= tail {
             break;
         }
@@ -156,9 +156,8 @@ impl Reclaim {
         locks: &mut Locks,
     ) -> Outcome {
         let mut out = Outcome::default();
-        let mut retiring = map.segments.retiring();
-        while map.segments.free_count() + retiring < segments_free_wanted(map) {
-            let Some(tail) = map.segments.live.get(retiring).copied() else { break };
+        while map.segments.free_count() + map.segments.retiring() < segments_free_wanted(map) {
+            let Some(tail) = map.segments.tail() else { break };
             if map.segments.get(tail).state != SegmentState::Sealed {
                 break;
             }
@@ -177,10 +176,9 @@ impl Reclaim {
                 Some(Pinner::Order | Pinner::Copies) => break,
                 None => {}
             }
-            let segment = map.segments.get_mut(tail);
-            segment.state = SegmentState::Retiring;
-            log.tail = segment.seq + 1;
-            retiring += 1;
+            if let Some(place) = map.segments.begin_retiring() {
+                log.tail = place + 1;
+            }
         }
         if self.planted.is(Mutation::ReusesTooEarly) {
             retire_below(log.tail, map);

@@ -323,7 +323,7 @@ impl Recovery {
 
     /// Number of the segment that would follow the log's last one.
     fn next_segment_seq(&self) -> u64 {
-        self.resume.as_ref().map_or(1, |resume| resume.next_segment_seq)
+        self.build.map.segments.newest_place().map_or(1, |newest| newest + 1)
     }
 
     /// A summary has been read. If it is damaged, its segment is read through instead.
