@@ -41,6 +41,7 @@ use crate::tables::Table;
 use crate::wakes::Wakes;
 use crate::watch::Watch;
 
+mod clients;
 mod log;
 mod order;
 mod recovery;
@@ -145,7 +146,7 @@ impl Engine {
             map: Map::new(&layout, planted),
             locks: Locks::default(),
             log: Log::new(layout, planted),
-            requests: Requests::default(),
+            requests: Requests::new(params.volume_bytes),
             reads: Reads::default(),
             drops: Drops::new(params.clean_stop, params.layout.segment_bytes),
             destage: Destage::default(),

@@ -52,6 +52,8 @@ mod pins;
 mod queue;
 pub(crate) mod reclaim;
 pub(crate) mod recovery;
+#[cfg(test)]
+mod tests;
 
 /// Idle time after which a record without data proves that everything before it was durable, so that damage to the
 /// last acknowledged records cannot be mistaken for a torn write; and after which one says that everything is on the backing, so

@@ -334,6 +334,7 @@ impl Engine {
     #[cfg(feature = "mutations")]
     pub fn with_mutation(params: crate::Params, mutation: Mutation) -> Self {
         let mut engine = Self::planted(params, Planted { mutation: Some(mutation) });
+        engine.requests.plant(engine.planted);
         engine.order.plant(engine.planted);
         engine
     }

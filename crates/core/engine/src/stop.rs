@@ -238,7 +238,8 @@ impl Engine {
                 if self.log.waits_for_room() {
                     self.stop_refuse_waiting();
                 }
-                self.requests_refuse_bypasses();
+                let error = IoError::new(ErrorKind::Shutdown, "write that waited for the backing");
+                self.requests_refuse_bypasses(&error);
             }
             return None;
         }

@@ -258,7 +258,7 @@ impl Engine {
     /// Puts an operation into the queue.
     pub(crate) fn backing_push(&mut self, id: IoId, op: DeviceOp, priority: Priority, owner: IoOwner) {
         let range = match owner {
-            IoOwner::BypassFlush(key) => self.requests.parts.get(&key).map(|p| p.range),
+            IoOwner::BypassFlush(key) => self.requests.range_of(key),
             _ => changes(&op),
         };
         self.backing.push(Queued { id, op, owner, range }, priority);
@@ -301,18 +301,16 @@ impl Engine {
         }
         let planted = self.planted;
         // It waits for its turn, or for room for its record; for blocks it lends below.
-        let bypass_waits = (self.order.bypass_waits() || self.requests.supersede_waits)
+        let bypass_waits = (self.order.bypass_waits() || self.requests.supersede_waits())
             && self.requests.critical_bypass_waits();
         if self.log.waits_for_room() || self.order.is_pacing() || bypass_waits {
             self.backing.promote(|owner, _| makes_room(owner), planted);
         }
         if self.log.waits_for_room() {
             // What the log has of these blocks is not destaged before, and may be what keeps its tail from being freed.
-            let (parts, landings) = (&self.requests.parts, &self.requests.landings);
+            let requests = &self.requests;
             let supersedes = |owner, _| match owner {
-                IoOwner::BypassWrite(key) | IoOwner::BypassFlush(key) => {
-                    landings.contains_key(&key) || parts.get(&key).is_some_and(|p| p.supersedes)
-                }
+                IoOwner::BypassWrite(key) | IoOwner::BypassFlush(key) => requests.keeps_log(key),
                 _ => false,
             };
             self.backing.promote(supersedes, planted);

@@ -157,7 +157,7 @@ impl Engine {
                 Told::Durable(owner) => self.append_done(owner),
                 Told::Claimed { tail } => {
                     // What waited for this to be durable may go on: the next set, and bypasses.
-                    let awaited = self.order.bypass_waits() || self.requests.supersede_waits;
+                    let awaited = self.order.bypass_waits() || self.requests.supersede_waits();
                     self.wakes.raise(Change::Claimed { awaited });
                     reclaim::retire_below(tail, &mut self.map);
                 }

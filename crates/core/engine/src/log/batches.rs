@@ -211,3 +211,158 @@ impl Piece {
         Written { seq, extent, slots, owner, ends }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::interface::PartKey;
+
+    fn piece(n: u64, durable: bool) -> Piece {
+        Piece { extent: None, slots: None, owner: AppendOwner::Part(PartKey(n)), durable }
+    }
+
+    /// All orders of the numbers below `n`.
+    fn orders(n: usize) -> impl Iterator<Item = Vec<usize>> {
+        let digits = move |code: usize| (0..n).scan(code, move |left, _| Some((*left % n, *left /= n).0));
+        let all = (0..n.pow(n as u32)).map(move |code| digits(code).collect::<Vec<_>>());
+        all.filter(move |order| (0..n).all(|k| order.contains(&k)))
+    }
+
+    #[test]
+    fn in_whatever_order_writes_end_records_are_told_in_theirs() {
+        let mut cases = 0;
+        for order in orders(5) {
+            let mut batches = Batches::new(Seq(10), Planted::default());
+            for n in 0..5 {
+                batches.start(Seq(11 + n), vec![piece(2 * n, false), piece(2 * n + 1, false)], true);
+            }
+            let (mut told, mut ended) = (Vec::new(), [false; 5]);
+            for n in order {
+                batches.done(Seq(11 + n as u64));
+                ended[n] = true;
+                while let Some(written) = batches.next_written() {
+                    assert!(written.ends);
+                    told.push((written.seq, written.owner));
+                }
+                let written = ended.iter().take_while(|ended| **ended).count() as u64;
+                let expected = (0..2 * written).map(|n| (Seq(11 + n / 2), AppendOwner::Part(PartKey(n))));
+                assert_eq!(told, expected.collect::<Vec<_>>());
+                assert_eq!(batches.written_upto(), Seq(10 + written));
+                assert_eq!(batches.durable_upto(), Seq(10 + written), "each is durable by itself");
+            }
+            assert!(batches.is_idle() && told.len() == 10);
+            cases += 1;
+        }
+        assert_eq!(cases, 120);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Start { durable: bool, asks: bool },
+        Done(prop::sample::Index),
+        Flush,
+        Flushed { well: bool },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (any::<bool>(), any::<bool>()).prop_map(|(durable, asks)| Step::Start { durable, asks }),
+            3 => any::<prop::sample::Index>().prop_map(Step::Done),
+            1 => Just(Step::Flush),
+            2 => any::<bool>().prop_map(|well| Step::Flushed { well }),
+        ]
+    }
+
+    /// What survives a power cut, told record by record.
+    #[derive(Default)]
+    struct Medium {
+        /// Whether its write is durable by itself, whether that has ended, and whether a flush has covered it.
+        records: Vec<(bool, bool, bool)>,
+        /// What the flush under way covers.
+        flushing: Option<usize>,
+    }
+
+    impl Medium {
+        fn written(&self) -> usize {
+            self.records.iter().take_while(|(_, ended, _)| *ended).count()
+        }
+
+        fn durable(&self) -> usize {
+            self.records.iter().take_while(|(own, ended, flushed)| *ended && (*own || *flushed)).count()
+        }
+    }
+
+    proptest! {
+        /// Whoever asked for durability hears of it once, in order, and not before it is there; whoever did not, as soon as all is written.
+        #[test]
+        fn durable_is_told_of_what_a_power_cut_leaves(steps in prop::collection::vec(step(), 1..120)) {
+            let mut batches = Batches::new(Seq(0), Planted::default());
+            let mut medium = Medium::default();
+            let (mut asked, mut heard) = (Vec::new(), Vec::new());
+            let ending = [Step::Flushed { well: true }, Step::Flush, Step::Flushed { well: true }];
+            let mut steps: VecDeque<Step> = steps.into();
+            loop {
+                // At the end all writes end, and a flush that goes well covers them.
+                let left = medium.records.iter().position(|(_, ended, _)| !ended);
+                match (steps.pop_front(), left) {
+                    (Some(Step::Start { durable, asks }), _) if batches.has_room() => {
+                        medium.records.push((durable, false, false));
+                        let seq = medium.records.len() as u64;
+                        if asks {
+                            asked.push(seq);
+                        }
+                        batches.start(Seq(seq), vec![piece(seq, asks)], durable);
+                    }
+                    (Some(Step::Done(which)), Some(_)) => {
+                        let open = medium.records.iter().enumerate().filter(|(_, (_, ended, _))| !ended);
+                        let open: Vec<usize> = open.map(|(n, _)| n).collect();
+                        let n = open[which.index(open.len())];
+                        medium.records[n].1 = true;
+                        batches.done(Seq(n as u64 + 1));
+                    }
+                    (Some(Step::Flush), _) => {
+                        if let Some(covers) = batches.flush_if_wanted() {
+                            prop_assert!(medium.flushing.is_none());
+                            prop_assert_eq!(covers.0 as usize, medium.written());
+                            medium.flushing = Some(medium.written());
+                        }
+                    }
+                    (Some(Step::Flushed { well }), _) => {
+                        if let Some(covers) = medium.flushing.take() {
+                            batches.flushed(Some(Seq(covers as u64)).filter(|_| well));
+                            medium.records[..covers].iter_mut().for_each(|record| record.2 |= well);
+                        }
+                    }
+                    (None, Some(n)) => {
+                        medium.records[n].1 = true;
+                        batches.done(Seq(n as u64 + 1));
+                        if n + 1 == medium.records.len() {
+                            steps.extend(ending.iter().cloned());
+                        }
+                    }
+                    (None, None) => break,
+                    _ => {}
+                }
+                while let Some(written) = batches.next_written() {
+                    if written.ends && asked.contains(&written.seq.0) {
+                        heard.push(written.seq.0);
+                    }
+                    prop_assert!(written.ends || asked.contains(&written.seq.0));
+                }
+                while let Some(AppendOwner::Part(PartKey(seq))) = batches.next_durable() {
+                    heard.push(seq);
+                }
+                prop_assert_eq!(batches.written_upto().0 as usize, medium.written());
+                prop_assert!(batches.durable_upto().0 as usize <= medium.durable());
+                prop_assert!(heard.iter().all(|seq| *seq as usize <= medium.durable()));
+                prop_assert_eq!(&heard[..], &asked[..heard.len()]);
+            }
+            let all_ended = ending.len() == 3 && !medium.records.is_empty() && steps.is_empty();
+            if all_ended && medium.durable() == medium.records.len() {
+                prop_assert_eq!(heard.len(), asked.len());
+            }
+        }
+    }
+}

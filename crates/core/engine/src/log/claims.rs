@@ -133,3 +133,83 @@ impl CleanMark {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record, the tail and the clean mark that it claims.
+    const RECORDS: [(u64, u64, u64); 5] = [(11, 3, 4), (12, 3, 9), (13, 5, 9), (14, 5, 7), (15, 6, 12)];
+
+    fn claims() -> Claims {
+        let mut claims = Claims::new(Seq(10), 2, Seq(4), Consistent::No);
+        for (seq, tail, clean_upto) in RECORDS {
+            claims.made(Seq(seq), tail, Seq(clean_upto), Consistent::No);
+        }
+        claims
+    }
+
+    #[test]
+    fn a_claim_counts_when_its_record_is_durable() {
+        // Up to which record the log is durable, which tails count then, and which clean mark.
+        for (durable, tails, clean) in [
+            (10, vec![], 4),
+            (11, vec![3], 4),
+            (12, vec![3, 3], 9),
+            (13, vec![3, 3, 5], 9),
+            (14, vec![3, 3, 5, 5], 9),
+            (15, vec![3, 3, 5, 5, 6], 12),
+            (99, vec![3, 3, 5, 5, 6], 12),
+        ] {
+            let mut claims = claims();
+            assert_eq!(claims.tail(), 6, "that of the newest record, durable or not");
+            let mut counted = Vec::new();
+            while let Some(tail) = claims.next_durable(Seq(durable)) {
+                counted.push(tail);
+            }
+            assert_eq!(
+                (counted, claims.durable_clean_upto()),
+                (tails, Seq(clean)),
+                "durable up to {durable}"
+            );
+            assert_eq!(claims.next_durable(Seq(durable)), None, "each counts once");
+        }
+    }
+
+    #[test]
+    fn the_first_record_that_says_so_is_waited_for() {
+        // Up to which record all is to be clean, and the record in flight that claims it; of all, and once record 12 is durable.
+        for (clean, of_all, left) in [
+            (4, Some(11), Some(13)),
+            (5, Some(12), Some(13)),
+            (9, Some(12), Some(13)),
+            (10, Some(15), Some(15)),
+            (12, Some(15), Some(15)),
+            (13, None, None),
+        ] {
+            let mut claims = claims();
+            assert_eq!(claims.of_clean(Seq(clean)).map(|seq| seq.0), of_all, "{clean}");
+            while claims.next_durable(Seq(12)).is_some() {}
+            assert_eq!(claims.of_clean(Seq(clean)).map(|seq| seq.0), left, "{clean}, 12 is durable");
+        }
+    }
+
+    #[test]
+    fn what_was_said_of_the_backing_is_known_by_record() {
+        let mut claims = Claims::new(Seq(10), 2, Seq(4), Consistent::Completion);
+        let said = |claims: &Claims| {
+            [Consistent::No, Consistent::Barriers, Consistent::Completion]
+                .map(|than| claims.said_more_than(than).0)
+        };
+        assert_eq!(said(&claims), [10, 10, 0]);
+        for (seq, consistent, expected) in [
+            (11, Consistent::Barriers, [11, 10, 0]),
+            (12, Consistent::No, [11, 10, 0]),
+            (13, Consistent::Completion, [13, 13, 0]),
+            (14, Consistent::Barriers, [14, 13, 0]),
+        ] {
+            claims.made(Seq(seq), 2, Seq(4), consistent);
+            assert_eq!(said(&claims), expected, "record {seq}");
+        }
+    }
+}

@@ -65,3 +65,99 @@ impl Pins {
         Pinner::NAMING.get(at).copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::map::segments::{SegmentTable, Slot, SlotKind, SlotRef};
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Name(bool, Option<u64>),
+        Dirty(usize),
+        Clean(usize),
+        Leave,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (any::<bool>(), proptest::option::of(1u64..60)).prop_map(|(who, from)| Step::Name(who, from)),
+            1 => (0usize..60).prop_map(Step::Dirty),
+            3 => (0usize..60).prop_map(Step::Clean),
+            2 => Just(Step::Leave),
+        ]
+    }
+
+    proptest! {
+        /// The tail moves to the lowest pin, and never beyond: as if of each record it were known whether anybody needs it.
+        #[test]
+        fn the_tail_moves_to_the_lowest_pin(
+            lens in prop::collection::vec(1u64..8, 1..9),
+            steps in prop::collection::vec(step(), 1..60),
+        ) {
+            let records = lens.iter().sum::<u64>() as usize;
+            let mut table = SegmentTable::new(lens.len() as u32);
+            // The segment of each record, and its slot there.
+            let mut slots: Vec<(u32, SlotRef)> = Vec::new();
+            let mut next = Seq(1);
+            for (index, len) in (0u32..).zip(&lens) {
+                let first = next;
+                table.open(index, u64::from(index) + 1, first, 0, 1);
+                for _ in 0..*len {
+                    let slot = Slot::new(forebay_block::BlockNo(next.0), 512, 0, SlotKind::Data, next, first);
+                    slots.push((index, table.push(index, slot)));
+                    next = next.next();
+                }
+                table.get_mut(index).last_seq = Seq(next.0 - 1);
+            }
+            let mut pins = Pins::default();
+            let mut named: [Option<u64>; 2] = [None; 2];
+            let mut dirty = vec![false; records];
+            let mut tail = 0;
+            for step in steps {
+                match step {
+                    Step::Name(order, from) => {
+                        let (at, who) = if order { (0, Pinner::Order) } else { (1, Pinner::Copies) };
+                        pins.set(who, from.map(Seq));
+                        named[at] = from;
+                    }
+                    // Only what is written becomes dirty, and that is at the head.
+                    Step::Dirty(n) if n < records && !dirty[n] && slots[n].0 >= tail => {
+                        table.became_current(slots[n].1, true);
+                        dirty[n] = true;
+                    }
+                    Step::Clean(n) if n < records && dirty[n] => {
+                        table.became_clean(slots[n].1);
+                        dirty[n] = false;
+                    }
+                    Step::Leave => {
+                        while (tail as usize) < lens.len() && pins.keeper(table.get(tail)).is_none() {
+                            tail += 1;
+                        }
+                    }
+                    _ => {}
+                }
+                let needed = |n: usize, at: usize| named[at].is_some_and(|from| from <= n as u64 + 1);
+                let of = |segment: u32| (0..records).filter(|n| slots[*n].0 == segment).collect::<Vec<_>>();
+                for segment in 0..lens.len() as u32 {
+                    let expected = match of(segment) {
+                        of if of.iter().any(|n| dirty[*n]) => Some(Pinner::Dirty),
+                        of if of.iter().any(|n| needed(*n, 0)) => Some(Pinner::Order),
+                        of if of.iter().any(|n| needed(*n, 1)) => Some(Pinner::Copies),
+                        _ => None,
+                    };
+                    prop_assert_eq!(pins.keeper(table.get(segment)), expected, "segment {}", segment);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn dirty_blocks_and_the_order_wait_for_the_backing() {
+        for (who, waits) in [(Pinner::Dirty, true), (Pinner::Order, true), (Pinner::Copies, false)] {
+            assert_eq!(who.awaits_backing(), waits, "{who:?}");
+        }
+    }
+}

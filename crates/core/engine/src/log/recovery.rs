@@ -46,6 +46,8 @@ use self::scan::{
 mod build;
 mod judge;
 mod scan;
+#[cfg(test)]
+mod tests;
 
 /// Reads under way at once.
 const READS_MAX: usize = 32;
