@@ -87,13 +87,6 @@ impl Map {
         }
     }
 
-    /// It has that planted bug from now on.
-    #[cfg(feature = "mutations")]
-    pub(crate) fn plant(&mut self, planted: Planted) {
-        self.planted = planted;
-        self.segments.planted = planted;
-    }
-
     /// The segments of the log, to be looked at.
     pub(crate) fn segments(&self) -> &SegmentTable {
         &self.segments

@@ -267,11 +267,6 @@ impl SegmentTable {
         self.visits.get()
     }
 
-    /// Takes back what recovery has opened until now.
-    pub(crate) fn forget_all(&mut self) {
-        *self = Self { planted: self.planted, ..Self::new(self.segments.len() as u32) };
-    }
-
     pub(crate) fn get(&self, index: u32) -> &Segment {
         self.visit();
         &self.segments[index as usize]
