@@ -1,5 +1,5 @@
 //! A consistency group: volumes that share their consistency points, of one daemon or of several. Whoever wants a point leads a
-//! round; the daemon of the first member sees to it that there are some (`docs/design/consistency.md`).
+//! round; the daemon of the first member sees to it that there are some (`docs/design/groups.md`).
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

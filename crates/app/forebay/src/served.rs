@@ -10,13 +10,11 @@ use forebay_block::BlockService;
 use forebay_control::{
     AttachedDevice, Explanation, FailureKind, GroupState, GroupStep, Progress, VolumeStatus,
 };
-use forebay_device::decorate::Recorders;
 use forebay_device::Device;
+use forebay_device::decorate::Recorders;
 use forebay_engine::Status;
 use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
-use forebay_host::{
-    Common, CommonStep, Ending, HostError, Observer, Volume, VolumeHandle, keep_private,
-};
+use forebay_host::{Common, CommonStep, Ending, HostError, Observer, Volume, VolumeHandle, keep_private};
 use forebay_nbd::Visits;
 use forebay_policy::{GroupEnds, Settings, WritePolicy};
 

@@ -1,4 +1,4 @@
-//! The arrows between crates, and where unsafe code and foreign crates may be (design, section 3).
+//! The arrows between crates, and where unsafe code and foreign crates may be (`docs/design/architecture.md`, Crates).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,32 +1,29 @@
 //! Making a cache and pairing it with a backing.
 
-use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forebay_block::{Allocation, BLOCK_BYTES, Buf, DeviceOp};
 use forebay_device::{
-    Access, Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Lack, Ring, lacks_room, open, reserve,
-    run_alone, sync_entry,
+    Access, Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Lack, Ring, lacks_room, open, run_alone,
 };
 use forebay_engine::{Effect, Engine, Event, Params, Role};
 use forebay_format::identities::Identities;
 use forebay_format::label::{Label, LabelState, Phase};
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
-use forebay_guard::{FileRights, SideFile};
+use forebay_guard::FileRights;
 use forebay_policy::Settings;
 
 use crate::error::{CacheContent, HostError};
 use crate::identity::{fingerprint, host_id, host_name, random_id, wall_ns};
 use crate::journal::{JournalChoice, has_room, volume_that_leaves_room};
-use crate::label::{LabelPlace, remove_durably, remove_side_file};
+use crate::label::LabelPlace;
 use crate::pair::{carry_out, check_blocks};
 use crate::recover::journal_left;
 use crate::superblocks::Bench;
 
-use self::made_files::{LEFT_NO_CACHE, LEFT_NOTHING, MadeFiles, whole_blocks};
+use self::made_files::{MadeFiles, whole_blocks};
 
 mod made_files;
 

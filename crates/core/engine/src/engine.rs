@@ -16,6 +16,7 @@ use forebay_format::{Layout, VOLUME_BYTES_MAX};
 use forebay_policy::{Demand, Durability, Endurance, Ranges, Replacement, Roominess, Settings, WritePolicy};
 
 use crate::backing::destage::{Destage, RunKey};
+use crate::backing::flushes::Flushes;
 use crate::backing::queue::BackingQueue;
 use crate::client::bypass::Drops;
 use crate::client::gather::{GatherKey, Gathers};
@@ -43,6 +44,8 @@ use crate::tables::Table;
 use crate::wakes::Wakes;
 use crate::watch::Watch;
 
+pub(crate) mod destage;
+mod flushes;
 mod order;
 
 /// Whose device operation it is.
@@ -94,6 +97,7 @@ pub struct Engine {
     pub(crate) requests: Requests,
     pub(crate) reads: Reads,
     pub(crate) drops: Drops,
+    pub(crate) flushes: Flushes,
     pub(crate) destage: Destage,
     pub(crate) gathers: Gathers,
     pub(crate) order: Order,
@@ -149,7 +153,8 @@ impl Engine {
             log: Log::new(),
             requests: Requests::default(),
             reads: Reads::default(),
-            drops: Drops::new(params.clean_stop, params.layout.segment_bytes),
+            drops: Drops::new(params.layout.segment_bytes),
+            flushes: Flushes::new(params.clean_stop),
             destage: Destage::default(),
             gathers: Gathers::default(),
             order: Order::new(&params.settings, params.journal.is_some(), params.journal_left),

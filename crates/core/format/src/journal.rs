@@ -1,4 +1,5 @@
-//! The journal on the backing's side: groups of blocks that reach the backing wholly or not at all (P4, design section 5).
+//! The journal on the backing's side: groups of blocks that reach the backing wholly or not at all (P4;
+//! `docs/design/promises.md`, Write policies).
 //!
 //! ```text
 //!  0        4 KiB     8 KiB                                                     ring_bytes behind that

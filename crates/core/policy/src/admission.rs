@@ -1,4 +1,4 @@
-//! Admission: which writes enter the cache (design, section 6; ATC'15, section 4).
+//! Admission: which writes enter the cache (`docs/design/promises.md`, Admission; ATC'15, section 4).
 
 use forebay_block::{Criticality, Origin};
 

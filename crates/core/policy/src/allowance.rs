@@ -1,5 +1,5 @@
 //! Caps on criticality: how many bytes of critical writes a tenant - a control group, an export - has in a second, so that it cannot
-//! take the cache from others by calling itself critical (design, section 7: isolation).
+//! take the cache from others by calling itself critical (`docs/design/promises.md`, Criticality: isolation).
 
 /// What is not used is saved up for so long: a commit is a burst.
 const SAVED_SECONDS: u64 = 1;

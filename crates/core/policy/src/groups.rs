@@ -1,4 +1,5 @@
-//! When and where the open group of `journaled` ends and is committed (FAST'13, section 3.2; design, section 5).
+//! When and where the open group of `journaled` ends and is committed (FAST'13, section 3.2;
+//! `docs/design/promises.md`, Write policies).
 
 use crate::{GroupEnds, Settings};
 

@@ -19,7 +19,9 @@ pub use forebay_block::{size, time};
 pub use admission::{Admission, AdmissionReason, Decision, ReasonCounts, WriteContext};
 pub use allowance::Allowance;
 pub use demand::Demand;
-pub use destaging::{DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Exchange, Pressure, Roominess};
+pub use destaging::{
+    DESTAGE_RUNS_MAX, DIRTY_AGE_S_MAX, Exchange, PLAN_BLOCKS_LEAST, PLAN_BLOCKS_MAX, Pressure, Roominess,
+};
 pub use endurance::Endurance;
 pub use groups::{GroupEnd, OpenGroup};
 pub use overtaking::{

@@ -1,4 +1,5 @@
-//! I/O priority: which of the operations that wait for the backing starts next (RCP, FAST'17, section 4; design, section 8).
+//! I/O priority: which of the operations that wait for the backing starts next (RCP, FAST'17,
+//! section 4; `docs/design/promises.md`, I/O priority).
 //!
 //! Two queues, first in first out: what a client waits for, reads included, goes before what nobody is known to wait for. Of
 //! the second kind few are outstanding while there are any of the first, for a device does not take back what it was given: a

@@ -93,7 +93,7 @@ macro_rules! spelled_enum {
 pub(crate) use spelled_enum;
 
 spelled_enum! {
-    /// In which order and when acknowledged writes reach the backing (design, section 5).
+    /// In which order and when acknowledged writes reach the backing (`docs/design/promises.md`, Write policies).
     WritePolicy {
         /// Acknowledged when on the backing, then cached: the backing alone is always complete.
         WriteThrough = "write-through",
@@ -109,7 +109,7 @@ spelled_enum! {
 }
 
 spelled_enum! {
-    /// Which writes come after which under the policy `ordered` (design, section 5).
+    /// Which writes come after which under the policy `ordered` (`docs/design/promises.md`, Write policies).
     Order {
         /// A write comes after all that were acknowledged before it was issued (FAST'13, section 3.1).
         Completion = "completion",
@@ -120,7 +120,8 @@ spelled_enum! {
 }
 
 spelled_enum! {
-    /// Where groups of `journaled` may end, and with that in which states the backing rests (design, section 5).
+    /// Where groups of `journaled` may end, and with that in which states the backing rests (`docs/design/promises.md`,
+    /// Write policies).
     #[derive(Default)]
     GroupEnds {
         /// Wherever size or age say so, and at each consistency point that is declared.

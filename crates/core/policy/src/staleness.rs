@@ -1,4 +1,5 @@
-//! How far the backing may lag behind, and what is done so that it does not lag further (design, section 1: staleness, the RPO).
+//! How far the backing may lag behind, and what is done so that it does not lag further (staleness:
+//! `docs/design/promises.md`, Terms).
 //!
 //! ```text
 //!  0 %                50 %                          90 %      100 %

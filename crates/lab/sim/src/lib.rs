@@ -1,5 +1,6 @@
 //! A world in which every crash can be replayed: runs the production engine against simulated devices, time and
-//! faults, with an oracle that knows what each promise of the design allows. `docs/design/testing.md` describes it.
+//! faults, with an oracle that knows what each promise allows (`docs/design/promises.md`). `docs/design/testing.md`
+//! describes it.
 //!
 //! A seed becomes a [`plan::Plan`]; a [`run::Simulator`] runs it. Equal plans give equal histories, byte for byte.
 #![forbid(unsafe_code)]

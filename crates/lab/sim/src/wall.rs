@@ -85,8 +85,8 @@ pub fn check(
     check_hazards(device, op, offset, end)
 }
 
-/// No two changes of one place in flight (hazard 4; of a block at the backing, section 6), and no change of a cache
-/// range under a read of it (hazard 6).
+/// No two changes of one place in flight (hazard 4; of a block at the backing: `docs/design/promises.md`, Admission),
+/// and no change of a cache range under a read of it (hazard 6).
 fn check_hazards(device: &Device, op: &DeviceOp, offset: u64, end: u64) -> Result<(), Interrupt> {
     for other in &device.in_flight {
         let Some((start, len)) = range_of(&other.op) else {

@@ -1,4 +1,4 @@
-//! Who issues the writes of attached volumes, and who waits for whom (design, section 7).
+//! Who issues the writes of attached volumes, and who waits for whom (`docs/design/promises.md`, Criticality).
 //!
 //! An eBPF program tags every write that is queued to an attached device with its task and how it is critical; whoever takes
 //! the request in finds the tag ([`Tracker::arrive`]). Rules say who is critical by itself; whom a critical task waits for

@@ -33,8 +33,8 @@ fn inode(meta: &Metadata) -> Inode {
     (meta.dev(), meta.ino())
 }
 
-pub(super) const LEFT_NOTHING: &str = "the files that were made for it are removed";
-pub(super) const LEFT_NO_CACHE: &str = "there is no cache in it now; `forebay format` makes one";
+const LEFT_NOTHING: &str = "the files that were made for it are removed";
+const LEFT_NO_CACHE: &str = "there is no cache in it now; `forebay format` makes one";
 
 /// Size of a cache file that is made: in whole blocks, for direct I/O reads and writes no part of one at its end.
 pub(super) fn whole_blocks(bytes: Option<u64>) -> Option<u64> {

@@ -15,10 +15,11 @@
 
 use std::collections::BTreeMap;
 
-use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Seq};
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, IoError, Seq};
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::WritePolicy;
 
+use crate::backing::flushes::flush_failed_error;
 use crate::client::requests::{PartState, Payload, pieces};
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, PartKey, Role};
@@ -38,7 +39,7 @@ const LOOKED_THROUGH_BLOCKS_MAX: u64 = 16;
 /// Longest clean copy of a bypassed write.
 const CLEAN_COPY_BLOCKS_MAX: u64 = 256;
 
-/// What bypasses leave behind: clean copies that are not true any more, and backing writes that are not flushed.
+/// What bypasses leave behind: clean copies that are not true any more.
 #[derive(Default)]
 pub(crate) struct Drops {
     /// Newest record of earlier runs whose clean copies were not believed at this start: a clean stop cannot vouch
@@ -50,21 +51,6 @@ pub(crate) struct Drops {
     unflushed: bool,
     /// Blocks that the index has forgotten but a restart would not; fewer than the log has slots.
     recalled: BTreeMap<BlockNo, Seq>,
-    /// Number of the flush that makes every bypass acknowledged so far durable.
-    epoch_wanted: u64,
-    epoch_done: u64,
-    flush_under_way: Option<UnderWay>,
-    /// Requests acknowledged, with bypasses in them, that only a flush makes durable.
-    acknowledged: u64,
-    /// A flush failed that should have covered bypasses; the next client to flush is told, whatever is flushed until
-    /// then, and so is the next command that promises a complete backing.
-    flush_error: Option<Untold>,
-    command_error: Option<Untold>,
-    /// The last flush for clients failed.
-    flush_fails: bool,
-    /// Flushes of the backing that failed, whoever had asked for them. What was written before such a flush is not
-    /// made durable by any later one: only writing it again does that.
-    losses: u64,
 }
 
 /// Clean copies that are not true any more.
@@ -75,75 +61,15 @@ struct Untrue {
     upto: Seq,
 }
 
-/// A failed flush of which not everybody has heard.
-///
-/// Who asked before one of the bypasses was acknowledged that it may have lost is told, too, but takes it for that of the
-/// bypasses before: the next one to ask must still hear of it.
-struct Untold {
-    error: IoError,
-    /// [`Drops::acknowledged`] when it failed.
-    acknowledged: u64,
-}
-
-impl Untold {
-    /// The error for somebody who asked when so many requests had been acknowledged.
-    fn tell(untold: &mut Option<Self>, asked: u64) -> Option<IoError> {
-        let known = untold.take_if(|untold| asked >= untold.acknowledged);
-        known.as_ref().or(untold.as_ref()).map(|untold| untold.error.clone())
-    }
-}
-
-/// A flush for clients.
-#[derive(Clone, Copy)]
-struct UnderWay {
-    epoch: u64,
-    losses: u64,
-}
-
 impl Drops {
-    /// The last run may have acknowledged bypasses that no flush has covered, unless it stopped cleanly: the first
-    /// flush has to reach the backing then.
-    pub(crate) fn new(clean_stop: bool, segment_bytes: u32) -> Self {
+    pub(crate) fn new(segment_bytes: u32) -> Self {
         let ranges_max = ((segment_bytes / DROP_BYTES) as usize).min(DROPS_MAX);
-        Self { epoch_wanted: u64::from(!clean_stop), ranges_max, ..Self::default() }
+        Self { ranges_max, ..Self::default() }
     }
 
-    pub(crate) fn flush_epoch_wanted(&self) -> u64 {
-        self.epoch_wanted
-    }
-
-    pub(crate) fn flush_epoch_done(&self) -> u64 {
-        self.epoch_done
-    }
-
-    /// Requests with volatile bypasses acknowledged so far: whoever asks for durability now asks for theirs.
-    pub(crate) fn acknowledged(&self) -> u64 {
-        self.acknowledged
-    }
-
-    /// A request with volatile bypasses is acknowledged.
-    pub(crate) fn acknowledge(&mut self) {
-        self.acknowledged += 1;
-    }
-
-    /// The error of a client's flush that was asked for when so many requests had been acknowledged.
-    pub(crate) fn take_flush_error(&mut self, asked: u64) -> Option<IoError> {
-        Untold::tell(&mut self.flush_error, asked)
-    }
-
-    /// The same of a command that promises a complete backing.
-    pub(crate) fn take_command_error(&mut self, asked: u64) -> Option<IoError> {
-        Untold::tell(&mut self.command_error, asked)
-    }
-
-    /// Whether the backing has not just refused to flush.
-    pub(crate) fn flush_is_worth_trying(&self) -> bool {
-        !self.flush_fails
-    }
-
-    /// Whether nothing of the backing is on its way.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.flush_under_way.is_none()
+    /// A flush has failed that bypasses needed: nothing is believed of the log's clean copies any more.
+    pub(crate) fn distrust_all(&mut self) {
+        self.unflushed = true;
     }
 
     /// This run has started without believing the clean copies in records up to `seq`.
@@ -295,17 +221,16 @@ impl Engine {
         let Some(part) = self.requests.parts.get_mut(&key) else {
             return;
         };
-        part.losses = self.drops.losses;
+        part.losses = self.flushes.losses();
         let flush = !self.planted.is(Mutation::ZeroesVolatile);
         if matches!(part.payload, Payload::Zero { .. }) && part.written_durably && flush {
-            part.state = PartState::BypassFlushing { losses: self.drops.losses };
+            part.state = PartState::BypassFlushing { losses: self.flushes.losses() };
             let class = part.class();
             self.io(Role::Backing, DeviceOp::Flush, class, IoOwner::BypassFlush(key));
             return;
         }
         if !part.written_durably && !self.planted.is(Mutation::ForgetsUnflushedBypass) {
-            let begun = self.drops.flush_under_way.map_or(self.drops.epoch_done, |f| f.epoch);
-            self.drops.epoch_wanted = begun + 1;
+            self.flushes.bypass_ended();
             let request = part.request;
             self.request_bypassed(request);
         }
@@ -314,10 +239,10 @@ impl Engine {
 
     pub(crate) fn bypass_flush_done(&mut self, key: PartKey, result: DeviceResult) {
         let state = self.requests.parts.get(&key).map(|p| p.state);
-        let lost = state != Some(PartState::BypassFlushing { losses: self.drops.losses });
+        let lost = state != Some(PartState::BypassFlushing { losses: self.flushes.losses() });
         match result {
             Ok(_) if !lost => self.bypass_on_backing(key),
-            Ok(_) => self.bypass_failed(key, Self::flush_failed_error()),
+            Ok(_) => self.bypass_failed(key, flush_failed_error()),
             Err(error) => {
                 self.backing_flush_failed(&error);
                 self.bypass_failed(key, error);
@@ -457,7 +382,7 @@ impl Engine {
             return;
         }
         if let Some(part) = self.requests.parts.remove(&key) {
-            if !part.written_durably && part.losses != self.drops.losses {
+            if !part.written_durably && part.losses != self.flushes.losses() {
                 self.forget_clean(part.range);
             }
             for block in part.range.iter() {
@@ -511,67 +436,6 @@ impl Engine {
     /// Most ranges of untrue copies that have room in the log.
     pub(crate) fn untrue_ranges_max(&self) -> usize {
         self.drops.ranges_max
-    }
-
-    /// Flushes the backing if a client's flush must cover bypassed writes.
-    pub(crate) fn backing_flush_if_wanted(&mut self) {
-        let drops = &mut self.drops;
-        if drops.flush_under_way.is_none() && drops.epoch_wanted > drops.epoch_done {
-            drops.flush_under_way = Some(UnderWay { epoch: drops.epoch_wanted, losses: drops.losses });
-            self.io(Role::Backing, DeviceOp::Flush, Class::Foreground, IoOwner::BackingFlush);
-        }
-    }
-
-    /// A flush of the backing failed: nothing that was written before and not yet flushed is taken for durable.
-    pub(crate) fn backing_flush_failed(&mut self, error: &IoError) {
-        self.figures.backing_errors += 1;
-        self.drops.losses += 1;
-        self.destage_write_again();
-        if self.drops.epoch_wanted > self.drops.epoch_done {
-            self.drops.unflushed = true;
-            self.drops.flush_fails = true;
-            self.requests_lose_bypasses();
-            // Which of the clean copies the backing has lost is not known; none may be read and then be gone.
-            self.forget_clean(BlockRange::new(BlockNo(0), self.volume_bytes.div_ceil(BLOCK_BYTES)));
-            self.reclaim.distrust_copies();
-            if self.mutant(Mutation::ForgetsFailedFlush) {
-                self.destages_fail(error);
-                return;
-            }
-            let once = self.mutant(Mutation::TellsFailedFlushTooEarly);
-            let acknowledged = if once { 0 } else { self.drops.acknowledged };
-            let untold = || Some(Untold { error: error.clone(), acknowledged });
-            self.drops.flush_error = untold();
-            let told = self.destages_fail(error).is_some_and(|asked| asked >= acknowledged);
-            self.drops.command_error = if told { None } else { untold() };
-        }
-    }
-
-    /// The error of an operation whose data a failed flush may have lost.
-    pub(crate) fn flush_failed_error() -> IoError {
-        IoError::new(ErrorKind::Io, "a flush of the backing failed")
-    }
-
-    pub(crate) fn backing_losses(&self) -> u64 {
-        self.drops.losses
-    }
-
-    pub(crate) fn backing_flush_done(&mut self, result: DeviceResult) {
-        let Some(flush) = self.drops.flush_under_way.take() else { return };
-        match result {
-            Ok(_) if flush.losses == self.drops.losses => {
-                self.drops.epoch_done = self.drops.epoch_done.max(flush.epoch);
-                self.drops.flush_fails = false;
-            }
-            // What failed meanwhile has told the clients already.
-            Ok(_) => {}
-            Err(error) => self.backing_flush_failed(&error),
-        }
-        self.flushes_answer();
-        // A flush that came meanwhile may need one of its own.
-        if self.requests.flush_waits_for_backing(self.drops.epoch_done) {
-            self.backing_flush_if_wanted();
-        }
     }
 }
 

@@ -15,6 +15,7 @@ use forebay_block::{BLOCK_BYTES, BlockNo, Buf, BufMut, ErrorKind, IoError, Origi
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::{Admission, AdmissionReason, Decision, Durability, OnFull, WriteContext, WritePolicy};
 
+use crate::backing::flushes::flush_failed_error;
 use crate::client::reissue::Landing;
 use crate::engine::Engine;
 use crate::groups::points::Point;
@@ -651,7 +652,7 @@ impl Engine {
         let result = match request.error {
             None => {
                 if request.bypassed {
-                    self.drops.acknowledge();
+                    self.flushes.acknowledge();
                 }
                 self.figures.writes += 1;
                 self.figures.bytes_acknowledged += request.bytes;
@@ -693,7 +694,7 @@ impl Engine {
     /// before their acknowledgement would not be told of them.
     pub(crate) fn requests_lose_bypasses(&mut self) {
         for request in self.requests.requests.values_mut().filter(|r| r.bypassed) {
-            request.error.get_or_insert_with(Self::flush_failed_error);
+            request.error.get_or_insert_with(flush_failed_error);
         }
     }
 
@@ -723,14 +724,14 @@ impl Engine {
     pub(crate) fn flush_request(&mut self, id: RequestId) {
         let mut log_upto = self.log.written_upto();
         self.log_want_durable(log_upto);
-        let mut backing_epoch = self.drops.flush_epoch_wanted();
+        let mut backing_epoch = self.flushes.epoch_wanted();
         if self.mutant(Mutation::FlushForgetsLog) {
             log_upto = Seq(0);
         }
         if self.mutant(Mutation::FlushForgetsBacking) {
             backing_epoch = 0;
         }
-        let bypasses = self.drops.acknowledged();
+        let bypasses = self.flushes.acknowledged();
         let point = self.point_now(String::new(), None);
         self.requests.flushes.push(Flush { id, log_upto, point, backing_epoch, bypasses });
         self.backing_flush_if_wanted();
@@ -745,8 +746,8 @@ impl Engine {
         };
         let (retired, latched) = (self.failure.retired(), self.failure.latched());
         let lost = latched && !retired && self.failure.stuck();
-        let (durable, epoch) = (self.log.durable_upto(), self.drops.flush_epoch_done());
-        let backing_error = self.drops.take_flush_error(bypasses);
+        let (durable, epoch) = (self.log.durable_upto(), self.flushes.epoch_done());
+        let backing_error = self.flushes.take_client_error(bypasses);
         let waiting = std::mem::take(&mut self.requests.flushes);
         for flush in waiting {
             let in_log = flush.log_upto <= durable || retired;

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use forebay_block::{BlockNo, Nanos, Seq};
 use forebay_format::record::Consistent;
+use forebay_policy::{PLAN_BLOCKS_LEAST, PLAN_BLOCKS_MAX};
 
-use crate::backing::destage::{COLLECT_BLOCKS_LEAST, COLLECT_BLOCKS_MAX};
 use crate::engine::{Engine, Life};
 use crate::interface::PartKey;
 use crate::locks::BlockRange;
@@ -136,10 +136,10 @@ impl Engine {
         }
         let (facts, now) = (self.order_facts(), self.now);
         let flushes = Flushes {
-            wanted: self.drops.flush_epoch_wanted(),
-            done: self.drops.flush_epoch_done(),
-            idle: self.drops.is_idle(),
-            failing: !self.drops.flush_is_worth_trying(),
+            wanted: self.flushes.epoch_wanted(),
+            done: self.flushes.epoch_done(),
+            idle: self.flushes.is_idle(),
+            failing: !self.flushes.is_worth_trying(),
         };
         let has_parts = |parts| self.requests.has_upto(parts);
         if self.order.catch_up_step(&self.map, facts, flushes, now, has_parts) {
@@ -217,6 +217,8 @@ impl Engine {
                 continue;
             }
             let (journal, commands, planted) = (&self.journal, &self.commands, self.planted);
+            // What a committed group has anew is not worth writing, unless somebody waits for the block to be on the backing: with a
+            // block that is written all the time a command would wait for good (P7).
             let may_skip = |map: &Map, block: BlockNo, slot: SlotRef| {
                 journal.replaces(map, block, slot, planted) && !commands.owes(block)
             };
@@ -259,7 +261,7 @@ impl Engine {
 
     /// Blocks that one set has.
     fn order_enough(&self) -> usize {
-        if self.room_is_awaited() { COLLECT_BLOCKS_LEAST } else { COLLECT_BLOCKS_MAX }
+        if self.room_is_awaited() { PLAN_BLOCKS_LEAST } else { PLAN_BLOCKS_MAX }
     }
 
     /// Nothing of the set is on its way any more; true if all of it is on the backing.

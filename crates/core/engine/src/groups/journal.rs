@@ -83,7 +83,7 @@ struct Group {
     asked: usize,
     /// Gatherings and writes that have not ended.
     outstanding: usize,
-    /// [`Engine::backing_losses`] when it began: a flush that failed since may have lost some of it.
+    /// [`Flushes::losses`](crate::backing::flushes::Flushes::losses) when it began: a flush that failed since may have lost some of it.
     losses: u64,
     /// It will not be committed.
     given_up: bool,
@@ -550,7 +550,7 @@ impl Engine {
             entries,
         };
         members.iter().for_each(|m| self.map.segments.pin(m.slot.segment()));
-        let (losses, since) = (self.backing_losses(), self.journal.open_since.unwrap_or(self.now));
+        let (losses, since) = (self.flushes.losses(), self.journal.open_since.unwrap_or(self.now));
         let (asked, outstanding, given_up) = (0, 0, false);
         let bytes = descriptor.encode();
         let at = descriptor.position;
@@ -605,7 +605,7 @@ impl Engine {
     /// Moves the group under way forward.
     fn group_go_on(&mut self) {
         loop {
-            let (losses, committing) = (self.backing_losses(), self.journal.is_committing());
+            let (losses, committing) = (self.flushes.losses(), self.journal.is_committing());
             // A policy without groups takes it from the log.
             let claims = self.journal_claims() && self.order.is_journaled();
             let Some(group) = &mut self.journal.group else { return };
@@ -679,7 +679,7 @@ impl Engine {
     }
 
     pub(crate) fn group_flush_done(&mut self, result: DeviceResult) {
-        let losses = self.backing_losses();
+        let losses = self.flushes.losses();
         let Some(group) = &mut self.journal.group else { return };
         group.outstanding = 0;
         match result {

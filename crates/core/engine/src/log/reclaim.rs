@@ -18,7 +18,7 @@ use forebay_format::checksum::block_checksum;
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::{List, Verdict};
 
-use crate::backing::destage::list_of;
+use crate::engine::destage::list_of;
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Role};
 use crate::locks::{BlockRange, Hold};

@@ -15,8 +15,6 @@ pub(crate) struct Member {
     pub(crate) checksum: u32,
     /// Byte offset on the cache.
     pub(crate) place: u64,
-    /// Something else was written over it on the backing before the flush: it does not count.
-    pub(crate) void: bool,
 }
 
 /// A block that could not be had.
@@ -34,6 +32,6 @@ impl Map {
         let s = self.segments.slot(slot);
         let place = layout.segment_offset(slot.segment()) + u64::from(s.offset());
         let (block, seq, checksum) = (s.block(), self.segments.seq(slot), s.checksum());
-        Member { block, slot, seq, checksum, place, void: false }
+        Member { block, slot, seq, checksum, place }
     }
 }

@@ -118,7 +118,7 @@ impl Slot {
         self.detail & flag != 0
     }
 
-    /// The backing may lack it, and it may be written there now.
+    /// Whether the backing lacks it, can be given it, and is not being given it already.
     pub(crate) fn wants_destage(&self) -> bool {
         self.has(DIRTY) && !self.has(DESTAGING) && !self.has(UNREADABLE) && self.kind() != SlotKind::Poison
     }

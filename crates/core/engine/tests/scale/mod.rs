@@ -63,7 +63,7 @@ impl Full {
     }
 }
 
-/// Design, section 4: at most 24 bytes of memory for each cached 4 KiB block, plus a constant.
+/// `docs/design/promises.md`, Cost goals: at most 24 bytes of memory for each cached 4 KiB block, plus a constant.
 #[test]
 fn memory_stays_within_24_bytes_for_each_block_and_recovery_finds_them_all() {
     let layout =
