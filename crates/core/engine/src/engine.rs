@@ -46,6 +46,7 @@ use crate::watch::Watch;
 
 pub(crate) mod destage;
 mod flushes;
+mod groups;
 mod order;
 
 /// Whose device operation it is.
@@ -315,7 +316,7 @@ impl Engine {
 
     /// Something that the backing, or the journal on its side, has failed is to be tried again.
     fn retries(&self) -> bool {
-        self.map.segments.dirty() > 0 && (self.destage.failures() > 0 || self.journal_failures() > 0)
+        self.map.segments.dirty() > 0 && (self.destage.failures() > 0 || self.journal.failures() > 0)
     }
 
     /// The operation will not be carried out.

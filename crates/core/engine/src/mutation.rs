@@ -337,6 +337,9 @@ impl Engine {
         engine.planted = Planted { mutation: Some(mutation) };
         engine.map.segments.planted = engine.planted;
         engine.order.plant(engine.planted);
+        engine.journal.plant(engine.planted);
+        engine.points.plant(engine.planted);
+        engine.common.plant(engine.planted);
         engine
     }
 }

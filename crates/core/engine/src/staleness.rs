@@ -9,6 +9,7 @@ use forebay_block::{BLOCK_BYTES, Nanos, Seq};
 use forebay_policy::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, Staleness};
 
 use crate::engine::{Engine, Life};
+use crate::map::Map;
 use crate::map::segments::{SlotKind, SlotRef};
 use crate::mutation::Mutation;
 
@@ -63,6 +64,14 @@ pub(crate) struct Lag {
     hold: Option<Hold>,
 }
 
+impl Lag {
+    /// When this record was made, or a little before; it lies in this segment.
+    pub(crate) fn time_of_record(&self, map: &Map, seq: Seq, segment: u32) -> u64 {
+        let opened = map.segments.get(segment).time_first_ns;
+        self.moments.of(seq).unwrap_or(0).max(opened)
+    }
+}
+
 impl Engine {
     /// How far the backing lags behind at `now`.
     pub fn staleness(&self, now: Nanos) -> Staleness {
@@ -80,8 +89,7 @@ impl Engine {
 
     /// When this record was made, or a little before.
     pub(crate) fn time_of_record(&self, seq: Seq, segment: u32) -> u64 {
-        let opened = self.map.segments.get(segment).time_first_ns;
-        self.lag.moments.of(seq).unwrap_or(0).max(opened)
+        self.lag.time_of_record(&self.map, seq, segment)
     }
 
     /// As [`Engine::oldest_dirty_ns`] for the backing and the journal on its side, without what is lost.

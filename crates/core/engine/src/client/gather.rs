@@ -143,7 +143,7 @@ impl Engine {
 
     /// The cache does not have the block that this was to read.
     fn gather_elsewhere(&mut self, key: GatherKey, n: usize, bad: Bad, seq: Seq) {
-        let copy = self.journal_copy(bad.block, seq);
+        let copy = self.journal.copy(bad.block, seq);
         let Some(gather) = self.gathers.under_way.get_mut(&key) else { return };
         let GatherRead { first, attempt, .. } = gather.reads[n];
         if copy.is_none() || attempt > ATTEMPTS_MAX {
