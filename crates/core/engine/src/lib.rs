@@ -15,6 +15,8 @@ mod map;
 mod mutation;
 mod order;
 mod read_only;
+#[cfg(test)]
+mod scale;
 mod staleness;
 mod stop;
 mod tables;

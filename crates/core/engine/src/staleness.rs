@@ -103,8 +103,7 @@ impl Engine {
     /// As [`Engine::oldest_dirty_ns`], but without what is lost, and what is surely younger than that is not looked for: it is told
     /// older than it is.
     pub(crate) fn oldest_dirty_or_young_ns(&self, young_ms: u64) -> Option<u64> {
-        let segment =
-            self.map.segments.live.iter().map(|i| self.map.segments.get(*i)).find(|s| s.dirty > 0)?;
+        let segment = self.map.segments.get(self.map.segments.with_dirty().next()?);
         let age_ms = self.wall_ns().saturating_sub(segment.time_first_ns) / 1_000_000;
         if age_ms < young_ms {
             return Some(segment.time_first_ns);

@@ -22,7 +22,7 @@ use crate::backing::runs::Runs;
 use crate::backing::unreadable::Unreadable;
 use crate::locks::{BlockRange, Locks};
 use crate::map::Map;
-use crate::map::segments::{DIRTY, Slot, SlotKind, SlotRef, UNREADABLE};
+use crate::map::segments::{DIRTY, SlotRef};
 use crate::mutation::{Mutation, Planted};
 
 pub(crate) use crate::backing::runs::{Outcome, RunKey};
@@ -381,11 +381,6 @@ impl Destage {
 
     /// Blocks are dirty, but all of them are lost or cannot be read, and nothing is on its way.
     pub(crate) fn is_exhausted(&self, map: &Map) -> bool {
-        if map.segments.dirty() == 0 || !self.is_idle() || self.is_paused() {
-            return false;
-        }
-        let hopeless = |s: &Slot| s.has(DIRTY) && (s.kind() == SlotKind::Poison || s.has(UNREADABLE));
-        let count = |i: &u32| map.segments.slot_refs(*i).filter(|r| hopeless(map.segments.slot(*r))).count();
-        map.segments.live.iter().map(count).sum::<usize>() as u64 == map.segments.dirty()
+        map.segments.dirty() > 0 && self.is_idle() && !self.is_paused() && map.segments.all_hopeless()
     }
 }

@@ -79,14 +79,11 @@ impl Plan {
             true => 1,
             false => PLAN_BLOCKS_MAX.min(log_blocks as usize / 8).max(PLAN_BLOCKS_LEAST),
         };
-        for index in &map.segments.live {
+        for index in map.segments.with_dirty() {
             if found.len() >= enough {
                 break;
             }
-            if map.segments.get(*index).dirty == 0 {
-                continue;
-            }
-            found.extend(map.segments.slot_refs(*index).filter_map(|r| {
+            found.extend(map.segments.slot_refs(index).filter_map(|r| {
                 let s = map.segments.slot(r);
                 s.wants_destage().then(|| (s.block(), r))
             }));

@@ -89,18 +89,16 @@ impl Engine {
         if self.failure.latched() || self.commands.settling() {
             return;
         }
-        let mut retiring = self.map.segments.retiring();
-        while self.map.segments.free_count() + retiring < self.segments_free_wanted() {
-            let Some(tail) = self.map.segments.live.get(retiring).copied() else {
+        while self.map.segments.free_count() + self.map.segments.retiring() < self.segments_free_wanted() {
+            let Some(tail) = self.map.segments.tail() else {
                 break;
             };
             if !self.tail_may_go(tail) {
                 break;
             }
-            let segment = self.map.segments.get_mut(tail);
-            segment.state = SegmentState::Retiring;
-            self.log.tail = segment.seq + 1;
-            retiring += 1;
+            if let Some(place) = self.map.segments.begin_retiring() {
+                self.log.tail = place + 1;
+            }
         }
         if self.mutant(Mutation::ReusesTooEarly) {
             self.reclaim_retire_below(self.log.tail);
@@ -290,7 +288,7 @@ impl Engine {
 
     /// A record that carries `tail` is durable: what lies before is out of the log.
     pub(crate) fn reclaim_retire_below(&mut self, tail: u64) {
-        while let Some(index) = self.map.segments.live.front().copied() {
+        while let Some(index) = self.map.segments.oldest() {
             if self.map.segments.get(index).seq >= tail {
                 break;
             }
