@@ -124,3 +124,6 @@ pub(crate) enum Told {
     /// The backing is at one more point.
     Point,
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,8 @@ use forebay_policy::Replacement;
 
 pub(crate) mod index;
 pub(crate) mod member;
+#[cfg(test)]
+pub(crate) mod sample;
 pub(crate) mod segments;
 
 /// Segments of the log, the index of current versions, and the state of replacement.

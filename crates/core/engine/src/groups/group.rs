@@ -246,3 +246,6 @@ impl Group {
         (self.descriptor, self.point)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -256,3 +256,6 @@ fn take_group(head: &mut Head, truth: Truth<'_>) {
         None => head.common.decided = 0,
     }
 }
+
+#[cfg(test)]
+mod tests;

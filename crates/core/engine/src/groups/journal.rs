@@ -586,3 +586,6 @@ impl Journal {
         points.prepared(group.point()?)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -177,3 +177,6 @@ impl Choice {
         Verdict::Take
     }
 }
+
+#[cfg(test)]
+mod tests;

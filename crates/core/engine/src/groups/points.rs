@@ -272,3 +272,6 @@ impl Points {
 pub(super) fn forget(moment: &mut Moment) {
     (moment.point, moment.label) = (0, String::new());
 }
+
+#[cfg(test)]
+mod tests;

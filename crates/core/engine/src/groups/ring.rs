@@ -129,3 +129,6 @@ pub(super) fn stretches(head: &Head, position: u64, bufs: Vec<Buf>) -> impl Iter
     }
     [(offset, front), (again, back)].into_iter().filter(|(_, bufs)| !bufs.is_empty())
 }
+
+#[cfg(test)]
+mod tests;

@@ -291,3 +291,6 @@ impl CommonPoints {
 fn over(since: Nanos, ms: u64, now: Nanos) -> bool {
     now >= since.plus_ms(ms)
 }
+
+#[cfg(test)]
+mod tests;
