@@ -106,12 +106,10 @@ impl Facts {
     }
 }
 
-/// [`Facts`], and a look at the clock of records.
-#[derive(Clone, Copy)]
-pub(crate) struct Moments<'a> {
-    pub(crate) facts: Facts,
-    /// Wall-clock time, in nanoseconds since 1970, before which everything acknowledged is in records up to that one, or on the backing.
-    pub(crate) time_of: &'a dyn Fn(&Map, Seq) -> u64,
+/// Wall-clock time, in nanoseconds since 1970, before which everything acknowledged is in records up to `upto`, or on the backing.
+fn time_of(map: &Map, upto: Seq, facts: Facts) -> u64 {
+    let later = map.segments().dirty_after(upto).next();
+    later.map_or(facts.wall_ns(), |(seq, slot)| map.time_of_record(seq, slot.segment()))
 }
 
 /// What somebody is to be told.

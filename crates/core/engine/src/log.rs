@@ -633,7 +633,7 @@ impl Engine {
         };
         let seq = self.log.next_seq;
         self.log.next_seq = seq.next();
-        self.lag.moments.note(seq, self.wall_ns());
+        self.map.note_moment(seq, self.wall_ns());
         let (index, first_seq) = (head.index, self.map.segments.get(head.index).first_seq);
         self.log_work_out_clean();
         let after = taken.iter().map(|a| a.after).max().unwrap_or_default();
@@ -884,7 +884,7 @@ impl Engine {
             if let Some(claim) = self.log.claims.pop_front() {
                 self.log.durable_clean_upto = self.log.durable_clean_upto.max(claim.clean_upto);
                 // What waited for this to be durable may go on: the next set, and bypasses.
-                let awaited = self.order.bypass_waits() || self.requests.supersede_waits;
+                let awaited = self.order.bypass_waits() || self.requests.supersede_waits();
                 self.wakes.raise(Change::Claimed { awaited });
                 self.reclaim_retire_below(claim.tail);
             }

@@ -7,7 +7,7 @@ use cargo_metadata::MetadataCommand;
 
 use super::commands::{of_blocks, simple_commands};
 use super::nothing;
-use super::pages::{Page, What, all, root};
+use super::pages::{Page, What, all, files, root};
 
 /// Directories of the repository; what begins with one of them is a path in it.
 const ROOTS: &[&str] = &["crates/", "docs/", "findings/", "fuzz/", "packaging/", "scripts/", "tests/"];
@@ -118,6 +118,32 @@ fn is_in_a_crate(path: &str) -> bool {
 fn targets_crates_and_paths_exist() {
     let known = Known::read();
     nothing(&all().iter().flat_map(|page| known.faults(page)).collect::<Vec<_>>());
+}
+
+/// Pages that a source names and that are not there.
+fn missing_pages(source: &str) -> Vec<String> {
+    source
+        .split(|c: char| c.is_whitespace() || matches!(c, '`' | '(' | ')' | '"' | '\'' | ',' | '#'))
+        .filter(|word| word.starts_with("docs/") && word.contains(".md"))
+        .filter_map(missing_path)
+        .collect()
+}
+
+#[test]
+fn sources_name_pages_that_exist() {
+    let mut found = Vec::new();
+    for file in [".rs", ".sh", ".c", ".h"].into_iter().flat_map(files) {
+        // The tests of this module name what does not exist.
+        if !file.to_string_lossy().contains("/documents/") {
+            let missing = missing_pages(&std::fs::read_to_string(&file).unwrap());
+            found.extend(missing.iter().map(|why| format!("{}: {why}", file.display())));
+        }
+    }
+    nothing(&found);
+    assert_eq!(
+        missing_pages("/// See `docs/design/nothing.md` and (docs/guide/media.md)."),
+        ["docs/design/nothing.md is not there"]
+    );
 }
 
 /// CONTRIBUTING.md has a map of the crates: each with its group.

@@ -53,16 +53,22 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
 }
 
+/// Every file of the repository whose name ends so.
+pub fn files(suffix: &str) -> Vec<PathBuf> {
+    let root = root();
+    let mut found = Vec::new();
+    collect(&root, suffix, false, &mut found);
+    for directory in DIRECTORIES {
+        collect(&root.join(directory), suffix, true, &mut found);
+    }
+    found.sort();
+    found
+}
+
 /// Every page of the repository.
 pub fn all() -> Vec<Page> {
     let root = root();
-    let mut found = Vec::new();
-    collect(&root, false, &mut found);
-    for directory in DIRECTORIES {
-        collect(&root.join(directory), true, &mut found);
-    }
-    found.sort();
-    let pages: Vec<Page> = found
+    let pages: Vec<Page> = files(".md")
         .iter()
         .map(|file| {
             let path = file.strip_prefix(&root).unwrap().to_str().unwrap();
@@ -75,15 +81,15 @@ pub fn all() -> Vec<Page> {
     pages
 }
 
-fn collect(directory: &Path, below: bool, found: &mut Vec<PathBuf>) {
+fn collect(directory: &Path, suffix: &str, below: bool, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
         if entry.file_type().unwrap().is_dir() {
             if below && !NOT_PAGES.contains(&name.as_str()) {
-                collect(&entry.path(), below, found);
+                collect(&entry.path(), suffix, below, found);
             }
-        } else if name.ends_with(".md") {
+        } else if name.ends_with(suffix) {
             found.push(entry.path());
         }
     }

@@ -1,4 +1,4 @@
-//! Bypass: a write that goes to the backing without entering the log.
+//! Bypass: the way of a part that goes to the backing without entering the log.
 //!
 //! Order of steps, and why (design, section 6; hazards 1 and 4):
 //!
@@ -15,19 +15,159 @@
 
 use std::collections::BTreeMap;
 
-use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, IoError, Seq};
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, Seq};
 use forebay_format::record::{Extent, ExtentKind};
-use forebay_policy::WritePolicy;
 
-use crate::backing::flushes::flush_failed_error;
-use crate::client::requests::{PartState, Payload, pieces};
-use crate::engine::{Engine, IoOwner};
-use crate::interface::{Class, PartKey, Role};
-use crate::locks::BlockRange;
-use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
+use crate::client::parts::{Next, PartState, Payload, pieces};
+use crate::client::requests::{Answered, Requests};
+use crate::engine::Engine;
+use crate::interface::{Class, PartKey};
+use crate::locks::{BlockRange, Locks};
+use crate::log::{Append, AppendOwner};
 use crate::map::index::SHARD_BLOCKS_MAX;
 use crate::map::segments::DIRTY;
 use crate::mutation::Mutation;
+
+/// Longest clean copy of a bypassed write.
+const CLEAN_COPY_BLOCKS_MAX: u64 = 256;
+
+/// A clean copy that is in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Copied {
+    pub(crate) range: BlockRange,
+    /// The backing may have lost meanwhile what it is a copy of.
+    pub(crate) is_untrue: bool,
+}
+
+impl Requests {
+    /// Whether the part's write to the backing must be durable when it ends, whatever else asks for it.
+    pub(crate) fn wants_durable(&self, key: PartKey) -> bool {
+        self.parts.get(&key).is_some_and(|part| {
+            // Nobody waits for such a write, but whoever flushes would wait for the flush of the backing that it needed.
+            let unawaited = part.class() == Class::Background && matches!(part.payload, Payload::Data { .. });
+            part.durable || unawaited
+        })
+    }
+
+    /// The part is written to the backing.
+    pub(crate) fn write(&mut self, key: PartKey, durable: bool) -> Next {
+        let (planted, volume_bytes) = (self.planted, self.volume_bytes);
+        let Some(part) = self.parts.get_mut(&key) else {
+            return Next::Nothing;
+        };
+        part.written_durably = durable;
+        part.state = PartState::BypassWriting;
+        let offset = part.range.first.offset();
+        let len = (part.range.count * BLOCK_BYTES).min(volume_bytes - offset);
+        let op = match (&part.payload, &part.blocks) {
+            (Payload::Zero { unmap }, _) => DeviceOp::Zero { offset, len, unmap: *unmap },
+            (Payload::Data { .. }, Some(blocks)) => DeviceOp::Write {
+                offset,
+                bufs: vec![blocks.slice(0, len as usize)],
+                durable: durable && (part.durable || !planted.is(Mutation::BypassesVolatile)),
+            },
+            (Payload::Data { .. }, None) => return Next::Nothing,
+        };
+        Next::Write(op, part.class())
+    }
+
+    /// The write to the backing has succeeded; `losses` flushes of the backing have failed until now.
+    pub(crate) fn written(&mut self, key: PartKey, losses: u64) -> Next {
+        let planted = self.planted;
+        let Some(part) = self.parts.get_mut(&key) else {
+            return Next::Nothing;
+        };
+        part.losses = losses;
+        let flush = !planted.is(Mutation::ZeroesVolatile);
+        if matches!(part.payload, Payload::Zero { .. }) && part.written_durably && flush {
+            part.state = PartState::BypassFlushing { losses };
+            return Next::Flush(part.class());
+        }
+        let volatile = !part.written_durably && !planted.is(Mutation::ForgetsUnflushedBypass);
+        let request = part.request;
+        if volatile {
+            self.bypassed(request);
+        }
+        Next::OnBacking { volatile }
+    }
+
+    /// Whether a flush that has succeeded covers the part: none has failed since it was written, when `losses` had.
+    pub(crate) fn is_flushing_since(&self, key: PartKey, losses: u64) -> bool {
+        self.parts.get(&key).is_some_and(|part| part.state == PartState::BypassFlushing { losses })
+    }
+
+    /// The part's supersede record is to be written.
+    ///
+    /// # Panics
+    /// If the backing may still lose what the record speaks of.
+    pub(crate) fn supersede(&mut self, key: PartKey) -> Option<Append> {
+        let durable = !self.planted.is(Mutation::SupersedesVolatile);
+        let part = self.parts.get_mut(&key)?;
+        assert!(part.written_durably, "superseded only by what is durable on the backing");
+        part.state = PartState::Superseding;
+        let count = part.range.count.min(u64::from(u32::MAX)) as u32;
+        let extent = Some(Extent { block: part.range.first, count, kind: ExtentKind::Supersede });
+        Some(Append { extent, data: None, owner: AppendOwner::Supersede(key), durable, after: Seq(0) })
+    }
+
+    /// The part waits until the log is void. Its blocks.
+    pub(crate) fn await_retirement(&mut self, key: PartKey) -> Option<BlockRange> {
+        let part = self.parts.get_mut(&key)?;
+        part.state = PartState::AwaitingRetirement;
+        Some(part.range)
+    }
+
+    /// The parts that wait until the log is void.
+    pub(crate) fn awaiting_retirement(&self) -> Vec<PartKey> {
+        let awaiting = self.parts.iter().filter(|(_, part)| part.state == PartState::AwaitingRetirement);
+        awaiting.map(|(key, _)| *key).collect()
+    }
+
+    /// Whether a clean copy of the part may be kept.
+    pub(crate) fn is_copyable(&self, key: PartKey) -> bool {
+        let part = self.parts.get(&key);
+        part.is_some_and(|part| part.blocks.is_some() && part.range.count <= CLEAN_COPY_BLOCKS_MAX)
+    }
+
+    /// The part counts as done; its locks stay until a clean copy is in the log, so that no newer write comes between.
+    pub(crate) fn copy(&mut self, key: PartKey, piece_blocks_max: u32) -> (Option<Answered>, Vec<Append>) {
+        let Some(part) = self.parts.get_mut(&key) else {
+            return (None, Vec::new());
+        };
+        let owner = AppendOwner::CleanCopy(key);
+        let like = Append { extent: None, data: None, owner, durable: false, after: Seq(0) };
+        let appends = pieces(part.range, ExtentKind::Clean, part.blocks.as_ref(), piece_blocks_max, &like);
+        part.state = PartState::CopyingClean { pieces: appends.len() as u32 };
+        let request = part.request;
+        (self.count(request, None), appends)
+    }
+
+    /// The log has a piece of the clean copy; all of it with the last. `losses` flushes of the backing have failed until now.
+    pub(crate) fn copied(&mut self, key: PartKey, losses: u64, locks: &mut Locks) -> Option<Copied> {
+        let PartState::CopyingClean { pieces } = &mut self.parts.get_mut(&key)?.state else {
+            return None;
+        };
+        *pieces -= 1;
+        if *pieces > 0 {
+            return None;
+        }
+        let part = self.parts.remove(&key)?;
+        locks.release(part.range, part.hold);
+        Some(Copied { range: part.range, is_untrue: !part.written_durably && part.losses != losses })
+    }
+
+    /// The clean copy will never be in the log.
+    pub(crate) fn copy_refused(&mut self, key: PartKey, locks: &mut Locks) {
+        if let Some(part) = self.parts.remove(&key) {
+            locks.release(part.range, part.hold);
+        }
+    }
+
+    /// The log is kept from moving on by the part's write to the backing: its blocks are not destaged before.
+    pub(crate) fn keeps_log(&self, key: PartKey) -> bool {
+        self.is_landing(key) || self.parts.get(&key).is_some_and(|part| part.supersedes)
+    }
+}
 
 /// Most ranges of untrue clean copies that are remembered for a clean stop; past that none of the log as it is then is trusted afterwards.
 const DROPS_MAX: usize = 64 << 10;
@@ -36,8 +176,6 @@ const DROPS_MAX: usize = 64 << 10;
 const DROP_BYTES: u32 = 64;
 /// Ranges of at most so many blocks are looked through for blocks that have been cached anew.
 const LOOKED_THROUGH_BLOCKS_MAX: u64 = 16;
-/// Longest clean copy of a bypassed write.
-const CLEAN_COPY_BLOCKS_MAX: u64 = 256;
 
 /// What bypasses leave behind: clean copies that are not true any more.
 #[derive(Default)]
@@ -148,54 +286,11 @@ fn united(ranges: &[Untrue], first: Seq) -> Vec<Untrue> {
 }
 
 impl Engine {
-    /// Writes the part to the backing.
-    pub(crate) fn bypass_begin(&mut self, key: PartKey) {
-        let Some(part) = self.requests.parts.get(&key) else {
-            return;
-        };
-        let (range, asked, class) = (part.range, part.durable, part.class());
-        // Nobody waits for such a write, but whoever flushes would wait for the flush of the backing that it needed.
-        let unawaited = class == Class::Background && matches!(part.payload, Payload::Data { .. });
-        // What comes after it in the order of writes must not outlive it.
-        let durable = asked || unawaited || self.needs_supersede(range) || self.order.keeps_versions();
-        let volatile = self.mutant(Mutation::BypassesVolatile);
-        let Some(part) = self.requests.parts.get_mut(&key) else {
-            return;
-        };
-        part.written_durably = durable;
-        part.state = PartState::BypassWriting;
-        let offset = range.first.offset();
-        let len = (range.count * BLOCK_BYTES).min(self.volume_bytes - offset);
-        let op = match (&part.payload, &part.blocks) {
-            (Payload::Zero { unmap }, _) => DeviceOp::Zero { offset, len, unmap: *unmap },
-            (Payload::Data { .. }, Some(blocks)) => DeviceOp::Write {
-                offset,
-                bufs: vec![blocks.slice(0, len as usize)],
-                durable: durable && (asked || !volatile),
-            },
-            (Payload::Data { .. }, None) => return,
-        };
-        self.io(Role::Backing, op, class, IoOwner::BypassWrite(key));
-    }
-
     /// Whether recovery could take a record of one of the blocks for newer than the backing.
     pub(crate) fn needs_supersede(&self, range: BlockRange) -> bool {
         let clean = self.log.durable_clean_upto();
         self.current_in(range).any(|slot| self.map.segments.seq(slot) > clean)
             || self.drops.recalled_upto(range) > clean
-    }
-
-    /// Whether one more bypass may begin that ends with a supersede record.
-    pub(crate) fn supersede_has_room(&mut self) -> bool {
-        let promised = self.requests.parts.values().filter(|part| part.supersedes).count();
-        let has_room = promised < self.log_room_for_supersedes();
-        self.requests.supersede_waits |= !has_room;
-        has_room
-    }
-
-    /// Somebody waits for room in the log: writers, or a bypass whose supersede record would find none.
-    pub(crate) fn room_is_awaited(&self) -> bool {
-        self.log.waits_for_room() || self.requests.supersede_waits && self.log_room_for_supersedes() == 0
     }
 
     /// The current slots of a range.
@@ -208,60 +303,6 @@ impl Engine {
         } else {
             Box::new(self.map.index.slots_within((range.first, range.end()), &self.map.segments))
         }
-    }
-
-    pub(crate) fn bypass_write_done(&mut self, key: PartKey, result: DeviceResult) {
-        if self.landed(key, &result) {
-            return;
-        }
-        if let Err(error) = result {
-            self.bypass_failed(key, error);
-            return;
-        }
-        let Some(part) = self.requests.parts.get_mut(&key) else {
-            return;
-        };
-        part.losses = self.flushes.losses();
-        let flush = !self.planted.is(Mutation::ZeroesVolatile);
-        if matches!(part.payload, Payload::Zero { .. }) && part.written_durably && flush {
-            part.state = PartState::BypassFlushing { losses: self.flushes.losses() };
-            let class = part.class();
-            self.io(Role::Backing, DeviceOp::Flush, class, IoOwner::BypassFlush(key));
-            return;
-        }
-        if !part.written_durably && !self.planted.is(Mutation::ForgetsUnflushedBypass) {
-            self.flushes.bypass_ended();
-            let request = part.request;
-            self.request_bypassed(request);
-        }
-        self.bypass_on_backing(key);
-    }
-
-    pub(crate) fn bypass_flush_done(&mut self, key: PartKey, result: DeviceResult) {
-        let state = self.requests.parts.get(&key).map(|p| p.state);
-        let lost = state != Some(PartState::BypassFlushing { losses: self.flushes.losses() });
-        match result {
-            Ok(_) if !lost => self.bypass_on_backing(key),
-            Ok(_) => self.bypass_failed(key, flush_failed_error()),
-            Err(error) => {
-                self.backing_flush_failed(&error);
-                self.bypass_failed(key, error);
-            }
-        }
-    }
-
-    /// What the backing holds now is unknown, and a clean copy may not be what it holds. Dirty data stays: it is what
-    /// the blocks are, and is destaged over whatever the bypass has left.
-    fn bypass_failed(&mut self, key: PartKey, error: IoError) {
-        self.figures.backing_errors += 1;
-        if let Some(part) = self.requests.parts.get(&key)
-            && !self.mutant(Mutation::FailedBypassKeepsCopy)
-        {
-            let range = part.range;
-            self.forget_clean(range);
-            self.destage_void(range);
-        }
-        self.part_finish(key, Some(error));
     }
 
     /// The index forgets the clean copies of a range, which are not true any more, or of no use.
@@ -277,120 +318,6 @@ impl Engine {
         for (block, seq) in clean {
             self.drops.recall(block, seq, upto);
             self.forget(BlockRange::new(block, 1), true);
-        }
-    }
-
-    /// The data is on the backing, as durable as was asked for.
-    fn bypass_on_backing(&mut self, key: PartKey) {
-        let Some(part) = self.requests.parts.get(&key) else {
-            return;
-        };
-        let range = part.range;
-        let needed = self.needs_supersede(range) && !self.mutant(Mutation::DropsSupersede);
-        if self.failure.retired() || !needed {
-            self.bypass_acknowledge(key);
-            return;
-        }
-        if self.failure.latched() {
-            self.bypass_await_retirement(key);
-            return;
-        }
-        let Some(part) = self.requests.parts.get_mut(&key) else {
-            return;
-        };
-        assert!(part.written_durably, "superseded only by what is durable on the backing");
-        part.state = PartState::Superseding;
-        let count = range.count.min(u64::from(u32::MAX)) as u32;
-        let extent = Some(Extent { block: range.first, count, kind: ExtentKind::Supersede });
-        let owner = AppendOwner::Supersede(key);
-        let durable = !self.mutant(Mutation::SupersedesVolatile);
-        self.log_append_urgent(Append { extent, data: None, owner, durable, after: Seq(0) });
-    }
-
-    pub(crate) fn supersede_done(&mut self, key: PartKey) {
-        if let Some(part) = self.requests.parts.get(&key) {
-            self.forget(part.range, false);
-        }
-        self.bypass_acknowledge(key);
-    }
-
-    /// The supersede record cannot be written any more: the bypass is acknowledged when the log is void. Its blocks,
-    /// durable on the backing, are no longer to be destaged: their locks would keep the log from being retired.
-    pub(crate) fn bypass_await_retirement(&mut self, key: PartKey) {
-        if let Some(part) = self.requests.parts.get_mut(&key) {
-            part.state = PartState::AwaitingRetirement;
-            let range = part.range;
-            self.failure_taint(range);
-            self.forget(range, false);
-            if self.failure.stuck() {
-                // It never will be.
-                self.part_finish(key, Some(Self::log_failed_error()));
-            }
-        }
-    }
-
-    /// The log can never come back: what waited for a supersede record needs none.
-    pub(crate) fn bypass_after_retirement(&mut self) {
-        let awaiting = |s: PartState| s == PartState::AwaitingRetirement;
-        let keys: Vec<PartKey> =
-            self.requests.parts.iter().filter(|(_, p)| awaiting(p.state)).map(|(k, _)| *k).collect();
-        for key in keys {
-            self.bypass_acknowledge(key);
-        }
-    }
-
-    fn bypass_acknowledge(&mut self, key: PartKey) {
-        let Some(part) = self.requests.parts.get(&key) else {
-            return;
-        };
-        let (range, request, blocks) = (part.range, part.request, part.blocks.clone());
-        if !self.mutant(Mutation::BypassKeepsIndex) {
-            self.forget(range, true);
-        }
-        let copy = blocks.filter(|_| {
-            self.settings.write_policy == WritePolicy::WriteThrough
-                && range.count <= CLEAN_COPY_BLOCKS_MAX
-                && !self.failure.latched()
-                && self.map.segments.free_count() > SEGMENTS_RESERVED + 1
-        });
-        let Some(blocks) = copy else {
-            self.part_finish(key, None);
-            return;
-        };
-        // Answered now; the locks stay until the copy is in the log, so that no newer write comes between.
-        self.part_counted(request, None);
-        let owner = AppendOwner::CleanCopy(key);
-        let max = self.piece_blocks_max();
-        let appends = pieces(range, ExtentKind::Clean, Some(&blocks), max, (owner, false, Seq(0)));
-        if let Some(part) = self.requests.parts.get_mut(&key) {
-            part.state = PartState::CopyingClean { pieces: appends.len() as u32 };
-        }
-        for append in appends {
-            self.log_append(append);
-        }
-    }
-
-    pub(crate) fn clean_copy_done(&mut self, key: PartKey) {
-        let Some(part) = self.requests.parts.get_mut(&key) else {
-            return;
-        };
-        let PartState::CopyingClean { pieces } = &mut part.state else {
-            return;
-        };
-        *pieces -= 1;
-        if *pieces > 0 {
-            return;
-        }
-        if let Some(part) = self.requests.parts.remove(&key) {
-            if !part.written_durably && part.losses != self.flushes.losses() {
-                self.forget_clean(part.range);
-            }
-            for block in part.range.iter() {
-                if let Some(slot) = self.map.index.get(block, &self.map.segments) {
-                    self.track(slot);
-                }
-            }
-            self.release(part.range, part.hold);
         }
     }
 

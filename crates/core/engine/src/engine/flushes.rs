@@ -2,6 +2,7 @@
 
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, IoError};
 
+use crate::backing::flushes::flush_failed_error;
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Role};
 use crate::locks::BlockRange;
@@ -23,7 +24,7 @@ impl Engine {
             return;
         }
         self.drops.distrust_all();
-        self.requests_lose_bypasses();
+        self.requests.lose_bypasses(&flush_failed_error());
         // Which of the clean copies the backing has lost is not known; none may be read and then be gone.
         self.forget_clean(BlockRange::new(BlockNo(0), self.volume_bytes.div_ceil(BLOCK_BYTES)));
         self.reclaim.distrust_copies();

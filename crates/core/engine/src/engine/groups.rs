@@ -6,26 +6,17 @@ use forebay_block::{Buf, DeviceOp, DeviceResult, Nanos, Seq};
 use forebay_format::journal::GroupEntry;
 use forebay_policy::{GroupEnd, GroupEnds, OpenGroup, Settings};
 
-use crate::client::gather::Wanted;
 use crate::engine::{Engine, IoOwner, Life};
 use crate::groups::journal::{Collected, HeadStep, Step, Written};
 use crate::groups::points::{Allowed, Point};
-use crate::groups::{Facts, Moments, Told};
+use crate::groups::{Facts, Told};
 use crate::interface::{Class, CommonStep, Effect, PartKey, RequestId, Role};
 use crate::map::Map;
 use crate::map::member::Bad;
 use crate::map::segments::{SlotKind, SlotRef};
 use crate::mutation::Mutation;
-use crate::staleness::Lag;
+use crate::reading::gathers::Wanted;
 use crate::wakes::Change;
-
-/// Wall-clock time before which everything acknowledged is in records up to one, or on the backing; `wall_ns` is the time now.
-fn clock(lag: &Lag, wall_ns: u64) -> impl Fn(&Map, Seq) -> u64 + Copy + '_ {
-    move |map, upto| {
-        let later = map.segments.dirty_after(upto).next();
-        later.map_or(wall_ns, |(seq, slot)| lag.time_of_record(map, seq, slot.segment()))
-    }
-}
 
 impl Engine {
     fn group_facts(&self) -> Facts {
@@ -67,8 +58,8 @@ impl Engine {
 
     /// The volume begins to serve, with everything up to `progress` on the backing.
     pub(crate) fn journal_begin(&mut self, progress: Seq) {
-        let (facts, time_of) = (self.group_facts(), &clock(&self.lag, self.wall_ns()));
-        self.journal.begin(&self.map, progress, Moments { facts, time_of });
+        let facts = self.group_facts();
+        self.journal.begin(&self.map, progress, facts);
     }
 
     pub(crate) fn journal_step(&mut self) {
@@ -108,8 +99,8 @@ impl Engine {
     }
 
     pub(crate) fn journal_is_settled(&self) -> bool {
-        let (facts, time_of) = (self.group_facts(), &clock(&self.lag, self.wall_ns()));
-        self.journal.is_settled(&self.map, &self.points, Moments { facts, time_of })
+        let facts = self.group_facts();
+        self.journal.is_settled(&self.map, &self.points, facts)
     }
 
     pub(crate) fn journal_next_wake(&self) -> Option<Nanos> {
@@ -141,17 +132,16 @@ impl Engine {
             return;
         }
         self.log_want_durable(facts.written);
-        let (destage, time_of) = (&self.destage, &clock(&self.lag, self.wall_ns()));
-        let moments = Moments { facts, time_of };
+        let destage = &self.destage;
         let is_lost = |map: &Map, slot: SlotRef| {
-            let s = map.segments.slot(slot);
+            let s = map.segments().slot(slot);
             s.kind() == SlotKind::Poison || destage.is_corrupt(s.block(), slot)
         };
-        match self.journal.collect(&self.map, end, &self.points, moments, is_lost) {
+        match self.journal.collect(&self.map, end, &self.points, facts, is_lost) {
             Collected::Nothing => {}
             Collected::GivesUp => self.order_catch_up(),
             Collected::Stretch(stretch) => {
-                let ops = self.journal.start(&mut self.map, stretch, &self.layout, moments);
+                let ops = self.journal.start(&mut self.map, stretch, &self.layout, facts);
                 self.journal_write(ops);
             }
         }
@@ -160,11 +150,8 @@ impl Engine {
     /// Moves the group under way forward.
     fn group_go_on(&mut self) {
         loop {
-            let step = {
-                let (facts, time_of) = (self.group_facts(), &clock(&self.lag, self.wall_ns()));
-                self.journal.go_on(&mut self.map, Moments { facts, time_of })
-            };
-            match step {
+            let facts = self.group_facts();
+            match self.journal.go_on(&mut self.map, facts) {
                 None => return,
                 Some(Step::Gather(first, members)) => self.gather(Wanted::Group(first), members),
                 Some(Step::Flush) if self.mutant(Mutation::JournalSkipsFlush) => {
@@ -223,8 +210,8 @@ impl Engine {
     // The head.
 
     fn head_write_if_due(&mut self) {
-        let (facts, time_of) = (self.group_facts(), &clock(&self.lag, self.wall_ns()));
-        match self.journal.head_step(&self.map, &self.points, Moments { facts, time_of }) {
+        let facts = self.group_facts();
+        match self.journal.head_step(&self.map, &self.points, facts) {
             HeadStep::Nothing => {}
             HeadStep::Durable => self.log_want_durable(facts.written),
             HeadStep::Write(op) => self.io(Role::Journal, op, Class::Background, IoOwner::JournalHead),
@@ -232,9 +219,9 @@ impl Engine {
     }
 
     pub(super) fn head_write_done(&mut self, result: DeviceResult) {
-        let (facts, time_of) = (self.group_facts(), &clock(&self.lag, self.wall_ns()));
-        let (good, moments) = (result.is_ok(), Moments { facts, time_of });
-        let written = self.journal.head_written(good, &mut self.map, &mut self.points, moments);
+        let facts = self.group_facts();
+        let good = result.is_ok();
+        let written = self.journal.head_written(good, &mut self.map, &mut self.points, facts);
         self.figures.backing_errors += u64::from(!good);
         let Some(Written { committed, cut, told, goes }) = written else { return };
         if let Some(entries) = committed {

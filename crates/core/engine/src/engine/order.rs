@@ -98,7 +98,7 @@ impl Engine {
             self.order_catch_up();
         }
         if !allowed {
-            let newest = self.current_in(range).map(|slot| self.map.segments.seq(slot)).max();
+            let newest = self.current_in(range).map(|slot| self.map.segments().seq(slot)).max();
             let newest = newest.unwrap_or_default().max(self.drops.recalled_upto(range));
             self.order.bypass_has_to_wait(after.max(newest), self.log.durable_clean_upto());
         }
@@ -193,7 +193,7 @@ impl Engine {
     /// Whether writers wait now until destaging has gone on.
     pub(crate) fn order_paces(&mut self) -> bool {
         let fill = Fill {
-            dirty: self.map.segments.dirty(),
+            dirty: self.map.segments().dirty(),
             blocks: self.log_blocks(),
             works: self.life == Life::Running && !self.failure.latched(),
             failing: self.destage.failures() > 0,
@@ -268,7 +268,7 @@ impl Engine {
     fn order_complete(&mut self) -> bool {
         let (facts, destage) = (self.order_facts(), &self.destage);
         let is_lost = |map: &Map, slot: SlotRef| {
-            let s = map.segments.slot(slot);
+            let s = map.segments().slot(slot);
             s.kind() == SlotKind::Poison || destage.is_corrupt(s.block(), slot)
         };
         match self.order.end_set(&mut self.map, facts, is_lost) {

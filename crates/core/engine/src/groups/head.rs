@@ -18,12 +18,13 @@ use forebay_format::common::Common;
 use forebay_format::journal::{Head, Moment};
 use forebay_policy::GroupEnds;
 
+use crate::map::Map;
 use crate::mutation::{Mutation, Planted};
 
-use super::Facts;
 use super::group::{Group, Phase};
 use super::points::Points;
 use super::ring::Ring;
+use super::{Facts, time_of};
 
 /// How often the head is brought up to date where nothing else does: under `ordered`, and when a group was destaged.
 const REFRESH_MS: u64 = 1000;
@@ -34,11 +35,10 @@ pub(super) struct Truth<'a> {
     pub(super) facts: Facts,
     /// It may be said that the backing is consistent.
     pub(super) claims: bool,
+    pub(super) map: &'a Map,
     pub(super) ring: &'a Ring,
     pub(super) group: Option<&'a Group>,
     pub(super) points: &'a Points,
-    /// Wall-clock time before which everything acknowledged is in records up to that one.
-    pub(super) time_of: &'a dyn Fn(Seq) -> u64,
     pub(super) planted: Planted,
 }
 
@@ -139,7 +139,7 @@ impl Heads {
                 (false, false) => facts.clean.max(head.committed.seq),
             };
             let group = head.committed.group;
-            let moment = Moment { group, seq, time_ns: (truth.time_of)(seq), ..Moment::default() };
+            let moment = Moment { group, seq, time_ns: time_of(truth.map, seq, facts), ..Moment::default() };
             (head.applied, head.committed) = (moment.clone(), moment);
             head.consistent = true;
             head.common.decided = 0;

@@ -31,7 +31,7 @@ use super::open::{Bounds, Choice, Found, Open, Verdict, look};
 use super::pause::Pause;
 use super::points::{Point, Points};
 use super::ring::{InRing, Ring, room, stretches};
-use super::{Facts, Moments, Told};
+use super::{Facts, Told, time_of};
 
 mod shared;
 
@@ -197,12 +197,12 @@ impl Journal {
 
     /// A committed group that is not left behind has a newer version of the block than this one.
     pub(crate) fn replaces(&self, map: &Map, block: BlockNo, slot: SlotRef) -> bool {
-        let seq = map.segments.seq(slot);
-        let Some(current) = map.index.get(block, &map.segments).filter(|current| *current != slot) else {
+        let seq = map.segments().seq(slot);
+        let Some(current) = map.lookup(block).filter(|current| *current != slot) else {
             return false;
         };
         self.planted.is(Mutation::JournalReplacesEarly)
-            || map.segments.seq(current) <= self.committed
+            || map.segments().seq(current) <= self.committed
             || self.ring.has_newer(block, seq)
     }
 
@@ -237,8 +237,8 @@ impl Journal {
     }
 
     /// Nothing of the journal is on its way, and the head says how far the backing has come, or cannot be told.
-    pub(crate) fn is_settled(&self, map: &Map, points: &Points, moments: Moments<'_>) -> bool {
-        let told = || self.with_truth(map, points, moments, |heads, truth| heads.says(truth));
+    pub(crate) fn is_settled(&self, map: &Map, points: &Points, facts: Facts) -> bool {
+        let told = || self.with_truth(map, points, facts, |heads, truth| heads.says(truth));
         self.is_idle() && (self.pause.failures() > 0 || told())
     }
 
@@ -246,13 +246,12 @@ impl Journal {
         &self,
         map: &Map,
         points: &Points,
-        moments: Moments<'_>,
+        facts: Facts,
         ask: impl FnOnce(&Heads, Truth<'_>) -> T,
     ) -> T {
-        let (facts, planted) = (moments.facts, self.planted);
+        let planted = self.planted;
         let (claims, ring, group) = (self.claims(facts), &self.ring, self.group.as_ref());
-        let time_of = &|seq| (moments.time_of)(map, seq);
-        ask(&self.heads, Truth { facts, claims, ring, group, points, time_of, planted })
+        ask(&self.heads, Truth { facts, claims, map, ring, group, points, planted })
     }
 
     /// When something is to be done even if no event comes.
@@ -271,17 +270,17 @@ impl Journal {
     // What it hears of the others.
 
     /// The volume begins to serve, or groups begin, with everything up to `progress` on the backing.
-    pub(crate) fn begin(&mut self, map: &Map, progress: Seq, moments: Moments<'_>) {
+    pub(crate) fn begin(&mut self, map: &Map, progress: Seq, facts: Facts) {
         self.committed = progress;
         if self.planted.is(Mutation::CommonForgetsPrepared) && self.exists() {
             self.heads.forget_prepared();
             self.group = None;
         }
-        self.count_open(map, self.boundary(), moments);
+        self.count_open(map, self.boundary(), facts);
     }
 
-    fn count_open(&mut self, map: &Map, after: Seq, moments: Moments<'_>) {
-        let oldest = || Nanos((moments.time_of)(map, after).saturating_sub(moments.facts.wall_offset_ns));
+    fn count_open(&mut self, map: &Map, after: Seq, facts: Facts) {
+        let oldest = || Nanos(time_of(map, after, facts).saturating_sub(facts.wall_offset_ns));
         self.open.count(map, after, oldest);
     }
 
@@ -343,11 +342,10 @@ impl Journal {
         map: &Map,
         end: GroupEnd,
         points: &Points,
-        moments: Moments<'_>,
+        facts: Facts,
         is_lost: impl Fn(&Map, SlotRef) -> bool,
     ) -> Collected {
         let Some(head) = self.heads.durable() else { return Collected::Nothing };
-        let facts = moments.facts;
         let point = points.next().filter(|_| end == GroupEnd::AtPoint);
         let late = self.planted.is(Mutation::PointTakesLater);
         let upto = point.filter(|_| !late).map_or(facts.durable, |point| point.upto);
@@ -367,7 +365,7 @@ impl Journal {
         let Found { upto, newest, all, full, lost } = look(map, bounds, is_lost, self.planted);
         let fits_empty = Descriptor::descriptor_bytes(0) <= room;
         let empty = newest.is_empty();
-        let stranded = facts.latched && map.segments.dirty_after(durable).next().is_some();
+        let stranded = facts.latched && map.segments().dirty_after(durable).next().is_some();
         let ring_empty = self.is_empty();
         let choice = Choice { empty, all, full, lost, at_point, whole, fits_empty, ring_empty, stranded };
         match choice.verdict() {
@@ -378,7 +376,7 @@ impl Journal {
             Verdict::Wait { hurry, gives_up } => {
                 if all && empty {
                     // What was counted has reached the backing on another way: a set of before, or a bypass in its place.
-                    self.count_open(map, upto, moments);
+                    self.count_open(map, upto, facts);
                 }
                 self.hurry |= hurry;
                 if gives_up { Collected::GivesUp } else { Collected::Nothing }
@@ -392,16 +390,16 @@ impl Journal {
         map: &mut Map,
         stretch: Stretch,
         layout: &Layout,
-        moments: Moments<'_>,
+        facts: Facts,
     ) -> Vec<DeviceOp> {
         let Stretch { upto, newest, point } = stretch;
         let Some(head) = self.heads.durable() else { return Vec::new() };
-        let (facts, planted) = (moments.facts, self.planted);
+        let planted = self.planted;
         let (mut entries, mut members) = (Vec::with_capacity(newest.len()), Vec::with_capacity(newest.len()));
         for (block, slot) in newest {
-            let current = map.index.get(block, &map.segments);
+            let current = map.lookup(block);
             let slot = current.filter(|_| planted.is(Mutation::JournalTakesCurrent)).unwrap_or(slot);
-            let (s, seq) = (*map.segments.slot(slot), map.segments.seq(slot));
+            let (s, seq) = (*map.segments().slot(slot), map.segments().seq(slot));
             let zero = s.kind() == SlotKind::Zero;
             entries.push(GroupEntry { block, seq, checksum: if zero { 0 } else { s.checksum() }, zero });
             if !zero {
@@ -409,7 +407,7 @@ impl Journal {
             }
         }
         let group = head.committed.group + 1;
-        let time_ns = (moments.time_of)(map, upto);
+        let time_ns = time_of(map, upto, facts);
         let mut moment = Moment { group, seq: upto, time_ns, ..Moment::default() };
         if planted.is(Mutation::PointOutlivesGroup) {
             (moment.point, moment.label) = (head.committed.point, head.committed.label.clone());
@@ -419,11 +417,11 @@ impl Journal {
         }
         let (cache_id, generation, position) = (layout.cache_id, layout.generation, head.head);
         let descriptor = Descriptor { cache_id, generation, position, moment, entries };
-        members.iter().for_each(|m| map.segments.pin(m.slot.segment()));
+        members.iter().for_each(|m| map.segments_mut().pin(m.slot.segment()));
         let since = self.open.since().unwrap_or(facts.now);
         let bytes = descriptor.encode();
         self.group = Some(Group::new(descriptor, members, point, since, facts.losses));
-        self.count_open(map, upto, moments);
+        self.count_open(map, upto, facts);
         self.write(position, vec![bytes])
     }
 
@@ -437,8 +435,7 @@ impl Journal {
     }
 
     /// Moves the group under way forward by one step; `None` if it can go no further now.
-    pub(crate) fn go_on(&mut self, map: &mut Map, moments: Moments<'_>) -> Option<Step> {
-        let facts = moments.facts;
+    pub(crate) fn go_on(&mut self, map: &mut Map, facts: Facts) -> Option<Step> {
         // A policy without groups takes it from the log.
         let claims = self.claims(facts) && facts.journaled;
         let committing = self.heads.is_committing();
@@ -447,7 +444,7 @@ impl Journal {
         if group.is_over() && !committing {
             // No replay may take it for prepared any more.
             let told_of = group.may_be_told_of() && self.heads.tells_of_prepared();
-            return (!told_of).then(|| self.abandon(map, moments));
+            return (!told_of).then(|| self.abandon(map, facts));
         }
         Some(match group.next()? {
             Next::Gather(first, members) => Step::Gather(first, members),
@@ -456,10 +453,10 @@ impl Journal {
     }
 
     /// The group will not be committed; its blocks are collected again.
-    fn abandon(&mut self, map: &mut Map, moments: Moments<'_>) -> Step {
+    fn abandon(&mut self, map: &mut Map, facts: Facts) -> Step {
         if let Some(mut group) = self.group.take() {
-            group.unpin(&mut map.segments);
-            self.count_open(map, self.committed, moments);
+            group.unpin(map.segments_mut());
+            self.count_open(map, self.committed, facts);
         }
         Step::Gone
     }
@@ -509,12 +506,11 @@ impl Journal {
     // The head.
 
     /// Writes the head if that is due.
-    pub(crate) fn head_step(&mut self, map: &Map, points: &Points, moments: Moments<'_>) -> HeadStep {
+    pub(crate) fn head_step(&mut self, map: &Map, points: &Points, facts: Facts) -> HeadStep {
         if self.heads.is_writing() {
             return HeadStep::Nothing;
         }
-        let facts = moments.facts;
-        let Some(wanted) = self.with_truth(map, points, moments, |heads, truth| heads.wanted(truth)) else {
+        let Some(wanted) = self.with_truth(map, points, facts, |heads, truth| heads.wanted(truth)) else {
             return HeadStep::Durable;
         };
         let hurried = self.hurry || facts.leaving || facts.settling;
@@ -528,13 +524,13 @@ impl Journal {
         good: bool,
         map: &mut Map,
         points: &mut Points,
-        moments: Moments<'_>,
+        facts: Facts,
     ) -> Option<Written> {
         let head = self.heads.ended()?;
         points.told(&head, good);
         if !good {
             self.heads.failed(&head);
-            self.pause.failed(moments.facts.now);
+            self.pause.failed(facts.now);
             return None;
         }
         self.pause.worked();
@@ -542,10 +538,10 @@ impl Journal {
         let mut written = Written { committed: None, cut: false, told: Vec::new(), goes: false };
         let commits = self.heads.durable().is_some_and(|before| commits(&head, before));
         if commits && let Some(mut group) = self.group.take() {
-            group.unpin(&mut map.segments);
+            group.unpin(map.segments_mut());
             let (Descriptor { position, moment, entries, .. }, point) = group.into_parts();
             self.committed = moment.seq;
-            written.cut = point.is_none() && moments.facts.keeps_points();
+            written.cut = point.is_none() && facts.keeps_points();
             if let Some(point) = &point {
                 written.told = points.committed(point, moment.group);
             }
@@ -565,7 +561,7 @@ impl Journal {
         }
         if begins {
             // What was counted before has gone in any order.
-            self.count_open(map, self.committed, moments);
+            self.count_open(map, self.committed, facts);
         }
         if self.ring.is_empty() {
             self.hurry = false;
@@ -577,7 +573,7 @@ impl Journal {
     /// The head on the medium says that the group under way is prepared.
     fn prepared(&mut self, map: &mut Map, points: &mut Points) -> Option<Told> {
         let group = self.group.as_mut()?;
-        if !group.prepared(&mut map.segments) {
+        if !group.prepared(map.segments_mut()) {
             return None;
         }
         if self.planted.is(Mutation::CommonDestagesPrepared) {

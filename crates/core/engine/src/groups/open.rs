@@ -45,7 +45,7 @@ impl Open {
     /// Counts anew what is dirty behind `after`; its oldest write came at the instant that `oldest` gives. What is left may have waited
     /// for long: its age is that of its oldest write, not that of the group's beginning.
     pub(super) fn count(&mut self, map: &Map, after: Seq, oldest: impl FnOnce() -> Nanos) {
-        self.blocks = map.segments.dirty_after(after).count() as u64;
+        self.blocks = map.segments().dirty_after(after).count() as u64;
         self.since = (self.blocks > 0).then(oldest);
     }
 }
@@ -89,33 +89,33 @@ pub(super) fn look(
     let Bounds { after, durable, room, most } = bounds;
     let mut found = Found { upto: after, newest: BTreeMap::new(), all: false, full: false, lost: false };
     let mut data = 0;
-    let mut versions = map.segments.dirty_after(after).take_while(|(seq, _)| *seq <= durable).peekable();
+    let mut versions = map.segments().dirty_after(after).take_while(|(seq, _)| *seq <= durable).peekable();
     while let Some((seq, _)) = versions.peek().copied() {
         let record: Vec<SlotRef> =
             std::iter::from_fn(|| versions.next_if(|(s, _)| *s == seq)).map(|(_, slot)| slot).collect();
         let bad = |slot: &&SlotRef| {
-            let s = map.segments.slot(**slot);
+            let s = map.segments().slot(**slot);
             s.kind() == SlotKind::Poison || s.has(UNREADABLE)
         };
         if let Some(slot) = record.iter().find(bad) {
             found.lost = is_lost(map, *slot);
             return found;
         }
-        let slots = || record.iter().map(|slot| map.segments.slot(*slot));
+        let slots = || record.iter().map(|slot| map.segments().slot(*slot));
         let new = slots().filter(|s| !found.newest.contains_key(&s.block())).count();
         let entries = found.newest.len() + new;
         data += slots().filter(|s| s.kind() == SlotKind::Data).count() as u64;
         let bytes = Descriptor::descriptor_bytes(entries) + data * BLOCK_BYTES;
         found.full = bytes > room || entries > GROUP_ENTRIES_MAX;
         if planted.is(Mutation::JournalCutsRecords) && record.len() > 1 && !found.full {
-            found.newest.insert(map.segments.slot(record[0]).block(), record[0]);
+            found.newest.insert(map.segments().slot(record[0]).block(), record[0]);
             found.upto = Seq(seq.0 - 1);
             return found;
         }
         if found.full || found.newest.len() >= most {
             return found;
         }
-        found.newest.extend(record.iter().map(|slot| (map.segments.slot(*slot).block(), *slot)));
+        found.newest.extend(record.iter().map(|slot| (map.segments().slot(*slot).block(), *slot)));
         found.upto = seq;
     }
     found.all = true;

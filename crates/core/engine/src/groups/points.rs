@@ -54,6 +54,13 @@ impl Point {
         Self { upto, parts, time_ns, label, command, common: None }
     }
 
+    /// Behind this record.
+    #[cfg(test)]
+    pub(crate) fn at(upto: Seq) -> Self {
+        let parts = PartKey::default();
+        Self { upto, parts, time_ns: 0, label: String::new(), command: None, common: None }
+    }
+
     /// The point at which a group ends that an earlier run has left prepared: all requests of this run come later.
     pub(super) fn found(moment: &Moment, common: Option<Common>) -> Self {
         let (label, parts) = (moment.label.clone(), PartKey::default());

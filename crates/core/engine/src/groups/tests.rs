@@ -34,11 +34,6 @@ pub(super) fn with_ends(group_ends: GroupEnds) -> Facts {
     Facts { settings: Settings { group_ends, ..facts.settings }, ..facts }
 }
 
-/// The wall clock of record n is n seconds.
-pub(super) fn time_of(_: &Map, seq: Seq) -> u64 {
-    seq.0 * 1_000_000_000
-}
-
 /// A head that says: consistent, as of record 2, and the ring is empty.
 pub(super) fn head(ring_blocks: u64) -> Head {
     let mut head =

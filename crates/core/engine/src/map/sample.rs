@@ -1,11 +1,9 @@
 //! A map with a log in it, for the tests of what stands above.
 
 use forebay_block::{BlockNo, Seq};
-use forebay_policy::Replacement;
 
 use crate::map::Map;
-use crate::map::index::Index;
-use crate::map::segments::{DIRTY, SegmentTable, Slot, SlotKind, SlotRef};
+use crate::map::segments::{DIRTY, Slot, SlotKind, SlotRef};
 
 /// Records of one segment.
 const RECORDS: u64 = 8;
@@ -20,16 +18,7 @@ pub(crate) struct Sample {
 
 impl Sample {
     pub(crate) fn new() -> Self {
-        Self {
-            map: Map {
-                segments: SegmentTable::new(64),
-                index: Index::new(),
-                replacement: Replacement::new(1024),
-            },
-            open: None,
-            next: Seq(1),
-            opened: 0,
-        }
+        Self { map: Map::of_segments(64), open: None, next: Seq(1), opened: 0 }
     }
 
     /// One more record, so far behind the newest one that it depends on, with these blocks: its number and its slots.
@@ -51,14 +40,11 @@ impl Sample {
             let checksum = (seq.0 << 8 | n as u64) as u32;
             let slot = Slot::new(BlockNo(*block), n as u32 * 4096, checksum, *kind, seq, first);
             let slot = self.map.segments.push(index, slot);
-            let old = self.map.index.insert(BlockNo(*block), slot, &self.map.segments);
-            if let Some(old) = old {
-                self.map.segments.ceased_current(old, true);
-            }
-            self.map.segments.became_current(slot, true);
+            self.map.put(slot, true);
             slots.push(slot);
         }
         self.map.segments.push_record(index, distance);
+        self.map.note_moment(seq, seq.0 * 1_000_000_000);
         self.map.segments.get_mut(index).last_seq = seq;
         (seq, slots)
     }
@@ -69,7 +55,7 @@ impl Sample {
     }
 
     pub(crate) fn clean(&mut self, slot: SlotRef) {
-        self.map.segments.became_clean(slot);
+        self.map.cleaned(slot);
     }
 
     pub(crate) fn is_dirty(&self, slot: SlotRef) -> bool {

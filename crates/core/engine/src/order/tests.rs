@@ -108,7 +108,7 @@ fn who_waits_for_what_is_lost_gives_up() {
 
 #[test]
 fn a_set_ends_when_all_of_it_is_there() {
-    let lost = |map: &Map, slot: SlotRef| map.segments.slot(slot).kind() == SlotKind::Poison;
+    let lost = |map: &Map, slot: SlotRef| map.segments().slot(slot).kind() == SlotKind::Poison;
     let (mut sample, mut order) = (Sample::new(), ordered());
     // Record 3 depends on 2.
     let slots = [(9, 1), (9, 2), (1, 3)]
@@ -241,7 +241,7 @@ fn which_versions_are_kept() {
     let data = sample.block(1);
     let lost = sample.record(1, &[(2, SlotKind::Poison)]).1[0];
     let unreadable = sample.block(3);
-    sample.map.segments.mark(unreadable, UNREADABLE, true);
+    sample.map.cannot_read(unreadable);
     let clean = sample.block(4);
     sample.clean(clean);
     for (what, slot, keeps, breaks) in [

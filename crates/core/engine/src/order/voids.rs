@@ -47,9 +47,9 @@ impl Voids {
         }
         for (slot, seq) in void {
             // It may be gone by now, and its slot in use anew.
-            let holds = map.segments.holds(slot) && map.segments.slot(slot).has(DIRTY);
-            if holds && map.segments.seq(slot) == seq {
-                map.segments.became_clean(slot);
+            let holds = map.segments().holds(slot) && map.segments().slot(slot).has(DIRTY);
+            if holds && map.segments().seq(slot) == seq {
+                map.cleaned(slot);
             }
         }
     }
@@ -75,7 +75,7 @@ mod tests {
             for block in 0..4 {
                 let of_block: Vec<SlotRef> = slots.iter().filter(|(b, _)| *b == block).map(|(_, slot)| *slot).collect();
                 let Some((_, older)) = of_block.split_last() else { continue };
-                voids.wait(BlockNo(block), older.iter().map(|slot| (*slot, sample.map.segments.seq(*slot))).collect());
+                voids.wait(BlockNo(block), older.iter().map(|slot| (*slot, sample.map.segments().seq(*slot))).collect());
             }
             let mut clean = vec![false; slots.len()];
             for end in ends {
@@ -84,7 +84,7 @@ mod tests {
                 if clean[at] {
                     continue;
                 }
-                let seq = sample.map.segments.seq(slot);
+                let seq = sample.map.segments().seq(slot);
                 sample.clean(slot);
                 voids.destaged(&mut sample.map, BlockNo(block), slot, seq);
                 for (n, (b, _)) in slots.iter().enumerate().take(at + 1) {
@@ -104,7 +104,7 @@ mod tests {
     fn what_is_in_its_slot_meanwhile_stays_dirty() {
         let mut sample = Sample::new();
         let (older, newer) = (sample.block(1), sample.block(1));
-        let seqs = (sample.map.segments.seq(older), sample.map.segments.seq(newer));
+        let seqs = (sample.map.segments().seq(older), sample.map.segments().seq(newer));
         let mut voids = Voids::default();
         voids.wait(BlockNo(1), vec![(older, Seq(seqs.0.0 + 100))]);
         voids.destaged(&mut sample.map, BlockNo(1), newer, Seq(seqs.1.0 + 200));

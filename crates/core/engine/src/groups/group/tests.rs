@@ -14,7 +14,7 @@ fn group(blocks: usize, common: bool) -> (Group, Sample) {
     let members: Vec<Member> = (0..blocks)
         .map(|n| {
             let slot = sample.block(n as u64 % 4);
-            sample.map.segments.pin(slot.segment());
+            sample.map.segments_mut().pin(slot.segment());
             sample.map.member(slot, &layout)
         })
         .collect();
@@ -159,10 +159,10 @@ fn one_that_is_shared_rests_until_others_decide() {
         assert!(group.may_be_told_of() && !group.is_prepared());
         group.overtaken();
         assert!(!group.is_given_up(), "it is durable: the head tells of it before long");
-        assert_eq!(sample.map.segments.get(segment).pins, 2);
-        assert!(group.prepared(&mut sample.map.segments) && group.is_prepared());
-        assert_eq!(sample.map.segments.get(segment).pins, 0);
-        assert!(!group.prepared(&mut sample.map.segments), "that is no news");
+        assert_eq!(sample.map.segments().get(segment).pins, 2);
+        assert!(group.prepared(sample.map.segments_mut()) && group.is_prepared());
+        assert_eq!(sample.map.segments().get(segment).pins, 0);
+        assert!(!group.prepared(sample.map.segments_mut()), "that is no news");
         group
     };
     let mut kept = at_rest();

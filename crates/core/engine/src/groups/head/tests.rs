@@ -19,18 +19,19 @@ struct World {
     ring: Ring,
     group: Option<Group>,
     points: Points,
+    map: Map,
 }
 
 impl World {
     fn new(head: Head) -> Self {
-        let (ring, points) = (Ring::default(), Points::default());
-        Self { heads: Heads::new(Some(head)), facts: facts(), claims: true, ring, group: None, points }
+        let (ring, points, map) = (Ring::default(), Points::default(), Map::of_segments(8));
+        Self { heads: Heads::new(Some(head)), facts: facts(), claims: true, ring, group: None, points, map }
     }
 
     fn truth(&self) -> Truth<'_> {
-        let Self { facts, claims, ring, group, points, .. } = self;
+        let Self { facts, claims, ring, group, points, map, .. } = self;
         let (facts, claims, group) = (*facts, *claims, group.as_ref());
-        Truth { facts, claims, ring, group, points, time_of: &|seq| seq.0 * 100, planted: Planted::default() }
+        Truth { facts, claims, map, ring, group, points, planted: Planted::default() }
     }
 
     fn wanted(&self) -> Option<Head> {
@@ -163,18 +164,18 @@ fn what_it_says_of_common_points() {
     };
     type Do = fn(&mut Group);
     let prepared: Do = |group| {
-        group.prepared(&mut crate::map::sample::Sample::new().map.segments);
+        group.prepared(crate::map::sample::Sample::new().map.segments_mut());
     };
     let kept: Do = |group| {
-        group.prepared(&mut crate::map::sample::Sample::new().map.segments);
+        group.prepared(crate::map::sample::Sample::new().map.segments_mut());
         group.settle(true)
     };
     let alone: Do = |group| {
-        group.prepared(&mut crate::map::sample::Sample::new().map.segments);
+        group.prepared(crate::map::sample::Sample::new().map.segments_mut());
         group.goes_alone()
     };
     let forgotten: Do = |group| {
-        group.prepared(&mut crate::map::sample::Sample::new().map.segments);
+        group.prepared(crate::map::sample::Sample::new().map.segments_mut());
         group.settle(false)
     };
     let none: Do = |_| {};

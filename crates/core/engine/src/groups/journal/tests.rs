@@ -3,7 +3,7 @@
 use forebay_policy::Settings;
 
 use super::*;
-use crate::groups::tests::{facts, head, time_of, with_ends};
+use crate::groups::tests::{facts, head, with_ends};
 use crate::interface::{PartKey, RequestId};
 use crate::map::sample::Sample;
 
@@ -26,30 +26,25 @@ impl World {
         let facts = Facts { written: Seq(4), durable: Seq(4), ..facts() };
         let (journal, points) = (Journal::new(Some(head(ring_blocks)), None), Points::default());
         let mut world = Self { journal, points, sample, facts };
-        let moments = Moments { facts, time_of: &time_of };
-        world.journal.begin(&world.sample.map, Seq(2), moments);
+        world.journal.begin(&world.sample.map, Seq(2), facts);
         world
-    }
-
-    fn moments(&self) -> Moments<'static> {
-        Moments { facts: self.facts, time_of: &time_of }
     }
 
     /// Begins a group that ends so; the bytes that it writes.
     fn start(&mut self, end: GroupEnd) -> Option<Vec<DeviceOp>> {
-        let moments = self.moments();
-        let is_lost = |map: &Map, slot: SlotRef| map.segments.slot(slot).kind() == SlotKind::Poison;
-        match self.journal.collect(&self.sample.map, end, &self.points, moments, is_lost) {
+        let facts = self.facts;
+        let is_lost = |map: &Map, slot: SlotRef| map.segments().slot(slot).kind() == SlotKind::Poison;
+        match self.journal.collect(&self.sample.map, end, &self.points, facts, is_lost) {
             Collected::Stretch(stretch) => {
-                Some(self.journal.start(&mut self.sample.map, stretch, &LAYOUT, moments))
+                Some(self.journal.start(&mut self.sample.map, stretch, &LAYOUT, facts))
             }
             Collected::Nothing | Collected::GivesUp => None,
         }
     }
 
     fn go_on(&mut self) -> Option<Step> {
-        let moments = self.moments();
-        self.journal.go_on(&mut self.sample.map, moments)
+        let facts = self.facts;
+        self.journal.go_on(&mut self.sample.map, facts)
     }
 
     /// Writes and flushes the group under way.
@@ -72,11 +67,11 @@ impl World {
 
     /// Writes the head, if that is due.
     fn head(&mut self, good: bool) -> Option<Written> {
-        let moments = self.moments();
-        let HeadStep::Write(_) = self.journal.head_step(&self.sample.map, &self.points, moments) else {
+        let facts = self.facts;
+        let HeadStep::Write(_) = self.journal.head_step(&self.sample.map, &self.points, facts) else {
             return None;
         };
-        self.journal.head_written(good, &mut self.sample.map, &mut self.points, moments)
+        self.journal.head_written(good, &mut self.sample.map, &mut self.points, facts)
     }
 }
 
@@ -109,7 +104,7 @@ fn from_the_log_to_the_backing() {
     w.journal.hurry();
     assert!(w.head(true).unwrap().committed.is_none());
     assert!(w.journal.is_empty() && !w.journal.holds(BlockRange::new(BlockNo(3), 1)));
-    assert!(w.journal.is_settled(&w.sample.map, &w.points, w.moments()));
+    assert!(w.journal.is_settled(&w.sample.map, &w.points, w.facts));
 }
 
 #[test]

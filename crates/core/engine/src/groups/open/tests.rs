@@ -27,11 +27,11 @@ proptest! {
             let blocks: Vec<(u64, SlotKind)> = record.iter().map(|(block, of)| (*block, kind(*of))).collect();
             let made = sample.record(1, &blocks).1;
             for (slot, _) in made.iter().zip(record.values()).filter(|(_, of)| **of == 4) {
-                sample.map.segments.mark(*slot, UNREADABLE, true);
+                sample.map.cannot_read(*slot);
             }
             slots.push(record.keys().copied().zip(made).collect());
         }
-        let is_lost = |map: &Map, slot: SlotRef| map.segments.slot(slot).kind() == SlotKind::Poison;
+        let is_lost = |map: &Map, slot: SlotRef| map.segments().slot(slot).kind() == SlotKind::Poison;
         let bounds = Bounds { after: Seq(after), durable: Seq(durable), room: room << 12, most };
         let found = look(&sample.map, bounds, is_lost, Planted::default());
 
