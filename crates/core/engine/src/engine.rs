@@ -18,7 +18,6 @@ use forebay_policy::{Demand, Durability, Endurance, Ranges, Roominess, Settings,
 use crate::backing::destage::Destage;
 use crate::backing::flushes::Flushes;
 use crate::backing::queue::BackingQueue;
-use crate::client::bypass::Drops;
 use crate::client::requests::Requests;
 use crate::failure::Failure;
 use crate::groups::journal::Journal;
@@ -46,6 +45,7 @@ mod clients;
 pub(crate) mod destage;
 mod flushes;
 mod groups;
+mod map;
 mod order;
 mod queue;
 mod reads;
@@ -97,7 +97,6 @@ pub struct Engine {
     pub(crate) log: Log,
     pub(crate) requests: Requests,
     pub(crate) reading: Reading,
-    pub(crate) drops: Drops,
     pub(crate) flushes: Flushes,
     pub(crate) destage: Destage,
     pub(crate) order: Order,
@@ -148,7 +147,6 @@ impl Engine {
             log: Log::new(),
             requests: Requests::new(params.volume_bytes),
             reading: Reading::new(layout, params.volume_bytes),
-            drops: Drops::new(params.layout.segment_bytes),
             flushes: Flushes::new(params.clean_stop),
             destage: Destage::default(),
             order: Order::new(&params.settings, params.journal.is_some(), params.journal_left),
@@ -308,7 +306,7 @@ impl Engine {
 
     /// Something that the backing, or the journal on its side, has failed is to be tried again.
     fn retries(&self) -> bool {
-        self.map.segments.dirty() > 0 && (self.destage.failures() > 0 || self.journal.failures() > 0)
+        self.map.segments().dirty() > 0 && (self.destage.failures() > 0 || self.journal.failures() > 0)
     }
 
     /// The operation will not be carried out.
@@ -409,9 +407,9 @@ impl Engine {
             state: Some(state),
             cache_bytes: segment_bytes * u64::from(self.layout.segment_count),
             cache_used_bytes: segment_bytes
-                * (self.map.segments.count() - self.map.segments.free_count()) as u64,
-            dirty_bytes: self.map.segments.dirty() * BLOCK_BYTES,
-            cached_bytes: self.map.index.len() as u64 * BLOCK_BYTES,
+                * (self.map.segments().count() - self.map.segments().free_count()) as u64,
+            dirty_bytes: self.map.segments().dirty() * BLOCK_BYTES,
+            cached_bytes: self.map.len() as u64 * BLOCK_BYTES,
             oldest_dirty_ns: self.map.oldest_dirty_ns(),
             missing_bytes: self.missing_bytes(),
             oldest_missing_ns: self
@@ -426,7 +424,7 @@ impl Engine {
             ailing: self.watch.ailing(self.now.max(now), self.retries(), self.wall_offset_ns),
             cache_failed_ns: self.failure.since().map(|at| self.wall_offset_ns.saturating_add(at.0)),
             index_bytes: self.map.bytes() as u64,
-            index_blocks: self.map.index.len() as u64,
+            index_blocks: self.map.len() as u64,
             requests: self.requests.len() as u64,
             backing_outstanding: self.backing.outstanding() as u64,
             backing_waiting_critical: self.backing.waiting().0 as u64,

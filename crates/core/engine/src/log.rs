@@ -24,7 +24,7 @@ use forebay_policy::Durability;
 
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, PartKey, Role};
-use crate::map::segments::{DIRTY, REFERENCED, SEGMENT_SLOTS_MAX, SegmentState, Slot, SlotKind, SlotRef};
+use crate::map::segments::{SEGMENT_SLOTS_MAX, SegmentState, Slot, SlotKind, SlotRef};
 use crate::mutation::Mutation;
 use crate::wakes::Change;
 
@@ -379,7 +379,7 @@ impl Engine {
 
     /// Blocks that the log would hold if it had nothing but their data.
     pub(crate) fn log_blocks(&self) -> u64 {
-        self.map.segments.count() as u64 * (u64::from(self.layout.segment_bytes) / BLOCK_BYTES)
+        self.map.segments().count() as u64 * (u64::from(self.layout.segment_bytes) / BLOCK_BYTES)
     }
 
     /// Blocks that are queued for the log or on their way there.
@@ -435,14 +435,14 @@ impl Engine {
     /// Whether a write would find room in the log now.
     pub(crate) fn log_has_room(&self) -> bool {
         !self.log.stalled
-            && (self.map.segments.free_count() > SEGMENTS_RESERVED
+            && (self.map.segments().free_count() > SEGMENTS_RESERVED
                 || self.log.head.as_ref().is_some_and(|h| h.offset < self.layout.segment_bytes / 2))
     }
 
     /// Supersede records that find room in a log that is full of writes: half of a segment, the one of the reserve that is not
     /// kept for moving the tail. Whoever waits for such a record holds its blocks, which the tail may need (P7).
     pub(crate) fn log_room_for_supersedes(&self) -> usize {
-        match self.map.segments.free_count() >= SEGMENTS_RESERVED {
+        match self.map.segments().free_count() >= SEGMENTS_RESERVED {
             true => (self.layout.segment_bytes / self.layout.align / 2) as usize,
             false => 0,
         }
@@ -462,8 +462,8 @@ impl Engine {
     /// Ends the open segment, so that what is in it can become a clean whole (a command waits for that); but not one from
     /// the reserve, which takes no writes: its room may be the last for marks that have to go before the tail can move.
     pub(crate) fn log_roll_head(&mut self) {
-        let dirty = |e: &Self, h: &Head| e.map.segments.get(h.index).dirty > 0;
-        let spare = self.map.segments.free_count() >= SEGMENTS_RESERVED;
+        let dirty = |e: &Self, h: &Head| e.map.segments().get(h.index).dirty > 0;
+        let spare = self.map.segments().free_count() >= SEGMENTS_RESERVED;
         if spare && self.log.head.as_ref().is_some_and(|h| dirty(self, h)) {
             self.seal_head();
         }
@@ -483,11 +483,11 @@ impl Engine {
             let urgent = !self.log.queue_urgent.is_empty();
             if !urgent && (self.log.queue.is_empty() || self.log.held || self.log_waits_for_company()) {
                 // Whoever is held back finds as little room as before: it must go on being made (P7).
-                let full = self.log.held && self.map.segments.free_count() <= SEGMENTS_RESERVED;
+                let full = self.log.held && self.map.segments().free_count() <= SEGMENTS_RESERVED;
                 self.log.stalled = stalled_before && full && !self.log.queue.is_empty();
                 break;
             }
-            let reserved = !urgent && self.map.segments.free_count() < SEGMENTS_RESERVED;
+            let reserved = !urgent && self.map.segments().free_count() < SEGMENTS_RESERVED;
             let reserved = reserved && !self.mutant(Mutation::ForgetsReserve);
             if reserved || self.log.head.is_none() && !self.open_head(urgent) {
                 self.log.stalled = !self.log.queue.is_empty();
@@ -541,16 +541,16 @@ impl Engine {
             false if self.mutant(Mutation::ForgetsReserve) => 0,
             false => SEGMENTS_RESERVED,
         };
-        if self.map.segments.free_count() <= reserve {
+        if self.map.segments().free_count() <= reserve {
             return false;
         }
-        let Some(index) = self.map.segments.take_free() else {
+        let Some(index) = self.map.segments_mut().take_free() else {
             return false;
         };
         let seq = self.log.next_segment_seq;
         self.log.next_segment_seq += 1;
         let time = self.wall_ns();
-        self.map.segments.open(index, seq, self.log.next_seq, time, self.layout.generation);
+        self.map.segments_mut().open(index, seq, self.log.next_seq, time, self.layout.generation);
         let offset = self.layout.align;
         self.log.head = Some(Head {
             index,
@@ -566,9 +566,8 @@ impl Engine {
 
     fn seal_head(&mut self) {
         let Some(head) = self.log.head.take() else { return };
-        self.map.segments.get_mut(head.index).state = SegmentState::Full;
-        self.map.segments.shrink(head.index);
-        let last = self.map.segments.get(head.index).last_seq;
+        self.map.segments_mut().fill(head.index);
+        let last = self.map.segments().get(head.index).last_seq;
         self.log_want_durable(last);
         self.log.full.push_back(head);
     }
@@ -580,7 +579,7 @@ impl Engine {
         let Some(head) = &self.log.head else { return taken };
         // Of all runs that wrote to the segment: recovery holds the log to that, whatever was clean by then.
         let slots_used = head.summary.blocks();
-        let segment = self.map.segments.get(head.index);
+        let segment = self.map.segments().get(head.index);
         if self.log.next_seq.0 - segment.first_seq.0 >= SEGMENT_RECORDS_MAX {
             return taken;
         }
@@ -592,7 +591,7 @@ impl Engine {
                 && extents <= RECORD_EXTENTS_MAX as usize
                 && slots_used + slots < SEGMENT_SLOTS_MAX
         };
-        let reserved = self.map.segments.free_count() < SEGMENTS_RESERVED
+        let reserved = self.map.segments().free_count() < SEGMENTS_RESERVED
             && !self.mutant(Mutation::ForgetsReserve)
             || self.log.held;
         let alone = self.log.is_to_begin();
@@ -634,13 +633,13 @@ impl Engine {
         let seq = self.log.next_seq;
         self.log.next_seq = seq.next();
         self.map.note_moment(seq, self.wall_ns());
-        let (index, first_seq) = (head.index, self.map.segments.get(head.index).first_seq);
+        let (index, first_seq) = (head.index, self.map.segments().get(head.index).first_seq);
         self.log_work_out_clean();
         let after = taken.iter().map(|a| a.after).max().unwrap_or_default();
         self.order.formed(seq, after);
         let mut record = RecordHeader {
             generation: if self.mutant(Mutation::ForgetsGeneration) { 1 } else { self.layout.generation },
-            segment_seq: self.map.segments.get(index).seq,
+            segment_seq: self.map.segments().get(index).seq,
             seq,
             offset: head.offset,
             durable_upto: self.log.durable_upto,
@@ -653,7 +652,7 @@ impl Engine {
             extents: taken.iter().filter_map(|a| a.extent).collect(),
             checksums: Vec::new(),
         };
-        self.map.segments.push_record(index, record.distance);
+        self.map.segments_mut().push_record(index, record.distance);
         if self.mutant(Mutation::OrderForgetsDistance) {
             record.distance = u16::MAX;
         }
@@ -675,7 +674,7 @@ impl Engine {
         head.clean_upto = record.clean_upto;
         head.ordered = record.ordered;
         self.log.note_consistent(seq, record.ordered);
-        self.map.segments.get_mut(index).last_seq = seq;
+        self.map.segments_mut().ends_with(index, seq);
         self.log.head = Some(head);
         self.log.claims.push_back(Claim { seq, tail: record.tail, clean_upto: record.clean_upto });
         self.log.claimed_tail = record.tail;
@@ -727,7 +726,7 @@ impl Engine {
                         _ => (0, 0),
                     };
                     let slot = Slot::new(e.block.plus(n), offset, sum, kind, record.seq, first_seq);
-                    let r = self.map.segments.push(index, slot);
+                    let r = self.map.segments_mut().push(index, slot);
                     slots.get_or_insert((r, e.count));
                     if kind == SlotKind::Data {
                         data_at += BLOCK_BYTES as u32;
@@ -748,7 +747,7 @@ impl Engine {
         let lead = if head.header_written { 0 } else { align };
         let mut frame = BufMut::zeroed(lead + len);
         if !head.header_written {
-            let segment = self.map.segments.get(head.index);
+            let segment = self.map.segments().get(head.index);
             let header = SegmentHeader {
                 generation: segment.generation,
                 segment_seq: segment.seq,
@@ -828,30 +827,11 @@ impl Engine {
         let Some((first, count)) = piece.slots else { return };
         for n in 0..count {
             let slot = SlotRef(first.0 + n);
-            let block = self.map.segments.slot(slot).block();
-            let referenced = self.make_current(block, slot, dirty);
+            let referenced = self.make_current(slot, dirty);
             if dirty && referenced {
-                self.map.segments.mark(slot, REFERENCED, true);
+                self.map.used(slot);
             }
         }
-    }
-
-    /// Puts `slot` into the index as the current version of `block`; true if there was one before.
-    pub(crate) fn make_current(&mut self, block: BlockNo, slot: SlotRef, dirty: bool) -> bool {
-        let old = self.map.index.insert(block, slot, &self.map.segments);
-        if dirty {
-            let replaced = old.filter(|old| self.map.segments.slot(*old).has(DIRTY));
-            self.journal.version_added(self.now, replaced.map(|old| self.map.segments.seq(old)));
-        }
-        if let Some(old) = old {
-            self.command_owes(block, old);
-            let keep_dirty = self.order_keeps(old);
-            self.untrack(old);
-            self.map.segments.ceased_current(old, keep_dirty);
-        }
-        self.map.segments.became_current(slot, dirty);
-        self.wakes.raise(Change::Current);
-        old.is_some()
     }
 
     fn append_done(&mut self, owner: AppendOwner) {
@@ -886,10 +866,10 @@ impl Engine {
                 // What waited for this to be durable may go on: the next set, and bypasses.
                 let awaited = self.order.bypass_waits() || self.requests.supersede_waits();
                 self.wakes.raise(Change::Claimed { awaited });
-                self.reclaim_retire_below(claim.tail);
+                self.map.retire_below(claim.tail);
             }
         }
-        let ready = |e: &Self, full: &Head| e.map.segments.get(full.index).last_seq <= durable;
+        let ready = |e: &Self, full: &Head| e.map.segments().get(full.index).last_seq <= durable;
         while !self.failure.latched() && self.log.full.front().is_some_and(|full| ready(self, full)) {
             if let Some(full) = self.log.full.pop_front() {
                 self.write_summary(full);
@@ -899,7 +879,7 @@ impl Engine {
 
     fn write_summary(&mut self, full: Head) {
         let index = full.index;
-        let segment = self.map.segments.get(index);
+        let segment = self.map.segments().get(index);
         assert!(segment.last_seq <= self.log.durable_upto, "a summary speaks only of durable records");
         let trailer = Trailer {
             generation: self.layout.generation,
@@ -928,7 +908,7 @@ impl Engine {
     /// A summary that could not be written costs recovery time, not data: the segment is read through then.
     pub(crate) fn summary_done(&mut self, index: u32, result: DeviceResult) {
         self.figures.cache_errors += u64::from(result.is_err());
-        self.map.segments.get_mut(index).state = SegmentState::Sealed;
+        self.map.segments_mut().seal(index);
     }
 
     /// Flushes the cache if somebody waits for durability that no write brings by itself.
@@ -967,7 +947,7 @@ impl Engine {
             self.log.clean_upto = self.log.clean_upto.max(progress);
             return;
         }
-        for s in self.map.segments.live_from(self.log.clean_segment) {
+        for s in self.map.segments().live_from(self.log.clean_segment) {
             if s.dirty > 0 && !self.planted.is(Mutation::CleanMarkTooEarly) {
                 break;
             }
@@ -997,7 +977,7 @@ impl Engine {
             return;
         }
         let unproven = self.log.last_data > self.log.proven;
-        let untold = self.map.segments.dirty() == 0 && !self.log.recalls_clean(self.log.written_upto);
+        let untold = self.map.segments().dirty() == 0 && !self.log.recalls_clean(self.log.written_upto);
         if (unproven || untold) && self.log.last_data <= self.log.durable_upto && self.log.is_idle() {
             self.log_tick(false);
         }

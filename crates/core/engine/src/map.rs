@@ -47,9 +47,9 @@ mod untrue;
 
 /// Segments of the log, the index of current versions, the state of replacement, and what must not be believed.
 pub(crate) struct Map {
-    pub(crate) segments: SegmentTable,
-    pub(crate) index: Index,
-    pub(crate) replacement: Replacement,
+    segments: SegmentTable,
+    index: Index,
+    replacement: Replacement,
     untrue: UntrueCopies,
     moments: Moments,
     planted: Planted,

@@ -139,14 +139,14 @@ impl Rig {
     }
 
     fn segments_in_use(&self) -> usize {
-        self.engine.map.segments.count() - self.engine.map.segments.free_count()
+        self.engine.map.segments().count() - self.engine.map.segments().free_count()
     }
 
     /// Segments and slots that are looked at for each of so many steps.
     fn visits(&mut self, mut step: impl FnMut(&mut Self, u64)) -> f64 {
-        let before = self.engine.map.segments.visits();
+        let before = self.engine.map.segments().visits();
         (0..WRITES).for_each(|n| step(self, n));
-        (self.engine.map.segments.visits() - before) as f64 / WRITES as f64
+        (self.engine.map.segments().visits() - before) as f64 / WRITES as f64
     }
 }
 
@@ -158,7 +158,7 @@ fn costs(clean: u32) -> [(WritePolicy, f64, f64); 4] {
         rig.write(rig.asked);
         rig.command(Command::Destage);
     }
-    assert_eq!(rig.engine.map.segments.dirty(), 0);
+    assert_eq!(rig.engine.map.segments().dirty(), 0);
     let policies =
         [WritePolicy::WriteBack, WritePolicy::WriteThrough, WritePolicy::Ordered, WritePolicy::Journaled];
     policies.map(|write_policy| {

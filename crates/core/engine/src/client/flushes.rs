@@ -108,7 +108,6 @@ mod tests {
     use forebay_block::ErrorKind;
 
     use super::*;
-    use crate::interface::PartKey;
 
     fn flush(id: u64, log_upto: u64, backing_epoch: u64) -> Flush {
         let point = Point::at(Seq(log_upto));

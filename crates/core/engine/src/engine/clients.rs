@@ -394,7 +394,7 @@ impl Engine {
         let copies = self.settings.write_policy == WritePolicy::WriteThrough
             && self.requests.is_copyable(key)
             && !self.failure.latched()
-            && self.map.segments.free_count() > SEGMENTS_RESERVED + 1;
+            && self.map.segments().free_count() > SEGMENTS_RESERVED + 1;
         if !copies {
             return self.part_finish(key, None);
         }
@@ -412,8 +412,8 @@ impl Engine {
             self.forget_clean(copied.range);
         }
         for block in copied.range.iter() {
-            if let Some(slot) = self.map.index.get(block, &self.map.segments) {
-                self.track(slot);
+            if let Some(slot) = self.map.lookup(block) {
+                self.map.admit(slot);
             }
         }
         self.locks_released();
@@ -502,7 +502,9 @@ impl Engine {
         }
         if result.is_ok() && landing.durable && !self.order.keeps_versions() {
             let logged = match self.mutant(Mutation::LandingCleansNewer) {
-                true => self.current_in(range).map(|slot| (slot, self.map.segments.seq(slot))).collect(),
+                true => {
+                    self.map.current_in(range).map(|slot| (slot, self.map.segments().seq(slot))).collect()
+                }
                 false => logged,
             };
             logged.into_iter().for_each(|(slot, seq)| self.destage_landed(slot, seq));

@@ -91,15 +91,15 @@ impl Engine {
         let (recorded, committed) = (self.order.recorded(facts), facts.committed);
         let asking = Asking { after, recorded, committed, latched: facts.latched };
         let (held, supersedes) = (|| self.journal.holds(range), || self.needs_supersede(range));
-        let turn = self.order.turn_of(&self.map, asking, range, self.current_in(range), held, supersedes);
+        let turn = self.order.turn_of(&self.map, asking, range, self.map.current_in(range), held, supersedes);
         let allowed = turn != Turn::Waits && self.order_is_renounced() && self.points_allow(part);
         if allowed && turn == Turn::GivesUp {
             // It overtakes what was acknowledged before, and may take away the last mark of a lost block.
             self.order_catch_up();
         }
         if !allowed {
-            let newest = self.current_in(range).map(|slot| self.map.segments().seq(slot)).max();
-            let newest = newest.unwrap_or_default().max(self.drops.recalled_upto(range));
+            let newest = self.map.current_in(range).map(|slot| self.map.segments().seq(slot)).max();
+            let newest = newest.unwrap_or_default().max(self.map.recalled_upto(range));
             self.order.bypass_has_to_wait(after.max(newest), self.log.durable_clean_upto());
         }
         allowed

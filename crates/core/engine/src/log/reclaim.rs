@@ -16,14 +16,13 @@
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, Seq};
 use forebay_format::checksum::block_checksum;
 use forebay_format::record::{Extent, ExtentKind};
-use forebay_policy::{List, Verdict};
+use forebay_policy::List;
 
-use crate::engine::destage::list_of;
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Role};
 use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
-use crate::map::segments::{DIRTY, FREQUENT, REFERENCED, Segment, SegmentState, SlotKind, SlotRef, TRACKED};
+use crate::map::segments::{DIRTY, Segment, SegmentState, SlotKind, SlotRef};
 use crate::mutation::Mutation;
 use crate::tables::Table;
 
@@ -71,16 +70,16 @@ impl Reclaim {
 impl Engine {
     /// Free segments that reclaiming keeps in stock, so that a burst finds room at once.
     fn segments_free_wanted(&self) -> usize {
-        SEGMENTS_RESERVED + 2 + self.map.segments.count() / 32
+        SEGMENTS_RESERVED + 2 + self.map.segments().count() / 32
     }
 
     /// Whether a free segment is wanted and the segment that would become one has to wait for destaging: it is dirty, or the set in
     /// flight begins with it.
     pub(crate) fn reclaim_wants_clean_tail(&self) -> bool {
-        let retiring = self.map.segments.retiring();
-        let tail = self.map.segments.tail().map(|i| self.map.segments.get(i));
+        let retiring = self.map.segments().retiring();
+        let tail = self.map.segments().tail().map(|i| self.map.segments().get(i));
         let waits = |s: &Segment| s.dirty > 0 || self.order.progress().is_some_and(|p| s.last_seq > p);
-        self.map.segments.free_count() + retiring < self.segments_free_wanted()
+        self.map.segments().free_count() + retiring < self.segments_free_wanted()
             && tail.is_some_and(|s| s.state == SegmentState::Sealed && waits(s))
     }
 
@@ -89,19 +88,20 @@ impl Engine {
         if self.failure.latched() || self.commands.settling() {
             return;
         }
-        while self.map.segments.free_count() + self.map.segments.retiring() < self.segments_free_wanted() {
-            let Some(tail) = self.map.segments.tail() else {
+        while self.map.segments().free_count() + self.map.segments().retiring() < self.segments_free_wanted()
+        {
+            let Some(tail) = self.map.segments().tail() else {
                 break;
             };
             if !self.tail_may_go(tail) {
                 break;
             }
-            if let Some(place) = self.map.segments.begin_retiring() {
+            if let Some(place) = self.map.segments_mut().begin_retiring() {
                 self.log.tail = place + 1;
             }
         }
         if self.mutant(Mutation::ReusesTooEarly) {
-            self.reclaim_retire_below(self.log.tail);
+            self.map.retire_below(self.log.tail);
         }
         if self.log.tail > self.log_claimed_tail() {
             self.log_tick(true);
@@ -110,22 +110,22 @@ impl Engine {
 
     /// Whether everything in the tail segment can be given up now; starts what has to come first.
     fn tail_may_go(&mut self, tail: u32) -> bool {
-        let segment = self.map.segments.get(tail);
+        let segment = self.map.segments().get(tail);
         if segment.state != SegmentState::Sealed {
             return false;
         }
         let segment_last = segment.last_seq;
         if segment.dirty > 0 {
             if self.mutant(Mutation::CleaningLosesDirty) {
-                self.map.segments.slot_refs(tail).for_each(|slot| self.map.segments.became_clean(slot));
+                self.map.segments().slot_refs(tail).for_each(|slot| self.map.cleaned(slot));
             }
-            self.move_poison(self.map.segments.slot_refs(tail));
+            self.move_poison(self.map.segments().slot_refs(tail));
             return false;
         }
         if self.order.progress().is_some_and(|progress| segment_last > progress) {
             return false;
         }
-        let segment_seq = self.map.segments.get(tail).seq;
+        let segment_seq = self.map.segments().get(tail).seq;
         if self.reclaim.judged < segment_seq {
             self.reclaim.judged = segment_seq;
             self.judge(tail);
@@ -138,20 +138,18 @@ impl Engine {
 
     /// Asks replacement for each clean block of the tail whether it stays, and starts to copy those that do.
     fn judge(&mut self, tail: u32) {
-        let room = self.map.segments.free_count() > SEGMENTS_RESERVED && !self.room_is_awaited();
-        let budget = if room { self.map.segments.slots_len(tail) / KEEP_ONE_IN } else { 0 };
+        let room = self.map.segments().free_count() > SEGMENTS_RESERVED && !self.room_is_awaited();
+        let budget = if room { self.map.segments().slots_len(tail) / KEEP_ONE_IN } else { 0 };
         let mut kept: Vec<(BlockNo, SlotRef)> = Vec::new();
-        for slot in self.map.segments.slot_refs(tail) {
-            let s = *self.map.segments.slot(slot);
-            if kept.len() >= budget || !s.has(TRACKED) || s.kind() != SlotKind::Data {
-                continue;
+        for slot in self.map.segments().slot_refs(tail) {
+            if kept.len() >= budget {
+                break;
             }
-            let verdict = self.map.replacement.judge(list_of(&s), s.has(REFERENCED));
-            let Verdict::Keep(to) = verdict else { continue };
-            let current = self.map.index.get(s.block(), &self.map.segments) == Some(slot);
-            if current && self.locks.try_take(BlockRange::new(s.block(), 1), Hold::Exclusive) {
-                self.reclaim.copying.insert(s.block(), to);
-                kept.push((s.block(), slot));
+            let Some(to) = self.map.judge(slot) else { continue };
+            let block = self.map.segments().slot(slot).block();
+            if self.locks.try_take(BlockRange::new(block, 1), Hold::Exclusive) {
+                self.reclaim.copying.insert(block, to);
+                kept.push((block, slot));
             }
         }
         self.read_for_copy(tail, kept);
@@ -160,21 +158,21 @@ impl Engine {
     fn read_for_copy(&mut self, segment: u32, kept: Vec<(BlockNo, SlotRef)>) {
         let mut rest = kept.as_slice();
         while let Some((_, first)) = rest.first() {
-            let start = self.map.segments.slot(*first).offset();
+            let start = self.map.segments().slot(*first).offset();
             let together = |(k, (_, slot)): &(usize, &(BlockNo, SlotRef))| {
-                self.map.segments.slot(*slot).offset() == start + *k as u32 * BLOCK_BYTES as u32
+                self.map.segments().slot(*slot).offset() == start + *k as u32 * BLOCK_BYTES as u32
             };
             let n = rest.iter().enumerate().take(COPY_BLOCKS_MAX).take_while(together).count();
             let (now, later) = rest.split_at(n);
             rest = later;
             let describe = |(b, s): &(BlockNo, SlotRef)| {
-                (*b, *s, self.map.segments.seq(*s), self.map.segments.slot(*s).checksum())
+                (*b, *s, self.map.segments().seq(*s), self.map.segments().slot(*s).checksum())
             };
             let blocks = now.iter().map(describe).collect();
             self.reclaim.next_read = self.reclaim.next_read.wrapping_add(1);
             let key = self.reclaim.next_read;
             self.reclaim.reads.insert(key, CopyRead { segment, blocks });
-            self.map.segments.pin(segment);
+            self.map.segments_mut().pin(segment);
             let offset = self.layout.segment_offset(segment) + u64::from(start);
             let op = DeviceOp::Read { offset, len: n * BLOCK_BYTES as usize };
             self.io(Role::Cache, op, Class::Background, IoOwner::Relocation(key));
@@ -186,7 +184,7 @@ impl Engine {
         let Some(read) = self.reclaim.reads.remove(&key) else {
             return;
         };
-        self.map.segments.unpin(read.segment);
+        self.map.segments_mut().unpin(read.segment);
         let data = match result {
             Ok(data) => data,
             Err(_) => {
@@ -219,11 +217,9 @@ impl Engine {
         let Some(list) = self.reclaim.copying.remove(&block) else {
             return;
         };
-        if let Some(slot) = self.map.index.get(block, &self.map.segments) {
+        if let Some(slot) = self.map.lookup(block) {
             // The old slot was forgotten when the new one became current; the block itself has stayed.
-            self.map.replacement.rejoined(list);
-            self.map.segments.mark(slot, FREQUENT, list == List::Frequent);
-            self.map.segments.mark(slot, TRACKED, true);
+            self.map.readmit(slot, list);
         }
         if self.reclaim.was_distrusted(block) {
             self.forget_clean(BlockRange::new(block, 1));
@@ -254,10 +250,10 @@ impl Engine {
             return;
         }
         for slot in slots {
-            let s = *self.map.segments.slot(slot);
+            let s = *self.map.segments().slot(slot);
             let block = s.block();
             if !s.has(DIRTY)
-                || self.map.index.get(block, &self.map.segments) != Some(slot)
+                || self.map.lookup(block) != Some(slot)
                 || !(s.kind() == SlotKind::Poison || self.destage.is_corrupt(block, slot))
                 || self.log_has_in_flight(block)
                 || !self.locks.try_take(BlockRange::new(block, 1), Hold::LogWrite)
@@ -265,7 +261,7 @@ impl Engine {
                 continue;
             }
             if self.mutant(Mutation::DropsPoison) {
-                self.map.segments.became_clean(slot);
+                self.map.cleaned(slot);
                 self.release(BlockRange::new(block, 1), Hold::LogWrite);
                 continue;
             }
@@ -284,28 +280,5 @@ impl Engine {
     pub(crate) fn poison_done(&mut self, block: BlockNo) {
         self.reclaim.poisons -= 1;
         self.release(BlockRange::new(block, 1), Hold::LogWrite);
-    }
-
-    /// A record that carries `tail` is durable: what lies before is out of the log.
-    pub(crate) fn reclaim_retire_below(&mut self, tail: u64) {
-        while let Some(index) = self.map.segments.oldest() {
-            if self.map.segments.get(index).seq >= tail {
-                break;
-            }
-            for slot in self.map.segments.slot_refs(index) {
-                let s = *self.map.segments.slot(slot);
-                if self.map.index.get(s.block(), &self.map.segments) != Some(slot) {
-                    continue;
-                }
-                assert!(!s.has(DIRTY), "a dirty block is never dropped (P1)");
-                self.map.index.remove(s.block(), &self.map.segments);
-                if s.has(TRACKED) {
-                    self.map.replacement.dropped(s.block(), list_of(&s));
-                    self.map.segments.mark(slot, TRACKED, false);
-                }
-                self.map.segments.ceased_current(slot, false);
-            }
-            self.map.segments.retire(index);
-        }
     }
 }

@@ -363,7 +363,7 @@ impl Engine {
     /// The write that opened the next segment may be lost although records behind it are there, or have gone to the
     /// segment before it and have destroyed that one, too. The log would seem to end before; its records say better.
     fn recovery_beyond(&mut self, index: u32, data: &[u8]) {
-        let ahead = self.map.segments.next_free().take_while(|i| *i != index).count() as u64;
+        let ahead = self.map.segments().next_free().take_while(|i| *i != index).count() as u64;
         let segment_seq = self.recovery_next_segment_seq() + ahead;
         let proof = sweep(&self.layout, Rules::new(self.volume_bytes), segment_seq, data).proof;
         let trailer = &data[data.len().saturating_sub(self.layout.align as usize)..];
@@ -373,7 +373,7 @@ impl Engine {
 
     /// Number of the segment that would follow the log's last one.
     fn recovery_next_segment_seq(&self) -> u64 {
-        self.map.segments.newest_place().map_or(1, |newest| newest + 1)
+        self.map.segments().newest_place().map_or(1, |newest| newest + 1)
     }
 
     /// The segments that would have been opened next. If some that the log's last run opened there are known, it got at least as far.
@@ -384,7 +384,7 @@ impl Engine {
         let known = candidates.values().filter(|c| c.header.generation >= run).map(|c| c.header.segment_seq);
         let far = !self.mutant(Mutation::LooksTooNear);
         let known = known.max().filter(|_| far).map_or(0, |seq| (seq + 1).saturating_sub(next));
-        let places = (next..).zip(self.map.segments.next_free().take(known as usize + BEYOND_SEGMENTS));
+        let places = (next..).zip(self.map.segments().next_free().take(known as usize + BEYOND_SEGMENTS));
         // What those say that are what they should be has been heard.
         let heard = |(seq, i): &(u64, u32)| candidates.get(i).is_some_and(|c| c.header.segment_seq == *seq);
         places.filter(|place| !heard(place)).map(|(_, i)| Step::Beyond(i)).collect()
@@ -398,7 +398,7 @@ impl Engine {
         }
         self.recovery_hold_rules();
         self.recovery.phase = Phase::Beyond;
-        self.map.segments.order_free();
+        self.map.segments_mut().order_free();
         self.recovery.todo = self.recovery_steps_beyond();
     }
 
@@ -406,7 +406,7 @@ impl Engine {
     /// goes on behind it; if that is not enough, something is lost.
     fn recovery_judge_again(&mut self) {
         let last = self.recovery.report.last_seq;
-        self.map.segments.forget_all();
+        self.map.segments_mut().forget_all();
         self.recovery.report.records_torn = 0;
         self.recovery_find_log();
         if self.life == Life::Recovering && self.recovery.report.last_seq <= last {
@@ -577,8 +577,8 @@ impl Engine {
                 (None, scan) => scan.as_ref().and_then(|s| s.entries.first()).map_or(0, |(h, _)| h.time_ns),
             };
             let h = c.header;
-            self.map.segments.open(*index, h.segment_seq, h.first_seq, time, h.generation);
-            let segment = self.map.segments.get_mut(*index);
+            self.map.segments_mut().open(*index, h.segment_seq, h.first_seq, time, h.generation);
+            let segment = self.map.segments_mut().get_mut(*index);
             segment.state = SegmentState::Sealed;
             segment.last_seq = Seq(c.next_seq().0 - 1);
             next_segment_seq = h.segment_seq + 1;
@@ -626,16 +626,16 @@ impl Engine {
                 self.recovery_apply(index, seq, &entry);
                 seq = seq.next();
             }
-            if self.map.segments.get(index).state == SegmentState::Sealed {
-                self.map.segments.shrink(index);
+            if self.map.segments().get(index).state == SegmentState::Sealed {
+                self.map.segments_mut().shrink(index);
             }
         }
     }
 
     /// What one record says becomes what the index says.
     fn recovery_apply(&mut self, index: u32, seq: Seq, entry: &SummaryEntry) {
-        let first_seq = self.map.segments.get(index).first_seq;
-        self.map.segments.push_record(index, entry.distance);
+        let first_seq = self.map.segments().get(index).first_seq;
+        self.map.segments_mut().push_record(index, entry.distance);
         let mut at = entry.offset + entry.header_bytes;
         let mut checksums = entry.checksums.iter();
         for extent in &entry.extents {
@@ -663,9 +663,9 @@ impl Engine {
                 if dirty || self.recovery.trust_clean || self.mutant(Mutation::TrustsCleanAfterCrash) {
                     let block = extent.block.plus(n);
                     let slot = Slot::new(block, offset, checksum, kind, seq, first_seq);
-                    let slot = self.map.segments.push(index, slot);
-                    self.make_current(block, slot, dirty);
-                    self.track(slot);
+                    let slot = self.map.segments_mut().push(index, slot);
+                    self.make_current(slot, dirty);
+                    self.map.admit(slot);
                 }
             }
         }
@@ -680,13 +680,13 @@ impl Engine {
             _ => Ok(report),
         });
         let dirty =
-            self.map.index.slots().filter(|slot| self.map.segments.slot(*slot).has(DIRTY)).count() as u64;
-        let blocks_clean = self.map.index.len() as u64 - dirty;
+            self.map.current().filter(|slot| self.map.segments().slot(*slot).has(DIRTY)).count() as u64;
+        let blocks_clean = self.map.len() as u64 - dirty;
         let result = result.map(|report| RecoveryReport { blocks_dirty: dirty, blocks_clean, ..report });
         if let Ok(report) = &result
             && !self.recovery.trust_clean
         {
-            self.drops.distrust(report.last_seq);
+            self.map.distrust(report.last_seq);
         }
         if result.is_ok() && !self.recovery.trust_clean {
             self.log_begin_after_crash();

@@ -440,7 +440,7 @@ impl SegmentTable {
         r.place() < self.get(r.segment()).slots.len()
     }
 
-    pub(crate) fn mark(&mut self, r: SlotRef, flag: u64, on: bool) {
+    pub(super) fn mark(&mut self, r: SlotRef, flag: u64, on: bool) {
         debug_assert!(flag & DIRTY == 0, "a slot becomes dirty as it becomes current");
         self.change(r, |slot| slot.set(flag, on));
     }
@@ -483,7 +483,7 @@ impl SegmentTable {
     }
 
     /// The slot has become its block's current version.
-    pub(crate) fn became_current(&mut self, r: SlotRef, dirty: bool) {
+    pub(super) fn became_current(&mut self, r: SlotRef, dirty: bool) {
         let clean_below = self.clean_below;
         let s = self.get_mut(r.segment());
         debug_assert!(!dirty || s.seq >= clean_below, "what is complete and clean stays so");
@@ -492,7 +492,7 @@ impl SegmentTable {
     }
 
     /// The slot is no longer its block's current version; what it holds is void, unless it has to be destaged all the same.
-    pub(crate) fn ceased_current(&mut self, r: SlotRef, keep_dirty: bool) {
+    pub(super) fn ceased_current(&mut self, r: SlotRef, keep_dirty: bool) {
         if !keep_dirty {
             self.became_clean(r);
         }
@@ -500,7 +500,7 @@ impl SegmentTable {
     }
 
     /// The backing has the slot's version, durably.
-    pub(crate) fn became_clean(&mut self, r: SlotRef) {
+    pub(super) fn became_clean(&mut self, r: SlotRef) {
         self.change(r, |slot| slot.set(DIRTY | DESTAGING, false));
     }
 
@@ -514,7 +514,7 @@ impl SegmentTable {
     }
 
     /// Takes a segment out of the log; it may be overwritten at once if nothing reads it.
-    pub(crate) fn retire(&mut self, index: u32) {
+    pub(super) fn retire(&mut self, index: u32) {
         assert_eq!(self.live.pop_front(), Some(index), "segments leave the log in its order");
         let s = &mut self.segments[index as usize];
         assert!(s.current == 0 && s.dirty == 0, "nothing current is thrown away");
