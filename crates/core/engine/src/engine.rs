@@ -13,7 +13,7 @@
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Seq};
 use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
-use forebay_policy::{Demand, Durability, Endurance, Ranges, Replacement, Roominess, Settings, WritePolicy};
+use forebay_policy::{Demand, Durability, Endurance, Ranges, Roominess, Settings, WritePolicy};
 
 use crate::backing::destage::Destage;
 use crate::backing::flushes::Flushes;
@@ -32,8 +32,6 @@ use crate::log::Log;
 use crate::log::reclaim::Reclaim;
 use crate::log::recovery::{Recovery, Step};
 use crate::map::Map;
-use crate::map::index::Index;
-use crate::map::segments::SegmentTable;
 use crate::mutation::Planted;
 use crate::order::Order;
 use crate::reading::Reading;
@@ -133,7 +131,6 @@ impl Engine {
         let layout = params.layout;
         assert!(layout.validate().is_ok(), "the host validates the superblock");
         assert!(params.volume_bytes.is_multiple_of(512) && params.volume_bytes <= VOLUME_BYTES_MAX);
-        let capacity = u64::from(layout.segment_count) * u64::from(layout.segment_bytes) / BLOCK_BYTES;
         Self {
             layout,
             volume_bytes: params.volume_bytes,
@@ -144,11 +141,7 @@ impl Engine {
             wall_offset_ns: params.wall_offset_ns,
             now: Nanos(0),
             life: Life::New,
-            map: Map {
-                segments: SegmentTable::new(layout.segment_count),
-                index: Index::new(),
-                replacement: Replacement::new(capacity),
-            },
+            map: Map::new(&layout, Planted::default()),
             locks: Locks::default(),
             log: Log::new(),
             requests: Requests::new(params.volume_bytes),
@@ -417,9 +410,11 @@ impl Engine {
                 * (self.map.segments.count() - self.map.segments.free_count()) as u64,
             dirty_bytes: self.map.segments.dirty() * BLOCK_BYTES,
             cached_bytes: self.map.index.len() as u64 * BLOCK_BYTES,
-            oldest_dirty_ns: self.oldest_dirty_ns(),
+            oldest_dirty_ns: self.map.oldest_dirty_ns(),
             missing_bytes: self.missing_bytes(),
-            oldest_missing_ns: self.journal_missing().map_or(self.oldest_dirty_ns(), |(_, oldest)| oldest),
+            oldest_missing_ns: self
+                .journal_missing()
+                .map_or(self.map.oldest_dirty_ns(), |(_, oldest)| oldest),
             groups_waiting: self.journal.groups() as u64,
             backing_point: if self.backing_is_consistent() { self.journal.point() } else { 0 },
             backing_consistent: self.backing_is_consistent(),
@@ -428,8 +423,7 @@ impl Engine {
             common_wanted: self.common_is_wanted() && self.life == Life::Running && self.common_presses(),
             ailing: self.watch.ailing(self.now.max(now), self.retries(), self.wall_offset_ns),
             cache_failed_ns: self.failure.since().map(|at| self.wall_offset_ns.saturating_add(at.0)),
-            index_bytes: (self.map.index.bytes() + self.map.segments.bytes() + self.map.replacement.bytes())
-                as u64,
+            index_bytes: self.map.bytes() as u64,
             index_blocks: self.map.index.len() as u64,
             requests: self.requests.len() as u64,
             backing_outstanding: self.backing.outstanding() as u64,

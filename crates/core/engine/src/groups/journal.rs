@@ -572,7 +572,7 @@ impl Engine {
     /// Wall-clock time before which everything acknowledged is in records up to `upto`, or on the backing.
     fn time_of(&self, upto: Seq) -> u64 {
         let later = self.map.segments.dirty_after(upto).next();
-        later.map_or(self.wall_ns(), |(seq, slot)| self.time_of_record(seq, slot.segment()))
+        later.map_or(self.wall_ns(), |(seq, slot)| self.map.time_of_record(seq, slot.segment()))
     }
 
     /// Writes to the ring, in two operations where it begins anew.
