@@ -56,7 +56,7 @@ pub(crate) fn extents(
     let mut cached = Vec::new();
     for _ in 0..SHARDS_MAX {
         let range = (BlockNo::containing(extents.at), end.div_ceil(BLOCK_BYTES));
-        let known = map.index.cached_from(range, &map.segments, &mut cached);
+        let known = map.cached_from(range, &mut cached);
         let forgotten = usize::from(planted.is(Mutation::StatusForgetsBlock));
         for block in cached.iter().skip(forgotten) {
             extents.extend(block.offset().min(end), Allocation::Hole);
@@ -81,24 +81,24 @@ mod tests {
     use std::collections::BTreeSet;
 
     use forebay_block::Seq;
-    use forebay_policy::Replacement;
+    use forebay_format::Layout;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::map::index::Index;
-    use crate::map::segments::{SegmentTable, Slot, SlotKind};
+    use crate::map::segments::{Slot, SlotKind};
 
     /// The volume's end lies within a block.
     const VOLUME: u64 = 6000 * BLOCK_BYTES + 1536;
 
     fn map(cached: &BTreeSet<u64>) -> Map {
-        let (segments, index) = (SegmentTable::new(8), Index::new());
-        let mut map = Map { segments, index, replacement: Replacement::new(8192) };
-        map.segments.open(0, 1, Seq(1), 0, 1);
+        let layout =
+            Layout { cache_id: [1; 16], generation: 1, align: 512, segment_bytes: 4 << 20, segment_count: 8 };
+        let mut map = Map::new(&layout, Planted::default());
+        map.segments_mut().open(0, 1, Seq(1), 0, 1);
         for block in cached {
             let slot = Slot::new(BlockNo(*block), 8, 0, SlotKind::Data, Seq(1), Seq(1));
-            let slot = map.segments.push(0, slot);
-            map.index.insert(BlockNo(*block), slot, &map.segments);
+            let slot = map.segments_mut().push(0, slot);
+            map.put(slot, false);
         }
         map
     }
