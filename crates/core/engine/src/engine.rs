@@ -46,6 +46,7 @@ mod clients;
 pub(crate) mod destage;
 mod flushes;
 mod order;
+mod queue;
 mod reads;
 
 /// Whose device operation it is.

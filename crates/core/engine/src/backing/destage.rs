@@ -385,3 +385,6 @@ impl Destage {
         map.segments.dirty() > 0 && self.is_idle() && !self.is_paused() && map.segments.all_hopeless()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -81,7 +81,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use forebay_block::Seq;
-    use forebay_format::Layout;
     use proptest::prelude::*;
 
     use super::*;
@@ -91,9 +90,7 @@ mod tests {
     const VOLUME: u64 = 6000 * BLOCK_BYTES + 1536;
 
     fn map(cached: &BTreeSet<u64>) -> Map {
-        let layout =
-            Layout { cache_id: [1; 16], generation: 1, align: 512, segment_bytes: 4 << 20, segment_count: 8 };
-        let mut map = Map::new(&layout, Planted::default());
+        let mut map = Map::of_segments(8);
         map.segments_mut().open(0, 1, Seq(1), 0, 1);
         for block in cached {
             let slot = Slot::new(BlockNo(*block), 8, 0, SlotKind::Data, Seq(1), Seq(1));

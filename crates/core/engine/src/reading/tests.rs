@@ -58,7 +58,7 @@ impl World {
     fn new() -> Self {
         let layout =
             Layout { cache_id: [1; 16], generation: 1, align: 512, segment_bytes: 4 << 20, segment_count: 2 };
-        let mut map = Map::new(&layout, Planted::default());
+        let mut map = Map::of_segments(2);
         map.segments_mut().open(0, 1, Seq(1), 0, 1);
         Self {
             map,
