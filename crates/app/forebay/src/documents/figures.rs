@@ -167,14 +167,14 @@ const FIGURES: &[(&str, &str, &str, &str, Shown)] = &[
     (
         "docs/guide/cache-failure.md",
         "It is tried every {} seconds",
-        "core/engine/src/destage.rs",
+        "core/engine/src/backing/unreadable.rs",
         "UNREADABLE_RETRY_MS",
         seconds_in_words,
     ),
     (
         "docs/guide/consistency-points.md",
         "zeroes more than {} MiB",
-        "core/engine/src/requests.rs",
+        "core/engine/src/client/cut.rs",
         "ZERO_BLOCKS_LOGGED_MAX",
         mib_of_blocks,
     ),
