@@ -98,6 +98,9 @@ pub enum Content {
 }
 
 impl Content {
+    /// All of them.
+    pub const ALL: &[Self] = &[Self::Data, Self::Database, Self::Log, Self::Journal, Self::Metadata];
+
     /// The spelling in texts and JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -138,6 +141,20 @@ impl Op {
 }
 
 impl Criticality {
+    /// All of them.
+    pub const ALL: &[Self] = &[Self::None, Self::Direct, Self::Inherited, Self::Awaited, Self::Capped];
+
+    /// The spelling in texts.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Direct => "direct",
+            Self::Inherited => "inherited",
+            Self::Awaited => "awaited",
+            Self::Capped => "capped",
+        }
+    }
+
     /// Whether a request of an application is known to wait for a write. An asynchronous one of a critical task keeps nobody waiting because
     /// of who issued it, but once somebody comes to wait for it (ATC'15, section 5).
     pub const fn is_awaited(self, sync: bool) -> bool {
