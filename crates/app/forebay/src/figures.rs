@@ -170,6 +170,7 @@ mod tests {
 
     fn status(figures: &Status) -> VolumeStatus {
         let plan = VolumePlan {
+            record_requests: None,
             group: None,
             name: "db".into(),
             cache: "cache".parse().ok(),

@@ -20,6 +20,7 @@ mod output;
 mod patience;
 mod plan;
 mod reclaim;
+mod request_recorder;
 mod resident;
 mod served;
 mod service_manager;

@@ -91,6 +91,8 @@ pub struct VolumePlan {
     pub logical_block: Option<u32>,
     /// Decorators for the devices, for tests.
     pub decorate: Vec<DeviceDecoration>,
+    /// A new file in which its requests are recorded.
+    pub record_requests: Option<PathBuf>,
     /// Where the journal lies.
     pub journal: JournalChoice,
     /// The consistency group that it is a member of.
@@ -272,6 +274,7 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
             args.cache.is_some() || args.backing.is_some() || args.fuse.is_some() || !args.nbd.is_empty();
         if own
             || args.journal.is_some()
+            || args.record_requests.is_some()
             || args.no_cache
             || args.accept_stale
             || args.takeover
@@ -280,7 +283,7 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
             || !args.decorate.is_empty()
         {
             return Err(usage(
-                "--cache, --backing, --journal, --nbd, --fuse, --no-cache, --accept-stale, --takeover, --read-only and --logical-block \
+                "--cache, --backing, --journal, --nbd, --fuse, --no-cache, --accept-stale, --takeover, --read-only, --logical-block and --record-requests \
                  are for one volume, and the configuration has several; choose one with --name"
                     .into(),
             ));
@@ -317,6 +320,9 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
         volume.read_only = Some(true);
     }
     volume.logical_block = args.logical_block.or(volume.logical_block);
+    if args.record_requests.is_some() {
+        volume.record_requests.clone_from(&args.record_requests);
+    }
     Ok(())
 }
 
@@ -428,6 +434,7 @@ fn checked(v: VolumeConfig, all: &Around<'_>) -> Result<VolumePlan, Failure> {
         read_only: v.read_only.unwrap_or(false),
         logical_block: v.logical_block,
         decorate: all.decorate.to_vec(),
+        record_requests: v.record_requests,
         settings,
         ranges,
         warnings,

@@ -24,6 +24,7 @@ use crate::failure::{from_fuse, from_host};
 use crate::figures::{Surroundings, staleness_seconds, volume_status};
 use crate::patience::Patience;
 use crate::plan::VolumePlan;
+use crate::request_recorder::{RecordedVolume, RequestRecorder};
 use crate::staleness_histogram::StalenessHistogram;
 use crate::tracking::{Link, RatedVolume, TrackedVolume, Tracking};
 use crate::trouble::Trouble;
@@ -75,6 +76,8 @@ pub struct Served {
     trouble: Mutex<Trouble>,
     staleness: Mutex<StalenessHistogram>,
     recorders: Recorders,
+    /// Of its requests.
+    recorder: Option<Arc<RequestRecorder>>,
     started: Instant,
 }
 
@@ -121,12 +124,17 @@ impl Served {
         {
             tracing::warn!(volume = plan.name, "{told}");
         }
-        let link = Arc::new(Link::default());
+        let recorder = plan.record_requests.as_deref().map(|file| recorder(file, &handle)).transpose()?;
+        let link = Arc::new(Link::new(recorder.clone()));
         handle.observe(Arc::clone(&link) as Arc<dyn Observer>);
-        let service: Arc<dyn BlockService> = match plan.critical_rate {
-            Some(rate) => Arc::new(RatedVolume::new(handle.clone(), rate)),
-            None => Arc::new(handle.clone()),
-        };
+        let mut service: Arc<dyn BlockService> = Arc::new(handle.clone());
+        if let Some(recorder) = &recorder {
+            service = Arc::new(RecordedVolume::new(service, Arc::clone(recorder)));
+        }
+        // What has no place in the rate is recorded so.
+        if let Some(rate) = plan.critical_rate {
+            service = Arc::new(RatedVolume::new(service, rate));
+        }
         let served = Self {
             handle,
             service,
@@ -140,6 +148,7 @@ impl Served {
             trouble: Mutex::default(),
             staleness: Mutex::default(),
             recorders,
+            recorder,
             started,
             plan,
         };
@@ -477,7 +486,9 @@ impl Served {
             ending => ending,
         };
         let volume = hold(&self.volume).take();
-        volume.map_or(Ok(()), |v| v.end(ending).map_err(|e| from_host(&e)))
+        let outcome = volume.map_or(Ok(()), |v| v.end(ending).map_err(|e| from_host(&e)));
+        self.recorder.iter().for_each(|recorder| recorder.finish());
+        outcome
     }
 
     /// Whether it has ended, or is ending.
@@ -554,6 +565,17 @@ impl NbdPlaces {
             (clients + at.clients(), refused + at.refused(), displaced + at.displaced())
         })
     }
+}
+
+/// Begins the record of a volume's requests.
+fn recorder(file: &Path, volume: &VolumeHandle) -> Result<Arc<RequestRecorder>, Failure> {
+    RequestRecorder::create(file, &volume.info()).map_err(|e| {
+        let why = match e.kind() {
+            std::io::ErrorKind::AlreadyExists => "it exists; move it away, or name another file".to_owned(),
+            _ => forebay_block::words_of(&e),
+        };
+        Failure::new(FailureKind::Failed, format!("cannot record requests in {}: {why}", file.display()))
+    })
 }
 
 /// A block device, with what costs it speed.

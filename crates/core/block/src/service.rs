@@ -231,6 +231,20 @@ pub trait BlockService: Send + Sync {
     fn gate(&self) -> &Arc<Gate>;
 }
 
+impl<S: BlockService + ?Sized> BlockService for Arc<S> {
+    fn info(&self) -> VolumeInfo {
+        (**self).info()
+    }
+
+    fn submit(&self, op: Op, origin: Origin, done: Completion) {
+        (**self).submit(op, origin, done);
+    }
+
+    fn gate(&self) -> &Arc<Gate> {
+        (**self).gate()
+    }
+}
+
 /// Refuses what lies outside a volume of `size_bytes` or is not made of whole sectors.
 ///
 /// # Errors

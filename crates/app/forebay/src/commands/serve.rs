@@ -215,6 +215,11 @@ pub struct Args {
     #[command(flatten)]
     pub nbd_wishes: NbdWishes,
 
+    /// Record requests as they come, with who issued them and when they were answered, in this new file, which `forebay tune --trace`
+    /// replays (docs/guide/operations.md)
+    #[arg(long, value_name = "FILE")]
+    pub record_requests: Option<PathBuf>,
+
     /// Delay, throttle or fail operations of a device, for tests: cache:DECORATION or backing:DECORATION
     #[arg(long, value_name = "ROLE:DECORATION", hide = true)]
     pub decorate: Vec<DeviceDecoration>,

@@ -107,12 +107,12 @@ pub struct Args {
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(load_names()), default_value = "postmark", conflicts_with = "name")]
     load: String,
 
-    /// A client's log of requests as fio writes it (write_iolog); several are several clients at once. They are replayed in virtual
-    /// time, with models of the devices, in place of a measurement
+    /// A record of a volume's requests (`forebay serve --record-requests`), or a client's log of them as fio writes it (write_iolog);
+    /// several are several clients at once. They are replayed in virtual time, with models of the devices, in place of a measurement
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "load", "quick"])]
     trace: Vec<PathBuf>,
 
-    /// Requests that each client of a trace has under way at most
+    /// Requests that each client of one of fio's logs has under way at most; a record says itself what waited for what
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..), requires = "trace")]
     depth: u16,
 
