@@ -13,7 +13,7 @@ use forebay_policy::{
 use forebay_tracker::Hints;
 use serde::{Deserialize, Deserializer};
 
-use crate::changes::nearest;
+use crate::nearest::nearest;
 use crate::volume_name;
 use forebay_policy::size::{self, Size};
 

@@ -1,49 +1,25 @@
 //! What `forebay serve` is to serve: the configuration file with the flags laid over it, checked.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use forebay_control::FailureKind;
 use forebay_device::DeviceSpec;
-use forebay_device::decorate::{BadDecoration, Decoration};
 use forebay_host::JournalChoice;
 use forebay_nbd::{Address, SocketRights, TlsSettings};
 use forebay_policy::{GroupEnds, Ranges, Settings, WritePolicy};
 use forebay_tracker::{Hints, PRESETS, Rules, RulesError};
 
 use crate::changes::{Circumstances, check_ranges, idle, nobody_is_critical};
-use crate::cli::Failure;
-use crate::commands::serve::Args;
 use crate::config::{Config, VolumeConfig};
-use crate::consistency_group::GroupPlan;
+use crate::device_decoration::DeviceDecoration;
+use crate::failure::Failure;
+use crate::group_plan::GroupPlan;
 use crate::nbd_limits::{NbdLimits, NbdWishes};
+use crate::serve_args::Args;
 use forebay_policy::size::Size;
 
 /// Longest configuration file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// A decorator for one of a volume's devices, such as `cache:inject:write:eio:every=100`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeviceDecoration {
-    /// The cache, else the backing.
-    pub of_cache: bool,
-    /// What is put around it.
-    pub decoration: Decoration,
-}
-
-impl FromStr for DeviceDecoration {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (role, decoration) = text.split_once(':').unwrap_or((text, ""));
-        let of_cache = match role {
-            "cache" => true,
-            "backing" => false,
-            _ => return Err(format!("'{text}' begins neither with cache: nor with backing:")),
-        };
-        Ok(Self { of_cache, decoration: decoration.parse().map_err(|e: BadDecoration| e.to_string())? })
-    }
-}
 
 /// Everything that is to be served.
 #[derive(Debug)]

@@ -39,9 +39,9 @@ fn what_clients_ask_for_is_recorded_and_can_be_replayed() {
     };
     // The first one is all that the rate has for this second; a client's next request waits for the answer.
     for wanted in [
-        "write 1 0 4096 critical=direct",
-        "write 64 258048 4096 critical=capped",
-        "read 65 8192 4096 critical=direct",
+        "write 1 0 4096 sync critical=direct",
+        "write 64 258048 4096 sync critical=capped",
+        "read 65 8192 4096 sync critical=direct",
     ] {
         assert_eq!(said(wanted), 1, "{wanted}: {text}");
     }

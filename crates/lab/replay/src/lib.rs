@@ -7,6 +7,7 @@
 //! Data is not part of a trace: every block holds zeroes. What the processor needs is not counted.
 #![forbid(unsafe_code)]
 
+mod bad_trace;
 mod client;
 mod device;
 pub mod fuzzing;
@@ -14,5 +15,6 @@ pub mod request_log;
 mod run;
 mod trace;
 
+pub use bad_trace::BadTrace;
 pub use run::{Outcome, ReplayError, Setup, replay};
-pub use trace::{BadTrace, Step, Trace};
+pub use trace::{Step, Trace};

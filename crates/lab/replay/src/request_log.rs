@@ -36,7 +36,7 @@ use std::str::{FromStr, SplitWhitespace};
 
 use forebay_block::{Content, Criticality, Op, Origin};
 
-use crate::trace::BadTrace;
+use crate::bad_trace::BadTrace;
 
 /// The first line.
 pub const VERSION: &str = "forebay requests 1";

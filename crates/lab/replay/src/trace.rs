@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use forebay_block::Origin;
-use thiserror::Error;
 
+use crate::bad_trace::BadTrace;
 use crate::request_log::{self, Event, Kind, Request};
 
 /// Files begin at multiples of this in the volume.
@@ -32,16 +32,6 @@ pub enum Step {
         /// Bytes.
         len: u64,
     },
-}
-
-/// What is wrong with a trace.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("line {line}: {what}")]
-pub struct BadTrace {
-    /// From 1.
-    pub line: usize,
-    /// One sentence.
-    pub what: String,
 }
 
 /// What one client does, in this order.

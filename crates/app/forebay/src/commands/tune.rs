@@ -11,7 +11,7 @@ use forebay_emulate::Settings as Model;
 use forebay_replay::{Setup, Trace, replay};
 
 use super::ask;
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::print;
 use crate::volume_name;
 
