@@ -211,7 +211,8 @@ fn sources(krate: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let package = format!("forebay-{krate}");
     let metadata = metadata();
-    let package = metadata.packages.iter().find(|p| p.name.as_str() == package).unwrap();
+    let is_it = |name: &str| name == package || name == krate;
+    let package = metadata.packages.iter().find(|p| is_it(p.name.as_str())).unwrap();
     let mut directories = vec![package.manifest_path.parent().unwrap().join("src").into_std_path_buf()];
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(&directory).unwrap() {

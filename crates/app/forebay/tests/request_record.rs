@@ -6,6 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use crate::nbd_client::NbdClient;
 use crate::volume::{Place, pattern};
 
+/// Long enough that a replay has something to make a log of.
+const CHUNK: usize = 256 << 10;
+
 const REPLAY: [&str; 6] = ["--revenue", "linear:1", "--penalty", "linear:0", "--values", "64K"];
 
 fn replay(trace: &str) -> Vec<&str> {
@@ -19,7 +22,7 @@ fn what_clients_ask_for_is_recorded_and_can_be_replayed() {
     let daemon = place.serve(&rated);
     let mut client = NbdClient::connect(&place.path("nbd"), "db");
     for block in 0..64 {
-        client.write(block * 4096, &pattern(block, 1, 4096));
+        client.write(block * CHUNK as u64, &pattern(block, 1, CHUNK));
     }
     client.read(8192, 4096);
     client.zero(0, 8192);
@@ -39,8 +42,8 @@ fn what_clients_ask_for_is_recorded_and_can_be_replayed() {
     };
     // The first one is all that the rate has for this second; a client's next request waits for the answer.
     for wanted in [
-        "write 1 0 4096 sync critical=direct",
-        "write 64 258048 4096 sync critical=capped",
+        "write 1 0 262144 sync critical=direct",
+        "write 64 16515072 262144 sync critical=capped",
         "read 65 8192 4096 sync critical=direct",
     ] {
         assert_eq!(said(wanted), 1, "{wanted}: {text}");
