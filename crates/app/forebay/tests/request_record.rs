@@ -1,7 +1,7 @@
 //! Requests that are recorded, and replayed.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use crate::nbd_client::NbdClient;
 use crate::volume::{Place, pattern};
@@ -61,6 +61,37 @@ fn what_clients_ask_for_is_recorded_and_can_be_replayed() {
     // A request before the rest was lost with the daemon.
     fs::write(place.path("cut"), &text[..text.len() / 2]).unwrap();
     place.ok(&replay("cut"));
+}
+
+#[test]
+fn requests_that_come_by_the_file_are_recorded_too() {
+    if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/fuse").exists() {
+        assert!(std::env::var_os("CI").is_none(), "needs root and /dev/fuse");
+        eprintln!("SKIP: needs root and /dev/fuse");
+        return;
+    }
+    let place = Place::new();
+    let daemon = place.serve(&["--fuse", "volume", "--record-requests", "requests"]);
+    let file = File::options().read(true).write(true).open(place.path("volume")).unwrap();
+    file.write_all_at(&pattern(0, 1, 4096), 4096).unwrap();
+    file.sync_all().unwrap();
+    file.read_exact_at(&mut [0; 512], 8192).unwrap();
+    drop(file);
+    NbdClient::connect(&place.path("nbd"), "db").write(0, &pattern(0, 2, 512));
+    assert!(daemon.stop().success());
+    let text = fs::read_to_string(place.path("requests")).unwrap();
+    let said = |kind: &str, range: &str| {
+        let is_it = |line: &&str| {
+            let mut words = line.splitn(4, ' ');
+            words.nth(1) == Some(kind) && words.nth(1).is_some_and(|rest| rest.starts_with(range))
+        };
+        text.lines().find(is_it).unwrap_or_else(|| panic!("no {kind} of {range}: {text}")).to_owned()
+    };
+    assert!(!said("write", "4096 4096").contains("lane="));
+    assert!(!said("read", "8192 512").contains("lane="));
+    assert!(said("write", "0 512").contains("lane="));
+    assert!(text.lines().any(|line| line.split(' ').nth(1) == Some("flush")), "{text}");
+    assert!(text.lines().last().unwrap().ends_with(" 0"), "{text}");
 }
 
 #[test]

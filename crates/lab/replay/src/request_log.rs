@@ -1,35 +1,6 @@
 //! The text in which the requests of a volume are recorded (`forebay serve --record-requests`), for who writes it and who reads it.
 //!
-//! ```text
-//! forebay requests 1
-//! 0 begin 67108864 1764308662123456789 db
-//! 18220 write 1 4096 4096 fua content=log critical=direct ioprio=16388 pid=211 lane=3
-//! 20110 promote 4096 4096
-//! 31877 answer 1
-//! 40200 lost 12
-//! 50000 end 1 12
-//! ```
-//!
-//! The first line names the format and its version. Every other line is a time in nanoseconds since the beginning, a word that says
-//! what happened, and numbers in decimal. All that may be missing comes last, with a blank before it.
-//!
-//! | word | what follows | what happened |
-//! |---|---|---|
-//! | `begin` | bytes of the volume, nanoseconds since 1970, the volume's name | recording began: the second line |
-//! | `read`, `write`, `zero`, `status` | the request's number, byte offset, bytes, [origin] | a request came |
-//! | `flush` | its number, [origin] | a flush came |
-//! | `promote` | byte offset, bytes | a critical task came to wait for outstanding writes of these bytes |
-//! | `answer` | a request's number, [errno] | it was answered: well, or with this error |
-//! | `lost` | a count | so many lines that belong before this one were not recorded, because they came too fast |
-//! | `end` | requests recorded, lines lost | recording ended well; nothing follows |
-//!
-//! The origin is words with blanks between: `fua`, `unmap` (of a `zero`: a discard), `sync`, `content=`WORD, `critical=`WORD, `ioprio=`N,
-//! `pid=`N, `lane=`N, as [`Origin`] has them; what is missing has its default. `status` asks which parts are allocated.
-//!
-//! A number is used once. A request whose answer is missing was under way at the end, or its answer was lost. The order of lines is
-//! that of events: an answer comes before each request that waited for it. Times of events that have nothing to do with each other
-//! may be out of order by what a thread needs to put a line into the queue. A last line without its end is one that was being
-//! written when the daemon was killed: it counts for nothing.
+//! What a line says is in `docs/reference/request-record.md`.
 
 use std::fmt;
 use std::str::{FromStr, SplitWhitespace};
@@ -341,21 +312,19 @@ mod tests {
         assert_eq!(entries(&format!("{VERSION}\n{}\n", lines.join("\n"))).unwrap(), wanted);
     }
 
-    /// The page's own example, so that it stays what it says.
     #[test]
-    fn the_spelling_is_what_is_documented() {
-        let page = include_str!("request_log.rs");
-        let example: String = page
-            .lines()
-            .skip_while(|line| *line != "//! ```text")
-            .skip(1)
-            .take_while(|line| *line != "//! ```")
-            .map(|line| format!("{}\n", line.trim_start_matches("//! ")))
-            .collect();
-        let read = entries(&example).unwrap();
+    fn the_page_in_the_reference_says_what_is_written() {
+        let page = include_str!("../../../../docs/reference/request-record.md");
+        let (_, example) = page.split_once("```text\n").unwrap();
+        let (example, _) = example.split_once("```").unwrap();
+        let read = entries(example).unwrap();
         assert_eq!(read.len(), 6);
         let again: String = read.iter().map(|entry| format!("{entry}\n")).collect();
         assert_eq!(format!("{VERSION}\n{again}"), example);
+        let named = Content::ALL.iter().map(|c| c.as_str()).chain(Criticality::ALL.iter().map(|c| c.as_str()));
+        for word in named.filter(|word| !["data", "none"].contains(word)) {
+            assert!(page.contains(&format!("`{word}`")), "{word}");
+        }
     }
 
     #[test]
