@@ -109,7 +109,7 @@ described! {
         Label => name: String,
         #[doc = "What the volume is doing: `starting`, `healthy`, `degraded`, `full` or `stopping`; `refused`, `unreachable` or `gone` where there are [no figures](#volumes-without-figures)."]
         State => state: VolumeState,
-        #[doc = "What is wrong and what goes on meanwhile, in words, while `state` is `degraded`, or `full` with a backing that fails; null else."]
+        #[doc = "What is wrong, in words, and what continues meanwhile; while `state` is `degraded`, or `full` with a backing that fails. Null otherwise."]
         Detail => reason: Option<String>,
         #[doc = "Since when (RFC 3339, UTC) that has been so; null while nothing is wrong."]
         Detail => degraded_since: Option<String>,
@@ -117,7 +117,7 @@ described! {
         Gauge("forebay_degraded_seconds") => degraded_seconds: f64,
         #[doc = "Size of the volume, in bytes."]
         Gauge("forebay_size_bytes") => size_bytes: u64,
-        #[doc = "Logical block of the volume, in bytes: what NBD clients are told as their least request, and the sector size of the kernel block device."]
+        #[doc = "Logical block of the volume, in bytes: the least request that NBD clients are told, and the sector size of the kernel block device."]
         Gauge("forebay_logical_block_bytes") => logical_block_bytes: u64,
         #[doc = "The volume is served with `--read-only`: writes are refused, and nothing is written to cache or backing."]
         Detail => read_only: bool,
@@ -165,7 +165,7 @@ described! {
         Gauge("forebay_nbd_clients") => nbd_clients: u64,
         #[doc = "NBD connections to these addresses for which there was no place."]
         Counter("forebay_nbd_connections_refused_total") => nbd_refused: u64,
-        #[doc = "NBD connections to these addresses that did not get on with their handshake and gave their place to another one."]
+        #[doc = "NBD connections to these addresses whose handshake made no progress, and which gave their place to another one."]
         Counter("forebay_nbd_connections_displaced_total") => nbd_displaced: u64,
         #[doc = "Path of the kernel block device made by `attach`; null if there is none."]
         Detail => device: Option<String>,
@@ -197,15 +197,15 @@ described! {
         Gauge("forebay_groups_waiting") => groups_waiting: u64,
         #[doc = "How far the backing may lag behind: a time, a number of bytes, or `none`."]
         Label => max_staleness: String,
-        #[doc = "Times writers were held back because the backing lacked nearly as much as `max_staleness` allows."]
+        #[doc = "Times writers were throttled because the backing lacked nearly as much as `max_staleness` allows."]
         Counter("forebay_staleness_holds_total") => holds: u64,
-        #[doc = "Times writers waited for the backing to take what it has to take first, under `ordered`: the cache fills with writes that depend on each other, or one that goes past it waits for its turn."]
+        #[doc = "Times writers waited for the backing to take what it has to take first, under `ordered`. Either the cache fills with writes that depend on each other, or one that goes past it waits for its turn."]
         Counter("forebay_order_paces_total") => paces: u64,
         #[doc = "Seconds of the volume's life, about, in which `staleness_seconds` was at most so many seconds (the key; `+Inf` counts all)."]
         Histogram("forebay_staleness_distribution_seconds", "staleness_histogram_sum") => staleness_histogram: BTreeMap<String, u64>,
         #[doc = "Sum in seconds of what `staleness_seconds` was at these looks; divided by those of `+Inf` it is the average."]
         Detail => staleness_histogram_sum: f64,
-        #[doc = "Groups that had to end where no consistency point is although `group-ends` asks for one, because a writer waited for room, the cache failed or everything was to be destaged."]
+        #[doc = "Groups that ended where no consistency point is although `group-ends` asks for one. A writer waited for room, the cache failed, or everything was to be destaged."]
         Counter("forebay_groups_cut_total") => groups_cut: u64,
         #[doc = "Consistency points committed: those that were declared, and with `group-ends=flushes` the flushes at which groups ended."]
         Counter("forebay_points_total") => points: u64,
@@ -223,7 +223,7 @@ described! {
         Counter("forebay_writes_admitted_total") => writes_admitted: u64,
         #[doc = "Writes that went to the backing without entering the cache."]
         Counter("forebay_writes_bypassed_total") => writes_bypassed: u64,
-        #[doc = "Outstanding bypassed writes that were moved into the cache because a critical task came to wait for them; they count as admitted."]
+        #[doc = "Outstanding bypassed writes that moved into the cache because a critical task came to wait for them. They count as admitted."]
         Counter("forebay_writes_reissued_total") => writes_reissued: u64,
         #[doc = "Writes by why they entered the cache or went past it; a key for each reason, [listed here](../guide/admission.md#reasons)."]
         Counters("forebay_writes_by_reason_total", "reason") => writes_by_reason: BTreeMap<String, u64>,
@@ -249,7 +249,7 @@ described! {
         Gauge("forebay_backing_waiting_noncritical") => backing_waiting_noncritical: u64,
         #[doc = "Non-critical operations of the backing that somebody came to wait for: those that had not started went before others."]
         Counter("forebay_backing_promoted_total") => backing_promoted: u64,
-        #[doc = "Times that nothing was started at the backing for the sake of an operation that a client waits for and that had been left behind many that came later: until it has ended, at most 0.1 s, or 25 ms in which nothing ends."]
+        #[doc = "Times that the backing started nothing for the sake of an operation that a client waits for, since many later ones had overtaken it. That lasts until it has ended, at most 0.1 s, or 25 ms in which nothing ends."]
         Counter("forebay_backing_holds_total") => backing_holds: u64,
         #[doc = "Requests under way."]
         Gauge("forebay_requests") => requests: u64,

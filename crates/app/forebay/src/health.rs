@@ -95,8 +95,8 @@ fn meanwhile(ailment: Ailment, caches: bool, is_full: bool) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use forebay_block::ErrorKind;
-    use forebay_engine::Trouble;
+    use forebay_block::{ErrorKind, OpKind};
+    use forebay_engine::{Asked, Trouble};
 
     use forebay_engine::Role;
 
@@ -133,8 +133,8 @@ mod tests {
         let silent = judged(figures(State::Healthy, Ailment::Silent), 0, true);
         assert_eq!((silent.0, silent.2), (VolumeState::Degraded, SINCE_NS));
         assert!(silent.1.contains("backing has not answered for 3 s") && silent.1.contains("has room"));
-        let (role, kind, context) = (Role::Backing, ErrorKind::NoSpace, "writing");
-        let full = Trouble { role, kind, context, cause: None };
+        let asked = Asked { role: Role::Backing, kind: OpKind::Write, offset: Some(0), len: 4096 };
+        let full = Trouble { asked, kind: ErrorKind::NoSpace, context: "writing", cause: None };
         let failing = figures(State::Healthy, Ailment::Failing(full));
         let (state, reason, _) = judged(failing, 0, false);
         assert!(state == VolumeState::Degraded && reason.contains("no space left"), "{reason}");

@@ -35,6 +35,8 @@ mod trouble;
 mod volume_name;
 
 #[cfg(test)]
+mod documents;
+#[cfg(test)]
 mod fuzzing;
 #[cfg(test)]
 mod reference;

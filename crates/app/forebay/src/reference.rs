@@ -10,6 +10,7 @@ use forebay_emulate::{Kind, Settings, Unit};
 use forebay_policy::{Admission, AdmissionReason};
 
 use crate::cli::Cli;
+use crate::documents::COLUMNS_MAX;
 
 const BEGIN: &str = "<!-- generated: begin -->\n";
 const END: &str = "<!-- generated: end -->\n";
@@ -83,8 +84,36 @@ fn section(command: &Command, text: &mut String) {
     let examples: Vec<&str> = examples.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let _ = writeln!(text, "```\n{}\n```\n", examples.join("\n"));
     for paragraph in paragraphs {
-        let _ = writeln!(text, "{}\n", one_line(paragraph));
+        let _ = writeln!(text, "{}\n", wrapped(&one_line(paragraph)));
     }
+}
+
+/// In lines of at most [`COLUMNS_MAX`] columns. A span of inline code is one word.
+fn wrapped(paragraph: &str) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut in_code = false;
+    for piece in paragraph.split(' ') {
+        match words.last_mut() {
+            Some(word) if in_code => *word += &format!(" {piece}"),
+            _ => words.push(piece.to_owned()),
+        }
+        in_code ^= piece.matches('`').count() % 2 == 1;
+    }
+    let (mut text, mut columns) = (String::new(), 0);
+    for word in words {
+        let width = word.chars().count();
+        if columns == 0 {
+            columns = width;
+        } else if columns + 1 + width > COLUMNS_MAX {
+            text.push('\n');
+            columns = width;
+        } else {
+            text.push(' ');
+            columns += 1 + width;
+        }
+        text.push_str(&word);
+    }
+    text
 }
 
 #[test]

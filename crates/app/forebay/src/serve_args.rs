@@ -48,13 +48,15 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
     forebay serve --name db --cache /dev/nvme0n1p4 --backing /dev/sdb\n  \
     forebay serve --name db --cache cache.fb --backing disk.img --nbd unix:/run/db.nbd --write-policy write-through\n  \
     forebay serve --config /etc/forebay/db.toml\n\n\
-Runs in the foreground and prints a line that begins with `ready` when it accepts connections. SIGTERM, SIGINT and \
-SIGQUIT stop it cleanly, and so do SIGPWR and SIGXCPU; a second one of the first three stops it at once, which loses \
-nothing that was acknowledged. SIGHUP is ignored, as the log says: no configuration is read again, and a lost terminal \
-stops no volume. So are SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGSTKFLT, SIGXFSZ and the \
+Runs in the foreground and prints a line that begins with `ready` when it accepts connections.\n\n\
+SIGTERM, SIGINT and SIGQUIT stop it cleanly, and so do SIGPWR and SIGXCPU. A second one of the first three stops \
+it at once, which loses nothing that was acknowledged.\n\n\
+SIGHUP is ignored, as the log says: no configuration is read again, and a lost terminal stops no volume. These \
+are ignored, too: SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGSTKFLT, SIGXFSZ and the \
 real-time signals.\n\n\
-Of several volumes each is served if it can be. One that cannot is logged, named in the `ready` line and shown by `forebay status` as `refused` \
-with its reason. If none can be served the command ends with the exit code of the first.")]
+Of several volumes each is served if it can be. One that cannot is logged and named in the `ready` line, and \
+`forebay status` shows it as `refused` with its reason. If none can be served the command ends with the exit \
+code of the first.")]
 pub struct Args {
     /// Name of the volume; with --config, serve only this one of the file
     #[arg(long, value_parser = volume_name::parse)]
@@ -94,8 +96,8 @@ pub struct Args {
     #[arg(long, value_name = "POLICY", value_parser = choice!(WritePolicy))]
     pub write_policy: Option<WritePolicy>,
 
-    /// What --write-policy ordered keeps in order: every acknowledgement, or only flushes and forced writes, which is what
-    /// file systems and databases rely on [default: completion]
+    /// What --write-policy ordered keeps in order: every acknowledgement, or only flushes and forced writes. File
+    /// systems and databases rely on the latter [default: completion]
     #[arg(long, value_name = "CHOICE", value_parser = choice!(Order))]
     pub order: Option<Order>,
 
@@ -107,8 +109,8 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = group_age)]
     pub group_age: Option<u64>,
 
-    /// With --write-policy journaled: where groups may end. `flushes` makes each flush a consistency point; with `points` the
-    /// backing moves only from one declared point (forebay mark) to the next [default: anywhere]
+    /// With --write-policy journaled: where groups may end. `flushes` makes each flush a consistency point. With
+    /// `points` the backing moves only from one declared point (forebay mark) to the next [default: anywhere]
     #[arg(long, value_name = "CHOICE", value_parser = choice!(GroupEnds))]
     pub group_ends: Option<GroupEnds>,
 
@@ -117,19 +119,19 @@ pub struct Args {
     #[arg(long, value_name = "NAME", requires = "members")]
     pub consistency_group: Option<String>,
 
-    /// The members of the consistency group, this volume among them, with commas between: names of volumes, or NAME=SOCKET where
-    /// the control socket of its daemon is not the default one
+    /// The members of the consistency group, this volume among them, with commas between. Each is the name of a
+    /// volume, or NAME=SOCKET where its daemon's control socket is not the default one
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "consistency_group")]
     pub members: Vec<String>,
 
-    /// How far the backing may lag behind: a time (5s; 10ms to 8760h) or a size (64M; at least 64K). Near it destaging is hurried, at its edge writers are held
-    /// back [default: none]
+    /// How far the backing may lag behind: a time (5s; 10ms to 8760h) or a size (64M; at least 64K). Near it
+    /// destaging is hurried, at its edge writers are throttled [default: none]
     #[arg(long, value_name = "TIME|SIZE")]
     pub max_staleness: Option<MaxStaleness>,
 
-    /// Where the journal for --write-policy journaled lies: a file, block device or NBD export on the backing's side, which
-    /// shares its fate, or `none` [default: a file beside a backing file, or the room behind the volume's end on a device or
-    /// NBD export]
+    /// Where the journal for --write-policy journaled lies: a file, block device or NBD export on the backing's side,
+    /// or `none`. It must share the backing's fate [default: a file beside a backing file, or the room behind the
+    /// volume's end on a device or NBD export]
     #[arg(long, value_name = "LOCATION")]
     pub journal: Option<String>,
 
@@ -213,8 +215,8 @@ pub struct Args {
     #[command(flatten)]
     pub nbd_wishes: NbdWishes,
 
-    /// Record requests as they come, with who issued them and when they were answered, in this new file, which `forebay tune --trace`
-    /// replays (docs/guide/operations.md)
+    /// Record requests as they come, with who issued them and when they were answered, in this new file.
+    /// `forebay tune --trace` replays it
     #[arg(long, value_name = "FILE")]
     pub record_requests: Option<PathBuf>,
 

@@ -40,7 +40,7 @@ impl Tracking {
         let gullible: Vec<&str> = rules.gullible().collect();
         if !gullible.is_empty() {
             tracing::warn!(
-                "any user's task can make itself critical by {}, which go by title, thread or port alone: give them an exe, a user or a cgroup (docs/guide/admission.md)",
+                "any user's task can make itself critical by {}, which go by title, thread or port alone: give them an exe, a user or a cgroup (docs/guide/tenants.md)",
                 gullible.join(", ")
             );
         }

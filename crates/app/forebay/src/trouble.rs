@@ -30,7 +30,7 @@ pub fn below(role: Role) -> &'static str {
 
 /// What the backing's side answered, and what to do about it.
 pub fn explain(answer: &Answer) -> String {
-    let device = below(answer.role);
+    let device = below(answer.asked.role);
     let remedy = match (answer.cause.map(|cause| Errno::from_raw_os_error(cause.errno)), answer.kind) {
         (Some(Errno::NOSPC), _) => {
             "the file system below has no room for what is not allocated yet; make room there, and it goes on by itself"
@@ -314,7 +314,8 @@ fn counted(n: u64, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use forebay_engine::{Ailing, Role};
+    use forebay_block::OpKind;
+    use forebay_engine::{Ailing, Asked, Role};
 
     use super::*;
 
@@ -396,7 +397,12 @@ mod tests {
     fn a_failing_backing_is_told_with_its_cause_its_place_and_a_remedy() {
         let answer = |errno, role| {
             let error = forebay_block::IoError::of_system(errno, "writing to a device", Some(8192));
-            Answer { role, kind: error.kind, context: error.context, cause: error.cause }
+            Answer {
+                asked: Asked { role, kind: OpKind::Write, offset: Some(8192), len: 4096 },
+                kind: error.kind,
+                context: error.context,
+                cause: error.cause,
+            }
         };
         for (errno, words, remedy) in [
             (28, "no space left on the device", "goes on by itself"),

@@ -36,7 +36,62 @@ pub enum DeviceOp {
     },
 }
 
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    /// It reads.
+    Read,
+    /// It writes data.
+    Write,
+    /// It makes durable what has completed.
+    Flush,
+    /// It zeroes, or discards.
+    Zero,
+}
+
+impl OpKind {
+    /// One word for a person.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Zero => "zero",
+        }
+    }
+}
+
 impl DeviceOp {
+    /// What it does.
+    pub const fn kind(&self) -> OpKind {
+        match self {
+            Self::Read { .. } => OpKind::Read,
+            Self::Write { .. } => OpKind::Write,
+            Self::Flush => OpKind::Flush,
+            Self::Zero { .. } => OpKind::Zero,
+        }
+    }
+
+    /// Where on the device, in bytes; `None` for a flush.
+    pub const fn offset(&self) -> Option<u64> {
+        match self {
+            Self::Read { offset, .. } | Self::Write { offset, .. } | Self::Zero { offset, .. } => {
+                Some(*offset)
+            }
+            Self::Flush => None,
+        }
+    }
+
+    /// How many bytes of the device it reads or changes; 0 for a flush.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Read { len, .. } => *len as u64,
+            Self::Write { .. } => self.write_bytes(),
+            Self::Zero { len, .. } => *len,
+            Self::Flush => 0,
+        }
+    }
+
     /// The same operation so many bytes further on, for what lies at an offset of its device.
     #[must_use]
     pub fn moved(self, by: u64) -> Self {

@@ -1,9 +1,12 @@
-//! What clients ask for: requests, the ways that they go, and the locks that keep them apart.
+//! What clients ask for: requests, the parts that these are cut into, and the ways that parts go.
 
 pub(crate) mod allocation;
 pub(crate) mod bypass;
-pub(crate) mod gather;
-pub(crate) mod locks;
-pub(crate) mod read;
+pub(crate) mod cut;
+pub(crate) mod flushes;
+pub(crate) mod parts;
 pub(crate) mod reissue;
 pub(crate) mod requests;
+#[cfg(test)]
+mod tests;
+pub(crate) mod waiting;

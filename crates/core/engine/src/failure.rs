@@ -14,10 +14,9 @@
 
 use forebay_block::{DeviceResult, IoError, Nanos};
 
-use crate::client::locks::BlockRange;
-use crate::client::requests::{PartKey, PartState};
 use crate::engine::{Engine, IoOwner, Life};
-use crate::interface::Effect;
+use crate::interface::{Effect, PartKey};
+use crate::locks::BlockRange;
 use crate::log::AppendOwner;
 use crate::mutation::Mutation;
 use crate::wakes::Change;
@@ -95,11 +94,7 @@ impl Engine {
                 AppendOwner::Part(key) if extent.is_none() => visible.push(key),
                 AppendOwner::Part(key) => restart.push(key),
                 AppendOwner::Supersede(key) => self.bypass_await_retirement(key),
-                AppendOwner::CleanCopy(key) => {
-                    if let Some(part) = self.requests.parts.remove(&key) {
-                        self.release(part.range, part.hold);
-                    }
-                }
+                AppendOwner::CleanCopy(key) => self.clean_copy_refused(key),
                 AppendOwner::Relocation(block) => self.relocation_dropped(block),
                 AppendOwner::Poison(block) => self.poison_done(block),
                 AppendOwner::Stop | AppendOwner::StopDistrusted => self.stop_failed(),
@@ -112,9 +107,7 @@ impl Engine {
         // its turn, it would show older versions again for a while (P2).
         visible.retain(|key| restart.binary_search(key).is_err());
         for key in visible {
-            if let Some(part) = self.requests.parts.get_mut(&key) {
-                part.state = PartState::AwaitingRetirement;
-            }
+            self.requests.await_retirement(key);
         }
         for key in restart {
             self.part_restart(key);
@@ -191,16 +184,7 @@ impl Engine {
     /// The log cannot be voided: writes that depend on that fail, clearly and at once.
     fn failure_stuck(&mut self) {
         self.failure.phase = Phase::Stuck;
-        let awaiting: Vec<PartKey> = self
-            .requests
-            .parts
-            .iter()
-            .filter(|(_, p)| p.state == PartState::AwaitingRetirement)
-            .map(|(k, _)| *k)
-            .collect();
-        for key in awaiting {
-            self.part_finish(key, Some(Self::log_failed_error()));
-        }
+        self.parts_refuse_retirement();
         self.wakes.raise(Change::CacheEnded);
     }
 

@@ -1,6 +1,6 @@
 //! What crosses the wall between the engine and the world.
 
-use forebay_block::{Cause, DeviceOp, DeviceResult, ErrorKind, IoError, Op, Origin, Reply, Seq};
+use forebay_block::{Cause, DeviceOp, DeviceResult, ErrorKind, IoError, Op, OpKind, Origin, Reply, Seq};
 use forebay_format::Layout;
 use forebay_format::common::Common;
 use forebay_format::journal::{Group, Head};
@@ -13,6 +13,14 @@ use crate::watch::{Ailing, Ailment};
 /// Names a client's request until its [`Effect::Reply`]; chosen by the host, unique while outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
+
+/// Names a part of a request; grows with arrival, so that the order of keys is the order of arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PartKey(pub(crate) u64);
+
+/// Names a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct RunKey(pub(crate) u64);
 
 /// Names a device operation until its [`Event::Io`]; chosen by the engine, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -385,11 +393,30 @@ pub enum State {
     Stopped,
 }
 
+/// What a device was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The device.
+    pub role: Role,
+    /// What it was to do.
+    pub kind: OpKind,
+    /// Where, in bytes; `None` for a flush. On the backing it is the place in the volume.
+    pub offset: Option<u64>,
+    /// How many bytes; 0 for a flush.
+    pub len: u64,
+}
+
+impl Asked {
+    pub(crate) fn new(role: Role, op: &DeviceOp) -> Self {
+        Self { role, kind: op.kind(), offset: op.offset(), len: op.bytes() }
+    }
+}
+
 /// What a device answered when it failed an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// The device.
-    pub role: Role,
+    /// What it was asked.
+    pub asked: Asked,
     /// The stable kind of the error.
     pub kind: ErrorKind,
     /// What was being done, in words for a person.
@@ -399,8 +426,8 @@ pub struct Trouble {
 }
 
 impl Trouble {
-    pub(crate) fn new(role: Role, error: &IoError) -> Self {
-        Self { role, kind: error.kind, context: error.context, cause: error.cause }
+    pub(crate) fn new(asked: Asked, error: &IoError) -> Self {
+        Self { asked, kind: error.kind, context: error.context, cause: error.cause }
     }
 
     /// The error.
@@ -446,6 +473,8 @@ pub struct Status {
     pub ailing: Option<Ailing>,
     /// Wall-clock time (ns since 1970) at which the cache failed a durable write (P9); `None` if it has not.
     pub cache_failed_ns: Option<u64>,
+    /// What the cache was asked and answered then.
+    pub cache_trouble: Option<Trouble>,
     /// Reads answered.
     pub reads: u64,
     /// Bytes read from the cache.

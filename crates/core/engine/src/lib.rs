@@ -9,11 +9,15 @@ mod engine;
 mod failure;
 mod groups;
 mod interface;
+mod locks;
 mod log;
 mod map;
 mod mutation;
 mod order;
 mod read_only;
+mod reading;
+#[cfg(test)]
+mod scale;
 mod staleness;
 mod stop;
 mod tables;
@@ -23,7 +27,7 @@ mod watch;
 pub use engine::Engine;
 pub use groups::shared_points::HOLD_MS;
 pub use interface::{
-    Class, Command, CommonError, CommonState, CommonStep, Effect, Event, IoId, MarkError, Params,
+    Asked, Class, Command, CommonError, CommonState, CommonStep, Effect, Event, IoId, MarkError, Params,
     RecoveryError, RecoveryReport, RequestId, Role, State, Status, Trouble,
 };
 #[cfg(feature = "mutations")]

@@ -22,9 +22,8 @@ use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::{SummaryBuilder, Trailer, entry_bytes};
 use forebay_policy::Durability;
 
-use crate::client::requests::PartKey;
 use crate::engine::{Engine, IoOwner, Life};
-use crate::interface::{Class, Role};
+use crate::interface::{Class, PartKey, Role};
 use crate::map::segments::{DIRTY, REFERENCED, SEGMENT_SLOTS_MAX, SegmentState, Slot, SlotKind, SlotRef};
 use crate::mutation::Mutation;
 use crate::wakes::Change;
@@ -634,11 +633,11 @@ impl Engine {
         };
         let seq = self.log.next_seq;
         self.log.next_seq = seq.next();
-        self.lag.moments.note(seq, self.wall_ns());
+        self.map.note_moment(seq, self.wall_ns());
         let (index, first_seq) = (head.index, self.map.segments.get(head.index).first_seq);
         self.log_work_out_clean();
         let after = taken.iter().map(|a| a.after).max().unwrap_or_default();
-        self.order_formed(seq, after);
+        self.order.formed(seq, after);
         let mut record = RecordHeader {
             generation: if self.mutant(Mutation::ForgetsGeneration) { 1 } else { self.layout.generation },
             segment_seq: self.map.segments.get(index).seq,
@@ -650,7 +649,7 @@ impl Engine {
             time_ns: self.wall_ns(),
             clean_stop: taken.iter().any(|a| a.owner == AppendOwner::Stop),
             ordered: self.backing_consistent(),
-            distance: Self::order_distance(seq, after),
+            distance: crate::order::distance(seq, after),
             extents: taken.iter().filter_map(|a| a.extent).collect(),
             checksums: Vec::new(),
         };
@@ -885,7 +884,7 @@ impl Engine {
             if let Some(claim) = self.log.claims.pop_front() {
                 self.log.durable_clean_upto = self.log.durable_clean_upto.max(claim.clean_upto);
                 // What waited for this to be durable may go on: the next set, and bypasses.
-                let awaited = self.order.bypass_waits() || self.requests.supersede_waits;
+                let awaited = self.order.bypass_waits() || self.requests.supersede_waits();
                 self.wakes.raise(Change::Claimed { awaited });
                 self.reclaim_retire_below(claim.tail);
             }
@@ -964,14 +963,11 @@ impl Engine {
 
     /// Moves `clean_upto` over segments without dirty blocks, oldest first.
     pub(crate) fn log_work_out_clean(&mut self) {
-        if let Some(progress) = self.order_progress() {
+        if let Some(progress) = self.order.progress() {
             self.log.clean_upto = self.log.clean_upto.max(progress);
             return;
         }
-        let front = self.map.segments.live.front().map_or(0, |i| self.map.segments.get(*i).seq);
-        let skip = self.log.clean_segment.saturating_sub(front) as usize;
-        for index in self.map.segments.live.iter().skip(skip) {
-            let s = self.map.segments.get(*index);
+        for s in self.map.segments.live_from(self.log.clean_segment) {
             if s.dirty > 0 && !self.planted.is(Mutation::CleanMarkTooEarly) {
                 break;
             }

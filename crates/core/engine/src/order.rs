@@ -20,36 +20,73 @@
 //!   on is there and recorded, and is acknowledged when it is durable there.
 //! - When the policy is chosen, or after acknowledged data was lost, the backing is not consistent yet: what was
 //!   acknowledged until then goes in any order, with a flush at its end ([`CatchUp`]). `docs/design/consistency.md` has the argument.
+//!
+//! 1. `progress` never falls, and nothing behind it is void: recovery goes on from there.
+//! 2. A set is in flight, or nothing is; the next one begins when a durable record says how far the last one has come.
+//! 3. It never calls the backing consistent while it catches up.
+//! 4. It knows the log and the journal by [`Facts`] alone, and asks for no device operation.
 
-use std::collections::BTreeMap;
-
-use forebay_block::{BlockNo, Nanos, Seq};
+use forebay_block::{Nanos, Seq};
 use forebay_format::record::Consistent;
 use forebay_policy::{Order as Dependence, Settings, WritePolicy};
 
-use crate::client::locks::BlockRange;
-use crate::client::requests::PartKey;
-use crate::engine::{Engine, Life};
+use crate::interface::PartKey;
+use crate::locks::BlockRange;
+use crate::map::Map;
 use crate::map::segments::{DIRTY, SlotKind, SlotRef, UNREADABLE};
-use crate::mutation::Mutation;
-use crate::wakes::Change;
+use crate::mutation::{Mutation, Planted};
 
+use self::catch_up::CatchUp;
 use self::pace::Pace;
 use self::sets::Set;
+use self::turns::Turns;
+use self::voids::Voids;
 
+pub(crate) use self::catch_up::Flushes;
+pub(crate) use self::pace::{Fill, Pacing};
+pub(crate) use self::sets::Ended;
+pub(crate) use self::turns::{Asking, Turn};
+
+mod catch_up;
 mod pace;
 mod sets;
+#[cfg(test)]
+mod tests;
+mod turns;
+mod voids;
 
-/// Pause before a backing that has just failed to flush is asked again.
-const FLUSH_RETRY_MS: u64 = 1000;
+/// What the order has to know of the others.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Facts {
+    /// The log's last record that is acknowledged.
+    pub(crate) written: Seq,
+    /// Its last one that survives a power cut.
+    pub(crate) durable: Seq,
+    /// What it durably says is clean.
+    pub(crate) clean: Seq,
+    /// It has failed.
+    pub(crate) latched: bool,
+    /// What the journal durably says the backing has; `None` if there is none, or it says that the backing is not consistent.
+    pub(crate) found: Option<Seq>,
+    /// Committed groups end here.
+    pub(crate) committed: Seq,
+    /// The last part of a request that has come.
+    pub(crate) newest_part: PartKey,
+    /// Nothing is on its way to the backing.
+    pub(crate) idle: bool,
+}
 
-/// What has to be on the backing before it is consistent.
-#[derive(Clone, Copy, Debug)]
-struct CatchUp {
-    /// Writes up to this one came before; bypasses among them did not wait for their turn.
-    parts: PartKey,
-    /// Once these have ended: the log's last record, and the flush that covers them.
-    upto: Option<(Seq, u64)>,
+/// What a change of settings means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Followed {
+    /// Nothing of the order has changed, or it will when the journal is empty.
+    As,
+    /// Groups begin, or end, and the order stays.
+    Groups,
+    /// An order begins; [`Order::turn`] is to follow.
+    Begins,
+    /// It ends; [`Order::turn`] is to follow.
+    Ends,
 }
 
 /// State of ordered destaging.
@@ -67,25 +104,31 @@ pub(crate) struct Order {
     progress: Seq,
     /// The set in flight.
     set: Option<Set>,
-    /// Versions in the set of whose blocks it holds newer ones, with their records, oldest first. Each is void as soon as a newer one
-    /// is on the backing, and counts as missing until then.
-    voids: BTreeMap<BlockNo, Vec<(SlotRef, Seq)>>,
-    catch_up: Option<CatchUp>,
+    voids: Voids,
+    catch_up: CatchUp,
     /// Records up to this one are covered by a flush that was acknowledged.
     barrier: Seq,
-    /// When the flush that the catch-up waits for is tried again.
-    flush_again: Option<Nanos>,
     /// Groups of the last run may be left in a journal that this one has not.
     journal_left: bool,
     pace: Pace,
-    /// Bypasses wait for their turn, the first of them until records up to this one are on the backing.
-    bypass_waits: Option<Seq>,
+    turns: Turns,
+    planted: Planted,
+}
+
+/// How far behind record `seq` the newest one lies that it depends on, `after`, as a record says it.
+pub(crate) fn distance(seq: Seq, after: Seq) -> u16 {
+    u16::try_from(seq.0.saturating_sub(after.0)).unwrap_or(u16::MAX).max(1)
 }
 
 impl Order {
     pub(crate) fn new(settings: &Settings, journal: bool, journal_left: bool) -> Self {
         let (active, journaled, by) = Self::wanted(settings, journal);
         Self { active, journaled, by, journal_left, ..Self::default() }
+    }
+
+    #[cfg(feature = "mutations")]
+    pub(crate) fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
     }
 
     /// Whether the policy keeps an order, whether by groups, and which. Without a journal `journaled` is as good as
@@ -97,6 +140,8 @@ impl Order {
             _ => (false, false, settings.order),
         }
     }
+
+    // What it says.
 
     /// Destaging follows the groups of the journal.
     pub(crate) fn is_journaled(&self) -> bool {
@@ -121,12 +166,12 @@ impl Order {
 
     /// The backing alone is consistent, though stale.
     pub(crate) fn is_consistent(&self) -> bool {
-        self.active && self.catch_up.is_none()
+        self.active && !self.catch_up.is_under_way()
     }
 
     /// It is not yet, and is to be: no point can be declared before that.
     pub(crate) fn is_catching_up(&self) -> bool {
-        self.active && self.catch_up.is_some()
+        self.active && self.catch_up.is_under_way()
     }
 
     /// How consistent it is, for the log to say.
@@ -138,340 +183,292 @@ impl Order {
         }
     }
 
-    /// A flush was acknowledged that covers records up to `seq`.
-    pub(crate) fn flushed(&mut self, seq: Seq) {
-        self.barrier = self.barrier.max(seq);
+    /// Records up to this one need not be destaged again after a crash; `None` if the policy has no order.
+    pub(crate) fn progress(&self) -> Option<Seq> {
+        self.active.then_some(self.progress)
+    }
+
+    /// Not everything in records up to `upto` is on the backing.
+    pub(crate) fn lags(&self, upto: Seq) -> bool {
+        self.progress < upto
+    }
+
+    /// The newest record that a write depends on which is issued now, when `written` is acknowledged.
+    pub(crate) fn dependence(&self, written: Seq) -> Seq {
+        match self.by {
+            Dependence::Completion => written,
+            Dependence::Barrier => self.barrier,
+        }
     }
 
     /// A bypass waits until more is on the backing.
     pub(crate) fn bypass_waits(&self) -> bool {
-        self.bypass_waits.is_some()
+        self.turns.first().is_some()
     }
 
-    pub(crate) fn forget_bypass_waits(&mut self) {
-        self.bypass_waits = None;
+    /// Writers wait until destaging has gone on.
+    pub(crate) fn is_pacing(&self) -> bool {
+        self.pace.waits()
     }
 
-    /// A bypass waits for records up to `upto` to be recorded as destaged, beyond those up to `recorded`, if it is not
-    /// `allowed`.
-    fn note_bypass(&mut self, upto: Seq, recorded: Seq, allowed: bool) {
-        if !allowed {
-            let first = self.bypass_waits.filter(|first| *first > recorded && upto > recorded);
-            self.bypass_waits = match (first, self.bypass_waits) {
-                (Some(first), _) => Some(first.min(upto)),
-                (None, Some(waits)) if upto <= recorded => Some(waits),
-                _ => Some(upto),
-            };
-        }
-    }
-}
-
-impl Engine {
-    /// The volume begins to serve: the log's records up to `progress` are on the backing, which was `kept` so
-    /// consistent until now.
-    pub(crate) fn order_begin(&mut self, progress: Seq, kept: Consistent) {
-        let progress = match self.journal.found() {
-            Some(found) if found > progress && self.order.active => {
-                self.journal_clean_upto(found);
-                found
-            }
-            _ => progress,
+    /// Recovery would go on behind this record. A log that fails cannot say so: the journal does, or nobody.
+    pub(crate) fn recorded(&self, facts: Facts) -> Seq {
+        let recorded = match (facts.latched, facts.found) {
+            (false, _) => facts.clean,
+            (true, Some(found)) if !self.planted.is(Mutation::OrderRecordsNowhere) => found,
+            (true, _) => Seq(u64::MAX),
         };
-        let told = self.journal.says_consistent() || !self.journal.exists() && !self.order.journal_left;
+        recorded.min(self.progress)
+    }
+
+    // What it hears of the policy, and of the start.
+
+    /// The volume begins to serve: the log's records up to `progress` are on the backing, or those up to what was `found` in the
+    /// journal. Up to which they are.
+    pub(crate) fn begin(&mut self, map: &mut Map, progress: Seq, found: Option<Seq>) -> Seq {
+        self.progress = progress;
+        if let Some(found) = found.filter(|found| *found > progress && self.active) {
+            let known = map.segments.dirty_after(Seq(0)).take_while(|(seq, _)| *seq <= found);
+            let known: Vec<SlotRef> = known.map(|(_, slot)| slot).collect();
+            known.into_iter().for_each(|slot| map.segments.became_clean(slot));
+            self.progress = found;
+        }
+        self.progress
+    }
+
+    /// The backing was `kept` so consistent until now, by the log; by the journal, if there is one, it is if that `says` so.
+    pub(crate) fn trust(&mut self, map: &mut Map, facts: Facts, kept: Consistent, says: Option<bool>) {
+        let told = says.unwrap_or(!self.journal_left);
         let kept = if told { kept } else { Consistent::No };
-        self.order.progress = progress;
-        self.journal_begin(progress);
         // What a crash may have cut short comes before all that follows, as if a flush had been acknowledged.
-        self.order.barrier = self.log.written_upto();
-        let trusts = kept > Consistent::No && self.mutant(Mutation::OrderTrustsWeaker);
+        self.barrier = facts.written;
+        let trusts = kept > Consistent::No && self.planted.is(Mutation::OrderTrustsWeaker);
         // Recovery has met what was lost.
-        let broken = self.order.catch_up.is_some();
-        if (broken || kept < self.order.consistent()) && !trusts {
+        let broken = self.catch_up.is_under_way();
+        if (broken || kept < self.consistent()) && !trusts {
             // Versions of which a bypass has made all void, and others that nobody needs any more.
-            self.order_drop_versions();
-            self.order_catch_up();
+            Self::drop_versions(map);
+            self.catch_up(facts.newest_part);
         }
     }
 
-    /// The settings have changed, or what kept the policy from changing may be over.
-    pub(crate) fn order_follow_policy(&mut self) {
-        let (active, journaled, order) = Order::wanted(&self.settings, self.journal.exists());
-        let before = (self.order.active, self.order.journaled);
-        self.order.leaving = before.1 && !journaled && !self.journal.is_empty();
-        if self.order.leaving {
-            return;
+    /// The settings have changed, or what kept the policy from changing may be over: whether there is a journal, and whether no group
+    /// is left in it.
+    pub(crate) fn follow(
+        &mut self,
+        settings: &Settings,
+        journal: bool,
+        empty: bool,
+        facts: Facts,
+    ) -> Followed {
+        let (active, journaled, order) = Self::wanted(settings, journal);
+        self.leaving = self.journaled && !journaled && !empty;
+        if self.leaving {
+            return Followed::As;
         }
-        let by = std::mem::replace(&mut self.order.by, order);
+        let by = std::mem::replace(&mut self.by, order);
         // What counted for nothing between barriers has been destaged in any order, and what is left may be.
         let stricter = by == Dependence::Barrier && order == Dependence::Completion;
-        if before.0 == active && active && stricter && !self.mutant(Mutation::OrderTrustsWeaker) {
-            self.order_catch_up();
+        if self.active == active && active && stricter && !self.planted.is(Mutation::OrderTrustsWeaker) {
+            self.catch_up(facts.newest_part);
         }
-        if before == (active, journaled) {
-            return;
+        match (self.active == active, std::mem::replace(&mut self.journaled, journaled) == journaled) {
+            (true, true) => Followed::As,
+            (true, false) => Followed::Groups,
+            (false, _) if active => Followed::Begins,
+            (false, _) => Followed::Ends,
         }
-        self.order.journaled = journaled;
-        if before.0 == active {
-            self.journal_begin(self.order.progress);
-            return self.destage_plan_anew();
-        }
-        if active {
-            self.log_work_out_clean();
-            self.order.progress = self.log.clean_upto();
-        }
-        self.order.active = active;
-        self.order.pace = Pace::default();
-        self.journal_begin(self.order.progress);
-        self.order.set = None;
-        self.order.voids.clear();
-        self.order.catch_up = None;
-        if active {
-            self.order_catch_up();
-        } else {
-            self.order_drop_versions();
-            self.wakes.raise(Change::Policy);
-        }
-        self.destage_plan_anew();
+    }
+
+    /// An order begins, with records up to `clean` on the backing, or ends if there is none.
+    pub(crate) fn turn(&mut self, clean: Option<Seq>) -> Seq {
+        self.active = clean.is_some();
+        self.progress = clean.unwrap_or(self.progress);
+        self.pace = Pace::default();
+        self.set = None;
+        self.voids.clear();
+        self.catch_up.forget();
+        self.progress
     }
 
     /// Versions that were overwritten are of no use under a policy without order.
-    fn order_drop_versions(&mut self) {
-        let dirty: Vec<SlotRef> = self.map.segments.dirty_after(Seq(0)).map(|(_, slot)| slot).collect();
+    pub(crate) fn drop_versions(map: &mut Map) {
+        let dirty: Vec<SlotRef> = map.segments.dirty_after(Seq(0)).map(|(_, slot)| slot).collect();
         for slot in dirty {
-            if self.map.index.get(self.map.segments.slot(slot).block(), &self.map.segments) != Some(slot) {
-                self.map.segments.became_clean(slot);
+            if map.index.get(map.segments.slot(slot).block(), &map.segments) != Some(slot) {
+                map.segments.became_clean(slot);
             }
         }
     }
 
     /// The policy is chosen, or data that was acknowledged will never be on the backing, so that its order cannot be kept: from now on
-    /// the backing is consistent again when all that is acknowledged now is on it.
-    pub(crate) fn order_catch_up(&mut self) {
-        if self.order.active && !self.mutant(Mutation::OrderClaimsTooEarly) {
-            let parts = self.requests.newest_part();
-            self.order.catch_up = Some(CatchUp { parts, upto: None });
+    /// the backing is consistent again when all that is acknowledged now is on it, and parts up to this one have ended.
+    pub(crate) fn catch_up(&mut self, newest_part: PartKey) {
+        if self.active && !self.planted.is(Mutation::OrderClaimsTooEarly) {
+            self.catch_up.begin(newest_part);
         }
     }
 
-    /// The newest record that a write depends on which is issued now.
-    pub(crate) fn order_dependence(&self) -> Seq {
-        match self.order.by {
-            Dependence::Completion => self.log.written_upto(),
-            Dependence::Barrier => self.order.barrier,
+    // What it hears of writes.
+
+    /// A flush was acknowledged that covers records up to `seq`.
+    pub(crate) fn flushed(&mut self, seq: Seq) {
+        self.barrier = self.barrier.max(seq);
+    }
+
+    /// A record is formed whose writes depend on records up to `after`.
+    pub(crate) fn formed(&mut self, seq: Seq, after: Seq) {
+        if self.is_consistent() && !self.journaled {
+            self.pace.formed(seq, after);
         }
     }
 
-    /// What a record is to say of its dependence on `after`.
-    pub(crate) fn order_distance(seq: Seq, after: Seq) -> u16 {
-        u16::try_from(seq.0.saturating_sub(after.0)).unwrap_or(u16::MAX).max(1)
+    /// Whether writers wait now until destaging has gone on; see [`Pace::step`].
+    pub(crate) fn paces(&mut self, fill: Fill, queues_after: impl FnOnce(Seq) -> bool) -> Pacing {
+        let works = fill.works && self.is_consistent() && !self.journaled;
+        let (fill, waits) = (Fill { works, ..fill }, self.bypass_waits());
+        self.pace.step(self.progress, waits, fill, queues_after, self.planted)
     }
 
-    /// Whether a bypass of `range` that depends on records up to `after` may go to the backing now: all of that is there,
-    /// and recovery would not repeat it (hazard 3). A version of its own blocks that is on its way counts, too.
-    pub(crate) fn order_allows(&mut self, part: PartKey, after: Seq, range: BlockRange) -> bool {
-        if !self.order.active {
-            let allowed = self.order_is_renounced();
-            self.order.note_bypass(after, Seq(0), allowed);
-            return allowed;
+    /// A version was overwritten; true if it has to be destaged all the same. While the log is `recovering`, parts of this run have yet
+    /// to come.
+    pub(crate) fn keeps(&mut self, map: &Map, slot: SlotRef, recovering: bool, newest_part: PartKey) -> bool {
+        let s = *map.segments.slot(slot);
+        let keeps = self.active && s.has(DIRTY);
+        if keeps && (s.kind() == SlotKind::Poison || s.has(UNREADABLE)) {
+            // What replaces it is not on the backing yet.
+            if !self.planted.is(Mutation::OrderForgetsLost) {
+                self.catch_up(newest_part);
+            }
+            return false;
         }
-        if self.mutant(Mutation::OrderForgetsBypass) {
-            return true;
-        }
-        let recorded = self.order_recorded();
-        let own = |slot: SlotRef| {
-            let (s, seq) = (self.map.segments.slot(slot), self.map.segments.seq(slot));
+        let forgets = recovering && self.planted.is(Mutation::OrderRecoversNewest);
+        keeps && !forgets && !self.planted.is(Mutation::OrderDropsVersions)
+    }
+
+    // The turn of bypasses.
+
+    /// Whether a bypass of `range` may go to the backing now: all that it depends on is there, and recovery would not repeat it
+    /// (hazard 3). `own` are the current versions of its blocks: one that is on its way counts, too. `held` says whether a replay of
+    /// the journal could write them again, `supersedes` whether a record has to say that older ones in the log are void.
+    pub(crate) fn turn_of(
+        &self,
+        map: &Map,
+        asking: Asking,
+        range: BlockRange,
+        mut own: impl Iterator<Item = SlotRef>,
+        held: impl Fn() -> bool,
+        supersedes: impl Fn() -> bool,
+    ) -> Turn {
+        let Asking { after, recorded, committed, latched } = asking;
+        let is_through = |slot: SlotRef| {
+            let (s, seq) = (map.segments.slot(slot), map.segments.seq(slot));
             !s.has(DIRTY) || s.kind() == SlotKind::Poison && recorded >= Seq(seq.0 - 1)
         };
         // A supersede record would void the newest version only: older ones of its blocks must be recorded, too.
-        let committed =
-            self.order.journaled && self.order.catch_up.is_none() && self.journal.committed() >= after;
-        let in_turn = (recorded >= after || committed)
-            && !self.journal_holds(range)
-            && (self.failure.latched()
-                || !self.needs_supersede(range)
-                || self.mutant(Mutation::OrderSupersedesNewest))
-            && self.current_in(range).all(own);
-        let gives_up = !in_turn && self.order_gives_up_on(range);
-        let allowed = (in_turn || gives_up) && self.order_is_renounced() && self.points_allow(part);
-        if allowed && gives_up {
-            // It overtakes what was acknowledged before, and may take away the last mark of a lost block.
-            self.order_catch_up();
+        let committed = self.journaled && !self.catch_up.is_under_way() && committed >= after;
+        let now = (recorded >= after || committed)
+            && !held()
+            && (latched || !supersedes() || self.planted.is(Mutation::OrderSupersedesNewest))
+            && own.all(is_through);
+        match now {
+            true => Turn::Now,
+            false if self.gives_up_on(map, range) => Turn::GivesUp,
+            false => Turn::Waits,
         }
-        let newest = self.current_in(range).map(|slot| self.map.segments.seq(slot)).max().unwrap_or_default();
-        let newest = newest.max(self.drops.recalled_upto(range));
-        self.order.note_bypass(after.max(newest), self.log.durable_clean_upto(), allowed);
-        allowed
     }
 
     /// The mark of what is lost stays in the log, and progress before it; the order is broken as long as it does, and a
     /// bypass waits only for older versions of its own blocks.
-    fn order_gives_up_on(&mut self, range: BlockRange) -> bool {
-        if self.order.catch_up.is_none() || !self.destage_has_lost() {
+    fn gives_up_on(&self, map: &Map, range: BlockRange) -> bool {
+        if !self.catch_up.is_under_way() || map.segments.lost() == 0 {
             return false;
         }
         let theirs = |(_, slot): (Seq, SlotRef)| {
-            let s = self.map.segments.slot(slot);
+            let s = map.segments.slot(slot);
             s.kind() != SlotKind::Poison && range.contains(s.block())
         };
-        !self.map.segments.dirty_after(Seq(0)).any(theirs)
+        !map.segments.dirty_after(Seq(0)).any(theirs)
     }
 
-    /// Records up to this one need not be destaged again after a crash; `None` if the policy has no order.
-    pub(crate) fn order_progress(&self) -> Option<Seq> {
-        self.order.active.then_some(self.order.progress)
+    /// A bypass waits for records up to `upto` to be recorded as destaged, beyond those up to `recorded`.
+    pub(crate) fn bypass_has_to_wait(&mut self, upto: Seq, recorded: Seq) {
+        self.turns.note(upto, recorded);
     }
 
-    /// Not everything in records up to `upto` is on the backing.
-    pub(crate) fn order_lags(&self, upto: Seq) -> bool {
-        self.order.progress < upto
+    /// All bypasses ask for their turn anew.
+    pub(crate) fn forget_bypass_waits(&mut self) {
+        self.turns.forget();
     }
 
-    /// Goes on where nothing is to be destaged, and notices that the backing has become consistent.
-    pub(crate) fn order_step(&mut self) {
-        if self.order.leaving {
-            self.order_follow_policy();
+    /// Somebody waits for a record that says how far the backing has come, which is far enough.
+    pub(crate) fn bypass_wants_record(&self, facts: Facts) -> bool {
+        self.turns.first().is_some_and(|after| after > facts.clean && after <= self.progress)
+    }
+
+    // How it goes on.
+
+    /// Up to here everything is on the backing, by the map.
+    fn there(&self, map: &Map, facts: Facts) -> Seq {
+        let first = map.segments.dirty_after(self.progress).next();
+        first.map_or(facts.written, |(seq, _)| Seq(seq.0 - 1))
+    }
+
+    /// The set in flight may have ended: nothing of it is dirty, and nothing is on its way.
+    pub(crate) fn may_end(&self, map: &Map, facts: Facts) -> bool {
+        self.set.is_some_and(|set| self.there(map, facts) >= set.upto && facts.idle)
+    }
+
+    /// Goes on where nothing is to be destaged; true if a set that slides has come further.
+    pub(crate) fn slide_on(&mut self, map: &Map, facts: Facts) -> bool {
+        let Some(set) = self.set else { return false };
+        let upto = self.there(map, facts).min(set.upto);
+        let further = set.slides && upto > self.progress;
+        if further {
+            self.progress = upto;
         }
-        if !self.order.active {
-            return;
+        further
+    }
+
+    /// No set is in flight: what is clean counts at once.
+    pub(crate) fn rest(&mut self, map: &Map, facts: Facts) {
+        if self.set.is_none() {
+            self.progress = self.progress.max(self.there(map, facts));
         }
-        let there = |e: &Self| {
-            let first = e.map.segments.dirty_after(e.order.progress).next();
-            first.map_or(e.log.written_upto(), |(seq, _)| Seq(seq.0 - 1))
+    }
+
+    /// Notices that the backing has become consistent; true if it is to be flushed for that. `has_parts` says whether parts up to that
+    /// one are under way.
+    pub(crate) fn catch_up_step(
+        &mut self,
+        map: &Map,
+        facts: Facts,
+        flushes: Flushes,
+        now: Nanos,
+        has_parts: impl Fn(PartKey) -> bool,
+    ) -> bool {
+        let (set, progress) = (self.set.is_none(), self.progress);
+        let is_there = |upto| {
+            map.segments.dirty_after(Seq(0)).next().is_none_or(|(seq, _)| seq > upto)
+                && progress >= upto
+                && (!self.journaled || set && progress <= facts.durable)
+                && map.segments.lost() == 0
+                && !self.planted.is(Mutation::OrderNeverCaughtUp)
         };
-        if let Some(set) = self.order.set {
-            let upto = there(self);
-            if upto >= set.upto && self.destage.is_idle() {
-                self.order_complete(set.upto);
-            } else if set.slides && upto.min(set.upto) > self.order.progress {
-                self.order.progress = upto.min(set.upto);
-                self.wakes.raise(Change::Progress);
-            }
-        }
-        if self.order.set.is_none() {
-            self.order.progress = self.order.progress.max(there(self));
-        }
-        if let Some(after) = self.order.bypass_waits {
-            if after > self.log.durable_clean_upto() && after <= self.order.progress {
-                self.order_is_recorded();
-            }
-            self.journal.hurry();
-            self.wakes.raise(Change::Turn);
-        }
-        let Some(catch_up) = self.order.catch_up else { return };
-        if self.order.journaled {
-            // Of what is not durable in the log the next start knows nothing: no head may speak of it.
-            self.log_want_durable(self.order.progress.min(self.log.written_upto()));
-        }
-        match catch_up.upto {
-            None if !self.requests.has_upto(catch_up.parts) => {
-                let upto = Some((self.log.written_upto(), self.drops.flush_epoch_wanted()));
-                self.order.catch_up = Some(CatchUp { upto, ..catch_up });
-                self.backing_flush_if_wanted();
-            }
-            Some((upto, epoch))
-                if self.drops.flush_epoch_done() >= epoch
-                    && self.map.segments.dirty_after(Seq(0)).next().is_none_or(|(seq, _)| seq > upto)
-                    && self.order.progress >= upto
-                    && (!self.order.journaled
-                        || self.order.set.is_none() && self.order.progress <= self.log.durable_upto())
-                    && !self.destage_has_lost()
-                    && !self.mutant(Mutation::OrderNeverCaughtUp) =>
-            {
-                self.order.catch_up = None;
-            }
-            Some((_, epoch)) if self.drops.flush_epoch_done() < epoch && self.drops.is_idle() => {
-                self.order_flush_again();
-            }
-            _ => {}
-        }
-    }
-
-    /// The flush that the catch-up waits for has failed, or was not its own; a backing that fails is asked now and then.
-    fn order_flush_again(&mut self) {
-        let failing = !self.drops.flush_is_worth_trying();
-        let at = *self.order.flush_again.get_or_insert(match failing {
-            true => self.now.plus_ms(FLUSH_RETRY_MS),
-            false => self.now,
-        });
-        if at <= self.now {
-            self.order.flush_again = None;
-            self.backing_flush_if_wanted();
-        }
-    }
-
-    pub(crate) fn order_next_wake(&self) -> Option<Nanos> {
-        let flush = self.order.flush_again.filter(|at| *at > self.now);
-        [flush, self.pace_next_wake()].into_iter().flatten().min()
-    }
-
-    /// Recovery would go on behind this record. A log that fails cannot say so: the journal does, or nobody.
-    fn order_recorded(&self) -> Seq {
-        let recorded = match (self.failure.latched(), self.journal.found()) {
-            (false, _) => self.log.durable_clean_upto(),
-            (true, Some(found)) if !self.mutant(Mutation::OrderRecordsNowhere) => found,
-            (true, _) => Seq(u64::MAX),
-        };
-        recorded.min(self.order.progress)
-    }
-
-    /// Whether recovery would go on from here; sees to it that it will, where that is worth a record.
-    fn order_is_recorded(&mut self) -> bool {
-        let progress = self.order.progress;
-        let recorded = self.order_recorded() >= progress;
-        if !recorded && (self.destage.presses() || self.order.bypass_waits()) {
-            match self.log.claim_of_clean(progress) {
-                _ if self.failure.latched() => {
-                    self.journal.hurry();
-                    self.journal_step();
-                }
-                Some(seq) => self.log_want_durable(seq),
-                None => self.log_tick(true),
-            }
-        }
-        recorded
+        self.catch_up.step(facts.written, flushes, now, has_parts, is_there)
     }
 
     /// The log fails, and its last records may be gone after a crash: their sets go in any order, once the journal does not
     /// call the backing consistent any more.
-    fn order_outlives_log(&mut self) {
-        let last = self.log.durable_upto();
-        if self.failure.latched() && self.journal.found().is_some() && self.order.progress >= last {
-            self.order.catch_up.is_none().then(|| self.order_catch_up());
+    pub(crate) fn outlives_log(&mut self, facts: Facts) {
+        let all = facts.latched && facts.found.is_some() && self.progress >= facts.durable;
+        if all && !self.catch_up.is_under_way() {
+            self.catch_up(facts.newest_part);
         }
     }
 
-    /// Whether recovery would not take the backing for more consistent than it is kept now; sees to it that it will not.
-    /// Nothing may be changed there before.
-    pub(crate) fn order_is_renounced(&mut self) -> bool {
-        // As long as it is consistent, the groups of the journal are part of it.
-        let journal = match self.order.is_consistent() {
-            // Only what groups hold leaves it at a point.
-            true => self.order.journaled || self.points_are_renounced(),
-            false => self.journal_is_renounced(),
-        };
-        let (said, last) = (self.log.said_more_than(self.order.consistent()), self.log.last_seq());
-        let renounced = said == Seq(0) || self.log.durable_upto() > said || self.failure.latched();
-        if !renounced {
-            match last > said {
-                true => self.log_want_durable(last),
-                false => self.log_tick(true),
-            }
-        }
-        renounced && journal || self.mutant(Mutation::OrderForgetsToRenounce)
-    }
-
-    /// A version was overwritten; true if it has to be destaged all the same.
-    pub(crate) fn order_keeps(&mut self, slot: SlotRef) -> bool {
-        let s = *self.map.segments.slot(slot);
-        let keeps = self.order.active && s.has(DIRTY);
-        if keeps && (s.kind() == SlotKind::Poison || s.has(UNREADABLE)) {
-            // What replaces it is not on the backing yet.
-            if !self.mutant(Mutation::OrderForgetsLost) {
-                self.order_catch_up();
-            }
-            return false;
-        }
-        let forgets = self.life == Life::Recovering && self.mutant(Mutation::OrderRecoversNewest);
-        keeps && !forgets && !self.mutant(Mutation::OrderDropsVersions)
+    /// When something is to be done even if no event comes.
+    pub(crate) fn next_wake(&self, now: Nanos) -> Option<Nanos> {
+        [self.catch_up.next_wake(now), self.pace.next_wake(now)].into_iter().flatten().min()
     }
 }

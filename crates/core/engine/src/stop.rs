@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use forebay_block::{BlockNo, ErrorKind, IoError, Seq};
 use forebay_format::record::{Extent, ExtentKind};
 
+use crate::backing::flushes::flush_failed_error;
 use crate::engine::{Engine, Life};
 use crate::interface::{Effect, RequestId};
 use crate::log::{Append, AppendOwner};
@@ -89,11 +90,11 @@ impl Engine {
         let upto = self.log.written_upto();
         // A restart must not find an older record of a block than the one that was destaged (P3).
         self.log_want_durable(upto);
-        let backing_epoch = self.drops.flush_epoch_wanted();
+        let backing_epoch = self.flushes.epoch_wanted();
         self.destage_try_backing();
         self.failure_try_again();
         self.log_roll_head();
-        let bypasses = self.drops.acknowledged();
+        let bypasses = self.flushes.acknowledged();
         self.commands.destages.push(DestageAll { id, upto, backing_epoch, bypasses, error: None });
         self.backing_flush_if_wanted();
         self.wakes.raise(Change::Command);
@@ -162,7 +163,7 @@ impl Engine {
         let all = self.map.segments.dirty() == 0;
         let exhausted = self.destage_is_exhausted();
         let backing_fails = self.backing_is_given_up();
-        let (epoch, retired) = (self.drops.flush_epoch_done(), self.failure.retired());
+        let (epoch, retired) = (self.flushes.epoch_done(), self.failure.retired());
         let forgets = self.mutant(Mutation::DestageForgetsOwed);
         let waiting = std::mem::take(&mut self.commands.destages);
         let mut lost: Option<IoError> = None;
@@ -183,7 +184,7 @@ impl Engine {
                 true if !retired && (self.destage_has_lost() || self.lacks(command.upto)) => {
                     Err(Self::unreadable_error())
                 }
-                true => match command.error.or_else(|| self.drops.take_command_error(command.bypasses)) {
+                true => match command.error.or_else(|| self.flushes.take_command_error(command.bypasses)) {
                     Some(error) => {
                         lost.get_or_insert(error.clone());
                         Err(error)
@@ -217,7 +218,7 @@ impl Engine {
     /// Bypasses that destage commands wait for could not be made durable. How many requests with bypasses had been
     /// acknowledged when the last such command came, if there was one.
     pub(crate) fn destages_fail(&mut self, error: &IoError) -> Option<u64> {
-        let epoch = self.drops.flush_epoch_done();
+        let epoch = self.flushes.epoch_done();
         let (failed, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.commands.destages).into_iter().partition(|c| c.backing_epoch > epoch);
         self.commands.destages = waiting;
@@ -229,7 +230,7 @@ impl Engine {
 
     fn stop_drained(&mut self) -> Option<Phase> {
         let idle = self.requests.is_idle()
-            && self.reads.is_idle()
+            && self.reading.has_no_reads()
             && self.commands.destages.is_empty()
             && !self.points.is_marked();
         let destage = self.commands.stop.as_ref().is_some_and(|s| s.destage);
@@ -238,7 +239,8 @@ impl Engine {
                 if self.log.waits_for_room() {
                     self.stop_refuse_waiting();
                 }
-                self.requests_refuse_bypasses();
+                let error = IoError::new(ErrorKind::Shutdown, "write that waited for the backing");
+                self.requests_refuse_bypasses(&error);
             }
             return None;
         }
@@ -294,23 +296,22 @@ impl Engine {
             && self.destage.is_idle()
             && self.journal_is_settled()
             && self.reclaim.is_idle()
-            && self.drops.is_idle()
+            && self.flushes.is_idle()
             && self.ios_under_way() == 0;
         if !quiet {
             return None;
         }
         assert!(self.locks.is_empty(), "nothing in flight holds a lock");
-        let unflushed = self.drops.flush_epoch_wanted() > self.drops.flush_epoch_done()
-            && !self.mutant(Mutation::StopsUnflushed);
-        if unflushed && self.drops.flush_is_worth_trying() {
+        let unflushed = self.flushes.is_lacking() && !self.mutant(Mutation::StopsUnflushed);
+        if unflushed && self.flushes.is_worth_trying() {
             self.backing_flush_if_wanted();
             return None;
         }
         // A client may have no time to hear of what a failed flush has lost.
-        let mut lost = self.drops.take_flush_error(u64::MAX).or(unflushed.then(Self::flush_failed_error));
+        let mut lost = self.flushes.take_client_error(u64::MAX).or(unflushed.then(flush_failed_error));
         // One may have heard of it, but not whoever asks for a complete backing.
         if self.commands.stop.as_ref().is_some_and(|s| s.destage) {
-            lost = lost.or(self.drops.take_command_error(u64::MAX));
+            lost = lost.or(self.flushes.take_command_error(u64::MAX));
         }
         if let (Some(error), Some(stop)) = (lost, self.commands.stop.as_mut()) {
             stop.error.get_or_insert(error);

@@ -10,9 +10,9 @@
 //!
 //! It is looked at when somebody asks for figures, with the time of the asking: nothing has to wake for it.
 
-use forebay_block::{DeviceOp, DeviceResult, ErrorKind, Nanos};
+use forebay_block::{DeviceOp, DeviceResult, ErrorKind, Nanos, OpKind};
 
-use crate::interface::{IoId, Role, Trouble};
+use crate::interface::{Asked, IoId, Role, Trouble};
 use crate::tables::Table;
 
 /// A device at which nothing has ended for so long, in milliseconds, is silent. A flush alone is given more.
@@ -56,10 +56,25 @@ enum Kind {
     Flush,
 }
 
+impl From<OpKind> for Kind {
+    fn from(kind: OpKind) -> Self {
+        match kind {
+            OpKind::Read => Self::Read,
+            OpKind::Write | OpKind::Zero => Self::Write,
+            OpKind::Flush => Self::Flush,
+        }
+    }
+}
+
 struct Started {
-    role: Role,
-    kind: Kind,
+    asked: Asked,
     at: Nanos,
+}
+
+impl Started {
+    fn kind(&self) -> Kind {
+        self.asked.kind.into()
+    }
 }
 
 /// A device that has failed, and may be well again.
@@ -85,24 +100,20 @@ pub struct Watch {
 impl Watch {
     /// An operation is given to a device below the cache.
     pub fn started(&mut self, id: IoId, role: Role, op: &DeviceOp, now: Nanos) {
-        let kind = match op {
-            DeviceOp::Read { .. } => Kind::Read,
-            DeviceOp::Write { .. } | DeviceOp::Zero { .. } => Kind::Write,
-            DeviceOp::Flush => Kind::Flush,
-        };
-        self.started.insert(id, Started { role, kind, at: now });
+        self.started.insert(id, Started { asked: Asked::new(role, op), at: now });
     }
 
     /// An operation has ended; those of the cache are none of its business. `retries`: what failed before has not gone right yet.
     pub fn ended(&mut self, id: IoId, result: &DeviceResult, now: Nanos, retries: bool) {
         let silent_since = if result.is_ok() { None } else { self.silence(now).map(|(_, since)| since) };
-        let Some(Started { role, kind, .. }) = self.started.remove(&id) else { return };
+        let Some(started) = self.started.remove(&id) else { return };
+        let kind = started.kind();
         self.last_ended = Some(now);
         let error = match result {
             Ok(_) => None,
             // These say something of the operation, not of the device.
             Err(e) if matches!(e.kind, ErrorKind::Unsupported | ErrorKind::Invalid) => None,
-            Err(e) => Some(Trouble::new(role, e)),
+            Err(e) => Some(Trouble::new(started.asked, e)),
         };
         if let Some(trouble) = error {
             let failed_since = self.fails(now, retries).map(|failing| failing.since);
@@ -122,7 +133,9 @@ impl Watch {
             (Some((role, since)), fails) => {
                 (role, Ailment::Silent, fails.map_or(since, |failing| failing.since.min(since)))
             }
-            (None, Some(failing)) => (failing.trouble.role, Ailment::Failing(failing.trouble), failing.since),
+            (None, Some(failing)) => {
+                (failing.trouble.asked.role, Ailment::Failing(failing.trouble), failing.since)
+            }
             (None, None) => return None,
         };
         Some(Ailing { role, ailment, since_ns: wall_offset_ns.saturating_add(since.0) })
@@ -147,10 +160,10 @@ impl Watch {
         let silent = self.started.values().filter_map(|started| {
             let quiet_since = self.last_ended.map_or(started.at, |ended| ended.max(started.at));
             if is_past(started.at, HUNG_AFTER_MS, now) {
-                return Some((started.role, started.at));
+                return Some((started.asked.role, started.at));
             }
-            let quiet = started.kind != Kind::Flush && is_past(quiet_since, SILENT_AFTER_MS, now);
-            quiet.then_some((started.role, quiet_since))
+            let quiet = started.kind() != Kind::Flush && is_past(quiet_since, SILENT_AFTER_MS, now);
+            quiet.then_some((started.asked.role, quiet_since))
         });
         silent.min_by_key(|(_, since)| *since)
     }
@@ -170,12 +183,9 @@ mod tests {
     const READ: DeviceOp = DeviceOp::Read { offset: 0, len: 4096 };
     const ZERO: DeviceOp = DeviceOp::Zero { offset: 0, len: 4096, unmap: false };
 
-    const IO_ERROR: Ailment = Ailment::Failing(Trouble {
-        role: Role::Backing,
-        kind: ErrorKind::Io,
-        context: "a test",
-        cause: None,
-    });
+    const ZEROES: Asked = Asked { role: Role::Backing, kind: OpKind::Zero, offset: Some(0), len: 4096 };
+    const IO_ERROR: Ailment =
+        Ailment::Failing(Trouble { asked: ZEROES, kind: ErrorKind::Io, context: "a test", cause: None });
 
     fn at(ms: u64) -> Nanos {
         Nanos(ms * 1_000_000)

@@ -33,6 +33,12 @@ pub struct Pressure {
     pub in_order: bool,
 }
 
+/// Dirty blocks looked at to plan what is destaged next, at most; sorting them is what merges neighbours. Where nothing goes in an order an eighth
+/// of a small log, if that is more than [`PLAN_BLOCKS_LEAST`]: what is newer may yet be overwritten.
+pub const PLAN_BLOCKS_MAX: usize = 8192;
+/// A plan has so many of them at least, if there are; but one segment's alone, the tail's, while writers wait for room: of a larger plan, sorted by
+/// address, it might come last.
+pub const PLAN_BLOCKS_LEAST: usize = 512;
 /// Most runs (of at most 1 MiB) on their way to the backing at once.
 pub const DESTAGE_RUNS_MAX: usize = 32;
 /// Runs on their way at once where destaging begins.

@@ -153,11 +153,6 @@ impl BackingPriority {
     pub fn outstanding(&self) -> usize {
         self.critical + self.noncritical
     }
-
-    /// Those of them that are non-critical.
-    pub fn outstanding_noncritical(&self) -> usize {
-        self.noncritical
-    }
 }
 
 #[cfg(test)]
@@ -378,7 +373,6 @@ mod tests {
                 self.started.push((next, false));
                 prop_assert!(self.started.len() <= BACKING_SLOTS_MAX);
                 prop_assert_eq!(self.started.len(), self.priority.outstanding());
-                prop_assert_eq!(self.noncritical(), self.priority.outstanding_noncritical());
             }
         }
     }

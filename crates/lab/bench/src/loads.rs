@@ -1,5 +1,5 @@
 //! The loads of FAST'13, section 5, as models in this process: what PostMark, Filebench, TPC-C and YCSB ask of a file system or a
-//! database, and what these ask of a volume. `docs/reference/benchmarks.md` describes them.
+//! database, and what these ask of a volume. `docs/reference/benchmarks-policies.md` describes them.
 
 mod database;
 mod files;

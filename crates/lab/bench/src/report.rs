@@ -16,7 +16,7 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     f64::midpoint(at(sorted.len().saturating_sub(1) / 2), at(sorted.len() / 2))
 }
 
-/// Named figures; each name is explained in `docs/reference/benchmarks.md`.
+/// Named figures; each name is explained in `docs/reference/benchmarks.md` or the page of its benchmark.
 pub type Figures = BTreeMap<String, f64>;
 
 /// A benchmark's result.

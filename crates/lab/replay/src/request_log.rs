@@ -321,7 +321,8 @@ mod tests {
         assert_eq!(read.len(), 6);
         let again: String = read.iter().map(|entry| format!("{entry}\n")).collect();
         assert_eq!(format!("{VERSION}\n{again}"), example);
-        let named = Content::ALL.iter().map(|c| c.as_str()).chain(Criticality::ALL.iter().map(|c| c.as_str()));
+        let named =
+            Content::ALL.iter().map(|c| c.as_str()).chain(Criticality::ALL.iter().map(|c| c.as_str()));
         for word in named.filter(|word| !["data", "none"].contains(word)) {
             assert!(page.contains(&format!("`{word}`")), "{word}");
         }

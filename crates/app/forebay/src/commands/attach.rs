@@ -14,8 +14,8 @@ use crate::volume_name;
 /// Arguments of `forebay attach`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: mount $(forebay attach db) /mnt\n\n\
-Needs a daemon that runs as root. One that is still starting is waited for. A volume that is attached already keeps its device. Warnings on standard error tell \
-what costs speed, or may hang, and what to do.")]
+Needs a daemon that runs as root, and waits for one that is still starting. A volume that is attached already \
+keeps its device. Warnings on standard error tell what costs speed, or may hang, and what to do.")]
 pub struct Args {
     /// The volume
     #[arg(value_parser = volume_name::parse)]

@@ -31,11 +31,12 @@ pub enum What {
 /// Arguments of `forebay bench`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay bench volume --out /mnt/fast/bench\n\n\
-Uses up to 3 GiB in a directory of its own below DIR, which it removes: DIR must lie on the device that is to be measured. Writes \
-DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this machine's at this moment.\n\n\
-Told to stop (SIGINT, SIGTERM, SIGHUP) it takes down all that it has started and mounted, and exits with 1: the admission benchmarks in the \
-midst of what they measure, with a report of what they have until then, the others after what they measure, with none. SIGQUIT ends it at once and \
-leaves all that behind.")]
+Uses up to 3 GiB in a directory of its own below DIR, which it removes: DIR must lie on the device that is to be \
+measured. Writes DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this \
+machine's at this moment.\n\n\
+Told to stop (SIGINT, SIGTERM, SIGHUP) it takes down all that it has started and mounted, and exits with 1. The \
+admission benchmarks stop in the midst of what they measure, and report what they have. The others stop after \
+what they measure, without a report. SIGQUIT ends it at once and leaves all that behind.")]
 pub struct Args {
     /// What to measure
     what: What,

@@ -11,8 +11,8 @@ use crate::output::{print, print_json};
 /// Arguments of `forebay check`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay check cache.fb\n\n\
-Reads every record and every block, and changes nothing. Exit code 4 if anything is damaged, whether or not data is \
-lost by it; the report says which. The cache must not be in use by a daemon.")]
+Reads every record and every block, and changes nothing. The exit code is 4 if anything is damaged, whether or \
+not data is lost by it; the report says which. The cache must not be in use by a daemon.")]
 pub struct Args {
     /// The cache
     cache: DeviceSpec,

@@ -18,9 +18,10 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 /// Arguments of `forebay explain`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay explain db --follow\n\n\
-Writes by task, rule, kind of data, synchrony and reason since the daemon started. Tasks are known of a volume that is attached as a block device, where \
---rules or an admission policy ask for them; other writes are those of `client`. A rule is SET:NUMBER, the set as --rules names it; `hint`: the task is \
-critical by its own word.")]
+Counts writes by task, rule, kind of data, synchrony and reason since the daemon started. Tasks are known of a \
+volume that is attached as a block device, where --rules or an admission policy ask for them. Other writes are \
+those of `client`.\n\n\
+A rule is SET:NUMBER, with the set as --rules names it. `hint` means that the task is critical by its own word.")]
 pub struct Args {
     /// The volume
     #[arg(value_parser = volume_name::parse)]

@@ -24,8 +24,8 @@ pub struct Args {
     /// The cache to make: a file or block device, pmem:PATH or emulate:KIND:file=PATH
     cache: DeviceSpec,
 
-    /// The store behind it: a file, block device or NBD export (nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH); what
-    /// is on it stays as it is
+    /// The store behind it: a file, block device or NBD export (nbd://HOST:PORT/EXPORT or
+    /// nbd+unix:///EXPORT?socket=PATH). What is on it stays as it is
     #[arg(long)]
     backing: DeviceSpec,
 
@@ -37,13 +37,13 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse_some)]
     backing_size: Option<u64>,
 
-    /// Size of the volume [default: the whole backing]; on a block device or NBD export, 12 KiB less leave room for a label that
-    /// lets a foreign or stale backing be told with certainty
+    /// Size of the volume [default: the whole backing]. On a block device or NBD export, 12 KiB less leave room for a
+    /// label, which tells a foreign or stale backing with certainty
     #[arg(long, value_name = "SIZE", value_parser = size::parse_some)]
     volume_size: Option<u64>,
 
-    /// Unit of the log, 512 or 4096 bytes; by default the physical block of the cache's device. 512 writes less, but needs a
-    /// device that does not tear what lies beside a write when power is cut
+    /// Unit of the log, 512 or 4096 bytes [default: the physical block of the cache's device]. 512 writes less, but
+    /// needs a device that does not tear what lies beside a write when power is cut
     #[arg(long, value_name = "BYTES", value_parser = ["512", "4096"])]
     align: Option<String>,
 

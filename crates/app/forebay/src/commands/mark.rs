@@ -15,12 +15,16 @@ use crate::volume_name;
 #[command(after_help = "Examples:\n  \
     forebay mark db --label nightly\n  \
     fsfreeze -f /srv && forebay mark db; fsfreeze -u /srv\n\n\
-For a volume with --write-policy journaled; refused (exit code 3) under any other. While no point can be declared yet, as in a volume's first moments, it waits; \
-fails (exit code 1) when --wait is over. The point has everything that was acknowledged \
-before, and nothing that was issued after the command ended. Ends well when the group that ends there is committed on the backing's \
-side: from then on until the next group `forebay recover` would make the backing exactly that. With --group-ends points the backing \
-moves only from one point to the next. Prints the point's number; for several volumes (of one daemon) a line for each, with its name \
-before it: a point of each volume, declared at about the same time. Of a member of a consistency group it is a point of all members, and the number is that of the common point. `forebay recover BACKING --list` shows the points that a backing holds.")]
+For a volume with --write-policy journaled; refused (exit code 3) under any other. It waits while no point can \
+be declared yet, as in a volume's first moments, and fails (exit code 1) when --wait is over.\n\n\
+The point has everything that was acknowledged before, and nothing that was issued after the command ended. The \
+command ends well when the group that ends there is committed on the backing's side. From then on until the next \
+group `forebay recover` would make the backing exactly that. With --group-ends points the backing moves only \
+from one point to the next.\n\n\
+Prints the point's number. For several volumes (of one daemon) it prints a line for each, with its name before \
+it: a point of each volume, declared at about the same time. Of a member of a consistency group it is a point of \
+all members, and the number is that of the common point. `forebay recover BACKING --list` shows the points that \
+a backing holds.")]
 pub struct Args {
     /// The volumes, all of one daemon
     #[arg(required = true, value_name = "NAME", value_parser = volume_name::parse)]
@@ -30,7 +34,8 @@ pub struct Args {
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     label: String,
 
-    /// How long to wait, at most, for the backing to be consistent, or for room among the points that wait to be committed [default: 1m]
+    /// Longest wait for the backing to be consistent, or for room among the points that are to be committed [default:
+    /// 1m]
     #[arg(long, value_name = "TIME", value_parser = time::parse_ms)]
     wait: Option<u64>,
 

@@ -14,9 +14,11 @@ use crate::plan;
 #[command(after_help = "Examples:\n  \
     forebay pair cache.fb --backing disk.img\n  \
     forebay pair cache.fb --backing disk.img --lost-label\n\n\
-The label (the file disk.img.forebay, or the end of a device) says which cache ran last with the backing. Where it was lost or is \
-damaged, this says what the cache knows of the backing, and with --lost-label writes a new one. Without that word it is refused \
-(exit code 3), as it is where the two do not belong together or the backing has run with another cache.")]
+The label (the file disk.img.forebay, or the end of a device) says which cache ran last with the backing. Where \
+it was lost or is damaged, this says what the cache knows of the backing, and with --lost-label writes a new \
+one.\n\n\
+Without that word it is refused (exit code 3). It is also refused where the two do not belong together, or the \
+backing has run with another cache.")]
 pub struct Args {
     /// The cache: a file or block device, pmem:PATH or emulate:KIND:file=PATH
     cache: DeviceSpec,
@@ -25,8 +27,9 @@ pub struct Args {
     #[arg(long)]
     backing: DeviceSpec,
 
-    /// The label was lost: the backing has run with no other cache, and not without one, since this cache ran last, and the cache
-    /// did not fail a write in that run (the log says so, and the status was degraded). If that is not so, what was written then is overwritten
+    /// Your word that the label was lost and two things are so. Since this cache ran last, the backing has run with
+    /// no other cache, and not without one. The cache did not fail a write in that run: the log and a degraded status
+    /// would have said so. If that is not so, what was written then is overwritten
     #[arg(long, action = ArgAction::SetTrue)]
     lost_label: bool,
 

@@ -15,11 +15,14 @@ use crate::plan;
     forebay recover disk.img\n  \
     forebay recover disk.img --list\n  \
     forebay recover data.img log.img\n\n\
-For a backing whose cache is lost, or not at hand, and whose last run had --write-policy journaled or ordered. Applies what \
-the journal on the backing's side has committed, and says as of when the backing is. What was acknowledged later is in the \
-cache alone: a cache that is still there is better served again. `forebay serve --no-cache --accept-stale` goes on from here. \
-Several backings, of all members of one consistency group, are brought to the newest point that all of them have. \
-Refused (exit code 3) while the volume's owner on another host may write, or if the backing is not known to be consistent.")]
+For a backing whose cache is lost, or not at hand, and whose last run had --write-policy journaled or ordered. \
+Applies what the journal on the backing's side has committed, and says as of when the backing is.\n\n\
+What was acknowledged later is in the cache alone: if the cache is still there, serve it again instead. `forebay \
+serve --no-cache --accept-stale` continues from here.\n\n\
+Several backings, of all members of one consistency group, are brought to the newest point that all of them \
+have.\n\n\
+Refused (exit code 3) while the volume's owner on another host may write, or if the backing is not known to be \
+consistent.")]
 pub struct Args {
     /// The backing, or those of all members of a consistency group
     #[arg(required = true, value_name = "BACKING")]

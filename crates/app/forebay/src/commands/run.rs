@@ -13,8 +13,11 @@ use crate::failure::{Failure, Outcome};
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: forebay run --critical -- sqlite3 /mnt/shop.db 'insert into orders values (7)'\n\n\
-It needs Linux 6.5 or later. The program, and whatever it starts, counts as working for a request: on attached volumes its writes, and those that it waits for, are cached \
-under the admission policies that ask. It stands in the I/O priority; a program that sets its own takes the hint away. The exit code is the program's own; it is 1 if the program cannot be run. A daemon may believe hints of some users and control groups only (forebay serve --hints)."
+It needs Linux 6.5 or later. The program, and whatever it starts, counts as working for a request. On attached \
+volumes its writes, and those that it waits for, are cached under the admission policies that ask.\n\n\
+The hint stands in the I/O priority; a program that sets its own takes it away. A daemon may believe hints of \
+some users and control groups only (forebay serve --hints).\n\n\
+The exit code is the program's own. It is 1 if the program cannot be run."
 )]
 pub struct Args {
     /// What it does works for a request

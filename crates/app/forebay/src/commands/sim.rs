@@ -29,24 +29,26 @@ pub enum Faults {
 /// Arguments of `forebay sim`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay sim --seed 1 --minutes 10\n\n\
-Each seed decides a workload, a schedule, latencies, faults and crashes; equal seeds of equal builds give equal histories, \
-byte for byte. With --seed alone that one seed is run. Seeds count in their order, and what was run behind the last one that counts is left out: \
-standard output is the same whatever --jobs is, but for --minutes, and what time it took goes to standard error. When a promise is broken, the plan is shortened as far as it still \
-breaks it, and written to a file that --plan replays; the exit code is 4.")]
+Each seed decides a workload, a schedule, latencies, faults and crashes. Equal seeds of equal builds give equal \
+histories, byte for byte. With --seed alone that one seed is run.\n\n\
+Seeds count in their order, and what was run behind the last one that counts is left out. So standard output is \
+the same whatever --jobs is, but for --minutes. The time that it took goes to standard error.\n\n\
+When a promise is broken, the plan is shortened as far as it still breaks it, and written to a file that --plan \
+replays. The exit code is 4.")]
 pub struct Args {
     /// First seed
     #[arg(long, value_name = "N", required_unless_present = "plan", conflicts_with = "plan")]
     seed: Option<u64>,
 
-    /// Go on with the next seeds, until they have had so many events together
+    /// Continue with the next seeds, until they have had so many events together
     #[arg(long, value_name = "N", conflicts_with = "plan", value_parser = some)]
     events: Option<u64>,
 
-    /// Go on with the next seeds, for so long
+    /// Continue with the next seeds, for so long
     #[arg(long, value_name = "M", conflicts_with = "plan", value_parser = minutes)]
     minutes: Option<f64>,
 
-    /// Go on with the next seeds, until so many have been run
+    /// Continue with the next seeds, until so many have been run
     #[arg(long, value_name = "N", conflicts_with = "plan", value_parser = some)]
     seeds: Option<u64>,
 

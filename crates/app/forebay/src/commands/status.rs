@@ -25,9 +25,10 @@ const ASKED_AT_ONCE: usize = 64;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  forebay status\n  forebay status db --json\n  \
 forebay serve --name db --cache c --backing b & forebay status db --wait 10s\n\n\
-A daemon that says nothing for 5 seconds is given up. Among all volumes those without figures have a line of their own, and the command ends \
-well: `unreachable` (the daemon does not answer), `gone` (it was killed; its socket is left), `refused` (it serves others and not this one). Of one volume by its NAME \
-that is a failure (exit code 1).")]
+A daemon that says nothing for 5 seconds is given up. `forebay status` then shows the volume without figures, \
+and ends with 0. `forebay status NAME` fails with 1.\n\n\
+A volume without figures is `unreachable` (the daemon does not answer), `gone` (it was killed; its socket is \
+left) or `refused` (it serves others and not this one).")]
 pub struct Args {
     /// The volume; without it, every volume of every daemon whose socket lies in the default directory
     #[arg(value_parser = volume_name::parse)]

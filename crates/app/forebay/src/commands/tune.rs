@@ -68,18 +68,20 @@ impl From<PenaltyOf> for StaleBy {
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: forebay tune journal --load postmark --revenue linear:0.02 --penalty exponential:1:8M\n\n\
-Measures speed and staleness at some positions w of the knob, and says where most is left of revenue, a function of operations a \
-second, after the penalty, a function of staleness: w* = argmax(Revenue(w) - Penalty(w)). Nothing is fitted: w* is one of the \
-positions that were measured. Functions are linear:RATE, step:AT:AMOUNT, exponential:AMOUNT:SCALE, that is AMOUNT times (e^(x/SCALE) - \
-1), and points:X=Y,X=Y,... with straight lines between; numbers take K, M, G and T. Prints a table; writes \
-DIR/tune-journal.json, .html, and the plots as .1.svg (speed), .2.svg (staleness) and .3.svg (revenue, penalty, profit)."
+Measures speed and staleness at some positions w of the knob. Revenue is a function of operations a second, \
+penalty one of staleness. It says where most is left of revenue after the penalty: w* = argmax(Revenue(w) - \
+Penalty(w)). Nothing is fitted: w* is one of the positions that were measured.\n\n\
+Functions are linear:RATE, step:AT:AMOUNT, exponential:AMOUNT:SCALE and points:X=Y,X=Y,... The third is AMOUNT \
+times (e^(x/SCALE) - 1); the last has straight lines between its points. Numbers take K, M, G and T.\n\n\
+Prints a table; writes DIR/tune-journal.json, .html, and the plots as .1.svg (speed), .2.svg (staleness) and \
+.3.svg (revenue, penalty, profit)."
 )]
 pub struct Args {
     /// What to tune
     what: What,
 
-    /// A running volume with write-policy=journaled, under the load that it has; without it, a built-in load is measured on a
-    /// volume made for it. The volume is left with the best group size
+    /// A running volume with write-policy=journaled, under the load that it has. Without it, a built-in load is
+    /// measured on a volume made for it. The volume is left with the best group size
     #[arg(value_parser = volume_name::parse, requires = "values")]
     name: Option<String>,
 
@@ -107,8 +109,9 @@ pub struct Args {
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(load_names()), default_value = "postmark", conflicts_with = "name")]
     load: String,
 
-    /// A record of a volume's requests (`forebay serve --record-requests`), or a client's log of them as fio writes it (write_iolog);
-    /// several are several clients at once. They are replayed in virtual time, with models of the devices, in place of a measurement
+    /// A record of a volume's requests (`forebay serve --record-requests`), or a client's log of them as fio writes it
+    /// (write_iolog). Several are several clients at once. They are replayed in virtual time, with models of the
+    /// devices, instead of a measurement
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "load", "quick"])]
     trace: Vec<PathBuf>,
 

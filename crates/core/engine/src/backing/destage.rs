@@ -1,47 +1,37 @@
 //! Destaging: dirty blocks go to the backing, oldest segments first, neighbours merged into runs.
 //!
 //! ```text
-//!   collected ─► run: blocks locked on the backing, DESTAGING ─► read from the log, checked ─► written to the backing
-//!        ▲                                                                                         │
-//!        └──────────── backing write or flush failed: dirty as before ◄── awaits the backing's flush ──► clean
+//!   plan ─► run: blocks locked on the backing, DESTAGING ─► read from the log, checked ─► written to the backing
+//!     ▲                       │ not readable: set aside                                        │
+//!     └───────────────────────┴── backing write or flush failed: dirty as before ◄── awaits the backing's flush ──► clean
 //! ```
 //!
 //! A block is clean only after the backing's flush covers it (hazard 2), and only if it has not been overwritten
 //! meanwhile. A failure leaves everything dirty and slows the next try down (P9).
+//!
+//! [`Destage`] owns the [plan](crate::backing::plan), the [runs](crate::backing::runs) and what is
+//! [unreadable](crate::backing::unreadable). It changes the map's flags and takes the locks of what it starts. It asks for nothing and
+//! gives no lock back: the coordinator does, as the answers say. How much may be on its way is the policy's choice.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
-use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Seq};
-use forebay_format::journal::GroupEntry;
-use forebay_policy::{EDGE_PERCENT, List, Pressure, WritePolicy};
+use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, Nanos, Seq};
 
-use crate::client::gather::{Bad, Member, Wanted};
-use crate::client::locks::{BlockRange, Hold};
-use crate::engine::{Engine, IoOwner, Life};
-use crate::interface::{Class, Role};
-use crate::log::SEGMENTS_RESERVED;
-use crate::map::segments::{DESTAGING, DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE};
-use crate::mutation::Mutation;
-use crate::tables::Table;
-use crate::wakes::{Change, Sleeper};
+use crate::backing::plan::Plan;
+use crate::backing::runs::Runs;
+use crate::backing::unreadable::Unreadable;
+use crate::interface::RunKey;
+use crate::locks::{BlockRange, Locks};
+use crate::map::Map;
+use crate::map::segments::{DIRTY, SlotRef};
+use crate::mutation::{Mutation, Planted};
 
-/// Names a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct RunKey(u64);
+pub(crate) use crate::backing::runs::Outcome;
+pub(crate) use crate::backing::unreadable::Unread;
 
-/// Age of dirty data, in milliseconds, from which on it is destaged even if there is room.
-const DIRTY_AGE_MS_MAX: u64 = forebay_policy::DIRTY_AGE_S_MAX * 1000;
-/// Longest run, in blocks (1 MiB).
-const RUN_BLOCKS_MAX: usize = 256;
 /// Blocks on their way (8 MiB) beyond which no run begins: long runs keep a device busy with few of them, and what is wanted first, the
 /// log's tail or what a client waits for, would stand behind all that are there.
 const UNDER_WAY_BLOCKS_MAX: usize = 2048;
-/// Dirty blocks looked at to form runs; sorting them is what merges neighbours. Where nothing goes in an order an eighth of a small log, if that is more
-/// than while writers wait for room: what is newer may yet be overwritten.
-pub(crate) const COLLECT_BLOCKS_MAX: usize = 8192;
-/// A plan has so many of them at least, if there are; but one segment's alone, the tail's, while writers wait for room: of a larger plan, sorted by
-/// address, it might come last.
-pub(crate) const COLLECT_BLOCKS_LEAST: usize = 512;
 /// Written blocks after which the backing is flushed even if more are on their way.
 const FLUSH_AFTER_BLOCKS: usize = 4096;
 /// The same while writers wait for room.
@@ -49,63 +39,64 @@ const FLUSH_AFTER_BLOCKS_HURRIED: usize = 512;
 /// The same in a small log: an eighth of it, or else it would be full before what was written counts as room. No less than so
 /// many blocks share a flush, however small the log is.
 const FLUSH_AFTER_BLOCKS_LEAST: usize = 64;
-/// Runs on their way while groups wait to be destaged, at least.
-const EAGER_RUNS: usize = 4;
-/// First and longest pause after the backing has failed, in milliseconds.
-const BACKOFF_MS: (u64, u64) = (100, 5000);
-/// Pause before a block that could not be read from the cache is tried again.
-const UNREADABLE_RETRY_MS: u64 = 5000;
-/// After a minute of them the block counts as lost: where room is wanted its mark takes its place in the log, so that a
-/// single bad sector does not keep every writer waiting for good.
-const UNREADABLE_ATTEMPTS_MAX: u32 = 12;
 
-/// A run on the backing.
-type WrittenRun = (BlockRange, Vec<Member>);
-
-struct Run {
-    range: BlockRange,
-    zero: bool,
-    /// It needs no flush.
-    durable: bool,
-    members: Vec<Member>,
+/// A run has begun.
+pub(crate) struct Begun {
+    pub(crate) key: RunKey,
+    /// Its blocks, locked on the backing.
+    pub(crate) range: BlockRange,
+    /// They are zeroes: there is nothing to be read before it is written.
+    pub(crate) zero: bool,
+    /// The version of each block.
+    pub(crate) slots: Vec<SlotRef>,
 }
 
-/// A version that could not be read back from the log.
-struct Unreadable {
-    slot: SlotRef,
-    attempts: u32,
-    /// Its checksum is wrong, or the device has refused it for so long that nobody should wait for it any more.
-    for_good: bool,
+/// What is to be known to decide whether the backing is flushed now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlushFacts {
+    /// Runs that may be on their way.
+    pub(crate) runs_allowed: usize,
+    /// Blocks that the log has room for.
+    pub(crate) log_blocks: u64,
+    /// Somebody waits for room in it.
+    pub(crate) room_awaited: bool,
+    /// An order is kept, and somebody waits for its next step.
+    pub(crate) step_awaited: bool,
+}
+
+/// The backing has a version, durably, and the map says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cleaned {
+    pub(crate) block: BlockNo,
+    pub(crate) slot: SlotRef,
+    pub(crate) seq: Seq,
+    /// Its slot is still in the log.
+    pub(crate) held: bool,
+    /// The block's current version, if that is the one.
+    pub(crate) current: Option<SlotRef>,
+}
+
+/// What became of a run that ended well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// One of its blocks is clean.
+    Cleaned(Cleaned),
+    /// All of them have been told.
+    RunEnded,
 }
 
 /// State of destaging.
 #[derive(Default)]
 pub(crate) struct Destage {
-    plan: VecDeque<(BlockNo, SlotRef)>,
-    /// The plan's blocks are written durably.
-    durable: bool,
-    runs: BTreeMap<RunKey, Run>,
-    next_run: u64,
-    /// Runs on the backing that await its flush.
-    written: Vec<WrittenRun>,
-    written_blocks: usize,
-    /// Runs that the flush under way covers, and [`Engine::backing_losses`] when it began.
-    flushing: Option<(u64, Vec<WrittenRun>)>,
-    paused_until: Option<Nanos>,
-    failures: u32,
-    /// Blocks whose log copy could not be read the last time.
-    unreadable: Table<BlockNo, Unreadable>,
-    unreadable_retry: Option<Nanos>,
-    /// Blocks that became clean by a flush, since start.
+    plan: Plan,
+    runs: Runs,
+    unreadable: Unreadable,
+    /// Versions that the backing has got, since start.
     cleaned: u64,
     /// Destaging is worth records of its own in the log.
     presses: bool,
     /// [`crate::map::segments::SegmentTable::held`] at the last step.
     segments_held: usize,
-    /// Writers waited for room when the plan was last looked at.
-    hurried: bool,
-    /// The newest run of before the plan that was made while they do.
-    before_plan: RunKey,
 }
 
 impl Destage {
@@ -119,601 +110,281 @@ impl Destage {
         self.runs.len()
     }
 
+    /// Whether nothing is on its way, or awaits a flush.
     pub(crate) fn is_idle(&self) -> bool {
-        self.runs.is_empty() && self.written.is_empty() && self.flushing.is_none()
+        self.runs.is_idle()
     }
 
     /// Attempts in a row that the backing has failed, with a pause after each.
     pub(crate) fn failures(&self) -> u32 {
-        self.failures
+        self.runs.failures()
+    }
+
+    /// Whether nothing is started for a while because the backing has failed.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.runs.paused_until().is_some()
+    }
+
+    /// Versions that the backing has got, since start.
+    pub(crate) fn cleaned(&self) -> u64 {
+        self.cleaned
+    }
+
+    /// Segments that the log held at the last step.
+    pub(crate) fn segments_held(&self) -> usize {
+        self.segments_held
     }
 
     /// Whether the slot's data is known to be damaged for good.
     pub(crate) fn is_corrupt(&self, block: BlockNo, slot: SlotRef) -> bool {
-        self.unreadable.get(&block).is_some_and(|u| u.slot == slot && u.for_good)
-    }
-}
-
-impl Engine {
-    pub(crate) fn destage_step(&mut self) {
-        if self.destage.paused_until.is_some_and(|until| self.now >= until) {
-            self.destage.paused_until = None;
-        }
-        self.destage.segments_held = self.map.segments.held();
-        let pressure = self.destage_pressure();
-        // Clients' records come in time, and cost the cache nothing, as long as they come.
-        let presses = pressure.presses() || !self.order.lacks_for_good() || self.log.is_quiet();
-        // What was left because nothing pressed is looked at again.
-        let pressed = std::mem::replace(&mut self.destage.presses, presses);
-        if presses && !pressed {
-            self.wakes.raise(Change::Plan);
-        }
-        let allowed = match self.commands.settling() {
-            true => 0,
-            // What is committed goes on at once: the journal needs its room (P7).
-            false if self.order.is_journaled() && self.order_lags(self.journal.committed()) => {
-                pressure.runs().max(EAGER_RUNS)
-            }
-            false => pressure.runs(),
-        };
-        self.destage_hurries();
-        if self.destage.paused_until.is_none() {
-            while self.destage.runs.len() < allowed && self.destage_has_capacity() && self.destage_start_run()
-            {
-            }
-        }
-        self.destage_flush_if_due(allowed);
+        self.unreadable.is_for_good(block, slot)
     }
 
-    /// Whether a device could do with more than what is on its way. What goes in an order waits for all of a set.
-    fn destage_has_capacity(&self) -> bool {
-        let under_way = || self.destage.runs.values().map(|run| run.members.len()).sum::<usize>();
-        self.order.keeps_versions() || under_way() < UNDER_WAY_BLOCKS_MAX
+    /// When something is to be tried again.
+    pub(crate) fn next_wake(&self) -> Option<Nanos> {
+        [self.runs.paused_until(), self.unreadable.retry_at()].into_iter().flatten().min()
     }
 
-    /// Room comes from the tail of the log. A plan from before writers waited for it is sorted by address, so that the tail's blocks may
-    /// be its last: it is made anew. What goes in an order goes in that order.
-    fn destage_hurries(&mut self) {
-        let hurried = self.room_is_awaited() && !self.order.keeps_versions();
-        let since = std::mem::replace(&mut self.destage.hurried, hurried);
-        if hurried && !since {
-            self.destage.plan.clear();
-            self.destage.before_plan = RunKey::default();
-        }
+    /// A step begins.
+    pub(crate) fn step(&mut self, now: Nanos, map: &mut Map) {
+        self.runs.wait_until(now);
+        self.segments_held = map.segments.held();
+    }
+
+    /// Whether it is worth records of its own in the log from now on; true if it has just become so.
+    pub(crate) fn press(&mut self, presses: bool) -> bool {
+        let pressed = std::mem::replace(&mut self.presses, presses);
+        presses && !pressed
+    }
+
+    /// Whether writers wait for room that the log's tail makes, see [`Plan::hurry`].
+    pub(crate) fn hurry(&mut self, hurried: bool) {
+        self.plan.hurry(hurried);
+    }
+
+    /// Whether one more run may begin beside those on their way. What goes in an order waits for all of a set.
+    pub(crate) fn may_begin(&self, runs_allowed: usize, in_order: bool) -> bool {
+        self.runs.len() < runs_allowed && (in_order || self.runs.blocks() < UNDER_WAY_BLOCKS_MAX)
+    }
+
+    pub(crate) fn has_plan(&self) -> bool {
+        !self.plan.is_empty()
+    }
+
+    /// What is to be destaged next is chosen anew.
+    pub(crate) fn plan_anew(&mut self) {
+        self.plan.clear();
+    }
+
+    /// Drops what is not worth writing any more.
+    pub(crate) fn drop_planned(&mut self, void: impl Fn(BlockNo) -> bool) {
+        self.plan.drop_if(void);
+    }
+
+    /// The plan of an order; its blocks are written durably, if so chosen.
+    pub(crate) fn follow(&mut self, plan: VecDeque<(BlockNo, SlotRef)>, durable: bool) {
+        self.plan.follow(plan, durable);
+    }
+
+    /// Makes a plan of the oldest dirty blocks of a log of so many.
+    pub(crate) fn collect(&mut self, map: &Map, log_blocks: u64) {
+        self.plan.collect(map, log_blocks, self.runs.last());
     }
 
     /// Whether blocks of the tail are on their way since before the last plan: a device that takes what lies near first would leave them
     /// for as long as others come.
-    fn destage_waits_for_tail(&self) -> bool {
-        if !self.destage.hurried {
-            return false;
-        }
-        let Some(tail) = self.map.segments.tail() else {
-            return false;
-        };
-        let older = self.destage.runs.range(..=self.destage.before_plan);
-        older.flat_map(|(_, run)| &run.members).any(|member| member.slot.segment() == tail)
+    pub(crate) fn waits_for_tail(&self, map: &Map) -> bool {
+        let tail = map.segments.tail().filter(|_| self.plan.is_hurried());
+        tail.is_some_and(|tail| self.runs.has_of(tail, self.plan.before()))
     }
 
     /// Whether writers wait for room, and nothing but the flush is missing for the tail of the log to become free.
-    fn destage_has_written_tail(&self) -> bool {
-        if !self.destage.hurried || self.destage.flushing.is_some() || self.destage.written.is_empty() {
-            return false;
-        }
-        let Some(tail) = self.map.segments.tail() else {
-            return false;
-        };
-        let members = self.destage.written.iter().flat_map(|(_, members)| members);
-        let of_tail =
-            members.filter(|m| m.slot.segment() == tail && self.map.segments.slot(m.slot).has(DIRTY));
-        let written = of_tail.count();
-        written > 0 && written == self.map.segments.get(tail).dirty as usize
+    fn has_written_tail(&self, map: &Map) -> bool {
+        let tail = map.segments.tail().filter(|_| self.plan.is_hurried() && !self.runs.is_flushing());
+        tail.is_some_and(|tail| {
+            let written = self.runs.written_of(tail, map);
+            written > 0 && written == map.segments.get(tail).dirty as usize
+        })
     }
 
-    /// The log wants room, or somebody waits for the backing.
-    pub(crate) fn destage_is_pressed(&self) -> bool {
-        self.destage_pressure().runs() > 0
+    /// Begins the next run of the plan; `None` if nothing of it can go now. `in_order`: older versions go, too.
+    pub(crate) fn begin_run(
+        &mut self,
+        map: &mut Map,
+        locks: &mut Locks,
+        in_order: bool,
+        planted: Planted,
+    ) -> Option<Begun> {
+        let run = self.plan.next_run(map, locks, in_order, planted)?;
+        let (range, zero, slots) = (run.range, run.zero, run.slots());
+        Some(Begun { key: self.runs.begin(run, map), range, zero, slots })
     }
 
-    /// Somebody waits who cannot go on before something is destaged.
-    pub(crate) fn destage_is_urgent(&self) -> bool {
-        self.destage_pressure().urgent
+    /// What is to be written of a run in a volume of so many bytes: its blocks as they were read, none if they are zeroes.
+    pub(crate) fn write(
+        &self,
+        key: RunKey,
+        mut bufs: Vec<Buf>,
+        volume_bytes: u64,
+        planted: Planted,
+    ) -> Option<DeviceOp> {
+        let run = self.runs.get(key)?;
+        let offset = run.range.first.offset();
+        let len = (run.range.count * BLOCK_BYTES).min(volume_bytes - offset);
+        if run.zero {
+            return Some(DeviceOp::Zero { offset, len, unmap: true });
+        }
+        if planted.is(Mutation::DestagesSwapped) && bufs.len() > 1 {
+            bufs.swap(0, 1);
+        }
+        // Cut what lies beyond the end of a volume whose last block is not a whole one.
+        let cut = (run.range.count * BLOCK_BYTES - len) as usize;
+        if let Some(last) = bufs.last_mut().filter(|_| cut > 0) {
+            *last = last.slice(0, last.len() - cut);
+        }
+        Some(DeviceOp::Write { offset, bufs, durable: run.durable })
     }
 
-    pub(crate) fn destage_pressure(&self) -> Pressure {
-        let oldest = self.oldest_dirty_or_young_ns(DIRTY_AGE_MS_MAX);
-        let age_ns = oldest.map_or(0, |t| self.wall_ns().saturating_sub(t));
-        let staleness_percent = self.staleness_percent();
-        Pressure {
-            // Writes never get the reserve, so that the log is full without it.
-            segments: self.map.segments.count().saturating_sub(SEGMENTS_RESERVED).max(1) as u64,
-            segments_free: self.map.segments.free_count().saturating_sub(SEGMENTS_RESERVED) as u64,
-            segments_held: self.destage.segments_held as u64,
-            blocks_per_segment: u64::from(self.layout.segment_bytes) / BLOCK_BYTES,
-            blocks_dirty: self.map.segments.dirty(),
-            oldest_dirty_s: age_ns / 1_000_000_000,
-            tail_dirty: self.reclaim_wants_clean_tail(),
-            staleness_percent,
-            urgent: staleness_percent >= EDGE_PERCENT
-                || self.room_is_awaited()
-                || self.commands.destaging()
-                || self.failure.latched()
-                || self.order.bypass_waits()
-                || self.order.is_pacing(),
-            draining: self.settings.write_policy == WritePolicy::WriteThrough || self.order.is_catching_up(),
-            in_order: self.order.lacks_for_good(),
-        }
+    /// Some of the run could not be read: its readable blocks are collected again. Its blocks, for their locks to be given back.
+    pub(crate) fn give_up(&mut self, key: RunKey, map: &mut Map) -> Option<BlockRange> {
+        self.runs.give_up(key, map)
     }
 
-    /// Forms the next run and starts it; false if there is nothing to start now.
-    fn destage_start_run(&mut self) -> bool {
-        if self.destage.plan.is_empty() && !self.destage_collect() {
-            return false;
+    /// A run's write has ended. Its blocks, for their locks to be given back, and how it went.
+    pub(crate) fn written(
+        &mut self,
+        key: RunKey,
+        well: bool,
+        now: Nanos,
+        map: &mut Map,
+        planted: Planted,
+    ) -> Option<(BlockRange, Outcome)> {
+        let believed = planted.is(Mutation::IgnoresFailedDestage);
+        let ended = self.runs.written(key, well, believed, now, map)?;
+        if ended.1 == Outcome::Failed {
+            self.plan.clear();
         }
-        while let Some((block, slot)) = self.destage.plan.pop_front() {
-            // What a bypass holds now is left for a later plan.
-            if !self.destageable(block, slot)
-                || !self.locks.try_take(BlockRange::new(block, 1), Hold::Backing)
-            {
-                continue;
-            }
-            let zero = self.map.segments.slot(slot).kind() == SlotKind::Zero;
-            let mut members = vec![self.member(slot)];
-            self.extend_run(block, zero, &mut members);
-            self.launch(block, zero, members);
-            return true;
-        }
-        false
+        Some(ended)
     }
 
-    /// A dirty, current, readable version that is not on its way already.
-    fn destageable(&self, block: BlockNo, slot: SlotRef) -> bool {
-        let current = || self.map.index.get(block, &self.map.segments) == Some(slot);
-        (self.order.keeps_versions() || current()) && wants_destage(self.map.segments.slot(slot))
+    /// A flush of the backing failed: what is written there and not flushed has to be written again. Whether there was any.
+    pub(crate) fn write_again(&mut self, map: &mut Map) -> bool {
+        self.runs.write_again(map)
     }
 
-    /// Adds the dirty blocks that follow in the volume, from whichever segment.
-    fn extend_run(&mut self, first: BlockNo, zero: bool, members: &mut Vec<Member>) {
-        while members.len() < RUN_BLOCKS_MAX {
-            let next = first.plus(members.len() as u64);
-            // In order, only what is in the same set may go along; in a hurry, what makes room.
-            let planned =
-                self.destage.plan.front().filter(|(block, _)| *block == next).map(|(_, slot)| *slot);
-            let follows = match self.order.keeps_versions() || self.destage.hurried {
-                true => planned,
-                false => self.map.index.get(next, &self.map.segments),
-            };
-            let Some(slot) = follows else {
-                break;
-            };
-            let same_kind = (self.map.segments.slot(slot).kind() == SlotKind::Zero) == zero;
-            if !(same_kind || zero && self.mutant(Mutation::MergesIntoZeroes))
-                || !wants_destage(self.map.segments.slot(slot))
-                || !self.locks.try_take(BlockRange::new(next, 1), Hold::Backing)
-            {
-                break;
-            }
-            if planned == Some(slot) {
-                self.destage.plan.pop_front();
-            }
-            members.push(self.member(slot));
-        }
+    /// Something else was written to `range` on the backing, and may have changed it whatever it was answered: what had been destaged
+    /// there and awaits the flush has to go again.
+    pub(crate) fn void(&mut self, range: BlockRange, map: &mut Map) {
+        self.runs.void(range, map);
     }
 
-    /// Collects dirty blocks from the oldest segments, sorted by address; false if there are none to be had.
-    fn destage_collect(&mut self) -> bool {
-        if !self.wakes.is_awake(Sleeper::Destage) {
-            return false;
-        }
-        if self.order.keeps_versions() {
-            self.destage.plan = self.order_collect();
-            self.destage.durable = self.order_writes_durably(&self.destage.plan);
-            self.wakes.tried(Sleeper::Destage, self.destage.plan.is_empty());
-            return !self.destage.plan.is_empty();
-        }
-        self.destage.durable = false;
-        if !self.order_is_renounced() || self.destage_waits_for_tail() {
-            return false;
-        }
-        self.destage.before_plan = RunKey(self.destage.next_run);
-        let mut found: Vec<(BlockNo, SlotRef)> = Vec::new();
-        let enough = match self.destage.hurried {
-            true => 1,
-            false => COLLECT_BLOCKS_MAX.min(self.log_blocks() as usize / 8).max(COLLECT_BLOCKS_LEAST),
-        };
-        for index in &self.map.segments.live {
-            if found.len() >= enough {
-                break;
-            }
-            if self.map.segments.get(*index).dirty == 0 {
-                continue;
-            }
-            found.extend(self.map.segments.slot_refs(*index).filter_map(|r| {
-                let s = self.map.segments.slot(r);
-                wants_destage(s).then(|| (s.block(), r))
-            }));
-        }
-        // A run takes the blocks that follow its first; looking at each once keeps the plan linear.
-        found.sort_unstable();
-        self.wakes.tried(Sleeper::Destage, found.is_empty());
-        self.destage.plan = found.into();
-        !self.destage.plan.is_empty()
-    }
-
-    fn launch(&mut self, first: BlockNo, zero: bool, members: Vec<Member>) {
-        self.destage.next_run += 1;
-        let key = RunKey(self.destage.next_run);
-        for m in &members {
-            self.map.segments.mark(m.slot, DESTAGING, true);
-            self.map.segments.pin(m.slot.segment());
-        }
-        let range = BlockRange::new(first, members.len() as u64);
-        let durable = self.destage.durable && !zero;
-        self.destage.runs.insert(key, Run { range, zero, durable, members: members.clone() });
-        if self.mutant(Mutation::UnlocksEarly) {
-            range.iter().for_each(|b| self.release(BlockRange::new(b, 1), Hold::Backing));
-        }
-        if zero {
-            self.destage_write(key, Vec::new());
-        } else {
-            self.gather(Wanted::Run(key), members);
-        }
-    }
-
-    pub(crate) fn destage_gathered(&mut self, key: RunKey, result: Result<Vec<Buf>, Vec<Bad>>) {
-        match result {
-            Ok(bufs) => self.destage_write(key, bufs),
-            Err(bad) => {
-                // Its readable blocks are collected again, the others wait.
-                if let Some(run) = self.destage.runs.remove(&key) {
-                    self.destage_unreadable(&bad);
-                    self.destage_unlock(run.range);
-                    self.destage_undo(run.members);
-                }
-            }
-        }
-    }
-
-    /// Versions that could not be read from the log.
-    pub(crate) fn destage_unreadable(&mut self, bad: &[Bad]) {
-        for Bad { block, slot, corrupt } in bad.iter().copied() {
-            if self.map.index.get(block, &self.map.segments) != Some(slot) {
-                // Overwritten meanwhile; nobody will ever see it.
-                if self.map.segments.holds(slot) && self.map.segments.slot(slot).has(DIRTY) {
-                    let void = self.order_is_replayed() && self.journal_replaces(block, slot);
-                    self.map.segments.became_clean(slot);
-                    if !void {
-                        self.order_catch_up();
-                    }
-                }
-            } else {
-                // A group and a run may read the same version at the same time: that is one attempt.
-                let counted = self.map.segments.slot(slot).has(UNREADABLE);
-                self.map.segments.mark(slot, UNREADABLE, true);
-                let before = self.destage.unreadable.get(&block).filter(|u| u.slot == slot);
-                let attempts = before.map_or(1, |u| u.attempts + u32::from(!counted));
-                let for_good = corrupt || attempts >= UNREADABLE_ATTEMPTS_MAX;
-                self.destage.unreadable.insert(block, Unreadable { slot, attempts, for_good });
-                self.destage.unreadable_retry.get_or_insert(self.now.plus_ms(UNREADABLE_RETRY_MS));
-            }
-        }
-    }
-
-    fn destage_write(&mut self, key: RunKey, mut bufs: Vec<Buf>) {
-        let Some(run) = self.destage.runs.get(&key) else {
-            return;
-        };
-        let (offset, durable) = (run.range.first.offset(), run.durable);
-        let len = (run.range.count * BLOCK_BYTES).min(self.volume_bytes - offset);
-        let op = if run.zero {
-            DeviceOp::Zero { offset, len, unmap: true }
-        } else {
-            if self.planted.is(Mutation::DestagesSwapped) && bufs.len() > 1 {
-                bufs.swap(0, 1);
-            }
-            // Cut what lies beyond the end of a volume whose last block is not a whole one.
-            let cut = (run.range.count * BLOCK_BYTES - len) as usize;
-            if let Some(last) = bufs.last_mut().filter(|_| cut > 0) {
-                *last = last.slice(0, last.len() - cut);
-            }
-            DeviceOp::Write { offset, bufs, durable }
-        };
-        // Until somebody waits for it: see the backing's queue.
-        self.io(Role::Backing, op, Class::Background, IoOwner::DestageWrite(key));
-    }
-
-    pub(crate) fn destage_write_done(&mut self, key: RunKey, result: DeviceResult) {
-        let Some(run) = self.destage.runs.remove(&key) else {
-            return;
-        };
-        self.destage_unlock(run.range);
-        match result {
-            Ok(_) if run.durable => {
-                self.destage.failures = 0;
-                self.destage_clean(run.range, run.members);
-            }
-            Ok(_) => {
-                self.destage.written_blocks += run.members.len();
-                self.destage.written.push((run.range, run.members));
-            }
-            Err(_) if self.mutant(Mutation::IgnoresFailedDestage) => {
-                self.destage.written.push((run.range, run.members));
-            }
-            Err(_) => {
-                self.destage_undo(run.members);
-                self.backing_failed();
-            }
-        }
-    }
-
-    /// A flush of the backing failed: what is written there and not flushed has to be written again.
-    pub(crate) fn destage_write_again(&mut self) {
-        for (_, members) in std::mem::take(&mut self.destage.written) {
-            self.destage_undo(members);
-        }
-        self.destage.written_blocks = 0;
-    }
-
-    /// A bypass of `range` failed, and may have changed the backing all the same: what had been destaged there and awaits
-    /// the flush has to go again.
-    pub(crate) fn destage_void(&mut self, range: BlockRange) {
-        let d = &mut self.destage;
-        let flushing = d.flushing.iter_mut().flat_map(|(_, runs)| runs);
-        for (run, members) in d.written.iter_mut().chain(flushing) {
-            for (_, member) in run.iter().zip(members).filter(|(b, m)| range.contains(*b) && !m.void) {
-                member.void = true;
-                // An order at the backing may ask for a version that was overwritten meanwhile, too.
-                if self.map.segments.holds(member.slot) {
-                    self.map.segments.mark(member.slot, DESTAGING, false);
-                }
-            }
-        }
-        self.wakes.raise(Change::Plan);
-    }
-
-    /// Grows with whatever the backing, or the journal on its side, takes durably.
-    pub(crate) fn destage_progress(&self) -> u64 {
-        self.destage.cleaned + self.figures.groups
-    }
-
-    fn destage_unlock(&mut self, range: BlockRange) {
-        if self.mutant(Mutation::UnlocksEarly) {
-            return;
-        }
-        for block in range.iter() {
-            self.release(BlockRange::new(block, 1), Hold::Backing);
-        }
-    }
-
-    /// The blocks are dirty as before; those overwritten meanwhile are nobody's concern any more. Until here the
-    /// segments are pinned: a slot of a segment that was used anew could be taken for the one that was destaged.
-    fn destage_undo(&mut self, members: Vec<Member>) {
-        for Member { slot, void, .. } in members {
-            if !void && self.map.segments.holds(slot) {
-                self.map.segments.mark(slot, DESTAGING, false);
-            }
-            self.map.segments.unpin(slot.segment());
-        }
-        self.wakes.raise(Change::Destaged);
-    }
-
-    fn backing_failed(&mut self) {
-        self.figures.backing_errors += 1;
-        // What was under way at the same time and fails, too, is one failure with it, not one more in a row.
-        if self.destage.paused_until.is_none() {
-            let pause = BACKOFF_MS.0 << self.destage.failures.min(10);
-            self.destage.failures += 1;
-            self.destage.paused_until = Some(self.now.plus_ms(pause.min(BACKOFF_MS.1)));
-        }
-        self.destage.plan.clear();
-        self.wakes.raise(Change::Destaged);
-    }
-
-    /// Tries the backing at once, however often it has failed before: somebody asks for it.
-    pub(crate) fn destage_try_backing(&mut self) {
-        self.destage.failures = 0;
-        self.destage.paused_until = None;
-        self.journal_try_again();
-    }
-
-    /// Flushes the backing when enough has been written, or nothing more is coming that could share the flush.
-    fn destage_flush_if_due(&mut self, allowed: usize) {
-        let d = &self.destage;
-        let quiet = d.runs.is_empty() && (d.plan.is_empty() || allowed == 0 || d.paused_until.is_some())
+    /// Whether enough has been written for a flush, or nothing more is coming that could share it.
+    pub(crate) fn flush_is_due(&self, facts: FlushFacts, map: &Map) -> bool {
+        let FlushFacts { runs_allowed, log_blocks, room_awaited, step_awaited } = facts;
+        let rests = || self.plan.is_empty() || runs_allowed == 0 || self.is_paused();
+        let quiet = self.runs.len() == 0 && rests()
             // What was written of the tail does not wait for the rest of it, nor for what else is on its way.
-            || d.plan.is_empty() && self.destage_waits_for_tail()
-            || self.destage_has_written_tail();
-        // Sets that slide have no end at which it would be quiet.
-        let awaited = self.order.bypass_waits()
-            || self.order.is_pacing()
-            || self.order.is_leaving()
-            || self.commands.destaging();
-        let most = match self.room_is_awaited() {
-            _ if awaited && self.order.keeps_versions() => FLUSH_AFTER_BLOCKS_LEAST,
+            || self.plan.is_empty() && self.waits_for_tail(map)
+            || self.has_written_tail(map);
+        let most = match room_awaited {
+            // Sets that slide have no end at which it would be quiet.
+            _ if step_awaited => FLUSH_AFTER_BLOCKS_LEAST,
             true => FLUSH_AFTER_BLOCKS_HURRIED,
             false => FLUSH_AFTER_BLOCKS,
         };
-        let enough = most.min((self.log_blocks() as usize / 8).max(FLUSH_AFTER_BLOCKS_LEAST));
-        let due = !d.written.is_empty() && (d.written_blocks >= enough || quiet);
-        if due && d.flushing.is_none() {
-            self.destage.flushing = Some((self.backing_losses(), std::mem::take(&mut self.destage.written)));
-            self.destage.written_blocks = 0;
-            if self.mutant(Mutation::CleanBeforeFlush) {
-                self.destage_flush_done(Ok(None));
-                return;
-            }
-            self.io(Role::Backing, DeviceOp::Flush, Class::Background, IoOwner::DestageFlush);
-        }
+        let enough = most.min((log_blocks as usize / 8).max(FLUSH_AFTER_BLOCKS_LEAST));
+        let due = self.runs.awaits_flush() && (self.runs.written_blocks() >= enough || quiet);
+        due && !self.runs.is_flushing()
     }
 
-    pub(crate) fn destage_flush_done(&mut self, result: DeviceResult) {
-        let Some((losses, covered)) = self.destage.flushing.take() else { return };
-        if let Err(error) = &result
-            && !self.mutant(Mutation::IgnoresFailedFlush)
-        {
-            self.backing_flush_failed(error);
-        }
-        if losses != self.backing_losses() {
-            // What the backing kept of the writes is unknown: all of them go again.
-            for (_, members) in covered {
-                self.destage_undo(members);
-            }
-            self.backing_failed();
-            return;
-        }
-        self.destage.failures = 0;
-        for (range, members) in covered {
-            self.destage_clean(range, members);
-        }
+    /// Begins the flush; `losses`: flushes of the backing that have failed until now.
+    pub(crate) fn begin_flush(&mut self, losses: u64) {
+        self.runs.begin_flush(losses);
     }
 
-    /// The run is on the backing, durably.
-    fn destage_clean(&mut self, range: BlockRange, members: Vec<Member>) {
-        for (block, Member { slot, seq, void, .. }) in range.iter().zip(members) {
-            if !void {
-                self.destage_ends(block, slot, seq);
-            }
-            self.map.segments.unpin(slot.segment());
+    /// The flush has ended; `losses`: flushes of the backing that have failed until now, this one included.
+    pub(crate) fn flushed(&mut self, losses: u64, now: Nanos, map: &mut Map) -> Option<Outcome> {
+        let outcome = self.runs.flushed(losses, now, map)?;
+        if outcome == Outcome::Failed {
+            self.plan.clear();
         }
-        self.wakes.raise(Change::Destaged);
-        if self.map.segments.dirty() == 0 {
-            self.log_is_clean();
-        }
+        Some(outcome)
+    }
+
+    /// What became of runs that ended well, one after the other; the coordinator asks until there is nothing more.
+    pub(crate) fn next_told(&mut self, map: &mut Map, planted: Planted) -> Option<Told> {
+        Some(match self.runs.next_durable(map)? {
+            Some((block, slot, seq)) => Told::Cleaned(self.clean(block, slot, seq, map, planted)),
+            None => Told::RunEnded,
+        })
     }
 
     /// The backing has this version of the block, durably.
-    fn destage_ends(&mut self, block: BlockNo, slot: SlotRef, seq: Seq) {
-        self.destage.cleaned += 1;
-        self.command_paid(block, seq, slot);
-        if self.map.segments.holds(slot) {
-            self.map.segments.became_clean(slot);
-            self.order_destaged(block, slot, seq);
+    fn clean(&mut self, block: BlockNo, slot: SlotRef, seq: Seq, map: &mut Map, planted: Planted) -> Cleaned {
+        self.cleaned += 1;
+        let held = map.segments.holds(slot);
+        if held {
+            map.segments.became_clean(slot);
         }
-        let current = self.map.index.get(block, &self.map.segments);
-        let newer = current.filter(|_| self.mutant(Mutation::CleansNewerVersion));
-        if let Some(clean) = newer.or(current.filter(|c| *c == slot)) {
-            self.map.segments.became_clean(clean);
-            self.destage_readable(block);
-            self.track(clean);
+        let newest = map.index.get(block, &map.segments);
+        let newer = newest.filter(|_| planted.is(Mutation::CleansNewerVersion));
+        let current = newer.or(newest.filter(|newest| *newest == slot));
+        if let Some(clean) = current {
+            map.segments.became_clean(clean);
+            self.unreadable.forget(block);
         }
+        Cleaned { block, slot, seq, held, current }
     }
 
-    /// The backing has the version without having been asked for it from the log: a write that was reissued has landed.
-    pub(crate) fn destage_landed(&mut self, slot: SlotRef, seq: Seq) {
-        let holds = self.map.segments.holds(slot) && self.map.segments.slot(slot).has(DIRTY);
-        if holds && self.map.segments.seq(slot) == seq {
-            self.destage_ends(self.map.segments.slot(slot).block(), slot, seq);
+    /// The backing has the version without having been asked for it from the log: a write that was reissued has landed. `None` if it is
+    /// not dirty any more.
+    pub(crate) fn landed(
+        &mut self,
+        slot: SlotRef,
+        seq: Seq,
+        map: &mut Map,
+        planted: Planted,
+    ) -> Option<Cleaned> {
+        let holds = map.segments.holds(slot) && map.segments.slot(slot).has(DIRTY);
+        if !holds || map.segments.seq(slot) != seq {
+            return None;
         }
+        let block = map.segments.slot(slot).block();
+        Some(self.clean(block, slot, seq, map, planted))
     }
 
-    /// A clean slot comes under the care of replacement.
-    pub(crate) fn track(&mut self, slot: SlotRef) {
-        let s = self.map.segments.slot(slot);
-        if s.has(TRACKED) || s.has(DIRTY) || s.kind() == SlotKind::Poison {
-            return;
-        }
-        let list = self.map.replacement.admitted(s.block());
-        self.map.segments.mark(slot, FREQUENT, list == List::Frequent);
-        self.map.segments.mark(slot, TRACKED, true);
+    /// A version could not be read from the log; `corrupt`: it was read, and its checksum is wrong.
+    pub(crate) fn unreadable(
+        &mut self,
+        block: BlockNo,
+        slot: SlotRef,
+        corrupt: bool,
+        now: Nanos,
+        map: &mut Map,
+    ) -> Unread {
+        self.unreadable.failed(block, slot, corrupt, now, map)
     }
 
-    /// What was to be destaged next is chosen anew.
-    pub(crate) fn destage_plan_anew(&mut self) {
-        self.destage.plan.clear();
-        self.wakes.raise(Change::Plan);
+    /// What is known of the block's version is of no use any more.
+    pub(crate) fn is_readable(&mut self, block: BlockNo) {
+        self.unreadable.forget(block);
     }
 
-    /// A group is committed that has these blocks anew: what was planned of them is not worth writing any more.
-    pub(crate) fn destage_replaced(&mut self, by: &[GroupEntry]) {
-        let replaced = |block: &BlockNo| by.binary_search_by_key(block, |entry| entry.block).is_ok();
-        let commands = &self.commands;
-        self.destage.plan.retain(|(block, _)| !replaced(block) || commands.owes(*block));
+    /// Blocks that could not be read are tried again now and then: the error may have passed (P9). Whether it is time.
+    pub(crate) fn retry_unreadable(&mut self, now: Nanos, map: &mut Map) -> bool {
+        self.unreadable.retry(now, map)
     }
 
-    /// A committed group has a newer version of the block than this one, and nobody waits for the block to be on the backing: with a
-    /// block that is written all the time a command would wait for good (P7).
-    pub(crate) fn destage_may_skip(&self, block: BlockNo, slot: SlotRef) -> bool {
-        self.journal_replaces(block, slot) && !self.commands.owes(block)
+    /// However often the backing has failed before it is tried at once: somebody asks for it.
+    pub(crate) fn try_again(&mut self) {
+        self.runs.try_again();
     }
 
-    /// A slot ceases to be current: replacement and destaging forget it.
-    pub(crate) fn untrack(&mut self, slot: SlotRef) {
-        let s = *self.map.segments.slot(slot);
-        if s.has(TRACKED) {
-            self.map.replacement.left(list_of(&s));
-            self.map.segments.mark(slot, TRACKED, false);
-        }
-        self.destage_readable(s.block());
-        self.wakes.raise(Change::Current);
-    }
-
-    /// What is known of a block's unreadable version is of no use any more.
-    fn destage_readable(&mut self, block: BlockNo) {
-        if !self.destage.unreadable.is_empty() {
-            self.destage.unreadable.remove(&block);
-        }
-    }
-
-    /// Blocks that could not be read are tried again now and then: the error may have passed (P9).
-    pub(crate) fn destage_retry_unreadable(&mut self) {
-        if self.destage.unreadable_retry.is_none_or(|at| at > self.now) {
-            return;
-        }
-        self.destage.unreadable_retry = None;
-        let mut again: Vec<SlotRef> =
-            self.destage.unreadable.values().filter(|u| !u.for_good).map(|u| u.slot).collect();
-        again.sort_unstable();
-        for slot in again {
-            self.map.segments.mark(slot, UNREADABLE, false);
-        }
-        self.wakes.raise(Change::Readable);
-    }
-
-    pub(crate) fn destage_next_wake(&self) -> Option<Nanos> {
-        let aged = match self.oldest_dirty_or_young_ns(DIRTY_AGE_MS_MAX) {
-            Some(t) if self.life == Life::Running => {
-                let due = t.saturating_sub(self.wall_offset_ns);
-                let at = Nanos(due).plus_ms(DIRTY_AGE_MS_MAX);
-                (at > self.now).then_some(at)
-            }
-            _ => None,
-        };
-        [aged, self.destage.paused_until, self.destage.unreadable_retry].into_iter().flatten().min()
-    }
-
-    /// The error that a command gets when blocks could not be destaged.
-    pub(crate) fn unreadable_error() -> IoError {
-        IoError::new(ErrorKind::Corrupt, "destaging: some blocks cannot be read back from the cache")
-    }
-
-    /// Some block is marked as lost: the backing does not have its latest version, and never will.
-    pub(crate) fn destage_has_lost(&self) -> bool {
-        self.map.segments.lost() > 0
-    }
-
-    /// Blocks are dirty, but all of them are lost or cannot be read.
-    pub(crate) fn destage_is_exhausted(&self) -> bool {
-        let d = &self.destage;
-        if self.map.segments.dirty() == 0
-            || self.wakes.is_awake(Sleeper::Destage)
-            || !d.is_idle()
-            || d.paused_until.is_some()
-        {
-            return false;
-        }
-        let hopeless = |s: &Slot| s.has(DIRTY) && (s.kind() == SlotKind::Poison || s.has(UNREADABLE));
-        let count = |i: &u32| {
-            self.map.segments.slot_refs(*i).filter(|r| hopeless(self.map.segments.slot(*r))).count()
-        };
-        self.map.segments.live.iter().map(count).sum::<usize>() as u64 == self.map.segments.dirty()
+    /// Blocks are dirty, but all of them are lost or cannot be read, and nothing is on its way.
+    pub(crate) fn is_exhausted(&self, map: &Map) -> bool {
+        map.segments.dirty() > 0 && self.is_idle() && !self.is_paused() && map.segments.all_hopeless()
     }
 }
 
-pub(crate) fn wants_destage(s: &Slot) -> bool {
-    s.has(DIRTY) && !s.has(DESTAGING) && !s.has(UNREADABLE) && s.kind() != SlotKind::Poison
-}
-
-/// The replacement list of a tracked slot.
-pub(crate) fn list_of(s: &Slot) -> List {
-    if s.has(FREQUENT) { List::Frequent } else { List::Recent }
-}
+#[cfg(test)]
+mod tests;

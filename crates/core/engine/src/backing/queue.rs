@@ -1,196 +1,184 @@
 //! The queue in front of the backing: what clients wait for goes first (RCP, FAST'17; design, section 8).
 //!
 //! ```text
-//!              ┌─ critical ──────── first in, first out ─┐   which: policy::BackingPriority
-//!  engine.io ──┤        ▲ promoted                       ├──────────► outstanding ──► ended
-//!              └─ non-critical ──── first in, first out ─┘                  │ keeps its place, and the calm ends
-//!                 (destaging and bypasses apart)
-//!                       └► withdrawn: a reissued bypass need not go there   ▼ promoted
+//!              ┌───────────── waiting ─────────────┐   which: policy::Scheduler
+//!  engine.io ──┤   ▲ promoted: somebody waits for it ├──────────► outstanding ──► ended
+//!              └───┼───────────────────────────────┘                  │ keeps its place
+//!                  └► withdrawn: a reissued bypass need not go there  ▼ promoted
 //! ```
 //!
 //! An operation that waits here is to the rest of the engine as one that the device has not carried out yet: whoever asked
-//! for it holds its blocks. So the order in which they start is a matter of speed only.
+//! for it holds its blocks. So the order in which they start is a matter of speed only, and an object behind a small trait chooses it
+//! ([`forebay_policy::Scheduler`]). The queue keeps the operations, and knows who waits for which.
 //!
 //! **Lending.** What waits for a write of somebody else lends it its own priority: a write that waits for room in the log, or a
 //! critical bypass that waits for its turn or for room for its record, promotes all destaging; a critical write that waits for blocks promotes
-//! what is on its way there. What has started cannot be hurried, but nothing more that nobody waits for is started for its calm; and nothing at all
-//! if the device leaves it for last ([`Overtaking`]).
+//! what is on its way there. What has started cannot be hurried; what else starts beside it is the scheduler's choice.
+//!
+//! Invariants:
+//! 1. The scheduler knows of exactly what is in `waiting` and in `outstanding`, by number. Numbers grow in the order of arrival.
+//! 2. An operation is started once, or withdrawn before that.
+//! 3. Each is promoted once at most, and never if it was critical from the beginning.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
-use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, Nanos};
-use forebay_policy::{
-    Background, BackingPriority, NONCRITICAL_BESIDE_CRITICAL, NONCRITICAL_BYTES_EACH, Overtaking, Priority,
-    Standing, Waiting,
-};
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, Nanos, OpKind};
+use forebay_policy::{Operation, Priority, PriorityScheduler, Purpose, Round, Scheduler};
 
-use crate::client::locks::BlockRange;
-use crate::client::requests::PartKey;
-use crate::engine::{Engine, IoOwner};
-use crate::interface::{Effect, IoId, Role};
+use crate::interface::{IoId, PartKey};
+use crate::locks::BlockRange;
 use crate::mutation::{Mutation, Planted};
 use crate::tables::Table;
 
+/// Whose operation it is, as far as others come to wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// Destaging's.
+    Destage,
+    /// That of a part that goes past the log.
+    Bypass(PartKey),
+    /// Somebody's for whom only the blocks count.
+    Other,
+}
+
 /// An operation that has not been started.
+#[derive(Clone)]
 struct Queued {
     id: IoId,
     op: DeviceOp,
-    owner: IoOwner,
+    owner: Owner,
     /// The blocks that it changes, or that are held until it has ended.
     range: Option<BlockRange>,
+    priority: Priority,
 }
 
 /// An operation that has been started.
 struct Started {
+    number: u64,
+    owner: Owner,
+    range: Option<BlockRange>,
     /// As what it was started.
     priority: Priority,
-    /// It is non-critical, and somebody came to wait for it since.
+    /// Somebody came to wait for it since.
     promoted: bool,
-    /// Among all that were started; see [`Overtaking`].
-    number: u64,
-    owner: IoOwner,
-    /// The blocks that it changes, or that are held until it has ended.
-    range: Option<BlockRange>,
-    bytes: u64,
-}
-
-impl Started {
-    /// Bytes and bypasses that count as non-critical.
-    fn noncritical(&self) -> (u64, usize) {
-        match self.priority {
-            Priority::Critical => (0, 0),
-            Priority::NonCritical => (self.bytes, usize::from(!makes_room(self.owner))),
-        }
-    }
-}
-
-/// Whether it is destaging.
-fn makes_room(owner: IoOwner) -> bool {
-    matches!(owner, IoOwner::DestageWrite(_) | IoOwner::DestageFlush)
 }
 
 /// State of the queue. It holds at most what requests, runs and flushes under way ask for, each of which is bounded.
-#[derive(Default)]
 pub(crate) struct BackingQueue {
-    chooser: BackingPriority,
-    overtaking: Overtaking,
-    critical: VecDeque<Queued>,
-    /// Non-critical operations: what makes room in the log, and what goes past it.
-    destaging: VecDeque<Queued>,
-    bypasses: VecDeque<Queued>,
-    /// What was started.
+    scheduler: Box<dyn Scheduler>,
+    /// By number, which is the order of arrival.
+    waiting: BTreeMap<u64, Queued>,
     outstanding: Table<IoId, Started>,
-    /// Bytes of those of them that are non-critical.
-    noncritical_bytes: u64,
-    /// Bypasses among these.
-    bypasses_outstanding: usize,
-    /// How many there may be, if the log fills: destaging goes before them then.
-    bypasses_max: Option<usize>,
-    /// Non-critical operations that may be outstanding beside critical ones.
-    beside_critical: usize,
+    last: u64,
+    /// Critical ones of those that wait.
+    critical: usize,
+    /// Those outstanding that were started as non-critical.
+    noncritical: usize,
     promoted: u64,
+}
+
+impl Default for BackingQueue {
+    fn default() -> Self {
+        Self::new(Box::<PriorityScheduler>::default())
+    }
 }
 
 /// The blocks that an operation of the backing changes.
 fn changes(op: &DeviceOp) -> Option<BlockRange> {
-    let (offset, len) = match op {
-        DeviceOp::Write { offset, .. } => (*offset, op.write_bytes()),
-        DeviceOp::Zero { offset, len, .. } => (*offset, *len),
-        DeviceOp::Read { .. } | DeviceOp::Flush => return None,
+    let offset = op.offset().filter(|_| matches!(op.kind(), OpKind::Write | OpKind::Zero))?;
+    Some(BlockRange::new(BlockNo::containing(offset), op.bytes().div_ceil(BLOCK_BYTES)))
+}
+
+/// What the scheduler is told of it.
+fn described(number: u64, queued: &Queued, now: Nanos) -> Operation {
+    let purpose = match queued.owner {
+        Owner::Destage => Purpose::Destage,
+        Owner::Bypass(_) | Owner::Other => Purpose::Request,
     };
-    Some(BlockRange::new(BlockNo::containing(offset), len.div_ceil(BLOCK_BYTES)))
+    Operation {
+        number,
+        kind: queued.op.kind(),
+        purpose,
+        priority: queued.priority,
+        offset: queued.op.offset(),
+        len: queued.op.bytes(),
+        arrived_ns: now.0,
+    }
 }
 
 impl BackingQueue {
-    fn push(&mut self, queued: Queued, priority: Priority) {
-        self.chooser.arrived(priority);
-        match priority {
-            Priority::Critical => self.critical.push_back(queued),
-            Priority::NonCritical if makes_room(queued.owner) => self.destaging.push_back(queued),
-            Priority::NonCritical => self.bypasses.push_back(queued),
+    pub(crate) fn new(scheduler: Box<dyn Scheduler>) -> Self {
+        Self {
+            scheduler,
+            waiting: BTreeMap::new(),
+            outstanding: Table::default(),
+            last: 0,
+            critical: 0,
+            noncritical: 0,
+            promoted: 0,
         }
     }
 
-    /// Which of the non-critical operations is next.
-    fn background(&mut self) -> Background {
-        // Numbers are given in the order in which operations come.
-        match (self.destaging.front(), self.bypasses.front()) {
-            (Some(destage), Some(bypass)) => match self.bypasses_max {
-                None if destage.id < bypass.id => Background::Destage,
-                None => Background::Bypass,
-                Some(_) => self.chooser.background(self.bypass_may_start()),
-            },
-            (Some(_), _) => Background::Destage,
-            (None, _) => Background::Bypass,
-        }
+    /// An operation comes to wait. `holds`: blocks that are held until it has ended, beside those that it changes.
+    pub(crate) fn push(
+        &mut self,
+        (id, op): (IoId, DeviceOp),
+        owner: Owner,
+        holds: Option<BlockRange>,
+        priority: Priority,
+        now: Nanos,
+    ) {
+        let range = holds.or_else(|| changes(&op));
+        self.add(Queued { id, op, owner, range, priority }, now);
     }
 
-    fn bypass_may_start(&self) -> bool {
-        self.bypasses_max.is_none_or(|max| self.bypasses_outstanding < max)
+    fn add(&mut self, queued: Queued, now: Nanos) {
+        self.last += 1;
+        self.critical += usize::from(queued.priority == Priority::Critical);
+        self.scheduler.arrived(described(self.last, &queued, now));
+        self.waiting.insert(self.last, queued);
     }
 
-    /// What is to be started next.
-    fn pop(&mut self, now: Nanos) -> Option<(IoId, DeviceOp, Priority)> {
-        let critical = self.critical.len();
-        let noncritical =
-            self.destaging.len() + if self.bypass_may_start() { self.bypasses.len() } else { 0 };
-        let (beside_critical, noncritical_bytes) = (self.beside_critical, self.noncritical_bytes);
-        let priority =
-            self.chooser.start(Waiting { critical, noncritical, beside_critical, noncritical_bytes })?;
-        let queue = match priority {
-            Priority::Critical => &mut self.critical,
-            Priority::NonCritical if self.background() == Background::Destage => &mut self.destaging,
-            Priority::NonCritical => &mut self.bypasses,
-        };
-        let Queued { id, op, owner, range } = queue.pop_front()?;
-        let standing = match (&op, priority) {
-            (DeviceOp::Flush | DeviceOp::Zero { .. }, _) => Standing::Apart,
-            (_, Priority::Critical) => Standing::Awaited,
-            (_, Priority::NonCritical) => Standing::Unawaited,
-        };
-        let started = Started {
-            priority,
-            promoted: false,
-            number: self.overtaking.started(standing, now.0),
-            range,
-            owner,
-            bytes: op.write_bytes().min(NONCRITICAL_BYTES_EACH),
-        };
-        let (bytes, bypasses) = started.noncritical();
-        self.noncritical_bytes += bytes;
-        self.bypasses_outstanding += bypasses;
-        self.outstanding.insert(id, started);
+    fn remove(&mut self, number: u64) -> Option<Queued> {
+        let queued = self.waiting.remove(&number)?;
+        self.critical -= usize::from(queued.priority == Priority::Critical);
+        Some(queued)
+    }
+
+    /// Begins a round of starts; whether anything may start in it.
+    pub(crate) fn begin_round(&mut self, round: Round, now: Nanos) -> bool {
+        self.scheduler.begin_round(round, now.0)
+    }
+
+    /// What starts next in this round.
+    pub(crate) fn next(&mut self, now: Nanos) -> Option<(IoId, DeviceOp, Priority)> {
+        let number = self.scheduler.next(now.0)?;
+        let Queued { id, op, owner, range, priority } = self.remove(number)?;
+        self.noncritical += usize::from(priority == Priority::NonCritical);
+        self.outstanding.insert(id, Started { number, owner, range, priority, promoted: false });
         Some((id, op, priority))
     }
 
     /// An operation has ended; those of other devices are none of its business.
     pub(crate) fn ended(&mut self, id: IoId) {
         if let Some(started) = self.outstanding.remove(&id) {
-            let (bytes, bypasses) = started.noncritical();
-            self.noncritical_bytes -= bytes;
-            self.bypasses_outstanding -= bypasses;
-            self.chooser.ended(started.priority, started.promoted);
-            self.overtaking.ended(started.number);
+            self.noncritical -= usize::from(started.priority == Priority::NonCritical);
+            self.scheduler.ended(started.number);
         }
     }
 
     /// Operations that wait: critical, and not.
     pub(crate) fn waiting(&self) -> (usize, usize) {
-        (self.critical.len(), self.destaging.len() + self.bypasses.len())
+        (self.critical, self.waiting.len() - self.critical)
     }
 
-    /// Whether what waits has to wait until something that somebody waits for, and that the device leaves for last, has ended.
-    fn holds_back(&mut self, now: Nanos) -> bool {
-        self.waiting() != (0, 0) && self.overtaking.holds_back(now.0)
-    }
-
-    /// When it need not wait any longer.
+    /// When a round may be begun again although nothing has ended.
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
-        self.overtaking.held_until().filter(|_| self.waiting() != (0, 0)).map(Nanos)
+        self.scheduler.next_wake_ns().filter(|_| !self.waiting.is_empty()).map(Nanos)
     }
 
     pub(crate) fn outstanding(&self) -> usize {
-        self.chooser.outstanding()
+        self.outstanding.len()
     }
 
     /// Non-critical operations that somebody came to wait for, since start.
@@ -200,147 +188,197 @@ impl BackingQueue {
 
     /// How often nothing was started for a while for the sake of one, since start.
     pub(crate) fn holds(&self) -> u64 {
-        self.overtaking.holds()
+        self.scheduler.holds()
     }
 
-    fn has_noncritical(&self) -> bool {
-        self.waiting().1 > 0 || self.chooser.outstanding_noncritical() > 0
+    /// Whether there is anything that could be promoted.
+    pub(crate) fn has_noncritical(&self) -> bool {
+        self.waiting().1 > 0 || self.noncritical > 0
     }
 
-    /// Somebody waits for the operations that are `wanted`: they go behind the critical ones that are there already.
-    fn promote(&mut self, wanted: impl Fn(IoOwner, Option<BlockRange>) -> bool, planted: Planted) {
+    /// Somebody waits for the operations that are `wanted`, by their owner and the blocks that they change or hold.
+    pub(crate) fn promote(&mut self, wanted: impl Fn(Owner, Option<BlockRange>) -> bool, planted: Planted) {
         if !self.has_noncritical() {
             return;
         }
-        for queue in [&mut self.destaging, &mut self.bypasses] {
-            let mut at = 0;
-            while let Some(queued) = queue.get(at) {
-                if !wanted(queued.owner, queued.range) {
-                    at += 1;
-                    continue;
-                }
-                let Some(queued) = queue.remove(at) else { break };
-                self.promoted += 1;
-                if planted.is(Mutation::PromotionForgets) {
-                    continue;
-                }
-                if planted.is(Mutation::PromotionStartsTwice) {
-                    let (op, range) = (queued.op.clone(), queued.range);
-                    queue.insert(at, Queued { id: queued.id, op, owner: queued.owner, range });
-                    at += 1;
-                }
-                self.chooser.arrived(Priority::Critical);
-                self.critical.push_back(queued);
-            }
+        // What makes room goes first.
+        for destages in [true, false] {
+            let is_wanted = |queued: &Queued| {
+                queued.priority == Priority::NonCritical
+                    && (queued.owner == Owner::Destage) == destages
+                    && wanted(queued.owner, queued.range)
+            };
+            let numbers: Vec<u64> = self
+                .waiting
+                .iter()
+                .filter(|(_, queued)| is_wanted(queued))
+                .map(|(number, _)| *number)
+                .collect();
+            numbers.into_iter().for_each(|number| self.promote_waiting(number, planted));
         }
         for started in self.outstanding.values_mut() {
             let counts = started.priority == Priority::NonCritical && !started.promoted;
             if counts && wanted(started.owner, started.range) {
                 started.promoted = true;
-                self.chooser.promoted();
-                self.overtaking.promoted(started.number);
+                self.scheduler.promoted(started.number);
                 self.promoted += 1;
             }
         }
     }
 
-    /// Takes the operation back if it has not been started.
-    fn withdraw(&mut self, owner: IoOwner) -> Option<IoId> {
-        for queue in [&mut self.bypasses, &mut self.critical] {
-            if let Some(at) = queue.iter().position(|q| q.owner == owner) {
-                return queue.remove(at).map(|q| q.id);
-            }
+    fn promote_waiting(&mut self, number: u64, planted: Planted) {
+        self.promoted += 1;
+        if planted.is(Mutation::PromotionForgets) {
+            self.scheduler.withdrawn(number);
+            self.remove(number);
+            return;
         }
-        None
+        let Some(queued) = self.waiting.get_mut(&number) else { return };
+        if planted.is(Mutation::PromotionStartsTwice) {
+            let twice = Queued { priority: Priority::Critical, ..queued.clone() };
+            self.add(twice, Nanos(0));
+            return;
+        }
+        queued.priority = Priority::Critical;
+        self.critical += 1;
+        self.scheduler.promoted(number);
+    }
+
+    /// Takes the bypass of this part back, if it has not been started.
+    pub(crate) fn withdraw(&mut self, part: PartKey) -> Option<IoId> {
+        let is_its = |queued: &Queued| queued.owner == Owner::Bypass(part);
+        let number = self.waiting.iter().find(|(_, queued)| is_its(queued)).map(|(number, _)| *number)?;
+        self.scheduler.withdrawn(number);
+        self.remove(number).map(|queued| queued.id)
     }
 }
 
-impl Engine {
-    /// Puts an operation into the queue.
-    pub(crate) fn backing_push(&mut self, id: IoId, op: DeviceOp, priority: Priority, owner: IoOwner) {
-        let range = match owner {
-            IoOwner::BypassFlush(key) => self.requests.parts.get(&key).map(|p| p.range),
-            _ => changes(&op),
-        };
-        self.backing.push(Queued { id, op, owner, range }, priority);
+#[cfg(test)]
+mod tests {
+    use forebay_block::Buf;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: Nanos = Nanos(0);
+
+    fn write(block: u64) -> DeviceOp {
+        DeviceOp::Write { offset: block * BLOCK_BYTES, bufs: vec![Buf::zeroed(4096)], durable: false }
     }
 
-    /// Starts what may start now.
-    pub(crate) fn backing_start(&mut self) {
-        self.backing_lend();
-        if self.backing.waiting().1 > 0 {
-            let pressure = self.destage_pressure();
-            self.backing.beside_critical = pressure.runs_beside_critical();
-            // What goes in an order makes room in that order, bypasses with it; and what has failed does not fill.
-            let makes_room =
-                !self.destage.is_idle() && !self.order.keeps_versions() && !self.failure.latched();
-            let runs = self.destage.runs();
-            self.backing.bypasses_max = if makes_room { pressure.bypasses_beside(runs) } else { None };
-            if makes_room && self.log.waits_for_room() {
-                // The runs are critical now: what is left gets as little as it can.
-                (self.backing.beside_critical, self.backing.bypasses_max) =
-                    (NONCRITICAL_BESIDE_CRITICAL, Some(1));
+    /// All that starts in a round, as it is numbered by who asked for it.
+    fn start(queue: &mut BackingQueue) -> Vec<(u64, Priority)> {
+        let mut started = Vec::new();
+        if queue.begin_round(Round::default(), NOW) {
+            while let Some((id, _, priority)) = queue.next(NOW) {
+                started.push((id.0, priority));
             }
         }
-        if self.mutant(Mutation::QueueForgetsNonCritical) && self.backing.waiting().0 == 0 {
-            return;
+        started
+    }
+
+    #[test]
+    fn who_is_waited_for_is_promoted_once_wherever_it_stands() {
+        use Priority::{Critical, NonCritical};
+        let mut queue = BackingQueue::default();
+        let none = Planted::default();
+        queue.push((IoId(1), write(1)), Owner::Destage, None, NonCritical, NOW);
+        assert_eq!(start(&mut queue), [(1, NonCritical)]);
+        queue.push((IoId(2), write(2)), Owner::Bypass(PartKey(7)), None, NonCritical, NOW);
+        let held = Some(BlockRange::new(BlockNo(1), 1));
+        queue.push((IoId(3), DeviceOp::Flush), Owner::Bypass(PartKey(8)), held, NonCritical, NOW);
+        queue.push((IoId(4), write(4)), Owner::Other, None, Critical, NOW);
+        assert_eq!((queue.waiting(), queue.promoted()), ((1, 2), 0));
+        let block_1 = |_: Owner, range: Option<BlockRange>| range.is_some_and(|r| r.contains(BlockNo(1)));
+        for _ in 0..2 {
+            queue.promote(block_1, none);
+            assert_eq!(
+                (queue.waiting(), queue.promoted()),
+                ((2, 1), 2),
+                "the run that has started, and the flush"
+            );
         }
-        if self.backing.holds_back(self.now) {
-            return;
+        assert_eq!(queue.withdraw(PartKey(7)), Some(IoId(2)));
+        assert_eq!(queue.withdraw(PartKey(7)), None);
+        assert_eq!(start(&mut queue), [(4, Critical), (3, Critical)]);
+        assert_eq!(queue.withdraw(PartKey(8)), None, "it has started");
+        (1..5).for_each(|id| queue.ended(IoId(id)));
+        assert_eq!((queue.outstanding(), queue.has_noncritical()), (0, false));
+    }
+
+    /// Another scheduler: the newest first, whatever it is.
+    #[derive(Default)]
+    struct NewestFirst(Vec<u64>);
+
+    impl Scheduler for NewestFirst {
+        fn arrived(&mut self, operation: Operation) {
+            self.0.push(operation.number);
         }
-        while let Some((id, op, priority)) = self.backing.pop(self.now) {
-            self.figures.bytes_to_backing += op.write_bytes();
-            self.watch.started(id, Role::Backing, &op, self.now);
-            self.effects.push(Effect::Io { id, role: Role::Backing, op, class: priority.into() });
+        fn promoted(&mut self, _: u64) {}
+        fn withdrawn(&mut self, number: u64) {
+            self.0.retain(|waiting| *waiting != number);
+        }
+        fn begin_round(&mut self, _: Round, _: u64) -> bool {
+            true
+        }
+        fn next(&mut self, _: u64) -> Option<u64> {
+            self.0.pop()
+        }
+        fn ended(&mut self, _: u64) {}
+        fn next_wake_ns(&self) -> Option<u64> {
+            None
+        }
+        fn holds(&self) -> u64 {
+            0
         }
     }
 
-    /// Whoever waits lends its priority to what it waits for.
-    fn backing_lend(&mut self) {
-        if !self.backing.has_noncritical() {
-            return;
-        }
-        let planted = self.planted;
-        // It waits for its turn, or for room for its record; for blocks it lends below.
-        let bypass_waits = (self.order.bypass_waits() || self.requests.supersede_waits)
-            && self.requests.critical_bypass_waits();
-        if self.log.waits_for_room() || self.order.is_pacing() || bypass_waits {
-            self.backing.promote(|owner, _| makes_room(owner), planted);
-        }
-        if self.log.waits_for_room() {
-            // What the log has of these blocks is not destaged before, and may be what keeps its tail from being freed.
-            let (parts, landings) = (&self.requests.parts, &self.requests.landings);
-            let supersedes = |owner, _| match owner {
-                IoOwner::BypassWrite(key) | IoOwner::BypassFlush(key) => {
-                    landings.contains_key(&key) || parts.get(&key).is_some_and(|p| p.supersedes)
-                }
-                _ => false,
+    proptest! {
+        /// Whichever scheduler chooses: each operation starts once, or is withdrawn before, and the counts are those of a plain list.
+        #[test]
+        fn keeps_what_it_is_given(newest: bool, steps in proptest::collection::vec((0u8..8, 0u64..6), 1..200)) {
+            let mut queue = match newest {
+                true => BackingQueue::new(Box::<NewestFirst>::default()),
+                false => BackingQueue::default(),
             };
-            self.backing.promote(supersedes, planted);
+            // What waits, with its part and whether it is critical; and what has started.
+            let (mut waiting, mut outstanding) = (BTreeMap::new(), Vec::new());
+            let drain = [(5, 0), (7, 0)].into_iter().cycle().take(800);
+            for (n, (step, pick)) in steps.into_iter().chain(drain).enumerate() {
+                let id = n as u64;
+                match step {
+                    0..3 => {
+                        let owner = if pick == 0 { Owner::Destage } else { Owner::Bypass(PartKey(id)) };
+                        let priority = if pick == 1 { Priority::Critical } else { Priority::NonCritical };
+                        queue.push((IoId(id), write(pick)), owner, None, priority, NOW);
+                        waiting.insert(id, (pick, priority));
+                    }
+                    3 => {
+                        queue.promote(|_, range| range == Some(BlockRange::new(BlockNo(pick), 1)), Planted::default());
+                        let its = waiting.values_mut().filter(|(block, _)| *block == pick);
+                        its.for_each(|(_, priority)| *priority = Priority::Critical);
+                    }
+                    4 => {
+                        let part = waiting.iter().find(|(_, (block, _))| *block == pick && pick > 0);
+                        if let Some(id) = part.map(|(id, _)| *id) {
+                            prop_assert_eq!(queue.withdraw(PartKey(id)), Some(IoId(id)));
+                            waiting.remove(&id);
+                        }
+                    }
+                    5 | 6 => {
+                        for (id, priority) in start(&mut queue) {
+                            prop_assert_eq!(waiting.remove(&id).map(|(_, priority)| priority), Some(priority));
+                            outstanding.push(id);
+                        }
+                    }
+                    _ if outstanding.is_empty() => {}
+                    _ => queue.ended(IoId(outstanding.swap_remove(pick as usize % outstanding.len()))),
+                }
+                let critical = waiting.values().filter(|(_, priority)| *priority == Priority::Critical).count();
+                prop_assert_eq!(queue.waiting(), (critical, waiting.len() - critical));
+                prop_assert_eq!(queue.outstanding(), outstanding.len());
+            }
+            prop_assert!(waiting.is_empty() && outstanding.is_empty() && !queue.has_noncritical());
         }
-        let awaited: Vec<BlockRange> = self.requests.critical_waiting().collect();
-        if !awaited.is_empty() {
-            let overlaps =
-                |_, range: Option<BlockRange>| range.is_some_and(|r| awaited.iter().any(|a| a.overlaps(r)));
-            self.backing.promote(overlaps, planted);
-        }
-    }
-
-    /// A critical task waits for these bypasses.
-    pub(crate) fn backing_promote(&mut self, parts: &[PartKey]) {
-        let wanted = |owner, _| match owner {
-            IoOwner::BypassWrite(key) | IoOwner::BypassFlush(key) => parts.binary_search(&key).is_ok(),
-            _ => false,
-        };
-        self.backing.promote(wanted, self.planted);
-    }
-
-    /// Takes back the part's write to the backing; false if it has been started.
-    pub(crate) fn backing_withdraw(&mut self, key: PartKey) -> bool {
-        let withdrawn = self.backing.withdraw(IoOwner::BypassWrite(key));
-        if let Some(id) = withdrawn {
-            self.forget_io(id);
-        }
-        withdrawn.is_some()
     }
 }

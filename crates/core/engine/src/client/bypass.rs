@@ -1,4 +1,4 @@
-//! Bypass: a write that goes to the backing without entering the log.
+//! Bypass: the way of a part that goes to the backing without entering the log.
 //!
 //! Order of steps, and why (design, section 6; hazards 1 and 4):
 //!
@@ -15,18 +15,159 @@
 
 use std::collections::BTreeMap;
 
-use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Seq};
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, Seq};
 use forebay_format::record::{Extent, ExtentKind};
-use forebay_policy::WritePolicy;
 
-use crate::client::locks::BlockRange;
-use crate::client::requests::{PartKey, PartState, Payload, pieces};
-use crate::engine::{Engine, IoOwner};
-use crate::interface::{Class, Role};
-use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
+use crate::client::parts::{Next, PartState, Payload, pieces};
+use crate::client::requests::{Answered, Requests};
+use crate::engine::Engine;
+use crate::interface::{Class, PartKey};
+use crate::locks::{BlockRange, Locks};
+use crate::log::{Append, AppendOwner};
 use crate::map::index::SHARD_BLOCKS_MAX;
 use crate::map::segments::DIRTY;
 use crate::mutation::Mutation;
+
+/// Longest clean copy of a bypassed write.
+const CLEAN_COPY_BLOCKS_MAX: u64 = 256;
+
+/// A clean copy that is in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Copied {
+    pub(crate) range: BlockRange,
+    /// The backing may have lost meanwhile what it is a copy of.
+    pub(crate) is_untrue: bool,
+}
+
+impl Requests {
+    /// Whether the part's write to the backing must be durable when it ends, whatever else asks for it.
+    pub(crate) fn wants_durable(&self, key: PartKey) -> bool {
+        self.parts.get(&key).is_some_and(|part| {
+            // Nobody waits for such a write, but whoever flushes would wait for the flush of the backing that it needed.
+            let unawaited = part.class() == Class::Background && matches!(part.payload, Payload::Data { .. });
+            part.durable || unawaited
+        })
+    }
+
+    /// The part is written to the backing.
+    pub(crate) fn write(&mut self, key: PartKey, durable: bool) -> Next {
+        let (planted, volume_bytes) = (self.planted, self.volume_bytes);
+        let Some(part) = self.parts.get_mut(&key) else {
+            return Next::Nothing;
+        };
+        part.written_durably = durable;
+        part.state = PartState::BypassWriting;
+        let offset = part.range.first.offset();
+        let len = (part.range.count * BLOCK_BYTES).min(volume_bytes - offset);
+        let op = match (&part.payload, &part.blocks) {
+            (Payload::Zero { unmap }, _) => DeviceOp::Zero { offset, len, unmap: *unmap },
+            (Payload::Data { .. }, Some(blocks)) => DeviceOp::Write {
+                offset,
+                bufs: vec![blocks.slice(0, len as usize)],
+                durable: durable && (part.durable || !planted.is(Mutation::BypassesVolatile)),
+            },
+            (Payload::Data { .. }, None) => return Next::Nothing,
+        };
+        Next::Write(op, part.class())
+    }
+
+    /// The write to the backing has succeeded; `losses` flushes of the backing have failed until now.
+    pub(crate) fn written(&mut self, key: PartKey, losses: u64) -> Next {
+        let planted = self.planted;
+        let Some(part) = self.parts.get_mut(&key) else {
+            return Next::Nothing;
+        };
+        part.losses = losses;
+        let flush = !planted.is(Mutation::ZeroesVolatile);
+        if matches!(part.payload, Payload::Zero { .. }) && part.written_durably && flush {
+            part.state = PartState::BypassFlushing { losses };
+            return Next::Flush(part.class());
+        }
+        let volatile = !part.written_durably && !planted.is(Mutation::ForgetsUnflushedBypass);
+        let request = part.request;
+        if volatile {
+            self.bypassed(request);
+        }
+        Next::OnBacking { volatile }
+    }
+
+    /// Whether a flush that has succeeded covers the part: none has failed since it was written, when `losses` had.
+    pub(crate) fn is_flushing_since(&self, key: PartKey, losses: u64) -> bool {
+        self.parts.get(&key).is_some_and(|part| part.state == PartState::BypassFlushing { losses })
+    }
+
+    /// The part's supersede record is to be written.
+    ///
+    /// # Panics
+    /// If the backing may still lose what the record speaks of.
+    pub(crate) fn supersede(&mut self, key: PartKey) -> Option<Append> {
+        let durable = !self.planted.is(Mutation::SupersedesVolatile);
+        let part = self.parts.get_mut(&key)?;
+        assert!(part.written_durably, "superseded only by what is durable on the backing");
+        part.state = PartState::Superseding;
+        let count = part.range.count.min(u64::from(u32::MAX)) as u32;
+        let extent = Some(Extent { block: part.range.first, count, kind: ExtentKind::Supersede });
+        Some(Append { extent, data: None, owner: AppendOwner::Supersede(key), durable, after: Seq(0) })
+    }
+
+    /// The part waits until the log is void. Its blocks.
+    pub(crate) fn await_retirement(&mut self, key: PartKey) -> Option<BlockRange> {
+        let part = self.parts.get_mut(&key)?;
+        part.state = PartState::AwaitingRetirement;
+        Some(part.range)
+    }
+
+    /// The parts that wait until the log is void.
+    pub(crate) fn awaiting_retirement(&self) -> Vec<PartKey> {
+        let awaiting = self.parts.iter().filter(|(_, part)| part.state == PartState::AwaitingRetirement);
+        awaiting.map(|(key, _)| *key).collect()
+    }
+
+    /// Whether a clean copy of the part may be kept.
+    pub(crate) fn is_copyable(&self, key: PartKey) -> bool {
+        let part = self.parts.get(&key);
+        part.is_some_and(|part| part.blocks.is_some() && part.range.count <= CLEAN_COPY_BLOCKS_MAX)
+    }
+
+    /// The part counts as done; its locks stay until a clean copy is in the log, so that no newer write comes between.
+    pub(crate) fn copy(&mut self, key: PartKey, piece_blocks_max: u32) -> (Option<Answered>, Vec<Append>) {
+        let Some(part) = self.parts.get_mut(&key) else {
+            return (None, Vec::new());
+        };
+        let owner = AppendOwner::CleanCopy(key);
+        let like = Append { extent: None, data: None, owner, durable: false, after: Seq(0) };
+        let appends = pieces(part.range, ExtentKind::Clean, part.blocks.as_ref(), piece_blocks_max, &like);
+        part.state = PartState::CopyingClean { pieces: appends.len() as u32 };
+        let request = part.request;
+        (self.count(request, None), appends)
+    }
+
+    /// The log has a piece of the clean copy; all of it with the last. `losses` flushes of the backing have failed until now.
+    pub(crate) fn copied(&mut self, key: PartKey, losses: u64, locks: &mut Locks) -> Option<Copied> {
+        let PartState::CopyingClean { pieces } = &mut self.parts.get_mut(&key)?.state else {
+            return None;
+        };
+        *pieces -= 1;
+        if *pieces > 0 {
+            return None;
+        }
+        let part = self.parts.remove(&key)?;
+        locks.release(part.range, part.hold);
+        Some(Copied { range: part.range, is_untrue: !part.written_durably && part.losses != losses })
+    }
+
+    /// The clean copy will never be in the log.
+    pub(crate) fn copy_refused(&mut self, key: PartKey, locks: &mut Locks) {
+        if let Some(part) = self.parts.remove(&key) {
+            locks.release(part.range, part.hold);
+        }
+    }
+
+    /// The log is kept from moving on by the part's write to the backing: its blocks are not destaged before.
+    pub(crate) fn keeps_log(&self, key: PartKey) -> bool {
+        self.is_landing(key) || self.parts.get(&key).is_some_and(|part| part.supersedes)
+    }
+}
 
 /// Most ranges of untrue clean copies that are remembered for a clean stop; past that none of the log as it is then is trusted afterwards.
 const DROPS_MAX: usize = 64 << 10;
@@ -35,10 +176,8 @@ const DROPS_MAX: usize = 64 << 10;
 const DROP_BYTES: u32 = 64;
 /// Ranges of at most so many blocks are looked through for blocks that have been cached anew.
 const LOOKED_THROUGH_BLOCKS_MAX: u64 = 16;
-/// Longest clean copy of a bypassed write.
-const CLEAN_COPY_BLOCKS_MAX: u64 = 256;
 
-/// What bypasses leave behind: clean copies that are not true any more, and backing writes that are not flushed.
+/// What bypasses leave behind: clean copies that are not true any more.
 #[derive(Default)]
 pub(crate) struct Drops {
     /// Newest record of earlier runs whose clean copies were not believed at this start: a clean stop cannot vouch
@@ -50,21 +189,6 @@ pub(crate) struct Drops {
     unflushed: bool,
     /// Blocks that the index has forgotten but a restart would not; fewer than the log has slots.
     recalled: BTreeMap<BlockNo, Seq>,
-    /// Number of the flush that makes every bypass acknowledged so far durable.
-    epoch_wanted: u64,
-    epoch_done: u64,
-    flush_under_way: Option<UnderWay>,
-    /// Requests acknowledged, with bypasses in them, that only a flush makes durable.
-    acknowledged: u64,
-    /// A flush failed that should have covered bypasses; the next client to flush is told, whatever is flushed until
-    /// then, and so is the next command that promises a complete backing.
-    flush_error: Option<Untold>,
-    command_error: Option<Untold>,
-    /// The last flush for clients failed.
-    flush_fails: bool,
-    /// Flushes of the backing that failed, whoever had asked for them. What was written before such a flush is not
-    /// made durable by any later one: only writing it again does that.
-    losses: u64,
 }
 
 /// Clean copies that are not true any more.
@@ -75,75 +199,15 @@ struct Untrue {
     upto: Seq,
 }
 
-/// A failed flush of which not everybody has heard.
-///
-/// Who asked before one of the bypasses was acknowledged that it may have lost is told, too, but takes it for that of the
-/// bypasses before: the next one to ask must still hear of it.
-struct Untold {
-    error: IoError,
-    /// [`Drops::acknowledged`] when it failed.
-    acknowledged: u64,
-}
-
-impl Untold {
-    /// The error for somebody who asked when so many requests had been acknowledged.
-    fn tell(untold: &mut Option<Self>, asked: u64) -> Option<IoError> {
-        let known = untold.take_if(|untold| asked >= untold.acknowledged);
-        known.as_ref().or(untold.as_ref()).map(|untold| untold.error.clone())
-    }
-}
-
-/// A flush for clients.
-#[derive(Clone, Copy)]
-struct UnderWay {
-    epoch: u64,
-    losses: u64,
-}
-
 impl Drops {
-    /// The last run may have acknowledged bypasses that no flush has covered, unless it stopped cleanly: the first
-    /// flush has to reach the backing then.
-    pub(crate) fn new(clean_stop: bool, segment_bytes: u32) -> Self {
+    pub(crate) fn new(segment_bytes: u32) -> Self {
         let ranges_max = ((segment_bytes / DROP_BYTES) as usize).min(DROPS_MAX);
-        Self { epoch_wanted: u64::from(!clean_stop), ranges_max, ..Self::default() }
+        Self { ranges_max, ..Self::default() }
     }
 
-    pub(crate) fn flush_epoch_wanted(&self) -> u64 {
-        self.epoch_wanted
-    }
-
-    pub(crate) fn flush_epoch_done(&self) -> u64 {
-        self.epoch_done
-    }
-
-    /// Requests with volatile bypasses acknowledged so far: whoever asks for durability now asks for theirs.
-    pub(crate) fn acknowledged(&self) -> u64 {
-        self.acknowledged
-    }
-
-    /// A request with volatile bypasses is acknowledged.
-    pub(crate) fn acknowledge(&mut self) {
-        self.acknowledged += 1;
-    }
-
-    /// The error of a client's flush that was asked for when so many requests had been acknowledged.
-    pub(crate) fn take_flush_error(&mut self, asked: u64) -> Option<IoError> {
-        Untold::tell(&mut self.flush_error, asked)
-    }
-
-    /// The same of a command that promises a complete backing.
-    pub(crate) fn take_command_error(&mut self, asked: u64) -> Option<IoError> {
-        Untold::tell(&mut self.command_error, asked)
-    }
-
-    /// Whether the backing has not just refused to flush.
-    pub(crate) fn flush_is_worth_trying(&self) -> bool {
-        !self.flush_fails
-    }
-
-    /// Whether nothing of the backing is on its way.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.flush_under_way.is_none()
+    /// A flush has failed that bypasses needed: nothing is believed of the log's clean copies any more.
+    pub(crate) fn distrust_all(&mut self) {
+        self.unflushed = true;
     }
 
     /// This run has started without believing the clean copies in records up to `seq`.
@@ -222,54 +286,11 @@ fn united(ranges: &[Untrue], first: Seq) -> Vec<Untrue> {
 }
 
 impl Engine {
-    /// Writes the part to the backing.
-    pub(crate) fn bypass_begin(&mut self, key: PartKey) {
-        let Some(part) = self.requests.parts.get(&key) else {
-            return;
-        };
-        let (range, asked, class) = (part.range, part.durable, part.class());
-        // Nobody waits for such a write, but whoever flushes would wait for the flush of the backing that it needed.
-        let unawaited = class == Class::Background && matches!(part.payload, Payload::Data { .. });
-        // What comes after it in the order of writes must not outlive it.
-        let durable = asked || unawaited || self.needs_supersede(range) || self.order.keeps_versions();
-        let volatile = self.mutant(Mutation::BypassesVolatile);
-        let Some(part) = self.requests.parts.get_mut(&key) else {
-            return;
-        };
-        part.written_durably = durable;
-        part.state = PartState::BypassWriting;
-        let offset = range.first.offset();
-        let len = (range.count * BLOCK_BYTES).min(self.volume_bytes - offset);
-        let op = match (&part.payload, &part.blocks) {
-            (Payload::Zero { unmap }, _) => DeviceOp::Zero { offset, len, unmap: *unmap },
-            (Payload::Data { .. }, Some(blocks)) => DeviceOp::Write {
-                offset,
-                bufs: vec![blocks.slice(0, len as usize)],
-                durable: durable && (asked || !volatile),
-            },
-            (Payload::Data { .. }, None) => return,
-        };
-        self.io(Role::Backing, op, class, IoOwner::BypassWrite(key));
-    }
-
     /// Whether recovery could take a record of one of the blocks for newer than the backing.
     pub(crate) fn needs_supersede(&self, range: BlockRange) -> bool {
         let clean = self.log.durable_clean_upto();
         self.current_in(range).any(|slot| self.map.segments.seq(slot) > clean)
             || self.drops.recalled_upto(range) > clean
-    }
-
-    /// Whether one more bypass may begin that ends with a supersede record.
-    pub(crate) fn supersede_has_room(&mut self) -> bool {
-        let promised = self.requests.parts.values().filter(|part| part.supersedes).count();
-        let has_room = promised < self.log_room_for_supersedes();
-        self.requests.supersede_waits |= !has_room;
-        has_room
-    }
-
-    /// Somebody waits for room in the log: writers, or a bypass whose supersede record would find none.
-    pub(crate) fn room_is_awaited(&self) -> bool {
-        self.log.waits_for_room() || self.requests.supersede_waits && self.log_room_for_supersedes() == 0
     }
 
     /// The current slots of a range.
@@ -282,61 +303,6 @@ impl Engine {
         } else {
             Box::new(self.map.index.slots_within((range.first, range.end()), &self.map.segments))
         }
-    }
-
-    pub(crate) fn bypass_write_done(&mut self, key: PartKey, result: DeviceResult) {
-        if self.landed(key, &result) {
-            return;
-        }
-        if let Err(error) = result {
-            self.bypass_failed(key, error);
-            return;
-        }
-        let Some(part) = self.requests.parts.get_mut(&key) else {
-            return;
-        };
-        part.losses = self.drops.losses;
-        let flush = !self.planted.is(Mutation::ZeroesVolatile);
-        if matches!(part.payload, Payload::Zero { .. }) && part.written_durably && flush {
-            part.state = PartState::BypassFlushing { losses: self.drops.losses };
-            let class = part.class();
-            self.io(Role::Backing, DeviceOp::Flush, class, IoOwner::BypassFlush(key));
-            return;
-        }
-        if !part.written_durably && !self.planted.is(Mutation::ForgetsUnflushedBypass) {
-            let begun = self.drops.flush_under_way.map_or(self.drops.epoch_done, |f| f.epoch);
-            self.drops.epoch_wanted = begun + 1;
-            let request = part.request;
-            self.request_bypassed(request);
-        }
-        self.bypass_on_backing(key);
-    }
-
-    pub(crate) fn bypass_flush_done(&mut self, key: PartKey, result: DeviceResult) {
-        let state = self.requests.parts.get(&key).map(|p| p.state);
-        let lost = state != Some(PartState::BypassFlushing { losses: self.drops.losses });
-        match result {
-            Ok(_) if !lost => self.bypass_on_backing(key),
-            Ok(_) => self.bypass_failed(key, Self::flush_failed_error()),
-            Err(error) => {
-                self.backing_flush_failed(&error);
-                self.bypass_failed(key, error);
-            }
-        }
-    }
-
-    /// What the backing holds now is unknown, and a clean copy may not be what it holds. Dirty data stays: it is what
-    /// the blocks are, and is destaged over whatever the bypass has left.
-    fn bypass_failed(&mut self, key: PartKey, error: IoError) {
-        self.figures.backing_errors += 1;
-        if let Some(part) = self.requests.parts.get(&key)
-            && !self.mutant(Mutation::FailedBypassKeepsCopy)
-        {
-            let range = part.range;
-            self.forget_clean(range);
-            self.destage_void(range);
-        }
-        self.part_finish(key, Some(error));
     }
 
     /// The index forgets the clean copies of a range, which are not true any more, or of no use.
@@ -352,120 +318,6 @@ impl Engine {
         for (block, seq) in clean {
             self.drops.recall(block, seq, upto);
             self.forget(BlockRange::new(block, 1), true);
-        }
-    }
-
-    /// The data is on the backing, as durable as was asked for.
-    fn bypass_on_backing(&mut self, key: PartKey) {
-        let Some(part) = self.requests.parts.get(&key) else {
-            return;
-        };
-        let range = part.range;
-        let needed = self.needs_supersede(range) && !self.mutant(Mutation::DropsSupersede);
-        if self.failure.retired() || !needed {
-            self.bypass_acknowledge(key);
-            return;
-        }
-        if self.failure.latched() {
-            self.bypass_await_retirement(key);
-            return;
-        }
-        let Some(part) = self.requests.parts.get_mut(&key) else {
-            return;
-        };
-        assert!(part.written_durably, "superseded only by what is durable on the backing");
-        part.state = PartState::Superseding;
-        let count = range.count.min(u64::from(u32::MAX)) as u32;
-        let extent = Some(Extent { block: range.first, count, kind: ExtentKind::Supersede });
-        let owner = AppendOwner::Supersede(key);
-        let durable = !self.mutant(Mutation::SupersedesVolatile);
-        self.log_append_urgent(Append { extent, data: None, owner, durable, after: Seq(0) });
-    }
-
-    pub(crate) fn supersede_done(&mut self, key: PartKey) {
-        if let Some(part) = self.requests.parts.get(&key) {
-            self.forget(part.range, false);
-        }
-        self.bypass_acknowledge(key);
-    }
-
-    /// The supersede record cannot be written any more: the bypass is acknowledged when the log is void. Its blocks,
-    /// durable on the backing, are no longer to be destaged: their locks would keep the log from being retired.
-    pub(crate) fn bypass_await_retirement(&mut self, key: PartKey) {
-        if let Some(part) = self.requests.parts.get_mut(&key) {
-            part.state = PartState::AwaitingRetirement;
-            let range = part.range;
-            self.failure_taint(range);
-            self.forget(range, false);
-            if self.failure.stuck() {
-                // It never will be.
-                self.part_finish(key, Some(Self::log_failed_error()));
-            }
-        }
-    }
-
-    /// The log can never come back: what waited for a supersede record needs none.
-    pub(crate) fn bypass_after_retirement(&mut self) {
-        let awaiting = |s: PartState| s == PartState::AwaitingRetirement;
-        let keys: Vec<PartKey> =
-            self.requests.parts.iter().filter(|(_, p)| awaiting(p.state)).map(|(k, _)| *k).collect();
-        for key in keys {
-            self.bypass_acknowledge(key);
-        }
-    }
-
-    fn bypass_acknowledge(&mut self, key: PartKey) {
-        let Some(part) = self.requests.parts.get(&key) else {
-            return;
-        };
-        let (range, request, blocks) = (part.range, part.request, part.blocks.clone());
-        if !self.mutant(Mutation::BypassKeepsIndex) {
-            self.forget(range, true);
-        }
-        let copy = blocks.filter(|_| {
-            self.settings.write_policy == WritePolicy::WriteThrough
-                && range.count <= CLEAN_COPY_BLOCKS_MAX
-                && !self.failure.latched()
-                && self.map.segments.free_count() > SEGMENTS_RESERVED + 1
-        });
-        let Some(blocks) = copy else {
-            self.part_finish(key, None);
-            return;
-        };
-        // Answered now; the locks stay until the copy is in the log, so that no newer write comes between.
-        self.part_counted(request, None);
-        let owner = AppendOwner::CleanCopy(key);
-        let max = self.piece_blocks_max();
-        let appends = pieces(range, ExtentKind::Clean, Some(&blocks), max, (owner, false, Seq(0)));
-        if let Some(part) = self.requests.parts.get_mut(&key) {
-            part.state = PartState::CopyingClean { pieces: appends.len() as u32 };
-        }
-        for append in appends {
-            self.log_append(append);
-        }
-    }
-
-    pub(crate) fn clean_copy_done(&mut self, key: PartKey) {
-        let Some(part) = self.requests.parts.get_mut(&key) else {
-            return;
-        };
-        let PartState::CopyingClean { pieces } = &mut part.state else {
-            return;
-        };
-        *pieces -= 1;
-        if *pieces > 0 {
-            return;
-        }
-        if let Some(part) = self.requests.parts.remove(&key) {
-            if !part.written_durably && part.losses != self.drops.losses {
-                self.forget_clean(part.range);
-            }
-            for block in part.range.iter() {
-                if let Some(slot) = self.map.index.get(block, &self.map.segments) {
-                    self.track(slot);
-                }
-            }
-            self.release(part.range, part.hold);
         }
     }
 
@@ -511,67 +363,6 @@ impl Engine {
     /// Most ranges of untrue copies that have room in the log.
     pub(crate) fn untrue_ranges_max(&self) -> usize {
         self.drops.ranges_max
-    }
-
-    /// Flushes the backing if a client's flush must cover bypassed writes.
-    pub(crate) fn backing_flush_if_wanted(&mut self) {
-        let drops = &mut self.drops;
-        if drops.flush_under_way.is_none() && drops.epoch_wanted > drops.epoch_done {
-            drops.flush_under_way = Some(UnderWay { epoch: drops.epoch_wanted, losses: drops.losses });
-            self.io(Role::Backing, DeviceOp::Flush, Class::Foreground, IoOwner::BackingFlush);
-        }
-    }
-
-    /// A flush of the backing failed: nothing that was written before and not yet flushed is taken for durable.
-    pub(crate) fn backing_flush_failed(&mut self, error: &IoError) {
-        self.figures.backing_errors += 1;
-        self.drops.losses += 1;
-        self.destage_write_again();
-        if self.drops.epoch_wanted > self.drops.epoch_done {
-            self.drops.unflushed = true;
-            self.drops.flush_fails = true;
-            self.requests_lose_bypasses();
-            // Which of the clean copies the backing has lost is not known; none may be read and then be gone.
-            self.forget_clean(BlockRange::new(BlockNo(0), self.volume_bytes.div_ceil(BLOCK_BYTES)));
-            self.reclaim.distrust_copies();
-            if self.mutant(Mutation::ForgetsFailedFlush) {
-                self.destages_fail(error);
-                return;
-            }
-            let once = self.mutant(Mutation::TellsFailedFlushTooEarly);
-            let acknowledged = if once { 0 } else { self.drops.acknowledged };
-            let untold = || Some(Untold { error: error.clone(), acknowledged });
-            self.drops.flush_error = untold();
-            let told = self.destages_fail(error).is_some_and(|asked| asked >= acknowledged);
-            self.drops.command_error = if told { None } else { untold() };
-        }
-    }
-
-    /// The error of an operation whose data a failed flush may have lost.
-    pub(crate) fn flush_failed_error() -> IoError {
-        IoError::new(ErrorKind::Io, "a flush of the backing failed")
-    }
-
-    pub(crate) fn backing_losses(&self) -> u64 {
-        self.drops.losses
-    }
-
-    pub(crate) fn backing_flush_done(&mut self, result: DeviceResult) {
-        let Some(flush) = self.drops.flush_under_way.take() else { return };
-        match result {
-            Ok(_) if flush.losses == self.drops.losses => {
-                self.drops.epoch_done = self.drops.epoch_done.max(flush.epoch);
-                self.drops.flush_fails = false;
-            }
-            // What failed meanwhile has told the clients already.
-            Ok(_) => {}
-            Err(error) => self.backing_flush_failed(&error),
-        }
-        self.flushes_answer();
-        // A flush that came meanwhile may need one of its own.
-        if self.requests.flush_waits_for_backing(self.drops.epoch_done) {
-            self.backing_flush_if_wanted();
-        }
     }
 }
 

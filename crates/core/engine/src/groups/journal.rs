@@ -27,13 +27,15 @@ use forebay_format::common::Common;
 use forebay_format::journal::{GROUP_ENTRIES_MAX, Group as Descriptor, GroupEntry, Head, Moment};
 use forebay_policy::{GroupEnd, GroupEnds, OpenGroup};
 
-use crate::client::gather::{Bad, Member, Wanted};
-use crate::client::locks::BlockRange;
 use crate::engine::{Engine, IoOwner};
 use crate::groups::points::{Point, forget};
 use crate::interface::{Class, Role};
+use crate::locks::BlockRange;
+use crate::map::Map;
+use crate::map::member::{Bad, Member};
 use crate::map::segments::{SlotKind, SlotRef, UNREADABLE};
-use crate::mutation::Mutation;
+use crate::mutation::{Mutation, Planted};
+use crate::reading::gathers::Wanted;
 use crate::wakes::Change;
 
 /// Data blocks that are gathered and written together (256 KiB).
@@ -81,7 +83,7 @@ struct Group {
     asked: usize,
     /// Gatherings and writes that have not ended.
     outstanding: usize,
-    /// [`Engine::backing_losses`] when it began: a flush that failed since may have lost some of it.
+    /// [`Flushes::losses`](crate::backing::flushes::Flushes::losses) when it began: a flush that failed since may have lost some of it.
     losses: u64,
     /// It will not be committed.
     given_up: bool,
@@ -271,6 +273,22 @@ impl Journal {
         self.hurry = true;
     }
 
+    /// A committed group that is not left behind has a newer version of the block than this one.
+    pub(crate) fn replaces(&self, map: &Map, block: BlockNo, slot: SlotRef, planted: Planted) -> bool {
+        let seq = map.segments.seq(slot);
+        let Some(current) = map.index.get(block, &map.segments).filter(|current| *current != slot) else {
+            return false;
+        };
+        let newer = |group: &InRing| {
+            let n = group.entries.binary_search_by_key(&block, |entry| entry.block);
+            n.is_ok_and(|n| group.entries.get(n).is_some_and(|entry| entry.seq > seq))
+        };
+        let within = |group: &&InRing| group.moment.seq >= seq;
+        planted.is(Mutation::JournalReplacesEarly)
+            || map.segments.seq(current) <= self.committed
+            || self.ring.iter().rev().take_while(within).any(newer)
+    }
+
     /// A version comes into the log; `replaces` is the one that was current, if it is dirty.
     pub(crate) fn version_added(&mut self, now: Nanos, replaces: Option<Seq>) {
         if replaces.is_none_or(|seq| seq <= self.boundary()) {
@@ -313,23 +331,6 @@ impl Engine {
         let held = self.journal.ring.iter().flat_map(|g| &g.entries).chain(under_way);
         let held = held.map(|entry| &entry.block).any(within);
         held && !self.mutant(Mutation::JournalForgetsHeld)
-    }
-
-    /// A committed group that is not left behind has a newer version of the block than this one.
-    pub(crate) fn journal_replaces(&self, block: BlockNo, slot: SlotRef) -> bool {
-        let seq = self.map.segments.seq(slot);
-        let Some(current) = self.map.index.get(block, &self.map.segments).filter(|current| *current != slot)
-        else {
-            return false;
-        };
-        let newer = |group: &InRing| {
-            let n = group.entries.binary_search_by_key(&block, |entry| entry.block);
-            n.is_ok_and(|n| group.entries.get(n).is_some_and(|entry| entry.seq > seq))
-        };
-        let within = |group: &&InRing| group.moment.seq >= seq;
-        self.mutant(Mutation::JournalReplacesEarly)
-            || self.map.segments.seq(current) <= self.journal.committed
-            || self.journal.ring.iter().rev().take_while(within).any(newer)
     }
 
     /// Byte offset in the journal where a committed group has this version of a block, which the cache may have lost since.
@@ -549,7 +550,7 @@ impl Engine {
             entries,
         };
         members.iter().for_each(|m| self.map.segments.pin(m.slot.segment()));
-        let (losses, since) = (self.backing_losses(), self.journal.open_since.unwrap_or(self.now));
+        let (losses, since) = (self.flushes.losses(), self.journal.open_since.unwrap_or(self.now));
         let (asked, outstanding, given_up) = (0, 0, false);
         let bytes = descriptor.encode();
         let at = descriptor.position;
@@ -571,7 +572,7 @@ impl Engine {
     /// Wall-clock time before which everything acknowledged is in records up to `upto`, or on the backing.
     fn time_of(&self, upto: Seq) -> u64 {
         let later = self.map.segments.dirty_after(upto).next();
-        later.map_or(self.wall_ns(), |(seq, slot)| self.time_of_record(seq, slot.segment()))
+        later.map_or(self.wall_ns(), |(seq, slot)| self.map.time_of_record(seq, slot.segment()))
     }
 
     /// Writes to the ring, in two operations where it begins anew.
@@ -604,7 +605,7 @@ impl Engine {
     /// Moves the group under way forward.
     fn group_go_on(&mut self) {
         loop {
-            let (losses, committing) = (self.backing_losses(), self.journal.is_committing());
+            let (losses, committing) = (self.flushes.losses(), self.journal.is_committing());
             // A policy without groups takes it from the log.
             let claims = self.journal_claims() && self.order.is_journaled();
             let Some(group) = &mut self.journal.group else { return };
@@ -678,7 +679,7 @@ impl Engine {
     }
 
     pub(crate) fn group_flush_done(&mut self, result: DeviceResult) {
-        let losses = self.backing_losses();
+        let losses = self.flushes.losses();
         let Some(group) = &mut self.journal.group else { return };
         group.outstanding = 0;
         match result {
@@ -770,7 +771,7 @@ impl Engine {
             (head.applied.seq, head.committed.seq) = (Seq(0), Seq(0));
             return Some(head);
         }
-        let progress = self.order_progress().unwrap_or_default();
+        let progress = self.order.progress().unwrap_or_default();
         let begins = !head.consistent;
         if begins || !self.order.is_journaled() && self.journal.ring.is_empty() {
             // Of what is not durable in the log the next start knows nothing.
@@ -947,19 +948,5 @@ impl Engine {
         let due = j.open_since.filter(|_| waits && j.open_blocks > 0);
         let due = due.map(|since| since.plus_ms(self.settings.group_age_ms));
         [due, j.refresh_at, j.paused_until].into_iter().flatten().filter(|at| *at > self.now).min()
-    }
-
-    /// Whether a version that recovery takes up is on the backing already.
-    pub(crate) fn journal_clean_upto(&mut self, progress: Seq) {
-        let known: Vec<SlotRef> = self
-            .map
-            .segments
-            .dirty_after(Seq(0))
-            .take_while(|(seq, _)| *seq <= progress)
-            .map(|(_, slot)| slot)
-            .collect();
-        for slot in known {
-            self.map.segments.became_clean(slot);
-        }
     }
 }

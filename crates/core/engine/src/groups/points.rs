@@ -18,9 +18,8 @@ use forebay_format::common::Common;
 use forebay_format::journal::{Head, Moment};
 use forebay_policy::{GroupEnds, WritePolicy};
 
-use crate::client::requests::PartKey;
 use crate::engine::{Engine, Life};
-use crate::interface::{CommonError, Effect, MarkError, RequestId};
+use crate::interface::{CommonError, Effect, MarkError, PartKey, RequestId};
 use crate::mutation::Mutation;
 
 /// Most points that are declared and not committed.

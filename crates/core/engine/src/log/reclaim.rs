@@ -18,10 +18,10 @@ use forebay_format::checksum::block_checksum;
 use forebay_format::record::{Extent, ExtentKind};
 use forebay_policy::{List, Verdict};
 
-use crate::backing::destage::list_of;
-use crate::client::locks::{BlockRange, Hold};
+use crate::engine::destage::list_of;
 use crate::engine::{Engine, IoOwner};
 use crate::interface::{Class, Role};
+use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner, SEGMENTS_RESERVED};
 use crate::map::segments::{DIRTY, FREQUENT, REFERENCED, Segment, SegmentState, SlotKind, SlotRef, TRACKED};
 use crate::mutation::Mutation;
@@ -79,7 +79,7 @@ impl Engine {
     pub(crate) fn reclaim_wants_clean_tail(&self) -> bool {
         let retiring = self.map.segments.retiring();
         let tail = self.map.segments.tail().map(|i| self.map.segments.get(i));
-        let waits = |s: &Segment| s.dirty > 0 || self.order_progress().is_some_and(|p| s.last_seq > p);
+        let waits = |s: &Segment| s.dirty > 0 || self.order.progress().is_some_and(|p| s.last_seq > p);
         self.map.segments.free_count() + retiring < self.segments_free_wanted()
             && tail.is_some_and(|s| s.state == SegmentState::Sealed && waits(s))
     }
@@ -89,18 +89,16 @@ impl Engine {
         if self.failure.latched() || self.commands.settling() {
             return;
         }
-        let mut retiring = self.map.segments.retiring();
-        while self.map.segments.free_count() + retiring < self.segments_free_wanted() {
-            let Some(tail) = self.map.segments.live.get(retiring).copied() else {
+        while self.map.segments.free_count() + self.map.segments.retiring() < self.segments_free_wanted() {
+            let Some(tail) = self.map.segments.tail() else {
                 break;
             };
             if !self.tail_may_go(tail) {
                 break;
             }
-            let segment = self.map.segments.get_mut(tail);
-            segment.state = SegmentState::Retiring;
-            self.log.tail = segment.seq + 1;
-            retiring += 1;
+            if let Some(place) = self.map.segments.begin_retiring() {
+                self.log.tail = place + 1;
+            }
         }
         if self.mutant(Mutation::ReusesTooEarly) {
             self.reclaim_retire_below(self.log.tail);
@@ -124,7 +122,7 @@ impl Engine {
             self.move_poison(self.map.segments.slot_refs(tail));
             return false;
         }
-        if self.order_progress().is_some_and(|progress| segment_last > progress) {
+        if self.order.progress().is_some_and(|progress| segment_last > progress) {
             return false;
         }
         let segment_seq = self.map.segments.get(tail).seq;
@@ -290,7 +288,7 @@ impl Engine {
 
     /// A record that carries `tail` is durable: what lies before is out of the log.
     pub(crate) fn reclaim_retire_below(&mut self, tail: u64) {
-        while let Some(index) = self.map.segments.live.front().copied() {
+        while let Some(index) = self.map.segments.oldest() {
             if self.map.segments.get(index).seq >= tail {
                 break;
             }

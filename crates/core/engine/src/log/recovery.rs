@@ -29,9 +29,9 @@ use forebay_format::segment::SegmentHeader;
 use forebay_format::summary::{SummaryBuilder, SummaryEntry, Trailer};
 use forebay_format::{FormatError, Layout};
 
-use crate::client::locks::BlockRange;
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::{Class, Effect, RecoveryError, RecoveryReport, Role};
+use crate::locks::BlockRange;
 use crate::map::segments::{DIRTY, SegmentState, Slot, SlotKind};
 use crate::mutation::{Mutation, Planted};
 
@@ -373,7 +373,7 @@ impl Engine {
 
     /// Number of the segment that would follow the log's last one.
     fn recovery_next_segment_seq(&self) -> u64 {
-        self.map.segments.live.back().map_or(1, |i| self.map.segments.get(*i).seq + 1)
+        self.map.segments.newest_place().map_or(1, |newest| newest + 1)
     }
 
     /// The segments that would have been opened next. If some that the log's last run opened there are known, it got at least as far.

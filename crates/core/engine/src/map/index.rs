@@ -132,7 +132,7 @@ impl Index {
         slots: &'a SegmentTable,
     ) -> impl Iterator<Item = SlotRef> + 'a {
         let from = self.shards.range(..=first.0).next_back().map_or(0, |(from, _)| *from);
-        let within = move |slot: &SlotRef| (first.0..end).contains(&slots.slot(*slot).block().0);
+        let within = move |slot: &SlotRef| (first.0..end).contains(&slots.block(*slot).0);
         self.shards.range(from..end.max(from)).flat_map(|(_, shard)| shard.slots()).filter(within)
     }
 
@@ -147,7 +147,7 @@ impl Index {
         cached.clear();
         if let Some((_, shard)) = self.shards.range(..=first.0).next_back() {
             let within = |block: &BlockNo| (first.0..end).contains(&block.0);
-            cached.extend(shard.slots().map(|slot| slots.slot(slot).block()).filter(within));
+            cached.extend(shard.slots().map(|slot| slots.block(slot)).filter(within));
         }
         cached.sort_unstable();
         let next = self.shards.range((Excluded(first.0), Unbounded)).next();
@@ -160,9 +160,9 @@ impl Index {
             return;
         };
         let mut values: Vec<u32> = shard.slots().map(|slot| slot.0).collect();
-        values.sort_unstable_by_key(|value| slots.slot(SlotRef(*value)).block());
+        values.sort_unstable_by_key(|value| slots.block(SlotRef(*value)));
         let upper = values.split_off(values.len() / 2);
-        let Some(middle) = upper.first().map(|value| slots.slot(SlotRef(*value)).block().0) else {
+        let Some(middle) = upper.first().map(|value| slots.block(SlotRef(*value)).0) else {
             return;
         };
         for (first, values) in [(first, values), (middle, upper)] {
@@ -217,7 +217,7 @@ impl Shard {
         loop {
             match self.table[at] {
                 EMPTY => return None,
-                v if slots.slot(SlotRef(v)).block() == block => return Some(at),
+                v if slots.block(SlotRef(v)) == block => return Some(at),
                 _ => at = self.step(at),
             }
         }
@@ -250,7 +250,7 @@ impl Shard {
         self.table = vec![EMPTY; size].into_boxed_slice();
         self.len = values.len();
         for value in values {
-            self.place(hash(slots.slot(SlotRef(value)).block()), value);
+            self.place(hash(slots.block(SlotRef(value))), value);
         }
     }
 
@@ -267,7 +267,7 @@ impl Shard {
             if value == EMPTY {
                 break;
             }
-            let home = self.home(hash(slots.slot(SlotRef(value)).block()));
+            let home = self.home(hash(slots.block(SlotRef(value))));
             let stays = if hole <= at { hole < home && home <= at } else { hole < home || home <= at };
             if !stays {
                 self.table[hole] = value;

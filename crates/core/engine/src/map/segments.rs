@@ -1,6 +1,9 @@
 //! Segments in memory: their state, and for each block that a record in them carries a 16-byte slot.
 
-use std::collections::VecDeque;
+#[cfg(test)]
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use forebay_block::{BlockNo, Seq};
 
@@ -118,6 +121,16 @@ impl Slot {
         self.detail & flag != 0
     }
 
+    /// A version that the backing lacks and that will not come to it as it is: lost, or its data cannot be read.
+    fn is_hopeless(&self) -> bool {
+        self.has(DIRTY) && self.has(POISON | UNREADABLE)
+    }
+
+    /// The backing may lack it, and it may be written there now.
+    pub(crate) fn wants_destage(&self) -> bool {
+        self.has(DIRTY) && !self.has(DESTAGING) && !self.has(UNREADABLE) && self.kind() != SlotKind::Poison
+    }
+
     fn set(&mut self, flag: u64, on: bool) {
         if on {
             self.detail |= flag;
@@ -162,6 +175,8 @@ pub(crate) struct Segment {
     pub(crate) last_seq: Seq,
     /// Slots that are dirty: current ones, and under `ordered` older ones that have not been destaged.
     pub(crate) dirty: u32,
+    /// Place of the first dirty slot, if there is one.
+    first_dirty: u16,
     /// Slots that are current.
     pub(crate) current: u32,
     /// Reads in flight.
@@ -174,10 +189,16 @@ pub(crate) struct Segment {
 }
 
 /// All segments of the cache. Invariants: `live` holds, in the order of the log, exactly the segments that are
-/// neither `Free` nor `Draining`, with consecutive `seq`; only the last may be `Open`.
+/// neither `Free` nor `Draining`, with consecutive `seq`; only the last may be `Open`, and those that are `Retiring` come first.
+///
+/// What one write costs here does not grow with the segments that are clean: no function but those of recovery walks over them.
 pub(crate) struct SegmentTable {
     segments: Vec<Segment>,
-    pub(crate) live: VecDeque<u32>,
+    live: VecDeque<u32>,
+    /// Those of them that have dirty slots, by their first record.
+    with_dirty: BTreeMap<Seq, u32>,
+    /// How many of them, from the oldest on, are leaving the log.
+    retiring: usize,
     /// In the order in which they will be opened. Segments leave the log in its order, so that physically, too, the
     /// log goes round: recovery knows where the next segment would have been opened.
     free: VecDeque<u32>,
@@ -187,11 +208,16 @@ pub(crate) struct SegmentTable {
     dirty: u64,
     /// Marks of lost blocks among them.
     lost: u64,
+    /// Those of them and the ones that cannot be read.
+    hopeless: u64,
     /// What stands before this place in the order of the log is complete and clean, and stays so.
     clean_below: u64,
     slots_capacity: usize,
     distances_capacity: usize,
     pub(crate) planted: Planted,
+    /// Segments and slots that were looked at.
+    #[cfg(test)]
+    visits: Cell<u64>,
 }
 
 impl SegmentTable {
@@ -203,6 +229,7 @@ impl SegmentTable {
             first_seq: Seq(0),
             last_seq: Seq(0),
             dirty: 0,
+            first_dirty: 0,
             current: 0,
             pins: 0,
             time_first_ns: 0,
@@ -212,15 +239,32 @@ impl SegmentTable {
         Self {
             segments: (0..count).map(|_| segment()).collect(),
             live: VecDeque::new(),
+            with_dirty: BTreeMap::new(),
+            retiring: 0,
             free: (0..count).collect(),
             draining: VecDeque::new(),
             dirty: 0,
             lost: 0,
+            hopeless: 0,
             clean_below: 0,
             slots_capacity: 0,
             distances_capacity: 0,
             planted: Planted::default(),
+            #[cfg(test)]
+            visits: Cell::new(0),
         }
+    }
+
+    /// Something is looked at. Tests count it, so that they see what a write costs whatever the machine's speed.
+    fn visit(&self) {
+        #[cfg(test)]
+        self.visits.set(self.visits.get() + 1);
+    }
+
+    /// Segments and slots that were looked at until now.
+    #[cfg(test)]
+    pub(crate) fn visits(&self) -> u64 {
+        self.visits.get()
     }
 
     /// Takes back what recovery has opened until now.
@@ -229,10 +273,12 @@ impl SegmentTable {
     }
 
     pub(crate) fn get(&self, index: u32) -> &Segment {
+        self.visit();
         &self.segments[index as usize]
     }
 
     pub(crate) fn get_mut(&mut self, index: u32) -> &mut Segment {
+        self.visit();
         &mut self.segments[index as usize]
     }
 
@@ -304,6 +350,22 @@ impl SegmentTable {
         self.distances_capacity = self.distances_capacity + s.distances.capacity() - before;
     }
 
+    /// A record is made in the log's open segment, its newest.
+    pub(crate) fn ends_with(&mut self, index: u32, seq: Seq) {
+        self.get_mut(index).last_seq = seq;
+    }
+
+    /// The segment takes no more records.
+    pub(crate) fn fill(&mut self, index: u32) {
+        self.get_mut(index).state = SegmentState::Full;
+        self.shrink(index);
+    }
+
+    /// The segment is complete.
+    pub(crate) fn seal(&mut self, index: u32) {
+        self.get_mut(index).state = SegmentState::Sealed;
+    }
+
     /// Gives back the memory that growing lists keep in reserve.
     pub(crate) fn shrink(&mut self, index: u32) {
         let s = &mut self.segments[index as usize];
@@ -315,7 +377,13 @@ impl SegmentTable {
     }
 
     pub(crate) fn slot(&self, r: SlotRef) -> &Slot {
+        self.visit();
         &self.segments[r.segment() as usize].slots[r.place()]
+    }
+
+    /// The slot's block: what the index compares in its tables. How many it compares hangs on how full these are; it is not counted.
+    pub(crate) fn block(&self, r: SlotRef) -> BlockNo {
+        self.segments[r.segment() as usize].slots[r.place()].block()
     }
 
     pub(crate) fn slots_len(&self, index: u32) -> usize {
@@ -338,17 +406,28 @@ impl SegmentTable {
         s.distances.get(s.slots[r.place()].delta() as usize).copied().unwrap_or_default()
     }
 
+    /// The segments that have dirty slots, oldest first.
+    pub(crate) fn with_dirty(&self) -> impl Iterator<Item = u32> + '_ {
+        self.with_dirty.values().copied()
+    }
+
     /// The dirty slots of records behind `after` in the order of the log, each with its record. While records are
-    /// destaged in their order, these are all the dirty slots that there are.
+    /// destaged in their order, these are all the dirty slots that there are. It costs nothing for what lies before the first of
+    /// them, nor for segments that are clean.
     pub(crate) fn dirty_after(&self, after: Seq) -> impl Iterator<Item = (Seq, SlotRef)> + '_ {
-        let segments = self.live.iter().filter(move |i| {
-            let s = self.get(**i);
-            s.dirty > 0 && s.last_seq > after
-        });
-        segments.flat_map(move |i| {
+        // Of those that begin before, only the last can reach beyond.
+        let within =
+            self.with_dirty.range(..=after).next_back().filter(|(_, i)| self.get(**i).last_seq > after);
+        let behind = self.with_dirty.range((Excluded(after), Unbounded));
+        within.into_iter().chain(behind).flat_map(move |(_, i)| {
             let s = self.get(*i);
-            let skipped = s.slots.partition_point(|slot| s.first_seq.0 + slot.delta() <= after.0);
+            let skipped = match after < s.first_seq {
+                true => 0,
+                false => s.slots.partition_point(|slot| s.first_seq.0 + slot.delta() <= after.0),
+            };
+            let skipped = skipped.max(s.first_dirty.into());
             let dirty = move |(place, slot): (usize, &Slot)| {
+                self.visit();
                 let seq = Seq(s.first_seq.0 + slot.delta());
                 slot.has(DIRTY).then(|| (seq, SlotRef::new(*i, skipped + place)))
             };
@@ -362,22 +441,54 @@ impl SegmentTable {
     }
 
     pub(crate) fn mark(&mut self, r: SlotRef, flag: u64, on: bool) {
-        debug_assert!(flag & DIRTY == 0, "dirty slots are counted");
-        self.segments[r.segment() as usize].slots[r.place()].set(flag, on);
+        debug_assert!(flag & DIRTY == 0, "a slot becomes dirty as it becomes current");
+        self.change(r, |slot| slot.set(flag, on));
+    }
+
+    /// Changes a slot, and what is counted of it.
+    fn change(&mut self, r: SlotRef, change: impl FnOnce(&mut Slot)) {
+        self.visit();
+        let s = &mut self.segments[r.segment() as usize];
+        let slot = &mut s.slots[r.place()];
+        let before = *slot;
+        change(slot);
+        let after = *slot;
+        self.hopeless = self.hopeless + u64::from(after.is_hopeless()) - u64::from(before.is_hopeless());
+        let lost = u64::from(after.has(POISON));
+        match (before.has(DIRTY), after.has(DIRTY)) {
+            (false, true) => {
+                self.dirty += 1;
+                self.lost += lost;
+                s.dirty += 1;
+                let place = r.place() as u16;
+                s.first_dirty = if s.dirty == 1 { place } else { s.first_dirty.min(place) };
+                if s.dirty == 1 {
+                    self.with_dirty.insert(s.first_seq, r.segment());
+                }
+            }
+            (true, false) => {
+                self.dirty -= 1;
+                self.lost -= lost;
+                s.dirty -= 1;
+                if s.dirty == 0 {
+                    self.with_dirty.remove(&s.first_seq);
+                } else if usize::from(s.first_dirty) == r.place() {
+                    // Slots become dirty in their order: over the life of a segment each is passed once.
+                    let clean = s.slots[r.place()..].iter().take_while(|slot| !slot.has(DIRTY)).count();
+                    s.first_dirty += clean as u16;
+                }
+            }
+            _ => {}
+        }
     }
 
     /// The slot has become its block's current version.
     pub(crate) fn became_current(&mut self, r: SlotRef, dirty: bool) {
         let clean_below = self.clean_below;
-        let s = &mut self.segments[r.segment() as usize];
+        let s = self.get_mut(r.segment());
         debug_assert!(!dirty || s.seq >= clean_below, "what is complete and clean stays so");
         s.current += 1;
-        s.slots[r.place()].set(DIRTY, dirty);
-        if dirty {
-            s.dirty += 1;
-            self.dirty += 1;
-            self.lost += u64::from(s.slots[r.place()].kind() == SlotKind::Poison);
-        }
+        self.change(r, |slot| slot.set(DIRTY, dirty));
     }
 
     /// The slot is no longer its block's current version; what it holds is void, unless it has to be destaged all the same.
@@ -390,15 +501,16 @@ impl SegmentTable {
 
     /// The backing has the slot's version, durably.
     pub(crate) fn became_clean(&mut self, r: SlotRef) {
-        let s = &mut self.segments[r.segment() as usize];
-        let slot = &mut s.slots[r.place()];
-        slot.set(DESTAGING, false);
-        if slot.has(DIRTY) {
-            slot.set(DIRTY, false);
-            self.lost -= u64::from(slot.kind() == SlotKind::Poison);
-            s.dirty -= 1;
-            self.dirty -= 1;
-        }
+        self.change(r, |slot| slot.set(DIRTY | DESTAGING, false));
+    }
+
+    /// The log's tail moves on over the oldest segment that has not begun to leave it; its place in the order of the log.
+    pub(crate) fn begin_retiring(&mut self) -> Option<u64> {
+        let index = self.tail()?;
+        self.retiring += 1;
+        let s = self.get_mut(index);
+        s.state = SegmentState::Retiring;
+        Some(s.seq)
     }
 
     /// Takes a segment out of the log; it may be overwritten at once if nothing reads it.
@@ -410,6 +522,7 @@ impl SegmentTable {
         self.distances_capacity -= s.distances.capacity();
         s.slots = Vec::new();
         s.distances = Vec::new();
+        self.retiring -= usize::from(s.state == SegmentState::Retiring);
         s.state = SegmentState::Draining;
         self.draining.push_back(index);
         self.free_drained();
@@ -457,12 +570,34 @@ impl SegmentTable {
 
     /// The oldest segment that is not on its way out of the log: the next that has to go for there to be room.
     pub(crate) fn tail(&self) -> Option<u32> {
-        self.live.get(self.retiring()).copied()
+        self.live.get(self.retiring).copied()
     }
 
     /// Segments from the oldest one on that are leaving the log: behind them is its tail.
     pub(crate) fn retiring(&self) -> usize {
-        self.live.iter().take_while(|i| self.get(**i).state == SegmentState::Retiring).count()
+        self.retiring
+    }
+
+    /// The oldest segment of the log.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        self.live.front().copied()
+    }
+
+    /// Place of the newest segment in the order of the log.
+    pub(crate) fn newest_place(&self) -> Option<u64> {
+        self.live.back().map(|i| self.get(*i).seq)
+    }
+
+    /// The segments from this place in the order of the log on.
+    pub(crate) fn live_from(&self, place: u64) -> impl Iterator<Item = &Segment> {
+        let oldest = self.oldest().map_or(0, |i| self.get(i).seq);
+        let skipped = (place.saturating_sub(oldest) as usize).min(self.live.len());
+        self.live.range(skipped..).map(|i| self.get(*i))
+    }
+
+    /// Every dirty slot is marked as lost or as one that cannot be read.
+    pub(crate) fn all_hopeless(&self) -> bool {
+        self.hopeless == self.dirty
     }
 
     /// Blocks that are marked as lost.
@@ -479,120 +614,4 @@ impl SegmentTable {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn a_slot_keeps_all_its_fields_in_sixteen_bytes() {
-        assert_eq!(size_of::<Slot>(), 16);
-        let first = Seq(1 << 40);
-        let mut s = Slot::new(
-            BlockNo((1 << 40) - 1),
-            (64 << 20) - 4096,
-            u32::MAX,
-            SlotKind::Zero,
-            Seq(first.0 + 0xF_FFFF),
-            first,
-        );
-        s.set(DIRTY, true);
-        s.set(FREQUENT, true);
-        s.set(DIRTY, false);
-        assert_eq!(s.block(), BlockNo((1 << 40) - 1));
-        assert_eq!(s.offset(), (64 << 20) - 4096);
-        assert_eq!(s.checksum(), u32::MAX);
-        assert_eq!(s.kind(), SlotKind::Zero);
-        assert_eq!(s.delta(), 0xF_FFFF);
-        assert!(s.has(FREQUENT) && !s.has(DIRTY));
-    }
-
-    /// What the table must know of a segment, kept plainly.
-    #[derive(Default)]
-    struct Plain {
-        slots: Vec<(SlotRef, Option<bool>)>,
-        pins: u32,
-        complete: bool,
-    }
-
-    proptest! {
-        /// Segments go round: taken when free, in the order in which they were freed; freed when nothing reads them.
-        /// The counts are those of the slots.
-        #[test]
-        fn behaves_like_a_ring(ops in proptest::collection::vec((0u8..8, any::<u16>()), 1..600)) {
-            const COUNT: u32 = 5;
-            let mut table = SegmentTable::new(COUNT);
-            let mut plain: BTreeMap<u32, Plain> = BTreeMap::new();
-            let (mut live, mut draining): (VecDeque<u32>, VecDeque<u32>) = Default::default();
-            let mut free: VecDeque<u32> = (0..COUNT).collect();
-            let mut opened = 0;
-            for (op, pick) in ops {
-                let segment = |l: &VecDeque<u32>| l.get(usize::from(pick) % l.len().max(1)).copied();
-                match op {
-                    0 => {
-                        prop_assert_eq!(table.take_free(), free.front().copied());
-                        if let Some(index) = free.pop_front() {
-                            opened += 1;
-                            table.open(index, opened, Seq(1), 0, 1);
-                            live.push_back(index);
-                            plain.insert(index, Plain::default());
-                        }
-                    }
-                    1 | 2 => if let Some(index) = segment(&live).filter(|i| !plain[i].complete) {
-                        let kind = if pick % 3 == 0 { SlotKind::Poison } else { SlotKind::Zero };
-                        let slot = Slot::new(BlockNo(pick.into()), 0, 0, kind, Seq(1), Seq(1));
-                        let r = table.push(index, slot);
-                        table.became_current(r, op == 1);
-                        plain.entry(index).or_default().slots.push((r, Some(op == 1)));
-                    },
-                    3 | 4 => if let Some(p) = segment(&live).and_then(|i| plain.get_mut(&i)) {
-                        let Some(n) = p.slots.iter().position(|s| s.1.is_some()) else { continue };
-                        let r = p.slots[n].0;
-                        if op == 3 { table.became_clean(r) } else { table.ceased_current(r, false) }
-                        p.slots[n].1 = (op == 3).then_some(false);
-                    },
-                    7 => if let Some(index) = live.iter().copied().find(|i| !plain[i].complete) {
-                        table.get_mut(index).state = SegmentState::Sealed;
-                        plain.entry(index).or_default().complete = true;
-                    },
-                    5 => if let Some(index) = segment(&live) {
-                        table.pin(index);
-                        plain.entry(index).or_default().pins += 1;
-                    },
-                    _ => {
-                        let all: VecDeque<u32> = draining.iter().chain(&live).copied().collect();
-                        if let Some(p) = segment(&all).and_then(|i| plain.get_mut(&i)).filter(|p| p.pins > 0) {
-                            p.pins -= 1;
-                            table.unpin(segment(&all).unwrap());
-                        } else if let Some(index) = live.front().copied().filter(|i| plain[i].slots.iter().all(|s| s.1.is_none())) {
-                            table.retire(index);
-                            live.pop_front();
-                            draining.push_back(index);
-                        }
-                    }
-                }
-                while let Some(index) = draining.front().copied().filter(|i| plain[i].pins == 0) {
-                    draining.pop_front();
-                    free.push_back(index);
-                    plain.remove(&index);
-                }
-                prop_assert_eq!(&table.live, &live);
-                prop_assert_eq!(&table.free, &free);
-                prop_assert_eq!(&table.draining, &draining);
-                let count = |i: &u32, what: fn(&bool) -> bool| plain[i].slots.iter().filter(|s| s.1.as_ref().is_some_and(what)).count();
-                for index in &live {
-                    prop_assert_eq!(table.get(*index).dirty as usize, count(index, |dirty| *dirty));
-                    prop_assert_eq!(table.get(*index).current as usize, count(index, |_| true));
-                }
-                let lost = |(r, dirty): &(SlotRef, Option<bool>)| *dirty == Some(true) && table.slot(*r).kind() == SlotKind::Poison;
-                let lost = live.iter().map(|i| plain[i].slots.iter().filter(|s| lost(s)).count()).sum::<usize>();
-                prop_assert_eq!(table.lost() as usize, lost);
-                let held = live.iter().skip_while(|i| plain[i].complete && count(i, |dirty| *dirty) == 0).count();
-                prop_assert_eq!(table.held(), held);
-                prop_assert_eq!(table.dirty() as usize, live.iter().map(|i| count(i, |dirty| *dirty)).sum::<usize>());
-            }
-        }
-    }
-}
+mod tests;

@@ -9,16 +9,41 @@
 //!  log:   ── on the backing ──┤ · │ · │ ·· │ · │ ··· │ ······ │ ········ │ ◄── waits until progress has moved
 //!                         progress   steps: what depends on nothing of the same step
 //! ```
+//!
+//! 1. Nobody waits for longer than [`HOLD_MS_MAX`] at a time: a backing that does nothing is no reason to wait for good.
+//! 2. While it waits nothing enters; what enters resets no clock.
 
 use std::collections::VecDeque;
 
 use forebay_block::{Nanos, Seq};
 use forebay_policy::{Exchange, HOLD_MS_MAX};
 
-use crate::engine::{Engine, Life};
-use crate::mutation::Mutation;
+use crate::mutation::{Mutation, Planted};
 
-use super::Order;
+/// What is to be known for the pace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fill {
+    /// Dirty blocks.
+    pub(crate) dirty: u64,
+    /// Blocks that the log holds.
+    pub(crate) blocks: u64,
+    /// The backing takes what it is given, and nothing but the pace of it keeps writers waiting.
+    pub(crate) works: bool,
+    /// The backing has failed lately.
+    pub(crate) failing: bool,
+    pub(crate) now: Nanos,
+}
+
+/// What becomes of writers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pacing {
+    /// They enter.
+    Enter,
+    /// They wait from now on.
+    Stop,
+    /// They wait as before.
+    Wait,
+}
 
 /// State of the pace.
 #[derive(Default)]
@@ -40,62 +65,59 @@ pub(super) struct Pace {
     in_vain: bool,
 }
 
-impl Order {
+impl Pace {
     /// Writers wait until destaging has gone on.
-    pub(crate) fn is_pacing(&self) -> bool {
-        self.pace.waits
+    pub(super) fn waits(&self) -> bool {
+        self.waits
     }
-}
 
-impl Engine {
-    /// Whether writers wait now until destaging has gone on.
-    pub(crate) fn order_paces(&mut self) -> bool {
-        let (progress, bypass_waits) = (self.order.progress, self.order.bypass_waits());
-        let pace = &mut self.order.pace;
-        while pace.under_way.pop_front_if(|step| *step <= progress).is_some() {
-            pace.left += 1;
+    /// Whether writers wait now until destaging has gone on beyond `progress`. `queues_after` says whether one of those that wait
+    /// depends on that record, or on a later one.
+    pub(super) fn step(
+        &mut self,
+        progress: Seq,
+        bypass_waits: bool,
+        fill: Fill,
+        queues_after: impl FnOnce(Seq) -> bool,
+        planted: Planted,
+    ) -> Pacing {
+        while self.under_way.pop_front_if(|step| *step <= progress).is_some() {
+            self.left += 1;
         }
         // A backing that pauses is hidden from then on, as far as there is room (P9).
-        pace.in_vain &= bypass_waits;
-        let (under_way, bypass_waits) = (pace.under_way.len(), bypass_waits && !pace.in_vain);
-        let exchange = Exchange::of(self.map.segments.dirty(), self.log_blocks(), under_way, bypass_waits);
-        let pace = &mut self.order.pace;
-        if pace.progress != progress && pace.left >= exchange.leaving {
-            (pace.progress, pace.steps, pace.left, pace.since) = (progress, 0, 0, None);
+        self.in_vain &= bypass_waits;
+        let exchange =
+            Exchange::of(fill.dirty, fill.blocks, self.under_way.len(), bypass_waits && !self.in_vain);
+        if self.progress != progress && self.left >= exchange.leaving {
+            (self.progress, self.steps, self.left, self.since) = (progress, 0, 0, None);
         }
-        let for_good = self.mutant(Mutation::PacesForGood);
-        let waits = self.life == Life::Running
-            && self.order.is_consistent()
-            && !self.order.journaled
-            && !self.failure.latched()
-            && (for_good || self.order.pace.steps >= exchange.steps && self.destage.failures() == 0)
-            && self.log.queues_after(self.order.pace.step);
-        let since = waits.then(|| *self.order.pace.since.get_or_insert(self.now));
+        let for_good = planted.is(Mutation::PacesForGood);
+        let waits = fill.works
+            && (for_good || self.steps >= exchange.steps && !fill.failing)
+            && queues_after(self.step);
+        let since = waits.then(|| *self.since.get_or_insert(fill.now));
         // A backing that does nothing is no reason to wait for good.
-        let over = since.is_some_and(|since| self.now >= since.plus_ms(HOLD_MS_MAX));
-        self.order.pace.in_vain |= over;
+        let over = since.is_some_and(|since| fill.now >= since.plus_ms(HOLD_MS_MAX));
+        self.in_vain |= over;
         let waits = waits && (!over || for_good);
-        if waits && !std::mem::replace(&mut self.order.pace.waits, waits) {
-            self.figures.paces += 1;
-            self.relocations_cancel();
-        }
-        self.order.pace.waits = waits;
-        waits
-    }
-
-    /// A record is formed whose writes depend on records up to `after`.
-    pub(crate) fn order_formed(&mut self, seq: Seq, after: Seq) {
-        let paces = self.order.is_consistent() && !self.order.journaled;
-        let pace = &mut self.order.pace;
-        if paces && after >= pace.step {
-            pace.step = seq;
-            pace.under_way.push_back(seq);
-            pace.steps += 1;
+        match (waits, std::mem::replace(&mut self.waits, waits)) {
+            (false, _) => Pacing::Enter,
+            (true, false) => Pacing::Stop,
+            (true, true) => Pacing::Wait,
         }
     }
 
-    pub(super) fn pace_next_wake(&self) -> Option<Nanos> {
-        let until = self.order.pace.since.map(|since| since.plus_ms(HOLD_MS_MAX));
-        until.filter(|at| *at > self.now)
+    /// A record is formed whose writes depend on records up to `after`: a step begins unless it depends on nothing of the last one.
+    pub(super) fn formed(&mut self, seq: Seq, after: Seq) {
+        if after >= self.step {
+            self.step = seq;
+            self.under_way.push_back(seq);
+            self.steps += 1;
+        }
+    }
+
+    pub(super) fn next_wake(&self, now: Nanos) -> Option<Nanos> {
+        let until = self.since.map(|since| since.plus_ms(HOLD_MS_MAX));
+        until.filter(|at| *at > now)
     }
 }

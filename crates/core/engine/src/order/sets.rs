@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use forebay_block::{BlockNo, Seq};
 
-use crate::backing::destage::{COLLECT_BLOCKS_LEAST, COLLECT_BLOCKS_MAX, wants_destage};
-use crate::engine::Engine;
-use crate::map::segments::{DIRTY, SlotKind, SlotRef};
+use crate::map::Map;
+use crate::map::segments::{SlotKind, SlotRef};
 use crate::mutation::Mutation;
-use crate::wakes::Change;
+
+use super::{Facts, Order};
 
 /// Most stretches of blocks that are collected at once and written durably, in place of a flush after them.
 const DURABLE_RUNS_MAX: usize = 64;
@@ -38,346 +38,164 @@ pub(super) struct Set {
     pub(super) replayed: bool,
 }
 
-impl Engine {
-    /// What is to be destaged next, sorted by address; empty if there is nothing to be done now.
-    pub(crate) fn order_collect(&mut self) -> VecDeque<(BlockNo, SlotRef)> {
-        loop {
-            let Some(set) = self.order.set else {
-                self.order_outlives_log();
-                let replayed = self.order_is_replayed();
-                if !replayed && !self.mutant(Mutation::OrderForgetsProgress) && !self.order_is_recorded() {
-                    return VecDeque::new();
-                }
-                // What goes in any order must not be taken for the work of a consistent run, nor what keeps to barriers
-                // only for that of one which counts every acknowledgement.
-                if !self.order_is_renounced() {
-                    return VecDeque::new();
-                }
-                match self.order_set_end() {
-                    Some(upto) => {
-                        let slides = self.order.catch_up.is_none();
-                        self.order.set = Some(Set { upto, slides, replayed });
-                    }
-                    None => return VecDeque::new(),
-                }
-                continue;
-            };
-            let slides = set.slides && self.order.catch_up.is_none();
-            let members = self.order_members(Set { slides, ..set });
-            if !members.is_empty() {
-                return members;
-            }
-            if slides && self.order_slides(set.upto) {
-                continue;
-            }
-            if !self.destage.is_idle() || !self.order_complete(set.upto) {
-                return VecDeque::new();
-            }
-        }
+/// What has become of a set of which nothing is on its way any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Some of it has to be destaged yet.
+    NotYet,
+    /// All of it is on the backing but these versions, which are lost for good: their marks move to the log's head, out of the set's way.
+    Lost(Vec<SlotRef>),
+    /// All of it is on the backing.
+    Complete,
+}
+
+impl Order {
+    /// Where the set in flight ends.
+    pub(crate) fn set_upto(&self) -> Option<Seq> {
+        self.set.map(|set| set.upto)
+    }
+
+    /// The set in flight takes in more.
+    fn slides(&self) -> bool {
+        self.set.is_some_and(|set| set.slides) && !self.catch_up.is_under_way()
     }
 
     /// What a committed group covers, its replay repeats.
-    pub(crate) fn order_is_replayed(&self) -> bool {
-        self.order.journaled && self.order.catch_up.is_none()
+    pub(crate) fn is_replayed(&self) -> bool {
+        self.journaled && !self.catch_up.is_under_way()
     }
 
-    /// Takes in what depends on nothing that is still missing, beyond `upto`; false if there is no such, or if recovery would
-    /// not go on from here yet.
-    fn order_slides(&mut self, upto: Seq) -> bool {
-        let end = self.order_set_end().filter(|end| *end > upto);
-        let replayed = self.order_is_replayed();
-        let early = replayed || self.mutant(Mutation::OrderForgetsProgress);
-        let Some(end) = end.filter(|_| early || self.order_is_recorded()) else { return false };
-        if !self.order_is_renounced() {
-            return false;
-        }
-        self.order.set = Some(Set { upto: end, slides: true, replayed });
-        true
+    /// The next set ends here; it is `replayed` if committed groups held all of it when it was chosen.
+    pub(crate) fn begin_set(&mut self, upto: Seq, replayed: bool) {
+        self.set = Some(Set { upto, slides: !self.catch_up.is_under_way(), replayed });
+    }
+
+    /// Where the set in flight would end if it slid over what depends on nothing that is still missing; `None` if it takes in nothing
+    /// more.
+    pub(crate) fn slides_to(&self, map: &Map, facts: Facts, enough: usize) -> Option<Seq> {
+        let upto = self.set_upto().filter(|_| self.slides())?;
+        self.set_end(map, facts, enough).filter(|end| *end > upto)
+    }
+
+    /// The set in flight slides.
+    pub(crate) fn slide(&mut self, upto: Seq, replayed: bool) {
+        self.set = Some(Set { upto, slides: true, replayed });
     }
 
     /// Where the largest set ends that begins behind `progress` and of whose records none depends on another, or all of which
-    /// are in committed groups; `None` if nothing is to be destaged. What is lost for good holds nobody up.
-    fn order_set_end(&self) -> Option<Seq> {
-        let written = self.log.written_upto();
+    /// are in committed groups; `None` if nothing is to be destaged. What is lost for good holds nobody up. A set has `enough` blocks
+    /// and no record more.
+    pub(crate) fn set_end(&self, map: &Map, facts: Facts, enough: usize) -> Option<Seq> {
+        let written = facts.written;
         // Until the backing is consistent, what was acknowledged before goes in any order.
-        let free = self.order.catch_up.map(|c| c.upto.map_or(written, |(upto, _)| upto));
+        let free = self.catch_up.upto(written);
         // What is committed goes in any order, too, and nothing else; as long as something is lost, or the log fails, which will
         // never say how far the backing has come, all of it.
-        let (written, free) = match self.order.journaled {
-            true if free.is_some() && (self.destage_has_lost() || self.failure.latched()) => {
-                (written, Seq(u64::MAX))
-            }
-            true => (free.unwrap_or(self.journal.committed()), Seq(u64::MAX)),
+        let (written, free) = match self.journaled {
+            true if free.is_some() && (map.segments.lost() > 0 || facts.latched) => (written, Seq(u64::MAX)),
+            true => (free.unwrap_or(facts.committed), Seq(u64::MAX)),
             // What the journal is to say of a log that fails ends with what it durably has.
-            false if self.failure.latched() && self.journal.found().is_some() => {
-                (self.log.durable_upto(), free.unwrap_or_default())
-            }
+            false if facts.latched && facts.found.is_some() => (facts.durable, free.unwrap_or_default()),
             false => (written, free.unwrap_or_default()),
         };
-        let enough = if self.room_is_awaited() { COLLECT_BLOCKS_LEAST } else { COLLECT_BLOCKS_MAX };
-        let replayed = self.order_is_replayed();
+        let replayed = self.is_replayed();
         let (mut set, mut last, mut blocks) = (Independent::default(), Seq(0), 0);
-        for (seq, slot) in self.map.segments.dirty_after(self.order.progress) {
+        for (seq, slot) in map.segments.dirty_after(self.progress) {
             if seq > written {
                 break;
             }
-            let free = seq <= free || self.mutant(Mutation::OrderIgnoresDependence);
+            let free = seq <= free || self.planted.is(Mutation::OrderIgnoresDependence);
             let full = seq != last && blocks >= enough;
-            if full || !(free || set.admits(seq, self.map.segments.distance(slot))) {
+            if full || !(free || set.admits(seq, map.segments.distance(slot))) {
                 return set.oldest.map(|_| Seq(seq.0 - 1));
             }
-            let s = self.map.segments.slot(slot);
+            let s = map.segments.slot(slot);
             if s.kind() != SlotKind::Poison {
                 set.oldest.get_or_insert(seq);
                 // Where nothing depends on anything, what is on its way keeps nothing else back.
-                blocks += usize::from(!replayed || wants_destage(s));
+                blocks += usize::from(!replayed || s.wants_destage());
             }
             last = seq;
         }
         set.oldest.map(|_| written)
     }
 
-    /// The dirty versions of the set: the newest of each block. Older ones are void; in a set that slides only when that one
+    /// The dirty versions of the set in flight: the newest of each block. Older ones are void; in a set that slides only when that one
     /// is on the backing, for what depends on them must not come before, unless a replay would write it. Then they are void as
-    /// soon as a committed group holds a newer one, in the set or not.
-    fn order_members(&mut self, set: Set) -> VecDeque<(BlockNo, SlotRef)> {
-        let Set { upto, slides, replayed } = set;
-        let dirty = self.map.segments.dirty_after(self.order.progress).take_while(|(seq, _)| *seq <= upto);
+    /// soon as a committed group holds a newer one, in the set or not, and `may_skip` says so.
+    pub(crate) fn members(
+        &mut self,
+        map: &mut Map,
+        may_skip: impl Fn(&Map, BlockNo, SlotRef) -> bool,
+    ) -> VecDeque<(BlockNo, SlotRef)> {
+        let Some(Set { upto, replayed, .. }) = self.set else { return VecDeque::new() };
+        let slides = self.slides();
+        let dirty = map.segments.dirty_after(self.progress).take_while(|(seq, _)| *seq <= upto);
         let mut dirty: Vec<(BlockNo, usize, SlotRef)> =
-            dirty.enumerate().map(|(n, (_, r))| (self.map.segments.slot(r).block(), n, r)).collect();
+            dirty.enumerate().map(|(n, (_, r))| (map.segments.slot(r).block(), n, r)).collect();
         dirty.sort_unstable_by_key(|(block, n, _)| (*block, *n));
         let mut members = VecDeque::new();
-        self.order.voids.clear();
+        self.voids.clear();
         let mut older = Vec::new();
         for (at, (block, _, slot)) in dirty.iter().enumerate() {
             let newest = dirty.get(at + 1).is_none_or(|(next, ..)| next != block);
-            if !newest && slides && !replayed && !self.mutant(Mutation::OrderVoidsEarly) {
-                older.push((*slot, self.map.segments.seq(*slot)));
+            if !newest && slides && !replayed && !self.planted.is(Mutation::OrderVoidsEarly) {
+                older.push((*slot, map.segments.seq(*slot)));
                 continue;
             }
             if !older.is_empty() {
-                self.order.voids.insert(*block, std::mem::take(&mut older));
+                self.voids.wait(*block, std::mem::take(&mut older));
             }
-            if !newest || replayed && slides && self.destage_may_skip(*block, *slot) {
-                self.map.segments.became_clean(*slot);
-            } else if wants_destage(self.map.segments.slot(*slot)) {
+            if !newest || replayed && slides && may_skip(map, *block, *slot) {
+                map.segments.became_clean(*slot);
+            } else if map.segments.slot(*slot).wants_destage() {
                 members.push_back((*block, *slot));
             }
         }
         members
     }
 
-    /// A version is on the backing, durably: older ones of its set are void. That counts at once even if the set has slid over a
-    /// newer one meanwhile, for that one may be lost yet.
-    pub(crate) fn order_destaged(&mut self, block: BlockNo, slot: SlotRef, seq: Seq) {
-        let Some(mut void) = self.order.voids.remove(&block) else { return };
-        let is_older = |(older, of): &(SlotRef, Seq)| (*of, *older) < (seq, slot);
-        let kept = void.split_off(void.partition_point(is_older));
-        if !kept.is_empty() {
-            self.order.voids.insert(block, kept);
-        }
-        for (slot, seq) in void {
-            // It may be gone by now, and its slot in use anew.
-            let holds = self.map.segments.holds(slot) && self.map.segments.slot(slot).has(DIRTY);
-            if holds && self.map.segments.seq(slot) == seq {
-                self.map.segments.became_clean(slot);
-            }
-        }
+    /// A version is on the backing, durably.
+    pub(crate) fn destaged(&mut self, map: &mut Map, block: BlockNo, slot: SlotRef, seq: Seq) {
+        self.voids.destaged(map, block, slot, seq);
     }
 
     /// How the backing takes this plan: a few stretches durably, each for itself, so that what depends on them need not wait for a
     /// flush.
-    pub(crate) fn order_writes_durably(&self, plan: &VecDeque<(BlockNo, SlotRef)>) -> bool {
+    pub(crate) fn writes_durably(&self, plan: &VecDeque<(BlockNo, SlotRef)>) -> bool {
         let follows = |(a, b): &(&(BlockNo, _), &(BlockNo, _))| a.0.plus(1) == b.0;
         let joints = plan.iter().zip(plan.iter().skip(1)).filter(follows).count();
-        self.order.set.is_some_and(|set| set.slides && !set.replayed)
-            && plan.len() - joints <= DURABLE_RUNS_MAX
+        self.set.is_some_and(|set| set.slides && !set.replayed) && plan.len() - joints <= DURABLE_RUNS_MAX
     }
 
-    /// Nothing of the set is on its way any more; true if all of it is on the backing.
-    pub(super) fn order_complete(&mut self, upto: Seq) -> bool {
-        let left: Vec<SlotRef> = self
-            .map
-            .segments
-            .dirty_after(self.order.progress)
-            .take_while(|(seq, _)| *seq <= upto)
-            .map(|(_, slot)| slot)
-            .collect();
-        let lost = |e: &Self, slot: SlotRef| {
-            let s = e.map.segments.slot(slot);
-            s.kind() == SlotKind::Poison || e.destage.is_corrupt(s.block(), slot)
-        };
-        let is_void = |slot: &SlotRef| self.order.voids.values().flatten().any(|(void, _)| void == slot);
-        if left.iter().any(|slot| !lost(self, *slot) && !is_void(slot)) {
-            return false;
+    /// Nothing of the set in flight is on its way any more. `is_lost` says which versions will never be on the backing; what is lost
+    /// stands for its older versions, too.
+    pub(crate) fn end_set(
+        &mut self,
+        map: &mut Map,
+        facts: Facts,
+        is_lost: impl Fn(&Map, SlotRef) -> bool,
+    ) -> Ended {
+        let Some(Set { upto, .. }) = self.set else { return Ended::NotYet };
+        let left = map.segments.dirty_after(self.progress).take_while(|(seq, _)| *seq <= upto);
+        let left: Vec<SlotRef> = left.map(|(_, slot)| slot).collect();
+        if left.iter().any(|slot| !is_lost(map, *slot) && !self.voids.has(*slot)) {
+            return Ended::NotYet;
         }
         if !left.is_empty() {
-            self.order_catch_up();
-            // What is lost stands for its older versions, too.
-            let (left, void): (Vec<_>, Vec<_>) = left.into_iter().partition(|slot| lost(self, *slot));
-            void.into_iter().for_each(|slot| self.map.segments.became_clean(slot));
-            if !self.failure.latched() {
-                // The marks of what is lost move to the log's head, out of the set's way.
-                self.move_poison(left.into_iter());
-                return false;
+            self.catch_up(facts.newest_part);
+            let (left, void): (Vec<_>, Vec<_>) = left.into_iter().partition(|slot| is_lost(map, *slot));
+            void.into_iter().for_each(|slot| map.segments.became_clean(slot));
+            if !facts.latched {
+                return Ended::Lost(left);
             }
         }
-        self.order.voids.clear();
-        self.order.progress = upto;
-        self.order.set = None;
-        self.wakes.raise(Change::Progress);
-        true
+        self.voids.clear();
+        self.progress = upto;
+        self.set = None;
+        Ended::Complete
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// The paper's graph (FAST'13, section 3.1), built as its text says: a link from each completed write to each write that
-    /// is issued later.
-    #[derive(Default)]
-    struct Graph {
-        completed: Vec<usize>,
-        predecessors: Vec<Vec<usize>>,
-    }
-
-    impl Graph {
-        fn issue(&mut self) {
-            self.predecessors.push(self.completed.clone());
-        }
-
-        fn complete(&mut self, write: usize) {
-            self.completed.push(write);
-        }
-
-        /// Writes of which no predecessor is left.
-        fn ready(&self, left: &BTreeSet<usize>) -> BTreeSet<usize> {
-            let free = |w: &&usize| self.predecessors[**w].iter().all(|p| !left.contains(p));
-            left.iter().filter(free).copied().collect()
-        }
-
-        fn bytes(&self) -> usize {
-            self.predecessors.iter().map(|p| size_of::<usize>() * p.len() + size_of::<Vec<usize>>()).sum()
-        }
-    }
-
-    /// What the engine keeps: of each record, in the order of the log, one number.
-    #[derive(Default)]
-    struct Distances {
-        acknowledged: u64,
-        distances: Vec<u16>,
-    }
-
-    impl Distances {
-        fn issue(&mut self) {
-            let seq = Seq(self.distances.len() as u64 + 1);
-            self.distances.push(Engine::order_distance(seq, Seq(self.acknowledged)));
-        }
-
-        /// The set that begins with record `first`, as a number of records.
-        fn set(&self, first: usize) -> usize {
-            self.set_of(first..self.distances.len()).count()
-        }
-
-        /// The first of these records of which none depends on another.
-        fn set_of(&self, left: impl Iterator<Item = usize>) -> impl Iterator<Item = usize> {
-            let mut set = Independent::default();
-            left.take_while(move |n| {
-                let seq = Seq(*n as u64 + 1);
-                let admitted = set.admits(seq, self.distances[*n]);
-                set.oldest.get_or_insert(seq);
-                admitted
-            })
-        }
-    }
-
-    /// Writes that enter the log in the order of their issue, each with a record of its own, and are acknowledged in that
-    /// order: true is an issue, false an acknowledgement.
-    fn history(issues: Vec<bool>) -> (Graph, Distances) {
-        let (mut graph, mut ours) = (Graph::default(), Distances::default());
-        for issue in issues {
-            if issue {
-                graph.issue();
-                ours.issue();
-            } else if (ours.acknowledged as usize) < ours.distances.len() {
-                graph.complete(ours.acknowledged as usize);
-                ours.acknowledged += 1;
-            }
-        }
-        (graph, ours)
-    }
-
-    proptest! {
-        /// The sets are the maximal ones of the paper's graph, one after the other.
-        #[test]
-        fn sets_are_those_of_the_graph(issues in proptest::collection::vec(any::<bool>(), 1..200)) {
-            let (graph, ours) = history(issues);
-            let mut left: BTreeSet<usize> = (0..ours.distances.len()).collect();
-            let mut first = 0;
-            while !left.is_empty() {
-                let count = ours.set(first);
-                prop_assert!(count > 0);
-                let set: BTreeSet<usize> = (first..first + count).collect();
-                prop_assert_eq!(&set, &graph.ready(&left));
-                left.retain(|w| !set.contains(w));
-                first += count;
-            }
-        }
-    }
-
-    proptest! {
-        /// Whichever of a set's writes ends next: it slides over what the graph allows then, and over nothing else.
-        #[test]
-        fn a_set_slides_as_the_graph_allows(
-            issues in proptest::collection::vec(any::<bool>(), 1..200),
-            ends in proptest::collection::vec(any::<prop::sample::Index>(), 200),
-        ) {
-            let (graph, ours) = history(issues);
-            let mut left: BTreeSet<usize> = (0..ours.distances.len()).collect();
-            for end in ends.iter().take(left.len()) {
-                let set: Vec<usize> = ours.set_of(left.iter().copied()).collect();
-                prop_assert_eq!(&set, &graph.ready(&left).into_iter().collect::<Vec<_>>());
-                left.remove(&set[end.index(set.len())]);
-            }
-            prop_assert!(left.is_empty());
-        }
-    }
-
-    /// Memory and work against the graph, at a depth of 16 and with 2,000 writes that have not been destaged.
-    #[test]
-    fn costs_less_than_the_graph() {
-        const WRITES: usize = 2000;
-        const DEPTH: usize = 16;
-        let (mut graph, mut ours) = (Graph::default(), Distances::default());
-        for n in 0..WRITES {
-            graph.issue();
-            ours.issue();
-            if n >= DEPTH {
-                graph.complete(n - DEPTH);
-            }
-            ours.acknowledged = (n + 1).saturating_sub(DEPTH) as u64;
-        }
-        let links: usize = graph.predecessors.iter().map(Vec::len).sum();
-        let (mut first, mut comparisons) = (0, 0);
-        while first < WRITES {
-            let set = ours.set(first);
-            comparisons += set + 1;
-            first += set;
-        }
-        let bytes = (graph.bytes() / WRITES, size_of::<u16>());
-        println!(
-            "a write: {} bytes and {} links in the graph; {} bytes and {:.1} comparisons here",
-            bytes.0,
-            links / WRITES,
-            bytes.1,
-            comparisons as f64 / WRITES as f64
-        );
-        assert!(comparisons < 2 * WRITES && links > 100 * WRITES);
-        assert!(bytes.0 > 100 * bytes.1);
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! The tables of `SPEC.md` say what the code does: constants by value, fields by place and bytes.
+//! The tables of `SPEC.md` and `SPEC-BACKING.md` say what the code does: constants by value, fields by place and bytes.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use forebay_format::{COUNTER_MAX, Layout};
 
 use super::samples;
 
-const SPEC: &str = include_str!("../../SPEC.md");
+const SPEC: &str = concat!(include_str!("../../SPEC.md"), "\n", include_str!("../../SPEC-BACKING.md"));
 
 /// The cells of the first table whose first column is `column`, behind the line that starts with `heading`.
 fn table(heading: &str, column: &str) -> Vec<Vec<&'static str>> {
     let mut rows = Vec::new();
     let mut lines = SPEC.lines().skip_while(|l| !l.starts_with(heading));
-    assert!(lines.next().is_some(), "SPEC.md has no '{heading}'");
+    assert!(lines.next().is_some(), "the specification has no '{heading}'");
     let start = format!("| {column} |");
     for line in lines.skip_while(|l| !l.starts_with(&start)).skip(2) {
         let Some(row) = line.strip_prefix("| ").and_then(|l| l.strip_suffix(" |")) else {

@@ -175,10 +175,10 @@ fn seeds_until_found(mutation: Mutation) -> Option<(u64, String)> {
 
 #[test]
 fn the_documentation_has_every_mutation() {
-    let page = include_str!("../../../../../docs/design/testing.md");
+    let page = include_str!("../../../../../docs/design/planted-bugs.md");
     for (mutation, doc) in Mutation::ALL {
         let row = format!("| `{mutation:?}` | {} |", doc.trim());
-        assert!(page.contains(&row), "docs/design/testing.md lacks: {row}");
+        assert!(page.contains(&row), "docs/design/planted-bugs.md lacks: {row}");
     }
 }
 

@@ -188,7 +188,7 @@ fn every_bug_of_the_hosts_part_is_found_and_documented() {
         let outcome = seeds_until_found(protocol, EXCHANGED, bound);
         found.lock().unwrap().insert(i, outcome);
     });
-    let page = include_str!("../../../../../docs/design/testing.md");
+    let page = include_str!("../../../../../docs/design/planted-bugs.md");
     let (mut missed, mut undocumented) = (Vec::new(), Vec::new());
     let mut most = 0;
     for (i, outcome) in found.into_inner().unwrap() {
@@ -205,7 +205,7 @@ fn every_bug_of_the_hosts_part_is_found_and_documented() {
         }
     }
     assert!(missed.is_empty(), "not found: {missed:?}");
-    assert!(undocumented.is_empty(), "docs/design/testing.md lacks {undocumented:?}");
+    assert!(undocumented.is_empty(), "docs/design/planted-bugs.md lacks {undocumented:?}");
     let right = seeds_until_found(Protocol::default(), EXCHANGED, most);
     assert_eq!(right, None, "without a bug");
 }

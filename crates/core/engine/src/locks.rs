@@ -95,6 +95,8 @@ impl BlockLock {
 pub(crate) struct Locks {
     blocks: Table<BlockNo, BlockLock>,
     ranges: Vec<(BlockRange, Hold)>,
+    /// Some were given back since somebody asked.
+    released: bool,
 }
 
 impl Locks {
@@ -133,6 +135,7 @@ impl Locks {
     /// # Panics
     /// If it is not held: a lock given back twice would let two backing writes of a block meet.
     pub(crate) fn release(&mut self, range: BlockRange, hold: Hold) {
+        self.released = true;
         if range.count > BLOCKS_LOCKED_ONE_BY_ONE_MAX {
             let at = self.ranges.iter().position(|(r, h)| *r == range && *h == hold);
             assert!(at.map(|at| self.ranges.swap_remove(at)).is_some(), "{range:?} is not held");
@@ -154,6 +157,11 @@ impl Locks {
                 self.blocks.remove(&block);
             }
         }
+    }
+
+    /// Whether something was given back since this was asked last: those who wait may go on then.
+    pub(crate) fn take_released(&mut self) -> bool {
+        std::mem::take(&mut self.released)
     }
 
     /// Whether nothing is held.

@@ -1,0 +1,163 @@
+//! The plan: which dirty blocks go to the backing next, and which of them together.
+//!
+//! Without an order the oldest segments are emptied first: their dirty blocks are collected and sorted by address, which merges
+//! neighbours. Where an order is kept the coordinator gives the plan, and only what is in it goes along.
+//!
+//! While writers wait for room the plan is *hurried*: room comes from the tail of the log, so that it has the tail's blocks alone.
+
+use std::collections::VecDeque;
+
+use forebay_block::BlockNo;
+use forebay_policy::{PLAN_BLOCKS_LEAST, PLAN_BLOCKS_MAX};
+
+use crate::backing::runs::{Member, Run};
+use crate::interface::RunKey;
+use crate::locks::{BlockRange, Hold, Locks};
+use crate::map::Map;
+use crate::map::segments::{Slot, SlotKind, SlotRef};
+use crate::mutation::{Mutation, Planted};
+
+/// Longest run, in blocks (1 MiB).
+const RUN_BLOCKS_MAX: usize = 256;
+
+/// What goes next, in this order.
+#[derive(Default)]
+pub(super) struct Plan {
+    blocks: VecDeque<(BlockNo, SlotRef)>,
+    /// They are written durably.
+    durable: bool,
+    /// Writers waited for room when the plan was last looked at.
+    hurried: bool,
+    /// The newest run of before the plan that was made while they do.
+    before: RunKey,
+}
+
+impl Plan {
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    pub(super) fn is_hurried(&self) -> bool {
+        self.hurried
+    }
+
+    /// The newest run of before the hurried plan.
+    pub(super) fn before(&self) -> RunKey {
+        self.before
+    }
+
+    /// It is to be made anew.
+    pub(super) fn clear(&mut self) {
+        self.blocks.clear();
+    }
+
+    /// Whether writers wait for room that the tail of the log makes. A plan from before they did is sorted by address, so that the
+    /// tail's blocks may be its last: it is made anew.
+    pub(super) fn hurry(&mut self, hurried: bool) {
+        let since = std::mem::replace(&mut self.hurried, hurried);
+        if hurried && !since {
+            self.blocks.clear();
+            self.before = RunKey::default();
+        }
+    }
+
+    /// Drops what is not worth writing any more.
+    pub(super) fn drop_if(&mut self, void: impl Fn(BlockNo) -> bool) {
+        self.blocks.retain(|(block, _)| !void(*block));
+    }
+
+    /// The plan of an order.
+    pub(super) fn follow(&mut self, blocks: VecDeque<(BlockNo, SlotRef)>, durable: bool) {
+        (self.blocks, self.durable) = (blocks, durable);
+    }
+
+    /// Collects dirty blocks from the oldest segments of a log of so many blocks, sorted by address; `last`: the newest run so far.
+    pub(super) fn collect(&mut self, map: &Map, log_blocks: u64, last: RunKey) {
+        self.durable = false;
+        self.before = last;
+        let mut found: Vec<(BlockNo, SlotRef)> = Vec::new();
+        let enough = match self.hurried {
+            true => 1,
+            false => PLAN_BLOCKS_MAX.min(log_blocks as usize / 8).max(PLAN_BLOCKS_LEAST),
+        };
+        for index in map.segments.with_dirty() {
+            if found.len() >= enough {
+                break;
+            }
+            found.extend(map.segments.slot_refs(index).filter_map(|r| {
+                let s = map.segments.slot(r);
+                s.wants_destage().then(|| (s.block(), r))
+            }));
+        }
+        // A run takes the blocks that follow its first; looking at each once keeps the plan linear.
+        found.sort_unstable();
+        self.blocks = found.into();
+    }
+
+    /// Takes the next run out of the plan, and locks its blocks on the backing; `None` if nothing of it can go now. `in_order`: older
+    /// versions go, too, and no block that is not planned.
+    pub(super) fn next_run(
+        &mut self,
+        map: &Map,
+        locks: &mut Locks,
+        in_order: bool,
+        planted: Planted,
+    ) -> Option<Run> {
+        while let Some((block, slot)) = self.blocks.pop_front() {
+            let s = map.segments.slot(slot);
+            let current = || map.index.get(block, &map.segments) == Some(slot);
+            // What a bypass holds now is left for a later plan.
+            if !(in_order || current())
+                || !s.wants_destage()
+                || !locks.try_take(BlockRange::new(block, 1), Hold::Backing)
+            {
+                continue;
+            }
+            let zero = is_zero(s);
+            let mut members = vec![Member::new(slot, map)];
+            self.extend((block, zero), &mut members, map, locks, in_order, planted);
+            let range = BlockRange::new(block, members.len() as u64);
+            return Some(Run { range, zero, durable: self.durable && !zero, members });
+        }
+        None
+    }
+
+    /// Adds the dirty blocks that follow in the volume, from whichever segment.
+    fn extend(
+        &mut self,
+        (first, zero): (BlockNo, bool),
+        members: &mut Vec<Member>,
+        map: &Map,
+        locks: &mut Locks,
+        in_order: bool,
+        planted: Planted,
+    ) {
+        while members.len() < RUN_BLOCKS_MAX {
+            let next = first.plus(members.len() as u64);
+            // In order, only what is in the same set may go along; in a hurry, what makes room.
+            let planned = self.blocks.front().filter(|(block, _)| *block == next).map(|(_, slot)| *slot);
+            let follows = match in_order || self.hurried {
+                true => planned,
+                false => map.index.get(next, &map.segments),
+            };
+            let Some(slot) = follows else {
+                break;
+            };
+            let s = map.segments.slot(slot);
+            if !(is_zero(s) == zero || zero && planted.is(Mutation::MergesIntoZeroes))
+                || !s.wants_destage()
+                || !locks.try_take(BlockRange::new(next, 1), Hold::Backing)
+            {
+                break;
+            }
+            if planned == Some(slot) {
+                self.blocks.pop_front();
+            }
+            members.push(Member::new(slot, map));
+        }
+    }
+}
+
+fn is_zero(slot: &Slot) -> bool {
+    slot.kind() == SlotKind::Zero
+}
