@@ -16,6 +16,8 @@ pub mod recording;
 pub mod config;
 #[path = "../../crates/app/forebay/src/fuzzing.rs"]
 pub mod forebay;
+#[path = "../../crates/app/forebay/src/nearest.rs"]
+pub mod nearest;
 #[path = "../../crates/app/forebay/src/resident.rs"]
 pub mod resident;
 #[path = "../../crates/app/forebay/src/volume_name.rs"]

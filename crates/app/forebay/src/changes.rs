@@ -5,7 +5,8 @@ use forebay_policy::{
     Admission, GroupEnds, MaxStaleness, OnFull, Ranges, Settings, UnknownSetting, WritePolicy, size,
 };
 
-use crate::commands::serve;
+use crate::nearest::nearest;
+use crate::serve_args;
 
 /// Keys beside those of [`Settings`].
 const OWN_KEYS: [&str; 2] = ["ranges", "endurance"];
@@ -60,7 +61,7 @@ impl Changes {
 /// The flag of `forebay serve` of this name.
 fn flag_of_start(key: &str) -> Option<String> {
     let key = key.replace('_', "-");
-    let serve = serve::Args::augment_args(clap::Command::new("serve"));
+    let serve = serve_args::Args::augment_args(clap::Command::new("serve"));
     let is_flag = serve.get_arguments().any(|arg| !arg.is_hide_set() && arg.get_long() == Some(&key));
     (is_flag && Changes::keys().all(|known| known != key)).then_some(key)
 }
@@ -71,17 +72,6 @@ fn with_suggestion(unknown: &UnknownSetting) -> String {
         Some(meant) => format!("{unknown}; did you mean `{meant}`?"),
         None => unknown.to_string(),
     }
-}
-
-/// The one of these names that a mistyped one is closest to, if it is close to any.
-pub fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let given = given.replace('_', "-");
-    names
-        .into_iter()
-        .map(|name| (strsim::damerau_levenshtein(&given, name), name))
-        .filter(|(distance, name)| *distance <= 2.min(name.len() / 2))
-        .min()
-        .map(|(_, name)| name)
 }
 
 /// What a volume is, as far as that decides whether a setting does anything.

@@ -2,16 +2,10 @@
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
-use forebay_control::ControlError;
 use tracing_subscriber::filter::Targets;
 
 use crate::commands;
-
-/// What a command ends with when it does not succeed: a kind, which is the exit code, and one sentence.
-pub type Failure = ControlError;
-
-/// Result of a command.
-pub type Outcome = Result<(), Failure>;
+use crate::failure::Outcome;
 
 /// A durable write cache in user space: a small fast device in front of a slow or remote one.
 #[derive(Parser)]

@@ -32,9 +32,9 @@ use forebay_control::{
 };
 use forebay_policy::time;
 
-use crate::changes::nearest;
-use crate::cli::Failure;
 use crate::control_path::{control_path, runtime_directory};
+use crate::failure::Failure;
+use crate::nearest::nearest;
 
 /// While a daemon is waited for, it is looked for this often.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -13,7 +13,7 @@ use forebay_policy::{
 use forebay_tracker::Hints;
 use serde::{Deserialize, Deserializer};
 
-use crate::changes::nearest;
+use crate::nearest::nearest;
 use crate::volume_name;
 use forebay_policy::size::{self, Size};
 
@@ -128,6 +128,8 @@ pub struct VolumeConfig {
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled")]
     pub durability: Option<Durability>,
+    /// A new file in which its requests are recorded.
+    pub record_requests: Option<PathBuf>,
 }
 
 fn checked_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_control::FailureKind;
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 /// The directory of the default control sockets: `/run/forebay` for root, `$XDG_RUNTIME_DIR/forebay` else.
 pub fn runtime_directory() -> Result<PathBuf, Failure> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use forebay_block::Frontend;
 use forebay_control::{
     Answer, AttachedDevice, ControlError, Controller, FailureKind, Progress, Request, Server, Unserved,
     VolumeReport, VolumeState, can_bind,
@@ -18,23 +19,22 @@ use forebay_nbd::{
 };
 use sd_notify::NotifyState;
 
-use crate::changes::nearest;
-use crate::cli::{Failure, Outcome};
 use crate::consistency_group::ConsistencyGroup;
 use crate::control_path::{control_path, runtime_directory};
 use crate::ending::Step;
-use crate::failure::from_nbd;
+use crate::failure::{Failure, Outcome, from_nbd};
+use crate::nearest::nearest;
 use crate::output::print;
 use crate::patience::Patience;
 use crate::plan::{Plan, VolumePlan};
 use crate::reclaim::Reclaim;
-use crate::served::{NbdPlaces, Served};
+use crate::served::Served;
 use crate::service_manager::{Watchdog, tell};
 use crate::stop::{self, StopReason};
 use crate::tracking::Tracking;
 
-/// How long NBD clients have to take their last answers when the daemon stops.
-const NBD_GRACE: Duration = Duration::from_secs(5);
+/// How long clients have to take their last answers when the daemon stops.
+const CLIENTS_GRACE: Duration = Duration::from_secs(5);
 
 /// What becomes of what was acknowledged when a stop does not wait any longer.
 const LEFT_BEHIND: &str = "what was acknowledged is safe in the cache, and the next start goes on from there";
@@ -103,7 +103,8 @@ struct Daemon {
     refused: Mutex<BTreeMap<String, Failure>>,
     /// The configuration file that names them.
     config: Option<PathBuf>,
-    nbd: Mutex<Vec<NbdServer>>,
+    /// Frontends that volumes may share.
+    frontends: Mutex<Vec<Arc<dyn Frontend>>>,
     groups: Mutex<Vec<Arc<ConsistencyGroup>>>,
     leaders: Mutex<Vec<JoinHandle<()>>>,
     tls: Option<TlsSettings>,
@@ -158,7 +159,7 @@ impl Daemon {
             volumes: Mutex::default(),
             refused: Mutex::default(),
             config: plan.config,
-            nbd: Mutex::default(),
+            frontends: Mutex::default(),
             groups: Mutex::default(),
             leaders: Mutex::default(),
             tls: plan.tls,
@@ -256,14 +257,20 @@ impl Daemon {
     /// Serves NBD clients. The volumes of an address that cannot be had are not served, at any other address either.
     fn offer_nbd(&self) -> Outcome {
         while let Err((volumes, why)) = self.try_nbd() {
-            for server in hold(&self.nbd).drain(..) {
-                server.stop(NBD_GRACE);
-            }
+            self.stop_frontends();
             for volume in volumes {
                 self.refuse_or_fail(volume.name(), why.clone())?;
             }
         }
         Ok(())
+    }
+
+    fn stop_frontends(&self) {
+        for frontend in hold(&self.frontends).drain(..) {
+            if let Err(e) = frontend.stop(CLIENTS_GRACE) {
+                tracing::warn!("the {} at {}: {e}", frontend.kind(), frontend.addresses().join(" "));
+            }
+        }
     }
 
     /// One NBD server for each address, for all volumes that name it; those of the first that fails are returned.
@@ -276,7 +283,7 @@ impl Daemon {
                 entry.1.push(Arc::clone(&served));
             }
         }
-        let mut places: BTreeMap<String, (Arc<Served>, NbdPlaces)> = BTreeMap::new();
+        let mut offers: BTreeMap<String, (Arc<Served>, Vec<Arc<dyn Frontend>>)> = BTreeMap::new();
         for (address, volumes) in exports.into_values() {
             if let Some(warning) = open_to_all(&address, self.tls.is_some()) {
                 let names: Vec<&str> = volumes.iter().map(|v| v.name()).collect();
@@ -295,21 +302,18 @@ impl Daemon {
                 limits: self.nbd_limits,
                 memory: Arc::clone(&self.nbd_memory),
             });
-            let server = match started {
-                Ok(server) => server,
+            let server: Arc<dyn Frontend> = match started {
+                Ok(server) => Arc::new(server),
                 Err(e) => return Err((volumes, from_nbd(&e))),
             };
             for volume in volumes {
-                let addresses = server.addresses();
-                let name = volume.name().to_owned();
-                let (_, places) = places.entry(name).or_insert_with(|| (volume, NbdPlaces::default()));
-                places.addresses.extend(addresses.iter().map(ToString::to_string));
-                places.visits.push(server.visits());
+                let (_, by) = offers.entry(volume.name().to_owned()).or_insert_with(|| (volume, Vec::new()));
+                by.push(Arc::clone(&server));
             }
-            hold(&self.nbd).push(server);
+            hold(&self.frontends).push(server);
         }
-        for (volume, places) in places.into_values() {
-            volume.set_nbd(places);
+        for (volume, by) in offers.into_values() {
+            volume.offered_by(by);
         }
         Ok(())
     }
@@ -495,9 +499,7 @@ impl Daemon {
         let volumes = self.all();
         let mut withdrawn = Step::begin("the kernel to write back what it holds", &volumes, Served::withdraw);
         let came_back = withdrawn.wait();
-        for server in hold(&self.nbd).drain(..) {
-            server.stop(NBD_GRACE);
-        }
+        self.stop_frontends();
         let ending = if destage { Ending::Destage } else { Ending::Keep };
         let mut ended = Step::begin("the last operations", &volumes, move |v: &Served| v.end(ending));
         ended.wait();

@@ -1,11 +1,15 @@
 //! What failures of the other crates are to a user: a kind, which is the exit code, and one sentence.
 
-use forebay_control::FailureKind;
+use forebay_control::{ControlError, FailureKind};
 use forebay_fuse::FuseError;
 use forebay_host::{ErrorClass, HostError};
 use forebay_nbd::ServerError;
 
-use crate::cli::Failure;
+/// What a command ends with when it does not succeed: a kind, which is the exit code, and one sentence.
+pub type Failure = ControlError;
+
+/// Result of a command.
+pub type Outcome = Result<(), Failure>;
 
 /// A failure of a volume, or of making one.
 pub fn from_host(e: &HostError) -> Failure {

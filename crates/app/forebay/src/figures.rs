@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use forebay_block::Clients;
 use forebay_control::{VolumeState, VolumeStatus, rfc3339};
 use forebay_engine::Status;
 use forebay_policy::{AdmissionReason, Settings, WritePolicy};
@@ -35,8 +36,8 @@ pub struct Surroundings {
     pub staleness: StalenessHistogram,
     /// Where the volume is offered.
     pub exports: Vec<String>,
-    /// NBD clients there, and connections that were refused and displaced.
-    pub nbd_visits: (u64, u64, u64),
+    /// Clients there, as far as they can be told from each other.
+    pub clients: Clients,
     /// Since the volume began to start.
     pub uptime: Duration,
     /// For how long the volume's thread has not answered.
@@ -94,9 +95,9 @@ pub fn volume_status(
         cache_durability: around.cache_durability,
         backing_durability: around.backing_durability,
         exports: around.exports,
-        nbd_clients: around.nbd_visits.0,
-        nbd_refused: around.nbd_visits.1,
-        nbd_displaced: around.nbd_visits.2,
+        nbd_clients: around.clients.now,
+        nbd_refused: around.clients.refused,
+        nbd_displaced: around.clients.displaced,
         device: around.device,
         pid: std::process::id(),
         uptime_seconds: around.uptime.as_secs_f64(),
@@ -170,6 +171,7 @@ mod tests {
 
     fn status(figures: &Status) -> VolumeStatus {
         let plan = VolumePlan {
+            record_requests: None,
             group: None,
             name: "db".into(),
             cache: "cache".parse().ok(),
@@ -202,7 +204,7 @@ mod tests {
             criticality_missing: Vec::new(),
             staleness: StalenessHistogram::default(),
             exports: Vec::new(),
-            nbd_visits: (0, 0, 0),
+            clients: Clients::default(),
             uptime: Duration::from_secs(5),
             unanswered: Duration::ZERO,
         };

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use forebay_control::VolumeState;
-use forebay_engine::{Ailing, Ailment, Role, State, Status};
+use forebay_engine::{Ailing, Ailment, State, Status};
 
-use crate::trouble::explain;
+use crate::trouble::{below, explain};
 
 /// A volume whose thread has not answered for so long is not well.
 const THREAD_SILENT_AFTER: Duration = Duration::from_secs(2);
@@ -78,14 +78,6 @@ fn ails(ailing: &Ailing, wall_ns: u64) -> String {
     }
 }
 
-/// What a device below the cache is called.
-pub fn below(role: Role) -> &'static str {
-    match role {
-        Role::Journal => "the journal on the backing's side",
-        Role::Backing | Role::Cache => "the backing",
-    }
-}
-
 /// What goes on.
 fn meanwhile(ailment: Ailment, caches: bool, is_full: bool) -> &'static str {
     match (ailment, caches, is_full) {
@@ -105,6 +97,8 @@ fn meanwhile(ailment: Ailment, caches: bool, is_full: bool) -> &'static str {
 mod tests {
     use forebay_block::{ErrorKind, OpKind};
     use forebay_engine::{Asked, Trouble};
+
+    use forebay_engine::Role;
 
     use super::*;
 

@@ -9,7 +9,7 @@ use forebay_device::DeviceSpec;
 use forebay_guard::lock_holder;
 use forebay_verify::CheckError;
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 /// How long a lock is waited for: that of a killed daemon goes when its last I/O has ended.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use forebay_control::FailureKind;
 use forebay_nbd::{Limits, MEMORY_BYTES};
 use forebay_policy::{size, time};
 
-use crate::cli::Failure;
+use crate::failure::Failure;
 
 const CONNECTIONS: RangeInclusive<usize> = 1..=4096;
 const HANDSHAKE_MS: RangeInclusive<u64> = 1_000..=300_000;

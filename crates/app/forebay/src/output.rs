@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 
 use forebay_control::FailureKind;
 
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 
 /// Prints `text`, which ends its own lines, at once. A reader that has gone (`forebay status | head`) is no failure.
 pub fn print(text: &str) -> Outcome {

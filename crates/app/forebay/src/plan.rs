@@ -1,49 +1,25 @@
 //! What `forebay serve` is to serve: the configuration file with the flags laid over it, checked.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use forebay_control::FailureKind;
 use forebay_device::DeviceSpec;
-use forebay_device::decorate::{BadDecoration, Decoration};
 use forebay_host::JournalChoice;
 use forebay_nbd::{Address, SocketRights, TlsSettings};
 use forebay_policy::{GroupEnds, Ranges, Settings, WritePolicy};
 use forebay_tracker::{Hints, PRESETS, Rules, RulesError};
 
 use crate::changes::{Circumstances, check_ranges, idle, nobody_is_critical};
-use crate::cli::Failure;
-use crate::commands::serve::Args;
 use crate::config::{Config, VolumeConfig};
-use crate::consistency_group::GroupPlan;
+use crate::device_decoration::DeviceDecoration;
+use crate::failure::Failure;
+use crate::group_plan::GroupPlan;
 use crate::nbd_limits::{NbdLimits, NbdWishes};
+use crate::serve_args::Args;
 use forebay_policy::size::Size;
 
 /// Longest configuration file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// A decorator for one of a volume's devices, such as `cache:inject:write:eio:every=100`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeviceDecoration {
-    /// The cache, else the backing.
-    pub of_cache: bool,
-    /// What is put around it.
-    pub decoration: Decoration,
-}
-
-impl FromStr for DeviceDecoration {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (role, decoration) = text.split_once(':').unwrap_or((text, ""));
-        let of_cache = match role {
-            "cache" => true,
-            "backing" => false,
-            _ => return Err(format!("'{text}' begins neither with cache: nor with backing:")),
-        };
-        Ok(Self { of_cache, decoration: decoration.parse().map_err(|e: BadDecoration| e.to_string())? })
-    }
-}
 
 /// Everything that is to be served.
 #[derive(Debug)]
@@ -91,6 +67,8 @@ pub struct VolumePlan {
     pub logical_block: Option<u32>,
     /// Decorators for the devices, for tests.
     pub decorate: Vec<DeviceDecoration>,
+    /// A new file in which its requests are recorded.
+    pub record_requests: Option<PathBuf>,
     /// Where the journal lies.
     pub journal: JournalChoice,
     /// The consistency group that it is a member of.
@@ -272,6 +250,7 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
             args.cache.is_some() || args.backing.is_some() || args.fuse.is_some() || !args.nbd.is_empty();
         if own
             || args.journal.is_some()
+            || args.record_requests.is_some()
             || args.no_cache
             || args.accept_stale
             || args.takeover
@@ -280,7 +259,7 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
             || !args.decorate.is_empty()
         {
             return Err(usage(
-                "--cache, --backing, --journal, --nbd, --fuse, --no-cache, --accept-stale, --takeover, --read-only and --logical-block \
+                "--cache, --backing, --journal, --nbd, --fuse, --no-cache, --accept-stale, --takeover, --read-only, --logical-block and --record-requests \
                  are for one volume, and the configuration has several; choose one with --name"
                     .into(),
             ));
@@ -317,6 +296,9 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
         volume.read_only = Some(true);
     }
     volume.logical_block = args.logical_block.or(volume.logical_block);
+    if args.record_requests.is_some() {
+        volume.record_requests.clone_from(&args.record_requests);
+    }
     Ok(())
 }
 
@@ -428,6 +410,7 @@ fn checked(v: VolumeConfig, all: &Around<'_>) -> Result<VolumePlan, Failure> {
         read_only: v.read_only.unwrap_or(false),
         logical_block: v.logical_block,
         decorate: all.decorate.to_vec(),
+        record_requests: v.record_requests,
         settings,
         ranges,
         warnings,

@@ -6,24 +6,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forebay_block::BlockService;
+use forebay_block::{BlockService, Clients, Frontend};
 use forebay_control::{
     AttachedDevice, Explanation, FailureKind, GroupState, GroupStep, Progress, VolumeStatus,
 };
-use forebay_device::Device;
 use forebay_device::decorate::Recorders;
 use forebay_engine::Status;
 use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
 use forebay_host::{Common, CommonStep, Ending, HostError, Observer, Volume, VolumeHandle, keep_private};
-use forebay_nbd::Visits;
 use forebay_policy::{GroupEnds, Settings, WritePolicy};
 
 use crate::changes::{Changes, Circumstances, check_ranges, idle, nobody_is_critical, out_of_volume};
-use crate::cli::{Failure, Outcome};
-use crate::failure::{from_fuse, from_host};
+use crate::failure::{Failure, Outcome, from_fuse, from_host};
 use crate::figures::{Surroundings, staleness_seconds, volume_status};
 use crate::patience::Patience;
 use crate::plan::VolumePlan;
+use crate::request_recorder::{RecordedVolume, RequestRecorder};
 use crate::staleness_histogram::StalenessHistogram;
 use crate::tracking::{Link, RatedVolume, TrackedVolume, Tracking};
 use crate::trouble::Trouble;
@@ -40,11 +38,14 @@ fn wall_ns() -> u64 {
 /// How often a client that waits for a flush hears how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
+/// How long whoever has the file open has to close it when the volume is stopped.
+const FILE_GRACE: Duration = Duration::from_secs(2);
+
 /// The kernel's view of the volume.
 #[derive(Default)]
 struct Kernel {
     /// The file, from `--fuse` or made for the loop device.
-    fuse: Option<FuseExport>,
+    fuse: Option<Arc<FuseExport>>,
     /// The loop device on it.
     attachment: Option<Attachment>,
     /// The file was made for the loop device alone and goes with it.
@@ -69,12 +70,14 @@ pub struct Served {
     tracking: Arc<Tracking>,
     /// Apart from `kernel`, so that a status need not wait for an attach.
     device: Mutex<Option<PathBuf>>,
-    /// Where NBD clients are served.
-    nbd: Mutex<NbdPlaces>,
+    /// How clients reach it, but for what is made while it runs. Apart from `kernel`, as is `device`.
+    frontends: Mutex<Vec<Arc<dyn Frontend>>>,
     /// What was told of its devices.
     trouble: Mutex<Trouble>,
     staleness: Mutex<StalenessHistogram>,
     recorders: Recorders,
+    /// Of its requests.
+    recorder: Option<Arc<RequestRecorder>>,
     started: Instant,
 }
 
@@ -121,12 +124,17 @@ impl Served {
         {
             tracing::warn!(volume = plan.name, "{told}");
         }
-        let link = Arc::new(Link::default());
+        let recorder = plan.record_requests.as_deref().map(|file| recorder(file, &handle)).transpose()?;
+        let link = Arc::new(Link::new(recorder.clone()));
         handle.observe(Arc::clone(&link) as Arc<dyn Observer>);
-        let service: Arc<dyn BlockService> = match plan.critical_rate {
-            Some(rate) => Arc::new(RatedVolume::new(handle.clone(), rate)),
-            None => Arc::new(handle.clone()),
-        };
+        let mut service: Arc<dyn BlockService> = Arc::new(handle.clone());
+        if let Some(recorder) = &recorder {
+            service = Arc::new(RecordedVolume::new(service, Arc::clone(recorder)));
+        }
+        // What has no place in the rate is recorded so.
+        if let Some(rate) = plan.critical_rate {
+            service = Arc::new(RatedVolume::new(service, rate));
+        }
         let served = Self {
             handle,
             service,
@@ -136,10 +144,11 @@ impl Served {
             link,
             tracking,
             device: Mutex::default(),
-            nbd: Mutex::default(),
+            frontends: Mutex::default(),
             trouble: Mutex::default(),
             staleness: Mutex::default(),
             recorders,
+            recorder,
             started,
             plan,
         };
@@ -150,7 +159,9 @@ impl Served {
             served.handle.set_endurance(served.plan.endurance).map_err(|e| from_host(&e))?;
         }
         if let Some(file) = &served.plan.fuse {
-            hold(&served.kernel).fuse = Some(served.mount(file)?);
+            let fuse = served.mount(file)?;
+            hold(&served.frontends).push(Arc::clone(&fuse) as Arc<dyn Frontend>);
+            hold(&served.kernel).fuse = Some(fuse);
         }
         Ok(served)
     }
@@ -180,20 +191,23 @@ impl Served {
         self.link.explanation(&self.tracking)
     }
 
-    /// Notes where NBD clients are served.
-    pub fn set_nbd(&self, places: NbdPlaces) {
-        *hold(&self.nbd) = places;
+    /// Clients reach it by these frontends, too; whoever made them stops them.
+    pub fn offered_by(&self, frontends: Vec<Arc<dyn Frontend>>) {
+        hold(&self.frontends).splice(..0, frontends);
     }
 
     /// Everywhere it is offered.
     pub fn exports(&self) -> Vec<String> {
-        let mut exports = hold(&self.nbd).addresses.clone();
-        exports.extend(self.plan.fuse.iter().map(|f| format!("fuse:{}", f.display())));
-        exports
+        hold(&self.frontends).iter().flat_map(|frontend| frontend.addresses()).collect()
     }
 
-    fn mount(&self, file: &Path) -> Result<FuseExport, Failure> {
-        FuseExport::mount(file, self.tracked(), FuseOptions::default()).map_err(|e| from_fuse(&e))
+    fn clients(&self) -> Clients {
+        hold(&self.frontends).iter().map(|frontend| frontend.clients()).sum()
+    }
+
+    fn mount(&self, file: &Path) -> Result<Arc<FuseExport>, Failure> {
+        let fuse = FuseExport::mount(file, self.tracked(), FuseOptions::default());
+        fuse.map(Arc::new).map_err(|e| from_fuse(&e))
     }
 
     /// Makes a kernel block device of the volume, or returns the one that there is. A file for it is made in
@@ -238,7 +252,7 @@ impl Served {
     /// Takes the kernel block device away; false if there was none.
     pub fn detach(&self) -> Result<bool, Failure> {
         let mut kernel = hold(&self.kernel);
-        let Some(attachment) = &mut kernel.attachment else {
+        let Some(attachment) = &kernel.attachment else {
             return Ok(false);
         };
         attachment.detach(false).map_err(|e| from_fuse(&e))?;
@@ -446,7 +460,7 @@ impl Served {
 
     fn unmount(&self) -> Outcome {
         let mut kernel = hold(&self.kernel);
-        if let Some(fuse) = &mut kernel.fuse {
+        if let Some(fuse) = &kernel.fuse {
             fuse.unmount().map_err(|e| from_fuse(&e))?;
             kernel.fuse = None;
         }
@@ -455,18 +469,21 @@ impl Served {
 
     /// Takes block device and file away, by force if somebody uses them. The volume goes on.
     pub fn withdraw(&self) {
-        if let Err(e) = self.detach() {
-            tracing::warn!(
-                volume = self.plan.name,
-                "stopping although the kernel block device is in use: {e}"
-            );
-        }
-        if let Err(e) = self.unmount() {
-            tracing::warn!(volume = self.plan.name, "stopping although the file is in use: {e}");
-        }
         let kernel =
             std::mem::replace(&mut *hold(&self.kernel), Kernel { closing: true, ..Kernel::default() });
-        drop(kernel);
+        // The device before the file that it is on.
+        let device = kernel.attachment.as_ref().map(|device| device as &dyn Frontend);
+        for frontend in device.into_iter().chain(kernel.fuse.as_deref().map(|file| file as &dyn Frontend)) {
+            if let Err(e) = frontend.stop(FILE_GRACE) {
+                tracing::warn!(
+                    volume = self.plan.name,
+                    "stopping although the {} is in use: {e}",
+                    frontend.kind()
+                );
+            }
+        }
+        self.link.unfollow();
+        *hold(&self.device) = None;
     }
 
     /// Ends the volume; does nothing if that was done before.
@@ -477,7 +494,9 @@ impl Served {
             ending => ending,
         };
         let volume = hold(&self.volume).take();
-        volume.map_or(Ok(()), |v| v.end(ending).map_err(|e| from_host(&e)))
+        let outcome = volume.map_or(Ok(()), |v| v.end(ending).map_err(|e| from_host(&e)));
+        self.recorder.iter().for_each(|recorder| recorder.finish());
+        outcome
     }
 
     /// Whether it has ended, or is ending.
@@ -530,7 +549,7 @@ impl Served {
             ranges: self.handle.ranges().to_string(),
             staleness: *hold(&self.staleness),
             exports: self.exports(),
-            nbd_visits: hold(&self.nbd).visits(),
+            clients: self.clients(),
             uptime: self.started.elapsed(),
             unanswered: if self.has_ended() { Duration::ZERO } else { unanswered },
         };
@@ -538,22 +557,15 @@ impl Served {
     }
 }
 
-/// Where NBD clients of a volume are served.
-#[derive(Default)]
-pub struct NbdPlaces {
-    /// The addresses.
-    pub addresses: Vec<String>,
-    /// What is counted at each.
-    pub visits: Vec<Arc<Visits>>,
-}
-
-impl NbdPlaces {
-    /// Clients that are there, connections that were refused and displaced, at all of them together.
-    fn visits(&self) -> (u64, u64, u64) {
-        self.visits.iter().fold((0, 0, 0), |(clients, refused, displaced), at| {
-            (clients + at.clients(), refused + at.refused(), displaced + at.displaced())
-        })
-    }
+/// Begins the record of a volume's requests.
+fn recorder(file: &Path, volume: &VolumeHandle) -> Result<Arc<RequestRecorder>, Failure> {
+    RequestRecorder::create(file, &volume.info()).map_err(|e| {
+        let why = match e.kind() {
+            std::io::ErrorKind::AlreadyExists => "it exists; move it away, or name another file".to_owned(),
+            _ => forebay_block::words_of(&e),
+        };
+        Failure::new(FailureKind::Failed, format!("cannot record requests in {}: {why}", file.display()))
+    })
 }
 
 /// A block device, with what costs it speed.
@@ -576,7 +588,7 @@ fn take_file(kernel: &mut Kernel) -> Outcome {
     if !kernel.fuse_is_for_attach {
         return Ok(());
     }
-    if let Some(fuse) = &mut kernel.fuse {
+    if let Some(fuse) = &kernel.fuse {
         fuse.unmount().map_err(|e| from_fuse(&e))?;
     }
     kernel.fuse = None;

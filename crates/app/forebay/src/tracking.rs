@@ -13,6 +13,8 @@ use forebay_host::{Observer, VolumeHandle};
 use forebay_policy::{Admission, AdmissionReason, Allowance};
 use forebay_tracker::{Cause, Device, Hints, Name, Promotion, Rules, Tracker, Wait, Waits, unknown_users};
 
+use crate::request_recorder::RequestRecorder;
+
 /// Most different rows of an account; what does not fit is counted as `other`.
 const ROWS_MAX: usize = 1024;
 /// Most tasks whose names are remembered until their writes are acknowledged.
@@ -117,18 +119,24 @@ impl Tracking {
 pub struct TrackedVolume(pub VolumeHandle);
 
 /// What a volume and its tracker share.
-#[derive(Default)]
 pub struct Link {
     source: RwLock<Option<Source>>,
     /// Why the writes to the device that is there are not tagged.
     failure: Mutex<Option<String>>,
     account: Arc<Mutex<Account>>,
+    /// Where requests of the block device are recorded, and that somebody came to wait for a write.
+    recorder: Option<Arc<RequestRecorder>>,
 }
 
 /// Who tags a volume's writes.
 type Source = (Arc<Tracker>, Device);
 
 impl Link {
+    /// Nobody tags the volume's writes yet.
+    pub fn new(recorder: Option<Arc<RequestRecorder>>) -> Self {
+        Self { source: RwLock::default(), failure: Mutex::default(), account: Arc::default(), recorder }
+    }
+
     fn source(&self) -> RwLockReadGuard<'_, Option<Source>> {
         self.source.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -154,9 +162,13 @@ impl Link {
         let Some(tracker) = tracking.tracker() else {
             return;
         };
-        let (promoted, account) = (handle.clone(), Arc::clone(&self.account));
+        let (promoted, account, recorder) =
+            (handle.clone(), Arc::clone(&self.account), self.recorder.clone());
         let promote = Box::new(move |promotion: &Promotion| {
             hold(&account).awaited(promotion);
+            if let Some(recorder) = &recorder {
+                recorder.promoted(promotion.offset, promotion.len);
+            }
             // A volume that has stopped has nothing outstanding.
             let _ = promoted.promote(promotion.offset, promotion.len);
         });
@@ -208,8 +220,9 @@ impl BlockService for TrackedVolume {
     }
 }
 
-impl Observer for Link {
-    fn identify(&self, op: &Op, origin: Origin, done: Completion) -> (Origin, Completion) {
+impl Link {
+    /// Who issued a request, as the tracker has it, which is told of the end of its writes.
+    fn tag(&self, op: &Op, origin: Origin, done: Completion) -> (Origin, Completion) {
         let (offset, len) = match op {
             Op::Write { offset, data, .. } => (*offset, data.len() as u64),
             Op::Zero { offset, len, .. } => (*offset, *len),
@@ -245,6 +258,16 @@ impl Observer for Link {
             done(result);
         });
         (origin, done)
+    }
+}
+
+impl Observer for Link {
+    fn identify(&self, op: &Op, origin: Origin, done: Completion) -> (Origin, Completion) {
+        let (origin, done) = self.tag(op, origin, done);
+        match &self.recorder {
+            Some(recorder) => (origin, recorder.request(op, origin, done)),
+            None => (origin, done),
+        }
     }
 
     fn admitted(&self, origin: &Origin, reason: AdmissionReason, bytes: u64) {

@@ -7,11 +7,9 @@
 use std::time::{Duration, Instant};
 
 use forebay_block::ErrorKind;
-use forebay_engine::{Ailment, State, Status, Trouble as Answer};
+use forebay_engine::{Ailment, Role, State, Status, Trouble as Answer};
 use forebay_policy::size;
 use rustix::io::Errno;
-
-use crate::health::below;
 
 /// What goes on is told again after this time, with what has come together.
 const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -21,6 +19,14 @@ const RECOVERED_AFTER: Duration = Duration::from_secs(10);
 
 /// A full cache from which nothing has gone to the backing for so long is stalled.
 const STALLED_AFTER: Duration = Duration::from_secs(10);
+
+/// What a device below the cache is called.
+pub fn below(role: Role) -> &'static str {
+    match role {
+        Role::Journal => "the journal on the backing's side",
+        Role::Backing | Role::Cache => "the backing",
+    }
+}
 
 /// What the backing's side answered, and what to do about it.
 pub fn explain(answer: &Answer) -> String {

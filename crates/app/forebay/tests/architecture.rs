@@ -211,7 +211,8 @@ fn sources(krate: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let package = format!("forebay-{krate}");
     let metadata = metadata();
-    let package = metadata.packages.iter().find(|p| p.name.as_str() == package).unwrap();
+    let is_it = |name: &str| name == package || name == krate;
+    let package = metadata.packages.iter().find(|p| is_it(p.name.as_str())).unwrap();
     let mut directories = vec![package.manifest_path.parent().unwrap().join("src").into_std_path_buf()];
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(&directory).unwrap() {
@@ -225,4 +226,107 @@ fn sources(krate: &str) -> Vec<PathBuf> {
     }
     assert!(!files.is_empty(), "{krate} has no sources");
     files
+}
+
+/// Crates in which no module leads back to itself by what modules use of each other outside their tests: each can be understood before
+/// those that use it. Whoever needs one of its users has something in the wrong place.
+const WITHOUT_CIRCLES: &[&str] =
+    &["bench", "block", "control", "device", "emulate", "forebay", "guard", "hint", "policy", "replay"];
+
+#[test]
+fn modules_use_each_other_in_one_direction() {
+    for krate in WITHOUT_CIRCLES {
+        let uses = modules(krate);
+        for start in uses.keys() {
+            let (mut reached, mut open) = (BTreeSet::new(), vec![start]);
+            while let Some(module) = open.pop() {
+                open.extend(uses[module].iter().filter(|used| reached.insert(*used)));
+            }
+            let circle: Vec<&&String> =
+                reached.iter().filter(|other| leads_to(&uses, other, start)).collect();
+            assert!(circle.is_empty(), "{krate}: these modules use each other in a circle: {circle:?}");
+        }
+    }
+}
+
+fn leads_to(uses: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) -> bool {
+    let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = open.pop() {
+        open.extend(uses[module].iter().map(String::as_str).filter(|used| reached.insert(*used)));
+    }
+    reached.contains(to)
+}
+
+/// What each module of a crate, named as in a path from the crate on, uses of the others by `crate::` and `super::`. What the
+/// crate's root has is no module's.
+fn modules(krate: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut texts = BTreeMap::new();
+    for file in sources(krate) {
+        let path = file.to_str().unwrap().rsplit_once("/src/").unwrap().1;
+        let path = path.trim_end_matches(".rs").trim_end_matches("/mod");
+        if !matches!(path, "lib" | "main") && !path.ends_with("tests") {
+            texts.insert(path.replace('/', "::"), std::fs::read_to_string(&file).unwrap());
+        }
+    }
+    let used_by = |module: &String, text: &String| {
+        let mut used = BTreeSet::new();
+        for path in paths(text) {
+            let mut at: Vec<&str> = module.split("::").collect();
+            for part in path.split("::") {
+                match part {
+                    "crate" => at.clear(),
+                    "super" => drop(at.pop()),
+                    part => at.push(part),
+                }
+            }
+            // What is named last may lie in a module, and in something of it.
+            while !at.is_empty() && !texts.contains_key(&at.join("::")) {
+                at.pop();
+            }
+            used.insert(at.join("::"));
+        }
+        used.retain(|other| other != module && !other.is_empty());
+        used
+    };
+    texts.iter().map(|(module, text)| (module.clone(), used_by(module, text))).collect()
+}
+
+/// Every path in a file, outside of comments and its module of tests, that begins with `crate::` or `super::`.
+fn paths(text: &str) -> Vec<String> {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let code: String =
+        code.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect();
+    let mut found = Vec::new();
+    let mut rest = code.as_str();
+    while let Some(at) = ["crate::", "super::"].iter().filter_map(|root| rest.find(root)).min() {
+        rest = tree("", &rest[at..], &mut found);
+    }
+    found
+}
+
+/// Notes the paths that the text begins with, each behind `before`: one, or with braces several. Returns what follows.
+fn tree<'a>(before: &str, text: &'a str, found: &mut Vec<String>) -> &'a str {
+    let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':' || c == '*';
+    let (path, mut rest) = text.split_at(text.find(|c| !is_path(c)).unwrap_or(text.len()));
+    let path = format!("{before}{path}");
+    if !rest.starts_with('{') {
+        found.push(path.trim_end_matches(['*', ':']).to_owned());
+        return rest;
+    }
+    while !rest.starts_with('}') && rest.len() > 1 {
+        rest = tree(&path, rest[1..].trim_start(), found);
+        // What a thing is called here.
+        rest = &rest[rest.find([',', '}']).unwrap_or(rest.len())..];
+    }
+    &rest[1.min(rest.len())..]
+}
+
+#[test]
+fn paths_are_found_in_code() {
+    let code = "use crate::a::{b, c::{D, E as F}, self};\nfn f() { super::g::h(); } // crate::not\nuse crate::x::*;\n\
+                #[cfg(test)]\nmod tests {\nuse crate::not;\n}";
+    assert_eq!(
+        paths(code),
+        ["crate::a::b", "crate::a::c::D", "crate::a::c::E", "crate::a::self", "super::g::h", "crate::x"]
+    );
 }

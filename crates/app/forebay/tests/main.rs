@@ -10,6 +10,7 @@ mod messages;
 mod nbd_client;
 mod other_users;
 mod refusals;
+mod request_record;
 mod signals;
 mod usage;
 mod volume;

@@ -8,6 +8,7 @@
 mod buffer;
 mod decimal;
 mod error;
+mod frontend;
 mod gate;
 mod io;
 mod service;
@@ -17,6 +18,7 @@ mod units;
 
 pub use buffer::{Buf, BufMut};
 pub use error::{Cause, ErrorKind, IoError, describe_errno, words_of};
+pub use frontend::{Clients, Frontend};
 pub use gate::{Alone, Gate, Inside};
 pub use io::{DeviceOp, DeviceResult, OpKind};
 pub use service::{

@@ -98,6 +98,9 @@ pub enum Content {
 }
 
 impl Content {
+    /// All of them.
+    pub const ALL: &[Self] = &[Self::Data, Self::Database, Self::Log, Self::Journal, Self::Metadata];
+
     /// The spelling in texts and JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -138,6 +141,20 @@ impl Op {
 }
 
 impl Criticality {
+    /// All of them.
+    pub const ALL: &[Self] = &[Self::None, Self::Direct, Self::Inherited, Self::Awaited, Self::Capped];
+
+    /// The spelling in texts.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Direct => "direct",
+            Self::Inherited => "inherited",
+            Self::Awaited => "awaited",
+            Self::Capped => "capped",
+        }
+    }
+
     /// Whether a request of an application is known to wait for a write. An asynchronous one of a critical task keeps nobody waiting because
     /// of who issued it, but once somebody comes to wait for it (ATC'15, section 5).
     pub const fn is_awaited(self, sync: bool) -> bool {
@@ -212,6 +229,20 @@ pub trait BlockService: Send + Sync {
     /// The gate that every change of the volume passes, through whichever frontend it comes: for a frontend that reads, changes and
     /// writes back what it must not undo another one's change of.
     fn gate(&self) -> &Arc<Gate>;
+}
+
+impl<S: BlockService + ?Sized> BlockService for Arc<S> {
+    fn info(&self) -> VolumeInfo {
+        (**self).info()
+    }
+
+    fn submit(&self, op: Op, origin: Origin, done: Completion) {
+        (**self).submit(op, origin, done);
+    }
+
+    fn gate(&self) -> &Arc<Gate> {
+        (**self).gate()
+    }
 }
 
 /// Refuses what lies outside a volume of `size_bytes` or is not made of whole sectors.

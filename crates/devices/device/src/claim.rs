@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use forebay_guard::{SideFile, Who, lock_holder};
 
-use crate::open::{Access, OpenError};
+use crate::access::{Access, OpenError};
 
 /// How long a claim waits for a holder that is dying: its last I/O may take a while on a slow device.
 const DYING_WAIT_MAX: Duration = Duration::from_secs(10);

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay_block::{DeviceOp, DeviceResult, Nanos};
 use forebay_emulate::{Kind, Model, Operation, Settings};
 
+use crate::access::{Access, OpenError};
 use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
 use crate::emulation::EmulateSpec;
 use crate::file::FileDevice;
 use crate::mapped::MappedDevice;
-use crate::open::{Access, OpenError};
 use crate::ring::Ring;
 use crate::survey::Survey;
 

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 
 use forebay_emulate::{Kind, Settings};
 
-use crate::open::absolute;
+/// What is said of a device is read elsewhere, too: in a log, in another directory.
+pub(crate) fn absolute(path: &str) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
+}
 
 /// An emulated device: the file with its data, and the model that says how long it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]

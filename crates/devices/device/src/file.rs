@@ -9,12 +9,12 @@ use forebay_block::{DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 
 use forebay_guard::SideFile;
 
+use crate::access::{Access, OpenError};
 use crate::claim::{Claimed, Sort, claim, claim_side_file};
 use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::entry::sync_found_entry;
 use crate::ground::Ground;
 use crate::medium::Medium;
-use crate::open::{Access, OpenError};
 use crate::ring::{ClientId, Ring};
 use crate::room;
 use crate::survey::Survey;

@@ -6,6 +6,7 @@
 //! another device ([`EmulatedDevice`]), a backing may be an export of an NBD server ([`NbdDevice`]), and the decorators in
 //! [`decorate`] wrap any of them to delay, throttle, fail or measure it.
 
+mod access;
 mod claim;
 mod clock;
 pub mod decorate;
@@ -27,6 +28,7 @@ mod survey;
 mod syncs;
 mod transfer;
 
+pub use access::{Access, OpenError};
 pub use clock::Clock;
 pub use device::{Beside, Device, DeviceInfo, DeviceKind, IsOurs, Sign, Survives, run_alone};
 pub use emulated::{EmulatedDevice, Lateness};
@@ -35,7 +37,7 @@ pub use entry::sync_entry;
 pub use file::FileDevice;
 pub use mapped::MappedDevice;
 pub use nbd::{NbdDevice, NbdSpec};
-pub use open::{Access, DeviceSpec, OpenError, UnknownDevice, open, open_side_file};
+pub use open::{DeviceSpec, UnknownDevice, open, open_side_file};
 pub use ring::{Ring, Waker};
 pub use room::{Lack, lacks_room, reserve};
 pub use survey::Survey;

@@ -11,13 +11,13 @@ use std::ptr::{self, NonNull};
 
 use forebay_block::{Buf, BufMut, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 
+use crate::access::{Access, OpenError};
 use crate::claim::{Claimed, Sort, claim};
 use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::entry::sync_found_entry;
 use crate::file::check_range;
 use crate::ground::Ground;
 use crate::medium::Medium;
-use crate::open::{Access, OpenError};
 use crate::room;
 use crate::stores::{Stores, fence};
 use crate::survey::Survey;

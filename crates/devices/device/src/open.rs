@@ -5,17 +5,16 @@
 //! `nbd://HOST:PORT/EXPORT` or `nbd+unix:///EXPORT?socket=PATH` (an export of an NBD server).
 
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use forebay_block::words_of;
-use forebay_guard::{Foreign, SideFile};
+use forebay_guard::SideFile;
 use thiserror::Error;
 
+use crate::access::{Access, OpenError};
 use crate::device::Device;
 use crate::emulated::EmulatedDevice;
-use crate::emulation::EmulateSpec;
+use crate::emulation::{EmulateSpec, absolute};
 use crate::file::FileDevice;
 use crate::mapped::MappedDevice;
 use crate::nbd::{NbdDevice, NbdSpec};
@@ -56,26 +55,12 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
-/// What a device is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Reading and writing.
-    ReadWrite,
-    /// Reading alone: nothing can be written through it, and what cannot be written to is opened all the same.
-    ReadOnly,
-}
-
 /// A device's name that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("'{given}' does not name a device; {why}")]
 pub struct UnknownDevice {
     given: String,
     why: String,
-}
-
-/// What is said of a device is read elsewhere, too: in a log, in another directory.
-pub(crate) fn absolute(path: &str) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
 impl FromStr for DeviceSpec {
@@ -99,73 +84,6 @@ impl FromStr for DeviceSpec {
                  nbd+unix:///EXPORT?socket=PATH",
                 EmulateSpec::kinds()
             ))),
-        }
-    }
-}
-
-/// Why a device could not be opened.
-#[derive(Debug, Error)]
-pub enum OpenError {
-    /// There is nothing at the path.
-    #[error("{} does not exist (nothing is created silently: `truncate -s SIZE` or `forebay format` makes it)", .path.display())]
-    Missing {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Somebody else uses it (P6).
-    #[error("{} is in use by {holder}", .path.display())]
-    InUse {
-        /// The path.
-        path: PathBuf,
-        /// Who, as far as can be found out.
-        holder: String,
-    },
-    /// It is to be written to, and cannot be.
-    #[error(
-        "{} can only be read: {why}; make it writable, or look at what is on it with `forebay serve --read-only`", .path.display()
-    )]
-    ReadOnly {
-        /// The path.
-        path: PathBuf,
-        /// How that is known.
-        why: &'static str,
-    },
-    /// It is something that cannot be a device.
-    #[error("{} is {what}, neither a regular file nor a block device", .path.display())]
-    NotADevice {
-        /// The path.
-        path: PathBuf,
-        /// What it is.
-        what: &'static str,
-    },
-    /// Another user may have put it there.
-    #[error(transparent)]
-    Foreign(Foreign),
-    /// The system refused.
-    #[error("cannot {doing} {}: {}", .path.display(), words_of(.source))]
-    System {
-        /// What was tried.
-        doing: &'static str,
-        /// On which path.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
-}
-
-impl OpenError {
-    pub(crate) fn system(doing: &'static str, path: &Path, source: io::Error) -> Self {
-        Self::System { doing, path: path.to_owned(), source }
-    }
-
-    /// An error of a [`SideFile`].
-    pub fn of_side_file(doing: &'static str, path: &Path, source: io::Error) -> Self {
-        match source.downcast::<Foreign>() {
-            Ok(foreign) => Self::Foreign(foreign),
-            Err(source) if source.kind() == io::ErrorKind::NotFound => {
-                Self::Missing { path: path.to_owned() }
-            }
-            Err(source) => Self::System { doing, path: path.to_owned(), source },
         }
     }
 }

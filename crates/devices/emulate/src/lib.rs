@@ -34,6 +34,7 @@
 mod agenda;
 mod disk;
 mod flash;
+mod machine;
 mod memory;
 mod model;
 mod parameter;
@@ -44,8 +45,9 @@ mod spread;
 
 pub use disk::DiskSettings;
 pub use flash::FlashSettings;
+pub use machine::{Access, Operation};
 pub use memory::MemorySettings;
-pub use model::{Access, Model, Operation};
-pub use parameter::{Parameter, Unit};
+pub use model::Model;
+pub use parameter::{BadSetting, Parameter, Unit};
 pub use remote::RemoteSettings;
-pub use settings::{BadSetting, Kind, Settings};
+pub use settings::{Kind, Settings};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use forebay_block::Nanos;
 
-use crate::model::{Access, Ends, Machine, Operation};
+use crate::machine::{Access, Ends, Machine, Operation};
 use crate::parameter::Parameter;
 
 /// Parameters of NV-DRAM behind a block interface.

@@ -1,6 +1,18 @@
 //! Parameters of a model by name, for those who give them as text.
 
 use forebay_block::{size, time};
+use thiserror::Error;
+
+/// A parameter that cannot be understood, or contradicts another one: one sentence without a full stop.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct BadSetting(String);
+
+impl BadSetting {
+    pub(crate) fn new(sentence: impl Into<String>) -> Self {
+        Self(sentence.into())
+    }
+}
 
 /// How a parameter is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

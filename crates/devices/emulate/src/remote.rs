@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use forebay_block::Nanos;
 
 use crate::agenda::Agenda;
+use crate::machine::{Access, Ends, Machine, Operation};
 use crate::memory::transfer_ns;
-use crate::model::{Access, Ends, Machine, Operation};
 use crate::parameter::Parameter;
 use crate::random::Random;
 use crate::spread::Spread;

@@ -3,12 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use thiserror::Error;
-
 use crate::disk::DiskSettings;
 use crate::flash::FlashSettings;
 use crate::memory::MemorySettings;
-use crate::parameter::Parameter;
+use crate::parameter::{BadSetting, Parameter};
 use crate::remote::RemoteSettings;
 
 /// A kind of device.
@@ -55,17 +53,6 @@ impl Kind {
             Self::Remote => "network block store",
             Self::Nvdram => "NV-DRAM",
         }
-    }
-}
-
-/// A parameter that cannot be understood, or contradicts another one: one sentence without a full stop.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0}")]
-pub struct BadSetting(String);
-
-impl BadSetting {
-    pub(crate) fn new(sentence: impl Into<String>) -> Self {
-        Self(sentence.into())
     }
 }
 

@@ -48,8 +48,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let file = file.ok_or("which FILE?")?;
     let volume = MemoryVolume::start(behaviour);
-    let mut export = FuseExport::mount(&file, Arc::new(volume.clone()), fuse)?;
-    let mut attachment = Attachment::attach(&file, attach)?;
+    let export = FuseExport::mount(&file, Arc::new(volume.clone()), fuse)?;
+    let attachment = Attachment::attach(&file, attach)?;
     println!(
         "ready {} direct_io={} {:?}",
         attachment.device_path().display(),

@@ -4,6 +4,10 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use forebay_block::Frontend;
 
 use crate::apart;
 use crate::error::FuseError;
@@ -42,7 +46,8 @@ pub struct Attachment {
     device: PathBuf,
     direct_io: bool,
     queue: QueueSetup,
-    commands: SyncSender<Command>,
+    /// To the keeper, who lets go of the device when nobody is left to tell it anything.
+    commands: Mutex<Option<SyncSender<Command>>>,
 }
 
 /// What the keeper is asked to do.
@@ -74,7 +79,8 @@ impl Attachment {
         .map_err(failed)?;
         let made: Made = made.recv().map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))??;
         let Made { number, direct_io, queue } = made;
-        Ok(Self { device: loop_device::device_path(number), file, number, direct_io, queue, commands })
+        let (device, commands) = (loop_device::device_path(number), Mutex::new(Some(commands)));
+        Ok(Self { device, file, number, direct_io, queue, commands })
     }
 
     /// `/dev/loopN`.
@@ -99,15 +105,34 @@ impl Attachment {
     /// [`FuseError::Busy`] if a file system, swap or the like is on it, or if unmounting is refused: nothing has changed, or fewer
     /// file systems are mounted. [`FuseError::StillOpen`] if a program has it open: it will go when that program closes it.
     /// [`FuseError::System`] if writing back fails; dropping the `Attachment` lets go of the device all the same.
-    pub fn detach(&mut self, unmount: bool) -> Result<(), FuseError> {
+    pub fn detach(&self, unmount: bool) -> Result<(), FuseError> {
         let (answer, result) = mpsc::sync_channel(1);
         // Once the keeper has let go of the device it is no longer there to be asked.
-        let asked = self.commands.send(Command::Detach { unmount, answer });
-        match asked.ok().and_then(|()| result.recv().ok()) {
+        let keeper = self.commands.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let asked = keeper.and_then(|keeper| keeper.send(Command::Detach { unmount, answer }).ok());
+        match asked.and_then(|()| result.recv().ok()) {
             Some(Err(e)) => Err(e),
             Some(Ok(())) | None if loop_device::wait_cleared(self.number, &self.file) => Ok(()),
             Some(Ok(())) | None => Err(FuseError::StillOpen { device: self.device.clone() }),
         }
+    }
+}
+
+impl Frontend for Attachment {
+    fn kind(&self) -> &'static str {
+        "block device"
+    }
+
+    /// None: it is made when somebody asks for it, and has the name that the kernel gives.
+    fn addresses(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whoever still has the device open is waited for as long as the kernel writes back what it holds, and no longer.
+    fn stop(&self, _: Duration) -> Result<(), String> {
+        let stopped = self.detach(false);
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).take();
+        stopped.map_err(|e| e.to_string())
     }
 }
 

@@ -4,11 +4,11 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_block::{BLOCK_BYTES, BlockService};
+use forebay_block::{BLOCK_BYTES, BlockService, Frontend};
 use fuser::{BackgroundSession, Config, Session, SessionACL};
 
 use crate::error::FuseError;
@@ -45,11 +45,13 @@ impl Default for FuseOptions {
 
 /// A volume that is mounted as one file. Dropping it takes the file away from under its users.
 pub struct FuseExport {
+    /// As whoever asked for it named it.
+    named: PathBuf,
     path: PathBuf,
     /// Major and minor number of the mounted file system, by which it is told from another one on the same path.
     device: (u32, u32),
     created: bool,
-    session: Option<BackgroundSession>,
+    session: Mutex<Option<BackgroundSession>>,
     counters: Arc<Counters>,
 }
 
@@ -64,12 +66,14 @@ impl FuseExport {
         service: Arc<dyn BlockService>,
         options: FuseOptions,
     ) -> Result<Self, FuseError> {
-        let path = resolve(path)?;
+        let (named, path) = (path.to_owned(), resolve(path)?);
         clean_stale(&path)?;
         let created = prepare_file(&path)?;
         let counters = Arc::new(Counters::default());
         match serve(&path, service, options, &counters) {
-            Ok((device, session)) => Ok(Self { path, device, created, session: Some(session), counters }),
+            Ok((device, session)) => {
+                Ok(Self { named, path, device, created, session: Mutex::new(Some(session)), counters })
+            }
             Err(e) => {
                 remove_file(&path, created);
                 Err(e)
@@ -91,8 +95,12 @@ impl FuseExport {
     ///
     /// # Errors
     /// [`FuseError::Busy`] if it is in use, then it goes on being served.
-    pub fn unmount(&mut self) -> Result<(), FuseError> {
-        let deadline = Instant::now() + UNMOUNT_PATIENCE;
+    pub fn unmount(&self) -> Result<(), FuseError> {
+        self.unmount_within(UNMOUNT_PATIENCE)
+    }
+
+    fn unmount_within(&self, patience: Duration) -> Result<(), FuseError> {
+        let deadline = Instant::now() + patience;
         while self.is_mounted() {
             match mounts::unmount(&self.path, Unmount::IfUnused) {
                 Ok(()) => break,
@@ -112,16 +120,15 @@ impl FuseExport {
 
     /// Whether what is mounted on the path is this export.
     fn is_mounted(&self) -> bool {
-        let Some(session) = &self.session else {
-            return false;
-        };
-        !session.guard.is_finished()
+        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        session.as_ref().is_some_and(|session| !session.guard.is_finished())
             && matches!(mounts::mounted_on(&self.path), Ok(Some(m)) if m.device == self.device)
     }
 
     /// Waits for the reader threads, which end when the file system is gone.
-    fn finish(&mut self) {
-        if let Some(session) = self.session.take() {
+    fn finish(&self) {
+        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(session) = session {
             // An error here is that of a reader whose connection is gone, which is what was asked for.
             let _ = session.join();
             remove_file(&self.path, self.created);
@@ -129,13 +136,36 @@ impl FuseExport {
     }
 }
 
-impl Drop for FuseExport {
-    fn drop(&mut self) {
+impl FuseExport {
+    /// Takes the file away from under its users.
+    fn abort(&self) {
         if self.is_mounted() && mounts::unmount(&self.path, Unmount::Abort).is_err() {
             // Without the abort the readers would be waited for in vain; they end with the process.
-            self.session = None;
+            self.session.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
         self.finish();
+    }
+}
+
+impl Frontend for FuseExport {
+    fn kind(&self) -> &'static str {
+        "FUSE file"
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        vec![format!("fuse:{}", self.named.display())]
+    }
+
+    fn stop(&self, grace: Duration) -> Result<(), String> {
+        let stopped = self.unmount_within(grace);
+        self.abort();
+        stopped.map_err(|e| e.to_string())
+    }
+}
+
+impl Drop for FuseExport {
+    fn drop(&mut self) {
+        self.abort();
     }
 }
 

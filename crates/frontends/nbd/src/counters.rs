@@ -60,7 +60,7 @@ counters! {
 
 /// What was counted of the connections to a server.
 #[derive(Debug, Default)]
-pub struct Visits {
+pub(crate) struct Visits {
     clients: AtomicU64,
     refused: AtomicU64,
     displaced: AtomicU64,
@@ -68,17 +68,17 @@ pub struct Visits {
 
 impl Visits {
     /// Clients that are there now.
-    pub fn clients(&self) -> u64 {
+    pub(crate) fn clients(&self) -> u64 {
         self.clients.load(Ordering::Relaxed)
     }
 
     /// Connections for which there was no place since the start, be it to wait, for a handshake or as a client.
-    pub fn refused(&self) -> u64 {
+    pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
     /// Connections that gave their place among the handshakes for another one since the start, because they did not get on.
-    pub fn displaced(&self) -> u64 {
+    pub(crate) fn displaced(&self) -> u64 {
         self.displaced.load(Ordering::Relaxed)
     }
 

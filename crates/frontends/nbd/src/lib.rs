@@ -38,7 +38,7 @@ mod transport;
 
 pub use address::{Address, AddressError};
 pub use budget::{MEMORY_BYTES, MemoryBudget, OVERDRAFT_BYTES};
-pub use counters::{RequestCounts, Visits};
+pub use counters::RequestCounts;
 pub use export::{Catalog, Export, ExportDescription, REQUEST_BYTES_MAX};
 pub use forebay_guard::SocketRights;
 pub use limits::Limits;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use forebay_block::words_of;
+use forebay_block::{Clients, Frontend, words_of};
 use forebay_guard::SocketRights;
 use thiserror::Error;
 
@@ -15,7 +15,7 @@ use crate::address::Address;
 use crate::budget::MemoryBudget;
 use crate::complaints::Complaints;
 use crate::connection::{Connection, Context};
-use crate::counters::{RequestCounts, Visits};
+use crate::counters::RequestCounts;
 use crate::export::{Export, ExportTable};
 use crate::limits::Limits;
 use crate::listener::Listener;
@@ -220,11 +220,6 @@ impl NbdServer {
         left.len()
     }
 
-    /// What is counted of connections, for somebody who wants to know while the server runs.
-    pub fn visits(&self) -> Arc<Visits> {
-        Arc::clone(&self.shared.visits)
-    }
-
     /// What the server does now, and what it has counted.
     pub fn status(&self) -> ServerStatus {
         let shared = &self.shared;
@@ -243,6 +238,28 @@ impl NbdServer {
             connections_displaced: shared.visits.displaced(),
             exports: exports.collect(),
             connections,
+        }
+    }
+}
+
+impl Frontend for NbdServer {
+    fn kind(&self) -> &'static str {
+        "NBD server"
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        self.addresses().iter().map(ToString::to_string).collect()
+    }
+
+    fn clients(&self) -> Clients {
+        let visits = &self.shared.visits;
+        Clients { now: visits.clients(), refused: visits.refused(), displaced: visits.displaced() }
+    }
+
+    fn stop(&self, grace: Duration) -> Result<(), String> {
+        match self.stop(grace) {
+            0 => Ok(()),
+            cut => Err(format!("{cut} connections still waited for answers, and were cut")),
         }
     }
 }

@@ -16,8 +16,6 @@ use crate::{BenchError, Options};
 /// The one that the others are compared with, as in the paper.
 pub(crate) const BASE: Admission = Admission::All;
 
-/// The paper's ramdisk, written past the processor's caches.
-pub(crate) const NVDRAM: &str = "nvdram";
 /// The paper's SSD has no power-loss protection, and its volatile write cache was turned off (section 7.1).
 pub(crate) const FLASH: &str = "ssd-sata,plp=no";
 /// The paper's disks had 10,000 turns a minute, and their volatile write cache was turned off (section 7.1).

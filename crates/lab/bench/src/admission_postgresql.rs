@@ -4,13 +4,13 @@
 use forebay_policy::{Admission, size};
 
 use crate::admission::{
-    Account, Contender, Contest, NVDRAM, Own, Results, Shown, add_figures, breakdown_table, highest_tail,
-    meanings, measured_table, over_sizes, per_cached_block, percentile_ms, waits_table,
+    Account, Contender, Contest, Own, Results, Shown, add_figures, breakdown_table, highest_tail, meanings,
+    measured_table, over_sizes, per_cached_block, percentile_ms, waits_table,
 };
 use crate::conditions::{counted, rounds_of};
 use crate::postgresql::{Load, PostgreSql};
 use crate::report::{Figures, Report, Table};
-use crate::site::Emulated;
+use crate::site::{Emulated, NVDRAM};
 use crate::{BenchError, Options};
 
 const NAME: &str = "tpcc";

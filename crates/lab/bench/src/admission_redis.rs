@@ -4,13 +4,13 @@
 use forebay_policy::Admission;
 
 use crate::admission::{
-    Account, BASE, Contender, Contest, FLASH, NVDRAM, Own, Results, Shown, add_figures, breakdown_table,
+    Account, BASE, Contender, Contest, FLASH, Own, Results, Shown, add_figures, breakdown_table,
     highest_tail, meanings, measured_table, percentile_ms, shown_ms, waits_table,
 };
 use crate::conditions::{counted, rounds_of};
 use crate::redis::{Redis, Requests, missing};
 use crate::report::{Figures, Report, Table};
-use crate::site::Emulated;
+use crate::site::{Emulated, NVDRAM};
 use crate::{BenchError, Options};
 
 /// A load on a kind of cache.

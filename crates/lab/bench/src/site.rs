@@ -8,9 +8,11 @@ use forebay_format::Layout;
 use forebay_host::{FormatOptions, HostError, JournalChoice, format};
 
 use crate::BenchError;
-use crate::admission::NVDRAM;
 use crate::daemon::Daemon;
 use crate::scratch::Scratch;
+
+/// The paper's ramdisk, written past the processor's caches.
+pub(crate) const NVDRAM: &str = "nvdram";
 
 /// An emulated device: its kind, and parameters if it is not as the kind is, `hdd-10k,write-cache=no`. It is not synced, so that what is measured is the
 /// model's time and not that of the disk below.

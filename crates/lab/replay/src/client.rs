@@ -1,55 +1,66 @@
 //! A client that goes through its trace in a closed loop.
 
-use forebay_block::{Buf, Op};
-
-use crate::trace::Step;
+use crate::request_log::Request;
+use crate::trace::{Step, Trace};
 
 /// See the module's documentation.
 pub(crate) struct Client<'a> {
-    steps: std::slice::Iter<'a, Step>,
+    steps: &'a [Step],
+    /// The next step.
+    at: usize,
+    /// Requests under way at most.
     depth: usize,
     under_way: usize,
-    /// A flush is to be asked for, or is under way: nothing else begins.
-    syncs: bool,
+    /// By step: a request that has been answered.
+    answered: Vec<bool>,
+}
+
+/// What a client does.
+pub(crate) enum Action {
+    /// Asks, in this step.
+    Ask(usize, Request),
+    /// Says that somebody waits for writes of these bytes.
+    Promote { offset: u64, len: u64 },
 }
 
 impl<'a> Client<'a> {
-    pub(crate) fn new(steps: &'a [Step], depth: usize) -> Self {
-        Self { steps: steps.iter(), depth, under_way: 0, syncs: false }
+    /// At most `depth` requests are under way, unless the trace says what waits for what.
+    pub(crate) fn new(trace: &'a Trace, depth: usize) -> Self {
+        let depth = if trace.has_answers { usize::MAX } else { depth };
+        let answered = vec![false; trace.steps.len()];
+        Self { steps: &trace.steps, at: 0, depth, under_way: 0, answered }
     }
 
-    /// The next request, if it may begin now. `zeroes` is at least as long as any.
-    pub(crate) fn next(&mut self, zeroes: &Buf) -> Option<Op> {
-        if self.under_way == 0 && self.syncs {
-            self.under_way = 1;
-            return Some(Op::Flush);
-        }
-        if self.syncs || self.under_way >= self.depth {
-            return None;
-        }
-        let op = match *self.steps.next()? {
-            Step::Sync => {
-                self.syncs = true;
-                return self.next(zeroes);
+    /// What it does next, if it may now.
+    pub(crate) fn next(&mut self) -> Option<Action> {
+        loop {
+            let at = self.at;
+            let action = match *self.steps.get(at)? {
+                Step::Settle if self.under_way > 0 => return None,
+                Step::Answered(request) if !self.answered[request] => return None,
+                Step::Request(_) if self.under_way >= self.depth => return None,
+                Step::Settle | Step::Answered(_) => None,
+                Step::Request(request) => {
+                    self.under_way += 1;
+                    Some(Action::Ask(at, request))
+                }
+                Step::Promote { offset, len } => Some(Action::Promote { offset, len }),
+            };
+            self.at += 1;
+            if action.is_some() {
+                return action;
             }
-            Step::Read { offset, len } => Op::Read { offset, len: len as usize },
-            Step::Write { offset, len } => {
-                Op::Write { offset, data: zeroes.slice(0, len as usize), fua: false }
-            }
-            Step::Trim { offset, len } => Op::Zero { offset, len, unmap: true, fua: false },
-        };
-        self.under_way += 1;
-        Some(op)
+        }
     }
 
-    /// A request of its own has been answered; `flush` if it was one.
-    pub(crate) fn answered(&mut self, flush: bool) {
+    /// The request of this step has been answered.
+    pub(crate) fn answered(&mut self, step: usize) {
         self.under_way -= 1;
-        self.syncs &= !flush;
+        self.answered[step] = true;
     }
 
     /// Whether everything has been asked and answered.
     pub(crate) fn is_done(&self) -> bool {
-        self.steps.len() == 0 && self.under_way == 0 && !self.syncs
+        self.at == self.steps.len() && self.under_way == 0
     }
 }

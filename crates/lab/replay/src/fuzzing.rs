@@ -1,12 +1,20 @@
 //! Entry point of the fuzz target `trace`. It must return, and whatever is taken for a trace must fit a volume.
 
-use crate::trace::Trace;
+use crate::request_log::{Kind, Request};
+use crate::trace::{Step, Trace};
 
 /// A log of requests.
 pub fn trace(data: &[u8]) {
     let Ok(trace) = Trace::parse(&String::from_utf8_lossy(data)) else { return };
-    let ranges = trace.steps.iter().filter_map(|step| step.range());
-    assert!(ranges.clone().all(|(offset, len)| len > 0 && offset + len <= trace.volume_bytes));
+    for (at, step) in trace.steps.iter().enumerate() {
+        match step {
+            Step::Request(Request { kind: Kind::Flush, .. }) | Step::Settle | Step::Promote { .. } => {}
+            Step::Request(Request { offset, len, .. }) => {
+                assert!(*len > 0 && offset + len <= trace.volume_bytes);
+            }
+            Step::Answered(earlier) => assert!(*earlier < at && trace.steps[*earlier].request().is_some()),
+        }
+    }
     let whole = trace.volume_bytes;
     assert!((1..=whole.next_multiple_of(4096)).contains(&Trace::working_set(&[trace])));
 }

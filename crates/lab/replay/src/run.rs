@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use forebay_block::{Buf, Nanos, Op, Origin};
+use forebay_block::{Buf, Nanos, Op, STATUS_EXTENTS_MAX};
 use forebay_emulate::{BadSetting, Settings as Model};
 use forebay_engine::{Effect, Engine, Event, Params, RequestId, Role, Status};
 use forebay_format::Layout;
@@ -10,9 +10,10 @@ use forebay_format::journal::{Head, JOURNAL_RING_OFFSET};
 use forebay_policy::{Settings, WritePolicy};
 use thiserror::Error;
 
-use crate::client::Client;
+use crate::client::{Action, Client};
 use crate::device::Device;
-use crate::trace::Trace;
+use crate::request_log::{Kind, Request};
+use crate::trace::{Step, Trace};
 
 /// Wall-clock time of the beginning, nanoseconds since 1970.
 const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
@@ -35,7 +36,7 @@ pub struct Setup {
     pub cache: Model,
     /// The backing, and the journal on its side, which is a device of its own.
     pub backing: Model,
-    /// Requests that each client has under way at most, above 0.
+    /// Requests that each client has under way at most, above 0; a trace that says what waited for what has no such limit.
     pub depth: usize,
 }
 
@@ -83,8 +84,8 @@ struct Run<'a> {
     engine: Engine,
     devices: [Device; 3],
     clients: Vec<Client<'a>>,
-    /// Whose a request is, and whether it is a flush.
-    asked: HashMap<RequestId, (usize, bool)>,
+    /// Whose a request is, and which step.
+    asked: HashMap<RequestId, (usize, usize)>,
     effects: Vec<Effect>,
     now: Nanos,
     answered_at: Nanos,
@@ -100,6 +101,18 @@ fn number(role: Role) -> usize {
         Role::Cache => 0,
         Role::Backing => 1,
         Role::Journal => 2,
+    }
+}
+
+/// What a request asks the engine for. `zeroes` is at least as long as any write.
+fn op(request: &Request, zeroes: &Buf) -> Op {
+    let Request { kind, offset, len, .. } = *request;
+    match kind {
+        Kind::Read => Op::Read { offset, len: len as usize },
+        Kind::Write { fua } => Op::Write { offset, data: zeroes.slice(0, len as usize), fua },
+        Kind::Flush => Op::Flush,
+        Kind::Zero { unmap, fua } => Op::Zero { offset, len, unmap, fua },
+        Kind::Status => Op::Status { offset, len, extents_max: STATUS_EXTENTS_MAX },
     }
 }
 
@@ -134,11 +147,12 @@ pub fn replay(traces: &[Trace], setup: &Setup) -> Result<Outcome, ReplayError> {
         device("backing", &setup.backing, volume_bytes, false)?,
         device("journal", &setup.backing, JOURNAL_RING_OFFSET + ring_bytes, false)?,
     ];
-    let most = traces.iter().flat_map(|t| &t.steps).filter_map(|s| s.range()).map(|(_, len)| len).max();
+    let requests = traces.iter().flat_map(|t| &t.steps).filter_map(Step::request);
+    let most = requests.filter(|r| matches!(r.kind, Kind::Write { .. })).map(|r| r.len).max();
     Run {
         engine: Engine::new(params),
         devices,
-        clients: traces.iter().map(|t| Client::new(&t.steps, setup.depth)).collect(),
+        clients: traces.iter().map(|t| Client::new(t, setup.depth)).collect(),
         asked: HashMap::new(),
         effects: Vec::new(),
         now: Nanos(1),
@@ -178,17 +192,24 @@ impl Run<'_> {
         Ok(self.outcome)
     }
 
-    /// Each client asks for what it may; false if none may.
+    /// Each client does what it may; false if none may do anything.
     fn ask(&mut self) -> bool {
-        let before = self.asked.len();
+        let mut some = false;
         for (n, client) in self.clients.iter_mut().enumerate() {
-            while let Some(op) = client.next(&self.zeroes) {
-                let id = RequestId(self.outcome.requests + self.asked.len() as u64 + 1);
-                self.asked.insert(id, (n, matches!(op, Op::Flush)));
-                self.engine.handle(Event::Request { id, op, origin: Origin::default() }, self.now);
+            while let Some(action) = client.next() {
+                some = true;
+                let event = match action {
+                    Action::Promote { offset, len } => Event::Promote { offset, len },
+                    Action::Ask(step, request) => {
+                        let id = RequestId(self.outcome.requests + self.asked.len() as u64 + 1);
+                        self.asked.insert(id, (n, step));
+                        Event::Request { id, op: op(&request, &self.zeroes), origin: request.origin }
+                    }
+                };
+                self.engine.handle(event, self.now);
             }
         }
-        self.asked.len() > before
+        some
     }
 
     /// Lets the engine say all that it has to say now.
@@ -203,8 +224,8 @@ impl Run<'_> {
                     Effect::Io { id, role, op, .. } => self.devices[number(role)].submit(id, &op, self.now),
                     Effect::Reply { id, result } => {
                         result.map_err(|e| ReplayError::Failed(e.to_string()))?;
-                        if let Some((client, flush)) = self.asked.remove(&id) {
-                            self.clients[client].answered(flush);
+                        if let Some((client, step)) = self.asked.remove(&id) {
+                            self.clients[client].answered(step);
                             self.outcome.requests += 1;
                             self.answered_at = self.now;
                         }

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use forebay_policy::{Order, Settings, WritePolicy};
+use forebay_replay::request_log::VERSION;
 use forebay_replay::{Outcome, Setup, Trace, replay};
 
 /// Overwrites 64 blocks again and again, with a flush after each eight writes and a read now and then.
@@ -90,4 +91,41 @@ fn a_set_up_that_cannot_be_is_told() {
     small.cache_bytes = 1 << 20;
     let told = replay(&[overwrites(10)], &small).unwrap_err().to_string();
     assert!(told.contains("a cache of 1 MiB is too small"), "{told}");
+}
+
+/// A record of writes of single blocks; the words behind each, and whether each waits for the one before it.
+fn recorded(count: u64, words: &str, in_turn: bool, promoted: bool) -> Trace {
+    let mut text = format!("{VERSION}\n0 begin 1048576 1 db\n");
+    for n in 1..=count {
+        let offset = n * 37 % 64 * 4096;
+        writeln!(text, "{n} write {n} {offset} 4096 {words}").unwrap();
+        if promoted {
+            writeln!(text, "{n} promote {offset} 4096").unwrap();
+        }
+        if in_turn {
+            writeln!(text, "{n} answer {n}").unwrap();
+        }
+    }
+    Trace::parse(&text).unwrap()
+}
+
+#[test]
+fn a_request_of_a_record_waits_for_the_answers_that_it_waited_for_and_for_nothing_else() {
+    let setup = Setup { depth: 1, ..setup(WritePolicy::WriteThrough) };
+    let run = |in_turn| replay(&[recorded(200, "", in_turn, false)], &setup).unwrap();
+    let (one_by_one, at_once) = (run(true), run(false));
+    assert_eq!((one_by_one.requests, at_once.requests), (200, 200));
+    assert!(at_once.per_second() > 5.0 * one_by_one.per_second(), "{at_once:?} {one_by_one:?}");
+}
+
+/// What nobody waits for goes past the cache, to the slow backing.
+#[test]
+fn the_origin_in_a_record_and_its_promotions_decide_what_is_cached() {
+    let mut setup = setup(WritePolicy::WriteBack);
+    setup.settings.set("admission", "cp+pi+ioi").unwrap();
+    let run = |words, promoted| replay(&[recorded(200, words, true, promoted)], &setup).unwrap().per_second();
+    let (nobody, critical, promoted) =
+        (run("sync", false), run("sync critical=direct", false), run("sync", true));
+    assert!(critical > 5.0 * nobody, "{critical} {nobody}");
+    assert!(promoted > 5.0 * nobody, "{promoted} {nobody}");
 }

@@ -6,8 +6,8 @@ use forebay_control::{Answer, Request};
 use forebay_policy::time;
 
 use super::{ask_when_there, not_an_answer, told_elsewhere};
-use crate::cli::Outcome;
 use crate::control_path::control_path;
+use crate::failure::Outcome;
 use crate::output::print;
 use crate::volume_name;
 

@@ -11,8 +11,8 @@ use forebay_policy::Admission;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::cli::{Failure, Outcome};
 use crate::commands::serve;
+use crate::failure::{Failure, Outcome};
 use crate::output::print;
 
 /// The benchmarks.

@@ -4,7 +4,7 @@ use forebay_control::FailureKind;
 use forebay_device::DeviceSpec;
 use forebay_verify::{Report, Severity};
 
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::image;
 use crate::output::{print, print_json};
 

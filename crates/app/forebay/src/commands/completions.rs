@@ -3,7 +3,8 @@
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::cli::{Cli, Outcome};
+use crate::cli::Cli;
+use crate::failure::Outcome;
 use crate::output::print;
 
 /// Arguments of `forebay completions`.

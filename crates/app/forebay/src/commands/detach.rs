@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use forebay_control::{Answer, Request};
 
 use super::ask;
-use crate::cli::Outcome;
+use crate::failure::Outcome;
 use crate::meter::Meter;
 use crate::output::print;
 use crate::volume_name;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay_control::{Answer, Explanation, FailureKind, Request};
 
 use super::{ask, not_an_answer};
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json, print_while_read};
 use crate::volume_name;
 use forebay_policy::size;

@@ -5,9 +5,8 @@ use forebay_control::{FailureKind, Progress};
 use forebay_device::{DeviceSpec, OpenError};
 use forebay_host::{CacheContent, FormatOptions, HostError, JournalRoom, LabelPlace};
 
-use crate::cli::{Failure, Outcome};
 use crate::config::parse_logical_block;
-use crate::failure::from_host;
+use crate::failure::{Failure, Outcome, from_host};
 use crate::meter::Meter;
 use crate::output::print;
 use crate::plan;

@@ -3,8 +3,7 @@
 use forebay_control::Progress;
 use forebay_device::DeviceSpec;
 
-use crate::cli::Outcome;
-use crate::failure::from_host;
+use crate::failure::{Outcome, from_host};
 use crate::meter::Meter;
 use crate::output::print;
 use crate::stop;

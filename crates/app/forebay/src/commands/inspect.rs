@@ -3,7 +3,7 @@
 use forebay_device::DeviceSpec;
 use forebay_verify::{InspectOptions, RECORDS_SHOWN};
 
-use crate::cli::Outcome;
+use crate::failure::Outcome;
 use crate::image;
 use crate::output::{print, print_json};
 

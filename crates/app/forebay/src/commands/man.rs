@@ -6,7 +6,8 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 use forebay_control::FailureKind;
 
-use crate::cli::{Cli, Failure, Outcome};
+use crate::cli::Cli;
+use crate::failure::{Failure, Outcome};
 use crate::output::print;
 
 /// Arguments of `forebay man`.

@@ -6,7 +6,7 @@ use forebay_control::{Answer, FailureKind, Request};
 use forebay_policy::time;
 
 use super::{ask, not_an_answer};
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::print;
 use crate::volume_name;
 

@@ -5,8 +5,7 @@ use forebay_control::FailureKind;
 use forebay_device::DeviceSpec;
 use forebay_host::{LabelPlace, PairOptions};
 
-use crate::cli::{Failure, Outcome};
-use crate::failure::from_host;
+use crate::failure::{Failure, Outcome, from_host};
 use crate::output::print;
 use crate::plan;
 

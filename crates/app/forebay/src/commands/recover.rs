@@ -5,8 +5,7 @@ use forebay_device::DeviceSpec;
 use forebay_host::{JournalChoice, Moment, RecoverOptions, Recovered, recover, recover_group};
 use serde::Serialize;
 
-use crate::cli::{Failure, Outcome};
-use crate::failure::from_host;
+use crate::failure::{Failure, Outcome, from_host};
 use crate::output::{print, print_json};
 use crate::plan;
 

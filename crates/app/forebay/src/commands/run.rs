@@ -7,7 +7,7 @@ use std::process::Command;
 use forebay_control::FailureKind;
 use forebay_hint::Critical;
 
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 
 /// Arguments of `forebay run`.
 #[derive(clap::Args)]

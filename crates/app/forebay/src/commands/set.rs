@@ -7,7 +7,7 @@ use forebay_policy::Settings;
 
 use super::ask;
 use crate::changes::Changes;
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::volume_name;
 
 /// Arguments of `forebay set`.

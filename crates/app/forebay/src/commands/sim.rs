@@ -11,7 +11,7 @@ use forebay_sim::generate::Options;
 use forebay_sim::in_order::{THREADS_MAX, in_order};
 use forebay_sim::plan::Plan;
 
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::meter::Ticker;
 use crate::output::print;
 

@@ -12,8 +12,8 @@ use forebay_control::{
 use serde::Serialize;
 
 use super::{ask_when_there, not_an_answer, told_by};
-use crate::cli::{Failure, Outcome};
 use crate::control_path::{control_path, runtime_directory};
+use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json};
 use crate::volume_name;
 use forebay_policy::{size, time};

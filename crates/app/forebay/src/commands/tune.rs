@@ -11,7 +11,7 @@ use forebay_emulate::Settings as Model;
 use forebay_replay::{Setup, Trace, replay};
 
 use super::ask;
-use crate::cli::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::print;
 use crate::volume_name;
 
@@ -109,12 +109,13 @@ pub struct Args {
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(load_names()), default_value = "postmark", conflicts_with = "name")]
     load: String,
 
-    /// A client's log of requests as fio writes it (write_iolog); several are several clients at once. They are
-    /// replayed in virtual time, with models of the devices, instead of a measurement
+    /// A record of a volume's requests (`forebay serve --record-requests`), or a client's log of them as fio writes it
+    /// (write_iolog). Several are several clients at once. They are replayed in virtual time, with models of the
+    /// devices, instead of a measurement
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "load", "quick"])]
     trace: Vec<PathBuf>,
 
-    /// Requests that each client of a trace has under way at most
+    /// Requests that each client of one of fio's logs has under way at most; a record says itself what waited for what
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..), requires = "trace")]
     depth: u16,
 

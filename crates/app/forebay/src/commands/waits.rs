@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use forebay_control::{Answer, Request, WaitRow};
 
 use super::{ask, not_an_answer};
-use crate::cli::Outcome;
+use crate::failure::Outcome;
 use crate::output::{print, print_json};
 use crate::volume_name;
 

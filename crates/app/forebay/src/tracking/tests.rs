@@ -171,3 +171,19 @@ fn what_is_missing_is_told_where_it_is_needed() {
     let tracking = Tracking::new(Rules::preset("redis").unwrap(), Hints::default());
     assert_eq!(tracking.missing(Admission::CpPi, true), Vec::<String>::new());
 }
+
+/// As the frontend of the block device brings them: nobody else records these.
+#[test]
+fn requests_whose_issuer_a_link_is_asked_for_are_recorded() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let path = dir.path().join("requests");
+    let info = Taken(Mutex::default(), Arc::default()).info();
+    let recorder = RequestRecorder::create(&path, &info).unwrap();
+    let link = Link::new(Some(Arc::clone(&recorder)));
+    let (_, done) = link.identify(&Op::Flush, Origin { lane: 5, ..Origin::default() }, Box::new(|_| ()));
+    done(Ok(forebay_block::Reply::Done));
+    recorder.finish();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let words: Vec<&str> = text.lines().skip(2).filter_map(|line| Some(line.split_once(' ')?.1)).collect();
+    assert_eq!(words, ["flush 1 lane=5", "answer 1", "end 1 0"]);
+}

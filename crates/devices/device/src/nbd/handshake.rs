@@ -13,8 +13,8 @@ use forebay_nbd::codec::{
     option_reply,
 };
 
+use crate::access::Access;
 use crate::nbd::uri::{NbdSpec, Server};
-use crate::open::Access;
 
 /// How long a server may take for the connection, or as long as the export's `timeout` says, if that is shorter.
 const CONNECT_MAX: Duration = Duration::from_secs(5);

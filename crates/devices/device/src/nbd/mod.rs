@@ -27,12 +27,12 @@ use forebay_nbd::codec::export_flag;
 
 pub use uri::NbdSpec;
 
+use crate::access::{Access, OpenError};
 use crate::device::{Device, DeviceInfo, DeviceKind, Sign, Survives};
 use crate::file::check_range;
 use crate::nbd::exchange::{Exchange, SETTLE_PAUSE};
 use crate::nbd::handshake::connect;
 use crate::nbd::uri::Server;
-use crate::open::{Access, OpenError};
 use crate::ring::Ring;
 
 /// How long an opening waits for a holder of the export that may be about to end.

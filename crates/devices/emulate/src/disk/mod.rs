@@ -24,10 +24,10 @@ use forebay_block::Nanos;
 pub use settings::DiskSettings;
 
 use crate::agenda::Agenda;
+use crate::machine::{Access, Ends, Machine, Operation};
 use crate::memory::transfer_ns;
-use crate::model::{Access, Ends, Machine, Operation};
+use crate::parameter::BadSetting;
 use crate::random::Random;
-use crate::settings::BadSetting;
 use cache::{Extent, WriteCache};
 use geometry::Geometry;
 use seek::SeekCurve;

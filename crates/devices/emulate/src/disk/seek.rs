@@ -1,7 +1,5 @@
 //! How long the arm takes to go how far.
 
-use super::settings::DiskSettings;
-
 /// `single + a * sqrt(d) + b * d` nanoseconds over the share `d` of the full stroke: the root is the arm speeding up and
 /// slowing down over short ways, the linear part its cruise over long ones (Ruemmler and Wilkes, "An introduction to
 /// disk drive modeling", IEEE Computer 27(3), 1994; they switch from one to the other, here they are added, which three
@@ -16,11 +14,11 @@ pub(crate) struct SeekCurve {
 }
 
 impl SeekCurve {
-    /// The curve through a disk's three times; `None` if there is none that never falls.
-    pub(crate) fn new(settings: &DiskSettings) -> Option<Self> {
-        let single_ns = settings.seek_single_ns as f64;
-        let full = settings.seek_full_ns as f64 - single_ns;
-        let average = settings.seek_average_ns as f64 - single_ns;
+    /// The curve through a disk's three times, of one cylinder, on average and of all; `None` if there is none that never falls.
+    pub(crate) fn new(single_ns: u64, average_ns: u64, full_ns: u64) -> Option<Self> {
+        let single_ns = single_ns as f64;
+        let full = full_ns as f64 - single_ns;
+        let average = average_ns as f64 - single_ns;
         let root_ns = 5.0 * (average - full / 3.0);
         let linear_ns = full - root_ns;
         // The slope, root / (2 sqrt(d)) + linear, is least at one end of the way.
@@ -36,13 +34,13 @@ impl SeekCurve {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::super::settings::DiskSettings;
     use crate::random::Random;
 
     #[test]
     fn the_curve_passes_through_the_published_times() {
         for settings in [DiskSettings::SAVVIO_10K4, DiskSettings::CONSTELLATION_ES3] {
-            let curve = SeekCurve::new(&settings).unwrap();
+            let curve = settings.curve().unwrap();
             assert_eq!(curve.ns(1.0), settings.seek_full_ns);
             assert!(curve.ns(1e-9) - settings.seek_single_ns < 1000);
             let mut random = Random::new(1);
@@ -68,7 +66,7 @@ mod tests {
                 seek_full_ns: times[2],
                 ..base.clone()
             };
-            assert!(SeekCurve::new(&settings).is_none(), "{single} {average} {full}");
+            assert!(settings.curve().is_err(), "{single} {average} {full}");
             assert!(settings.check().is_err());
         }
     }

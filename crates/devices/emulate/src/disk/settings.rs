@@ -1,8 +1,7 @@
 //! Parameters of a disk.
 
 use super::seek::SeekCurve;
-use crate::parameter::Parameter;
-use crate::settings::BadSetting;
+use crate::parameter::{BadSetting, Parameter};
 
 /// Parameters of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +148,7 @@ impl DiskSettings {
 
     /// How long the arm takes to go how far.
     pub(crate) fn curve(&self) -> Result<SeekCurve, BadSetting> {
-        SeekCurve::new(self).ok_or_else(|| {
+        SeekCurve::new(self.seek_single_ns, self.seek_average_ns, self.seek_full_ns).ok_or_else(|| {
             BadSetting::new(
                 "no arm seeks like that: seek-average lies between a third and 11 fifteenths of the way from \
                  seek-single to seek-full",

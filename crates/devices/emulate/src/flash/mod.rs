@@ -20,8 +20,8 @@ use forebay_block::Nanos;
 pub use settings::FlashSettings;
 
 use crate::agenda::Agenda;
+use crate::machine::{Access, Ends, Machine, Operation};
 use crate::memory::transfer_ns;
-use crate::model::{Access, Ends, Machine, Operation};
 use crate::random::Random;
 use crate::spread::Spread;
 

@@ -43,7 +43,7 @@ const MIXED: &[&str] =
 
 fn verify_on_device(attach: AttachOptions, fuse: FuseOptions) {
     let served = Served::with(slow(64 * MIB), fuse);
-    let mut attachment = served.attach(attach);
+    let attachment = served.attach(attach);
     assert_eq!(attachment.direct_io(), attach.direct_io);
     fio_verify(attachment.device_path(), MIXED);
     attachment.detach(false).unwrap();
@@ -81,7 +81,7 @@ fn a_file_system_on_it_stays_whole() {
         return;
     }
     let served = Served::new(slow(192 * MIB));
-    let mut attachment = served.attach(AttachOptions::default());
+    let attachment = served.attach(AttachOptions::default());
     let device = attachment.device_path().to_str().unwrap().to_owned();
     // Garbage below, so that whatever should have been zeroed and was not is seen.
     fs::File::options().write(true).open(&device).unwrap().write_all_at(&vec![0xA5; 192 << 20], 0).unwrap();
@@ -116,7 +116,7 @@ fn a_file_system_on_it_stays_whole() {
     run("e2fsck", &["-fn", served.path().to_str().unwrap()]);
 
     // The same again, after a new attachment, from the medium alone.
-    let mut attachment = served.attach(AttachOptions::default());
+    let attachment = served.attach(AttachOptions::default());
     run("mount", &[attachment.device_path().to_str().unwrap(), point.to_str().unwrap()]);
     job(&["--ioengine=psync", "--verify_only=1", "--numjobs=1", "--filename_format=direct.$jobnum"]);
     attachment.detach(true).unwrap();
@@ -129,7 +129,7 @@ fn discards_and_zeroes_of_the_device_really_zero() {
         return;
     }
     let served = Served::new(Behaviour::of_size(16 * MIB));
-    let mut attachment = served.attach(AttachOptions::default());
+    let attachment = served.attach(AttachOptions::default());
     let device = attachment.device_path().to_str().unwrap();
     served.volume.poke(0, &vec![9; 16 << 20]);
     run("blkdiscard", &["-o", "4096", "-l", "8192", device]);
@@ -149,8 +149,8 @@ fn written_back_on_detach_and_gone_after_it() {
     if !able(&[]) {
         return;
     }
-    let mut served = Served::new(slow(16 * MIB));
-    let mut attachment = served.attach(AttachOptions::default());
+    let served = Served::new(slow(16 * MIB));
+    let attachment = served.attach(AttachOptions::default());
     let device = attachment.device_path().to_owned();
     let bytes = vec![0x5A; 4 << 20];
     // Buffered: it lies in the page cache of the device when detach begins.
@@ -174,7 +174,7 @@ fn a_device_that_is_open_goes_when_it_is_closed() {
         return;
     }
     let served = Served::new(Behaviour::of_size(MIB));
-    let mut attachment = served.attach(AttachOptions::default());
+    let attachment = served.attach(AttachOptions::default());
     let open = fs::File::open(attachment.device_path()).unwrap();
     assert!(matches!(attachment.detach(false), Err(FuseError::StillOpen { .. })));
     drop(open);

@@ -31,7 +31,7 @@ fn daemon_process() {
     let volume =
         MemoryVolume::start(Behaviour { threads: 4, delay_us_max: 50, ..Behaviour::of_size(64 << 20) });
     let _export = FuseExport::mount(file, Arc::new(volume.clone()), FuseOptions::default()).unwrap();
-    let mut attachment = Attachment::attach(file, AttachOptions::default()).unwrap();
+    let attachment = Attachment::attach(file, AttachOptions::default()).unwrap();
     println!("\nready {}", attachment.device_path().display());
     for line in io::stdin().lines() {
         match line.unwrap().as_str() {

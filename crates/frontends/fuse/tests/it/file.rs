@@ -233,7 +233,7 @@ fn a_read_only_volume_cannot_be_written() {
     let served = Served::new(Behaviour { read_only: true, ..Behaviour::of_size(MIB) });
     assert_eq!(errno(OpenOptions::new().write(true).open(served.path())), Some(libc::EROFS));
     assert_eq!(fs::read(served.path()).unwrap().len() as u64, MIB);
-    let mut attachment = served.attach(Default::default());
+    let attachment = served.attach(Default::default());
     assert_eq!(fs::read(attachment.device_path()).unwrap().len() as u64, MIB);
     attachment.detach(false).unwrap();
     served.end();
@@ -294,7 +294,7 @@ fn a_path_in_use_or_with_data_is_refused() {
     if !able(&[]) {
         return;
     }
-    let mut served = Served::new(Behaviour::of_size(MIB));
+    let served = Served::new(Behaviour::of_size(MIB));
     let volume = MemoryVolume::start(Behaviour::of_size(MIB));
     let mount = |path| FuseExport::mount(path, Arc::new(volume.clone()), FuseOptions::default()).err();
     assert!(matches!(mount(served.path()), Some(FuseError::InUse { .. })));
@@ -342,7 +342,7 @@ fn an_existing_empty_file_is_kept() {
     let path = dir.path().join("volume");
     fs::write(&path, "").unwrap();
     let volume = MemoryVolume::start(Behaviour::of_size(MIB));
-    let mut export = FuseExport::mount(&path, Arc::new(volume.clone()), FuseOptions::default()).unwrap();
+    let export = FuseExport::mount(&path, Arc::new(volume.clone()), FuseOptions::default()).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), MIB);
     export.unmount().unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), 0);
@@ -358,8 +358,7 @@ fn parts_of_sectors_undo_nobodys_writes_whichever_way_they_come() {
     }
     let served = Served::new(Behaviour { delay_us_max: 300, ..Behaviour::of_size(MIB) });
     let path = served.dir.path().join("second");
-    let mut second =
-        FuseExport::mount(&path, Arc::new(served.volume.clone()), FuseOptions::default()).unwrap();
+    let second = FuseExport::mount(&path, Arc::new(served.volume.clone()), FuseOptions::default()).unwrap();
     let peek = |at: u64| served.volume.peek(at as usize, 1)[0];
     // A byte of its own for each, again and again; it stays as it was acknowledged until it is written again.
     let write_byte = |path: &Path, at: u64| {

@@ -90,7 +90,7 @@ fn attach_after(
         let former = Former::new();
         leave_behind(&former);
         let name = former.leave();
-        let mut attachment = served.attach(AttachOptions::default());
+        let attachment = served.attach(AttachOptions::default());
         if attachment.device_path().ends_with(&name) {
             return (name, attachment);
         }
@@ -146,7 +146,7 @@ fn the_queue_of_a_former_user_changes_nothing() {
     }
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let served = Served::new(Behaviour::of_size(8 << 20));
-    let (name, mut attachment) = attach_after(&served, poison, cure);
+    let (name, attachment) = attach_after(&served, poison, cure);
     let setup = attachment.queue().clone();
     let shown: Vec<String> = ATTRIBUTES
         .iter()
@@ -205,7 +205,7 @@ fn a_device_that_was_spoilt_for_good_is_made_anew() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let served = Served::new(Behaviour::of_size(8 << 20));
     let spoil = |former: &Former| fs::write(attribute(former.name(), "discard_max_bytes"), "0").unwrap();
-    let (name, mut attachment) = attach_after(&served, spoil, renew);
+    let (name, attachment) = attach_after(&served, spoil, renew);
     let setup = attachment.queue().clone();
     run("blkdiscard", &["-o", "4096", "-l", "8192", attachment.device_path().to_str().unwrap()]);
     attachment.detach(false).unwrap();
@@ -226,7 +226,7 @@ fn partitions_of_a_former_user_are_gone() {
         former.add_partition("1", "2048");
         former.add_partition("5", "8192");
     };
-    let (name, mut attachment) = attach_after(&served, leave, forget);
+    let (name, attachment) = attach_after(&served, leave, forget);
     let found = partitions(&name);
     attachment.detach(false).unwrap();
     served.end();
@@ -249,7 +249,7 @@ fn a_device_with_a_partition_that_is_in_use_is_not_taken() {
         // Another program has got the device meanwhile, and has taken the partition away.
         return served.end();
     };
-    let mut attachment = served.attach(AttachOptions::default());
+    let attachment = served.attach(AttachOptions::default());
     let taken = attachment.device_path().ends_with(&name);
     attachment.detach(false).unwrap();
     drop(open);
@@ -283,7 +283,7 @@ fn partitions_of_the_volume_appear_as_the_kernel_finds_them() {
     // None on a kernel that is built without the format of this table.
     let expected = partitions(other.trim_start_matches("/dev/"));
     run("losetup", &["--detach", &other]);
-    let mut attachment = served.attach(AttachOptions::default());
+    let attachment = served.attach(AttachOptions::default());
     let name = attachment.device_path().file_name().unwrap().to_str().unwrap().to_owned();
     assert_eq!(partitions(&name), expected);
     assert_eq!(fs::read_to_string(format!("/sys/block/{name}/loop/partscan")).unwrap().trim(), "1");
@@ -297,7 +297,7 @@ fn a_mounted_partition_holds_the_device_and_goes_with_it() {
         return;
     }
     let served = Served::new(Behaviour::of_size(16 << 20));
-    let mut attachment = served.attach(AttachOptions::default());
+    let attachment = served.attach(AttachOptions::default());
     let device = attachment.device_path().to_str().unwrap().to_owned();
     let name = device.trim_start_matches("/dev/").to_owned();
     run("addpart", &[&device, "1", "2048", "16384"]);

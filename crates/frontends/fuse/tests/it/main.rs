@@ -68,7 +68,7 @@ impl Served {
         point
     }
 
-    fn end(mut self) {
+    fn end(self) {
         self.export.unmount().unwrap();
         self.volume.stop();
         assert!(!self.dir.path().join("volume").exists(), "the file that was created is removed");

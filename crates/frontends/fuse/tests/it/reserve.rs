@@ -30,7 +30,7 @@ fn within(seconds: u64, reached: impl Fn() -> bool) -> bool {
 /// writes got through, and whether one with O_DIRECT and one as of an fsync did as well.
 fn flood(attach: AttachOptions, unthrottled: bool, expected: u64) -> (u64, bool, bool) {
     let served = Served::new(Behaviour::of_size(64 << 20));
-    let mut attachment = served.attach(attach);
+    let attachment = served.attach(attach);
     let device = attachment.device_path().to_owned();
     let name = device.file_name().unwrap().to_str().unwrap();
     let throttle = format!("/sys/block/{name}/queue/wbt_lat_usec");
@@ -90,7 +90,7 @@ fn flood(attach: AttachOptions, unthrottled: bool, expected: u64) -> (u64, bool,
 /// Whether the kernel has the scheduler that keeps slots free.
 fn has_scheduler() -> bool {
     let served = Served::new(Behaviour::of_size(1 << 20));
-    let mut attachment = served.attach(AttachOptions::default());
+    let attachment = served.attach(AttachOptions::default());
     let setup = attachment.queue().clone();
     attachment.detach(false).unwrap();
     served.end();
