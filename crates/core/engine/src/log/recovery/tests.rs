@@ -158,10 +158,7 @@ fn five_records() -> Image {
 fn an_empty_cache_is_an_empty_log() {
     let found = Image::new().recover().unwrap();
     assert_eq!((found.report, found.clean_upto), (RecoveryReport::default(), Seq(0)));
-    assert_eq!(
-        (found.log.last_seq(), found.map.len(), found.map.segments().free_count()),
-        (Seq(0), 0, 8)
-    );
+    assert_eq!((found.log.last_seq(), found.map.len(), found.map.segments().free_count()), (Seq(0), 0, 8));
     assert!(!found.trusts_clean && !found.is_broken && !found.has_versions);
 }
 
@@ -174,6 +171,8 @@ fn a_log_of_three_segments_is_found_as_it_was() {
     assert_eq!((report.blocks_dirty, report.blocks_clean, report.records_torn), (4, 0, 0));
     assert_eq!(found.map.segments().next_free().collect::<Vec<_>>(), [5, 6, 7, 0, 1], "the log goes round");
 }
+
+type Change = fn(&mut Image);
 
 #[test]
 fn the_end_is_where_records_are_torn_or_do_not_follow() {
@@ -193,12 +192,12 @@ fn the_end_is_where_records_are_torn_or_do_not_follow() {
     let behind_torn = |image: &mut Image| {
         image.record(6, 1, data(15)).damage(1000).record(7, 1, data(16));
     };
-    let cases: [(&str, &dyn Fn(&mut Image), u64); 5] = [
-        ("a gap", &gap, 0),
-        ("a record of an earlier run", &earlier_run, 0),
-        ("torn data", &torn_data, 1),
-        ("a torn header", &torn_header, 1),
-        ("a whole record behind a torn one", &behind_torn, 1),
+    let cases: [(&str, Change, u64); 5] = [
+        ("a gap", gap, 0),
+        ("a record of an earlier run", earlier_run, 0),
+        ("torn data", torn_data, 1),
+        ("a torn header", torn_header, 1),
+        ("a whole record behind a torn one", behind_torn, 1),
     ];
     for (name, change, torn) in cases {
         let mut image = five_records();
@@ -336,7 +335,8 @@ fn clean_copies_are_believed_after_a_clean_stop_alone() {
         // Up to the clean mark all is clean, too: the backing has it, but may have something newer.
         let expected = if trusts { [3, 2, 4, 6] } else { [0, 0, 4, 0] };
         assert_eq!(versions(&found, [10, 11, 12, 20]), expected, "told {told}, marked {marked}");
-        let dirty = [10, 12].map(|b| slot(&found, b).is_some_and(|s| found.map.segments().slot(s).has(DIRTY)));
+        let dirty =
+            [10, 12].map(|b| slot(&found, b).is_some_and(|s| found.map.segments().slot(s).has(DIRTY)));
         assert_eq!(dirty, [false, true]);
         assert_eq!((found.report.blocks_dirty, found.report.blocks_clean), (2, if trusts { 3 } else { 0 }));
         assert_eq!(found.clean_upto, Seq(3));
