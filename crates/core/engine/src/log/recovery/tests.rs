@@ -172,6 +172,8 @@ fn a_log_of_three_segments_is_found_as_it_was() {
     assert_eq!(found.map.segments().next_free().collect::<Vec<_>>(), [5, 6, 7, 0, 1], "the log goes round");
 }
 
+type Change = fn(&mut Image);
+
 #[test]
 fn the_end_is_where_records_are_torn_or_do_not_follow() {
     // What stands behind record 5, and whether it looks like a record that was torn.
@@ -190,12 +192,12 @@ fn the_end_is_where_records_are_torn_or_do_not_follow() {
     let behind_torn = |image: &mut Image| {
         image.record(6, 1, data(15)).damage(1000).record(7, 1, data(16));
     };
-    let cases: [(&str, &dyn Fn(&mut Image), u64); 5] = [
-        ("a gap", &gap, 0),
-        ("a record of an earlier run", &earlier_run, 0),
-        ("torn data", &torn_data, 1),
-        ("a torn header", &torn_header, 1),
-        ("a whole record behind a torn one", &behind_torn, 1),
+    let cases: [(&str, Change, u64); 5] = [
+        ("a gap", gap, 0),
+        ("a record of an earlier run", earlier_run, 0),
+        ("torn data", torn_data, 1),
+        ("a torn header", torn_header, 1),
+        ("a whole record behind a torn one", behind_torn, 1),
     ];
     for (name, change, torn) in cases {
         let mut image = five_records();
