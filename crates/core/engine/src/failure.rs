@@ -139,7 +139,7 @@ impl Engine {
         }
         // A replay must not find groups in the journal any more when the log is void.
         let evacuated = self.now >= self.failure.retire_from
-            && self.map.segments.dirty() == 0
+            && self.map.segments().dirty() == 0
             && self.destage.is_idle()
             && self.journal_retires();
         if evacuated || self.mutant(Mutation::RetiresEarly) {
@@ -171,12 +171,7 @@ impl Engine {
         }
         self.failure.phase = Phase::Retired;
         self.failure.tainted.clear();
-        let slots: Vec<_> = self.map.index.slots().collect();
-        for slot in slots {
-            self.untrack(slot);
-            self.map.segments.ceased_current(slot, false);
-        }
-        self.map.index.clear();
+        self.void_all();
         self.bypass_after_retirement();
         self.wakes.raise(Change::CacheEnded);
     }

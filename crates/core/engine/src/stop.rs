@@ -104,7 +104,7 @@ impl Engine {
     /// the version that replaces it.
     pub(crate) fn command_owes(&mut self, block: BlockNo, old: SlotRef) {
         let Some(last) = self.commands.destages.last() else { return };
-        let (slot, seq) = (self.map.segments.slot(old), self.map.segments.seq(old));
+        let (slot, seq) = (self.map.segments().slot(old), self.map.segments().seq(old));
         if slot.has(DIRTY) && seq <= last.upto {
             self.commands.owed.insert(block, (seq, old));
         }
@@ -151,7 +151,7 @@ impl Engine {
 
     /// Whether something in records up to this one is dirty.
     fn lacks(&self, upto: Seq) -> bool {
-        self.map.segments.dirty_after(Seq(0)).next().is_some_and(|(seq, _)| seq <= upto)
+        self.map.segments().dirty_after(Seq(0)).next().is_some_and(|(seq, _)| seq <= upto)
     }
 
     fn destages_answer(&mut self) {
@@ -160,7 +160,7 @@ impl Engine {
         }
         self.log_work_out_clean();
         let clean = self.log.clean_upto();
-        let all = self.map.segments.dirty() == 0;
+        let all = self.map.segments().dirty() == 0;
         let exhausted = self.destage_is_exhausted();
         let backing_fails = self.backing_is_given_up();
         let (epoch, retired) = (self.flushes.epoch_done(), self.failure.retired());
@@ -253,7 +253,7 @@ impl Engine {
 
     /// The backing has failed for so long that nobody should wait for it who wants an end.
     pub(crate) fn backing_is_given_up(&self) -> bool {
-        self.destage.failures().max(self.journal_failures()) >= GIVES_UP_AFTER
+        self.destage.failures().max(self.journal.failures()) >= GIVES_UP_AFTER
     }
 
     fn backing_fails_error(&self) -> IoError {
@@ -271,7 +271,7 @@ impl Engine {
     }
 
     fn stop_destaged(&mut self) -> Option<Phase> {
-        let error = if self.map.segments.dirty() == 0 && self.destage.is_idle() {
+        let error = if self.map.segments().dirty() == 0 && self.destage.is_idle() {
             None
         } else if self.backing_is_given_up() {
             Some(self.backing_fails_error())
@@ -322,7 +322,7 @@ impl Engine {
         }
         // Copies that bypasses made untrue are named, else a restart after this stop would believe them (hazard 1).
         // More names than have room in the log are none.
-        let untrue = self.untrue_blocks().filter(|r| !unflushed && r.len() <= self.untrue_ranges_max());
+        let untrue = self.map.untrue_blocks().filter(|_| !unflushed);
         let owner = if untrue.is_some() { AppendOwner::Stop } else { AppendOwner::StopDistrusted };
         for range in untrue.unwrap_or_default() {
             let count = range.count.min(u64::from(u32::MAX)) as u32;

@@ -1,12 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_policy::Replacement;
 use proptest::prelude::*;
 
 use super::*;
 use crate::locks::Hold;
-use crate::map::index::Index;
-use crate::map::segments::{DESTAGING, SegmentTable, Slot, SlotKind, UNREADABLE};
+use crate::map::segments::{DESTAGING, Slot, SlotKind, UNREADABLE};
 
 /// Destaging beside a map, its locks, and a backing that does what the test says.
 struct World {
@@ -39,8 +37,8 @@ impl World {
     /// All blocks are dirty.
     fn new(blocks: &[u64]) -> Self {
         let mut map = Map::of_segments(2);
-        let index = map.segments.take_free().unwrap();
-        map.segments.open(index, 1, Seq(1), 0, 1);
+        let index = map.segments_mut().take_free().unwrap();
+        map.segments_mut().open(index, 1, Seq(1), 0, 1);
         let (locks, destage) = (Locks::default(), Destage::default());
         let mut world = Self {
             map,
@@ -61,22 +59,21 @@ impl World {
         let seq = Seq(self.next_seq);
         self.next_seq += 1;
         let slot = Slot::new(BlockNo(block), 0, 0, SlotKind::Data, seq, Seq(1));
-        let slot = self.map.segments.push(0, slot);
-        self.map.segments.get_mut(0).last_seq = seq;
-        if let Some(old) = self.map.index.insert(BlockNo(block), slot, &self.map.segments) {
-            self.map.segments.ceased_current(old, false);
+        let slot = self.map.segments_mut().push(0, slot);
+        self.map.segments_mut().ends_with(0, seq);
+        if let Some(old) = self.map.put(slot, true) {
+            self.map.cleaned(old.slot);
             self.destage.is_readable(BlockNo(block));
         }
-        self.map.segments.became_current(slot, true);
     }
 
     fn current(&self, block: u64) -> SlotRef {
-        self.map.index.get(BlockNo(block), &self.map.segments).unwrap()
+        self.map.lookup(BlockNo(block)).unwrap()
     }
 
     fn state(&self, block: u64) -> State {
         let slot = self.current(block);
-        let s = self.map.segments.slot(slot);
+        let s = self.map.segments().slot(slot);
         match () {
             () if self.destage.is_corrupt(BlockNo(block), slot) => State::Damaged,
             () if s.has(UNREADABLE) => State::SetAside,
@@ -96,7 +93,7 @@ impl World {
             && let Some(begun) =
                 self.destage.begin_run(&mut self.map, &mut self.locks, false, Planted::default())
         {
-            let versions = begun.slots.iter().map(|slot| self.map.segments.seq(*slot)).collect();
+            let versions = begun.slots.iter().map(|slot| self.map.segments().seq(*slot)).collect();
             self.under_way.push((begun.key, begun.range, versions));
         }
     }
@@ -159,9 +156,10 @@ impl World {
         let at = self.under_way.iter().position(|(_, range, _)| range.contains(BlockNo(block))).unwrap();
         let (key, range, versions) = self.under_way.remove(at);
         let seq = versions[(block - range.first.0) as usize];
-        let of_it =
-            |slot: &SlotRef| self.map.segments.block(*slot).0 == block && self.map.segments.seq(*slot) == seq;
-        let slot = self.map.segments.slot_refs(0).find(of_it).unwrap();
+        let of_it = |slot: &SlotRef| {
+            self.map.segments().block(*slot).0 == block && self.map.segments().seq(*slot) == seq
+        };
+        let slot = self.map.segments().slot_refs(0).find(of_it).unwrap();
         let unread = self.destage.unreadable(BlockNo(block), slot, corrupt, self.now, &mut self.map);
         assert_eq!(self.destage.give_up(key, &mut self.map), Some(range));
         self.unlock(range);
@@ -287,7 +285,7 @@ fn what_fails_is_tried_again() {
         assert_eq!([0, 1, 9].map(|block| world.state(block)), *states, "{steps:?}");
         assert_eq!(world.destage.failures(), *failures, "{steps:?}");
         if world.destage.is_idle() {
-            assert_eq!(world.map.segments.get(0).pins, 0, "{steps:?}");
+            assert_eq!(world.map.segments().get(0).pins, 0, "{steps:?}");
             assert!(world.locks.is_empty(), "{steps:?}");
         }
     }
@@ -303,12 +301,14 @@ fn what_cannot_be_read_and_was_overwritten_is_nobodys_concern() {
     assert_eq!(world.cannot_read(0, true), Unread::Overwritten);
     // An order asks for older versions, too: with this one something is missing on the backing for good.
     let slot = Slot::new(BlockNo(5), 0, 0, SlotKind::Data, Seq(world.next_seq), Seq(1));
-    let older = world.map.segments.push(0, slot);
-    world.map.segments.became_current(older, true);
-    world.map.segments.ceased_current(older, true);
+    let older = world.map.segments_mut().push(0, slot);
+    world.map.put(older, true);
+    let slot = Slot::new(BlockNo(5), 0, 0, SlotKind::Data, Seq(world.next_seq + 1), Seq(1));
+    let newer = world.map.segments_mut().push(0, slot);
+    world.map.put(newer, true);
     let unread = world.destage.unreadable(BlockNo(5), older, false, world.now, &mut world.map);
     assert_eq!(unread, Unread::Skipped);
-    assert!(!world.map.segments.slot(older).has(DIRTY));
+    assert!(!world.map.segments().slot(older).has(DIRTY));
 }
 
 #[test]
@@ -432,8 +432,8 @@ proptest! {
             }
         }
         let damaged = blocks.iter().filter(|block| world.state(**block) == State::Damaged).count();
-        prop_assert_eq!(world.map.segments.dirty(), damaged as u64);
+        prop_assert_eq!(world.map.segments().dirty(), damaged as u64);
         prop_assert!(world.destage.is_idle() && world.locks.is_empty());
-        prop_assert_eq!(world.map.segments.get(0).pins, 0);
+        prop_assert_eq!(world.map.segments().get(0).pins, 0);
     }
 }
