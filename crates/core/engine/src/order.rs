@@ -115,11 +115,6 @@ pub(crate) struct Order {
     planted: Planted,
 }
 
-/// How far behind record `seq` the newest one lies that it depends on, `after`, as a record says it.
-pub(crate) fn distance(seq: Seq, after: Seq) -> u16 {
-    u16::try_from(seq.0.saturating_sub(after.0)).unwrap_or(u16::MAX).max(1)
-}
-
 impl Order {
     pub(crate) fn new(settings: &Settings, journal: bool, journal_left: bool) -> Self {
         let (active, journaled, by) = Self::wanted(settings, journal);

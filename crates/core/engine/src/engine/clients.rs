@@ -248,7 +248,7 @@ impl Engine {
     }
 
     fn part_append(&mut self, key: PartKey) {
-        let next = self.requests.append(key, self.piece_blocks_max(), &mut self.locks);
+        let next = self.requests.append(key, self.log.piece_blocks_max(), &mut self.locks);
         self.part_goes_on(key, next);
     }
 
@@ -398,7 +398,7 @@ impl Engine {
         if !copies {
             return self.part_finish(key, None);
         }
-        let (answered, appends) = self.requests.copy(key, self.piece_blocks_max());
+        let (answered, appends) = self.requests.copy(key, self.log.piece_blocks_max());
         self.part_ended(answered);
         appends.into_iter().for_each(|append| self.log_append(append));
     }
@@ -464,7 +464,7 @@ impl Engine {
         }
         let lately = self.demand.lately(self.now.0);
         let held_back = if sync || self.order.keeps_versions() { 0 } else { lately };
-        self.destage_pressure().blocks_to_spare(lately).saturating_sub(self.log_entering() + held_back)
+        self.destage_pressure().blocks_to_spare(lately).saturating_sub(self.log.entering() + held_back)
     }
 
     /// Sends the bypass to the log if that has so many blocks to `spare`, for what was issued synchronously last. Blocks that it takes there;

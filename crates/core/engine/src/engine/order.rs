@@ -35,6 +35,7 @@ impl Engine {
     pub(crate) fn order_begin(&mut self, progress: Seq, kept: Consistent) {
         let says = self.journal.exists().then(|| self.journal.says_consistent());
         let progress = self.order.begin(&mut self.map, progress, self.journal.found());
+        self.order_pins_log();
         self.journal_begin(progress);
         let facts = self.order_facts();
         self.order.trust(&mut self.map, facts, kept, says);
@@ -53,11 +54,13 @@ impl Engine {
             Followed::Begins => {
                 self.log_work_out_clean();
                 let progress = self.order.turn(Some(self.log.clean_upto()));
+                self.order_pins_log();
                 self.journal_begin(progress);
                 self.order_catch_up();
             }
             Followed::Ends => {
                 let progress = self.order.turn(None);
+                self.order_pins_log();
                 self.journal_begin(progress);
                 Order::drop_versions(&mut self.map);
                 self.wakes.raise(Change::Policy);
@@ -116,9 +119,11 @@ impl Engine {
         if self.order.may_end(&self.map, self.order_facts()) {
             self.order_complete();
         } else if self.order.slide_on(&self.map, self.order_facts()) {
+            self.order_pins_log();
             self.wakes.raise(Change::Progress);
         }
         self.order.rest(&self.map, self.order_facts());
+        self.order_pins_log();
         if self.order.bypass_waits() {
             if self.order.bypass_wants_record(self.order_facts()) {
                 self.order_is_recorded();
@@ -277,8 +282,10 @@ impl Engine {
                 self.move_poison(marks.into_iter());
                 return false;
             }
-            Ended::Complete => self.wakes.raise(Change::Progress),
+            Ended::Complete => {}
         }
+        self.order_pins_log();
+        self.wakes.raise(Change::Progress);
         true
     }
 

@@ -45,7 +45,7 @@ impl Sample {
         }
         self.map.segments.push_record(index, distance);
         self.map.note_moment(seq, seq.0 * 1_000_000_000);
-        self.map.segments.get_mut(index).last_seq = seq;
+        self.map.segments.ends_with(index, seq);
         (seq, slots)
     }
 
