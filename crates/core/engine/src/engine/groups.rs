@@ -104,6 +104,9 @@ impl Engine {
     }
 
     pub(crate) fn journal_next_wake(&self) -> Option<Nanos> {
+        if !self.journal.exists() {
+            return None;
+        }
         self.journal.next_wake(self.group_facts(), &self.points)
     }
 
@@ -314,6 +317,9 @@ impl Engine {
     }
 
     pub(super) fn common_next_wake(&self) -> Option<Nanos> {
+        if !self.journal.exists() {
+            return None;
+        }
         self.common.next_wake(self.group_facts(), || self.destage_is_urgent())
     }
 }

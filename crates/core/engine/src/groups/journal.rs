@@ -256,9 +256,6 @@ impl Journal {
 
     /// When something is to be done even if no event comes.
     pub(crate) fn next_wake(&self, facts: Facts, points: &Points) -> Option<Nanos> {
-        if !self.exists() {
-            return None;
-        }
         let waits = facts.journaled && self.group.is_none() && self.says_consistent();
         let ends = facts.settings.group_ends == GroupEnds::Anywhere || points.next().is_some();
         let due = self.open.since().filter(|_| waits && ends && self.open.blocks() > 0);
