@@ -7,7 +7,7 @@ use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::Role;
 use crate::locks::{BlockRange, Hold};
 use crate::log::{Append, AppendOwner, Ask, Facts, Io, Pinner, Told, Written, reclaim};
-use crate::map::segments::{DIRTY, REFERENCED, SegmentState, SlotRef};
+use crate::map::segments::SlotRef;
 use crate::mutation::Mutation;
 use crate::wakes::Change;
 

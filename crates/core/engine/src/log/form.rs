@@ -19,7 +19,6 @@ use crate::log::head::{Head, Size, checksums, lay_out};
 use crate::log::queue::{Append, AppendOwner};
 use crate::log::{Ask, Io, Log};
 use crate::map::Map;
-use crate::map::segments::SegmentState;
 use crate::mutation::Mutation;
 
 /// Segments that only records which make room, or finish a bypass, may open.

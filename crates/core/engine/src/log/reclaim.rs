@@ -31,7 +31,7 @@ use crate::locks::{BlockRange, Hold, Locks};
 use crate::log::pins::Pinner;
 use crate::log::{Append, AppendOwner, Ask, Io, Log, SEGMENTS_RESERVED};
 use crate::map::Map;
-use crate::map::segments::{DIRTY, FREQUENT, REFERENCED, SegmentState, SlotKind, SlotRef, TRACKED};
+use crate::map::segments::{DIRTY, SegmentState, SlotKind, SlotRef};
 use crate::mutation::{Mutation, Planted};
 use crate::tables::Table;
 
@@ -228,8 +228,9 @@ impl Reclaim {
             let n = rest.iter().enumerate().take(COPY_BLOCKS_MAX).take_while(together).count();
             let (now, later) = rest.split_at(n);
             rest = later;
-            let describe =
-                |(b, s): &(BlockNo, SlotRef)| (*b, map.segments().seq(*s), map.segments().slot(*s).checksum());
+            let describe = |(b, s): &(BlockNo, SlotRef)| {
+                (*b, map.segments().seq(*s), map.segments().slot(*s).checksum())
+            };
             let blocks = now.iter().map(describe).collect();
             self.next_read = self.next_read.wrapping_add(1);
             let key = self.next_read;

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use forebay_block::{BLOCK_BYTES, BlockNo, Seq};
+use forebay_block::{BLOCK_BYTES, Seq};
 use forebay_format::Layout;
 use forebay_format::record::ExtentKind;
 use forebay_format::summary::SummaryEntry;

@@ -158,10 +158,7 @@ fn five_records() -> Image {
 fn an_empty_cache_is_an_empty_log() {
     let found = Image::new().recover().unwrap();
     assert_eq!((found.report, found.clean_upto), (RecoveryReport::default(), Seq(0)));
-    assert_eq!(
-        (found.log.last_seq(), found.map.len(), found.map.segments().free_count()),
-        (Seq(0), 0, 8)
-    );
+    assert_eq!((found.log.last_seq(), found.map.len(), found.map.segments().free_count()), (Seq(0), 0, 8));
     assert!(!found.trusts_clean && !found.is_broken && !found.has_versions);
 }
 
@@ -336,7 +333,8 @@ fn clean_copies_are_believed_after_a_clean_stop_alone() {
         // Up to the clean mark all is clean, too: the backing has it, but may have something newer.
         let expected = if trusts { [3, 2, 4, 6] } else { [0, 0, 4, 0] };
         assert_eq!(versions(&found, [10, 11, 12, 20]), expected, "told {told}, marked {marked}");
-        let dirty = [10, 12].map(|b| slot(&found, b).is_some_and(|s| found.map.segments().slot(s).has(DIRTY)));
+        let dirty =
+            [10, 12].map(|b| slot(&found, b).is_some_and(|s| found.map.segments().slot(s).has(DIRTY)));
         assert_eq!(dirty, [false, true]);
         assert_eq!((found.report.blocks_dirty, found.report.blocks_clean), (2, if trusts { 3 } else { 0 }));
         assert_eq!(found.clean_upto, Seq(3));
