@@ -44,6 +44,7 @@ use crate::watch::Watch;
 mod clients;
 pub(crate) mod destage;
 mod flushes;
+mod groups;
 mod log;
 mod map;
 mod order;
@@ -305,7 +306,7 @@ impl Engine {
 
     /// Something that the backing, or the journal on its side, has failed is to be tried again.
     fn retries(&self) -> bool {
-        self.map.segments().dirty() > 0 && (self.destage.failures() > 0 || self.journal_failures() > 0)
+        self.map.segments().dirty() > 0 && (self.destage.failures() > 0 || self.journal.failures() > 0)
     }
 
     /// The operation will not be carried out.

@@ -44,6 +44,8 @@ use crate::mutation::{Mutation, Planted};
 pub(crate) mod index;
 pub(crate) mod member;
 mod moments;
+#[cfg(test)]
+pub(crate) mod sample;
 pub(crate) mod segments;
 mod slot;
 #[cfg(test)]

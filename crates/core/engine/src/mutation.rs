@@ -337,6 +337,9 @@ impl Engine {
         engine.requests.plant(engine.planted);
         engine.reading.plant(engine.planted);
         engine.order.plant(engine.planted);
+        engine.journal.plant(engine.planted);
+        engine.points.plant(engine.planted);
+        engine.common.plant(engine.planted);
         engine
     }
 }

@@ -2,24 +2,19 @@
 //! from waiting, and at its edge writers are held back.
 
 use forebay_block::{BLOCK_BYTES, Nanos};
-use forebay_policy::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, Staleness};
+use forebay_policy::{EDGE_PERCENT, HARDER_PERCENT, MaxStaleness, Staleness};
 
 use crate::engine::{Engine, Life};
 use crate::mutation::Mutation;
 
-/// Writers that are held back.
-#[derive(Clone, Copy)]
-struct Hold {
-    /// Since when the backing has made no progress.
-    since: Nanos,
-    /// What it had done then.
-    progress: u64,
-}
+use self::hold::{Hold, Holding};
+
+mod hold;
 
 /// State of the bound.
 #[derive(Default)]
 pub(crate) struct Lag {
-    hold: Option<Hold>,
+    hold: Hold,
 }
 
 impl Engine {
@@ -76,28 +71,13 @@ impl Engine {
     pub(crate) fn staleness_holds(&mut self) -> bool {
         let waits = self.life == Life::Running && self.log.has_writers() && !self.failure.latched();
         let edge = waits && self.staleness_percent() >= EDGE_PERCENT;
-        if !edge {
-            self.lag.hold = None;
-            return false;
-        }
-        let (now, progress) = (self.now, self.destage_progress());
-        let hold = self.lag.hold.get_or_insert_with(|| {
-            self.figures.holds += 1;
-            Hold { since: now, progress }
-        });
-        if hold.progress != progress {
-            *hold = Hold { since: now, progress };
-        }
-        // A backing that does nothing is no reason to wait for good.
-        let over = now >= hold.since.plus_ms(HOLD_MS_MAX);
-        if over {
-            hold.since = now;
-        }
-        !over
+        let holding = self.lag.hold.step(edge, self.destage_progress(), self.now);
+        self.figures.holds += u64::from(holding == Holding::Begins);
+        holding != Holding::LetGo
     }
 
     pub(crate) fn staleness_next_wake(&self) -> Option<Nanos> {
-        let hold = self.lag.hold.map(|hold| hold.since.plus_ms(HOLD_MS_MAX));
+        let hold = self.lag.hold.until();
         let harder = match self.settings.max_staleness {
             MaxStaleness::Age(ms) if self.life == Life::Running => {
                 let oldest = self.oldest_missing_ns(MaxStaleness::part(ms, HARDER_PERCENT));

@@ -253,7 +253,7 @@ impl Engine {
 
     /// The backing has failed for so long that nobody should wait for it who wants an end.
     pub(crate) fn backing_is_given_up(&self) -> bool {
-        self.destage.failures().max(self.journal_failures()) >= GIVES_UP_AFTER
+        self.destage.failures().max(self.journal.failures()) >= GIVES_UP_AFTER
     }
 
     fn backing_fails_error(&self) -> IoError {

@@ -108,17 +108,9 @@ mod tests {
     use forebay_block::ErrorKind;
 
     use super::*;
-    use crate::interface::PartKey;
 
     fn flush(id: u64, log_upto: u64, backing_epoch: u64) -> Flush {
-        let point = Point {
-            upto: Seq(log_upto),
-            parts: PartKey(0),
-            time_ns: 0,
-            label: String::new(),
-            command: None,
-            common: None,
-        };
+        let point = Point::at(Seq(log_upto));
         Flush { id: RequestId(id), log_upto: Seq(log_upto), point, backing_epoch, bypasses: id }
     }
 

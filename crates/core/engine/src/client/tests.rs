@@ -469,6 +469,59 @@ fn a_request_is_answered_with_its_last_part_and_its_first_error() {
     assert!(requests.is_idle() && locks.is_empty());
 }
 
+#[test]
+fn bypasses_are_found_by_any_byte_of_their_blocks() {
+    let mut requests = Requests::new(VOLUME);
+    let part = |requests: &mut Requests, id, offset: u64, path| {
+        arrive(requests, id, Cut::write(offset, Buf::zeroed(512)), path)[0]
+    };
+    let second = part(&mut requests, 1, BLOCK_BYTES + 1024, Path::Bypass);
+    part(&mut requests, 2, BLOCK_BYTES, Path::Log);
+    let fourth = part(&mut requests, 3, 3 * BLOCK_BYTES, Path::Bypass);
+    for (offset, len, expected) in [
+        (0, BLOCK_BYTES, vec![]),
+        (0, BLOCK_BYTES + 1, vec![second]),
+        (2 * BLOCK_BYTES - 1, 1, vec![second]),
+        (2 * BLOCK_BYTES, BLOCK_BYTES, vec![]),
+        (0, u64::MAX, vec![second, fourth]),
+    ] {
+        assert_eq!(requests.bypasses_of(offset, len), expected, "{offset} + {len}");
+    }
+}
+
+/// Each bypass that is to end with a supersede record has room for that promised, from its start on.
+#[test]
+fn supersede_records_find_the_room_that_bypasses_begin_with() {
+    let (mut requests, mut locks) = (Requests::new(VOLUME), Locks::default());
+    let keys: Vec<PartKey> = (0..3)
+        .map(|n| arrive(&mut requests, n, Cut::write(n * BLOCK_BYTES, Buf::zeroed(4096)), Path::Bypass)[0])
+        .collect();
+    for key in &keys[..2] {
+        assert!(requests.may_supersede(2) && !requests.supersede_waits());
+        assert!(requests.start(*key, true, &mut locks).is_some());
+        assert!(requests.keeps_log(*key));
+    }
+    assert!(!requests.may_supersede(2) && requests.supersede_waits(), "who finds none waits");
+    assert!(requests.may_supersede(3));
+    requests.write(keys[0], false);
+    assert!(requests.reissue(keys[0], true, &mut locks).is_some());
+    assert!(requests.may_supersede(2), "one that goes to the log needs none");
+    requests.round();
+    assert!(!requests.supersede_waits(), "all are tried again");
+}
+
+#[test]
+fn bypasses_that_wait_can_be_refused() {
+    let mut requests = Requests::new(VOLUME);
+    for (id, path) in [(1, Path::Bypass), (2, Path::Log), (3, Path::Bypass)] {
+        let key = arrive(&mut requests, id, whole(1), path)[0];
+        requests.wait(key);
+    }
+    let refused: Vec<u64> = requests.refuse_bypasses(&error("refused")).iter().map(|a| a.id.0).collect();
+    assert_eq!((refused, requests.len(), requests.critical_waiting().count()), (vec![1, 3], 1, 1));
+    assert!(!requests.critical_bypass_waits());
+}
+
 /// A part of the naive model.
 #[derive(Clone, Copy, Debug)]
 struct Naive {

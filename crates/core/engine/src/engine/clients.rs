@@ -529,7 +529,7 @@ impl Engine {
             backing_epoch = 0;
         }
         let bypasses = self.flushes.acknowledged();
-        let point = self.point_now(String::new(), None);
+        let point = self.point_now();
         self.requests.flush(Flush { id, log_upto, point, backing_epoch, bypasses });
         self.backing_flush_if_wanted();
         self.flushes_answer();

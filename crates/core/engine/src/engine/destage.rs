@@ -141,7 +141,7 @@ impl Engine {
             let unread = self.destage.unreadable(block, slot, corrupt, self.now, &mut self.map);
             // Of what a committed group has anew nothing is missing.
             if unread == Unread::Skipped
-                && !(self.order.is_replayed() && self.journal.replaces(&self.map, block, slot, self.planted))
+                && !(self.order.is_replayed() && self.journal.replaces(&self.map, block, slot))
             {
                 self.order_catch_up();
             }
@@ -193,7 +193,7 @@ impl Engine {
     /// Tries the backing at once, however often it has failed before: somebody asks for it.
     pub(crate) fn destage_try_backing(&mut self) {
         self.destage.try_again();
-        self.journal_try_again();
+        self.journal.try_again();
     }
 
     /// Flushes the backing when enough has been written, or nothing more is coming that could share the flush.

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 
 use forebay_block::{BlockNo, Nanos, Seq};
 use forebay_format::record::Consistent;
-
 use forebay_policy::{PLAN_BLOCKS_LEAST, PLAN_BLOCKS_MAX};
 
 use crate::engine::{Engine, Life};
@@ -94,7 +93,7 @@ impl Engine {
         let facts = self.order_facts();
         let (recorded, committed) = (self.order.recorded(facts), facts.committed);
         let asking = Asking { after, recorded, committed, latched: facts.latched };
-        let (held, supersedes) = (|| self.journal_holds(range), || self.needs_supersede(range));
+        let (held, supersedes) = (|| self.journal.holds(range), || self.needs_supersede(range));
         let turn = self.order.turn_of(&self.map, asking, range, self.map.current_in(range), held, supersedes);
         let allowed = turn != Turn::Waits && self.order_is_renounced() && self.points_allow(part);
         if allowed && turn == Turn::GivesUp {
@@ -177,7 +176,7 @@ impl Engine {
         let journal = match self.order.is_consistent() {
             // Only what groups hold leaves it at a point.
             true => self.order.is_journaled() || self.points_are_renounced(),
-            false => self.journal_is_renounced(),
+            false => self.journal.is_renounced(),
         };
         let (said, last) = (self.log.said_more_than(self.order.consistent()), self.log.last_seq());
         let renounced = said == Seq(0) || self.log.durable_upto() > said || self.failure.latched();
@@ -222,9 +221,11 @@ impl Engine {
                 }
                 continue;
             }
-            let (journal, commands, planted) = (&self.journal, &self.commands, self.planted);
+            let (journal, commands) = (&self.journal, &self.commands);
+            // What a committed group has anew is not worth writing, unless somebody waits for the block to be on the backing: with a
+            // block that is written all the time a command would wait for good (P7).
             let may_skip = |map: &Map, block: BlockNo, slot: SlotRef| {
-                journal.replaces(map, block, slot, planted) && !commands.owes(block)
+                journal.replaces(map, block, slot) && !commands.owes(block)
             };
             let members = self.order.members(&mut self.map, may_skip);
             if !members.is_empty() {

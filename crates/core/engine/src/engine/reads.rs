@@ -42,7 +42,7 @@ impl Engine {
     }
 
     pub(crate) fn piece_read_done(&mut self, key: PieceKey, result: DeviceResult) {
-        let elsewhere = self.reading.last_resort(key).and_then(|(block, seq)| self.journal_copy(block, seq));
+        let elsewhere = self.reading.last_resort(key).and_then(|(block, seq)| self.journal.copy(block, seq));
         let step = self.reading.ended(key, result, elsewhere, &mut self.map);
         self.reading_goes_on(step);
     }

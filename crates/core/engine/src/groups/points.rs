@@ -10,6 +10,9 @@
 //! name goes durably before anything issued after the point is written in place: the next group takes it along in its own
 //! commit; a bypass, or a change of policy, has the head written without it first. A bypass that came after a point which is not
 //! committed yet waits for it.
+//!
+//! 1. Points are committed in the order in which they were declared.
+//! 2. Each command is told once: the number of its point, or why there is none (P7).
 
 use std::collections::VecDeque;
 
@@ -18,42 +21,68 @@ use forebay_format::common::Common;
 use forebay_format::journal::{Head, Moment};
 use forebay_policy::{GroupEnds, WritePolicy};
 
-use crate::engine::{Engine, Life};
-use crate::interface::{CommonError, Effect, MarkError, PartKey, RequestId};
-use crate::mutation::Mutation;
+use crate::interface::{CommonError, MarkError, PartKey, RequestId};
+
+use crate::mutation::{Mutation, Planted};
+
+use super::journal::Journal;
+use super::{Facts, Told};
 
 /// Most points that are declared and not committed.
-pub(crate) const MARKS_MAX: usize = 64;
+const MARKS_MAX: usize = 64;
 
 /// A point at which a group may end.
 #[derive(Clone, Debug)]
 pub(crate) struct Point {
     /// Everything up to this record was acknowledged before it, and nothing later in the log.
-    pub(crate) upto: Seq,
+    pub(super) upto: Seq,
     /// Parts up to this one had come before it.
-    pub(crate) parts: PartKey,
+    pub(super) parts: PartKey,
     /// When it was declared, nanoseconds since 1970.
-    pub(crate) time_ns: u64,
-    pub(crate) label: String,
+    pub(super) time_ns: u64,
+    pub(super) label: String,
     /// The command that declared it; none if it is a flush.
-    pub(crate) command: Option<RequestId>,
+    pub(super) command: Option<RequestId>,
     /// Other volumes share it.
-    pub(crate) common: Option<Common>,
+    pub(super) common: Option<Common>,
 }
 
 impl Point {
+    /// What is acknowledged now and nothing else is to be a point.
+    pub(crate) fn now(facts: Facts, label: String, command: Option<RequestId>) -> Self {
+        let (upto, parts, time_ns) = (facts.written, facts.newest_part, facts.wall_ns());
+        Self { upto, parts, time_ns, label, command, common: None }
+    }
+
+    /// Behind this record.
+    #[cfg(test)]
+    pub(crate) fn at(upto: Seq) -> Self {
+        let parts = PartKey::default();
+        Self { upto, parts, time_ns: 0, label: String::new(), command: None, common: None }
+    }
+
     /// The point at which a group ends that an earlier run has left prepared: all requests of this run come later.
-    pub(crate) fn found(moment: &Moment, common: Option<Common>) -> Self {
+    pub(super) fn found(moment: &Moment, common: Option<Common>) -> Self {
         let (label, parts) = (moment.label.clone(), PartKey::default());
         Self { upto: moment.seq, parts, time_ns: moment.time_ns, label, command: None, common }
     }
+}
+
+/// Whether a bypass may be written in place without making a point untrue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allowed {
+    Yes,
+    /// It came after a point that is not committed yet.
+    No,
+    /// Once the head names no point, see [`Points::renounce`].
+    Renounced,
 }
 
 /// Points under way.
 #[derive(Default)]
 pub(crate) struct Points {
     /// Declared and not committed, oldest first.
-    pub(crate) marks: VecDeque<Point>,
+    marks: VecDeque<Point>,
     /// The last flush that was answered, if each flush is a point.
     flush: Option<Point>,
     /// Parts up to this one had come before the point that the head names.
@@ -62,166 +91,194 @@ pub(crate) struct Points {
     uncertain: bool,
     /// The head is to name none.
     renounce: bool,
+    planted: Planted,
+}
+
+/// Why no point can be declared now.
+pub(super) fn refusal(journal: &Journal, facts: Facts) -> Option<MarkError> {
+    let policy = facts.settings.write_policy;
+    if policy != WritePolicy::Journaled || !facts.journaled || facts.leaving {
+        return Some(MarkError::Policy(policy));
+    }
+    (!journal.claims(facts) || !journal.durable_says_consistent()).then_some(MarkError::NotConsistent)
 }
 
 impl Points {
+    #[cfg(feature = "mutations")]
+    pub(crate) fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
+    }
+
     /// Somebody waits for a point.
     pub(crate) fn is_marked(&self) -> bool {
         !self.marks.is_empty()
     }
 
     /// The head is to name none.
-    pub(crate) fn is_renouncing(&self) -> bool {
+    pub(super) fn is_renouncing(&self) -> bool {
         self.renounce
     }
 
     /// The point at which the next group ends at the latest.
-    pub(crate) fn next(&self) -> Option<&Point> {
+    pub(super) fn next(&self) -> Option<&Point> {
         self.marks.front().or(self.flush.as_ref())
     }
 
     /// What the head is to say of points if nothing is committed with it.
-    pub(crate) fn apply(&self, head: &mut Head) {
+    pub(super) fn apply(&self, head: &mut Head) {
         if self.renounce {
             forget(&mut head.applied);
             forget(&mut head.committed);
             head.common.decided = 0;
         }
     }
-}
 
-/// The moment is none of a point.
-pub(crate) fn forget(moment: &mut Moment) {
-    (moment.point, moment.label) = (0, String::new());
-}
-
-impl Engine {
-    /// What is acknowledged now and nothing else is to be a point.
-    pub(crate) fn point_now(&self, label: String, command: Option<RequestId>) -> Point {
-        let (upto, parts) = (self.log.written_upto(), self.requests.newest_part());
-        Point { upto, parts, time_ns: self.wall_ns(), label, command, common: None }
-    }
-
-    pub(crate) fn mark_command(&mut self, id: RequestId, label: String) {
-        let refusal = match self.life {
-            Life::Running if self.points.marks.len() >= MARKS_MAX => Some(MarkError::TooMany),
-            Life::Running if self.common_is_wanted() => Some(MarkError::Member),
-            Life::Running => self.points_refusal(),
-            _ => Some(MarkError::Stopping),
+    /// Declares what is acknowledged now to be a point.
+    ///
+    /// # Errors
+    /// Why that cannot be done.
+    pub(crate) fn mark(
+        &mut self,
+        id: RequestId,
+        label: String,
+        journal: &mut Journal,
+        facts: Facts,
+    ) -> Result<(), MarkError> {
+        let refusal = match facts.running {
+            true if self.marks.len() >= MARKS_MAX => Some(MarkError::TooMany),
+            true if facts.shares_points() => Some(MarkError::Member),
+            true => refusal(journal, facts),
+            false => Some(MarkError::Stopping),
         };
         if let Some(error) = refusal {
-            self.effects.push(Effect::Marked { id, result: Err(error) });
-            return;
+            return Err(error);
         }
-        self.journal_try_again();
-        let point = self.point_now(label, Some(id));
-        self.points.flush = None;
-        self.points.marks.push_back(point);
+        journal.try_again();
+        self.flush = None;
+        self.marks.push_back(Point::now(facts, label, Some(id)));
+        Ok(())
     }
 
-    /// Why no point can be declared now.
-    pub(crate) fn points_refusal(&self) -> Option<MarkError> {
-        let policy = self.settings.write_policy;
-        if policy != WritePolicy::Journaled || !self.order.is_journaled() || self.order.is_leaving() {
-            return Some(MarkError::Policy(policy));
+    /// A cut at which other volumes have cut, too, is to be committed as a point.
+    ///
+    /// # Errors
+    /// If too many wait.
+    pub(super) fn mark_cut(&mut self, point: Point) -> Result<(), MarkError> {
+        if self.marks.len() >= MARKS_MAX {
+            return Err(MarkError::TooMany);
         }
-        (!self.journal_claims() || !self.journal.durable_says_consistent())
-            .then_some(MarkError::NotConsistent)
+        self.marks.push_back(point);
+        Ok(())
     }
 
     /// Points that will not be committed are given up, so that nobody waits for good (P7).
-    pub(crate) fn points_step(&mut self) {
-        if !self.points.is_marked() && self.points.flush.is_none() {
-            return;
+    pub(crate) fn step(&mut self, journal: &Journal, facts: Facts) -> Vec<Told> {
+        if !self.is_marked() && self.flush.is_none() {
+            return Vec::new();
         }
         // A group may have been cut behind it meanwhile.
-        let committed = self.journal.committed();
-        self.points.flush.take_if(|flush| flush.upto <= committed);
-        let refusal = self.points_refusal();
-        if refusal.is_some() || self.settings.group_ends != GroupEnds::Flushes {
-            self.points.flush = None;
+        let committed = journal.committed();
+        self.flush.take_if(|flush| flush.upto <= committed);
+        let refusal = refusal(journal, facts);
+        if refusal.is_some() || facts.settings.group_ends != GroupEnds::Flushes {
+            self.flush = None;
         }
-        let failing = self.backing_is_given_up().then_some(MarkError::Failing);
+        let mut told = Vec::new();
+        let failing = facts.given_up.then_some(MarkError::Failing);
         if let Some(error) = refusal.or(failing) {
-            self.points_refuse(|_| true, &error.into());
+            told.extend(self.refuse(|_| true, &error.into()));
         }
-        let shared = self.common_is_wanted();
-        self.points_refuse(|point| point.common.is_some() && !shared, &CommonError::NoMember);
-        self.points_refuse(|point| point.common.is_none() && shared, &MarkError::Member.into());
+        let shared = facts.shares_points();
+        told.extend(self.refuse(|point| point.common.is_some() && !shared, &CommonError::NoMember));
+        told.extend(self.refuse(|point| point.common.is_none() && shared, &MarkError::Member.into()));
+        told
+    }
+
+    /// Those that other volumes share will not be committed.
+    pub(super) fn refuse_common(&mut self, error: &CommonError) -> Vec<Told> {
+        self.refuse(|point| point.common.is_some(), error)
     }
 
     /// These points will not be committed.
-    pub(crate) fn points_refuse(&mut self, which: impl Fn(&Point) -> bool, error: &CommonError) {
-        let (refused, kept) = std::mem::take(&mut self.points.marks).into_iter().partition(which);
-        self.points.marks = kept;
-        let refused: VecDeque<Point> = refused;
-        for (id, common) in refused.into_iter().filter_map(|point| Some((point.command?, point.common))) {
-            self.effects.push(match (common, error) {
-                (None, CommonError::Mark(error)) => Effect::Marked { id, result: Err(error.clone()) },
-                _ => Effect::CommonDone { id, result: Err(error.clone()) },
-            });
-        }
+    fn refuse(&mut self, which: impl Fn(&Point) -> bool, error: &CommonError) -> Vec<Told> {
+        let refused: VecDeque<Point>;
+        (refused, self.marks) = std::mem::take(&mut self.marks).into_iter().partition(which);
+        let told = |point: Point| {
+            let id = point.command?;
+            Some(match (point.common, error) {
+                (None, CommonError::Mark(error)) => Told::Marked(id, Err(error.clone())),
+                _ => Told::Common(id, Err(error.clone())),
+            })
+        };
+        refused.into_iter().filter_map(told).collect()
     }
 
     /// A flush was answered that came at this point.
-    pub(crate) fn points_flushed(&mut self, point: Point) {
-        let wanted = self.settings.group_ends == GroupEnds::Flushes && self.points_refusal().is_none();
-        if wanted && point.upto > self.journal.committed() {
-            let late = self.mutant(Mutation::PointFlushLate);
-            self.points.flush = Some(if late { self.point_now(String::new(), None) } else { point });
+    pub(crate) fn flushed(&mut self, point: Point, journal: &Journal, facts: Facts) {
+        let wanted = facts.settings.group_ends == GroupEnds::Flushes && refusal(journal, facts).is_none();
+        if wanted && point.upto > journal.committed() {
+            let late = self.planted.is(Mutation::PointFlushLate);
+            self.flush = Some(if late { Point::now(facts, String::new(), None) } else { point });
         }
     }
 
-    /// A group that ends at the point is committed.
-    pub(crate) fn point_committed(&mut self, point: &Point, number: u64) {
-        self.figures.points += 1;
-        self.points.named = point.parts;
+    /// A group that ends at the point is committed, with this number.
+    pub(super) fn committed(&mut self, point: &Point, number: u64) -> Vec<Told> {
+        self.named = point.parts;
+        let mut told = vec![Told::Point];
         if point.common.is_none() {
-            let answered = self.points.marks.pop_front_if(|mark| mark.command == point.command);
-            if let Some(id) = answered.and_then(|mark| mark.command) {
-                self.effects.push(Effect::Marked { id, result: Ok(number) });
-            }
+            told.extend(self.take(point).map(|id| Told::Marked(id, Ok(number))));
         }
-        if self.points.flush.as_ref().is_some_and(|flush| flush.upto <= point.upto) {
-            self.points.flush = None;
-        }
+        self.flush.take_if(|flush| flush.upto <= point.upto);
+        told
+    }
+
+    /// A group that ends at a common point is durable in the journal.
+    pub(super) fn prepared(&mut self, point: &Point) -> Option<Told> {
+        self.take(point).map(|id| Told::Common(id, Ok(())))
+    }
+
+    /// The command that waits for the point, which is the oldest one.
+    fn take(&mut self, point: &Point) -> Option<RequestId> {
+        self.marks.pop_front_if(|mark| mark.command == point.command)?.command
     }
 
     /// A head was written, or could not be.
-    pub(crate) fn points_told(&mut self, head: &Head, written: bool) {
-        self.points.uncertain = !written && (self.points.uncertain || head.committed.point > 0);
-        self.points.renounce &= !written;
+    pub(super) fn told(&mut self, head: &Head, written: bool) {
+        self.uncertain = !written && (self.uncertain || head.committed.point > 0);
+        self.renounce &= !written;
     }
 
-    /// The backing moves only from point to point: nothing goes past the groups by choice.
-    pub(crate) fn points_are_kept(&self) -> bool {
-        self.order.is_journaled()
-            && self.settings.group_ends != GroupEnds::Anywhere
-            && self.settings.write_policy == WritePolicy::Journaled
-            && !self.failure.latched()
-    }
-
-    /// Whether a bypass that came as this part may be written in place without making a point untrue; sees to it.
-    pub(crate) fn points_allow(&mut self, part: PartKey) -> bool {
-        if self.mutant(Mutation::PointForgetsBypass) {
-            return true;
-        }
-        let under_way = self.journal.point_under_way().into_iter().chain(self.common.cut());
-        if self.points.marks.iter().chain(under_way).any(|point| part > point.parts) {
-            return false;
+    /// Whether a bypass that came as this part may be written in place without making a point untrue; `cut` is one that is not declared
+    /// yet.
+    pub(crate) fn allow(&mut self, part: PartKey, journal: &Journal, cut: Option<&Point>) -> Allowed {
+        let under_way = journal.point_under_way().into_iter().chain(cut);
+        if self.marks.iter().chain(under_way).any(|point| part > point.parts) {
+            return Allowed::No;
         }
         // A flush that nobody waits for is no point then.
-        self.points.flush.take_if(|flush| part > flush.parts);
-        part <= self.points.named && !self.points.uncertain || self.points_are_renounced()
+        self.flush.take_if(|flush| part > flush.parts);
+        match part <= self.named && !self.uncertain {
+            true => Allowed::Yes,
+            false => Allowed::Renounced,
+        }
     }
 
-    /// Whether the head names no point; sees to it that it will not.
-    pub(crate) fn points_are_renounced(&mut self) -> bool {
-        let named = self.points.uncertain || self.journal.point() > 0;
-        if named && !std::mem::replace(&mut self.points.renounce, true) {
-            self.journal_step();
-        }
-        // What is prepared is named, too: it is committed, or forgotten, before long.
-        !named && !self.journal.tells_of_prepared()
+    /// A head that names a point may be on the medium.
+    pub(crate) fn is_named(&self, journal: &Journal) -> bool {
+        self.uncertain || journal.point() > 0
+    }
+
+    /// The head is to name no point; true if it was not yet to.
+    pub(crate) fn renounce(&mut self) -> bool {
+        !std::mem::replace(&mut self.renounce, true)
     }
 }
+
+/// The moment is none of a point.
+pub(super) fn forget(moment: &mut Moment) {
+    (moment.point, moment.label) = (0, String::new());
+}
+
+#[cfg(test)]
+mod tests;

@@ -105,3 +105,79 @@ impl CatchUp {
         self.flush_again.filter(|at| *at > now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Nanos = Nanos(1_000_000);
+    const GOOD: Flushes = Flushes { wanted: 7, done: 6, idle: true, failing: false };
+
+    /// What a step does: whether it flushes, and whether it is caught up then.
+    fn step(c: &mut CatchUp, flushes: Flushes, now: Nanos, parts: bool, there: bool) -> (bool, bool) {
+        let flush = c.step(
+            Seq(40),
+            flushes,
+            now,
+            |upto| parts && upto == PartKey(3),
+            |upto| there && upto == Seq(40),
+        );
+        (flush, !c.is_under_way())
+    }
+
+    fn begun() -> CatchUp {
+        let mut c = CatchUp::default();
+        c.begin(PartKey(3));
+        c
+    }
+
+    #[test]
+    fn parts_then_a_flush_then_records() {
+        let mut c = begun();
+        assert_eq!(step(&mut c, GOOD, NOW, true, true), (false, false), "parts of before are under way");
+        assert_eq!(c.upto(Seq(55)), Some(Seq(55)), "all that is written goes in any order");
+        assert_eq!(
+            step(&mut c, GOOD, NOW, false, true),
+            (true, false),
+            "they have ended: a flush covers them"
+        );
+        assert_eq!(c.upto(Seq(55)), Some(Seq(40)), "what comes later does not");
+        for (flushes, there, after) in [
+            (Flushes { idle: false, ..GOOD }, true, (false, false)),
+            // It was not the flush that is needed, or has failed: once more.
+            (GOOD, true, (true, false)),
+            (Flushes { done: 7, ..GOOD }, false, (false, false)),
+            (Flushes { done: 7, ..GOOD }, true, (false, true)),
+        ] {
+            assert_eq!(step(&mut c, flushes, NOW, true, there), after, "{flushes:?} {there}");
+        }
+        assert_eq!(step(&mut c, GOOD, NOW, false, true), (false, true), "and no more");
+    }
+
+    #[test]
+    fn begins_anew_when_something_is_lost_again() {
+        let mut c = begun();
+        step(&mut c, GOOD, NOW, false, false);
+        c.begin(PartKey(3));
+        assert_eq!(step(&mut c, Flushes { done: 7, ..GOOD }, NOW, true, true), (false, false));
+        assert_eq!(step(&mut c, Flushes { wanted: 9, done: 7, ..GOOD }, NOW, false, true), (true, false));
+        assert_eq!(
+            step(&mut c, Flushes { wanted: 9, done: 8, idle: false, failing: false }, NOW, false, true),
+            (false, false)
+        );
+        assert_eq!(step(&mut c, Flushes { wanted: 9, done: 9, ..GOOD }, NOW, false, true), (false, true));
+    }
+
+    #[test]
+    fn a_backing_that_fails_is_asked_now_and_then() {
+        let mut c = begun();
+        assert_eq!(step(&mut c, GOOD, NOW, false, false), (true, false));
+        let failing = Flushes { failing: true, ..GOOD };
+        let again = NOW.plus_ms(FLUSH_RETRY_MS);
+        assert_eq!(step(&mut c, failing, NOW, false, true), (false, false));
+        assert_eq!(c.next_wake(NOW), Some(again));
+        assert_eq!(step(&mut c, failing, NOW.plus_ms(FLUSH_RETRY_MS - 1), false, true), (false, false));
+        assert_eq!(step(&mut c, failing, again, false, true), (true, false));
+        assert_eq!(c.next_wake(again), None);
+    }
+}

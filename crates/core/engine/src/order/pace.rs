@@ -121,3 +121,87 @@ impl Pace {
         until.filter(|at| *at > now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Nanos = Nanos(5);
+    /// Half of the log is dirty: one step enters for each that leaves.
+    const HALF: Fill = Fill { dirty: 60, blocks: 100, works: true, failing: false, now: NOW };
+
+    fn step(pace: &mut Pace, progress: u64, bypass_waits: bool, fill: Fill) -> Pacing {
+        pace.step(Seq(progress), bypass_waits, fill, |_| true, Planted::default())
+    }
+
+    /// Records of which each depends on the one before: each is a step.
+    fn steps(pace: &mut Pace, records: std::ops::RangeInclusive<u64>) {
+        records.for_each(|n| pace.formed(Seq(n), Seq(n - 1)));
+    }
+
+    #[test]
+    fn a_step_is_what_depends_on_nothing_of_itself() {
+        let mut pace = Pace::default();
+        for (seq, after, steps) in
+            [(1, 0, 1), (2, 0, 1), (3, 0, 1), (4, 1, 2), (5, 3, 2), (6, 4, 3), (7, 6, 4)]
+        {
+            pace.formed(Seq(seq), Seq(after));
+            assert_eq!(pace.steps, steps, "record {seq} after {after}");
+        }
+    }
+
+    #[test]
+    fn who_enters_and_who_waits() {
+        let free = Fill { dirty: 1, ..HALF };
+        for (records, bypass_waits, fill, expected) in [
+            (0, false, HALF, Pacing::Enter),
+            (1, false, HALF, Pacing::Stop),
+            (50, false, free, Pacing::Enter),
+            // A bypass waits: one at a time, however empty the log is.
+            (1, true, free, Pacing::Stop),
+            (1, false, Fill { works: false, ..HALF }, Pacing::Enter),
+            (1, false, Fill { failing: true, ..HALF }, Pacing::Enter),
+        ] {
+            let mut pace = Pace::default();
+            steps(&mut pace, 1..=records);
+            assert_eq!(step(&mut pace, 0, bypass_waits, fill), expected, "{records} {bypass_waits} {fill:?}");
+            assert_eq!(pace.waits(), expected == Pacing::Stop);
+        }
+        // Nobody waits who depends on nothing of the last step.
+        let mut pace = Pace::default();
+        steps(&mut pace, 1..=1);
+        assert_eq!(
+            pace.step(Seq(0), false, HALF, |after| after != Seq(1), Planted::default()),
+            Pacing::Enter
+        );
+    }
+
+    #[test]
+    fn they_wait_until_something_leaves_and_not_for_good() {
+        let mut pace = Pace::default();
+        steps(&mut pace, 1..=2);
+        assert_eq!(step(&mut pace, 0, false, HALF), Pacing::Stop);
+        assert_eq!(step(&mut pace, 0, false, HALF), Pacing::Wait);
+        assert_eq!(step(&mut pace, 1, false, HALF), Pacing::Enter, "a step has left");
+        steps(&mut pace, 3..=3);
+        let later = Fill { now: NOW.plus_ms(10), ..HALF };
+        assert_eq!(step(&mut pace, 1, false, later), Pacing::Stop);
+        let until = later.now.plus_ms(HOLD_MS_MAX);
+        assert_eq!(pace.next_wake(later.now), Some(until));
+        let before = Fill { now: Nanos(until.0 - 1), ..HALF };
+        assert_eq!(step(&mut pace, 1, false, before), Pacing::Wait);
+        let over = Fill { now: until, ..HALF };
+        assert_eq!(step(&mut pace, 1, false, over), Pacing::Enter, "a backing that does nothing");
+        assert_eq!(pace.next_wake(until), None);
+    }
+
+    #[test]
+    fn two_leave_for_one_while_a_bypass_waits_behind_many() {
+        let mut pace = Pace::default();
+        steps(&mut pace, 1..=70);
+        let free = Fill { dirty: 1, ..HALF };
+        assert_eq!(step(&mut pace, 0, true, free), Pacing::Stop);
+        assert_eq!(step(&mut pace, 1, true, free), Pacing::Wait, "one has left");
+        assert_eq!(step(&mut pace, 2, true, free), Pacing::Enter, "two have");
+    }
+}

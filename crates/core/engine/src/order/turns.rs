@@ -59,3 +59,49 @@ impl Turns {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_first_that_waits_counts() {
+        // What is recorded, for what a bypass waits, for what the first one is taken to wait then.
+        let table: &[&[(u64, u64, u64)]] = &[
+            &[(0, 9, 9)],
+            &[(0, 9, 9), (0, 5, 5), (0, 7, 5)],
+            // The first has its turn: the next one is the first.
+            &[(0, 5, 5), (5, 9, 9)],
+            &[(0, 5, 5), (5, 9, 9), (5, 7, 7)],
+            // One that waits for something else than records does not hide one that waits for records.
+            &[(0, 9, 9), (4, 3, 9)],
+            &[(4, 3, 3), (4, 9, 9)],
+        ];
+        for steps in table {
+            let mut turns = Turns::default();
+            for (recorded, upto, first) in *steps {
+                turns.note(Seq(*upto), Seq(*recorded));
+                assert_eq!(turns.first(), Some(Seq(*first)), "{steps:?}");
+            }
+            turns.forget();
+            assert_eq!(turns.first(), None);
+        }
+    }
+
+    proptest! {
+        /// As long as one waits for more than is recorded, that number is told, and it is the smallest.
+        #[test]
+        fn somebody_is_always_known_to_wait(waits in proptest::collection::vec(0u64..40, 1..20), recorded in 0u64..40) {
+            let mut turns = Turns::default();
+            for upto in &waits {
+                turns.note(Seq(*upto), Seq(recorded));
+                prop_assert!(turns.first().is_some());
+            }
+            if let Some(least) = waits.iter().filter(|upto| **upto > recorded).min() {
+                prop_assert_eq!(turns.first(), Some(Seq(*least)));
+            }
+        }
+    }
+}

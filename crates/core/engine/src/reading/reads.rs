@@ -253,8 +253,7 @@ impl Reading {
     ) {
         let block = version.block;
         let stale = self.planted.is(Mutation::ReadsStaleInsteadOfDamaged);
-        let current = map.lookup(block);
-        let unmoved = current == Some(version.slot);
+        let unmoved = map.lookup(block) == Some(version.slot);
         if attempt < 2 || (!unmoved && attempt < ATTEMPTS_MAX) {
             self.read_blocks(job, (block, 1), attempt + 1, map, step);
         } else if unmoved && (!map.segments().slot(version.slot).has(DIRTY) || stale) {

@@ -83,7 +83,8 @@ impl World {
         self.next += 1;
         let (block, seq) = (BlockNo(block), Seq(self.next));
         let checksum = block_checksum(block, seq, &full(fill));
-        let slot = self.map.segments_mut().push(0, Slot::new(block, offset, checksum, kind, seq, Seq(1)));
+        let slot = Slot::new(block, offset, checksum, kind, seq, Seq(1));
+        let slot = self.map.segments_mut().push(0, slot);
         if let Some(old) = self.map.put(slot, dirty) {
             self.map.cleaned(old.slot);
         }
