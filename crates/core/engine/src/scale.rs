@@ -155,9 +155,12 @@ fn costs(clean: u32) -> [(WritePolicy, f64, f64); 4] {
     // Reclaiming keeps one in 32 free, and a few more.
     let mut rig = Rig::new(clean + clean / 31 + 5);
     // Each destaging ends the segment that it finds. At last the log goes round: for each segment that is opened one leaves it.
-    while rig.engine.map.segments().first_seq() < Seq(WRITES) {
+    loop {
         rig.write(rig.asked);
         rig.command(Command::Destage);
+        if rig.engine.map.segments().first_seq() > Seq(WRITES) {
+            break;
+        }
     }
     let in_use = rig.segments_in_use() as f64 / f64::from(clean);
     assert!((0.98..1.02).contains(&in_use), "{in_use} of {clean} segments are in use");
