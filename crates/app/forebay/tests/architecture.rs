@@ -70,6 +70,46 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// What lies in each folder of `crates/`, and what crates there may use of other folders. Between `devices` and `frontends` arrows go both
+/// ways: NBD uses the guard of sockets, and the device that is an NBD client uses the codec of the server.
+const FOLDERS: &[(&str, &[&str])] = &[
+    ("core", &[]),
+    ("devices", &["core", "frontends", "lab"]),
+    ("frontends", &["core", "devices"]),
+    ("watch", &["core"]),
+    ("lab", &["core", "devices", "frontends", "app"]),
+    ("app", &["core", "devices", "frontends", "watch", "lab"]),
+];
+
+/// Most lines of a file, with its tests.
+const LINES_MAX: usize = 600;
+
+/// Longer ones, and why.
+const LONG_FILES: &[(&str, &str)] =
+    &[("host/src/error.rs", "one list of all that a volume is refused for, with a sentence for each")];
+
+/// Rooms of the engine, lower ones first: each may use those before it. The coordinator is the last, and nobody calls it.
+const ROOMS: &[&str] = &[
+    "tables",
+    "mutation",
+    "wakes",
+    "watch",
+    "interface",
+    "locks",
+    "map",
+    "log",
+    "reading",
+    "order",
+    "groups",
+    "backing",
+    "client",
+    "failure",
+    "staleness",
+    "stop",
+    "engine",
+    "scale",
+];
+
 /// Foreign crates that `format`, `policy` and `engine` may use: none of them does I/O, keeps time or is random.
 const PURE: &[&str] = &["crc-fast", "foldhash", "thiserror", "zerocopy"];
 
@@ -108,6 +148,74 @@ fn arrows_between_crates_point_downwards() {
         };
         for other in used.iter().filter(|d| d.starts_with("forebay")) {
             assert!(allowed.contains(&other.as_str()), "{krate} must not use {other}");
+        }
+    }
+}
+
+#[test]
+fn crates_lie_in_folders_that_say_what_belongs_together() {
+    let metadata = metadata();
+    let folder = |name: &str| -> Option<String> {
+        let package = metadata.packages.iter().find(|p| p.name.as_str() == name)?;
+        Some(package.manifest_path.parent()?.parent()?.file_name()?.to_owned())
+    };
+    let page = include_str!("../../../../docs/design/architecture.md");
+    for (krate, used) in dependencies() {
+        let own = folder(&krate).unwrap();
+        let Some((_, allowed)) = FOLDERS.iter().find(|(name, _)| *name == own) else {
+            panic!("{krate} lies in {own}, which is new: say in FOLDERS what it may use");
+        };
+        for other in used.iter().filter_map(|d| folder(d)) {
+            assert!(
+                other == own || allowed.contains(&other.as_str()),
+                "{krate} in {own} must not use {other}"
+            );
+        }
+        let name = krate.trim_start_matches("forebay-");
+        let row = format!("| `{own}/` | `{name}` |");
+        assert!(page.contains(&row), "the table in architecture.md lacks a row that begins with {row}");
+    }
+}
+
+/// Rooms that the file uses: what follows `crate::`.
+fn rooms_used(text: &str) -> BTreeSet<&str> {
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let paths = lines.flat_map(|line| line.split("crate::").skip(1));
+    paths.filter_map(|path| path.split(|c: char| !c.is_alphanumeric() && c != '_').next()).collect()
+}
+
+#[test]
+fn arrows_between_the_engines_rooms_point_downwards() {
+    let floor = |room: &str| ROOMS.iter().position(|r| *r == room);
+    let mut seen = BTreeSet::new();
+    for file in sources("engine") {
+        let within = file.components().map(|c| c.as_os_str().to_str().unwrap()).skip_while(|c| *c != "src");
+        let room = within.skip(1).next().unwrap().trim_end_matches(".rs").to_owned();
+        if room == "lib" {
+            continue;
+        }
+        let Some(own) = floor(&room) else { panic!("{room} is a new room: say in ROOMS where it stands") };
+        seen.insert(own);
+        let text = std::fs::read_to_string(&file).unwrap();
+        for used in rooms_used(&text) {
+            // Types that the crate offers to all are named without a room.
+            let Some(other) = floor(used) else { continue };
+            assert!(other <= own, "{} uses {used}, which stands above {room}", file.display());
+        }
+    }
+    assert_eq!(seen.len(), ROOMS.len(), "a room of the list has no file");
+}
+
+#[test]
+fn no_file_is_too_long_or_named_for_nothing() {
+    for krate in metadata().packages.iter().map(|p| p.name.trim_start_matches("forebay-").to_owned()) {
+        for file in sources(&krate) {
+            let lines = std::fs::read_to_string(&file).unwrap().lines().count();
+            let name = file.file_stem().unwrap().to_str().unwrap();
+            assert!(!["common", "util", "utils", "helpers", "misc"].contains(&name), "{}", file.display());
+            let reason = LONG_FILES.iter().any(|(end, _)| file.ends_with(end));
+            assert!(lines <= LINES_MAX || reason, "{} has {lines} lines", file.display());
         }
     }
 }

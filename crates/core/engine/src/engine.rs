@@ -48,7 +48,9 @@ mod groups;
 mod log;
 mod map;
 mod order;
+mod planted;
 mod queue;
+mod read_only;
 mod reads;
 mod recovery;
 
@@ -106,7 +108,7 @@ pub struct Engine {
     pub(crate) demand: Demand,
     pub(crate) failure: Failure,
     pub(crate) commands: Commands,
-    /// No device is changed, see [`crate::read_only`].
+    /// No device is changed, see [`read_only`].
     read_only: bool,
     /// The command to stop a volume that is only read, and whether it asks for what that does not do.
     pub(crate) looking_ends: Option<(RequestId, bool)>,

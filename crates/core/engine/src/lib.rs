@@ -14,7 +14,6 @@ mod log;
 mod map;
 mod mutation;
 mod order;
-mod read_only;
 mod reading;
 #[cfg(test)]
 mod scale;

@@ -4,8 +4,6 @@
 //! `mutations` the question is a constant `false` and nothing of it is left in the program; the released binary is
 //! built without it. With the feature an engine has a mutation only if it was made by `Engine::with_mutation`.
 
-use crate::engine::Engine;
-
 macro_rules! mutations {
     ($($(#[doc = $text:literal])+ $name:ident,)+) => {
         /// A planted bug.
@@ -305,6 +303,11 @@ pub(crate) struct Planted {
 
 #[cfg(feature = "mutations")]
 impl Planted {
+    /// This one.
+    pub(crate) fn of(mutation: Mutation) -> Self {
+        Self { mutation: Some(mutation) }
+    }
+
     /// Whether it is this one.
     pub(crate) fn is(self, mutation: Mutation) -> bool {
         self.mutation == Some(mutation)
@@ -317,29 +320,5 @@ impl Planted {
     #[inline(always)]
     pub(crate) const fn is(self, _: Mutation) -> bool {
         false
-    }
-}
-
-impl Engine {
-    /// Whether this engine has that planted bug.
-    #[inline(always)]
-    pub(crate) fn mutant(&self, mutation: Mutation) -> bool {
-        self.planted.is(mutation)
-    }
-
-    /// As [`Engine::new`], with a planted bug.
-    ///
-    /// # Panics
-    /// As [`Engine::new`]; and later wherever the engine notices by itself that something is wrong.
-    #[cfg(feature = "mutations")]
-    pub fn with_mutation(params: crate::Params, mutation: Mutation) -> Self {
-        let mut engine = Self::planted(params, Planted { mutation: Some(mutation) });
-        engine.requests.plant(engine.planted);
-        engine.reading.plant(engine.planted);
-        engine.order.plant(engine.planted);
-        engine.journal.plant(engine.planted);
-        engine.points.plant(engine.planted);
-        engine.common.plant(engine.planted);
-        engine
     }
 }
