@@ -33,6 +33,7 @@ use crate::lanes::Cost;
 use crate::queue::{
     CommandDone, CommonDone, Ended, Ending, Incoming, MarkDone, Message, ZERO_PIECE_BYTES, bytes_of,
 };
+use crate::slow::Operations;
 use crate::superblocks::Bench;
 use crate::survey::{Cached, Surveyor, Turns};
 
@@ -103,6 +104,7 @@ pub(crate) struct Driver {
     ending: Option<(Ending, Option<Result<(), IoError>>)>,
     /// Operations that the devices have not ended.
     under_way: usize,
+    operations: Operations,
     status_wanted: bool,
     effects: Vec<Effect>,
     /// Requests that were answered in this turn.
@@ -140,6 +142,7 @@ impl Driver {
             retirement: None,
             ending: None,
             under_way: 0,
+            operations: Operations::default(),
             status_wanted: false,
             effects: Vec::new(),
             ended: Vec::new(),
@@ -181,6 +184,7 @@ impl Driver {
         let mut done = std::mem::take(&mut self.done);
         for (tag, result) in done.drain(..) {
             self.under_way -= 1;
+            self.operations.ended(&self.shared.info.name, tag, &result, now);
             match tag < HOST_TAGS {
                 true => self.core.handle(Event::Io { id: IoId(tag), result }, now),
                 false => self.retirement_step(Some(result), now),
@@ -384,6 +388,7 @@ impl Driver {
 
     fn start(&mut self, tag: u64, role: Role, op: DeviceOp, now: Nanos) {
         self.under_way += 1;
+        self.operations.started(tag, role, &op, now);
         match self.devices.role(role) {
             Some((device, offset)) => device.submit(tag, op.moved(offset), now),
             None => self

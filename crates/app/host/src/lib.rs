@@ -23,6 +23,7 @@ mod privacy;
 mod queue;
 mod recover;
 mod resize;
+mod slow;
 mod superblocks;
 mod survey;
 mod volume;

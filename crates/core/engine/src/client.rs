@@ -4,9 +4,7 @@ pub(crate) mod allocation;
 pub(crate) mod bypass;
 pub(crate) mod cut;
 pub(crate) mod flushes;
-pub(crate) mod gather;
 pub(crate) mod parts;
-pub(crate) mod read;
 pub(crate) mod reissue;
 pub(crate) mod requests;
 #[cfg(test)]

@@ -13,31 +13,29 @@
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Seq};
 use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
-use forebay_policy::{Demand, Durability, Endurance, Ranges, Replacement, Roominess, Settings, WritePolicy};
+use forebay_policy::{Demand, Durability, Endurance, Ranges, Roominess, Settings, WritePolicy};
 
-use crate::backing::destage::{Destage, RunKey};
+use crate::backing::destage::Destage;
 use crate::backing::flushes::Flushes;
 use crate::backing::queue::BackingQueue;
 use crate::client::bypass::Drops;
-use crate::client::gather::{GatherKey, Gathers};
-use crate::client::read::{PieceKey, Reads};
 use crate::client::requests::Requests;
 use crate::failure::Failure;
 use crate::groups::journal::Journal;
 use crate::groups::points::Points;
 use crate::groups::shared_points::CommonPoints;
 use crate::interface::{
-    Class, Command, Effect, Event, IoId, Params, PartKey, RequestId, Role, State, Status,
+    Class, Command, Effect, Event, IoId, Params, PartKey, RequestId, Role, RunKey, State, Status,
 };
 use crate::locks::Locks;
 use crate::log::Log;
 use crate::log::reclaim::Reclaim;
 use crate::log::recovery::{Recovery, Step};
 use crate::map::Map;
-use crate::map::index::Index;
-use crate::map::segments::SegmentTable;
 use crate::mutation::Planted;
 use crate::order::Order;
+use crate::reading::Reading;
+use crate::reading::pieces::PieceKey;
 use crate::staleness::Lag;
 use crate::stop::Commands;
 use crate::tables::Table;
@@ -49,6 +47,7 @@ pub(crate) mod destage;
 mod flushes;
 mod order;
 mod queue;
+mod reads;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +56,10 @@ pub(crate) enum IoOwner {
     Batch(Seq),
     Summary(u32),
     CacheFlush(Seq),
-    ReadPiece(PieceKey),
+    Piece(PieceKey),
     BypassWrite(PartKey),
     BypassFlush(PartKey),
     BackingFlush,
-    GatherRead(GatherKey, u32),
     DestageWrite(RunKey),
     DestageFlush,
     GroupWrite,
@@ -97,11 +95,10 @@ pub struct Engine {
     pub(crate) locks: Locks,
     pub(crate) log: Log,
     pub(crate) requests: Requests,
-    pub(crate) reads: Reads,
+    pub(crate) reading: Reading,
     pub(crate) drops: Drops,
     pub(crate) flushes: Flushes,
     pub(crate) destage: Destage,
-    pub(crate) gathers: Gathers,
     pub(crate) order: Order,
     pub(crate) journal: Journal,
     pub(crate) points: Points,
@@ -135,7 +132,6 @@ impl Engine {
         let layout = params.layout;
         assert!(layout.validate().is_ok(), "the host validates the superblock");
         assert!(params.volume_bytes.is_multiple_of(512) && params.volume_bytes <= VOLUME_BYTES_MAX);
-        let capacity = u64::from(layout.segment_count) * u64::from(layout.segment_bytes) / BLOCK_BYTES;
         Self {
             layout,
             volume_bytes: params.volume_bytes,
@@ -146,19 +142,14 @@ impl Engine {
             wall_offset_ns: params.wall_offset_ns,
             now: Nanos(0),
             life: Life::New,
-            map: Map {
-                segments: SegmentTable::new(layout.segment_count),
-                index: Index::new(),
-                replacement: Replacement::new(capacity),
-            },
+            map: Map::new(&layout, Planted::default()),
             locks: Locks::default(),
             log: Log::new(),
             requests: Requests::new(params.volume_bytes),
-            reads: Reads::default(),
+            reading: Reading::new(layout, params.volume_bytes),
             drops: Drops::new(params.layout.segment_bytes),
             flushes: Flushes::new(params.clean_stop),
             destage: Destage::default(),
-            gathers: Gathers::default(),
             order: Order::new(&params.settings, params.journal.is_some(), params.journal_left),
             journal: Journal::new(params.journal, params.prepared),
             points: Points::default(),
@@ -277,11 +268,10 @@ impl Engine {
             IoOwner::Batch(seq) => self.batch_done(seq, result),
             IoOwner::Summary(segment) => self.summary_done(segment, result),
             IoOwner::CacheFlush(covers) => self.cache_flush_done(covers, result),
-            IoOwner::ReadPiece(key) => self.read_piece_done(key, result),
+            IoOwner::Piece(key) => self.piece_read_done(key, result),
             IoOwner::BypassWrite(part) => self.bypass_write_done(part, result),
             IoOwner::BypassFlush(part) => self.bypass_flush_done(part, result),
             IoOwner::BackingFlush => self.backing_flush_done(result),
-            IoOwner::GatherRead(gather, read) => self.gather_read_done(gather, read, result),
             IoOwner::DestageWrite(run) => self.destage_write_done(run, result),
             IoOwner::DestageFlush => self.destage_flush_done(result),
             IoOwner::GroupWrite => self.group_write_done(result),
@@ -421,9 +411,11 @@ impl Engine {
                 * (self.map.segments.count() - self.map.segments.free_count()) as u64,
             dirty_bytes: self.map.segments.dirty() * BLOCK_BYTES,
             cached_bytes: self.map.index.len() as u64 * BLOCK_BYTES,
-            oldest_dirty_ns: self.oldest_dirty_ns(),
+            oldest_dirty_ns: self.map.oldest_dirty_ns(),
             missing_bytes: self.missing_bytes(),
-            oldest_missing_ns: self.journal_missing().map_or(self.oldest_dirty_ns(), |(_, oldest)| oldest),
+            oldest_missing_ns: self
+                .journal_missing()
+                .map_or(self.map.oldest_dirty_ns(), |(_, oldest)| oldest),
             groups_waiting: self.journal.groups() as u64,
             backing_point: if self.backing_is_consistent() { self.journal.point() } else { 0 },
             backing_consistent: self.backing_is_consistent(),
@@ -432,8 +424,7 @@ impl Engine {
             common_wanted: self.common_is_wanted() && self.life == Life::Running && self.common_presses(),
             ailing: self.watch.ailing(self.now.max(now), self.retries(), self.wall_offset_ns),
             cache_failed_ns: self.failure.since().map(|at| self.wall_offset_ns.saturating_add(at.0)),
-            index_bytes: (self.map.index.bytes() + self.map.segments.bytes() + self.map.replacement.bytes())
-                as u64,
+            index_bytes: self.map.bytes() as u64,
             index_blocks: self.map.index.len() as u64,
             requests: self.requests.len() as u64,
             backing_outstanding: self.backing.outstanding() as u64,

@@ -15,6 +15,7 @@ mod map;
 mod mutation;
 mod order;
 mod read_only;
+mod reading;
 #[cfg(test)]
 mod scale;
 mod staleness;

@@ -633,7 +633,7 @@ impl Engine {
         };
         let seq = self.log.next_seq;
         self.log.next_seq = seq.next();
-        self.lag.moments.note(seq, self.wall_ns());
+        self.map.note_moment(seq, self.wall_ns());
         let (index, first_seq) = (head.index, self.map.segments.get(head.index).first_seq);
         self.log_work_out_clean();
         let after = taken.iter().map(|a| a.after).max().unwrap_or_default();

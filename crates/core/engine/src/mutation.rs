@@ -335,8 +335,9 @@ impl Engine {
     pub fn with_mutation(params: crate::Params, mutation: Mutation) -> Self {
         let mut engine = Self::new(params);
         engine.planted = Planted { mutation: Some(mutation) };
-        engine.map.segments.planted = engine.planted;
+        engine.map.plant(engine.planted);
         engine.requests.plant(engine.planted);
+        engine.reading.plant(engine.planted);
         engine.order.plant(engine.planted);
         engine
     }

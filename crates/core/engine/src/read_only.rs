@@ -57,7 +57,7 @@ impl Engine {
     pub(crate) fn look_step(&mut self) {
         if self.life == Life::Stopping
             && self.ios_under_way() == 0
-            && self.reads.is_idle()
+            && self.reading.has_no_reads()
             && let Some((id, destage)) = self.looking_ends.take()
         {
             self.life = Life::Stopped;

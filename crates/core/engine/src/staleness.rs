@@ -1,51 +1,11 @@
 //! How far the backing lags behind, and the bound that the user has set: near it destaging goes on whatever there would be to gain
 //! from waiting, and at its edge writers are held back.
-//!
-//! When a record was made is remembered in steps, for a segment's own time may be far older than what is dirty in it.
 
-use std::collections::VecDeque;
-
-use forebay_block::{BLOCK_BYTES, Nanos, Seq};
+use forebay_block::{BLOCK_BYTES, Nanos};
 use forebay_policy::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, Staleness};
 
 use crate::engine::{Engine, Life};
-use crate::map::segments::{SlotKind, SlotRef};
 use crate::mutation::Mutation;
-
-/// Most records of which the time is remembered; beyond, every other one is forgotten.
-const MOMENTS_MAX: usize = 4096;
-/// Records that follow within this time share a moment, in nanoseconds.
-const STEP_NS: u64 = 5_000_000;
-
-/// When records were made.
-#[derive(Default)]
-pub(crate) struct Moments {
-    /// Record, and wall-clock time in nanoseconds; ascending.
-    known: VecDeque<(Seq, u64)>,
-}
-
-impl Moments {
-    /// A record is made.
-    pub(crate) fn note(&mut self, seq: Seq, time_ns: u64) {
-        if self.known.back().is_some_and(|(_, last)| time_ns < last.saturating_add(STEP_NS)) {
-            return;
-        }
-        if self.known.len() == MOMENTS_MAX {
-            let mut even = false;
-            self.known.retain(|_| {
-                even = !even;
-                even
-            });
-        }
-        self.known.push_back((seq, time_ns));
-    }
-
-    /// A time at or before which no later one than this record was made; `None` if it is older than all that is known.
-    fn of(&self, seq: Seq) -> Option<u64> {
-        let after = self.known.partition_point(|(first, _)| *first <= seq);
-        Some(self.known.get(after.checked_sub(1)?)?.1)
-    }
-}
 
 /// Writers that are held back.
 #[derive(Clone, Copy)]
@@ -59,7 +19,6 @@ struct Hold {
 /// State of the bound.
 #[derive(Default)]
 pub(crate) struct Lag {
-    pub(crate) moments: Moments,
     hold: Option<Hold>,
 }
 
@@ -72,19 +31,7 @@ impl Engine {
         Staleness { bytes: status.missing_bytes, age_ms: age_ns / 1_000_000 }
     }
 
-    /// Wall-clock time of the oldest write that the backing lacks, or a little before.
-    pub(crate) fn oldest_dirty_ns(&self) -> Option<u64> {
-        let (seq, slot) = self.map.segments.dirty_after(Seq(0)).next()?;
-        Some(self.time_of_record(seq, slot.segment()))
-    }
-
-    /// When this record was made, or a little before.
-    pub(crate) fn time_of_record(&self, seq: Seq, segment: u32) -> u64 {
-        let opened = self.map.segments.get(segment).time_first_ns;
-        self.lag.moments.of(seq).unwrap_or(0).max(opened)
-    }
-
-    /// As [`Engine::oldest_dirty_ns`] for the backing and the journal on its side, without what is lost.
+    /// As [`crate::map::Map::oldest_dirty_ns`] for the backing and the journal on its side, without what is lost.
     fn oldest_missing_ns(&self, young_ms: u64) -> Option<u64> {
         match self.journal_missing() {
             Some((_, oldest)) => oldest,
@@ -92,17 +39,9 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::oldest_dirty_ns`], but without what is lost, and what is surely younger than that is not looked for: it is told
-    /// older than it is.
+    /// See [`crate::map::Map::oldest_dirty_or_young_ns`].
     pub(crate) fn oldest_dirty_or_young_ns(&self, young_ms: u64) -> Option<u64> {
-        let segment = self.map.segments.get(self.map.segments.with_dirty().next()?);
-        let age_ms = self.wall_ns().saturating_sub(segment.time_first_ns) / 1_000_000;
-        if age_ms < young_ms {
-            return Some(segment.time_first_ns);
-        }
-        let there = |(_, slot): &(Seq, SlotRef)| self.map.segments.slot(*slot).kind() != SlotKind::Poison;
-        let (seq, slot) = self.map.segments.dirty_after(Seq(0)).find(there)?;
-        Some(self.time_of_record(seq, slot.segment()))
+        self.map.oldest_dirty_or_young_ns(self.wall_ns(), young_ms)
     }
 
     /// How much of the bound is used up, in percent. What is lost for good counts for nothing: neither destaging harder nor
@@ -170,26 +109,5 @@ impl Engine {
             _ => None,
         };
         [hold, harder].into_iter().flatten().filter(|at| *at > self.now).min()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_is_never_taken_for_younger_than_it_is() {
-        let mut moments = Moments::default();
-        let time = |n: u64| n * 1_700_000;
-        for n in 1..=40_000u64 {
-            moments.note(Seq(n), time(n));
-        }
-        assert!(moments.known.len() <= MOMENTS_MAX);
-        assert_eq!(moments.of(Seq(0)), None);
-        for n in [1, 2, 3, 77, 39_999, 40_000] {
-            // What is old is known less exactly, by a small part of its age.
-            let (known, age) = (moments.of(Seq(n)).unwrap(), time(40_000) - time(n));
-            assert!(known <= time(n) && time(n) - known < 2 * STEP_NS + age / 100, "{n}: {known}");
-        }
     }
 }

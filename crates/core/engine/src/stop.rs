@@ -230,7 +230,7 @@ impl Engine {
 
     fn stop_drained(&mut self) -> Option<Phase> {
         let idle = self.requests.is_idle()
-            && self.reads.is_idle()
+            && self.reading.has_no_reads()
             && self.commands.destages.is_empty()
             && !self.points.is_marked();
         let destage = self.commands.stop.as_ref().is_some_and(|s| s.destage);

@@ -20,12 +20,13 @@ use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, Nanos, Seq};
 use crate::backing::plan::Plan;
 use crate::backing::runs::Runs;
 use crate::backing::unreadable::Unreadable;
+use crate::interface::RunKey;
 use crate::locks::{BlockRange, Locks};
 use crate::map::Map;
 use crate::map::segments::{DIRTY, SlotRef};
 use crate::mutation::{Mutation, Planted};
 
-pub(crate) use crate::backing::runs::{Outcome, RunKey};
+pub(crate) use crate::backing::runs::Outcome;
 pub(crate) use crate::backing::unreadable::Unread;
 
 /// Blocks on their way (8 MiB) beyond which no run begins: long runs keep a device busy with few of them, and what is wanted first, the

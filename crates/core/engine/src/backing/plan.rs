@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use forebay_block::BlockNo;
 use forebay_policy::{PLAN_BLOCKS_LEAST, PLAN_BLOCKS_MAX};
 
-use crate::backing::runs::{Member, Run, RunKey};
+use crate::backing::runs::{Member, Run};
+use crate::interface::RunKey;
 use crate::locks::{BlockRange, Hold, Locks};
 use crate::map::Map;
 use crate::map::segments::{Slot, SlotKind, SlotRef};

@@ -21,16 +21,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::{BlockNo, Nanos, Seq};
 
+use crate::interface::RunKey;
 use crate::locks::BlockRange;
 use crate::map::Map;
 use crate::map::segments::{DESTAGING, DIRTY, SlotRef};
 
 /// First and longest pause after the backing has failed, in milliseconds.
 const BACKOFF_MS: (u64, u64) = (100, 5000);
-
-/// Names a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct RunKey(u64);
 
 /// A version on its way.
 #[derive(Clone, Copy, Debug)]

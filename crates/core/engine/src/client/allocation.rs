@@ -16,11 +16,10 @@
 //! concurrent with the request. The other way round data would be lost: the backing is asked and has a hole, the
 //! block's dirty copy is destaged and dropped, and then the cache is asked and has nothing either.
 
-use forebay_block::{Allocation, BLOCK_BYTES, BlockNo, Reply, STATUS_EXTENTS_MAX, StatusExtent};
+use forebay_block::{Allocation, BLOCK_BYTES, BlockNo, STATUS_EXTENTS_MAX, StatusExtent};
 
-use crate::engine::Engine;
-use crate::interface::{Effect, RequestId};
-use crate::mutation::Mutation;
+use crate::map::Map;
+use crate::mutation::{Mutation, Planted};
 
 /// Shards of the index that are looked at for one answer, each of at most [`crate::map::index::SHARD_BLOCKS_MAX`] blocks.
 const SHARDS_MAX: usize = 4;
@@ -44,34 +43,37 @@ impl Extents {
     }
 }
 
-impl Engine {
-    /// Cached blocks are data; of the others the host asks the backing.
-    pub(crate) fn status_request(&mut self, id: RequestId, offset: u64, len: u64, extents_max: usize) {
-        let extents_max = extents_max.clamp(1, STATUS_EXTENTS_MAX);
-        let end = offset + len;
-        let mut extents = Extents { at: offset, list: Vec::new() };
-        let mut cached = Vec::new();
-        for _ in 0..SHARDS_MAX {
-            let range = (BlockNo::containing(extents.at), end.div_ceil(BLOCK_BYTES));
-            let known = self.map.index.cached_from(range, &self.map.segments, &mut cached);
-            let forgotten = usize::from(self.mutant(Mutation::StatusForgetsBlock));
-            for block in cached.iter().skip(forgotten) {
-                extents.extend(block.offset().min(end), Allocation::Hole);
-                extents.extend(block.plus(1).offset().min(end), Allocation::Data);
-                if extents.list.len() > extents_max || extents.at == end {
-                    break;
-                }
-            }
-            if extents.list.len() <= extents_max {
-                extents.extend(known.0.saturating_mul(BLOCK_BYTES).min(end), Allocation::Hole);
-            }
+/// What is cached of these bytes, from the first of them on: at most so many extents, in as few steps as there may be for one answer.
+pub(crate) fn extents(
+    map: &Map,
+    (offset, len): (u64, u64),
+    extents_max: usize,
+    planted: Planted,
+) -> Vec<StatusExtent> {
+    let extents_max = extents_max.clamp(1, STATUS_EXTENTS_MAX);
+    let end = offset + len;
+    let mut extents = Extents { at: offset, list: Vec::new() };
+    let mut cached = Vec::new();
+    for _ in 0..SHARDS_MAX {
+        let range = (BlockNo::containing(extents.at), end.div_ceil(BLOCK_BYTES));
+        let known = map.index.cached_from(range, &map.segments, &mut cached);
+        let forgotten = usize::from(planted.is(Mutation::StatusForgetsBlock));
+        for block in cached.iter().skip(forgotten) {
+            extents.extend(block.offset().min(end), Allocation::Hole);
+            extents.extend(block.plus(1).offset().min(end), Allocation::Data);
             if extents.list.len() > extents_max || extents.at == end {
                 break;
             }
         }
-        extents.list.truncate(extents_max);
-        self.effects.push(Effect::Reply { id, result: Ok(Reply::Status(extents.list)) });
+        if extents.list.len() <= extents_max {
+            extents.extend(known.0.saturating_mul(BLOCK_BYTES).min(end), Allocation::Hole);
+        }
+        if extents.list.len() > extents_max || extents.at == end {
+            break;
+        }
     }
+    extents.list.truncate(extents_max);
+    extents.list
 }
 
 #[cfg(test)]
@@ -79,53 +81,37 @@ mod tests {
     use std::collections::BTreeSet;
 
     use forebay_block::Seq;
-    use forebay_format::Layout;
-    use forebay_policy::Settings;
+    use forebay_policy::Replacement;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::interface::Params;
-    use crate::map::segments::{Slot, SlotKind};
+    use crate::map::index::Index;
+    use crate::map::segments::{SegmentTable, Slot, SlotKind};
 
     /// The volume's end lies within a block.
     const VOLUME: u64 = 6000 * BLOCK_BYTES + 1536;
 
-    fn engine(cached: &BTreeSet<u64>) -> Engine {
-        let layout =
-            Layout { cache_id: [1; 16], generation: 1, align: 512, segment_bytes: 4 << 20, segment_count: 8 };
-        let mut engine = Engine::new(Params {
-            layout,
-            volume_bytes: VOLUME,
-            settings: Settings::default(),
-            wall_offset_ns: 0,
-            clean_stop: true,
-            journal: None,
-            prepared: None,
-            journal_left: false,
-            read_only: false,
-        });
-        engine.map.segments.open(0, 1, Seq(1), 0, 1);
+    fn map(cached: &BTreeSet<u64>) -> Map {
+        let (segments, index) = (SegmentTable::new(8), Index::new());
+        let mut map = Map { segments, index, replacement: Replacement::new(8192) };
+        map.segments.open(0, 1, Seq(1), 0, 1);
         for block in cached {
             let slot = Slot::new(BlockNo(*block), 8, 0, SlotKind::Data, Seq(1), Seq(1));
-            let slot = engine.map.segments.push(0, slot);
-            engine.map.index.insert(BlockNo(*block), slot, &engine.map.segments);
+            let slot = map.segments.push(0, slot);
+            map.index.insert(BlockNo(*block), slot, &map.segments);
         }
-        engine
+        map
     }
 
-    fn ask(engine: &mut Engine, offset: u64, len: u64, extents_max: usize) -> Vec<StatusExtent> {
-        engine.status_request(RequestId(1), offset, len, extents_max);
-        match engine.effects.pop() {
-            Some(Effect::Reply { result: Ok(Reply::Status(extents)), .. }) => extents,
-            other => panic!("{other:?}"),
-        }
+    fn ask(map: &Map, offset: u64, len: u64, extents_max: usize) -> Vec<StatusExtent> {
+        extents(map, (offset, len), extents_max, Planted::default())
     }
 
     /// Each sector of the range, told by asking again behind each short answer.
-    fn told(engine: &mut Engine, offset: u64, len: u64, extents_max: usize) -> (Vec<bool>, usize) {
+    fn told(map: &Map, offset: u64, len: u64, extents_max: usize) -> (Vec<bool>, usize) {
         let (mut sectors, mut at, mut answers) = (Vec::new(), offset, 0);
         while at < offset + len {
-            let extents = ask(engine, at, offset + len - at, extents_max);
+            let extents = ask(map, at, offset + len - at, extents_max);
             assert!(!extents.is_empty() && extents.len() <= extents_max);
             assert!(extents.windows(2).all(|two| two[0].allocation != two[1].allocation));
             for extent in extents {
@@ -156,7 +142,7 @@ mod tests {
             let cached: BTreeSet<u64> = runs.iter().flat_map(strided).collect();
             let offset = from * 512;
             let len = (count * 512).min(VOLUME - offset);
-            let (sectors, _) = told(&mut engine(&cached), offset, len, extents_max);
+            let (sectors, _) = told(&map(&cached), offset, len, extents_max);
             for (at, is_cached) in sectors.iter().enumerate() {
                 let block = (offset + at as u64 * 512) / BLOCK_BYTES;
                 prop_assert_eq!(*is_cached, cached.contains(&block), "sector {} of the answer", at);
@@ -166,16 +152,16 @@ mod tests {
 
     #[test]
     fn answers_are_few_where_little_is_cached_and_short_where_much_is() {
-        let mut empty = engine(&BTreeSet::new());
-        assert_eq!(told(&mut empty, 0, VOLUME, 1024).1, 1);
-        let mut ends = engine(&BTreeSet::from([0, 6000]));
-        assert_eq!(told(&mut ends, 0, VOLUME, 1024).1, 1);
-        assert_eq!(told(&mut ends, 0, VOLUME, 1).1, 3);
-        let mut every_second = engine(&(0..6000).step_by(2).collect());
-        let extents = ask(&mut every_second, 0, VOLUME, usize::MAX);
+        let empty = map(&BTreeSet::new());
+        assert_eq!(told(&empty, 0, VOLUME, 1024).1, 1);
+        let ends = map(&BTreeSet::from([0, 6000]));
+        assert_eq!(told(&ends, 0, VOLUME, 1024).1, 1);
+        assert_eq!(told(&ends, 0, VOLUME, 1).1, 3);
+        let every_second = map(&(0..6000).step_by(2).collect());
+        let extents = ask(&every_second, 0, VOLUME, usize::MAX);
         assert!(extents.len() <= STATUS_EXTENTS_MAX);
-        let mut all = engine(&(0..6001).collect());
-        let extents = ask(&mut all, 0, VOLUME, usize::MAX);
+        let all = map(&(0..6001).collect());
+        let extents = ask(&all, 0, VOLUME, usize::MAX);
         assert_eq!(extents.len(), 1);
         let blocks = extents[0].len / BLOCK_BYTES;
         assert!(

@@ -4,15 +4,15 @@ use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind
 use forebay_format::journal::GroupEntry;
 use forebay_policy::{EDGE_PERCENT, List, Pressure, WritePolicy};
 
-use crate::backing::destage::{Begun, Cleaned, FlushFacts, Outcome, RunKey, Told, Unread};
-use crate::client::gather::Wanted;
+use crate::backing::destage::{Begun, Cleaned, FlushFacts, Outcome, Told, Unread};
 use crate::engine::{Engine, IoOwner, Life};
-use crate::interface::{Class, Role};
+use crate::interface::{Class, Role, RunKey};
 use crate::locks::{BlockRange, Hold};
 use crate::log::SEGMENTS_RESERVED;
 use crate::map::member::Bad;
 use crate::map::segments::{DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED};
 use crate::mutation::Mutation;
+use crate::reading::gathers::Wanted;
 use crate::wakes::{Change, Sleeper};
 
 /// Age of dirty data, in milliseconds, from which on it is destaged even if there is room.

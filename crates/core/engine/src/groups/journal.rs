@@ -27,7 +27,6 @@ use forebay_format::common::Common;
 use forebay_format::journal::{GROUP_ENTRIES_MAX, Group as Descriptor, GroupEntry, Head, Moment};
 use forebay_policy::{GroupEnd, GroupEnds, OpenGroup};
 
-use crate::client::gather::Wanted;
 use crate::engine::{Engine, IoOwner};
 use crate::groups::points::{Point, forget};
 use crate::interface::{Class, Role};
@@ -36,6 +35,7 @@ use crate::map::Map;
 use crate::map::member::{Bad, Member};
 use crate::map::segments::{SlotKind, SlotRef, UNREADABLE};
 use crate::mutation::{Mutation, Planted};
+use crate::reading::gathers::Wanted;
 use crate::wakes::Change;
 
 /// Data blocks that are gathered and written together (256 KiB).
@@ -572,7 +572,7 @@ impl Engine {
     /// Wall-clock time before which everything acknowledged is in records up to `upto`, or on the backing.
     fn time_of(&self, upto: Seq) -> u64 {
         let later = self.map.segments.dirty_after(upto).next();
-        later.map_or(self.wall_ns(), |(seq, slot)| self.time_of_record(seq, slot.segment()))
+        later.map_or(self.wall_ns(), |(seq, slot)| self.map.time_of_record(seq, slot.segment()))
     }
 
     /// Writes to the ring, in two operations where it begins anew.

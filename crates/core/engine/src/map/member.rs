@@ -7,7 +7,7 @@ use crate::map::Map;
 use crate::map::segments::SlotRef;
 
 /// A version of a block, as it was when it was chosen.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
     pub(crate) block: BlockNo,
     pub(crate) slot: SlotRef,
@@ -18,7 +18,7 @@ pub(crate) struct Member {
 }
 
 /// A block that could not be had.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Bad {
     pub(crate) block: BlockNo,
     pub(crate) slot: SlotRef,

@@ -350,6 +350,22 @@ impl SegmentTable {
         self.distances_capacity = self.distances_capacity + s.distances.capacity() - before;
     }
 
+    /// A record is made in the log's open segment, its newest.
+    pub(crate) fn ends_with(&mut self, index: u32, seq: Seq) {
+        self.get_mut(index).last_seq = seq;
+    }
+
+    /// The segment takes no more records.
+    pub(crate) fn fill(&mut self, index: u32) {
+        self.get_mut(index).state = SegmentState::Full;
+        self.shrink(index);
+    }
+
+    /// The segment is complete.
+    pub(crate) fn seal(&mut self, index: u32) {
+        self.get_mut(index).state = SegmentState::Sealed;
+    }
+
     /// Gives back the memory that growing lists keep in reserve.
     pub(crate) fn shrink(&mut self, index: u32) {
         let s = &mut self.segments[index as usize];
