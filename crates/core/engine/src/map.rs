@@ -64,6 +64,14 @@ pub(crate) struct Gone {
 }
 
 impl Map {
+    /// An empty map of so many segments of 4 MiB.
+    #[cfg(test)]
+    pub(crate) fn of_segments(segment_count: u32) -> Self {
+        let layout =
+            Layout { cache_id: [1; 16], generation: 1, align: 512, segment_bytes: 4 << 20, segment_count };
+        Self::new(&layout, Planted::default())
+    }
+
     /// Nothing is in the log.
     pub(crate) fn new(layout: &Layout, planted: Planted) -> Self {
         let capacity = u64::from(layout.segment_count) * u64::from(layout.segment_bytes) / BLOCK_BYTES;

@@ -92,8 +92,7 @@ mod tests {
     const VOLUME: u64 = 6000 * BLOCK_BYTES + 1536;
 
     fn map(cached: &BTreeSet<u64>) -> Map {
-        let (segments, index) = (SegmentTable::new(8), Index::new());
-        let mut map = Map { segments, index, replacement: Replacement::new(8192) };
+        let mut map = Map::of_segments(8);
         map.segments.open(0, 1, Seq(1), 0, 1);
         for block in cached {
             let slot = Slot::new(BlockNo(*block), 8, 0, SlotKind::Data, Seq(1), Seq(1));

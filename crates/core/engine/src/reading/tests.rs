@@ -59,8 +59,7 @@ impl World {
     fn new() -> Self {
         let layout =
             Layout { cache_id: [1; 16], generation: 1, align: 512, segment_bytes: 4 << 20, segment_count: 2 };
-        let (segments, index) = (SegmentTable::new(2), Index::new());
-        let mut map = Map { segments, index, replacement: Replacement::new(2048) };
+        let mut map = Map::of_segments(2);
         map.segments.open(0, 1, Seq(1), 0, 1);
         Self {
             map,

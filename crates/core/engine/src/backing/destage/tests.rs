@@ -38,10 +38,9 @@ enum State {
 impl World {
     /// All blocks are dirty.
     fn new(blocks: &[u64]) -> Self {
-        let mut segments = SegmentTable::new(2);
-        let index = segments.take_free().unwrap();
-        segments.open(index, 1, Seq(1), 0, 1);
-        let map = Map { segments, index: Index::new(), replacement: Replacement::new(64) };
+        let mut map = Map::of_segments(2);
+        let index = map.segments.take_free().unwrap();
+        map.segments.open(index, 1, Seq(1), 0, 1);
         let (locks, destage) = (Locks::default(), Destage::default());
         let mut world = Self {
             map,
