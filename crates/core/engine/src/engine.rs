@@ -25,7 +25,7 @@ use crate::groups::journal::Journal;
 use crate::groups::points::Points;
 use crate::groups::shared_points::CommonPoints;
 use crate::interface::{
-    Class, Command, Effect, Event, IoId, Params, PartKey, RequestId, Role, RunKey, State, Status,
+    Asked, Class, Command, Effect, Event, IoId, Params, PartKey, RequestId, Role, RunKey, State, Status,
 };
 use crate::locks::Locks;
 use crate::log::Log;
@@ -44,10 +44,12 @@ use crate::watch::Watch;
 
 mod clients;
 pub(crate) mod destage;
+mod failure;
 mod flushes;
 mod order;
 mod queue;
 mod reads;
+mod stop;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +121,7 @@ pub struct Engine {
     pub(crate) backing: BackingQueue,
     pub(crate) wakes: Wakes,
     pub(crate) watch: Watch,
-    ios: Table<IoId, IoOwner>,
+    ios: Table<IoId, (IoOwner, Option<Asked>)>,
     next_io: u64,
 }
 
@@ -250,7 +252,7 @@ impl Engine {
             self.journal_next_wake(),
             self.staleness_next_wake(),
             self.common_next_wake(),
-            self.failure_next_wake(),
+            self.failure.next_wake(self.now),
             self.backing.next_wake(),
         ]
         .into_iter()
@@ -260,9 +262,10 @@ impl Engine {
 
     fn io_done(&mut self, id: IoId, result: DeviceResult) {
         #[expect(clippy::panic, reason = "an unknown completion means that device and engine disagree")]
-        let Some(owner) = self.ios.remove(&id) else { panic!("completion of unknown {id:?}") };
+        let Some((owner, asked)) = self.ios.remove(&id) else { panic!("completion of unknown {id:?}") };
         self.backing.ended(id);
         self.watch.ended(id, &result, self.now, self.retries());
+        let latched = self.failure.latched();
         match owner {
             IoOwner::Recovery(step) => self.recovery_read_done(step, result),
             IoOwner::Batch(seq) => self.batch_done(seq, result),
@@ -280,13 +283,16 @@ impl Engine {
             IoOwner::Relocation(piece) => self.relocation_read_done(piece, result),
             IoOwner::RetireLog => self.retire_done(result),
         }
+        if !latched && self.failure.latched() {
+            asked.into_iter().for_each(|asked| self.failure.was_asked(asked));
+        }
     }
 
     /// Asks for a device operation; those of the backing stand in its queue first. The journal on its side writes one at a time.
     pub(crate) fn io(&mut self, role: Role, op: DeviceOp, class: Class, owner: IoOwner) {
         let changes = matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. });
         assert!(!(self.read_only && changes), "a volume that is only read changes nothing");
-        let id = self.new_io(owner);
+        let id = self.new_io(owner, Some(Asked::new(role, &op)));
         match role {
             Role::Cache => self.figures.bytes_to_cache += op.write_bytes(),
             Role::Backing => return self.backing_push(id, op, class.into(), owner),
@@ -298,10 +304,11 @@ impl Engine {
         self.effects.push(Effect::Io { id, role, op, class });
     }
 
-    pub(crate) fn new_io(&mut self, owner: IoOwner) -> IoId {
+    /// Names an operation; `asked`: what a device is asked, if it is one's.
+    pub(crate) fn new_io(&mut self, owner: IoOwner, asked: Option<Asked>) -> IoId {
         self.next_io += 1;
         let id = IoId(self.next_io);
-        self.ios.insert(id, owner);
+        self.ios.insert(id, (owner, asked));
         id
     }
 
@@ -424,6 +431,7 @@ impl Engine {
             common_wanted: self.common_is_wanted() && self.life == Life::Running && self.common_presses(),
             ailing: self.watch.ailing(self.now.max(now), self.retries(), self.wall_offset_ns),
             cache_failed_ns: self.failure.since().map(|at| self.wall_offset_ns.saturating_add(at.0)),
+            cache_trouble: self.failure.trouble(),
             index_bytes: self.map.bytes() as u64,
             index_blocks: self.map.index.len() as u64,
             requests: self.requests.len() as u64,

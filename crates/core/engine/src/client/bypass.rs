@@ -330,7 +330,7 @@ impl Engine {
             let Some(slot) = self.map.index.remove(block, &self.map.segments) else { continue };
             let seq = self.map.segments.seq(slot);
             // What made a dirty block void is durable on the backing.
-            self.command_paid(block, Seq(u64::MAX), slot);
+            self.commands.paid(block, Seq(u64::MAX), slot);
             self.untrack(slot);
             self.map.segments.ceased_current(slot, false);
             if untrue && !self.mutant(Mutation::ForgetsUntrueCopies) {

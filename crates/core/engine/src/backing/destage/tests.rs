@@ -1,12 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_policy::Replacement;
+use forebay_format::Layout;
 use proptest::prelude::*;
 
 use super::*;
 use crate::locks::Hold;
-use crate::map::index::Index;
-use crate::map::segments::{DESTAGING, SegmentTable, Slot, SlotKind, UNREADABLE};
+use crate::map::segments::{DESTAGING, Slot, SlotKind, UNREADABLE};
 
 /// Destaging beside a map, its locks, and a backing that does what the test says.
 struct World {
@@ -16,6 +15,8 @@ struct World {
     now: Nanos,
     /// Flushes of the backing that have failed.
     losses: u64,
+    /// Where the log is written.
+    segment: u32,
     next_seq: u64,
     /// Runs whose writes have not ended, with their blocks and versions.
     under_way: Vec<(RunKey, BlockRange, Vec<Seq>)>,
@@ -38,9 +39,9 @@ enum State {
 impl World {
     /// All blocks are dirty.
     fn new(blocks: &[u64]) -> Self {
-        let mut map = Map::of_segments(2);
-        let index = map.segments.take_free().unwrap();
-        map.segments.open(index, 1, Seq(1), 0, 1);
+        let layout =
+            Layout { cache_id: [1; 16], generation: 1, align: 512, segment_bytes: 4 << 20, segment_count: 2 };
+        let map = Map::new(&layout, Planted::default());
         let (locks, destage) = (Locks::default(), Destage::default());
         let mut world = Self {
             map,
@@ -48,21 +49,35 @@ impl World {
             destage,
             now: Nanos(0),
             losses: 0,
+            segment: 0,
             next_seq: 1,
             under_way: Vec::new(),
             told: Vec::new(),
         };
+        world.open();
         blocks.iter().for_each(|block| world.write(*block));
         world
     }
 
-    /// A client writes the block to the log.
-    fn write(&mut self, block: u64) {
+    /// The log goes on in its next segment.
+    fn open(&mut self) {
+        self.segment = self.map.segments.take_free().unwrap();
+        self.map.segments.open(self.segment, u64::from(self.segment) + 1, Seq(self.next_seq), 0, 1);
+    }
+
+    /// A version of the block in the log.
+    fn version(&mut self, block: u64) -> SlotRef {
         let seq = Seq(self.next_seq);
         self.next_seq += 1;
-        let slot = Slot::new(BlockNo(block), 0, 0, SlotKind::Data, seq, Seq(1));
-        let slot = self.map.segments.push(0, slot);
-        self.map.segments.get_mut(0).last_seq = seq;
+        let first = self.map.segments.get(self.segment).first_seq;
+        let slot = Slot::new(BlockNo(block), 0, 0, SlotKind::Data, seq, first);
+        self.map.segments.get_mut(self.segment).last_seq = seq;
+        self.map.segments.push(self.segment, slot)
+    }
+
+    /// A client writes the block to the log.
+    fn write(&mut self, block: u64) {
+        let slot = self.version(block);
         if let Some(old) = self.map.index.insert(BlockNo(block), slot, &self.map.segments) {
             self.map.segments.ceased_current(old, false);
             self.destage.is_readable(BlockNo(block));
@@ -302,13 +317,25 @@ fn what_cannot_be_read_and_was_overwritten_is_nobodys_concern() {
     world.write(0);
     assert_eq!(world.cannot_read(0, true), Unread::Overwritten);
     // An order asks for older versions, too: with this one something is missing on the backing for good.
-    let slot = Slot::new(BlockNo(5), 0, 0, SlotKind::Data, Seq(world.next_seq), Seq(1));
-    let older = world.map.segments.push(0, slot);
+    let older = world.version(5);
     world.map.segments.became_current(older, true);
     world.map.segments.ceased_current(older, true);
     let unread = world.destage.unreadable(BlockNo(5), older, false, world.now, &mut world.map);
     assert_eq!(unread, Unread::Skipped);
     assert!(!world.map.segments.slot(older).has(DIRTY));
+}
+
+#[test]
+fn a_planned_block_whose_segment_has_left_the_log_is_passed_over() {
+    let mut world = World::new(&[0]);
+    world.destage.collect(&world.map, 1 << 20);
+    world.open();
+    world.write(0);
+    world.map.segments.retire(0);
+    world.begin();
+    assert!(world.under_way.is_empty(), "the plan is from before");
+    world.begin();
+    assert_eq!(world.under_way.len(), 1);
 }
 
 #[test]
