@@ -44,6 +44,8 @@ pub struct Page {
     pub text: String,
     /// Its parts in their order.
     pub parts: Vec<Part>,
+    /// Its lines within tables, from 0.
+    pub tables: Vec<Range<usize>>,
     /// Its lines within tables and blocks of code, from 0.
     pub not_prose: Vec<Range<usize>>,
 }
@@ -98,8 +100,13 @@ fn collect(directory: &Path, suffix: &str, below: bool, found: &mut Vec<PathBuf>
 impl Page {
     /// The page with this text.
     pub fn of(path: &str, text: &str) -> Self {
-        let mut page =
-            Self { path: path.to_owned(), text: text.to_owned(), parts: Vec::new(), not_prose: Vec::new() };
+        let mut page = Self {
+            path: path.to_owned(),
+            text: text.to_owned(),
+            parts: Vec::new(),
+            tables: Vec::new(),
+            not_prose: Vec::new(),
+        };
         page.take_apart();
         page
     }
@@ -145,7 +152,12 @@ impl Page {
                         self.push(What::Block(mark), text, line);
                     }
                 }
-                Event::Start(Tag::Table(_)) => self.not_prose.push(line - 1..line_of(range.end)),
+                Event::Start(Tag::Table(_)) => {
+                    // The range ends where the next line begins.
+                    let lines = line - 1..line_of(range.end) - 1;
+                    self.tables.push(lines.clone());
+                    self.not_prose.push(lines);
+                }
                 Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
                     self.push(What::Link, dest_url.into_string(), line);
                 }
@@ -209,5 +221,6 @@ fn a_page_is_taken_apart() {
         page.blocks().map(|(mark, part)| (mark, part.text.as_str())).collect::<Vec<_>>(),
         [("sh", "x\n")]
     );
-    assert_eq!(page.not_prose, [8..12, 12..15]);
+    assert_eq!(page.tables.first(), Some(&(8..11)));
+    assert_eq!(page.not_prose, [8..11, 12..15]);
 }

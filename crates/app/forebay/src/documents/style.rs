@@ -1,6 +1,8 @@
 //! Pages, lines and sentences are short.
 
 use super::pages::{Page, What, all};
+use std::ops::Range;
+
 use super::{COLUMNS_MAX, nothing};
 
 /// Longest page, in lines.
@@ -84,6 +86,19 @@ fn long_lines(page: &Page) -> Vec<String> {
     found
 }
 
+/// What a parser takes for a row of the table above it.
+fn stuck_to_tables(page: &Page) -> Vec<String> {
+    let lines: Vec<&str> = page.text.lines().collect();
+    page.tables
+        .iter()
+        .flat_map(Range::clone)
+        .filter(|i| {
+            lines.get(*i).is_some_and(|line| !line.trim().is_empty() && !line.trim().starts_with('|'))
+        })
+        .map(|i| page.fault(i + 1, "no blank line parts it from the table above"))
+        .collect()
+}
+
 fn too_long(page: &Page) -> Vec<String> {
     let lines = page.text.lines().count();
     let may = LONG.iter().any(|(path, _)| *path == page.path);
@@ -97,6 +112,7 @@ fn too_long(page: &Page) -> Vec<String> {
 fn faults(page: &Page) -> Vec<String> {
     let mut found = too_long(page);
     found.extend(long_lines(page));
+    found.extend(stuck_to_tables(page));
     if !NOT_COUNTED.iter().any(|path| page.path.starts_with(path)) {
         found.extend(long_sentences(page));
     }
@@ -132,6 +148,8 @@ fn what_is_too_long_is_found() {
     let page = Page::of("docs/a.md", &text);
     assert_eq!(long_sentences(&page), [format!("docs/a.md:7: 26 words: {}", words(26))]);
     assert_eq!(long_lines(&page), ["docs/a.md:2: 200 columns", "docs/a.md:5: 134 columns"]);
+    let stuck = Page::of("a.md", "| a |\n|---|\n| b |\n c\n\n| d |\n|---|\n\ne\n");
+    assert_eq!(stuck_to_tables(&stuck), ["a.md:4: no blank line parts it from the table above"]);
     let long = "line\n".repeat(LINES_MAX + 1);
     assert_eq!(too_long(&Page::of("docs/a.md", &long)), ["docs/a.md:301: the page is too long: split it"]);
     assert!(too_long(&Page::of(LONG[0].0, &long)).is_empty());
