@@ -10,7 +10,7 @@
 //!            └────────────────────────────────────┘              └─► reclaim: tail moves, segments become free
 //! ```
 
-use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Seq};
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op};
 use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
 use forebay_policy::{Demand, Durability, Endurance, Ranges, Roominess, Settings, WritePolicy};
@@ -18,7 +18,6 @@ use forebay_policy::{Demand, Durability, Endurance, Ranges, Roominess, Settings,
 use crate::backing::destage::Destage;
 use crate::backing::flushes::Flushes;
 use crate::backing::queue::BackingQueue;
-use crate::client::bypass::Drops;
 use crate::client::requests::Requests;
 use crate::failure::Failure;
 use crate::groups::journal::Journal;
@@ -30,7 +29,7 @@ use crate::interface::{
 use crate::locks::Locks;
 use crate::log::Log;
 use crate::log::reclaim::Reclaim;
-use crate::log::recovery::{Recovery, Step};
+use crate::log::recovery::Recovery;
 use crate::map::Map;
 use crate::mutation::Planted;
 use crate::order::Order;
@@ -46,18 +45,18 @@ mod clients;
 pub(crate) mod destage;
 mod failure;
 mod flushes;
+mod log;
+mod map;
 mod order;
 mod queue;
 mod reads;
+mod recovery;
 mod stop;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IoOwner {
-    Recovery(Step),
-    Batch(Seq),
-    Summary(u32),
-    CacheFlush(Seq),
+    Log(crate::log::Io),
     Piece(PieceKey),
     BypassWrite(PartKey),
     BypassFlush(PartKey),
@@ -67,7 +66,6 @@ pub(crate) enum IoOwner {
     GroupWrite,
     GroupFlush,
     JournalHead,
-    Relocation(u32),
     RetireLog,
 }
 
@@ -98,7 +96,6 @@ pub struct Engine {
     pub(crate) log: Log,
     pub(crate) requests: Requests,
     pub(crate) reading: Reading,
-    pub(crate) drops: Drops,
     pub(crate) flushes: Flushes,
     pub(crate) destage: Destage,
     pub(crate) order: Order,
@@ -114,7 +111,8 @@ pub struct Engine {
     read_only: bool,
     /// The command to stop a volume that is only read, and whether it asks for what that does not do.
     pub(crate) looking_ends: Option<(RequestId, bool)>,
-    pub(crate) recovery: Recovery,
+    /// Until the volume serves.
+    recovery: Option<Box<Recovery>>,
     pub(crate) figures: Status,
     pub(crate) planted: Planted,
     pub(crate) effects: Vec<Effect>,
@@ -131,9 +129,15 @@ impl Engine {
     /// # Panics
     /// If the layout or the volume's size is one that the format does not allow: the host has validated both.
     pub fn new(params: Params) -> Self {
+        Self::planted(params, Planted::default())
+    }
+
+    /// As [`Engine::new`], with planted bugs.
+    pub(crate) fn planted(params: Params, planted: Planted) -> Self {
         let layout = params.layout;
         assert!(layout.validate().is_ok(), "the host validates the superblock");
         assert!(params.volume_bytes.is_multiple_of(512) && params.volume_bytes <= VOLUME_BYTES_MAX);
+        let recovery = Recovery::new(layout, params.volume_bytes, params.clean_stop, planted);
         Self {
             layout,
             volume_bytes: params.volume_bytes,
@@ -144,12 +148,11 @@ impl Engine {
             wall_offset_ns: params.wall_offset_ns,
             now: Nanos(0),
             life: Life::New,
-            map: Map::new(&layout, Planted::default()),
+            map: Map::new(&layout, planted),
             locks: Locks::default(),
-            log: Log::new(),
+            log: Log::new(layout, planted),
             requests: Requests::new(params.volume_bytes),
             reading: Reading::new(layout, params.volume_bytes),
-            drops: Drops::new(params.layout.segment_bytes),
             flushes: Flushes::new(params.clean_stop),
             destage: Destage::default(),
             order: Order::new(&params.settings, params.journal.is_some(), params.journal_left),
@@ -157,15 +160,15 @@ impl Engine {
             points: Points::default(),
             common: CommonPoints::default(),
             lag: Lag::default(),
-            reclaim: Reclaim::default(),
+            reclaim: Reclaim::new(layout, planted),
             demand: Demand::default(),
             failure: Failure::default(),
             commands: Commands::default(),
             read_only: params.read_only,
             looking_ends: None,
-            recovery: Recovery::new(params.clean_stop),
+            recovery: Some(Box::new(recovery)),
             figures: Status::default(),
-            planted: Planted::default(),
+            planted,
             effects: Vec::new(),
             backing: BackingQueue::default(),
             wakes: Wakes::default(),
@@ -195,8 +198,7 @@ impl Engine {
     pub fn poll(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
         self.now = self.now.max(now);
         match self.life {
-            Life::New => self.recovery_begin(),
-            Life::Recovering => self.recovery_step(),
+            Life::New | Life::Recovering => self.recovery_step(),
             Life::RecoveryFailed | Life::Stopped => {}
             Life::Running | Life::Stopping if self.read_only => self.look_step(),
             Life::Running | Life::Stopping => self.run(),
@@ -246,7 +248,7 @@ impl Engine {
             return self.backing.next_wake();
         }
         [
-            self.log_next_wake(),
+            self.log.next_wake(self.now),
             self.destage_next_wake(),
             self.order_next_wake(),
             self.journal_next_wake(),
@@ -267,10 +269,7 @@ impl Engine {
         self.watch.ended(id, &result, self.now, self.retries());
         let latched = self.failure.latched();
         match owner {
-            IoOwner::Recovery(step) => self.recovery_read_done(step, result),
-            IoOwner::Batch(seq) => self.batch_done(seq, result),
-            IoOwner::Summary(segment) => self.summary_done(segment, result),
-            IoOwner::CacheFlush(covers) => self.cache_flush_done(covers, result),
+            IoOwner::Log(owner) => self.log_io_done(owner, result),
             IoOwner::Piece(key) => self.piece_read_done(key, result),
             IoOwner::BypassWrite(part) => self.bypass_write_done(part, result),
             IoOwner::BypassFlush(part) => self.bypass_flush_done(part, result),
@@ -280,7 +279,6 @@ impl Engine {
             IoOwner::GroupWrite => self.group_write_done(result),
             IoOwner::GroupFlush => self.group_flush_done(result),
             IoOwner::JournalHead => self.head_write_done(result),
-            IoOwner::Relocation(piece) => self.relocation_read_done(piece, result),
             IoOwner::RetireLog => self.retire_done(result),
         }
         if !latched && self.failure.latched() {
@@ -314,7 +312,7 @@ impl Engine {
 
     /// Something that the backing, or the journal on its side, has failed is to be tried again.
     fn retries(&self) -> bool {
-        self.map.segments.dirty() > 0 && (self.destage.failures() > 0 || self.journal_failures() > 0)
+        self.map.segments().dirty() > 0 && (self.destage.failures() > 0 || self.journal_failures() > 0)
     }
 
     /// The operation will not be carried out.
@@ -415,9 +413,9 @@ impl Engine {
             state: Some(state),
             cache_bytes: segment_bytes * u64::from(self.layout.segment_count),
             cache_used_bytes: segment_bytes
-                * (self.map.segments.count() - self.map.segments.free_count()) as u64,
-            dirty_bytes: self.map.segments.dirty() * BLOCK_BYTES,
-            cached_bytes: self.map.index.len() as u64 * BLOCK_BYTES,
+                * (self.map.segments().count() - self.map.segments().free_count()) as u64,
+            dirty_bytes: self.map.segments().dirty() * BLOCK_BYTES,
+            cached_bytes: self.map.len() as u64 * BLOCK_BYTES,
             oldest_dirty_ns: self.map.oldest_dirty_ns(),
             missing_bytes: self.missing_bytes(),
             oldest_missing_ns: self
@@ -433,7 +431,7 @@ impl Engine {
             cache_failed_ns: self.failure.since().map(|at| self.wall_offset_ns.saturating_add(at.0)),
             cache_trouble: self.failure.trouble(),
             index_bytes: self.map.bytes() as u64,
-            index_blocks: self.map.index.len() as u64,
+            index_blocks: self.map.len() as u64,
             requests: self.requests.len() as u64,
             backing_outstanding: self.backing.outstanding() as u64,
             backing_waiting_critical: self.backing.waiting().0 as u64,

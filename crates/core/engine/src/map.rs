@@ -16,9 +16,15 @@
 //! - M4. A segment leaves the log, from the oldest on, when nothing in it is dirty; then nothing in it is current (P1).
 //! - M5. What was forgotten as untrue is named at a clean stop for as long as the log has it, see [`untrue`].
 //!
-//! What it costs: a step costs the same however many segments the log has. Walks that are left are over the slots of one segment that
-//! leaves, over what is dirty ([`SegmentTable::dirty_after`]), over a range that is forgotten, and those of [`untrue`]. Recovery alone
-//! walks over all segments.
+//! What it costs: a step costs the same however many segments are clean. These walks are left, each with its bound:
+//! - over the slots of a segment that leaves the log, once in its life: [`Map::judge`] by its caller, [`Map::retire_below`];
+//! - over what is dirty, as far as the caller goes: [`SegmentTable::dirty_after`]; to the oldest version that is not lost over the lost
+//!   ones before it: [`Map::oldest_dirty_or_young_ns`];
+//! - over a range that is forgotten, and after a failed flush or the log's end over all that is cached: [`Map::forget_clean`],
+//!   [`Map::void_all`];
+//! - over the ranges of untrue copies, once for each quarter of their room; over recalled blocks, fewer than slots, at each
+//!   [`Map::forget_clean`]: [`untrue`];
+//! - over all segments, at recovery alone: [`SegmentTable::order_free`].
 //!
 //! It asks no device and answers no client, and does not know why a version is kept.
 
@@ -39,15 +45,16 @@ pub(crate) mod index;
 pub(crate) mod member;
 mod moments;
 pub(crate) mod segments;
+mod slot;
 #[cfg(test)]
 mod tests;
 mod untrue;
 
 /// Segments of the log, the index of current versions, the state of replacement, and what must not be believed.
 pub(crate) struct Map {
-    pub(crate) segments: SegmentTable,
-    pub(crate) index: Index,
-    pub(crate) replacement: Replacement,
+    segments: SegmentTable,
+    index: Index,
+    replacement: Replacement,
     untrue: UntrueCopies,
     moments: Moments,
     planted: Planted,
@@ -75,23 +82,14 @@ impl Map {
     /// Nothing is in the log.
     pub(crate) fn new(layout: &Layout, planted: Planted) -> Self {
         let capacity = u64::from(layout.segment_count) * u64::from(layout.segment_bytes) / BLOCK_BYTES;
-        let mut segments = SegmentTable::new(layout.segment_count);
-        segments.planted = planted;
         Self {
-            segments,
+            segments: SegmentTable::new(layout.segment_count, planted),
             index: Index::new(),
             replacement: Replacement::new(capacity),
             untrue: UntrueCopies::new(layout.segment_bytes),
             moments: Moments::default(),
             planted,
         }
-    }
-
-    /// It has that planted bug from now on.
-    #[cfg(feature = "mutations")]
-    pub(crate) fn plant(&mut self, planted: Planted) {
-        self.planted = planted;
-        self.segments.planted = planted;
     }
 
     /// The segments of the log, to be looked at.

@@ -333,9 +333,7 @@ impl Engine {
     /// As [`Engine::new`]; and later wherever the engine notices by itself that something is wrong.
     #[cfg(feature = "mutations")]
     pub fn with_mutation(params: crate::Params, mutation: Mutation) -> Self {
-        let mut engine = Self::new(params);
-        engine.planted = Planted { mutation: Some(mutation) };
-        engine.map.plant(engine.planted);
+        let mut engine = Self::planted(params, Planted { mutation: Some(mutation) });
         engine.requests.plant(engine.planted);
         engine.reading.plant(engine.planted);
         engine.order.plant(engine.planted);

@@ -115,11 +115,6 @@ pub(crate) struct Order {
     planted: Planted,
 }
 
-/// How far behind record `seq` the newest one lies that it depends on, `after`, as a record says it.
-pub(crate) fn distance(seq: Seq, after: Seq) -> u16 {
-    u16::try_from(seq.0.saturating_sub(after.0)).unwrap_or(u16::MAX).max(1)
-}
-
 impl Order {
     pub(crate) fn new(settings: &Settings, journal: bool, journal_left: bool) -> Self {
         let (active, journaled, by) = Self::wanted(settings, journal);
@@ -228,9 +223,9 @@ impl Order {
     pub(crate) fn begin(&mut self, map: &mut Map, progress: Seq, found: Option<Seq>) -> Seq {
         self.progress = progress;
         if let Some(found) = found.filter(|found| *found > progress && self.active) {
-            let known = map.segments.dirty_after(Seq(0)).take_while(|(seq, _)| *seq <= found);
+            let known = map.segments().dirty_after(Seq(0)).take_while(|(seq, _)| *seq <= found);
             let known: Vec<SlotRef> = known.map(|(_, slot)| slot).collect();
-            known.into_iter().for_each(|slot| map.segments.became_clean(slot));
+            known.into_iter().for_each(|slot| map.cleaned(slot));
             self.progress = found;
         }
         self.progress
@@ -293,10 +288,10 @@ impl Order {
 
     /// Versions that were overwritten are of no use under a policy without order.
     pub(crate) fn drop_versions(map: &mut Map) {
-        let dirty: Vec<SlotRef> = map.segments.dirty_after(Seq(0)).map(|(_, slot)| slot).collect();
+        let dirty: Vec<SlotRef> = map.segments().dirty_after(Seq(0)).map(|(_, slot)| slot).collect();
         for slot in dirty {
-            if map.index.get(map.segments.slot(slot).block(), &map.segments) != Some(slot) {
-                map.segments.became_clean(slot);
+            if map.lookup(map.segments().slot(slot).block()) != Some(slot) {
+                map.cleaned(slot);
             }
         }
     }
@@ -333,7 +328,7 @@ impl Order {
     /// A version was overwritten; true if it has to be destaged all the same. While the log is `recovering`, parts of this run have yet
     /// to come.
     pub(crate) fn keeps(&mut self, map: &Map, slot: SlotRef, recovering: bool, newest_part: PartKey) -> bool {
-        let s = *map.segments.slot(slot);
+        let s = *map.segments().slot(slot);
         let keeps = self.active && s.has(DIRTY);
         if keeps && (s.kind() == SlotKind::Poison || s.has(UNREADABLE)) {
             // What replaces it is not on the backing yet.
@@ -362,7 +357,7 @@ impl Order {
     ) -> Turn {
         let Asking { after, recorded, committed, latched } = asking;
         let is_through = |slot: SlotRef| {
-            let (s, seq) = (map.segments.slot(slot), map.segments.seq(slot));
+            let (s, seq) = (map.segments().slot(slot), map.segments().seq(slot));
             !s.has(DIRTY) || s.kind() == SlotKind::Poison && recorded >= Seq(seq.0 - 1)
         };
         // A supersede record would void the newest version only: older ones of its blocks must be recorded, too.
@@ -381,14 +376,14 @@ impl Order {
     /// The mark of what is lost stays in the log, and progress before it; the order is broken as long as it does, and a
     /// bypass waits only for older versions of its own blocks.
     fn gives_up_on(&self, map: &Map, range: BlockRange) -> bool {
-        if !self.catch_up.is_under_way() || map.segments.lost() == 0 {
+        if !self.catch_up.is_under_way() || map.segments().lost() == 0 {
             return false;
         }
         let theirs = |(_, slot): (Seq, SlotRef)| {
-            let s = map.segments.slot(slot);
+            let s = map.segments().slot(slot);
             s.kind() != SlotKind::Poison && range.contains(s.block())
         };
-        !map.segments.dirty_after(Seq(0)).any(theirs)
+        !map.segments().dirty_after(Seq(0)).any(theirs)
     }
 
     /// A bypass waits for records up to `upto` to be recorded as destaged, beyond those up to `recorded`.
@@ -410,7 +405,7 @@ impl Order {
 
     /// Up to here everything is on the backing, by the map.
     fn there(&self, map: &Map, facts: Facts) -> Seq {
-        let first = map.segments.dirty_after(self.progress).next();
+        let first = map.segments().dirty_after(self.progress).next();
         first.map_or(facts.written, |(seq, _)| Seq(seq.0 - 1))
     }
 
@@ -449,10 +444,10 @@ impl Order {
     ) -> bool {
         let (set, progress) = (self.set.is_none(), self.progress);
         let is_there = |upto| {
-            map.segments.dirty_after(Seq(0)).next().is_none_or(|(seq, _)| seq > upto)
+            map.segments().dirty_after(Seq(0)).next().is_none_or(|(seq, _)| seq > upto)
                 && progress >= upto
                 && (!self.journaled || set && progress <= facts.durable)
-                && map.segments.lost() == 0
+                && map.segments().lost() == 0
                 && !self.planted.is(Mutation::OrderNeverCaughtUp)
         };
         self.catch_up.step(facts.written, flushes, now, has_parts, is_there)

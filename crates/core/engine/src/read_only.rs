@@ -67,7 +67,7 @@ impl Engine {
     }
 
     fn nothing_is_dirty(&self) -> Result<(), IoError> {
-        match self.map.segments.dirty() {
+        match self.map.segments().dirty() {
             0 => Ok(()),
             _ => Err(IoError::new(ErrorKind::ReadOnly, "destaging")),
         }

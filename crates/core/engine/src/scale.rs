@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use forebay_block::{Buf, BufMut, DeviceOp, Nanos, Op, Origin};
+use forebay_block::{Buf, BufMut, DeviceOp, Nanos, Op, Origin, Seq};
 use forebay_format::Layout;
 use forebay_format::journal::Head;
 use forebay_policy::{Settings, WritePolicy};
@@ -139,35 +139,37 @@ impl Rig {
     }
 
     fn segments_in_use(&self) -> usize {
-        self.engine.map.segments.count() - self.engine.map.segments.free_count()
+        self.engine.map.segments().count() - self.engine.map.segments().free_count()
     }
 
     /// Segments and slots that are looked at for each of so many steps.
-    fn visits(&mut self, mut step: impl FnMut(&mut Self, u64)) -> f64 {
-        let before = self.engine.map.segments.visits();
-        (0..WRITES).for_each(|n| step(self, n));
-        (self.engine.map.segments.visits() - before) as f64 / WRITES as f64
+    fn visits(&mut self, mut step: impl FnMut(&mut Self)) -> f64 {
+        let before = self.engine.map.segments().visits();
+        (0..WRITES).for_each(|_| step(self));
+        (self.engine.map.segments().visits() - before) as f64 / WRITES as f64
     }
 }
 
 /// For each policy the visits of a write by itself, and of one that is destaged at once, in a cache with so many clean segments.
 fn costs(clean: u32) -> [(WritePolicy, f64, f64); 4] {
-    let mut rig = Rig::new(clean + clean / 20 + 400);
-    // Each destaging ends the segment that it finds.
-    while rig.segments_in_use() < clean as usize {
+    // Reclaiming keeps one in 32 free, and a few more.
+    let mut rig = Rig::new(clean + clean / 31 + 5);
+    // Each destaging ends the segment that it finds. At last the log goes round: for each segment that is opened one leaves it.
+    while rig.engine.map.segments().first_seq() < Seq(WRITES) {
         rig.write(rig.asked);
         rig.command(Command::Destage);
     }
-    assert_eq!(rig.engine.map.segments.dirty(), 0);
+    let in_use = rig.segments_in_use() as f64 / f64::from(clean);
+    assert!((0.98..1.02).contains(&in_use), "{in_use} of {clean} segments are in use");
+    assert_eq!(rig.engine.map.segments().dirty(), 0);
     let policies =
         [WritePolicy::WriteBack, WritePolicy::WriteThrough, WritePolicy::Ordered, WritePolicy::Journaled];
     policies.map(|write_policy| {
         rig.command(Command::Set(Settings { write_policy, ..Settings::default() }));
         rig.command(Command::Destage);
-        // Blocks that are cached, so that the index does not grow: it does so by the block, in leaps.
-        let written = rig.visits(|rig, n| rig.write(1 + 2 * n));
-        let destaged = rig.visits(|rig, n| {
-            rig.write(1 + 2 * n);
+        let written = rig.visits(|rig| rig.write(rig.asked));
+        let destaged = rig.visits(|rig| {
+            rig.write(rig.asked);
             rig.command(Command::Destage);
         });
         (write_policy, written, destaged)

@@ -60,7 +60,7 @@ impl Engine {
             }
             MaxStaleness::Bytes(_) if self.mutant(Mutation::StalenessByAgeAlone) => return 0,
             MaxStaleness::Bytes(_) => {
-                let lost = self.journal_missing().map_or(self.map.segments.lost() * BLOCK_BYTES, |_| 0);
+                let lost = self.journal_missing().map_or(self.map.segments().lost() * BLOCK_BYTES, |_| 0);
                 now.bytes = self.missing_bytes().saturating_sub(lost);
             }
         }
@@ -69,7 +69,7 @@ impl Engine {
 
     /// Bytes that the backing and the journal on its side lack.
     pub(crate) fn missing_bytes(&self) -> u64 {
-        self.journal_missing().map_or(self.map.segments.dirty(), |(blocks, _)| blocks) * BLOCK_BYTES
+        self.journal_missing().map_or(self.map.segments().dirty(), |(blocks, _)| blocks) * BLOCK_BYTES
     }
 
     /// Whether writers are held back now.

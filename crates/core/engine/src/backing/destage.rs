@@ -148,7 +148,7 @@ impl Destage {
     /// A step begins.
     pub(crate) fn step(&mut self, now: Nanos, map: &mut Map) {
         self.runs.wait_until(now);
-        self.segments_held = map.segments.held();
+        self.segments_held = map.segments_mut().held();
     }
 
     /// Whether it is worth records of its own in the log from now on; true if it has just become so.
@@ -194,16 +194,16 @@ impl Destage {
     /// Whether blocks of the tail are on their way since before the last plan: a device that takes what lies near first would leave them
     /// for as long as others come.
     pub(crate) fn waits_for_tail(&self, map: &Map) -> bool {
-        let tail = map.segments.tail().filter(|_| self.plan.is_hurried());
+        let tail = map.segments().tail().filter(|_| self.plan.is_hurried());
         tail.is_some_and(|tail| self.runs.has_of(tail, self.plan.before()))
     }
 
     /// Whether writers wait for room, and nothing but the flush is missing for the tail of the log to become free.
     fn has_written_tail(&self, map: &Map) -> bool {
-        let tail = map.segments.tail().filter(|_| self.plan.is_hurried() && !self.runs.is_flushing());
+        let tail = map.segments().tail().filter(|_| self.plan.is_hurried() && !self.runs.is_flushing());
         tail.is_some_and(|tail| {
             let written = self.runs.written_of(tail, map);
-            written > 0 && written == map.segments.get(tail).dirty as usize
+            written > 0 && written == map.segments().get(tail).dirty as usize
         })
     }
 
@@ -322,15 +322,15 @@ impl Destage {
     /// The backing has this version of the block, durably.
     fn clean(&mut self, block: BlockNo, slot: SlotRef, seq: Seq, map: &mut Map, planted: Planted) -> Cleaned {
         self.cleaned += 1;
-        let held = map.segments.holds(slot);
+        let held = map.segments().holds(slot);
         if held {
-            map.segments.became_clean(slot);
+            map.cleaned(slot);
         }
-        let newest = map.index.get(block, &map.segments);
+        let newest = map.lookup(block);
         let newer = newest.filter(|_| planted.is(Mutation::CleansNewerVersion));
         let current = newer.or(newest.filter(|newest| *newest == slot));
         if let Some(clean) = current {
-            map.segments.became_clean(clean);
+            map.cleaned(clean);
             self.unreadable.forget(block);
         }
         Cleaned { block, slot, seq, held, current }
@@ -345,11 +345,11 @@ impl Destage {
         map: &mut Map,
         planted: Planted,
     ) -> Option<Cleaned> {
-        let holds = map.segments.holds(slot) && map.segments.slot(slot).has(DIRTY);
-        if !holds || map.segments.seq(slot) != seq {
+        let holds = map.segments().holds(slot) && map.segments().slot(slot).has(DIRTY);
+        if !holds || map.segments().seq(slot) != seq {
             return None;
         }
-        let block = map.segments.slot(slot).block();
+        let block = map.segments().slot(slot).block();
         Some(self.clean(block, slot, seq, map, planted))
     }
 
@@ -382,7 +382,7 @@ impl Destage {
 
     /// Blocks are dirty, but all of them are lost or cannot be read, and nothing is on its way.
     pub(crate) fn is_exhausted(&self, map: &Map) -> bool {
-        map.segments.dirty() > 0 && self.is_idle() && !self.is_paused() && map.segments.all_hopeless()
+        map.segments().dirty() > 0 && self.is_idle() && !self.is_paused() && map.segments().all_hopeless()
     }
 }
 

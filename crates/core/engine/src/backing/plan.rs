@@ -80,12 +80,12 @@ impl Plan {
             true => 1,
             false => PLAN_BLOCKS_MAX.min(log_blocks as usize / 8).max(PLAN_BLOCKS_LEAST),
         };
-        for index in map.segments.with_dirty() {
+        for index in map.segments().with_dirty() {
             if found.len() >= enough {
                 break;
             }
-            found.extend(map.segments.slot_refs(index).filter_map(|r| {
-                let s = map.segments.slot(r);
+            found.extend(map.segments().slot_refs(index).filter_map(|r| {
+                let s = map.segments().slot(r);
                 s.wants_destage().then(|| (s.block(), r))
             }));
         }
@@ -105,15 +105,15 @@ impl Plan {
     ) -> Option<Run> {
         while let Some((block, slot)) = self.blocks.pop_front() {
             // What is not current may have left the log with its segment.
-            let current = || map.index.get(block, &map.segments) == Some(slot);
+            let current = || map.lookup(block) == Some(slot);
             // What a bypass holds now is left for a later plan.
             if !(in_order || current())
-                || !map.segments.slot(slot).wants_destage()
+                || !map.segments().slot(slot).wants_destage()
                 || !locks.try_take(BlockRange::new(block, 1), Hold::Backing)
             {
                 continue;
             }
-            let zero = is_zero(map.segments.slot(slot));
+            let zero = is_zero(map.segments().slot(slot));
             let mut members = vec![Member::new(slot, map)];
             self.extend((block, zero), &mut members, map, locks, in_order, planted);
             let range = BlockRange::new(block, members.len() as u64);
@@ -138,12 +138,12 @@ impl Plan {
             let planned = self.blocks.front().filter(|(block, _)| *block == next).map(|(_, slot)| *slot);
             let follows = match in_order || self.hurried {
                 true => planned,
-                false => map.index.get(next, &map.segments),
+                false => map.lookup(next),
             };
             let Some(slot) = follows else {
                 break;
             };
-            let s = map.segments.slot(slot);
+            let s = map.segments().slot(slot);
             if !(is_zero(s) == zero || zero && planted.is(Mutation::MergesIntoZeroes))
                 || !s.wants_destage()
                 || !locks.try_take(BlockRange::new(next, 1), Hold::Backing)

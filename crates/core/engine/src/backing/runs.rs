@@ -24,7 +24,7 @@ use forebay_block::{BlockNo, Nanos, Seq};
 use crate::interface::RunKey;
 use crate::locks::BlockRange;
 use crate::map::Map;
-use crate::map::segments::{DESTAGING, DIRTY, SlotRef};
+use crate::map::segments::{DIRTY, SlotRef};
 
 /// First and longest pause after the backing has failed, in milliseconds.
 const BACKOFF_MS: (u64, u64) = (100, 5000);
@@ -40,7 +40,7 @@ pub(super) struct Member {
 
 impl Member {
     pub(super) fn new(slot: SlotRef, map: &Map) -> Self {
-        Self { slot, seq: map.segments.seq(slot), void: false }
+        Self { slot, seq: map.segments().seq(slot), void: false }
     }
 }
 
@@ -138,7 +138,7 @@ impl Runs {
 
     /// Blocks of the segment that are dirty, and written: they lack nothing but the flush.
     pub(super) fn written_of(&self, segment: u32, map: &Map) -> usize {
-        let of_it = |m: &&Member| m.slot.segment() == segment && map.segments.slot(m.slot).has(DIRTY);
+        let of_it = |m: &&Member| m.slot.segment() == segment && map.segments().slot(m.slot).has(DIRTY);
         self.written.iter().flat_map(|run| &run.members).filter(of_it).count()
     }
 
@@ -146,8 +146,8 @@ impl Runs {
     pub(super) fn begin(&mut self, run: Run, map: &mut Map) -> RunKey {
         self.last.0 += 1;
         for m in &run.members {
-            map.segments.mark(m.slot, DESTAGING, true);
-            map.segments.pin(m.slot.segment());
+            map.destage_begins(m.slot);
+            map.segments_mut().pin(m.slot.segment());
         }
         self.under_way.insert(self.last, run);
         self.last
@@ -240,8 +240,8 @@ impl Runs {
             {
                 member.void = true;
                 // An order at the backing may ask for a version that was overwritten meanwhile, too.
-                if map.segments.holds(member.slot) {
-                    map.segments.mark(member.slot, DESTAGING, false);
+                if map.segments().holds(member.slot) {
+                    map.destage_fails(member.slot);
                 }
             }
         }
@@ -258,7 +258,7 @@ impl Runs {
     /// pinned any more.
     pub(super) fn next_durable(&mut self, map: &mut Map) -> Option<Option<(BlockNo, SlotRef, Seq)>> {
         while let Ended::Member(block, Member { slot, seq, void }) = self.ended.pop_front()? {
-            map.segments.unpin(slot.segment());
+            map.segments_mut().unpin(slot.segment());
             if !void {
                 return Some(Some((block, slot, seq)));
             }
@@ -270,10 +270,10 @@ impl Runs {
     /// segments are pinned: a slot of a segment that was used anew could be taken for the one that was destaged.
     fn undo(members: Vec<Member>, map: &mut Map) {
         for Member { slot, void, .. } in members {
-            if !void && map.segments.holds(slot) {
-                map.segments.mark(slot, DESTAGING, false);
+            if !void && map.segments().holds(slot) {
+                map.destage_fails(slot);
             }
-            map.segments.unpin(slot.segment());
+            map.segments_mut().unpin(slot.segment());
         }
     }
 

@@ -12,7 +12,7 @@
 use forebay_block::{BlockNo, Nanos};
 
 use crate::map::Map;
-use crate::map::segments::{DIRTY, SlotRef, UNREADABLE};
+use crate::map::segments::{DIRTY, SlotRef};
 use crate::tables::Table;
 
 /// Pause before a block that could not be read from the cache is tried again.
@@ -57,17 +57,16 @@ impl Unreadable {
         now: Nanos,
         map: &mut Map,
     ) -> Unread {
-        if map.index.get(block, &map.segments) != Some(slot) {
+        if map.lookup(block) != Some(slot) {
             // Overwritten meanwhile; nobody will ever see it.
-            if map.segments.holds(slot) && map.segments.slot(slot).has(DIRTY) {
-                map.segments.became_clean(slot);
+            if map.segments().holds(slot) && map.segments().slot(slot).has(DIRTY) {
+                map.cleaned(slot);
                 return Unread::Skipped;
             }
             return Unread::Overwritten;
         }
         // A group and a run may read the same version at the same time: that is one attempt.
-        let counted = map.segments.slot(slot).has(UNREADABLE);
-        map.segments.mark(slot, UNREADABLE, true);
+        let counted = map.cannot_read(slot);
         let before = self.versions.get(&block).filter(|version| version.slot == slot);
         let attempts = before.map_or(1, |version| version.attempts + u32::from(!counted));
         let for_good = corrupt || attempts >= UNREADABLE_ATTEMPTS_MAX;
@@ -97,7 +96,7 @@ impl Unreadable {
             self.versions.values().filter(|version| !version.for_good).map(|version| version.slot).collect();
         again.sort_unstable();
         for slot in again {
-            map.segments.mark(slot, UNREADABLE, false);
+            map.try_reading(slot);
         }
         true
     }

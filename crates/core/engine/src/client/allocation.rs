@@ -56,7 +56,7 @@ pub(crate) fn extents(
     let mut cached = Vec::new();
     for _ in 0..SHARDS_MAX {
         let range = (BlockNo::containing(extents.at), end.div_ceil(BLOCK_BYTES));
-        let known = map.index.cached_from(range, &map.segments, &mut cached);
+        let known = map.cached_from(range, &mut cached);
         let forgotten = usize::from(planted.is(Mutation::StatusForgetsBlock));
         for block in cached.iter().skip(forgotten) {
             extents.extend(block.offset().min(end), Allocation::Hole);
@@ -81,23 +81,21 @@ mod tests {
     use std::collections::BTreeSet;
 
     use forebay_block::Seq;
-    use forebay_policy::Replacement;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::map::index::Index;
-    use crate::map::segments::{SegmentTable, Slot, SlotKind};
+    use crate::map::segments::{Slot, SlotKind};
 
     /// The volume's end lies within a block.
     const VOLUME: u64 = 6000 * BLOCK_BYTES + 1536;
 
     fn map(cached: &BTreeSet<u64>) -> Map {
         let mut map = Map::of_segments(8);
-        map.segments.open(0, 1, Seq(1), 0, 1);
+        map.segments_mut().open(0, 1, Seq(1), 0, 1);
         for block in cached {
             let slot = Slot::new(BlockNo(*block), 8, 0, SlotKind::Data, Seq(1), Seq(1));
-            let slot = map.segments.push(0, slot);
-            map.index.insert(BlockNo(*block), slot, &map.segments);
+            let slot = map.segments_mut().push(0, slot);
+            map.put(slot, false);
         }
         map
     }

@@ -248,7 +248,7 @@ impl Engine {
     }
 
     fn part_append(&mut self, key: PartKey) {
-        let next = self.requests.append(key, self.piece_blocks_max(), &mut self.locks);
+        let next = self.requests.append(key, self.log.piece_blocks_max(), &mut self.locks);
         self.part_goes_on(key, next);
     }
 
@@ -394,11 +394,11 @@ impl Engine {
         let copies = self.settings.write_policy == WritePolicy::WriteThrough
             && self.requests.is_copyable(key)
             && !self.failure.latched()
-            && self.map.segments.free_count() > SEGMENTS_RESERVED + 1;
+            && self.map.segments().free_count() > SEGMENTS_RESERVED + 1;
         if !copies {
             return self.part_finish(key, None);
         }
-        let (answered, appends) = self.requests.copy(key, self.piece_blocks_max());
+        let (answered, appends) = self.requests.copy(key, self.log.piece_blocks_max());
         self.part_ended(answered);
         appends.into_iter().for_each(|append| self.log_append(append));
     }
@@ -412,8 +412,8 @@ impl Engine {
             self.forget_clean(copied.range);
         }
         for block in copied.range.iter() {
-            if let Some(slot) = self.map.index.get(block, &self.map.segments) {
-                self.track(slot);
+            if let Some(slot) = self.map.lookup(block) {
+                self.map.admit(slot);
             }
         }
         self.locks_released();
@@ -464,7 +464,7 @@ impl Engine {
         }
         let lately = self.demand.lately(self.now.0);
         let held_back = if sync || self.order.keeps_versions() { 0 } else { lately };
-        self.destage_pressure().blocks_to_spare(lately).saturating_sub(self.log_entering() + held_back)
+        self.destage_pressure().blocks_to_spare(lately).saturating_sub(self.log.entering() + held_back)
     }
 
     /// Sends the bypass to the log if that has so many blocks to `spare`, for what was issued synchronously last. Blocks that it takes there;
@@ -502,7 +502,9 @@ impl Engine {
         }
         if result.is_ok() && landing.durable && !self.order.keeps_versions() {
             let logged = match self.mutant(Mutation::LandingCleansNewer) {
-                true => self.current_in(range).map(|slot| (slot, self.map.segments.seq(slot))).collect(),
+                true => {
+                    self.map.current_in(range).map(|slot| (slot, self.map.segments().seq(slot))).collect()
+                }
                 false => logged,
             };
             logged.into_iter().for_each(|(slot, seq)| self.destage_landed(slot, seq));

@@ -2,7 +2,7 @@
 
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Seq};
 use forebay_format::journal::GroupEntry;
-use forebay_policy::{EDGE_PERCENT, List, Pressure, WritePolicy};
+use forebay_policy::{EDGE_PERCENT, Pressure, WritePolicy};
 
 use crate::backing::destage::{Begun, Cleaned, FlushFacts, Outcome, Told, Unread};
 use crate::engine::{Engine, IoOwner, Life};
@@ -10,7 +10,7 @@ use crate::interface::{Class, Role, RunKey};
 use crate::locks::{BlockRange, Hold};
 use crate::log::SEGMENTS_RESERVED;
 use crate::map::member::Bad;
-use crate::map::segments::{DIRTY, FREQUENT, Slot, SlotKind, SlotRef, TRACKED};
+use crate::map::segments::SlotRef;
 use crate::mutation::Mutation;
 use crate::reading::gathers::Wanted;
 use crate::wakes::{Change, Sleeper};
@@ -61,11 +61,11 @@ impl Engine {
         let staleness_percent = self.staleness_percent();
         Pressure {
             // Writes never get the reserve, so that the log is full without it.
-            segments: self.map.segments.count().saturating_sub(SEGMENTS_RESERVED).max(1) as u64,
-            segments_free: self.map.segments.free_count().saturating_sub(SEGMENTS_RESERVED) as u64,
+            segments: self.map.segments().count().saturating_sub(SEGMENTS_RESERVED).max(1) as u64,
+            segments_free: self.map.segments().free_count().saturating_sub(SEGMENTS_RESERVED) as u64,
             segments_held: self.destage.segments_held() as u64,
             blocks_per_segment: u64::from(self.layout.segment_bytes) / BLOCK_BYTES,
-            blocks_dirty: self.map.segments.dirty(),
+            blocks_dirty: self.map.segments().dirty(),
             oldest_dirty_s: age_ns / 1_000_000_000,
             tail_dirty: self.reclaim_wants_clean_tail(),
             staleness_percent,
@@ -243,7 +243,7 @@ impl Engine {
                         Told::Cleaned(cleaned) => self.destage_cleaned(cleaned),
                         Told::RunEnded => {
                             self.wakes.raise(Change::Destaged);
-                            if self.map.segments.dirty() == 0 {
+                            if self.map.segments().dirty() == 0 {
                                 self.log_is_clean();
                             }
                         }
@@ -261,7 +261,7 @@ impl Engine {
             self.order.destaged(&mut self.map, block, slot, seq);
         }
         if let Some(current) = current {
-            self.track(current);
+            self.map.admit(current);
         }
     }
 
@@ -270,17 +270,6 @@ impl Engine {
         if let Some(cleaned) = self.destage.landed(slot, seq, &mut self.map, self.planted) {
             self.destage_cleaned(cleaned);
         }
-    }
-
-    /// A clean slot comes under the care of replacement.
-    pub(crate) fn track(&mut self, slot: SlotRef) {
-        let s = self.map.segments.slot(slot);
-        if s.has(TRACKED) || s.has(DIRTY) || s.kind() == SlotKind::Poison {
-            return;
-        }
-        let list = self.map.replacement.admitted(s.block());
-        self.map.segments.mark(slot, FREQUENT, list == List::Frequent);
-        self.map.segments.mark(slot, TRACKED, true);
     }
 
     /// What was to be destaged next is chosen anew.
@@ -294,17 +283,6 @@ impl Engine {
         let replaced = |block: BlockNo| by.binary_search_by_key(&block, |entry| entry.block).is_ok();
         let commands = &self.commands;
         self.destage.drop_planned(|block| replaced(block) && !commands.owes(block));
-    }
-
-    /// A slot ceases to be current: replacement and destaging forget it.
-    pub(crate) fn untrack(&mut self, slot: SlotRef) {
-        let s = *self.map.segments.slot(slot);
-        if s.has(TRACKED) {
-            self.map.replacement.left(list_of(&s));
-            self.map.segments.mark(slot, TRACKED, false);
-        }
-        self.destage.is_readable(s.block());
-        self.wakes.raise(Change::Current);
     }
 
     /// Blocks that could not be read are tried again now and then: the error may have passed (P9).
@@ -333,16 +311,11 @@ impl Engine {
 
     /// Some block is marked as lost: the backing does not have its latest version, and never will.
     pub(crate) fn destage_has_lost(&self) -> bool {
-        self.map.segments.lost() > 0
+        self.map.segments().lost() > 0
     }
 
     /// Blocks are dirty, but all of them are lost or cannot be read.
     pub(crate) fn destage_is_exhausted(&self) -> bool {
         !self.wakes.is_awake(Sleeper::Destage) && self.destage.is_exhausted(&self.map)
     }
-}
-
-/// The replacement list of a tracked slot.
-pub(crate) fn list_of(s: &Slot) -> List {
-    if s.has(FREQUENT) { List::Frequent } else { List::Recent }
 }

@@ -58,7 +58,7 @@ impl Engine {
         }
         // A replay must not find groups in the journal any more when the log is void.
         let evacuated = self.failure.may_retire(self.now)
-            && self.map.segments.dirty() == 0
+            && self.map.segments().dirty() == 0
             && self.destage.is_idle()
             && self.journal_retires();
         let exhausted = self.destage_is_exhausted();
@@ -82,12 +82,7 @@ impl Engine {
             self.failure_stuck();
             return;
         }
-        let slots: Vec<_> = self.map.index.slots().collect();
-        for slot in slots {
-            self.untrack(slot);
-            self.map.segments.ceased_current(slot, false);
-        }
-        self.map.index.clear();
+        self.void_all();
         self.bypass_after_retirement();
         self.wakes.raise(Change::CacheEnded);
     }

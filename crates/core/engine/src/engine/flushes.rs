@@ -23,7 +23,7 @@ impl Engine {
         if !lost {
             return;
         }
-        self.drops.distrust_all();
+        self.map.distrust_all();
         self.requests.lose_bypasses(&flush_failed_error());
         // Which of the clean copies the backing has lost is not known; none may be read and then be gone.
         self.forget_clean(BlockRange::new(BlockNo(0), self.volume_bytes.div_ceil(BLOCK_BYTES)));

@@ -36,6 +36,7 @@ impl Engine {
     pub(crate) fn order_begin(&mut self, progress: Seq, kept: Consistent) {
         let says = self.journal.exists().then(|| self.journal.says_consistent());
         let progress = self.order.begin(&mut self.map, progress, self.journal.found());
+        self.order_pins_log();
         self.journal_begin(progress);
         let facts = self.order_facts();
         self.order.trust(&mut self.map, facts, kept, says);
@@ -54,11 +55,13 @@ impl Engine {
             Followed::Begins => {
                 self.log_work_out_clean();
                 let progress = self.order.turn(Some(self.log.clean_upto()));
+                self.order_pins_log();
                 self.journal_begin(progress);
                 self.order_catch_up();
             }
             Followed::Ends => {
                 let progress = self.order.turn(None);
+                self.order_pins_log();
                 self.journal_begin(progress);
                 Order::drop_versions(&mut self.map);
                 self.wakes.raise(Change::Policy);
@@ -92,15 +95,15 @@ impl Engine {
         let (recorded, committed) = (self.order.recorded(facts), facts.committed);
         let asking = Asking { after, recorded, committed, latched: facts.latched };
         let (held, supersedes) = (|| self.journal_holds(range), || self.needs_supersede(range));
-        let turn = self.order.turn_of(&self.map, asking, range, self.current_in(range), held, supersedes);
+        let turn = self.order.turn_of(&self.map, asking, range, self.map.current_in(range), held, supersedes);
         let allowed = turn != Turn::Waits && self.order_is_renounced() && self.points_allow(part);
         if allowed && turn == Turn::GivesUp {
             // It overtakes what was acknowledged before, and may take away the last mark of a lost block.
             self.order_catch_up();
         }
         if !allowed {
-            let newest = self.current_in(range).map(|slot| self.map.segments.seq(slot)).max();
-            let newest = newest.unwrap_or_default().max(self.drops.recalled_upto(range));
+            let newest = self.map.current_in(range).map(|slot| self.map.segments().seq(slot)).max();
+            let newest = newest.unwrap_or_default().max(self.map.recalled_upto(range));
             self.order.bypass_has_to_wait(after.max(newest), self.log.durable_clean_upto());
         }
         allowed
@@ -117,9 +120,11 @@ impl Engine {
         if self.order.may_end(&self.map, self.order_facts()) {
             self.order_complete();
         } else if self.order.slide_on(&self.map, self.order_facts()) {
+            self.order_pins_log();
             self.wakes.raise(Change::Progress);
         }
         self.order.rest(&self.map, self.order_facts());
+        self.order_pins_log();
         if self.order.bypass_waits() {
             if self.order.bypass_wants_record(self.order_facts()) {
                 self.order_is_recorded();
@@ -194,7 +199,7 @@ impl Engine {
     /// Whether writers wait now until destaging has gone on.
     pub(crate) fn order_paces(&mut self) -> bool {
         let fill = Fill {
-            dirty: self.map.segments.dirty(),
+            dirty: self.map.segments().dirty(),
             blocks: self.log_blocks(),
             works: self.life == Life::Running && !self.failure.latched(),
             failing: self.destage.failures() > 0,
@@ -267,7 +272,7 @@ impl Engine {
     fn order_complete(&mut self) -> bool {
         let (facts, destage) = (self.order_facts(), &self.destage);
         let is_lost = |map: &Map, slot: SlotRef| {
-            let s = map.segments.slot(slot);
+            let s = map.segments().slot(slot);
             s.kind() == SlotKind::Poison || destage.is_corrupt(s.block(), slot)
         };
         match self.order.end_set(&mut self.map, facts, is_lost) {
@@ -276,8 +281,10 @@ impl Engine {
                 self.move_poison(marks.into_iter());
                 return false;
             }
-            Ended::Complete => self.wakes.raise(Change::Progress),
+            Ended::Complete => {}
         }
+        self.order_pins_log();
+        self.wakes.raise(Change::Progress);
         true
     }
 

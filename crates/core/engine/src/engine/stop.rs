@@ -38,8 +38,8 @@ impl Engine {
 
     /// `old` is no longer the current version of `block`.
     pub(crate) fn command_owes(&mut self, block: BlockNo, old: SlotRef) {
-        if self.map.segments.slot(old).has(DIRTY) {
-            self.commands.overwritten(block, self.map.segments.seq(old), old);
+        if self.map.segments().slot(old).has(DIRTY) {
+            self.commands.overwritten(block, self.map.segments().seq(old), old);
         }
     }
 
@@ -76,7 +76,7 @@ impl Engine {
 
     /// Whether something in records up to this one is dirty.
     fn lacks(&self, upto: Seq) -> bool {
-        self.map.segments.dirty_after(Seq(0)).next().is_some_and(|(seq, _)| seq <= upto)
+        self.map.segments().dirty_after(Seq(0)).next().is_some_and(|(seq, _)| seq <= upto)
     }
 
     fn destages_answer(&mut self) {
@@ -86,7 +86,7 @@ impl Engine {
         self.log_work_out_clean();
         let standing = Standing {
             clean: self.log.clean_upto(),
-            all_clean: self.map.segments.dirty() == 0,
+            all_clean: self.map.segments().dirty() == 0,
             exhausted: self.destage_is_exhausted(),
             backing_fails: self.backing_is_given_up(),
             epoch: self.flushes.epoch_done(),
@@ -179,7 +179,7 @@ impl Engine {
     }
 
     fn stop_destage(&mut self) -> bool {
-        let error = if self.map.segments.dirty() == 0 && self.destage.is_idle() {
+        let error = if self.map.segments().dirty() == 0 && self.destage.is_idle() {
             None
         } else if self.backing_is_given_up() {
             Some(self.backing_fails_error())
@@ -238,7 +238,7 @@ impl Engine {
     /// Copies that bypasses made untrue are named, else a restart after this stop would believe them (hazard 1).
     /// More names than have room in the log are none.
     fn stop_record(&mut self, unflushed: bool) {
-        let untrue = self.untrue_blocks().filter(|r| !unflushed && r.len() <= self.untrue_ranges_max());
+        let untrue = self.map.untrue_blocks().filter(|_| !unflushed);
         let owner = if untrue.is_some() { AppendOwner::Stop } else { AppendOwner::StopDistrusted };
         for range in untrue.unwrap_or_default() {
             let count = range.count.min(u64::from(u32::MAX)) as u32;

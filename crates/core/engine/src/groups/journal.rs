@@ -275,8 +275,8 @@ impl Journal {
 
     /// A committed group that is not left behind has a newer version of the block than this one.
     pub(crate) fn replaces(&self, map: &Map, block: BlockNo, slot: SlotRef, planted: Planted) -> bool {
-        let seq = map.segments.seq(slot);
-        let Some(current) = map.index.get(block, &map.segments).filter(|current| *current != slot) else {
+        let seq = map.segments().seq(slot);
+        let Some(current) = map.lookup(block).filter(|current| *current != slot) else {
             return false;
         };
         let newer = |group: &InRing| {
@@ -285,7 +285,7 @@ impl Journal {
         };
         let within = |group: &&InRing| group.moment.seq >= seq;
         planted.is(Mutation::JournalReplacesEarly)
-            || map.segments.seq(current) <= self.committed
+            || map.segments().seq(current) <= self.committed
             || self.ring.iter().rev().take_while(within).any(newer)
     }
 
@@ -317,7 +317,7 @@ impl Engine {
     }
 
     fn journal_count_open(&mut self, after: Seq) {
-        let open = self.map.segments.dirty_after(after).count() as u64;
+        let open = self.map.segments().dirty_after(after).count() as u64;
         self.journal.open_blocks = open;
         // What is left may have waited for long: its age is that of its oldest write, not that of the group's beginning.
         let oldest = || Nanos(self.time_of(after).saturating_sub(self.wall_offset_ns));
@@ -451,7 +451,7 @@ impl Engine {
                 (self.settings.group_bytes / BLOCK_BYTES).clamp(1, GROUP_ENTRIES_MAX as u64 / 2) as usize
             }
         };
-        let versions = self.map.segments.dirty_after(self.journal.committed);
+        let versions = self.map.segments().dirty_after(self.journal.committed);
         let mut versions = versions.take_while(|(seq, _)| *seq <= durable).peekable();
         let (mut newest, mut upto) = (BTreeMap::new(), self.journal.committed);
         let (mut full, mut lost, mut data) = (false, false, 0);
@@ -460,28 +460,28 @@ impl Engine {
             let record: Vec<SlotRef> =
                 std::iter::from_fn(|| versions.next_if(|(s, _)| *s == seq)).map(|(_, slot)| slot).collect();
             let bad = |slot: &&SlotRef| {
-                let s = self.map.segments.slot(**slot);
+                let s = self.map.segments().slot(**slot);
                 s.kind() == SlotKind::Poison || s.has(UNREADABLE)
             };
             if let Some(slot) = record.iter().find(bad) {
-                let s = self.map.segments.slot(*slot);
+                let s = self.map.segments().slot(*slot);
                 lost = s.kind() == SlotKind::Poison || self.destage.is_corrupt(s.block(), *slot);
                 break false;
             }
-            let slots = || record.iter().map(|slot| self.map.segments.slot(*slot));
+            let slots = || record.iter().map(|slot| self.map.segments().slot(*slot));
             let entries = newest.len() + slots().filter(|s| !newest.contains_key(&s.block())).count();
             data += slots().filter(|s| s.kind() == SlotKind::Data).count() as u64;
             let bytes = Descriptor::descriptor_bytes(entries) + data * BLOCK_BYTES;
             full = bytes > room || entries > GROUP_ENTRIES_MAX;
             if self.planted.is(Mutation::JournalCutsRecords) && record.len() > 1 && !full {
-                newest.insert(self.map.segments.slot(record[0]).block(), record[0]);
+                newest.insert(self.map.segments().slot(record[0]).block(), record[0]);
                 upto = Seq(seq.0 - 1);
                 break false;
             }
             if full || newest.len() >= most {
                 break false;
             }
-            newest.extend(record.iter().map(|slot| (self.map.segments.slot(*slot).block(), *slot)));
+            newest.extend(record.iter().map(|slot| (self.map.segments().slot(*slot).block(), *slot)));
             upto = seq;
         };
         drop(versions);
@@ -508,7 +508,7 @@ impl Engine {
             self.journal.hurry |= full;
             // What a failing cache has not made durable may be gone at the next start: it is saved, in any order.
             let stranded =
-                self.failure.latched() && !full && self.map.segments.dirty_after(durable).next().is_some();
+                self.failure.latched() && !full && self.map.segments().dirty_after(durable).next().is_some();
             if lost || stranded || too_large {
                 self.order_catch_up();
             }
@@ -521,13 +521,9 @@ impl Engine {
         let Some(head) = self.journal.durable.as_ref() else { return };
         let (mut entries, mut members) = (Vec::with_capacity(newest.len()), Vec::with_capacity(newest.len()));
         for (block, slot) in newest {
-            let current = self
-                .map
-                .index
-                .get(block, &self.map.segments)
-                .filter(|_| self.mutant(Mutation::JournalTakesCurrent));
+            let current = self.map.lookup(block).filter(|_| self.mutant(Mutation::JournalTakesCurrent));
             let slot = current.unwrap_or(slot);
-            let (s, seq) = (*self.map.segments.slot(slot), self.map.segments.seq(slot));
+            let (s, seq) = (*self.map.segments().slot(slot), self.map.segments().seq(slot));
             let zero = s.kind() == SlotKind::Zero;
             entries.push(GroupEntry { block, seq, checksum: if zero { 0 } else { s.checksum() }, zero });
             if !zero {
@@ -549,7 +545,7 @@ impl Engine {
             moment,
             entries,
         };
-        members.iter().for_each(|m| self.map.segments.pin(m.slot.segment()));
+        members.iter().for_each(|m| self.map.segments_mut().pin(m.slot.segment()));
         let (losses, since) = (self.flushes.losses(), self.journal.open_since.unwrap_or(self.now));
         let (asked, outstanding, given_up) = (0, 0, false);
         let bytes = descriptor.encode();
@@ -571,7 +567,7 @@ impl Engine {
 
     /// Wall-clock time before which everything acknowledged is in records up to `upto`, or on the backing.
     fn time_of(&self, upto: Seq) -> u64 {
-        let later = self.map.segments.dirty_after(upto).next();
+        let later = self.map.segments().dirty_after(upto).next();
         later.map_or(self.wall_ns(), |(seq, slot)| self.map.time_of_record(seq, slot.segment()))
     }
 
@@ -646,7 +642,7 @@ impl Engine {
     /// The group will not be committed; its blocks are collected again.
     fn group_abandon(&mut self) {
         if let Some(group) = self.journal.group.take() {
-            group.members.iter().for_each(|m| self.map.segments.unpin(m.slot.segment()));
+            group.members.iter().for_each(|m| self.map.segments_mut().unpin(m.slot.segment()));
             self.journal_count_open(self.journal.committed);
             // What waited until nothing is left of it may go on.
             self.wakes.raise(Change::Groups { awaited: self.order.bypass_waits() });
@@ -889,7 +885,7 @@ impl Engine {
         }
         let commits = self.journal.durable.as_ref().is_some_and(|before| commits(&head, before));
         if commits && let Some(group) = self.journal.group.take() {
-            group.members.iter().for_each(|m| self.map.segments.unpin(m.slot.segment()));
+            group.members.iter().for_each(|m| self.map.segments_mut().unpin(m.slot.segment()));
             let Descriptor { position, moment, entries, .. } = group.descriptor;
             self.destage_replaced(&entries);
             self.journal.committed = moment.seq;
@@ -928,7 +924,7 @@ impl Engine {
         let destages = self.mutant(Mutation::CommonDestagesPrepared);
         let Some(group) = self.journal.group.as_mut().filter(|g| g.phase == Phase::Preparing) else { return };
         group.phase = Phase::Prepared;
-        group.members.drain(..).for_each(|m| self.map.segments.unpin(m.slot.segment()));
+        group.members.drain(..).for_each(|m| self.map.segments_mut().unpin(m.slot.segment()));
         if destages {
             self.journal.committed = group.descriptor.moment.seq;
         }

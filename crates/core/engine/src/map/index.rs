@@ -285,6 +285,7 @@ mod tests {
 
     use super::*;
     use crate::map::segments::{Slot, SlotKind};
+    use crate::mutation::Planted;
 
     /// I1, I2 and the counts.
     fn check(index: &Index, slots: &SegmentTable) {
@@ -325,7 +326,7 @@ mod tests {
             stride in prop::sample::select(vec![1, 3, 7919]),
             ranges in proptest::collection::vec((0u64..2100, 0u64..2100), 1..8),
         ) {
-            let mut table = SegmentTable::new(1);
+            let mut table = SegmentTable::new(1, Planted::default());
             table.open(0, 1, Seq(1), 0, 1);
             let mut index = Index::new();
             let mut model = BTreeMap::new();
@@ -363,7 +364,7 @@ mod tests {
 
     /// Slots of so many blocks, three apart, in the index.
     fn filled(blocks: u64, mut each: impl FnMut(&mut Index, u64, &SegmentTable)) -> (Index, SegmentTable) {
-        let mut table = SegmentTable::new(32);
+        let mut table = SegmentTable::new(32, Planted::default());
         let mut index = Index::new();
         for n in 0..blocks {
             let seg = (n / 16_000) as u32;

@@ -7,138 +7,11 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use forebay_block::{BlockNo, Seq};
 
+use crate::map::slot::POISON;
+pub(crate) use crate::map::slot::{
+    DESTAGING, DIRTY, FREQUENT, REFERENCED, SEGMENT_SLOTS_MAX, Slot, SlotKind, SlotRef, TRACKED, UNREADABLE,
+};
 use crate::mutation::{Mutation, Planted};
-
-/// Names a slot: physical segment number (upper 16 bits) and place in the segment's slots (lower 16 bits).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SlotRef(pub(crate) u32);
-
-/// Most slots of one segment, which recovery holds the log to; one value is kept so that no `SlotRef` equals the index's mark for "empty".
-pub(crate) const SEGMENT_SLOTS_MAX: usize = forebay_format::rules::SEGMENT_BLOCKS_MAX as usize;
-
-impl SlotRef {
-    fn new(segment: u32, slot: usize) -> Self {
-        debug_assert!(slot < SEGMENT_SLOTS_MAX);
-        Self(segment << 16 | slot as u32)
-    }
-
-    pub(crate) fn segment(self) -> u32 {
-        self.0 >> 16
-    }
-
-    fn place(self) -> usize {
-        (self.0 & 0xFFFF) as usize
-    }
-}
-
-/// What a slot holds of its block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SlotKind {
-    /// A data block in the log.
-    Data,
-    /// Zeroes; nothing in the log's data.
-    Zero,
-    /// Lost to a damaged medium: an I/O error.
-    Poison,
-}
-
-/// One block of a record, packed into 16 bytes:
-///
-/// ```text
-///  place  = block (40 bits) · offset of the data in the segment, in sectors (24 bits)
-///  detail = checksum (32 bits) · record's place in the segment (20 bits) · flags (12 bits)
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
-    place: u64,
-    detail: u64,
-}
-
-/// The backing may lack the slot's version.
-pub(crate) const DIRTY: u64 = 1;
-/// A destage of this version is under way, or done and waits for the backing's flush.
-pub(crate) const DESTAGING: u64 = 1 << 1;
-/// Used since replacement last looked.
-pub(crate) const REFERENCED: u64 = 1 << 2;
-/// On the list of blocks used more than once (ARC's T2).
-pub(crate) const FREQUENT: u64 = 1 << 3;
-/// Known to replacement (a clean copy).
-pub(crate) const TRACKED: u64 = 1 << 4;
-/// Reading it back failed; destaging leaves it alone until it is overwritten or the volume restarts.
-pub(crate) const UNREADABLE: u64 = 1 << 5;
-const ZERO: u64 = 1 << 6;
-const POISON: u64 = 1 << 7;
-
-impl Slot {
-    /// A slot of a record `seq` in a segment whose first record is `first_seq`; `offset` in bytes.
-    pub(crate) fn new(
-        block: BlockNo,
-        offset: u32,
-        checksum: u32,
-        kind: SlotKind,
-        seq: Seq,
-        first_seq: Seq,
-    ) -> Self {
-        let delta = seq.0 - first_seq.0;
-        assert!(block.0 < 1 << 40 && delta < 1 << 20);
-        let kind = match kind {
-            SlotKind::Data => 0,
-            SlotKind::Zero => ZERO,
-            SlotKind::Poison => POISON,
-        };
-        Self {
-            place: block.0 << 24 | u64::from(offset / 512),
-            detail: u64::from(checksum) << 32 | delta << 12 | kind,
-        }
-    }
-
-    pub(crate) fn block(&self) -> BlockNo {
-        BlockNo(self.place >> 24)
-    }
-
-    /// Byte offset of the data in the segment.
-    pub(crate) fn offset(&self) -> u32 {
-        ((self.place & 0xFF_FFFF) * 512) as u32
-    }
-
-    pub(crate) fn checksum(&self) -> u32 {
-        (self.detail >> 32) as u32
-    }
-
-    pub(crate) fn kind(&self) -> SlotKind {
-        match self.detail & (ZERO | POISON) {
-            0 => SlotKind::Data,
-            ZERO => SlotKind::Zero,
-            _ => SlotKind::Poison,
-        }
-    }
-
-    fn delta(&self) -> u64 {
-        self.detail >> 12 & 0xF_FFFF
-    }
-
-    pub(crate) fn has(&self, flag: u64) -> bool {
-        self.detail & flag != 0
-    }
-
-    /// A version that the backing lacks and that will not come to it as it is: lost, or its data cannot be read.
-    fn is_hopeless(&self) -> bool {
-        self.has(DIRTY) && self.has(POISON | UNREADABLE)
-    }
-
-    /// The backing may lack it, and it may be written there now.
-    pub(crate) fn wants_destage(&self) -> bool {
-        self.has(DIRTY) && !self.has(DESTAGING) && !self.has(UNREADABLE) && self.kind() != SlotKind::Poison
-    }
-
-    fn set(&mut self, flag: u64, on: bool) {
-        if on {
-            self.detail |= flag;
-        } else {
-            self.detail &= !flag;
-        }
-    }
-}
 
 /// Life of a segment:
 ///
@@ -178,7 +51,7 @@ pub(crate) struct Segment {
     /// Place of the first dirty slot, if there is one.
     first_dirty: u16,
     /// Slots that are current.
-    pub(crate) current: u32,
+    current: u32,
     /// Reads in flight.
     pub(crate) pins: u32,
     /// Wall-clock time of its first record, nanoseconds since 1970.
@@ -214,14 +87,14 @@ pub(crate) struct SegmentTable {
     clean_below: u64,
     slots_capacity: usize,
     distances_capacity: usize,
-    pub(crate) planted: Planted,
+    planted: Planted,
     /// Segments and slots that were looked at.
     #[cfg(test)]
     visits: Cell<u64>,
 }
 
 impl SegmentTable {
-    pub(crate) fn new(count: u32) -> Self {
+    pub(crate) fn new(count: u32, planted: Planted) -> Self {
         let segment = || Segment {
             state: SegmentState::Free,
             seq: 0,
@@ -249,7 +122,7 @@ impl SegmentTable {
             clean_below: 0,
             slots_capacity: 0,
             distances_capacity: 0,
-            planted: Planted::default(),
+            planted,
             #[cfg(test)]
             visits: Cell::new(0),
         }
@@ -267,17 +140,12 @@ impl SegmentTable {
         self.visits.get()
     }
 
-    /// Takes back what recovery has opened until now.
-    pub(crate) fn forget_all(&mut self) {
-        *self = Self { planted: self.planted, ..Self::new(self.segments.len() as u32) };
-    }
-
     pub(crate) fn get(&self, index: u32) -> &Segment {
         self.visit();
         &self.segments[index as usize]
     }
 
-    pub(crate) fn get_mut(&mut self, index: u32) -> &mut Segment {
+    fn get_mut(&mut self, index: u32) -> &mut Segment {
         self.visit();
         &mut self.segments[index as usize]
     }
@@ -440,7 +308,7 @@ impl SegmentTable {
         r.place() < self.get(r.segment()).slots.len()
     }
 
-    pub(crate) fn mark(&mut self, r: SlotRef, flag: u64, on: bool) {
+    pub(super) fn mark(&mut self, r: SlotRef, flag: u64, on: bool) {
         debug_assert!(flag & DIRTY == 0, "a slot becomes dirty as it becomes current");
         self.change(r, |slot| slot.set(flag, on));
     }
@@ -483,7 +351,7 @@ impl SegmentTable {
     }
 
     /// The slot has become its block's current version.
-    pub(crate) fn became_current(&mut self, r: SlotRef, dirty: bool) {
+    pub(super) fn became_current(&mut self, r: SlotRef, dirty: bool) {
         let clean_below = self.clean_below;
         let s = self.get_mut(r.segment());
         debug_assert!(!dirty || s.seq >= clean_below, "what is complete and clean stays so");
@@ -492,7 +360,7 @@ impl SegmentTable {
     }
 
     /// The slot is no longer its block's current version; what it holds is void, unless it has to be destaged all the same.
-    pub(crate) fn ceased_current(&mut self, r: SlotRef, keep_dirty: bool) {
+    pub(super) fn ceased_current(&mut self, r: SlotRef, keep_dirty: bool) {
         if !keep_dirty {
             self.became_clean(r);
         }
@@ -500,7 +368,7 @@ impl SegmentTable {
     }
 
     /// The backing has the slot's version, durably.
-    pub(crate) fn became_clean(&mut self, r: SlotRef) {
+    pub(super) fn became_clean(&mut self, r: SlotRef) {
         self.change(r, |slot| slot.set(DIRTY | DESTAGING, false));
     }
 
@@ -514,7 +382,7 @@ impl SegmentTable {
     }
 
     /// Takes a segment out of the log; it may be overwritten at once if nothing reads it.
-    pub(crate) fn retire(&mut self, index: u32) {
+    pub(super) fn retire(&mut self, index: u32) {
         assert_eq!(self.live.pop_front(), Some(index), "segments leave the log in its order");
         let s = &mut self.segments[index as usize];
         assert!(s.current == 0 && s.dirty == 0, "nothing current is thrown away");

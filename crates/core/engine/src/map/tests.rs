@@ -66,7 +66,7 @@ impl Model {
     fn open(&mut self) {
         if let Some(index) = self.map.segments.take_free() {
             if let Some(head) = self.head() {
-                self.map.segments.get_mut(head).state = SegmentState::Sealed;
+                self.map.segments.seal(head);
             }
             self.map.segments.open(index, self.next_place, self.next, Self::time(self.next), 1);
             self.next_place += 1;
@@ -87,7 +87,7 @@ impl Model {
         self.next = seq.next();
         let first = self.map.segments.get(head).first_seq;
         let slot = self.map.segments.push(head, Slot::new(block, 0, 0, kind, seq, first));
-        self.map.segments.get_mut(head).last_seq = seq;
+        self.map.segments.ends_with(head, seq);
         self.map.note_moment(seq, Self::time(seq));
         let before = self.current(block).map(|v| {
             let gone = v.gone();

@@ -92,7 +92,9 @@ impl Order {
         // What is committed goes in any order, too, and nothing else; as long as something is lost, or the log fails, which will
         // never say how far the backing has come, all of it.
         let (written, free) = match self.journaled {
-            true if free.is_some() && (map.segments.lost() > 0 || facts.latched) => (written, Seq(u64::MAX)),
+            true if free.is_some() && (map.segments().lost() > 0 || facts.latched) => {
+                (written, Seq(u64::MAX))
+            }
             true => (free.unwrap_or(facts.committed), Seq(u64::MAX)),
             // What the journal is to say of a log that fails ends with what it durably has.
             false if facts.latched && facts.found.is_some() => (facts.durable, free.unwrap_or_default()),
@@ -100,16 +102,16 @@ impl Order {
         };
         let replayed = self.is_replayed();
         let (mut set, mut last, mut blocks) = (Independent::default(), Seq(0), 0);
-        for (seq, slot) in map.segments.dirty_after(self.progress) {
+        for (seq, slot) in map.segments().dirty_after(self.progress) {
             if seq > written {
                 break;
             }
             let free = seq <= free || self.planted.is(Mutation::OrderIgnoresDependence);
             let full = seq != last && blocks >= enough;
-            if full || !(free || set.admits(seq, map.segments.distance(slot))) {
+            if full || !(free || set.admits(seq, map.segments().distance(slot))) {
                 return set.oldest.map(|_| Seq(seq.0 - 1));
             }
-            let s = map.segments.slot(slot);
+            let s = map.segments().slot(slot);
             if s.kind() != SlotKind::Poison {
                 set.oldest.get_or_insert(seq);
                 // Where nothing depends on anything, what is on its way keeps nothing else back.
@@ -130,9 +132,9 @@ impl Order {
     ) -> VecDeque<(BlockNo, SlotRef)> {
         let Some(Set { upto, replayed, .. }) = self.set else { return VecDeque::new() };
         let slides = self.slides();
-        let dirty = map.segments.dirty_after(self.progress).take_while(|(seq, _)| *seq <= upto);
+        let dirty = map.segments().dirty_after(self.progress).take_while(|(seq, _)| *seq <= upto);
         let mut dirty: Vec<(BlockNo, usize, SlotRef)> =
-            dirty.enumerate().map(|(n, (_, r))| (map.segments.slot(r).block(), n, r)).collect();
+            dirty.enumerate().map(|(n, (_, r))| (map.segments().slot(r).block(), n, r)).collect();
         dirty.sort_unstable_by_key(|(block, n, _)| (*block, *n));
         let mut members = VecDeque::new();
         self.voids.clear();
@@ -140,15 +142,15 @@ impl Order {
         for (at, (block, _, slot)) in dirty.iter().enumerate() {
             let newest = dirty.get(at + 1).is_none_or(|(next, ..)| next != block);
             if !newest && slides && !replayed && !self.planted.is(Mutation::OrderVoidsEarly) {
-                older.push((*slot, map.segments.seq(*slot)));
+                older.push((*slot, map.segments().seq(*slot)));
                 continue;
             }
             if !older.is_empty() {
                 self.voids.wait(*block, std::mem::take(&mut older));
             }
             if !newest || replayed && slides && may_skip(map, *block, *slot) {
-                map.segments.became_clean(*slot);
-            } else if map.segments.slot(*slot).wants_destage() {
+                map.cleaned(*slot);
+            } else if map.segments().slot(*slot).wants_destage() {
                 members.push_back((*block, *slot));
             }
         }
@@ -177,7 +179,7 @@ impl Order {
         is_lost: impl Fn(&Map, SlotRef) -> bool,
     ) -> Ended {
         let Some(Set { upto, .. }) = self.set else { return Ended::NotYet };
-        let left = map.segments.dirty_after(self.progress).take_while(|(seq, _)| *seq <= upto);
+        let left = map.segments().dirty_after(self.progress).take_while(|(seq, _)| *seq <= upto);
         let left: Vec<SlotRef> = left.map(|(_, slot)| slot).collect();
         if left.iter().any(|slot| !is_lost(map, *slot) && !self.voids.has(*slot)) {
             return Ended::NotYet;
@@ -185,7 +187,7 @@ impl Order {
         if !left.is_empty() {
             self.catch_up(facts.newest_part);
             let (left, void): (Vec<_>, Vec<_>) = left.into_iter().partition(|slot| is_lost(map, *slot));
-            void.into_iter().for_each(|slot| map.segments.became_clean(slot));
+            void.into_iter().for_each(|slot| map.cleaned(slot));
             if !facts.latched {
                 return Ended::Lost(left);
             }

@@ -47,9 +47,9 @@ impl Voids {
         }
         for (slot, seq) in void {
             // It may be gone by now, and its slot in use anew.
-            let holds = map.segments.holds(slot) && map.segments.slot(slot).has(DIRTY);
-            if holds && map.segments.seq(slot) == seq {
-                map.segments.became_clean(slot);
+            let holds = map.segments().holds(slot) && map.segments().slot(slot).has(DIRTY);
+            if holds && map.segments().seq(slot) == seq {
+                map.cleaned(slot);
             }
         }
     }

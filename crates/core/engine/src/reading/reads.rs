@@ -5,7 +5,7 @@ use forebay_block::{BLOCK_BYTES, BlockNo, Buf, BufMut, DeviceResult, ErrorKind, 
 use crate::interface::{PartKey, RequestId, Role};
 use crate::map::Map;
 use crate::map::member::Member;
-use crate::map::segments::{DIRTY, REFERENCED, SlotKind};
+use crate::map::segments::{DIRTY, SlotKind};
 use crate::mutation::Mutation;
 use crate::reading::pieces::{Client, Piece, lies_behind};
 use crate::reading::{Reading, Step, Told};
@@ -82,12 +82,12 @@ impl Reading {
     }
 
     fn lookup(&self, block: BlockNo, map: &mut Map) -> Lookup {
-        let Some(slot) = map.index.get(block, &map.segments) else {
-            map.replacement.missed(block);
+        let Some(slot) = map.lookup(block) else {
+            map.missed(block);
             return Lookup::Missing;
         };
-        map.segments.mark(slot, REFERENCED, true);
-        match map.segments.slot(slot).kind() {
+        map.used(slot);
+        match map.segments().slot(slot).kind() {
             SlotKind::Zero => Lookup::Zero,
             SlotKind::Poison if self.planted.is(Mutation::ReadsLostAsZeroes) => Lookup::Zero,
             SlotKind::Poison => Lookup::Lost,
@@ -156,7 +156,7 @@ impl Reading {
                 (Role::Backing, offset, (piece.count * BLOCK_BYTES).min(self.volume_bytes - offset))
             }
             Some(version) => {
-                map.segments.pin(version.slot.segment());
+                map.segments_mut().pin(version.slot.segment());
                 (Role::Cache, version.place, piece.count * BLOCK_BYTES)
             }
         };
@@ -193,7 +193,7 @@ impl Reading {
             }
         }
         if let Some(version) = piece.versions.first() {
-            map.segments.unpin(version.slot.segment());
+            map.segments_mut().unpin(version.slot.segment());
         }
         self.job_goes_on(job, step);
     }
@@ -202,7 +202,7 @@ impl Reading {
     /// there: the backing may have shown a bypass that is still under way, and later reads would go back to the
     /// version in the log.
     fn fill_from_backing(&mut self, job: JobKey, piece: &Piece, buf: &Buf, map: &mut Map, step: &mut Step) {
-        let cached = |map: &Map, block| map.index.get(block, &map.segments).is_some();
+        let cached = |map: &Map, block| map.lookup(block).is_some();
         let planted = self.planted;
         let trusting =
             planted.is(Mutation::IgnoresRacingFill) || planted.is(Mutation::ReadsStaleInsteadOfDamaged);
@@ -253,11 +253,11 @@ impl Reading {
     ) {
         let block = version.block;
         let stale = self.planted.is(Mutation::ReadsStaleInsteadOfDamaged);
-        let current = map.index.get(block, &map.segments);
+        let current = map.lookup(block);
         let unmoved = current == Some(version.slot);
         if attempt < 2 || (!unmoved && attempt < ATTEMPTS_MAX) {
             self.read_blocks(job, (block, 1), attempt + 1, map, step);
-        } else if unmoved && (!map.segments.slot(version.slot).has(DIRTY) || stale) {
+        } else if unmoved && (!map.segments().slot(version.slot).has(DIRTY) || stale) {
             // From the second attempt on a piece is of one block.
             step.unreadable = Some(block);
             let (client, versions) = (Client::Read(job), Vec::new());

@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, BufMut, DeviceOp, DeviceResult, ErrorKind, IoError, Seq};
 use forebay_format::Layout;
 use forebay_format::checksum::block_checksum;
-use forebay_policy::Replacement;
 use proptest::prelude::*;
 
 use super::*;
 use crate::interface::{RequestId, RunKey};
-use crate::map::index::Index;
-use crate::map::segments::{SegmentTable, Slot, SlotKind, SlotRef};
+use crate::locks::BlockRange;
+use crate::map::segments::{Slot, SlotKind, SlotRef};
 
 const BLOCKS: u64 = 12;
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -60,7 +59,7 @@ impl World {
         let layout =
             Layout { cache_id: [1; 16], generation: 1, align: 512, segment_bytes: 4 << 20, segment_count: 2 };
         let mut map = Map::of_segments(2);
-        map.segments.open(0, 1, Seq(1), 0, 1);
+        map.segments_mut().open(0, 1, Seq(1), 0, 1);
         Self {
             map,
             reading: Reading::new(layout, VOLUME),
@@ -84,11 +83,10 @@ impl World {
         self.next += 1;
         let (block, seq) = (BlockNo(block), Seq(self.next));
         let checksum = block_checksum(block, seq, &full(fill));
-        let slot = self.map.segments.push(0, Slot::new(block, offset, checksum, kind, seq, Seq(1)));
-        if let Some(old) = self.map.index.insert(block, slot, &self.map.segments) {
-            self.map.segments.ceased_current(old, false);
+        let slot = self.map.segments_mut().push(0, Slot::new(block, offset, checksum, kind, seq, Seq(1)));
+        if let Some(old) = self.map.put(slot, dirty) {
+            self.map.cleaned(old.slot);
         }
-        self.map.segments.became_current(slot, dirty);
         self.cache.insert(self.place(slot), fill);
         slot
     }
@@ -98,14 +96,12 @@ impl World {
     }
 
     fn current(&self, block: u64) -> Option<SlotRef> {
-        self.map.index.get(BlockNo(block), &self.map.segments)
+        self.map.lookup(BlockNo(block))
     }
 
     /// The index forgets the block.
     fn forget(&mut self, block: u64) {
-        if let Some(slot) = self.map.index.remove(BlockNo(block), &self.map.segments) {
-            self.map.segments.ceased_current(slot, false);
-        }
+        self.map.forget(BlockRange::new(BlockNo(block), 1));
     }
 
     fn fault(&mut self, block: u64, fault: Fault) {
@@ -131,7 +127,7 @@ impl World {
                     part[77] ^= u8::from(!is_whole);
                 }
                 Role::Cache => {
-                    assert!(self.map.segments.get(0).pins > 0 || asked.class == Class::Background, "G2");
+                    assert!(self.map.segments().get(0).pins > 0 || asked.class == Class::Background, "G2");
                     part.fill(self.cache[&at]);
                     match self.faults.get_mut(&at) {
                         Some(Fault::Fails(times) | Fault::Damaged(times)) if *times == 0 => {}
@@ -215,7 +211,7 @@ impl World {
 
     /// What was read, one letter for each 512 bytes, or the error's kind.
     fn told(&mut self) -> Result<Vec<u8>, ErrorKind> {
-        assert_eq!((self.told.len(), self.map.segments.get(0).pins), (1, 0), "answered once; G2");
+        assert_eq!((self.told.len(), self.map.segments().get(0).pins), (1, 0), "answered once; G2");
         match self.told.pop() {
             Some(Told::Read(_, result)) => result
                 .map(|data| data.chunks(512).map(|sector| sector[0]).collect())
@@ -376,7 +372,7 @@ impl World {
             None => self.backing[block as usize],
             Some(slot) => {
                 let place = self.place(slot);
-                let s = *self.map.segments.slot(slot);
+                let s = *self.map.segments().slot(slot);
                 let damaged = matches!(
                     self.faults.get(&place),
                     Some(Fault::Fails(FOR_GOOD) | Fault::Damaged(FOR_GOOD))

@@ -1,6 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_format::Layout;
 use proptest::prelude::*;
 
 use super::*;
@@ -39,9 +38,7 @@ enum State {
 impl World {
     /// All blocks are dirty.
     fn new(blocks: &[u64]) -> Self {
-        let layout =
-            Layout { cache_id: [1; 16], generation: 1, align: 512, segment_bytes: 4 << 20, segment_count: 2 };
-        let map = Map::new(&layout, Planted::default());
+        let map = Map::of_segments(2);
         let (locks, destage) = (Locks::default(), Destage::default());
         let mut world = Self {
             map,
@@ -61,37 +58,36 @@ impl World {
 
     /// The log goes on in its next segment.
     fn open(&mut self) {
-        self.segment = self.map.segments.take_free().unwrap();
-        self.map.segments.open(self.segment, u64::from(self.segment) + 1, Seq(self.next_seq), 0, 1);
+        self.segment = self.map.segments_mut().take_free().unwrap();
+        self.map.segments_mut().open(self.segment, u64::from(self.segment) + 1, Seq(self.next_seq), 0, 1);
     }
 
     /// A version of the block in the log.
     fn version(&mut self, block: u64) -> SlotRef {
         let seq = Seq(self.next_seq);
         self.next_seq += 1;
-        let first = self.map.segments.get(self.segment).first_seq;
+        let first = self.map.segments().get(self.segment).first_seq;
         let slot = Slot::new(BlockNo(block), 0, 0, SlotKind::Data, seq, first);
-        self.map.segments.get_mut(self.segment).last_seq = seq;
-        self.map.segments.push(self.segment, slot)
+        self.map.segments_mut().ends_with(self.segment, seq);
+        self.map.segments_mut().push(self.segment, slot)
     }
 
     /// A client writes the block to the log.
     fn write(&mut self, block: u64) {
         let slot = self.version(block);
-        if let Some(old) = self.map.index.insert(BlockNo(block), slot, &self.map.segments) {
-            self.map.segments.ceased_current(old, false);
+        if let Some(old) = self.map.put(slot, true) {
+            self.map.cleaned(old.slot);
             self.destage.is_readable(BlockNo(block));
         }
-        self.map.segments.became_current(slot, true);
     }
 
     fn current(&self, block: u64) -> SlotRef {
-        self.map.index.get(BlockNo(block), &self.map.segments).unwrap()
+        self.map.lookup(BlockNo(block)).unwrap()
     }
 
     fn state(&self, block: u64) -> State {
         let slot = self.current(block);
-        let s = self.map.segments.slot(slot);
+        let s = self.map.segments().slot(slot);
         match () {
             () if self.destage.is_corrupt(BlockNo(block), slot) => State::Damaged,
             () if s.has(UNREADABLE) => State::SetAside,
@@ -111,7 +107,7 @@ impl World {
             && let Some(begun) =
                 self.destage.begin_run(&mut self.map, &mut self.locks, false, Planted::default())
         {
-            let versions = begun.slots.iter().map(|slot| self.map.segments.seq(*slot)).collect();
+            let versions = begun.slots.iter().map(|slot| self.map.segments().seq(*slot)).collect();
             self.under_way.push((begun.key, begun.range, versions));
         }
     }
@@ -174,9 +170,10 @@ impl World {
         let at = self.under_way.iter().position(|(_, range, _)| range.contains(BlockNo(block))).unwrap();
         let (key, range, versions) = self.under_way.remove(at);
         let seq = versions[(block - range.first.0) as usize];
-        let of_it =
-            |slot: &SlotRef| self.map.segments.block(*slot).0 == block && self.map.segments.seq(*slot) == seq;
-        let slot = self.map.segments.slot_refs(0).find(of_it).unwrap();
+        let of_it = |slot: &SlotRef| {
+            self.map.segments().block(*slot).0 == block && self.map.segments().seq(*slot) == seq
+        };
+        let slot = self.map.segments().slot_refs(0).find(of_it).unwrap();
         let unread = self.destage.unreadable(BlockNo(block), slot, corrupt, self.now, &mut self.map);
         assert_eq!(self.destage.give_up(key, &mut self.map), Some(range));
         self.unlock(range);
@@ -302,7 +299,7 @@ fn what_fails_is_tried_again() {
         assert_eq!([0, 1, 9].map(|block| world.state(block)), *states, "{steps:?}");
         assert_eq!(world.destage.failures(), *failures, "{steps:?}");
         if world.destage.is_idle() {
-            assert_eq!(world.map.segments.get(0).pins, 0, "{steps:?}");
+            assert_eq!(world.map.segments().get(0).pins, 0, "{steps:?}");
             assert!(world.locks.is_empty(), "{steps:?}");
         }
     }
@@ -318,11 +315,12 @@ fn what_cannot_be_read_and_was_overwritten_is_nobodys_concern() {
     assert_eq!(world.cannot_read(0, true), Unread::Overwritten);
     // An order asks for older versions, too: with this one something is missing on the backing for good.
     let older = world.version(5);
-    world.map.segments.became_current(older, true);
-    world.map.segments.ceased_current(older, true);
+    world.map.put(older, true);
+    let newer = world.version(5);
+    world.map.put(newer, true);
     let unread = world.destage.unreadable(BlockNo(5), older, false, world.now, &mut world.map);
     assert_eq!(unread, Unread::Skipped);
-    assert!(!world.map.segments.slot(older).has(DIRTY));
+    assert!(!world.map.segments().slot(older).has(DIRTY));
 }
 
 #[test]
@@ -331,7 +329,7 @@ fn a_planned_block_whose_segment_has_left_the_log_is_passed_over() {
     world.destage.collect(&world.map, 1 << 20);
     world.open();
     world.write(0);
-    world.map.segments.retire(0);
+    world.map.retire_below(2);
     world.begin();
     assert!(world.under_way.is_empty(), "the plan is from before");
     world.begin();
@@ -459,8 +457,8 @@ proptest! {
             }
         }
         let damaged = blocks.iter().filter(|block| world.state(**block) == State::Damaged).count();
-        prop_assert_eq!(world.map.segments.dirty(), damaged as u64);
+        prop_assert_eq!(world.map.segments().dirty(), damaged as u64);
         prop_assert!(world.destage.is_idle() && world.locks.is_empty());
-        prop_assert_eq!(world.map.segments.get(0).pins, 0);
+        prop_assert_eq!(world.map.segments().get(0).pins, 0);
     }
 }

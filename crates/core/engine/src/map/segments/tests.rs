@@ -6,29 +6,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-#[test]
-fn a_slot_keeps_all_its_fields_in_sixteen_bytes() {
-    assert_eq!(size_of::<Slot>(), 16);
-    let first = Seq(1 << 40);
-    let mut s = Slot::new(
-        BlockNo((1 << 40) - 1),
-        (64 << 20) - 4096,
-        u32::MAX,
-        SlotKind::Zero,
-        Seq(first.0 + 0xF_FFFF),
-        first,
-    );
-    s.set(DIRTY, true);
-    s.set(FREQUENT, true);
-    s.set(DIRTY, false);
-    assert_eq!(s.block(), BlockNo((1 << 40) - 1));
-    assert_eq!(s.offset(), (64 << 20) - 4096);
-    assert_eq!(s.checksum(), u32::MAX);
-    assert_eq!(s.kind(), SlotKind::Zero);
-    assert_eq!(s.delta(), 0xF_FFFF);
-    assert!(s.has(FREQUENT) && !s.has(DIRTY));
-}
-
 #[derive(Clone, Copy, PartialEq)]
 struct PlainSlot {
     slot: SlotRef,
@@ -63,7 +40,7 @@ proptest! {
     #[test]
     fn behaves_like_a_ring(ops in proptest::collection::vec((0u8..12, any::<u16>()), 1..600)) {
         const COUNT: u32 = 5;
-        let mut table = SegmentTable::new(COUNT);
+        let mut table = SegmentTable::new(COUNT, Planted::default());
         let mut plain: BTreeMap<u32, Plain> = BTreeMap::new();
         let (mut live, mut draining): (VecDeque<u32>, VecDeque<u32>) = Default::default();
         let mut free: VecDeque<u32> = (0..COUNT).collect();
@@ -175,7 +152,7 @@ proptest! {
 /// What is dirty is found without a look at what is clean before it, in the segment or in others.
 #[test]
 fn the_oldest_dirty_slot_is_found_at_once() {
-    let mut table = SegmentTable::new(3000);
+    let mut table = SegmentTable::new(3000, Planted::default());
     for n in 0..3000 {
         let first = Seq(u64::from(n) * 10 + 1);
         table.open(n, u64::from(n) + 1, first, 0, 1);

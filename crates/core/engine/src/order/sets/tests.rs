@@ -44,7 +44,7 @@ struct Distances {
 impl Distances {
     fn issue(&mut self) {
         let seq = Seq(self.distances.len() as u64 + 1);
-        self.distances.push(crate::order::distance(seq, Seq(self.acknowledged)));
+        self.distances.push(crate::log::Log::distance(seq, Seq(self.acknowledged)));
     }
 
     /// The set that begins with record `first`, as a number of records.

@@ -1,0 +1,212 @@
+//! What waits to enter the log: two queues, and whether a small record waits a moment for company.
+//!
+//! ```text
+//!  urgent: what makes room, or finishes a bypass ──┐
+//!                                                  ├──► records, see `form`
+//!  writes: data, marks of writes, clean copies ────┘     (only when `urgent` is empty)
+//! ```
+//!
+//! 1. What is urgent never stands behind a write: it may be what makes the room for which the write waits (P7).
+//! 2. Within a queue the order is that of arrival, and so is the order in the log.
+//! 3. A lone writer never waits for company: when it comes, nobody else is expected.
+
+use std::collections::VecDeque;
+
+use forebay_block::{BLOCK_BYTES, BlockNo, Buf, Nanos, Seq};
+use forebay_format::record::Extent;
+
+use crate::interface::PartKey;
+
+/// Where a header takes a whole block (an alignment of 4096), records of fewer blocks than this wait a moment for
+/// company: four blocks share a header at a cost of 1.25 bytes for each byte.
+const SHARED_BLOCKS_WANTED: u32 = 4;
+/// How long such a record waits for the writers that were just answered.
+const COMPANY_WAIT_NS: u64 = 25_000;
+
+/// Who is told when an append is in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AppendOwner {
+    /// Data or zeroes of a write.
+    Part(PartKey),
+    /// The supersede record that completes a bypass.
+    Supersede(PartKey),
+    /// The clean copy of a bypassed write.
+    CleanCopy(PartKey),
+    /// A clean block moved from the tail to the head.
+    Relocation(BlockNo),
+    /// The mark that a block is lost, moved from the tail to the head.
+    Poison(BlockNo),
+    /// The clean stop.
+    Stop,
+    /// A stop after which clean copies must not be believed.
+    StopDistrusted,
+    /// Nobody: the record carries only the tail and what is proven.
+    Tick,
+}
+
+/// Something to be put into the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Append {
+    pub(crate) extent: Option<Extent>,
+    pub(crate) data: Option<Buf>,
+    pub(crate) owner: AppendOwner,
+    /// The owner is told only when the record is durable.
+    pub(crate) durable: bool,
+    /// The newest record that it depends on.
+    pub(crate) after: Seq,
+}
+
+impl Append {
+    /// Nothing, for a record that is to carry the tail and what is proven.
+    fn tick(durable: bool) -> Self {
+        Self { extent: None, data: None, owner: AppendOwner::Tick, durable, after: Seq(0) }
+    }
+
+    /// Cuts the first `blocks` blocks off; both parts tell the owner, who counts pieces.
+    pub(super) fn split_front(&mut self, blocks: u32) -> Option<Append> {
+        let (e, data) = (self.extent.as_mut()?, self.data.as_mut()?);
+        let bytes = blocks as usize * BLOCK_BYTES as usize;
+        let front = Append {
+            extent: Some(Extent { count: blocks, ..*e }),
+            data: Some(data.slice(0, bytes)),
+            owner: self.owner,
+            durable: self.durable,
+            after: self.after,
+        };
+        *data = data.slice(bytes, data.len() - bytes);
+        e.block = e.block.plus(u64::from(blocks));
+        e.count -= blocks;
+        Some(front)
+    }
+}
+
+/// What waits to enter the log.
+#[derive(Default)]
+pub(super) struct Queue {
+    urgent: VecDeque<Append>,
+    writes: VecDeque<Append>,
+    /// Writers that were answered last and have not come again, and until when they are waited for.
+    expected: u32,
+    expected_until: Nanos,
+}
+
+impl Queue {
+    /// Behind everything queued before.
+    pub(super) fn push(&mut self, append: Append) {
+        self.expected = self.expected.saturating_sub(1);
+        self.writes.push_back(append);
+    }
+
+    /// Ahead of writes.
+    pub(super) fn push_urgent(&mut self, append: Append) {
+        self.urgent.push_back(append);
+    }
+
+    /// Sees to it that a record is formed, whether or not a write comes.
+    pub(super) fn tick(&mut self, durable: bool) {
+        match self.urgent.back_mut() {
+            Some(last) => last.durable |= durable,
+            None => self.push_urgent(Append::tick(durable)),
+        }
+    }
+
+    /// Sees to it that a durable record without data comes before all that is queued, if anything is.
+    pub(super) fn begin(&mut self) {
+        let is_there = self.urgent.front().is_some_and(|a| a.extent.is_none() && a.durable);
+        let nothing_comes = self.urgent.is_empty() && self.writes.is_empty();
+        if !is_there && !nothing_comes {
+            self.urgent.push_front(Append::tick(true));
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.writes.is_empty()
+    }
+
+    pub(super) fn has_urgent(&self) -> bool {
+        !self.urgent.is_empty()
+    }
+
+    pub(super) fn has_writes(&self) -> bool {
+        !self.writes.is_empty()
+    }
+
+    /// Whether a write is queued that depends on this record or a later one.
+    pub(super) fn depends_on(&self, seq: Seq) -> bool {
+        self.writes.iter().any(|a| a.after >= seq)
+    }
+
+    /// Blocks of the writes.
+    pub(super) fn blocks(&self) -> u64 {
+        self.writes.iter().filter_map(|a| a.extent.as_ref()).map(|e| u64::from(e.count)).sum()
+    }
+
+    /// Where the next piece of a record comes from: a write only if `writes` may go now.
+    pub(super) fn next_from(&mut self, writes: bool) -> Option<&mut VecDeque<Append>> {
+        match (self.urgent.is_empty(), writes) {
+            (false, _) => Some(&mut self.urgent),
+            (true, true) => Some(&mut self.writes).filter(|queue| !queue.is_empty()),
+            (true, false) => None,
+        }
+    }
+
+    /// So many writers were answered together: they are expected to come again.
+    pub(super) fn answered(&mut self, writers: u32, now: Nanos) {
+        if writers > 0 {
+            self.expected = writers;
+            self.expected_until = Nanos(now.0 + COMPANY_WAIT_NS);
+        }
+    }
+
+    /// Whether a small record would rather wait for others to share its header with: until a record in flight is
+    /// done, if one is, or until the writers that were answered have come again.
+    pub(super) fn waits_for_company(&self, align: u32, in_flight: bool, now: Nanos) -> bool {
+        if align == 512 {
+            return false;
+        }
+        let company = in_flight || (self.expected > 0 && now < self.expected_until);
+        let mut blocks = 0u32;
+        let small = |a: &Append| {
+            blocks = blocks.saturating_add(a.extent.map_or(0, |e| e.count));
+            blocks < SHARED_BLOCKS_WANTED
+        };
+        company && self.writes.iter().take(SHARED_BLOCKS_WANTED as usize).all(small)
+    }
+
+    /// When a write that waits for company while no record is in flight waits no more.
+    pub(super) fn company_ends(&self, now: Nanos) -> Option<Nanos> {
+        let waits = !self.writes.is_empty() && self.expected > 0;
+        waits.then_some(self.expected_until).filter(|at| *at > now)
+    }
+
+    /// Takes the clean copies that are moved from the tail out again.
+    pub(super) fn cancel_relocations(&mut self) -> Vec<BlockNo> {
+        let mut cancelled = Vec::new();
+        self.writes.retain(|a| match a.owner {
+            AppendOwner::Relocation(block) => {
+                cancelled.push(block);
+                false
+            }
+            _ => true,
+        });
+        cancelled
+    }
+
+    /// Takes the pieces of writes out again; returns their owners, one for each piece.
+    pub(super) fn withdraw_parts(&mut self) -> Vec<PartKey> {
+        let mut parts = Vec::new();
+        self.writes.retain(|a| match a.owner {
+            AppendOwner::Part(key) => {
+                parts.push(key);
+                false
+            }
+            _ => true,
+        });
+        parts
+    }
+
+    /// Takes everything out, what is urgent first.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Append> + '_ {
+        self.urgent.drain(..).chain(self.writes.drain(..))
+    }
+}
