@@ -24,7 +24,7 @@ use crate::groups::journal::Journal;
 use crate::groups::points::Points;
 use crate::groups::shared_points::CommonPoints;
 use crate::interface::{
-    Class, Command, Effect, Event, IoId, Params, PartKey, RequestId, Role, RunKey, State, Status,
+    Asked, Class, Command, Effect, Event, IoId, Params, PartKey, RequestId, Role, RunKey, State, Status,
 };
 use crate::locks::Locks;
 use crate::log::Log;
@@ -43,6 +43,7 @@ use crate::watch::Watch;
 
 mod clients;
 pub(crate) mod destage;
+mod failure;
 mod flushes;
 mod groups;
 mod log;
@@ -53,6 +54,7 @@ mod queue;
 mod read_only;
 mod reads;
 mod recovery;
+mod stop;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +122,7 @@ pub struct Engine {
     pub(crate) backing: BackingQueue,
     pub(crate) wakes: Wakes,
     pub(crate) watch: Watch,
-    ios: Table<IoId, IoOwner>,
+    ios: Table<IoId, (IoOwner, Option<Asked>)>,
     next_io: u64,
 }
 
@@ -255,7 +257,7 @@ impl Engine {
             self.journal_next_wake(),
             self.staleness_next_wake(),
             self.common_next_wake(),
-            self.failure_next_wake(),
+            self.failure.next_wake(self.now),
             self.backing.next_wake(),
         ]
         .into_iter()
@@ -265,9 +267,10 @@ impl Engine {
 
     fn io_done(&mut self, id: IoId, result: DeviceResult) {
         #[expect(clippy::panic, reason = "an unknown completion means that device and engine disagree")]
-        let Some(owner) = self.ios.remove(&id) else { panic!("completion of unknown {id:?}") };
+        let Some((owner, asked)) = self.ios.remove(&id) else { panic!("completion of unknown {id:?}") };
         self.backing.ended(id);
         self.watch.ended(id, &result, self.now, self.retries());
+        let latched = self.failure.latched();
         match owner {
             IoOwner::Log(owner) => self.log_io_done(owner, result),
             IoOwner::Piece(key) => self.piece_read_done(key, result),
@@ -281,13 +284,16 @@ impl Engine {
             IoOwner::JournalHead => self.head_write_done(result),
             IoOwner::RetireLog => self.retire_done(result),
         }
+        if !latched && self.failure.latched() {
+            asked.into_iter().for_each(|asked| self.failure.was_asked(asked));
+        }
     }
 
     /// Asks for a device operation; those of the backing stand in its queue first. The journal on its side writes one at a time.
     pub(crate) fn io(&mut self, role: Role, op: DeviceOp, class: Class, owner: IoOwner) {
         let changes = matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. });
         assert!(!(self.read_only && changes), "a volume that is only read changes nothing");
-        let id = self.new_io(owner);
+        let id = self.new_io(owner, Some(Asked::new(role, &op)));
         match role {
             Role::Cache => self.figures.bytes_to_cache += op.write_bytes(),
             Role::Backing => return self.backing_push(id, op, class.into(), owner),
@@ -299,10 +305,11 @@ impl Engine {
         self.effects.push(Effect::Io { id, role, op, class });
     }
 
-    pub(crate) fn new_io(&mut self, owner: IoOwner) -> IoId {
+    /// Names an operation; `asked`: what a device is asked, if it is one's.
+    pub(crate) fn new_io(&mut self, owner: IoOwner, asked: Option<Asked>) -> IoId {
         self.next_io += 1;
         let id = IoId(self.next_io);
-        self.ios.insert(id, owner);
+        self.ios.insert(id, (owner, asked));
         id
     }
 
@@ -425,6 +432,7 @@ impl Engine {
             common_wanted: self.common_is_wanted() && self.life == Life::Running && self.common_presses(),
             ailing: self.watch.ailing(self.now.max(now), self.retries(), self.wall_offset_ns),
             cache_failed_ns: self.failure.since().map(|at| self.wall_offset_ns.saturating_add(at.0)),
+            cache_trouble: self.failure.trouble(),
             index_bytes: self.map.bytes() as u64,
             index_blocks: self.map.len() as u64,
             requests: self.requests.len() as u64,

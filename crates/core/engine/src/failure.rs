@@ -5,21 +5,25 @@
 //!  Healthy ──a durable write or flush of the cache fails──► Evacuating ──all on the backing──► Retiring ──► Retired
 //!                                                              │ some blocks cannot be read       │ not recorded
 //!                                                              └────────────► Stuck ◄─────────────┘
+//!                                                                               │ all on the backing after all
+//!                                                                               └──────────► Retiring
 //! ```
 //!
 //! From the failure on the log takes nothing. A write goes to the backing directly if no record that a restart could
 //! replay speaks of its blocks. Otherwise it waits until the log is *retired*: everything is on the backing and the
 //! superblock or the backing's label says, durably, that the log is void. Acknowledging such a write earlier would
 //! let a restart bring the older version back (P3): the record of a failed batch may well be on the medium.
+//!
+//! Invariants:
+//! 1. It never becomes healthy again, and what made it latch is the first failure.
+//! 2. Blocks are tainted from the failure on until the log is retired.
+//! 3. Being retired is final. Being stuck is not.
 
-use forebay_block::{DeviceResult, IoError, Nanos};
+use forebay_block::{IoError, Nanos};
 
-use crate::engine::{Engine, IoOwner, Life};
-use crate::interface::{Effect, PartKey};
+use crate::interface::{Asked, Trouble};
 use crate::locks::BlockRange;
-use crate::log::AppendOwner;
-use crate::mutation::Mutation;
-use crate::wakes::Change;
+use crate::mutation::{Mutation, Planted};
 
 /// Whoever records that the log is void may fail at once; it is asked again after so long.
 const RETIRE_RETRY_MS: u64 = 1000;
@@ -40,6 +44,9 @@ pub(crate) struct Failure {
     phase: Phase,
     /// When it came.
     since: Option<Nanos>,
+    /// What the cache was asked and answered then.
+    asked: Option<Asked>,
+    error: Option<IoError>,
     /// Before that the log is not retired: that has just failed.
     retire_from: Nanos,
     /// Blocks that records speak of which failed, or were queued or in flight when the failure came. Bounded by
@@ -55,6 +62,15 @@ pub(crate) enum Gate {
     Refuse,
 }
 
+/// How it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The log is to be recorded as void.
+    Retire,
+    /// It cannot be: writes that depend on that fail, clearly and at once.
+    Stuck,
+}
+
 impl Failure {
     /// A durable write to the cache has failed since the start.
     pub(crate) fn latched(&self) -> bool {
@@ -66,6 +82,11 @@ impl Failure {
         self.since
     }
 
+    /// What the cache was asked and answered then.
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        Some(Trouble::new(self.asked?, self.error.as_ref()?))
+    }
+
     /// The log is void and the backing holds everything.
     pub(crate) fn retired(&self) -> bool {
         self.phase == Phase::Retired
@@ -75,116 +96,178 @@ impl Failure {
     pub(crate) fn stuck(&self) -> bool {
         self.phase == Phase::Stuck
     }
-}
 
-impl Engine {
-    pub(crate) fn failure_latch(&mut self, _error: IoError) {
-        if self.failure.latched() {
-            return;
+    /// A durable write or flush of the cache has failed; false if one had before.
+    pub(crate) fn latch(&mut self, error: IoError, now: Nanos) -> bool {
+        let first = !self.latched();
+        if first {
+            self.phase = Phase::Evacuating;
+            self.since = Some(now);
+            self.error = Some(error);
         }
-        self.failure.phase = Phase::Evacuating;
-        self.failure.since = Some(self.now);
-        self.wakes.raise(Change::CacheFailed);
-        let (mut restart, mut visible): (Vec<PartKey>, Vec<PartKey>) = Default::default();
-        for (owner, extent) in self.log.abandon() {
-            if let Some(e) = extent {
-                self.failure.tainted.push(BlockRange::new(e.block, u64::from(e.count)));
-            }
-            match owner {
-                AppendOwner::Part(key) if extent.is_none() => visible.push(key),
-                AppendOwner::Part(key) => restart.push(key),
-                AppendOwner::Supersede(key) => self.bypass_await_retirement(key),
-                AppendOwner::CleanCopy(key) => self.clean_copy_refused(key),
-                AppendOwner::Relocation(block) => self.relocation_dropped(block),
-                AppendOwner::Poison(block) => self.poison_done(block),
-                AppendOwner::Stop | AppendOwner::StopDistrusted => self.stop_failed(),
-                AppendOwner::Tick => {}
-            }
-        }
-        restart.sort_unstable();
-        restart.dedup();
-        // What is written and waited only to be durable is read already, and is evacuated with the rest: written anew, in
-        // its turn, it would show older versions again for a while (P2).
-        visible.retain(|key| restart.binary_search(key).is_err());
-        for key in visible {
-            self.requests.await_retirement(key);
-        }
-        for key in restart {
-            self.part_restart(key);
-        }
+        first
+    }
+
+    /// What the cache was asked when it latched.
+    pub(crate) fn was_asked(&mut self, asked: Asked) {
+        self.asked.get_or_insert(asked);
     }
 
     /// Records speak of `range` that a restart could replay, though the index does not know them any more.
-    pub(crate) fn failure_taint(&mut self, range: BlockRange) {
-        self.failure.tainted.push(range);
+    pub(crate) fn taint(&mut self, range: BlockRange) {
+        self.tainted.push(range);
     }
 
-    /// Whether a write to `range` may start.
-    pub(crate) fn failure_gate(&self, range: BlockRange) -> Gate {
-        if matches!(self.failure.phase, Phase::Healthy | Phase::Retired) {
+    /// Whether a write to `range` may start; `replayable`: recovery could take a record of it for newer than the backing.
+    pub(crate) fn gate(
+        &self,
+        range: BlockRange,
+        replayable: impl FnOnce() -> bool,
+        planted: Planted,
+    ) -> Gate {
+        if matches!(self.phase, Phase::Healthy | Phase::Retired) {
             return Gate::Pass;
         }
-        let tainted = self.failure.tainted.iter().any(|t| t.overlaps(range));
-        if !tainted && !self.needs_supersede(range) || self.mutant(Mutation::IgnoresTaint) {
+        let tainted = self.tainted.iter().any(|t| t.overlaps(range));
+        if !tainted && !replayable() || planted.is(Mutation::IgnoresTaint) {
             return Gate::Pass;
         }
-        if self.failure.stuck() { Gate::Refuse } else { Gate::Wait }
+        if self.stuck() { Gate::Refuse } else { Gate::Wait }
     }
 
-    /// Goes on when everything has been evacuated, or nothing more can be; whether it did.
-    pub(crate) fn failure_step(&mut self) -> bool {
-        let phase = self.failure.phase;
-        if !matches!(phase, Phase::Evacuating | Phase::Stuck) {
-            return false;
+    /// Whether the log may be retired now, if the backing has everything.
+    pub(crate) fn may_retire(&self, now: Nanos) -> bool {
+        matches!(self.phase, Phase::Evacuating | Phase::Stuck) && now >= self.retire_from
+    }
+
+    /// Goes on when everything has been evacuated, or nothing more can be (`exhausted`).
+    pub(crate) fn step(&mut self, evacuated: bool, exhausted: bool) -> Option<Step> {
+        match self.phase {
+            Phase::Evacuating | Phase::Stuck if evacuated => {
+                self.phase = Phase::Retiring;
+                Some(Step::Retire)
+            }
+            Phase::Evacuating if exhausted => {
+                self.phase = Phase::Stuck;
+                Some(Step::Stuck)
+            }
+            _ => None,
         }
-        // A replay must not find groups in the journal any more when the log is void.
-        let evacuated = self.now >= self.failure.retire_from
-            && self.map.segments().dirty() == 0
-            && self.destage.is_idle()
-            && self.journal_retires();
-        if evacuated || self.mutant(Mutation::RetiresEarly) {
-            self.failure.phase = Phase::Retiring;
-            let id = self.new_io(IoOwner::RetireLog);
-            self.effects.push(Effect::RetireLog { id });
-        } else if self.failure.phase == Phase::Evacuating && self.destage_is_exhausted() {
-            self.failure_stuck();
-        }
-        self.failure.phase != phase
     }
 
     /// A command wants to know now whether the log can be retired.
-    pub(crate) fn failure_try_again(&mut self) {
-        self.failure.retire_from = self.now;
+    pub(crate) fn try_again(&mut self, now: Nanos) {
+        self.retire_from = now;
     }
 
     /// When the log may be retired again.
-    pub(crate) fn failure_next_wake(&self) -> Option<Nanos> {
-        let waits = self.failure.stuck() && self.failure.retire_from > self.now;
-        waits.then_some(self.failure.retire_from)
+    pub(crate) fn next_wake(&self, now: Nanos) -> Option<Nanos> {
+        (self.stuck() && self.retire_from > now).then_some(self.retire_from)
     }
 
-    pub(crate) fn retire_done(&mut self, result: DeviceResult) {
-        if result.is_err() {
-            self.failure.retire_from = self.now.plus_ms(RETIRE_RETRY_MS);
-            self.failure_stuck();
-            return;
+    /// It has been recorded that the log is void, or it could not be.
+    pub(crate) fn recorded(&mut self, well: bool, now: Nanos) {
+        if well {
+            self.phase = Phase::Retired;
+            self.tainted.clear();
+        } else {
+            self.phase = Phase::Stuck;
+            self.retire_from = now.plus_ms(RETIRE_RETRY_MS);
         }
-        self.failure.phase = Phase::Retired;
-        self.failure.tainted.clear();
-        self.void_all();
-        self.bypass_after_retirement();
-        self.wakes.raise(Change::CacheEnded);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_block::{BlockNo, OpKind};
+
+    use super::*;
+    use crate::interface::Role;
+
+    fn error(errno: i32) -> IoError {
+        IoError::of_system(errno, "a test", Some(0))
     }
 
-    /// The log cannot be voided: writes that depend on that fail, clearly and at once.
-    fn failure_stuck(&mut self) {
-        self.failure.phase = Phase::Stuck;
-        self.parts_refuse_retirement();
-        self.wakes.raise(Change::CacheEnded);
+    fn range(first: u64) -> BlockRange {
+        BlockRange::new(BlockNo(first), 2)
     }
 
-    /// Whether a clean-stop mark can be left.
-    pub(crate) fn may_stop_cleanly(&self) -> bool {
-        !self.failure.latched() && self.life == Life::Stopping
+    fn latched() -> Failure {
+        let mut failure = Failure::default();
+        assert!(failure.latch(error(5), Nanos(1)));
+        failure.taint(range(4));
+        failure
+    }
+
+    #[test]
+    fn it_goes_on_as_drawn() {
+        // Whether all is evacuated, whether nothing more can be; what it does.
+        let cases: &[(&str, &[(bool, bool)], &[Option<Step>])] = &[
+            (
+                "all is evacuated in time",
+                &[(false, false), (true, false), (true, false)],
+                &[None, Some(Step::Retire), None],
+            ),
+            ("some cannot be read", &[(false, true), (false, true)], &[Some(Step::Stuck), None]),
+            ("it can after all", &[(false, true), (true, false)], &[Some(Step::Stuck), Some(Step::Retire)]),
+            ("both at once", &[(true, true)], &[Some(Step::Retire)]),
+        ];
+        for (name, facts, steps) in cases {
+            let mut failure = latched();
+            let done: Vec<_> =
+                facts.iter().map(|(evacuated, exhausted)| failure.step(*evacuated, *exhausted)).collect();
+            assert_eq!(done, *steps, "{name}");
+        }
+        assert_eq!(Failure::default().step(true, true), None, "it is healthy");
+    }
+
+    #[test]
+    fn who_may_write_to_the_backing() {
+        let planted = Planted::default();
+        let gates = |failure: &Failure| {
+            let replayable = |first, replayable| failure.gate(range(first), || replayable, planted);
+            [replayable(0, false), replayable(0, true), replayable(5, false)]
+        };
+        use Gate::{Pass, Refuse, Wait};
+        assert_eq!(gates(&Failure::default()), [Pass; 3]);
+        let mut failure = latched();
+        assert_eq!(gates(&failure), [Pass, Wait, Wait]);
+        failure.step(true, false);
+        assert_eq!(gates(&failure), [Pass, Wait, Wait], "nothing is recorded yet");
+        failure.recorded(false, Nanos(0));
+        assert_eq!(gates(&failure), [Pass, Refuse, Refuse]);
+        failure.step(true, false);
+        failure.recorded(true, Nanos(0));
+        assert_eq!(gates(&failure), [Pass; 3]);
+    }
+
+    #[test]
+    fn who_cannot_record_is_asked_again_after_a_while() {
+        let mut failure = latched();
+        assert!(failure.may_retire(Nanos(1)) && failure.next_wake(Nanos(1)).is_none());
+        failure.step(true, false);
+        assert!(!failure.may_retire(Nanos(1)), "it is being recorded");
+        failure.recorded(false, Nanos(1));
+        let again = Nanos(1).plus_ms(RETIRE_RETRY_MS);
+        assert_eq!((failure.stuck(), failure.next_wake(Nanos(1))), (true, Some(again)));
+        assert!(!failure.may_retire(Nanos(again.0 - 1)) && failure.may_retire(again));
+        failure.try_again(Nanos(2));
+        assert!(failure.may_retire(Nanos(2)) && failure.next_wake(Nanos(2)).is_none(), "somebody asks");
+        failure.step(true, false);
+        failure.recorded(true, Nanos(2));
+        assert!(failure.retired() && failure.latched() && !failure.may_retire(again));
+    }
+
+    #[test]
+    fn the_first_failure_is_the_one_that_counts() {
+        let mut failure = latched();
+        assert_eq!(failure.trouble(), None);
+        let asked =
+            |offset| Asked { role: Role::Cache, kind: OpKind::Write, offset: Some(offset), len: 4096 };
+        failure.was_asked(asked(8192));
+        assert!(!failure.latch(error(28), Nanos(9)));
+        failure.was_asked(asked(0));
+        let trouble = Trouble::new(asked(8192), &error(5));
+        assert_eq!((failure.since(), failure.trouble()), (Some(Nanos(1)), Some(trouble)));
     }
 }

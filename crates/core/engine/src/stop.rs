@@ -3,30 +3,34 @@
 //! ```text
 //!  Stop ─► Draining: requests finish ─► Destaging, if asked ─► Settling: nothing is in flight ─► Recording ─► Closing ─► Stopped
 //! ```
+//!
+//! [`Commands`] knows who waits for what. The coordinator tells it how far the log and the backing have come, and does what its answers
+//! ask for: it appends records, flushes the backing and answers the commands.
+//!
+//! Invariants:
+//! 1. A command to destage is answered well only when the backing has, durably, what was acknowledged before it, and the log says so.
+//! 2. What was overwritten since such a command came is *owed* until the backing has that version or a later one.
+//! 3. A stop passes its phases in their order, each once; it is answered in the last one.
 
 use std::collections::BTreeMap;
 
 use forebay_block::{BlockNo, ErrorKind, IoError, Seq};
-use forebay_format::record::{Extent, ExtentKind};
 
-use crate::backing::flushes::flush_failed_error;
-use crate::engine::{Engine, Life};
-use crate::interface::{Effect, RequestId};
-use crate::log::{Append, AppendOwner};
-use crate::map::segments::{DIRTY, SlotRef};
-use crate::mutation::Mutation;
-use crate::wakes::Change;
+use crate::interface::RequestId;
+use crate::map::segments::SlotRef;
 
-/// Attempts that the backing must fail in a row, which takes it about six seconds, before a command that waits for it
-/// gives up.
-const GIVES_UP_AFTER: u32 = 6;
-
+/// How far a stop has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(crate) enum Phase {
+    /// Requests finish.
     Draining,
+    /// All that is dirty goes to the backing.
     Destaging,
+    /// Nothing new starts; what is in flight ends.
     Settling,
+    /// The log's last record is on its way.
     Recording,
+    /// Whatever that started ends.
     Closing,
 }
 
@@ -38,22 +42,80 @@ struct Stop {
 }
 
 /// A command to destage everything acknowledged before it.
-struct DestageAll {
-    id: RequestId,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DestageAll {
+    pub(crate) id: RequestId,
     /// The log's last record then.
-    upto: Seq,
+    pub(crate) upto: Seq,
     /// The flush of the backing that covers the bypasses acknowledged before.
-    backing_epoch: u64,
+    pub(crate) backing_epoch: u64,
     /// Requests with volatile bypasses that had been acknowledged then.
-    bypasses: u64,
+    pub(crate) bypasses: u64,
+}
+
+struct Waiting {
+    command: DestageAll,
     /// What a failed flush had taken away when it was told to another command: this one had come before that.
     error: Option<IoError>,
+}
+
+/// How far the log and the backing have come, for commands to destage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Standing {
+    /// Up to this record the log's data is on the backing.
+    pub(crate) clean: Seq,
+    /// Nothing at all is dirty.
+    pub(crate) all_clean: bool,
+    /// What is dirty will not become clean: none of it can be read.
+    pub(crate) exhausted: bool,
+    /// The backing has failed for so long that nobody should wait for it.
+    pub(crate) backing_fails: bool,
+    /// Flushes of the backing that are done.
+    pub(crate) epoch: u64,
+    /// Up to this record the log is durable.
+    pub(crate) durable: Seq,
+    /// The cache has failed; its log is void; its log can never be void.
+    pub(crate) latched: bool,
+    pub(crate) retired: bool,
+    pub(crate) stuck: bool,
+    /// Blocks that were overwritten since a command came count as destaged: a planted bug.
+    pub(crate) forgets_owed: bool,
+}
+
+/// What becomes of a command to destage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It waits.
+    Waits,
+    /// Everything is on the backing, and the log says so; but some of it may have been lost by a failed flush.
+    Done(Option<IoError>),
+    /// Some of it cannot be read, or is lost for good.
+    Unreadable,
+    /// The backing fails.
+    BackingFails,
+    /// The log cannot say so any more.
+    LogFails,
+}
+
+/// A look at all commands to destage, one after the other.
+#[derive(Default)]
+pub(crate) struct Look {
+    at: usize,
+    /// What one of them was told: of those that came before it was known, all hear it.
+    lost: Option<IoError>,
+}
+
+impl Look {
+    /// A command was told of a failed flush that has lost something: those that wait, and came before that was known, are told, too.
+    pub(crate) fn told(&mut self, error: &IoError) {
+        self.lost.get_or_insert_with(|| error.clone());
+    }
 }
 
 /// Commands under way.
 #[derive(Default)]
 pub(crate) struct Commands {
-    destages: Vec<DestageAll>,
+    destages: Vec<Waiting>,
     /// Blocks that were dirty when a destage command came and were overwritten since: the backing lacks them until
     /// this or a later version is on it; of the versions in a record, that in the later slot. At most one for each cached block,
     /// and none without a command.
@@ -61,10 +123,16 @@ pub(crate) struct Commands {
     stop: Option<Stop>,
 }
 
+// Destaging everything.
 impl Commands {
     /// Somebody waits for everything to be destaged.
     pub(crate) fn destaging(&self) -> bool {
-        !self.destages.is_empty() || self.stop.as_ref().is_some_and(|s| s.phase == Phase::Destaging)
+        self.waits_for_destage() || self.stop.as_ref().is_some_and(|s| s.phase == Phase::Destaging)
+    }
+
+    /// A command to destage waits.
+    pub(crate) fn waits_for_destage(&self) -> bool {
+        !self.destages.is_empty()
     }
 
     /// A command waits for this block, which has been written again since it came.
@@ -72,302 +140,336 @@ impl Commands {
         self.owed.contains_key(&block)
     }
 
-    /// Nothing new is to be started: what is in flight comes to its end.
-    pub(crate) fn settling(&self) -> bool {
-        self.stop
-            .as_ref()
-            .is_some_and(|s| matches!(s.phase, Phase::Settling | Phase::Recording | Phase::Closing))
-    }
-}
-
-impl Engine {
-    pub(crate) fn destage_command(&mut self, id: RequestId) {
-        if self.life != Life::Running {
-            let error = IoError::new(ErrorKind::Shutdown, "destage");
-            self.effects.push(Effect::CommandDone { id, result: Err(error) });
-            return;
-        }
-        let upto = self.log.written_upto();
-        // A restart must not find an older record of a block than the one that was destaged (P3).
-        self.log_want_durable(upto);
-        let backing_epoch = self.flushes.epoch_wanted();
-        self.destage_try_backing();
-        self.failure_try_again();
-        self.log_roll_head();
-        let bypasses = self.flushes.acknowledged();
-        self.commands.destages.push(DestageAll { id, upto, backing_epoch, bypasses, error: None });
-        self.backing_flush_if_wanted();
-        self.wakes.raise(Change::Command);
+    /// A command to destage has come.
+    pub(crate) fn destage(&mut self, command: DestageAll) {
+        self.destages.push(Waiting { command, error: None });
     }
 
-    /// `old` is no longer the current version of `block`; if a destage command waits for it, then so from now on for
+    /// A dirty version of `block` is overwritten; if a destage command waits for it, then so from now on for
     /// the version that replaces it.
-    pub(crate) fn command_owes(&mut self, block: BlockNo, old: SlotRef) {
-        let Some(last) = self.commands.destages.last() else { return };
-        let (slot, seq) = (self.map.segments().slot(old), self.map.segments().seq(old));
-        if slot.has(DIRTY) && seq <= last.upto {
-            self.commands.owed.insert(block, (seq, old));
+    pub(crate) fn overwritten(&mut self, block: BlockNo, seq: Seq, slot: SlotRef) {
+        if self.destages.last().is_some_and(|last| seq <= last.command.upto) {
+            self.owed.insert(block, (seq, slot));
         }
     }
 
     /// The backing has the version of `block` that is in this slot, of this record, durably.
-    pub(crate) fn command_paid(&mut self, block: BlockNo, seq: Seq, slot: SlotRef) {
-        if self.commands.owed.get(&block).is_some_and(|owed| *owed <= (seq, slot)) {
-            self.commands.owed.remove(&block);
+    pub(crate) fn paid(&mut self, block: BlockNo, seq: Seq, slot: SlotRef) {
+        if self.owed.get(&block).is_some_and(|owed| *owed <= (seq, slot)) {
+            self.owed.remove(&block);
         }
     }
 
-    pub(crate) fn stop_command(&mut self, id: RequestId, destage: bool) {
-        if self.life != Life::Running || self.commands.stop.is_some() {
-            let error = IoError::new(ErrorKind::Shutdown, "stop");
-            self.effects.push(Effect::CommandDone { id, result: Err(error) });
-            return;
-        }
-        self.life = Life::Stopping;
-        self.failure_try_again();
-        self.commands.stop = Some(Stop { id, destage, phase: Phase::Draining, error: None });
+    /// The command at which the look has arrived.
+    pub(crate) fn looked_at(&self, look: &Look) -> Option<DestageAll> {
+        self.destages.get(look.at).map(|waiting| waiting.command)
     }
 
-    /// True if a stop has moved on.
-    pub(crate) fn commands_step(&mut self) -> bool {
-        self.destages_answer();
-        let mut moved = false;
-        while let Some(phase) = self.commands.stop.as_ref().map(|s| s.phase) {
-            let next = match phase {
-                Phase::Draining => self.stop_drained(),
-                Phase::Destaging => self.stop_destaged(),
-                Phase::Settling => self.stop_settled(),
-                Phase::Recording => None,
-                Phase::Closing => self.stop_closed(),
-            };
-            match (next, self.commands.stop.as_mut()) {
-                (Some(next), Some(stop)) => stop.phase = next,
-                _ => break,
-            }
-            moved = true;
-        }
-        moved
+    /// Whether all that the log had of it is on the backing: it is time for the log to say so.
+    pub(crate) fn is_destaged(&self, command: DestageAll, standing: Standing) -> bool {
+        let paid = self.owed.is_empty() || standing.forgets_owed;
+        (command.upto <= standing.clean || standing.all_clean) && paid || standing.retired
     }
 
-    /// Whether something in records up to this one is dirty.
-    fn lacks(&self, upto: Seq) -> bool {
-        self.map.segments().dirty_after(Seq(0)).next().is_some_and(|(seq, _)| seq <= upto)
-    }
-
-    fn destages_answer(&mut self) {
-        if self.commands.destages.is_empty() {
-            return;
-        }
-        self.log_work_out_clean();
-        let clean = self.log.clean_upto();
-        let all = self.map.segments().dirty() == 0;
-        let exhausted = self.destage_is_exhausted();
-        let backing_fails = self.backing_is_given_up();
-        let (epoch, retired) = (self.flushes.epoch_done(), self.failure.retired());
-        let forgets = self.mutant(Mutation::DestageForgetsOwed);
-        let waiting = std::mem::take(&mut self.commands.destages);
-        let mut lost: Option<IoError> = None;
-        for mut command in waiting {
-            command.error = command.error.take().or_else(|| lost.clone());
-            let log_done =
-                (command.upto <= clean || all) && (self.commands.owed.is_empty() || forgets) || retired;
-            let recorded = command.upto <= self.log.durable_upto() || retired;
-            // What is said to be on the backing stays so: a restart must not take it for dirty again.
-            let told = self.log.recalls_clean(command.upto) || self.mutant(Mutation::DestageForgetsRecord);
-            if log_done && !told {
-                self.log_tell_clean(command.upto);
-            }
-            let recorded = recorded && (told || retired);
-            let result = match log_done && recorded && command.backing_epoch <= epoch {
-                // The mark of a lost block may have moved on in the log, away from what the command waits for; and where no mark
-                // can be written any more, the order goes on past what is lost.
-                true if !retired && (self.destage_has_lost() || self.lacks(command.upto)) => {
-                    Err(Self::unreadable_error())
-                }
-                true => match command.error.or_else(|| self.flushes.take_command_error(command.bypasses)) {
-                    Some(error) => {
-                        lost.get_or_insert(error.clone());
-                        Err(error)
-                    }
-                    None => Ok(()),
-                },
-                false if !log_done && exhausted => Err(Self::unreadable_error()),
-                // Where the cache has failed nothing is recorded any more, and the end of it waits for the backing.
-                false if (!log_done || self.failure.latched()) && backing_fails => {
-                    Err(self.backing_fails_error())
-                }
-                false if !recorded && self.failure.stuck() => Err(Self::log_failed_error()),
-                false => {
-                    self.commands.destages.push(command);
-                    continue;
-                }
-            };
-            self.effects.push(Effect::CommandDone { id: command.id, result });
-        }
-        if let Some(lost) = lost {
-            self.commands.destages.iter_mut().for_each(|c| c.error = c.error.take().or(Some(lost.clone())));
-        }
-        if self.commands.destages.is_empty() {
-            self.commands.owed.clear();
-        }
-        if self.commands.destages.iter().any(|c| c.backing_epoch > epoch) {
-            self.backing_flush_if_wanted();
-        }
-    }
-
-    /// Bypasses that destage commands wait for could not be made durable. How many requests with bypasses had been
-    /// acknowledged when the last such command came, if there was one.
-    pub(crate) fn destages_fail(&mut self, error: &IoError) -> Option<u64> {
-        let epoch = self.flushes.epoch_done();
-        let (failed, waiting): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.commands.destages).into_iter().partition(|c| c.backing_epoch > epoch);
-        self.commands.destages = waiting;
-        for command in &failed {
-            self.effects.push(Effect::CommandDone { id: command.id, result: Err(error.clone()) });
-        }
-        failed.last().map(|command| command.bypasses)
-    }
-
-    fn stop_drained(&mut self) -> Option<Phase> {
-        let idle = self.requests.is_idle()
-            && self.reading.has_no_reads()
-            && self.commands.destages.is_empty()
-            && !self.points.is_marked();
-        let destage = self.commands.stop.as_ref().is_some_and(|s| s.destage);
-        if !idle {
-            if self.backing_is_given_up() {
-                if self.log.waits_for_room() {
-                    self.stop_refuse_waiting();
-                }
-                let error = IoError::new(ErrorKind::Shutdown, "write that waited for the backing");
-                self.requests_refuse_bypasses(&error);
-            }
-            return None;
-        }
-        if destage {
-            self.destage_try_backing();
-        }
-        self.wakes.raise(Change::Command);
-        Some(if destage { Phase::Destaging } else { Phase::Settling })
-    }
-
-    /// The backing has failed for so long that nobody should wait for it who wants an end.
-    pub(crate) fn backing_is_given_up(&self) -> bool {
-        self.destage.failures().max(self.journal.failures()) >= GIVES_UP_AFTER
-    }
-
-    fn backing_fails_error(&self) -> IoError {
-        let (kind, cause) =
-            self.watch.trouble(self.now).map_or((ErrorKind::Io, None), |answer| (answer.kind, answer.cause));
-        let context = "destaging to a backing that fails (dirty data stays cached and is tried again)";
-        IoError { kind, context, cause }
-    }
-
-    /// Refuses the writes that wait for room in the log, which only the backing could make.
-    fn stop_refuse_waiting(&mut self) {
-        for part in self.log.withdraw_parts() {
-            self.part_piece_refused(part, IoError::new(ErrorKind::Shutdown, "write that waited for room"));
-        }
-    }
-
-    fn stop_destaged(&mut self) -> Option<Phase> {
-        let error = if self.map.segments().dirty() == 0 && self.destage.is_idle() {
-            None
-        } else if self.backing_is_given_up() {
-            Some(self.backing_fails_error())
-        } else if self.destage_is_exhausted() {
-            Some(Self::unreadable_error())
-        } else {
-            return None;
+    /// How it stands with the command at which the look has arrived, and if it is to be answered, takes it away. `told`: the log says,
+    /// durably, that everything is clean up to it. `incomplete`: something up to it is lost, or passed over.
+    pub(crate) fn judge(
+        &mut self,
+        look: &mut Look,
+        standing: Standing,
+        told: bool,
+        incomplete: bool,
+    ) -> Verdict {
+        let Standing { exhausted, backing_fails, epoch, durable, latched, retired, stuck, .. } = standing;
+        let Some(command) = self.looked_at(look) else { return Verdict::Waits };
+        let destaged = self.is_destaged(command, standing);
+        let recorded = command.upto <= durable && told || retired;
+        let verdict = match destaged && recorded && command.backing_epoch <= epoch {
+            // The mark of a lost block may have moved on in the log, away from what the command waits for; and where no mark
+            // can be written any more, the order goes on past what is lost.
+            true if incomplete && !retired => Verdict::Unreadable,
+            true => Verdict::Done(None),
+            false if !destaged && exhausted => Verdict::Unreadable,
+            // Where the cache has failed nothing is recorded any more, and the end of it waits for the backing.
+            false if (!destaged || latched) && backing_fails => Verdict::BackingFails,
+            false if !recorded && stuck => Verdict::LogFails,
+            false => Verdict::Waits,
         };
-        if let Some(stop) = self.commands.stop.as_mut() {
-            stop.error = error;
+        if verdict == Verdict::Waits {
+            look.at += 1;
+            return verdict;
         }
-        Some(Phase::Settling)
+        let error = self.destages.remove(look.at).error;
+        match verdict {
+            Verdict::Done(_) => Verdict::Done(error.or_else(|| look.lost.clone())),
+            other => other,
+        }
     }
 
-    /// Nothing is in flight any more: leaves the clean-stop mark.
-    fn stop_settled(&mut self) -> Option<Phase> {
-        if self.log.waits_for_room() {
-            // Nobody makes room any more.
-            self.relocations_cancel();
-        }
-        let quiet = self.log.is_idle()
-            && self.destage.is_idle()
-            && self.journal_is_settled()
-            && self.reclaim.is_idle()
-            && self.flushes.is_idle()
-            && self.ios_under_way() == 0;
-        if !quiet {
-            return None;
-        }
-        assert!(self.locks.is_empty(), "nothing in flight holds a lock");
-        let unflushed = self.flushes.is_lacking() && !self.mutant(Mutation::StopsUnflushed);
-        if unflushed && self.flushes.is_worth_trying() {
-            self.backing_flush_if_wanted();
-            return None;
-        }
-        // A client may have no time to hear of what a failed flush has lost.
-        let mut lost = self.flushes.take_client_error(u64::MAX).or(unflushed.then(flush_failed_error));
-        // One may have heard of it, but not whoever asks for a complete backing.
-        if self.commands.stop.as_ref().is_some_and(|s| s.destage) {
-            lost = lost.or(self.flushes.take_command_error(u64::MAX));
-        }
-        if let (Some(error), Some(stop)) = (lost, self.commands.stop.as_mut()) {
-            stop.error.get_or_insert(error);
-        }
-        if !self.may_stop_cleanly() {
-            self.stop_record_over(!self.failure.retired());
-            return Some(Phase::Closing);
-        }
-        // Copies that bypasses made untrue are named, else a restart after this stop would believe them (hazard 1).
-        // More names than have room in the log are none.
-        let untrue = self.map.untrue_blocks().filter(|_| !unflushed);
-        let owner = if untrue.is_some() { AppendOwner::Stop } else { AppendOwner::StopDistrusted };
-        for range in untrue.unwrap_or_default() {
-            let count = range.count.min(u64::from(u32::MAX)) as u32;
-            let extent = Some(Extent { block: range.first, count, kind: ExtentKind::Supersede });
-            self.log_append_urgent(Append {
-                extent,
-                data: None,
-                owner: AppendOwner::Tick,
-                durable: false,
-                after: Seq(0),
+    /// All commands have been looked at.
+    pub(crate) fn looked(&mut self, look: Look) {
+        if let Some(lost) = look.lost {
+            self.destages.iter_mut().for_each(|waiting| {
+                waiting.error.get_or_insert_with(|| lost.clone());
             });
         }
-        let durable = !self.mutant(Mutation::StopsVolatile);
-        self.log_append_urgent(Append { extent: None, data: None, owner, durable, after: Seq(0) });
-        Some(Phase::Recording)
+        if self.destages.is_empty() {
+            self.owed.clear();
+        }
     }
 
-    pub(crate) fn stop_record_done(&mut self) {
-        self.stop_record_over(false);
+    /// Whether a command waits for a flush of the backing that is not done; `epoch`: those that are.
+    pub(crate) fn wants_flush(&self, epoch: u64) -> bool {
+        self.destages.iter().any(|waiting| waiting.command.backing_epoch > epoch)
     }
 
-    /// The log's last record could not be written.
-    pub(crate) fn stop_failed(&mut self) {
-        self.stop_record_over(true);
+    /// A flush has failed: the commands that waited for it, in their order, to be answered with its error.
+    pub(crate) fn lose(&mut self, epoch: u64) -> Vec<DestageAll> {
+        let waits = |waiting: &mut Waiting| waiting.command.backing_epoch > epoch;
+        self.destages.extract_if(.., waits).map(|waiting| waiting.command).collect()
+    }
+}
+
+/// What a stop finds in the end.
+pub(crate) struct Settled {
+    /// Bypasses are not covered by any flush.
+    pub(crate) unflushed: bool,
+    /// A flush may cover them.
+    pub(crate) flush_may_help: bool,
+    /// A record that says so can be left behind.
+    pub(crate) may_record: bool,
+}
+
+/// What a stop that has settled does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// It waits for a flush of the backing.
+    Flush,
+    /// It leaves the mark of a clean stop.
+    Record,
+    /// It ends without.
+    Close,
+}
+
+// Stopping.
+impl Commands {
+    /// Nothing new is to be started: what is in flight comes to its end.
+    pub(crate) fn settling(&self) -> bool {
+        matches!(self.phase(), Some(Phase::Settling | Phase::Recording | Phase::Closing))
     }
 
-    fn stop_record_over(&mut self, unclean: bool) {
-        if let Some(stop) = self.commands.stop.as_mut() {
-            stop.phase = Phase::Closing;
-            if unclean {
-                let error = IoError::new(ErrorKind::Io, "stop: the cache failed, no clean mark is left");
-                stop.error.get_or_insert(error);
+    /// How far the stop has come, if there is one.
+    pub(crate) fn phase(&self) -> Option<Phase> {
+        self.stop.as_ref().map(|stop| stop.phase)
+    }
+
+    /// Whether the stop is to destage everything first.
+    pub(crate) fn stop_destages(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.destage)
+    }
+
+    /// A command to stop has come.
+    pub(crate) fn stop(&mut self, id: RequestId, destage: bool) {
+        self.stop = Some(Stop { id, destage, phase: Phase::Draining, error: None });
+    }
+
+    /// Requests have finished. Whether everything is to be destaged now.
+    pub(crate) fn drained(&mut self) -> bool {
+        let destages = self.stop_destages();
+        self.go_on(if destages { Phase::Destaging } else { Phase::Settling });
+        destages
+    }
+
+    /// All is destaged, or as much as can be.
+    pub(crate) fn destaged(&mut self, error: Option<IoError>) {
+        if let Some(stop) = &mut self.stop {
+            stop.error = error;
+        }
+        self.go_on(Phase::Settling);
+    }
+
+    /// Nothing is in flight any more.
+    pub(crate) fn settled(&mut self, facts: &Settled) -> Last {
+        if facts.unflushed && facts.flush_may_help {
+            return Last::Flush;
+        }
+        let last = if facts.may_record { Last::Record } else { Last::Close };
+        self.go_on(if last == Last::Record { Phase::Recording } else { Phase::Closing });
+        last
+    }
+
+    /// The last record is durable, or there is none.
+    pub(crate) fn recorded(&mut self) {
+        self.go_on(Phase::Closing);
+    }
+
+    /// The stop is answered with this error, if with none that came before.
+    pub(crate) fn stop_fails(&mut self, error: IoError) {
+        if let Some(stop) = &mut self.stop {
+            stop.error.get_or_insert(error);
+        }
+    }
+
+    /// Nothing at all is under way: who is to be answered, and how.
+    pub(crate) fn closed(&mut self) -> Option<(RequestId, Result<(), IoError>)> {
+        self.stop.take().map(|stop| (stop.id, stop.error.map_or(Ok(()), Err)))
+    }
+
+    fn go_on(&mut self, phase: Phase) {
+        if let Some(stop) = &mut self.stop {
+            stop.phase = phase;
+        }
+    }
+}
+
+/// The error of a stop that leaves no clean mark because the cache failed.
+pub(crate) fn unclean_error() -> IoError {
+    IoError::new(ErrorKind::Io, "stop: the cache failed, no clean mark is left")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(id: u64, upto: u64, backing_epoch: u64) -> DestageAll {
+        DestageAll { id: RequestId(id), upto: Seq(upto), backing_epoch, bypasses: 0 }
+    }
+
+    fn lost() -> IoError {
+        IoError::new(ErrorKind::Io, "a test")
+    }
+
+    #[test]
+    fn when_a_command_to_destage_is_answered() {
+        use Verdict::{BackingFails, Done, LogFails, Unreadable, Waits};
+        // Everything that a command for records up to 5 and flush 2 waits for.
+        let done = Standing { clean: Seq(5), durable: Seq(5), epoch: 2, ..Standing::default() };
+        let dirty = Standing { clean: Seq(4), ..done };
+        let cases = [
+            // How it stands; whether the log says so; whether something is lost; what becomes of it.
+            (done, true, false, Done(None)),
+            (done, false, false, Waits),
+            (Standing { epoch: 1, ..done }, true, false, Waits),
+            (Standing { durable: Seq(4), ..done }, true, false, Waits),
+            (dirty, true, false, Waits),
+            (Standing { all_clean: true, ..dirty }, true, false, Done(None)),
+            // What is lost or cannot be read.
+            (done, true, true, Unreadable),
+            (Standing { exhausted: true, ..dirty }, true, false, Unreadable),
+            (Standing { exhausted: true, ..done }, false, false, Waits),
+            // The backing fails.
+            (Standing { backing_fails: true, ..dirty }, true, false, BackingFails),
+            (Standing { backing_fails: true, ..done }, true, false, Done(None)),
+            (Standing { backing_fails: true, ..done }, false, false, Waits),
+            (Standing { backing_fails: true, latched: true, ..done }, false, false, BackingFails),
+            (Standing { backing_fails: true, exhausted: true, ..dirty }, true, false, Unreadable),
+            // The cache has failed.
+            (Standing { latched: true, ..done }, false, false, Waits),
+            (Standing { latched: true, stuck: true, ..done }, false, false, LogFails),
+            (Standing { latched: true, stuck: true, ..dirty }, true, false, Waits),
+            (Standing { latched: true, retired: true, ..dirty }, false, true, Done(None)),
+            (Standing { latched: true, retired: true, epoch: 1, ..dirty }, false, false, Waits),
+        ];
+        for (standing, told, incomplete, verdict) in cases {
+            let mut commands = Commands::default();
+            commands.destage(command(1, 5, 2));
+            let mut look = Look::default();
+            let judged = commands.judge(&mut look, standing, told, incomplete);
+            assert_eq!(judged, verdict, "{standing:?}, told {told}, incomplete {incomplete}");
+            assert_eq!(commands.waits_for_destage(), verdict == Waits, "{standing:?}");
+            assert_eq!(commands.looked_at(&look), None);
+        }
+    }
+
+    #[test]
+    fn what_was_overwritten_is_owed_until_a_later_version_is_there() {
+        let mut commands = Commands::default();
+        let (block, slot) = (BlockNo(3), SlotRef(1));
+        commands.overwritten(block, Seq(4), slot);
+        assert!(!commands.owes(block), "no command has come");
+        commands.destage(command(1, 5, 0));
+        commands.overwritten(block, Seq(6), slot);
+        assert!(!commands.owes(block), "it was written after the command");
+        commands.overwritten(block, Seq(5), slot);
+        let done = Standing { clean: Seq(9), durable: Seq(9), ..Standing::default() };
+        assert!(commands.owes(block) && !commands.is_destaged(command(1, 5, 0), done));
+        commands.paid(block, Seq(5), SlotRef(0));
+        commands.paid(block, Seq(4), SlotRef(9));
+        assert!(commands.owes(block), "an older version, or one that the same record overwrites");
+        commands.paid(block, Seq(7), SlotRef(0));
+        assert!(!commands.owes(block) && commands.is_destaged(command(1, 5, 0), done));
+        // With the last command goes what is owed.
+        commands.overwritten(block, Seq(5), slot);
+        let retired = Standing { retired: true, ..done };
+        let mut look = Look::default();
+        assert_eq!(commands.judge(&mut look, retired, true, false), Verdict::Done(None));
+        commands.looked(look);
+        assert!(!commands.owes(block));
+    }
+
+    #[test]
+    fn who_came_before_a_loss_was_told_hears_of_it_too() {
+        let mut commands = Commands::default();
+        (1..=3).for_each(|id| commands.destage(command(id, id, 0)));
+        let standing = |clean| Standing { clean: Seq(clean), durable: Seq(9), ..Standing::default() };
+        let mut look = Look::default();
+        assert_eq!(commands.judge(&mut look, standing(1), true, false), Verdict::Done(None));
+        look.told(&lost());
+        assert_eq!(commands.judge(&mut look, standing(1), true, false), Verdict::Waits);
+        assert_eq!(commands.judge(&mut look, standing(3), true, false), Verdict::Done(Some(lost())));
+        commands.looked(look);
+        commands.destage(command(4, 2, 0));
+        let mut look = Look::default();
+        assert_eq!(commands.judge(&mut look, standing(2), true, false), Verdict::Done(Some(lost())));
+        assert_eq!(commands.judge(&mut look, standing(2), true, false), Verdict::Done(None), "it came later");
+        assert_eq!(commands.looked_at(&look), None);
+    }
+
+    #[test]
+    fn a_failed_flush_ends_the_commands_that_wait_for_it() {
+        let mut commands = Commands::default();
+        for (id, epoch) in [(1, 1), (2, 2), (3, 1), (4, 3)] {
+            commands.destage(command(id, 0, epoch));
+        }
+        assert!(commands.wants_flush(1) && !commands.wants_flush(3));
+        let ids: Vec<u64> = commands.lose(1).iter().map(|command| command.id.0).collect();
+        assert_eq!(ids, [2, 4]);
+        assert!(commands.waits_for_destage() && !commands.wants_flush(1));
+    }
+
+    #[test]
+    fn a_stop_passes_its_phases() {
+        use Phase::{Closing, Destaging, Draining, Recording, Settling};
+        let clean = Settled { unflushed: false, flush_may_help: true, may_record: true };
+        for destages in [false, true] {
+            let mut commands = Commands::default();
+            assert!(commands.phase().is_none() && commands.closed().is_none());
+            commands.stop(RequestId(7), destages);
+            assert_eq!((commands.phase(), commands.settling()), (Some(Draining), false));
+            assert_eq!(commands.drained(), destages);
+            assert_eq!(commands.destaging(), destages);
+            if destages {
+                assert_eq!(commands.phase(), Some(Destaging));
+                commands.destaged(None);
             }
+            assert_eq!((commands.phase(), commands.settling()), (Some(Settling), true));
+            assert_eq!(commands.settled(&Settled { unflushed: true, ..clean }), Last::Flush);
+            assert_eq!(commands.phase(), Some(Settling), "it waits for the flush");
+            let hopeless = Settled { unflushed: true, flush_may_help: false, ..clean };
+            assert_eq!(commands.settled(if destages { &hopeless } else { &clean }), Last::Record);
+            assert_eq!(commands.phase(), Some(Recording));
+            commands.recorded();
+            assert_eq!(commands.phase(), Some(Closing));
+            assert_eq!(commands.closed(), Some((RequestId(7), Ok(()))));
+            assert_eq!(commands.phase(), None);
         }
-    }
-
-    /// The last record may have opened a segment: the summary of the one before is on its way then.
-    fn stop_closed(&mut self) -> Option<Phase> {
-        if self.ios_under_way() == 0
-            && let Some(stop) = self.commands.stop.take()
-        {
-            self.life = Life::Stopped;
-            let result = stop.error.map_or(Ok(()), Err);
-            self.effects.push(Effect::CommandDone { id: stop.id, result });
-        }
-        None
+        let mut commands = Commands::default();
+        commands.stop(RequestId(8), true);
+        commands.drained();
+        commands.destaged(Some(lost()));
+        assert_eq!(commands.settled(&Settled { may_record: false, ..clean }), Last::Close);
+        assert_eq!(commands.phase(), Some(Closing));
+        commands.stop_fails(unclean_error());
+        assert_eq!(commands.closed(), Some((RequestId(8), Err(lost()))), "the first error is told");
     }
 }

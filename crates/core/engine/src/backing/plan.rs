@@ -104,16 +104,16 @@ impl Plan {
         planted: Planted,
     ) -> Option<Run> {
         while let Some((block, slot)) = self.blocks.pop_front() {
-            let s = map.segments().slot(slot);
+            // What is not current may have left the log with its segment.
             let current = || map.lookup(block) == Some(slot);
             // What a bypass holds now is left for a later plan.
             if !(in_order || current())
-                || !s.wants_destage()
+                || !map.segments().slot(slot).wants_destage()
                 || !locks.try_take(BlockRange::new(block, 1), Hold::Backing)
             {
                 continue;
             }
-            let zero = is_zero(s);
+            let zero = is_zero(map.segments().slot(slot));
             let mut members = vec![Member::new(slot, map)];
             self.extend((block, zero), &mut members, map, locks, in_order, planted);
             let range = BlockRange::new(block, members.len() as u64);

@@ -362,7 +362,7 @@ impl Engine {
         let Some(range) = self.requests.await_retirement(key) else {
             return;
         };
-        self.failure_taint(range);
+        self.failure.taint(range);
         self.forget(range, false);
         if self.failure.stuck() {
             // It never will be.

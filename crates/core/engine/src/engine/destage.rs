@@ -256,7 +256,7 @@ impl Engine {
     /// The backing has this version of the block, durably.
     fn destage_cleaned(&mut self, cleaned: Cleaned) {
         let Cleaned { block, slot, seq, held, current } = cleaned;
-        self.command_paid(block, seq, slot);
+        self.commands.paid(block, seq, slot);
         if held {
             self.order.destaged(&mut self.map, block, slot, seq);
         }

@@ -45,7 +45,7 @@ impl Engine {
     fn versions_gone(&mut self, gone: Vec<Gone>) {
         for Gone { block, slot, .. } in gone {
             // What made a dirty block void is durable on the backing.
-            self.command_paid(block, Seq(u64::MAX), slot);
+            self.commands.paid(block, Seq(u64::MAX), slot);
             self.destage.is_readable(block);
             self.wakes.raise(Change::Current);
         }

@@ -14,6 +14,8 @@ struct World {
     now: Nanos,
     /// Flushes of the backing that have failed.
     losses: u64,
+    /// Where the log is written.
+    segment: u32,
     next_seq: u64,
     /// Runs whose writes have not ended, with their blocks and versions.
     under_way: Vec<(RunKey, BlockRange, Vec<Seq>)>,
@@ -36,9 +38,7 @@ enum State {
 impl World {
     /// All blocks are dirty.
     fn new(blocks: &[u64]) -> Self {
-        let mut map = Map::of_segments(2);
-        let index = map.segments_mut().take_free().unwrap();
-        map.segments_mut().open(index, 1, Seq(1), 0, 1);
+        let map = Map::of_segments(2);
         let (locks, destage) = (Locks::default(), Destage::default());
         let mut world = Self {
             map,
@@ -46,21 +46,35 @@ impl World {
             destage,
             now: Nanos(0),
             losses: 0,
+            segment: 0,
             next_seq: 1,
             under_way: Vec::new(),
             told: Vec::new(),
         };
+        world.open();
         blocks.iter().for_each(|block| world.write(*block));
         world
     }
 
-    /// A client writes the block to the log.
-    fn write(&mut self, block: u64) {
+    /// The log goes on in its next segment.
+    fn open(&mut self) {
+        self.segment = self.map.segments_mut().take_free().unwrap();
+        self.map.segments_mut().open(self.segment, u64::from(self.segment) + 1, Seq(self.next_seq), 0, 1);
+    }
+
+    /// A version of the block in the log.
+    fn version(&mut self, block: u64) -> SlotRef {
         let seq = Seq(self.next_seq);
         self.next_seq += 1;
-        let slot = Slot::new(BlockNo(block), 0, 0, SlotKind::Data, seq, Seq(1));
-        let slot = self.map.segments_mut().push(0, slot);
-        self.map.segments_mut().ends_with(0, seq);
+        let first = self.map.segments().get(self.segment).first_seq;
+        let slot = Slot::new(BlockNo(block), 0, 0, SlotKind::Data, seq, first);
+        self.map.segments_mut().ends_with(self.segment, seq);
+        self.map.segments_mut().push(self.segment, slot)
+    }
+
+    /// A client writes the block to the log.
+    fn write(&mut self, block: u64) {
+        let slot = self.version(block);
         if let Some(old) = self.map.put(slot, true) {
             self.map.cleaned(old.slot);
             self.destage.is_readable(BlockNo(block));
@@ -300,15 +314,26 @@ fn what_cannot_be_read_and_was_overwritten_is_nobodys_concern() {
     world.write(0);
     assert_eq!(world.cannot_read(0, true), Unread::Overwritten);
     // An order asks for older versions, too: with this one something is missing on the backing for good.
-    let slot = Slot::new(BlockNo(5), 0, 0, SlotKind::Data, Seq(world.next_seq), Seq(1));
-    let older = world.map.segments_mut().push(0, slot);
+    let older = world.version(5);
     world.map.put(older, true);
-    let slot = Slot::new(BlockNo(5), 0, 0, SlotKind::Data, Seq(world.next_seq + 1), Seq(1));
-    let newer = world.map.segments_mut().push(0, slot);
+    let newer = world.version(5);
     world.map.put(newer, true);
     let unread = world.destage.unreadable(BlockNo(5), older, false, world.now, &mut world.map);
     assert_eq!(unread, Unread::Skipped);
     assert!(!world.map.segments().slot(older).has(DIRTY));
+}
+
+#[test]
+fn a_planned_block_whose_segment_has_left_the_log_is_passed_over() {
+    let mut world = World::new(&[0]);
+    world.destage.collect(&world.map, 1 << 20);
+    world.open();
+    world.write(0);
+    world.map.retire_below(2);
+    world.begin();
+    assert!(world.under_way.is_empty(), "the plan is from before");
+    world.begin();
+    assert_eq!(world.under_way.len(), 1);
 }
 
 #[test]
