@@ -18,7 +18,6 @@ use forebay_format::record::{Extent, ExtentKind};
 
 use crate::client::parts::{Next, PartState, Payload, pieces};
 use crate::client::requests::{Answered, Requests};
-use crate::engine::Engine;
 use crate::interface::{Class, PartKey};
 use crate::locks::{BlockRange, Locks};
 use crate::log::{Append, AppendOwner};
@@ -162,14 +161,5 @@ impl Requests {
     /// The log is kept from moving on by the part's write to the backing: its blocks are not destaged before.
     pub(crate) fn keeps_log(&self, key: PartKey) -> bool {
         self.is_landing(key) || self.parts.get(&key).is_some_and(|part| part.supersedes)
-    }
-}
-
-impl Engine {
-    /// Whether recovery could take a record of one of the blocks for newer than the backing.
-    pub(crate) fn needs_supersede(&self, range: BlockRange) -> bool {
-        let clean = self.log.durable_clean_upto();
-        self.map.current_in(range).any(|slot| self.map.segments().seq(slot) > clean)
-            || self.map.recalled_upto(range) > clean
     }
 }

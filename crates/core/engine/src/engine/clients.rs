@@ -1,6 +1,6 @@
 //! Requests of clients: what the coordinator asks for them elsewhere, and what it does with what they say. See [`crate::client`].
 
-use forebay_block::{Buf, DeviceResult, IoError, Origin, Reply, Seq};
+use forebay_block::{Buf, DeviceOp, DeviceResult, IoError, Origin, Reply, Seq};
 use forebay_policy::{Admission, AdmissionReason, Decision, Durability, OnFull, WriteContext, WritePolicy};
 
 use crate::backing::flushes::flush_failed_error;
@@ -223,7 +223,7 @@ impl Engine {
             Next::Append(appends) => appends.into_iter().for_each(|append| self.log_append(append)),
             Next::Write(op, class) => self.io(Role::Backing, op, class, IoOwner::BypassWrite(key)),
             Next::Flush(class) => {
-                self.io(Role::Backing, forebay_block::DeviceOp::Flush, class, IoOwner::BypassFlush(key));
+                self.io(Role::Backing, DeviceOp::Flush, class, IoOwner::BypassFlush(key));
             }
             Next::OnBacking { volatile } => {
                 if volatile {
@@ -294,6 +294,13 @@ impl Engine {
             self.requests.wants_durable(key) || self.needs_supersede(range) || self.order.keeps_versions();
         let next = self.requests.write(key, durable);
         self.part_goes_on(key, next);
+    }
+
+    /// Whether recovery could take a record of one of the blocks for newer than the backing.
+    pub(crate) fn needs_supersede(&self, range: BlockRange) -> bool {
+        let clean = self.log.durable_clean_upto();
+        self.map.current_in(range).any(|slot| self.map.segments().seq(slot) > clean)
+            || self.map.recalled_upto(range) > clean
     }
 
     pub(crate) fn bypass_write_done(&mut self, key: PartKey, result: DeviceResult) {
@@ -540,12 +547,10 @@ impl Engine {
         let Some(bypasses) = self.requests.flushes_asked() else {
             return;
         };
-        let retired = self.failure.retired();
-        let lost = self.failure.stuck();
         let reached = Reached {
             durable_upto: self.log.durable_upto(),
-            retired,
-            lost: lost.then(Self::log_failed_error),
+            retired: self.failure.retired(),
+            lost: self.failure.stuck().then(Self::log_failed_error),
             backing_epoch: self.flushes.epoch_done(),
             backing_error: self.flushes.take_client_error(bypasses),
         };
