@@ -50,8 +50,9 @@ pub fn health(
     }
     if let Some(since_ns) = s.cache_failed_ns {
         let backing = s.ailing.map(|ailing| format!("; and {}", ails(&ailing, wall_ns))).unwrap_or_default();
+        let answer = s.cache_trouble.map(|trouble| format!(" ({trouble})")).unwrap_or_default();
         let reason = format!(
-            "the cache failed a durable write: nothing more is written to it, writes go to the backing{backing}"
+            "the cache failed a durable write{answer}: nothing more is written to it, writes go to the backing{backing}"
         );
         return (VolumeState::Degraded, illness(reason, since_ns));
     }
@@ -146,10 +147,20 @@ mod tests {
 
     #[test]
     fn a_failed_cache_and_a_thread_that_hangs_come_first() {
-        let failed = Status { cache_failed_ns: Some(5), ..figures(State::Degraded, Ailment::Silent) };
+        let asked = Asked { role: Role::Cache, kind: OpKind::Write, offset: Some(8192), len: 4096 };
+        let trouble = Trouble { asked, kind: ErrorKind::Io, context: "a test", cause: None };
+        let failed = Status {
+            cache_failed_ns: Some(5),
+            cache_trouble: Some(trouble),
+            ..figures(State::Degraded, Ailment::Silent)
+        };
         let (state, reason, since_ns) = judged(failed, 1, true);
         assert_eq!((state, since_ns), (VolumeState::Degraded, 5));
         assert!(reason.contains("durable write") && reason.contains("not answered"), "{reason}");
+        assert!(
+            reason.contains("(write of 4096 bytes at byte 8192: a test: input/output error)"),
+            "{reason}"
+        );
         let (state, reason, since_ns) = judged(failed, 3, true);
         assert_eq!((state, since_ns), (VolumeState::Degraded, SINCE_NS));
         assert!(reason.contains("thread"), "{reason}");

@@ -163,8 +163,9 @@ impl Trouble {
         }
         if self.latched.is_none() {
             self.latched = Some(Latched::Evacuating);
+            let answer = f.cache_trouble.map(|answer| format!(" ({answer})")).unwrap_or_default();
             lines.push(Line::Error(format!(
-                "the cache failed a durable write: nothing more is written to it, writes go to the backing; {} of dirty \
+                "the cache failed a durable write{answer}: nothing more is written to it, writes go to the backing; {} of dirty \
                  data are being moved there. Once the cache is retired, stop the daemon, replace the device and \
                  `forebay format` a new cache",
                 size::show(f.dirty_bytes)

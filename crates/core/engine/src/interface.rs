@@ -1,5 +1,7 @@
 //! What crosses the wall between the engine and the world.
 
+use std::fmt;
+
 use forebay_block::{Cause, DeviceOp, DeviceResult, ErrorKind, IoError, Op, OpKind, Origin, Reply, Seq};
 use forebay_format::Layout;
 use forebay_format::common::Common;
@@ -433,6 +435,18 @@ impl Trouble {
     /// The error.
     pub fn error(&self) -> IoError {
         IoError { kind: self.kind, context: self.context, cause: self.cause }
+    }
+}
+
+/// What was asked, where, and the whole answer; such as `write of 4096 bytes at byte 8192: writing to a device: no space left`.
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Asked { kind, offset, len, .. } = self.asked;
+        f.write_str(kind.name())?;
+        if let Some(offset) = offset {
+            write!(f, " of {len} bytes at byte {offset}")?;
+        }
+        write!(f, ": {}", self.error())
     }
 }
 
