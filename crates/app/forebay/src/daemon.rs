@@ -96,6 +96,9 @@ fn wait(daemon: &Daemon, told_to_stop: &Receiver<StopReason>) -> StopReason {
     }
 }
 
+/// A volume, and the frontends by which clients of an address reach it.
+type Offer = (Arc<Served>, Vec<Arc<dyn Frontend>>);
+
 /// Everything that is being served.
 struct Daemon {
     volumes: Mutex<BTreeMap<String, Arc<Served>>>,
@@ -283,7 +286,7 @@ impl Daemon {
                 entry.1.push(Arc::clone(&served));
             }
         }
-        let mut offers: BTreeMap<String, (Arc<Served>, Vec<Arc<dyn Frontend>>)> = BTreeMap::new();
+        let mut offers: BTreeMap<String, Offer> = BTreeMap::new();
         for (address, volumes) in exports.into_values() {
             if let Some(warning) = open_to_all(&address, self.tls.is_some()) {
                 let names: Vec<&str> = volumes.iter().map(|v| v.name()).collect();
