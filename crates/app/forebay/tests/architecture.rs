@@ -93,8 +93,8 @@ const ROOMS: &[&str] = &[
     "tables",
     "mutation",
     "wakes",
-    "watch",
     "interface",
+    "watch",
     "locks",
     "map",
     "log",
@@ -107,7 +107,6 @@ const ROOMS: &[&str] = &[
     "staleness",
     "stop",
     "engine",
-    "scale",
 ];
 
 /// Foreign crates that `format`, `policy` and `engine` may use: none of them does I/O, keeps time or is random.
@@ -197,6 +196,9 @@ fn arrows_between_the_engines_rooms_point_downwards() {
         }
         let Some(own) = floor(&room) else { panic!("{room} is a new room: say in ROOMS where it stands") };
         seen.insert(own);
+        if file.ends_with("tests.rs") {
+            continue;
+        }
         let text = std::fs::read_to_string(&file).unwrap();
         for used in rooms_used(&text) {
             // Types that the crate offers to all are named without a room.

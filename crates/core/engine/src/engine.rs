@@ -35,14 +35,14 @@ use crate::mutation::Planted;
 use crate::order::Order;
 use crate::reading::Reading;
 use crate::reading::pieces::PieceKey;
-use crate::staleness::Lag;
+use crate::staleness::Hold;
 use crate::stop::Commands;
 use crate::tables::Table;
 use crate::wakes::Wakes;
 use crate::watch::Watch;
 
 mod clients;
-pub(crate) mod destage;
+mod destage;
 mod failure;
 mod flushes;
 mod groups;
@@ -54,11 +54,14 @@ mod queue;
 mod read_only;
 mod reads;
 mod recovery;
+#[cfg(test)]
+mod scale;
+mod staleness;
 mod stop;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IoOwner {
+enum IoOwner {
     Log(crate::log::Io),
     Piece(PieceKey),
     BypassWrite(PartKey),
@@ -74,7 +77,7 @@ pub(crate) enum IoOwner {
 
 /// How far the volume's life has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
+enum Life {
     New,
     Recovering,
     RecoveryFailed,
@@ -85,43 +88,43 @@ pub(crate) enum Life {
 
 /// A volume's cache engine. See the crate's documentation.
 pub struct Engine {
-    pub(crate) layout: Layout,
-    pub(crate) volume_bytes: u64,
-    pub(crate) settings: Settings,
-    pub(crate) ranges: Ranges,
-    pub(crate) endurance: Endurance,
-    pub(crate) roominess: Roominess,
-    pub(crate) wall_offset_ns: u64,
-    pub(crate) now: Nanos,
-    pub(crate) life: Life,
-    pub(crate) map: Map,
-    pub(crate) locks: Locks,
-    pub(crate) log: Log,
-    pub(crate) requests: Requests,
-    pub(crate) reading: Reading,
-    pub(crate) flushes: Flushes,
-    pub(crate) destage: Destage,
-    pub(crate) order: Order,
-    pub(crate) journal: Journal,
-    pub(crate) points: Points,
-    pub(crate) common: CommonPoints,
-    pub(crate) lag: Lag,
-    pub(crate) reclaim: Reclaim,
-    pub(crate) demand: Demand,
-    pub(crate) failure: Failure,
-    pub(crate) commands: Commands,
+    layout: Layout,
+    volume_bytes: u64,
+    settings: Settings,
+    ranges: Ranges,
+    endurance: Endurance,
+    roominess: Roominess,
+    wall_offset_ns: u64,
+    now: Nanos,
+    life: Life,
+    map: Map,
+    locks: Locks,
+    log: Log,
+    requests: Requests,
+    reading: Reading,
+    flushes: Flushes,
+    destage: Destage,
+    order: Order,
+    journal: Journal,
+    points: Points,
+    common: CommonPoints,
+    hold: Hold,
+    reclaim: Reclaim,
+    demand: Demand,
+    failure: Failure,
+    commands: Commands,
     /// No device is changed, see [`read_only`].
     read_only: bool,
     /// The command to stop a volume that is only read, and whether it asks for what that does not do.
-    pub(crate) looking_ends: Option<(RequestId, bool)>,
+    looking_ends: Option<(RequestId, bool)>,
     /// Until the volume serves.
     recovery: Option<Box<Recovery>>,
-    pub(crate) figures: Status,
-    pub(crate) planted: Planted,
-    pub(crate) effects: Vec<Effect>,
-    pub(crate) backing: BackingQueue,
-    pub(crate) wakes: Wakes,
-    pub(crate) watch: Watch,
+    figures: Status,
+    planted: Planted,
+    effects: Vec<Effect>,
+    backing: BackingQueue,
+    wakes: Wakes,
+    watch: Watch,
     ios: Table<IoId, (IoOwner, Option<Asked>)>,
     next_io: u64,
 }
@@ -136,7 +139,7 @@ impl Engine {
     }
 
     /// As [`Engine::new`], with planted bugs.
-    pub(crate) fn planted(params: Params, planted: Planted) -> Self {
+    fn planted(params: Params, planted: Planted) -> Self {
         let layout = params.layout;
         assert!(layout.validate().is_ok(), "the host validates the superblock");
         assert!(params.volume_bytes.is_multiple_of(512) && params.volume_bytes <= VOLUME_BYTES_MAX);
@@ -162,7 +165,7 @@ impl Engine {
             journal: Journal::new(params.journal, params.prepared),
             points: Points::default(),
             common: CommonPoints::default(),
-            lag: Lag::default(),
+            hold: Hold::default(),
             reclaim: Reclaim::new(layout, planted),
             demand: Demand::default(),
             failure: Failure::default(),
@@ -290,7 +293,7 @@ impl Engine {
     }
 
     /// Asks for a device operation; those of the backing stand in its queue first. The journal on its side writes one at a time.
-    pub(crate) fn io(&mut self, role: Role, op: DeviceOp, class: Class, owner: IoOwner) {
+    fn io(&mut self, role: Role, op: DeviceOp, class: Class, owner: IoOwner) {
         let changes = matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. });
         assert!(!(self.read_only && changes), "a volume that is only read changes nothing");
         let id = self.new_io(owner, Some(Asked::new(role, &op)));
@@ -306,7 +309,7 @@ impl Engine {
     }
 
     /// Names an operation; `asked`: what a device is asked, if it is one's.
-    pub(crate) fn new_io(&mut self, owner: IoOwner, asked: Option<Asked>) -> IoId {
+    fn new_io(&mut self, owner: IoOwner, asked: Option<Asked>) -> IoId {
         self.next_io += 1;
         let id = IoId(self.next_io);
         self.ios.insert(id, (owner, asked));
@@ -319,21 +322,21 @@ impl Engine {
     }
 
     /// The operation will not be carried out.
-    pub(crate) fn forget_io(&mut self, id: IoId) {
+    fn forget_io(&mut self, id: IoId) {
         self.ios.remove(&id);
     }
 
     /// Device operations under way.
-    pub(crate) fn ios_under_way(&self) -> usize {
+    fn ios_under_way(&self) -> usize {
         self.ios.len()
     }
 
-    pub(crate) fn wall_ns(&self) -> u64 {
+    fn wall_ns(&self) -> u64 {
         self.wall_offset_ns.saturating_add(self.now.0)
     }
 
     /// Bytes of `block` that lie within the volume: 4096 but for the last block of an odd-sized one.
-    pub(crate) fn bytes_within(&self, block: BlockNo, blocks: u64) -> u64 {
+    fn bytes_within(&self, block: BlockNo, blocks: u64) -> u64 {
         (blocks * BLOCK_BYTES).min(self.volume_bytes - block.offset())
     }
 
@@ -446,7 +449,7 @@ impl Engine {
     }
 
     /// The backing alone is consistent (P4), with the journal if there are groups in it, and what lies on its side says so.
-    pub(crate) fn backing_consistent(&self) -> Consistent {
+    fn backing_consistent(&self) -> Consistent {
         match self.order.is_journaled() && !self.journal.says_consistent() {
             true => Consistent::No,
             false => self.order.consistent(),

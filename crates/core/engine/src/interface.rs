@@ -10,8 +10,6 @@ use forebay_format::rules::Impossible;
 use forebay_policy::{AdmissionReason, Priority, Ranges, ReasonCounts, Settings, WritePolicy};
 use thiserror::Error;
 
-use crate::watch::{Ailing, Ailment};
-
 /// Names a client's request until its [`Effect::Reply`]; chosen by the host, unique while outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
@@ -448,6 +446,28 @@ impl fmt::Display for Trouble {
         }
         write!(f, ": {}", self.error())
     }
+}
+
+/// What ails a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ailment {
+    /// It was given an operation and has not answered.
+    Silent,
+    /// It is not there, which the host knows without an operation: the connection to its server is lost.
+    Away,
+    /// It answers with this error.
+    Failing(Trouble),
+}
+
+/// A device below the cache that does not do what it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ailing {
+    /// Which one: the backing, or the journal on its side.
+    pub role: Role,
+    /// What ails it now.
+    pub ailment: Ailment,
+    /// Since when nothing has gone right: wall-clock time in nanoseconds since 1970.
+    pub since_ns: u64,
 }
 
 impl Status {

@@ -15,8 +15,6 @@ mod map;
 mod mutation;
 mod order;
 mod reading;
-#[cfg(test)]
-mod scale;
 mod staleness;
 mod stop;
 mod tables;
@@ -31,4 +29,4 @@ pub use interface::{
 };
 #[cfg(feature = "mutations")]
 pub use mutation::Mutation;
-pub use watch::{Ailing, Ailment, HUNG_AFTER_MS, SILENT_AFTER_MS, Watch};
+pub use watch::{HUNG_AFTER_MS, SILENT_AFTER_MS, Watch};

@@ -1,93 +1,90 @@
-//! How far the backing lags behind, and the bound that the user has set: near it destaging goes on whatever there would be to gain
-//! from waiting, and at its edge writers are held back.
+//! Writers that are held back because the backing lacks nearly as much as is allowed.
+//!
+//! ```text
+//!   at the edge:  holds ─────── progress ── holds ─────── HOLD_MS_MAX without progress ─► lets one round go ── holds ···
+//!   not at it:    lets go
+//! ```
+//!
+//! A backing that does nothing is no reason to wait for good (P7).
 
-use forebay_block::{BLOCK_BYTES, Nanos};
-use forebay_policy::{EDGE_PERCENT, HARDER_PERCENT, MaxStaleness, Staleness};
+use forebay_block::Nanos;
+use forebay_policy::HOLD_MS_MAX;
 
-use crate::engine::{Engine, Life};
-use crate::mutation::Mutation;
-
-use self::hold::{Hold, Holding};
-
-mod hold;
-
-/// State of the bound.
-#[derive(Default)]
-pub(crate) struct Lag {
-    hold: Hold,
+/// What becomes of writers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holding {
+    LetGo,
+    /// They are held back from now on.
+    Begins,
+    GoesOn,
 }
 
-impl Engine {
-    /// How far the backing lags behind at `now`.
-    pub fn staleness(&self, now: Nanos) -> Staleness {
-        let status = self.status(now);
-        let wall_ns = self.wall_offset_ns.saturating_add(now.0);
-        let age_ns = status.oldest_missing_ns.map_or(0, |oldest| wall_ns.saturating_sub(oldest));
-        Staleness { bytes: status.missing_bytes, age_ms: age_ns / 1_000_000 }
-    }
+#[derive(Clone, Copy)]
+struct Held {
+    /// Since when the backing has made no progress.
+    since: Nanos,
+    /// What it had done then.
+    progress: u64,
+}
 
-    /// As [`crate::map::Map::oldest_dirty_ns`] for the backing and the journal on its side, without what is lost.
-    fn oldest_missing_ns(&self, young_ms: u64) -> Option<u64> {
-        match self.journal_missing() {
-            Some((_, oldest)) => oldest,
-            None => self.oldest_dirty_or_young_ns(young_ms),
+/// Whether writers are held back, and since when.
+#[derive(Default)]
+pub(crate) struct Hold {
+    held: Option<Held>,
+}
+
+impl Hold {
+    /// Whether writers are held back now. `edge`: they would bring the backing beyond the bound; `progress` grows with whatever the
+    /// backing takes.
+    pub(crate) fn step(&mut self, edge: bool, progress: u64, now: Nanos) -> Holding {
+        if !edge {
+            self.held = None;
+            return Holding::LetGo;
         }
-    }
-
-    /// See [`crate::map::Map::oldest_dirty_or_young_ns`].
-    pub(crate) fn oldest_dirty_or_young_ns(&self, young_ms: u64) -> Option<u64> {
-        self.map.oldest_dirty_or_young_ns(self.wall_ns(), young_ms)
-    }
-
-    /// How much of the bound is used up, in percent. What is lost for good counts for nothing: neither destaging harder nor
-    /// waiting brings it to the backing.
-    pub(crate) fn staleness_percent(&self) -> u64 {
-        let bound = self.settings.max_staleness;
-        if self.mutant(Mutation::StalenessIgnored) {
-            return 0;
-        }
-        let mut now = Staleness::default();
-        match bound {
-            MaxStaleness::None => return 0,
-            MaxStaleness::Age(ms) => {
-                let oldest = self.oldest_missing_ns(MaxStaleness::part(ms, HARDER_PERCENT));
-                now.age_ms = oldest.map_or(0, |at| self.wall_ns().saturating_sub(at) / 1_000_000);
-            }
-            MaxStaleness::Bytes(_) if self.mutant(Mutation::StalenessByAgeAlone) => return 0,
-            MaxStaleness::Bytes(_) => {
-                let lost = self.journal_missing().map_or(self.map.segments().lost() * BLOCK_BYTES, |_| 0);
-                now.bytes = self.missing_bytes().saturating_sub(lost);
-            }
-        }
-        bound.percent(now)
-    }
-
-    /// Bytes that the backing and the journal on its side lack.
-    pub(crate) fn missing_bytes(&self) -> u64 {
-        self.journal_missing().map_or(self.map.segments().dirty(), |(blocks, _)| blocks) * BLOCK_BYTES
-    }
-
-    /// Whether writers are held back now.
-    pub(crate) fn staleness_holds(&mut self) -> bool {
-        let waits = self.life == Life::Running && self.log.has_writers() && !self.failure.latched();
-        let edge = waits && self.staleness_percent() >= EDGE_PERCENT;
-        let holding = self.lag.hold.step(edge, self.destage_progress(), self.now);
-        self.figures.holds += u64::from(holding == Holding::Begins);
-        holding != Holding::LetGo
-    }
-
-    pub(crate) fn staleness_next_wake(&self) -> Option<Nanos> {
-        let hold = self.lag.hold.until();
-        let harder = match self.settings.max_staleness {
-            MaxStaleness::Age(ms) if self.life == Life::Running => {
-                let oldest = self.oldest_missing_ns(MaxStaleness::part(ms, HARDER_PERCENT));
-                let at = oldest.map(|at| Nanos(at.saturating_sub(self.wall_offset_ns)));
-                let due = [HARDER_PERCENT, EDGE_PERCENT].map(|percent| MaxStaleness::part(ms, percent) + 1);
-                let due = due.map(|ms| at.map(|at| at.plus_ms(ms)));
-                due.into_iter().flatten().find(|at| *at > self.now)
-            }
-            _ => None,
+        let Some(held) = &mut self.held else {
+            self.held = Some(Held { since: now, progress });
+            return Holding::Begins;
         };
-        [hold, harder].into_iter().flatten().filter(|at| *at > self.now).min()
+        if held.progress != progress {
+            *held = Held { since: now, progress };
+        }
+        if now >= held.since.plus_ms(HOLD_MS_MAX) {
+            held.since = now;
+            return Holding::LetGo;
+        }
+        Holding::GoesOn
+    }
+
+    /// When they are let go if the backing does nothing.
+    pub(crate) fn until(&self) -> Option<Nanos> {
+        self.held.map(|held| held.since.plus_ms(HOLD_MS_MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_until_there_is_room_or_nothing_moves() {
+        use Holding::{Begins, GoesOn, LetGo};
+        let mut hold = Hold::default();
+        for (ms, edge, progress, expected, until) in [
+            (0, false, 0, LetGo, None),
+            (1, true, 0, Begins, Some(1 + HOLD_MS_MAX)),
+            (HOLD_MS_MAX, true, 0, GoesOn, Some(1 + HOLD_MS_MAX)),
+            // Nothing has moved: one round goes, and no more.
+            (1 + HOLD_MS_MAX, true, 0, LetGo, Some(1 + 2 * HOLD_MS_MAX)),
+            (2 + HOLD_MS_MAX, true, 0, GoesOn, Some(1 + 2 * HOLD_MS_MAX)),
+            // Something has: they wait from the beginning.
+            (2 * HOLD_MS_MAX, true, 1, GoesOn, Some(3 * HOLD_MS_MAX)),
+            (1 + 2 * HOLD_MS_MAX, true, 1, GoesOn, Some(3 * HOLD_MS_MAX)),
+            (2 + 2 * HOLD_MS_MAX, false, 1, LetGo, None),
+            (3 + 2 * HOLD_MS_MAX, true, 1, Begins, Some(3 + 3 * HOLD_MS_MAX)),
+        ] {
+            let now = Nanos(0).plus_ms(ms);
+            assert_eq!(hold.step(edge, progress, now), expected, "{ms} ms");
+            assert_eq!(hold.until(), until.map(|ms| Nanos(0).plus_ms(ms)), "{ms} ms");
+        }
     }
 }

@@ -12,7 +12,7 @@
 
 use forebay_block::{DeviceOp, DeviceResult, ErrorKind, Nanos, OpKind};
 
-use crate::interface::{Asked, IoId, Role, Trouble};
+use crate::interface::{Ailing, Ailment, Asked, IoId, Role, Trouble};
 use crate::tables::Table;
 
 /// A device at which nothing has ended for so long, in milliseconds, is silent. A flush alone is given more.
@@ -25,28 +25,6 @@ const SETTLED_AFTER_MS: u64 = 1000;
 /// So long after the last failure, in milliseconds, an operation of any kind shows that it is well; longer than the longest
 /// pause between two tries.
 const ANY_KIND_AFTER_MS: u64 = 10_000;
-
-/// What ails a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ailment {
-    /// It was given an operation and has not answered.
-    Silent,
-    /// It is not there, which the host knows without an operation: the connection to its server is lost.
-    Away,
-    /// It answers with this error.
-    Failing(Trouble),
-}
-
-/// A device below the cache that does not do what it is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ailing {
-    /// Which one: the backing, or the journal on its side.
-    pub role: Role,
-    /// What ails it now.
-    pub ailment: Ailment,
-    /// Since when nothing has gone right: wall-clock time in nanoseconds since 1970.
-    pub since_ns: u64,
-}
 
 /// Kinds of operations: each fails on its own, as writes do where there is no room.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -21,14 +21,14 @@ use crate::wakes::{Change, Sleeper};
 // Requests that change data.
 
 impl Engine {
-    pub(crate) fn write_request(&mut self, id: RequestId, offset: u64, data: Buf, fua: bool, origin: Origin) {
+    pub(super) fn write_request(&mut self, id: RequestId, offset: u64, data: Buf, fua: bool, origin: Origin) {
         match data.is_empty() {
             true => self.effects.push(Effect::Reply { id, result: Ok(Reply::Done) }),
             false => self.cut_arrived(id, Cut::write(offset, data), fua, origin),
         }
     }
 
-    pub(crate) fn zero_request(
+    pub(super) fn zero_request(
         &mut self,
         id: RequestId,
         offset: u64,
@@ -107,7 +107,7 @@ impl Engine {
     }
 
     /// Tries those that wait, if something has changed for them, and answers flushes.
-    pub(crate) fn requests_start_waiting(&mut self) {
+    pub(super) fn requests_start_waiting(&mut self) {
         // Segments become free when their last reader has gone, too.
         let room = self.requests.supersede_waits() && self.log_room_for_supersedes() > 0;
         if self.wakes.is_awake(Sleeper::Parts) || room {
@@ -123,14 +123,14 @@ impl Engine {
     }
 
     /// Refuses the bypasses that wait for what only the backing could do.
-    pub(crate) fn requests_refuse_bypasses(&mut self, error: &IoError) {
+    pub(super) fn requests_refuse_bypasses(&mut self, error: &IoError) {
         for answered in self.requests.refuse_bypasses(error) {
             self.answer(answered);
         }
     }
 
     /// Somebody waits for room in the log: writers, or a bypass whose supersede record would find none.
-    pub(crate) fn room_is_awaited(&self) -> bool {
+    pub(super) fn room_is_awaited(&self) -> bool {
         self.log.waits_for_room() || self.requests.supersede_waits() && self.log_room_for_supersedes() == 0
     }
 
@@ -163,7 +163,7 @@ impl Engine {
     }
 
     /// Locks are given back, and who waits for them may go on.
-    pub(crate) fn release(&mut self, range: BlockRange, hold: Hold) {
+    pub(super) fn release(&mut self, range: BlockRange, hold: Hold) {
         self.locks.release(range, hold);
         self.locks_released();
     }
@@ -242,7 +242,7 @@ impl Engine {
     }
 
     /// A base block has been read (4096 bytes, zero beyond the volume's end).
-    pub(crate) fn base_read(&mut self, key: PartKey, is_first: bool, result: Result<Buf, IoError>) {
+    pub(super) fn base_read(&mut self, key: PartKey, is_first: bool, result: Result<Buf, IoError>) {
         let next = self.requests.base_read(key, is_first, result, &mut self.locks);
         self.part_goes_on(key, next);
     }
@@ -253,29 +253,29 @@ impl Engine {
     }
 
     /// One more piece of a part is under way: the log has split one.
-    pub(crate) fn part_piece_split(&mut self, owner: AppendOwner) {
+    pub(super) fn part_piece_split(&mut self, owner: AppendOwner) {
         self.requests.piece_split(owner);
     }
 
-    pub(crate) fn part_piece_done(&mut self, key: PartKey) {
+    pub(super) fn part_piece_done(&mut self, key: PartKey) {
         let answered = self.requests.piece_done(key, &mut self.locks);
         self.part_ended(answered);
     }
 
     /// A piece of a part that will never be in the log.
-    pub(crate) fn part_piece_refused(&mut self, key: PartKey, error: IoError) {
+    pub(super) fn part_piece_refused(&mut self, key: PartKey, error: IoError) {
         let answered = self.requests.piece_refused(key, error, &mut self.locks);
         self.part_ended(answered);
     }
 
     /// The part has come to its end: its locks are given back and its request answered if it was the last.
-    pub(crate) fn part_finish(&mut self, key: PartKey, error: Option<IoError>) {
+    pub(super) fn part_finish(&mut self, key: PartKey, error: Option<IoError>) {
         let answered = self.requests.finish(key, error, &mut self.locks);
         self.part_ended(answered);
     }
 
     /// Sends a part that the log will not take (any more) back to the start; it goes to the backing then.
-    pub(crate) fn part_restart(&mut self, key: PartKey) {
+    pub(super) fn part_restart(&mut self, key: PartKey) {
         self.requests.restart(key, &mut self.locks);
         self.locks_released();
     }
@@ -297,13 +297,13 @@ impl Engine {
     }
 
     /// Whether recovery could take a record of one of the blocks for newer than the backing.
-    pub(crate) fn needs_supersede(&self, range: BlockRange) -> bool {
+    pub(super) fn needs_supersede(&self, range: BlockRange) -> bool {
         let clean = self.log.durable_clean_upto();
         self.map.current_in(range).any(|slot| self.map.segments().seq(slot) > clean)
             || self.map.recalled_upto(range) > clean
     }
 
-    pub(crate) fn bypass_write_done(&mut self, key: PartKey, result: DeviceResult) {
+    pub(super) fn bypass_write_done(&mut self, key: PartKey, result: DeviceResult) {
         if self.landed(key, &result) {
             return;
         }
@@ -316,7 +316,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn bypass_flush_done(&mut self, key: PartKey, result: DeviceResult) {
+    pub(super) fn bypass_flush_done(&mut self, key: PartKey, result: DeviceResult) {
         let covered = self.requests.is_flushing_since(key, self.flushes.losses());
         match result {
             Ok(_) if covered => self.bypass_on_backing(key),
@@ -356,7 +356,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn supersede_done(&mut self, key: PartKey) {
+    pub(super) fn supersede_done(&mut self, key: PartKey) {
         if let Some(range) = self.requests.range_of(key) {
             self.forget(range, false);
         }
@@ -365,7 +365,7 @@ impl Engine {
 
     /// The supersede record cannot be written any more: the bypass is acknowledged when the log is void. Its blocks,
     /// durable on the backing, are no longer to be destaged: their locks would keep the log from being retired.
-    pub(crate) fn bypass_await_retirement(&mut self, key: PartKey) {
+    pub(super) fn bypass_await_retirement(&mut self, key: PartKey) {
         let Some(range) = self.requests.await_retirement(key) else {
             return;
         };
@@ -378,14 +378,14 @@ impl Engine {
     }
 
     /// The log can never come back: what waited for a supersede record needs none.
-    pub(crate) fn bypass_after_retirement(&mut self) {
+    pub(super) fn bypass_after_retirement(&mut self) {
         for key in self.requests.awaiting_retirement() {
             self.bypass_acknowledge(key);
         }
     }
 
     /// The log can never be void: what waited for that fails.
-    pub(crate) fn parts_refuse_retirement(&mut self) {
+    pub(super) fn parts_refuse_retirement(&mut self) {
         for key in self.requests.awaiting_retirement() {
             self.part_finish(key, Some(Self::log_failed_error()));
         }
@@ -410,7 +410,7 @@ impl Engine {
         appends.into_iter().for_each(|append| self.log_append(append));
     }
 
-    pub(crate) fn clean_copy_done(&mut self, key: PartKey) {
+    pub(super) fn clean_copy_done(&mut self, key: PartKey) {
         let losses = self.flushes.losses();
         let Some(copied) = self.requests.copied(key, losses, &mut self.locks) else {
             return;
@@ -427,7 +427,7 @@ impl Engine {
     }
 
     /// The clean copy will never be in the log.
-    pub(crate) fn clean_copy_refused(&mut self, key: PartKey) {
+    pub(super) fn clean_copy_refused(&mut self, key: PartKey) {
         self.requests.copy_refused(key, &mut self.locks);
         self.locks_released();
     }
@@ -438,7 +438,7 @@ impl Engine {
 impl Engine {
     /// Somebody waits for outstanding bypasses of these bytes: each of them that can goes to the log. A hint (P8): it may
     /// come at any time, for any bytes, and changes no data.
-    pub(crate) fn promote(&mut self, offset: u64, len: u64) {
+    pub(super) fn promote(&mut self, offset: u64, len: u64) {
         if len == 0 {
             return;
         }
@@ -490,7 +490,7 @@ impl Engine {
     }
 
     /// The log has a piece of the part, in these slots of a record.
-    pub(crate) fn landing_is_logged(&mut self, key: PartKey, seq: Seq, slots: (SlotRef, u32)) {
+    pub(super) fn landing_is_logged(&mut self, key: PartKey, seq: Seq, slots: (SlotRef, u32)) {
         self.requests.landing_is_logged(key, seq, slots);
     }
 
@@ -525,7 +525,7 @@ impl Engine {
 // Flushes.
 
 impl Engine {
-    pub(crate) fn flush_request(&mut self, id: RequestId) {
+    pub(super) fn flush_request(&mut self, id: RequestId) {
         let mut log_upto = self.log.written_upto();
         self.log_want_durable(log_upto);
         let mut backing_epoch = self.flushes.epoch_wanted();
@@ -543,7 +543,7 @@ impl Engine {
     }
 
     /// Answers flushes whose wait is over.
-    pub(crate) fn flushes_answer(&mut self) {
+    pub(super) fn flushes_answer(&mut self) {
         let Some(bypasses) = self.requests.flushes_asked() else {
             return;
         };

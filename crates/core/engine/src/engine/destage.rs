@@ -46,16 +46,16 @@ impl Engine {
     }
 
     /// The log wants room, or somebody waits for the backing.
-    pub(crate) fn destage_is_pressed(&self) -> bool {
+    pub(super) fn destage_is_pressed(&self) -> bool {
         self.destage_pressure().runs() > 0
     }
 
     /// Somebody waits who cannot go on before something is destaged.
-    pub(crate) fn destage_is_urgent(&self) -> bool {
+    pub(super) fn destage_is_urgent(&self) -> bool {
         self.destage_pressure().urgent
     }
 
-    pub(crate) fn destage_pressure(&self) -> Pressure {
+    pub(super) fn destage_pressure(&self) -> Pressure {
         let oldest = self.oldest_dirty_or_young_ns(DIRTY_AGE_MS_MAX);
         let age_ns = oldest.map_or(0, |t| self.wall_ns().saturating_sub(t));
         let staleness_percent = self.staleness_percent();
@@ -121,7 +121,7 @@ impl Engine {
         self.destage.has_plan()
     }
 
-    pub(crate) fn destage_gathered(&mut self, key: RunKey, result: Result<Vec<Buf>, Vec<Bad>>) {
+    pub(super) fn destage_gathered(&mut self, key: RunKey, result: Result<Vec<Buf>, Vec<Bad>>) {
         match result {
             Ok(bufs) => self.destage_write(key, bufs),
             Err(bad) => {
@@ -136,7 +136,7 @@ impl Engine {
     }
 
     /// Versions that could not be read from the log.
-    pub(crate) fn destage_unreadable(&mut self, bad: &[Bad]) {
+    pub(super) fn destage_unreadable(&mut self, bad: &[Bad]) {
         for Bad { block, slot, corrupt } in bad.iter().copied() {
             let unread = self.destage.unreadable(block, slot, corrupt, self.now, &mut self.map);
             // Of what a committed group has anew nothing is missing.
@@ -171,13 +171,13 @@ impl Engine {
 
     /// A bypass of `range` failed, and may have changed the backing all the same: what had been destaged there and awaits
     /// the flush has to go again.
-    pub(crate) fn destage_void(&mut self, range: BlockRange) {
+    pub(super) fn destage_void(&mut self, range: BlockRange) {
         self.destage.void(range, &mut self.map);
         self.wakes.raise(Change::Plan);
     }
 
     /// Grows with whatever the backing, or the journal on its side, takes durably.
-    pub(crate) fn destage_progress(&self) -> u64 {
+    pub(super) fn destage_progress(&self) -> u64 {
         self.destage.cleaned() + self.figures.groups
     }
 
@@ -191,7 +191,7 @@ impl Engine {
     }
 
     /// Tries the backing at once, however often it has failed before: somebody asks for it.
-    pub(crate) fn destage_try_backing(&mut self) {
+    pub(super) fn destage_try_backing(&mut self) {
         self.destage.try_again();
         self.journal.try_again();
     }
@@ -266,20 +266,20 @@ impl Engine {
     }
 
     /// The backing has the version without having been asked for it from the log: a write that was reissued has landed.
-    pub(crate) fn destage_landed(&mut self, slot: SlotRef, seq: Seq) {
+    pub(super) fn destage_landed(&mut self, slot: SlotRef, seq: Seq) {
         if let Some(cleaned) = self.destage.landed(slot, seq, &mut self.map, self.planted) {
             self.destage_cleaned(cleaned);
         }
     }
 
     /// What was to be destaged next is chosen anew.
-    pub(crate) fn destage_plan_anew(&mut self) {
+    pub(super) fn destage_plan_anew(&mut self) {
         self.destage.plan_anew();
         self.wakes.raise(Change::Plan);
     }
 
     /// A group is committed that has these blocks anew: what was planned of them is not worth writing any more.
-    pub(crate) fn destage_replaced(&mut self, by: &[GroupEntry]) {
+    pub(super) fn destage_replaced(&mut self, by: &[GroupEntry]) {
         let replaced = |block: BlockNo| by.binary_search_by_key(&block, |entry| entry.block).is_ok();
         let commands = &self.commands;
         self.destage.drop_planned(|block| replaced(block) && !commands.owes(block));
@@ -305,17 +305,17 @@ impl Engine {
     }
 
     /// The error that a command gets when blocks could not be destaged.
-    pub(crate) fn unreadable_error() -> IoError {
+    pub(super) fn unreadable_error() -> IoError {
         IoError::new(ErrorKind::Corrupt, "destaging: some blocks cannot be read back from the cache")
     }
 
     /// Some block is marked as lost: the backing does not have its latest version, and never will.
-    pub(crate) fn destage_has_lost(&self) -> bool {
+    pub(super) fn destage_has_lost(&self) -> bool {
         self.map.segments().lost() > 0
     }
 
     /// Blocks are dirty, but all of them are lost or cannot be read.
-    pub(crate) fn destage_is_exhausted(&self) -> bool {
+    pub(super) fn destage_is_exhausted(&self) -> bool {
         !self.wakes.is_awake(Sleeper::Destage) && self.destage.is_exhausted(&self.map)
     }
 }

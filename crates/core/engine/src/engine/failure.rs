@@ -12,7 +12,7 @@ use crate::wakes::Change;
 
 impl Engine {
     /// A durable write or flush of the cache has failed: the log takes nothing any more, and what waits for it goes another way.
-    pub(crate) fn failure_latch(&mut self, error: IoError) {
+    pub(super) fn failure_latch(&mut self, error: IoError) {
         if !self.failure.latch(error, self.now) {
             return;
         }
@@ -47,7 +47,7 @@ impl Engine {
     }
 
     /// Whether a write to `range` may start.
-    pub(crate) fn failure_gate(&self, range: BlockRange) -> Gate {
+    pub(super) fn failure_gate(&self, range: BlockRange) -> Gate {
         self.failure.gate(range, || self.needs_supersede(range), self.planted)
     }
 
@@ -94,7 +94,7 @@ impl Engine {
     }
 
     /// Whether a clean-stop mark can be left.
-    pub(crate) fn may_stop_cleanly(&self) -> bool {
+    pub(super) fn may_stop_cleanly(&self) -> bool {
         !self.failure.latched() && self.life == Life::Stopping
     }
 }

@@ -9,14 +9,14 @@ use crate::locks::BlockRange;
 
 impl Engine {
     /// Flushes the backing if a client's flush must cover bypassed writes.
-    pub(crate) fn backing_flush_if_wanted(&mut self) {
+    pub(super) fn backing_flush_if_wanted(&mut self) {
         if self.flushes.begin() {
             self.io(Role::Backing, DeviceOp::Flush, Class::Foreground, IoOwner::BackingFlush);
         }
     }
 
     /// A flush of the backing failed: nothing that was written before and not yet flushed is taken for durable.
-    pub(crate) fn backing_flush_failed(&mut self, error: &IoError) {
+    pub(super) fn backing_flush_failed(&mut self, error: &IoError) {
         self.figures.backing_errors += 1;
         let lost = self.flushes.failed(error, self.planted);
         self.destage_write_again();
@@ -33,7 +33,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn backing_flush_done(&mut self, result: DeviceResult) {
+    pub(super) fn backing_flush_done(&mut self, result: DeviceResult) {
         self.flushes.ended(result.is_ok());
         if let Err(error) = result {
             self.backing_flush_failed(&error);

@@ -57,12 +57,12 @@ impl Engine {
     // The journal.
 
     /// The volume begins to serve, with everything up to `progress` on the backing.
-    pub(crate) fn journal_begin(&mut self, progress: Seq) {
+    pub(super) fn journal_begin(&mut self, progress: Seq) {
         let facts = self.group_facts();
         self.journal.begin(&self.map, progress, facts);
     }
 
-    pub(crate) fn journal_step(&mut self) {
+    pub(super) fn journal_step(&mut self) {
         if !self.journal.exists() {
             return;
         }
@@ -84,7 +84,7 @@ impl Engine {
     }
 
     /// The log is to become void: from here on the backing has everything, and the journal is of no use. Whether it is empty.
-    pub(crate) fn journal_retires(&mut self) -> bool {
+    pub(super) fn journal_retires(&mut self) -> bool {
         self.journal.retire();
         let renounced = self.journal.is_renounced();
         if !renounced {
@@ -94,16 +94,16 @@ impl Engine {
     }
 
     /// What is not committed, see [`crate::groups::journal::Journal::missing`].
-    pub(crate) fn journal_missing(&self) -> Option<(u64, Option<u64>)> {
+    pub(super) fn journal_missing(&self) -> Option<(u64, Option<u64>)> {
         self.journal.missing(self.order.is_journaled(), self.wall_offset_ns)
     }
 
-    pub(crate) fn journal_is_settled(&self) -> bool {
+    pub(super) fn journal_is_settled(&self) -> bool {
         let facts = self.group_facts();
         self.journal.is_settled(&self.map, &self.points, facts)
     }
 
-    pub(crate) fn journal_next_wake(&self) -> Option<Nanos> {
+    pub(super) fn journal_next_wake(&self) -> Option<Nanos> {
         if !self.journal.exists() {
             return None;
         }
@@ -175,7 +175,7 @@ impl Engine {
         self.wakes.raise(Change::Groups { awaited: self.order.bypass_waits() });
     }
 
-    pub(crate) fn group_gathered(&mut self, first: usize, result: Result<Vec<Buf>, Vec<Bad>>) {
+    pub(super) fn group_gathered(&mut self, first: usize, result: Result<Vec<Buf>, Vec<Bad>>) {
         match result {
             Ok(bufs) => {
                 let ops = self.journal.gathered(first, bufs);
@@ -246,7 +246,7 @@ impl Engine {
     // Points.
 
     /// What is acknowledged now and nothing else is to be a point.
-    pub(crate) fn point_now(&self) -> Point {
+    pub(super) fn point_now(&self) -> Point {
         Point::now(self.group_facts(), String::new(), None)
     }
 
@@ -258,18 +258,18 @@ impl Engine {
     }
 
     /// A flush was answered that came at this point.
-    pub(crate) fn points_flushed(&mut self, point: Point) {
+    pub(super) fn points_flushed(&mut self, point: Point) {
         let facts = self.group_facts();
         self.points.flushed(point, &self.journal, facts);
     }
 
     /// The backing moves only from point to point: nothing goes past the groups by choice.
-    pub(crate) fn points_are_kept(&self) -> bool {
+    pub(super) fn points_are_kept(&self) -> bool {
         self.order.is_journaled() && self.group_facts().keeps_points()
     }
 
     /// Whether a bypass that came as this part may be written in place without making a point untrue; sees to it.
-    pub(crate) fn points_allow(&mut self, part: PartKey) -> bool {
+    pub(super) fn points_allow(&mut self, part: PartKey) -> bool {
         if self.mutant(Mutation::PointForgetsBypass) {
             return true;
         }
@@ -281,7 +281,7 @@ impl Engine {
     }
 
     /// Whether the head names no point; sees to it that it will not.
-    pub(crate) fn points_are_renounced(&mut self) -> bool {
+    pub(super) fn points_are_renounced(&mut self) -> bool {
         let named = self.points.is_named(&self.journal);
         if named && self.points.renounce() {
             self.journal_step();
@@ -312,7 +312,7 @@ impl Engine {
     }
 
     /// Writers are held back until all members have cut.
-    pub(crate) fn common_holds(&self) -> bool {
+    pub(super) fn common_holds(&self) -> bool {
         self.life == Life::Running && !self.failure.latched() && self.common.holds(self.now)
     }
 

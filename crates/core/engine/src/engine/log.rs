@@ -18,7 +18,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn log_io_done(&mut self, owner: Io, result: DeviceResult) {
+    pub(super) fn log_io_done(&mut self, owner: Io, result: DeviceResult) {
         match owner {
             Io::Batch(seq) => self.batch_done(seq, result),
             Io::Summary(index) => {
@@ -37,64 +37,64 @@ impl Engine {
         }
     }
 
-    pub(crate) fn log_blocks(&self) -> u64 {
+    pub(super) fn log_blocks(&self) -> u64 {
         self.log.blocks()
     }
 
-    pub(crate) fn log_append(&mut self, append: Append) {
+    pub(super) fn log_append(&mut self, append: Append) {
         self.log.append(append);
     }
 
-    pub(crate) fn log_append_urgent(&mut self, append: Append) {
+    pub(super) fn log_append_urgent(&mut self, append: Append) {
         self.log.append_urgent(append);
     }
 
-    pub(crate) fn log_tick(&mut self, durable: bool) {
+    pub(super) fn log_tick(&mut self, durable: bool) {
         self.log.tick(durable);
     }
 
-    pub(crate) fn log_want_durable(&mut self, seq: Seq) {
+    pub(super) fn log_want_durable(&mut self, seq: Seq) {
         self.log.want_durable(seq);
     }
 
-    pub(crate) fn log_tell_clean(&mut self, upto: Seq) {
+    pub(super) fn log_tell_clean(&mut self, upto: Seq) {
         if !self.failure.latched() {
             self.log.tell_clean(upto);
         }
     }
 
-    pub(crate) fn log_has_room(&self) -> bool {
+    pub(super) fn log_has_room(&self) -> bool {
         self.log.has_room(&self.map)
     }
 
-    pub(crate) fn log_room_for_supersedes(&self) -> usize {
+    pub(super) fn log_room_for_supersedes(&self) -> usize {
         self.log.room_for_supersedes(&self.map)
     }
 
-    pub(crate) fn log_roll_head(&mut self) {
+    pub(super) fn log_roll_head(&mut self) {
         self.log.roll_head(&mut self.map);
     }
 
-    pub(crate) fn log_work_out_clean(&mut self) {
+    pub(super) fn log_work_out_clean(&mut self) {
         self.log.work_out_clean(self.order.progress(), &self.map);
     }
 
-    pub(crate) fn log_is_clean(&mut self) {
+    pub(super) fn log_is_clean(&mut self) {
         self.log.all_is_clean(self.now);
     }
 
     /// The error for writes that the log cannot take any more.
-    pub(crate) fn log_failed_error() -> IoError {
+    pub(super) fn log_failed_error() -> IoError {
         IoError::new(ErrorKind::Io, "the cache failed a durable write")
     }
 
     /// What the order still has to do keeps its records in the log.
-    pub(crate) fn order_pins_log(&mut self) {
+    pub(super) fn order_pins_log(&mut self) {
         self.log.pin(Pinner::Order, self.order.progress().map(Seq::next));
     }
 
     /// Forms records from what is queued, as many as may be in flight.
-    pub(crate) fn log_form_batches(&mut self) {
+    pub(super) fn log_form_batches(&mut self) {
         if self.failure.latched() {
             return;
         }
@@ -140,7 +140,7 @@ impl Engine {
     }
 
     /// Acknowledges, in order, what is written; and what waited for durability.
-    pub(crate) fn log_acknowledge(&mut self) {
+    pub(super) fn log_acknowledge(&mut self) {
         while let Some(told) = self.log.tell(self.now) {
             match told {
                 Told::Written(piece) => {
@@ -204,7 +204,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn log_flush_if_wanted(&mut self) {
+    pub(super) fn log_flush_if_wanted(&mut self) {
         if !self.failure.latched() {
             let ask = self.log.flush_if_wanted();
             self.log_asks(ask);
@@ -222,12 +222,12 @@ impl Engine {
     }
 
     /// Whether a free segment is wanted and the segment that would become one has to wait for destaging.
-    pub(crate) fn reclaim_wants_clean_tail(&self) -> bool {
+    pub(super) fn reclaim_wants_clean_tail(&self) -> bool {
         reclaim::wants_clean_tail(&self.log, &self.map)
     }
 
     /// Moves the tail as far as it can and is wanted.
-    pub(crate) fn reclaim_step(&mut self) {
+    pub(super) fn reclaim_step(&mut self) {
         if self.failure.latched() || self.commands.settling() {
             return;
         }
@@ -240,7 +240,7 @@ impl Engine {
     }
 
     /// Moves the marks that blocks are lost, those among `slots`, to the head.
-    pub(crate) fn move_poison(&mut self, slots: impl Iterator<Item = SlotRef>) {
+    pub(super) fn move_poison(&mut self, slots: impl Iterator<Item = SlotRef>) {
         let destage = &self.destage;
         let is_lost = |block, slot| destage.is_corrupt(block, slot);
         let released =
@@ -248,19 +248,19 @@ impl Engine {
         self.release_each(released);
     }
 
-    pub(crate) fn poison_done(&mut self, block: BlockNo) {
+    pub(super) fn poison_done(&mut self, block: BlockNo) {
         let lock = self.reclaim.poison_done(block);
         self.release_each([lock]);
     }
 
     /// Gives up the copies that are not in the log yet.
-    pub(crate) fn relocations_cancel(&mut self) {
+    pub(super) fn relocations_cancel(&mut self) {
         let released = self.reclaim.cancel(&mut self.log);
         self.release_each(released);
     }
 
     /// The block is not copied after all.
-    pub(crate) fn relocation_dropped(&mut self, block: BlockNo) {
+    pub(super) fn relocation_dropped(&mut self, block: BlockNo) {
         let released = self.reclaim.dropped(block, &mut self.log);
         self.release_each(released);
     }

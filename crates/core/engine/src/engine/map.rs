@@ -10,7 +10,7 @@ use crate::wakes::Change;
 
 impl Engine {
     /// Makes `slot` its block's current version; true if there was one before.
-    pub(crate) fn make_current(&mut self, slot: SlotRef, dirty: bool) -> bool {
+    pub(super) fn make_current(&mut self, slot: SlotRef, dirty: bool) -> bool {
         let replaced = self.map.put(slot, dirty);
         if dirty {
             let missing = replaced.filter(|old| old.was_dirty);
@@ -28,7 +28,7 @@ impl Engine {
     }
 
     /// The index forgets a range. `untrue` says that the log itself still holds clean copies as if they were true.
-    pub(crate) fn forget(&mut self, range: BlockRange, untrue: bool) {
+    pub(super) fn forget(&mut self, range: BlockRange, untrue: bool) {
         let gone = match untrue {
             true => self.map.forget_untrue(range),
             false => self.map.forget(range),
@@ -37,7 +37,7 @@ impl Engine {
     }
 
     /// The index forgets the clean copies of a range, which are not true any more, or of no use.
-    pub(crate) fn forget_clean(&mut self, range: BlockRange) {
+    pub(super) fn forget_clean(&mut self, range: BlockRange) {
         let gone = self.map.forget_clean(range, self.log.durable_clean_upto());
         self.versions_gone(gone);
     }
@@ -52,7 +52,7 @@ impl Engine {
     }
 
     /// The log is void, and the backing holds everything.
-    pub(crate) fn void_all(&mut self) {
+    pub(super) fn void_all(&mut self) {
         for Gone { block, .. } in self.map.void_all() {
             self.destage.is_readable(block);
             self.wakes.raise(Change::Current);

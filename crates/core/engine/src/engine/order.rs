@@ -32,7 +32,7 @@ impl Engine {
 
     /// The volume begins to serve: the log's records up to `progress` are on the backing, which was `kept` so
     /// consistent until now.
-    pub(crate) fn order_begin(&mut self, progress: Seq, kept: Consistent) {
+    pub(super) fn order_begin(&mut self, progress: Seq, kept: Consistent) {
         let says = self.journal.exists().then(|| self.journal.says_consistent());
         let progress = self.order.begin(&mut self.map, progress, self.journal.found());
         self.order_pins_log();
@@ -42,7 +42,7 @@ impl Engine {
     }
 
     /// The settings have changed, or what kept the policy from changing may be over.
-    pub(crate) fn order_follow_policy(&mut self) {
+    pub(super) fn order_follow_policy(&mut self) {
         let (exists, empty) = (self.journal.exists(), self.journal.is_empty());
         let facts = self.order_facts();
         match self.order.follow(&self.settings, exists, empty, facts) {
@@ -70,16 +70,16 @@ impl Engine {
     }
 
     /// The order cannot be kept, see [`Order::catch_up`].
-    pub(crate) fn order_catch_up(&mut self) {
+    pub(super) fn order_catch_up(&mut self) {
         self.order.catch_up(self.requests.newest_part());
     }
 
-    pub(crate) fn order_dependence(&self) -> Seq {
+    pub(super) fn order_dependence(&self) -> Seq {
         self.order.dependence(self.log.written_upto())
     }
 
     /// Whether a bypass of `range` that depends on records up to `after` may go to the backing now.
-    pub(crate) fn order_allows(&mut self, part: PartKey, after: Seq, range: BlockRange) -> bool {
+    pub(super) fn order_allows(&mut self, part: PartKey, after: Seq, range: BlockRange) -> bool {
         if !self.order.keeps_versions() {
             let allowed = self.order_is_renounced();
             if !allowed {
@@ -109,7 +109,7 @@ impl Engine {
     }
 
     /// Goes on where nothing is to be destaged, and notices that the backing has become consistent.
-    pub(crate) fn order_step(&mut self) {
+    pub(super) fn order_step(&mut self) {
         if self.order.is_leaving() {
             self.order_follow_policy();
         }
@@ -171,7 +171,7 @@ impl Engine {
 
     /// Whether recovery would not take the backing for more consistent than it is kept now; sees to it that it will not.
     /// Nothing may be changed there before.
-    pub(crate) fn order_is_renounced(&mut self) -> bool {
+    pub(super) fn order_is_renounced(&mut self) -> bool {
         // As long as it is consistent, the groups of the journal are part of it.
         let journal = match self.order.is_consistent() {
             // Only what groups hold leaves it at a point.
@@ -190,13 +190,13 @@ impl Engine {
     }
 
     /// A version was overwritten; true if it has to be destaged all the same.
-    pub(crate) fn order_keeps(&mut self, slot: SlotRef) -> bool {
+    pub(super) fn order_keeps(&mut self, slot: SlotRef) -> bool {
         let recovering = self.life == Life::Recovering;
         self.order.keeps(&self.map, slot, recovering, self.requests.newest_part())
     }
 
     /// Whether writers wait now until destaging has gone on.
-    pub(crate) fn order_paces(&mut self) -> bool {
+    pub(super) fn order_paces(&mut self) -> bool {
         let fill = Fill {
             dirty: self.map.segments().dirty(),
             blocks: self.log_blocks(),
@@ -213,7 +213,7 @@ impl Engine {
     }
 
     /// What is to be destaged next, sorted by address; empty if there is nothing to be done now.
-    pub(crate) fn order_collect(&mut self) -> VecDeque<(BlockNo, SlotRef)> {
+    pub(super) fn order_collect(&mut self) -> VecDeque<(BlockNo, SlotRef)> {
         loop {
             if self.order.set_upto().is_none() {
                 if !self.order_begin_set() {
@@ -289,7 +289,7 @@ impl Engine {
         true
     }
 
-    pub(crate) fn order_next_wake(&self) -> Option<Nanos> {
+    pub(super) fn order_next_wake(&self) -> Option<Nanos> {
         self.order.next_wake(self.now)
     }
 }

@@ -10,7 +10,7 @@ use crate::mutation::Planted;
 impl Engine {
     /// Whether this engine has that planted bug.
     #[inline(always)]
-    pub(crate) fn mutant(&self, mutation: Mutation) -> bool {
+    pub(super) fn mutant(&self, mutation: Mutation) -> bool {
         self.planted.is(mutation)
     }
 

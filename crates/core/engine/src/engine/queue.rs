@@ -94,7 +94,7 @@ impl Engine {
     }
 
     /// A critical task waits for these bypasses.
-    pub(crate) fn backing_promote(&mut self, parts: &[PartKey]) {
+    pub(super) fn backing_promote(&mut self, parts: &[PartKey]) {
         let wanted = |owner, _| match owner {
             Owner::Bypass(key) => parts.binary_search(&key).is_ok(),
             _ => false,
@@ -103,7 +103,7 @@ impl Engine {
     }
 
     /// Takes back the part's write to the backing; false if it has been started.
-    pub(crate) fn backing_withdraw(&mut self, key: PartKey) -> bool {
+    pub(super) fn backing_withdraw(&mut self, key: PartKey) -> bool {
         let withdrawn = self.backing.withdraw(key);
         if let Some(id) = withdrawn {
             self.forget_io(id);

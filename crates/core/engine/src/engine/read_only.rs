@@ -8,7 +8,7 @@ use crate::interface::{Command, CommonError, Effect, MarkError, RequestId};
 
 impl Engine {
     /// Answers a request that lies within the volume.
-    pub(crate) fn look_at(&mut self, id: RequestId, op: Op) {
+    pub(super) fn look_at(&mut self, id: RequestId, op: Op) {
         match op {
             Op::Read { offset, len } => self.read_request(id, offset, len),
             Op::Status { offset, len, extents_max } => self.status_request(id, offset, len, extents_max),
@@ -25,7 +25,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn look_command(&mut self, id: RequestId, command: Command) {
+    pub(super) fn look_command(&mut self, id: RequestId, command: Command) {
         let result = match command {
             // They are about writes: noted, and without effect.
             Command::Set(settings) => {
@@ -54,7 +54,7 @@ impl Engine {
     }
 
     /// The last read has ended, and so has the volume.
-    pub(crate) fn look_step(&mut self) {
+    pub(super) fn look_step(&mut self) {
         if self.life == Life::Stopping
             && self.ios_under_way() == 0
             && self.reading.has_no_reads()

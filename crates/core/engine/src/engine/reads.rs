@@ -14,7 +14,7 @@ use crate::reading::reads::Reader;
 use crate::reading::{Step, Told};
 
 impl Engine {
-    pub(crate) fn read_request(&mut self, id: RequestId, offset: u64, len: usize) {
+    pub(super) fn read_request(&mut self, id: RequestId, offset: u64, len: usize) {
         if len == 0 {
             self.effects.push(Effect::Reply { id, result: Ok(Reply::Data(Buf::zeroed(0))) });
             return;
@@ -24,24 +24,24 @@ impl Engine {
     }
 
     /// Reads one whole block on behalf of a part that covers it only partly.
-    pub(crate) fn read_base(&mut self, part: PartKey, block: BlockNo, is_first: bool) {
+    pub(super) fn read_base(&mut self, part: PartKey, block: BlockNo, is_first: bool) {
         let bytes = (block.offset(), self.bytes_within(block, 1) as usize);
         let step = self.reading.read(Reader::Base { part, is_first }, bytes, &mut self.map);
         self.reading_goes_on(step);
     }
 
     /// The slot's version.
-    pub(crate) fn member(&self, slot: SlotRef) -> Member {
+    pub(super) fn member(&self, slot: SlotRef) -> Member {
         self.map.member(slot, &self.layout)
     }
 
     /// Reads the members; their segments are pinned.
-    pub(crate) fn gather(&mut self, wanted: Wanted, members: Vec<Member>) {
+    pub(super) fn gather(&mut self, wanted: Wanted, members: Vec<Member>) {
         let step = self.reading.gather(wanted, members);
         self.reading_goes_on(step);
     }
 
-    pub(crate) fn piece_read_done(&mut self, key: PieceKey, result: DeviceResult) {
+    pub(super) fn piece_read_done(&mut self, key: PieceKey, result: DeviceResult) {
         let elsewhere = self.reading.last_resort(key).and_then(|(block, seq)| self.journal.copy(block, seq));
         let step = self.reading.ended(key, result, elsewhere, &mut self.map);
         self.reading_goes_on(step);
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// Cached blocks are data; of the others the host asks the backing.
-    pub(crate) fn status_request(&mut self, id: RequestId, offset: u64, len: u64, extents_max: usize) {
+    pub(super) fn status_request(&mut self, id: RequestId, offset: u64, len: u64, extents_max: usize) {
         let extents = allocation::extents(&self.map, (offset, len), extents_max, self.planted);
         self.effects.push(Effect::Reply { id, result: Ok(Reply::Status(extents)) });
     }

@@ -9,7 +9,7 @@ use crate::order::Order;
 
 impl Engine {
     /// Starts what recovery may read now, and takes over what it has built when it has ended.
-    pub(crate) fn recovery_step(&mut self) {
+    pub(super) fn recovery_step(&mut self) {
         self.life = Life::Recovering;
         while let Some(recovery) = &mut self.recovery {
             match recovery.next(self.order.keeps_versions()) {

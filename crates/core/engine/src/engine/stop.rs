@@ -37,7 +37,7 @@ impl Engine {
     }
 
     /// `old` is no longer the current version of `block`.
-    pub(crate) fn command_owes(&mut self, block: BlockNo, old: SlotRef) {
+    pub(super) fn command_owes(&mut self, block: BlockNo, old: SlotRef) {
         if self.map.segments().slot(old).has(DIRTY) {
             self.commands.overwritten(block, self.map.segments().seq(old), old);
         }
@@ -160,7 +160,7 @@ impl Engine {
     }
 
     /// The backing has failed for so long that nobody should wait for it who wants an end.
-    pub(crate) fn backing_is_given_up(&self) -> bool {
+    pub(super) fn backing_is_given_up(&self) -> bool {
         self.destage.failures().max(self.journal.failures()) >= GIVES_UP_AFTER
     }
 
@@ -255,7 +255,7 @@ impl Engine {
         self.log_append_urgent(Append { extent: None, data: None, owner, durable, after: Seq(0) });
     }
 
-    pub(crate) fn stop_record_done(&mut self) {
+    pub(super) fn stop_record_done(&mut self) {
         self.commands.recorded();
     }
 
