@@ -34,6 +34,7 @@ mutants: ## Break the code in every small way; tests must notice (hours). SHARD=
 
 bench: build ## Run the benchmarks at full length (hours; the last two need root); reports in ./forebay-bench
 	target/release/forebay bench volume --out forebay-bench
+	target/release/forebay bench engine --out forebay-bench
 	target/release/forebay bench policies --out forebay-bench
 	target/release/forebay bench admission-postgresql --out forebay-bench
 	target/release/forebay bench admission-redis --out forebay-bench

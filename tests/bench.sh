@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Each benchmark once, at toy size: it ends well and names its figures. The figures themselves are not judged here.
+# Each benchmark once, at toy size: it ends well and names its figures. The figures themselves are not judged here, but those of the
+# engine, roughly: they are of processor time, side by side, and far apart where something is wrong.
 source "$(dirname "$0")/harness.sh"
 
 need jq
@@ -18,6 +19,20 @@ done
 [[ $(grep -c "^Noise: with --quick" figures) == 1 && $(grep -c "Noise: with --quick" report/volume.html) == 1 ]] ||
     fail "it is not said once that a quick run is noise: $(cat figures)"
 [[ ! -e report/scratch ]] || fail "the scratch directory is left behind"
+
+"$FOREBAY" bench engine --quick --out "$DIR/report" >figures 2>errors || fail "bench engine: $(tail -n 3 errors)"
+for policy in write_through write_back ordered journaled; do
+    jq -e ".measured.${policy}_512_clean_segments_cpu_ns > 0 and .measured.${policy}_16384_clean_segments_cpu_ns > 0" \
+        report/engine.json >/dev/null || fail "no processor time of $policy in engine.json"
+    # 1.3 is the goal; a look at each clean segment makes it 15 and more.
+    jq -e ".figures.${policy}_16384_clean_segments_of_512 | . > 0 and . <= 3" report/engine.json >/dev/null ||
+        fail "a write costs more the more segments are clean, under $policy: $(cat figures)"
+done
+for figure in write_back_16_tib_volume_of_1_gib write_back_50_percent_dirty_of_0 write_back_128_outstanding_of_1; do
+    jq -e ".figures.$figure > 0" report/engine.json >/dev/null || fail "no figure $figure in engine.json"
+done
+refused 1 "give --rounds instead of --seconds" "$FOREBAY" bench engine --quick --seconds 1 --out "$DIR/report"
+pass "bench engine: what a write costs does not grow with the cache"
 
 "$FOREBAY" bench policies --quick --out "$DIR/report" >figures || fail "bench policies: $(tail -n 3 figures)"
 for figure in postmark_write_back_of_write_through fileserver_ordered_of_write_through tpcc_ordered_barrier_of_write_through \

@@ -39,12 +39,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     // It is for applications.
     ("forebay-hint", &[]),
     ("forebay-verify", &["forebay-block", "forebay-format"]),
+    // It measures the engine also by itself, without the host.
     (
         "forebay-bench",
         &[
             "forebay-block",
             "forebay-control",
             "forebay-device",
+            "forebay-engine",
             "forebay-format",
             "forebay-host",
             "forebay-nbd",

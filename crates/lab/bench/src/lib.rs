@@ -11,6 +11,7 @@ mod contender;
 mod cpu;
 mod daemon;
 mod dice;
+mod engine;
 mod file_system;
 mod function;
 pub mod fuzzing;
@@ -33,6 +34,7 @@ mod volume;
 
 pub use admission_postgresql::admission_postgresql;
 pub use admission_redis::{admission_redis, redis_loads};
+pub use engine::engine;
 pub use function::{BadFunction, FORMS, Function, number};
 pub use plot::Plot;
 pub use policies::{contenders, loads, policies};

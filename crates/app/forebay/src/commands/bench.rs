@@ -20,6 +20,8 @@ use crate::output::print;
 pub enum What {
     /// Durable writes to the raw cache device, the engine, NBD and an attached volume
     Volume,
+    /// Processor time of the engine for each write, as the cache and the volume grow; without devices
+    Engine,
     /// The write policies against each other, under the loads of FAST'13, in front of a store with an access time of 2 ms
     Policies,
     /// The admission policies under TPC-C on PostgreSQL, on a disk with NV-DRAM caches from scarce to sufficient, as in ATC'15; needs root
@@ -32,7 +34,7 @@ pub enum What {
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay bench volume --out /mnt/fast/bench\n\n\
 Uses up to 3 GiB in a directory of its own below DIR, which it removes: DIR must lie on the device that is to be \
-measured. Writes DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this \
+measured (`engine` needs none). Writes DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this \
 machine's at this moment.\n\n\
 Told to stop (SIGINT, SIGTERM, SIGHUP) it takes down all that it has started and mounted, and exits with 1. The \
 admission benchmarks stop in the midst of what they measure, and report what they have. The others stop after \
@@ -216,6 +218,7 @@ pub fn run(args: Args) -> Outcome {
     }
     let result = match args.what {
         What::Volume => forebay_bench::volume(&options),
+        What::Engine => forebay_bench::engine(&options),
         What::Policies => forebay_bench::policies(&options),
         What::AdmissionPostgresql => forebay_bench::admission_postgresql(&options),
         What::AdmissionRedis => forebay_bench::admission_redis(&options),
