@@ -24,8 +24,8 @@ mod watch;
 pub use engine::Engine;
 pub use groups::shared_points::HOLD_MS;
 pub use interface::{
-    Asked, Class, Command, CommonError, CommonState, CommonStep, Effect, Event, IoId, MarkError, Params,
-    RecoveryError, RecoveryReport, RequestId, Role, State, Status, Trouble,
+    Ailing, Ailment, Asked, Class, Command, CommonError, CommonState, CommonStep, Effect, Event, IoId,
+    MarkError, Params, RecoveryError, RecoveryReport, RequestId, Role, State, Status, Trouble,
 };
 #[cfg(feature = "mutations")]
 pub use mutation::Mutation;
