@@ -96,7 +96,7 @@ fn meanwhile(ailment: Ailment, caches: bool, is_full: bool) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use forebay_block::{ErrorKind, OpKind};
+    use forebay_block::{Cause, ErrorKind, OpKind};
     use forebay_engine::{Asked, Trouble};
 
     use forebay_engine::Role;
@@ -148,7 +148,8 @@ mod tests {
     #[test]
     fn a_failed_cache_and_a_thread_that_hangs_come_first() {
         let asked = Asked { role: Role::Cache, kind: OpKind::Write, offset: Some(8192), len: 4096 };
-        let trouble = Trouble { asked, kind: ErrorKind::Io, context: "a test", cause: None };
+        let cause = Some(Cause { errno: 5, offset: Some(8192) });
+        let trouble = Trouble { asked, kind: ErrorKind::Io, context: "a test", cause };
         let failed = Status {
             cache_failed_ns: Some(5),
             cache_trouble: Some(trouble),

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -21,6 +21,9 @@ const LINES_MAX: usize = 1 << 16;
 
 /// Lines are written together so often, so that a request seldom has to wake the thread that writes.
 const WRITE_EVERY: Duration = Duration::from_millis(10);
+
+/// A record that cannot be ended for so long is left as it is: nobody who stops a volume waits for its file system.
+const FINISH_TIME: Duration = Duration::from_secs(2);
 
 /// A volume's record, which many threads add to.
 pub struct RequestRecorder {
@@ -111,9 +114,25 @@ impl RequestRecorder {
     /// Ends the record; what comes later is not in it. Does nothing the second time.
     pub fn finish(&self) {
         let Some(writer) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        // One that has failed has ended already.
-        let _ = self.queue.send(self.message(What::Finish));
-        let _ = writer.join();
+        let until = Instant::now() + FINISH_TIME;
+        // One that has failed has ended already. A full queue has room again soon, but for a file system that hangs.
+        while self
+            .queue
+            .try_send(self.message(What::Finish))
+            .is_err_and(|e| matches!(e, TrySendError::Full(_)))
+            && Instant::now() < until
+        {
+            thread::sleep(WRITE_EVERY);
+        }
+        while !writer.is_finished() && Instant::now() < until {
+            thread::sleep(WRITE_EVERY / 10);
+        }
+        match writer.is_finished() {
+            true => drop(writer.join()),
+            false => tracing::warn!(
+                "the end of a record of requests is not written: its file system does not answer"
+            ),
+        }
     }
 }
 

@@ -216,7 +216,7 @@ pub struct Args {
     pub nbd_wishes: NbdWishes,
 
     /// Record requests as they come, with who issued them and when they were answered, in this new file.
-    /// `forebay tune --trace` replays it
+    /// `forebay tune journal --trace` replays it
     #[arg(long, value_name = "FILE")]
     pub record_requests: Option<PathBuf>,
 

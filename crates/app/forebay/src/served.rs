@@ -124,7 +124,7 @@ impl Served {
         {
             tracing::warn!(volume = plan.name, "{told}");
         }
-        let recorder = plan.record_requests.as_deref().map(|file| recorder(file, &handle)).transpose()?;
+        let recorder = plan.record_requests.as_deref().and_then(|file| recorder(file, &handle));
         let link = Arc::new(Link::new(recorder.clone()));
         handle.observe(Arc::clone(&link) as Arc<dyn Observer>);
         let mut service: Arc<dyn BlockService> = Arc::new(handle.clone());
@@ -493,8 +493,8 @@ impl Served {
             Ending::Destage if self.plan.read_only => Ending::Keep,
             ending => ending,
         };
-        let volume = hold(&self.volume).take();
-        let outcome = volume.map_or(Ok(()), |v| v.end(ending).map_err(|e| from_host(&e)));
+        let Some(volume) = hold(&self.volume).take() else { return Ok(()) };
+        let outcome = volume.end(ending).map_err(|e| from_host(&e));
         self.recorder.iter().for_each(|recorder| recorder.finish());
         outcome
     }
@@ -557,15 +557,17 @@ impl Served {
     }
 }
 
-/// Begins the record of a volume's requests.
-fn recorder(file: &Path, volume: &VolumeHandle) -> Result<Arc<RequestRecorder>, Failure> {
-    RequestRecorder::create(file, &volume.info()).map_err(|e| {
+/// Begins the record of a volume's requests. Without one the volume is served all the same: after a crash the record of before is there.
+fn recorder(file: &Path, volume: &VolumeHandle) -> Option<Arc<RequestRecorder>> {
+    let failed = |e: std::io::Error| {
         let why = match e.kind() {
             std::io::ErrorKind::AlreadyExists => "it exists; move it away, or name another file".to_owned(),
             _ => forebay_block::words_of(&e),
         };
-        Failure::new(FailureKind::Failed, format!("cannot record requests in {}: {why}", file.display()))
-    })
+        let volume = &volume.info().name;
+        tracing::warn!(volume, "requests are not recorded in {}: {why}", file.display());
+    };
+    RequestRecorder::create(file, &volume.info()).map_err(failed).ok()
 }
 
 /// A block device, with what costs it speed.

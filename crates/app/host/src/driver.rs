@@ -388,9 +388,12 @@ impl Driver {
 
     fn start(&mut self, tag: u64, role: Role, op: DeviceOp, now: Nanos) {
         self.under_way += 1;
-        self.operations.started(tag, role, &op, now);
         match self.devices.role(role) {
-            Some((device, offset)) => device.submit(tag, op.moved(offset), now),
+            Some((device, offset)) => {
+                let op = op.moved(offset);
+                self.operations.started(tag, role, &op, now);
+                device.submit(tag, op, now);
+            }
             None => self
                 .done
                 .push((tag, Err(IoError::new(ErrorKind::Unsupported, "device of a volume without it")))),

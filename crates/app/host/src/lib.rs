@@ -30,9 +30,9 @@ mod volume;
 
 pub use error::{CacheContent, ErrorClass, HostError};
 pub use forebay_engine::{CommonState, CommonStep};
-pub use forebay_format::common::{Common, names_of, set_of};
 pub use forebay_format::journal::{Moment, POINT_LABEL_BYTES};
 pub use forebay_format::logical_block::is_valid as is_logical_block;
+pub use forebay_format::shared_point::{Common, names_of, set_of};
 pub use format::{FormatOptions, Formatted, JournalRoom, format, format_unless};
 pub use handle::{Observer, VolumeHandle};
 pub use journal::{JOURNAL_SUFFIX, JournalChoice};

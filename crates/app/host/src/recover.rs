@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use forebay_device::{Access, Clock, Device, DeviceSpec, Ring, open};
-use forebay_format::common::{Common, newest_common, set_of};
 use forebay_format::journal::{Head, Moment};
 use forebay_format::label::{Label, LabelState};
 use forebay_format::replay::{Prepared, Replay};
+use forebay_format::shared_point::{Common, newest_common, set_of};
 
 use crate::error::HostError;
 use crate::identity::host_id;

@@ -1,14 +1,6 @@
-//! The engine's front: owns the state, takes events in, gives effects out. Each part of the work lies in a module of
-//! its own, as an `impl Engine` beside the state that it owns.
-//!
-//! ```text
-//!            ┌───────────── requests ─────────────┐
-//!   Request ►│ admission, locks, read-modify-write│──► log ──► batches ──► cache device
-//!            │               │                    │     │ acknowledged in order
-//!            │               ├► bypass ───────────┼──►  │        ┌─► backing device
-//!            │               └► read ─────────────┼──► index ◄── destage ◄── segments (oldest first)
-//!            └────────────────────────────────────┘              └─► reclaim: tail moves, segments become free
-//! ```
+//! The coordinator: takes events in, asks the rooms, gives effects out. It alone knows them all, does what they tell, asks the
+//! policies, and hands operations to the devices (`docs/design/architecture.md`, Rooms of the engine). What concerns one room lies in
+//! a file of that room's name below.
 
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op};
 use forebay_format::record::Consistent;

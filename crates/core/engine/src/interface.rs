@@ -4,9 +4,9 @@ use std::fmt;
 
 use forebay_block::{Cause, DeviceOp, DeviceResult, ErrorKind, IoError, Op, OpKind, Origin, Reply, Seq};
 use forebay_format::Layout;
-use forebay_format::common::Common;
 use forebay_format::journal::{Group, Head};
 use forebay_format::rules::Impossible;
+use forebay_format::shared_point::Common;
 use forebay_policy::{AdmissionReason, Priority, Ranges, ReasonCounts, Settings, WritePolicy};
 use thiserror::Error;
 
@@ -37,7 +37,7 @@ pub enum Role {
     Journal,
 }
 
-/// Whether somebody waits for a device operation (design, section 8).
+/// Whether somebody waits for a device operation (`docs/design/promises.md`, I/O priority).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// A client's request waits for it, as far as is known.
@@ -444,7 +444,9 @@ impl fmt::Display for Trouble {
         if let Some(offset) = offset {
             write!(f, " of {len} bytes at byte {offset}")?;
         }
-        write!(f, ": {}", self.error())
+        // The place has been said.
+        let cause = self.cause.map(|cause| Cause { offset: None, ..cause });
+        write!(f, ": {}", IoError { cause, ..self.error() })
     }
 }
 

@@ -6,7 +6,7 @@
 //! | **exclusive** (read-modify-write, bypass, relocation: what they looked at must not change) | apart | apart | together |
 //! | **backing** (a write of the block to the backing is in flight: bypass, destage) | together | together | apart |
 //!
-//! The last row is design section 6: never two backing writes of one block in flight. A bypass holds both.
+//! The last row is `docs/design/promises.md`, Admission: never two backing writes of one block in flight. A bypass holds both.
 //! Ranges too long for a table of blocks (a discard of a whole disk) are kept as ranges.
 
 use forebay_block::BlockNo;

@@ -16,7 +16,7 @@
 //!   version of a block stands for all: none of them depends on another.
 //! - Progress is durable in the log before the next set starts (hazard 3): recovery repeats only the set in flight.
 //!   Nothing leaves the log before its set is complete.
-//! - A bypass is a member of the same order (design, section 6): it goes to the backing when everything that it depends
+//! - A bypass is a member of the same order (`docs/design/promises.md`, Admission): it goes to the backing when everything that it depends
 //!   on is there and recorded, and is acknowledged when it is durable there.
 //! - When the policy is chosen, or after acknowledged data was lost, the backing is not consistent yet: what was
 //!   acknowledged until then goes in any order, with a flush at its end ([`CatchUp`]). `docs/design/consistency.md` has the argument.

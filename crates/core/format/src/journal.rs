@@ -11,17 +11,17 @@
 //! A group counts once the head says so: it is written and flushed, then the head is written durably with the group in it,
 //! then the group is applied in place, then the head leaves it behind. [`crate::replay`] does again what a crash cut short.
 //!
-//! The last group of a volume that shares its points with others ([`crate::common`]) may be *prepared* first: it lies behind
+//! The last group of a volume that shares its points with others ([`crate::shared_point`]) may be *prepared* first: it lies behind
 //! `head`, durable, and is not applied before it is known that all members have theirs.
 
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, BufMut, Seq};
 
 use crate::FormatError;
 use crate::checksum::crc_with_hole;
-use crate::common::{COMMON_NAMES_BYTES, Common};
 use crate::cursor::{Reader, Writer, text_field, text_of};
 use crate::identities::Identities;
 use crate::label::{Label, LabelState};
+use crate::shared_point::{COMMON_NAMES_BYTES, Common};
 
 /// Version of groups, and of heads that know no consistency group.
 pub const JOURNAL_VERSION: u32 = 1;

@@ -14,7 +14,6 @@
 #![forbid(unsafe_code)]
 
 pub mod checksum;
-pub mod common;
 mod copies;
 mod cursor;
 mod error;
@@ -28,6 +27,7 @@ pub mod record;
 pub mod replay;
 pub mod rules;
 pub mod segment;
+pub mod shared_point;
 pub mod summary;
 pub mod superblock;
 

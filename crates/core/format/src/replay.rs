@@ -9,8 +9,8 @@ use thiserror::Error;
 
 use crate::FormatError;
 use crate::checksum::block_checksum;
-use crate::common::Common;
 use crate::journal::{Group, GroupEntry, Head, Moment};
+use crate::shared_point::Common;
 
 /// Most bytes that are read or written at once.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -84,7 +84,7 @@ pub struct Replay {
     takes_prepared: bool,
 }
 
-/// What is to become of a group that is prepared and not committed ([`crate::common`]).
+/// What is to become of a group that is prepared and not committed ([`crate::shared_point`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prepared {
     /// It is applied: every member of the consistency group has its own.

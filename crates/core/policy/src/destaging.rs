@@ -46,8 +46,8 @@ const DESTAGE_RUNS_LEAST: usize = 4;
 /// Part of the log in percent that may be dirty before destaging begins: the lower half coalesces overwrites, the upper half takes bursts.
 const DIRTY_PERCENT: u64 = 50;
 /// Part of the log in percent that may be held by its oldest dirty block before destaging begins. Where much is overwritten, few blocks
-/// hold most of the log, and half of it dirty would be never. What lies behind is wanted for bursts as much as with the other half: of three quarters,
-/// where it began before, the last was used up by what is reissued while a file of some 500 MB is written back (a snapshot of Redis).
+/// hold most of the log, and half of it dirty would be never. What lies behind is wanted for bursts as much as with the other half: from three
+/// quarters on, what is reissued during a snapshot of Redis would use up the last one.
 const HELD_PERCENT: u64 = 50;
 /// Part of the log in percent that may be dirty before nothing enters it but what has to. Where destaging begins is about where a log stands
 /// that is written to all the time, so that it is not that.

@@ -10,10 +10,10 @@ use crate::media::Survival;
 use crate::plan::{Action, CrashKind, End, Plan, Round, Shape, Step};
 use crate::random::Random;
 
-mod common;
 mod exchange;
 mod hints;
 mod points;
+mod shared_points;
 mod staleness;
 mod theme;
 
@@ -141,7 +141,7 @@ pub fn plan(seed: u64, options: Options) -> Plan {
     choose_order(&mut plan, options);
     choose_place_of_journal(&mut plan);
     points::declare(&mut plan, options);
-    common::share(&mut plan, options);
+    shared_points::share(&mut plan, options);
     staleness::bound(&mut plan, options);
     hints::hint(&mut plan, options);
     plan

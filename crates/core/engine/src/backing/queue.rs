@@ -1,4 +1,4 @@
-//! The queue in front of the backing: what clients wait for goes first (RCP, FAST'17; design, section 8).
+//! The queue in front of the backing: what clients wait for goes first (RCP, FAST'17; `docs/design/promises.md`, I/O priority).
 //!
 //! ```text
 //!              ┌───────────── waiting ─────────────┐   which: policy::Scheduler

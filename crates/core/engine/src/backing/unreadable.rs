@@ -36,6 +36,8 @@ pub(crate) enum Unread {
     Skipped,
     /// It was overwritten, and is nobody's concern.
     Overwritten,
+    /// The backing has it by now.
+    Clean,
     /// It is the block's current one, and is tried again or given up.
     Kept,
 }
@@ -64,6 +66,10 @@ impl Unreadable {
                 return Unread::Skipped;
             }
             return Unread::Overwritten;
+        }
+        if !map.segments().slot(slot).has(DIRTY) {
+            // A group has read it, and a run has brought it to the backing meanwhile. Its segment may leave the log at any time.
+            return Unread::Clean;
         }
         // A group and a run may read the same version at the same time: that is one attempt.
         let counted = map.cannot_read(slot);
@@ -104,5 +110,25 @@ impl Unreadable {
     /// When [`Unreadable::retry`] has something to do.
     pub(super) fn retry_at(&self) -> Option<Nanos> {
         self.retry_at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::sample::Sample;
+
+    #[test]
+    fn what_is_clean_by_now_is_not_tried_again() {
+        let mut sample = Sample::new();
+        let (clean, dirty) = (sample.block(7), sample.block(8));
+        sample.clean(clean);
+        let mut unreadable = Unreadable::default();
+        let now = Nanos(0);
+        assert_eq!(unreadable.failed(BlockNo(7), clean, true, now, &mut sample.map), Unread::Clean);
+        assert!(!unreadable.is_for_good(BlockNo(7), clean));
+        assert_eq!(unreadable.retry_at(), None);
+        assert_eq!(unreadable.failed(BlockNo(8), dirty, false, now, &mut sample.map), Unread::Kept);
+        assert!(unreadable.retry(now.plus_ms(UNREADABLE_RETRY_MS), &mut sample.map));
     }
 }

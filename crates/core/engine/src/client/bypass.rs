@@ -1,6 +1,6 @@
 //! Bypass: the way of a part that goes to the backing without entering the log.
 //!
-//! Order of steps, and why (design, section 6; hazards 1 and 4):
+//! Order of steps, and why (`docs/design/promises.md`, Admission; hazards 1 and 4):
 //!
 //! 1. The part holds its blocks exclusively, on the backing too: no destage of them is in flight, none starts.
 //! 2. The backing is written. Until the bypass is acknowledged, reads find the older version in the log, if there is

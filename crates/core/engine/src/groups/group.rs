@@ -16,8 +16,8 @@
 //! 3. What it has pinned is released exactly once: when it is prepared, committed or abandoned.
 
 use forebay_block::{Nanos, Seq};
-use forebay_format::common::Common;
 use forebay_format::journal::{Group as Descriptor, GroupEntry, Moment};
+use forebay_format::shared_point::Common;
 
 use crate::map::member::Member;
 use crate::map::segments::SegmentTable;

@@ -14,8 +14,8 @@
 //! 4. One head is on its way at a time; copies take turns, so that the last good one is never written over.
 
 use forebay_block::{DeviceOp, Nanos, Seq};
-use forebay_format::common::Common;
 use forebay_format::journal::{Head, Moment};
+use forebay_format::shared_point::Common;
 use forebay_policy::GroupEnds;
 
 use crate::map::Map;

@@ -1,5 +1,5 @@
 //! Consistency points: states that an application has declared to be whole, at which groups of `journaled` end exactly
-//! (design, section 5).
+//! (`docs/design/promises.md`, Write policies).
 //!
 //! ```text
 //!  log:  ── committed ──┤ ···· open group ···· ┤ ···· what came later ····►
@@ -17,8 +17,8 @@
 use std::collections::VecDeque;
 
 use forebay_block::Seq;
-use forebay_format::common::Common;
 use forebay_format::journal::{Head, Moment};
+use forebay_format::shared_point::Common;
 use forebay_policy::{GroupEnds, WritePolicy};
 
 use crate::interface::{CommonError, MarkError, PartKey, RequestId};

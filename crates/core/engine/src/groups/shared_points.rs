@@ -18,7 +18,7 @@
 //! 3. What belongs to a round is refused once a later one has begun.
 
 use forebay_block::Nanos;
-use forebay_format::common::Common;
+use forebay_format::shared_point::Common;
 
 use crate::interface::{CommonError, CommonState, CommonStep, MarkError, RequestId};
 use crate::mutation::{Mutation, Planted};
@@ -117,7 +117,7 @@ impl CommonPoints {
                 self.hold = Some(Hold { since: facts.now, asked: Some(id) });
                 told.into_iter().collect()
             }
-            CommonStep::Release => vec![Told::Common(id, self.release(facts.now))],
+            CommonStep::Release => self.release(id, facts.now),
             CommonStep::Prepare { label, group } => {
                 match self.prepare(id, label, group, journal, points, facts) {
                     Ok(()) => Vec::new(),
@@ -148,13 +148,18 @@ impl CommonPoints {
         Some(Told::Common(id, Err(error.clone())))
     }
 
-    fn release(&mut self, now: Nanos) -> Result<(), CommonError> {
-        let late = self.hold.take().is_none_or(|hold| over(hold.since, HOLD_MS, now));
+    /// All members have cut, or the round is over. Who still waits for this one's cut hears that there will be none.
+    fn release(&mut self, id: RequestId, now: Nanos) -> Vec<Told> {
+        let hold = self.hold.take();
+        let late = hold.as_ref().is_none_or(|hold| over(hold.since, HOLD_MS, now));
         let late = late && !self.planted.is(Mutation::CommonIgnoresExpiry);
         if late {
             self.cut = None;
         }
-        self.cut.as_mut().map(|cut| cut.released = true).ok_or(CommonError::Expired)
+        let released = self.cut.as_mut().map(|cut| cut.released = true).ok_or(CommonError::Expired);
+        let asked =
+            hold.and_then(|hold| hold.asked).map(|asked| Told::Common(asked, Err(CommonError::Expired)));
+        asked.into_iter().chain([Told::Common(id, released)]).collect()
     }
 
     fn settle(&mut self, settle: Settle, journal: &mut Journal) -> Option<Told> {

@@ -1,4 +1,4 @@
-//! The turn of a bypass: it is a member of the same order as what goes through the log (design, section 6).
+//! The turn of a bypass: it is a member of the same order as what goes through the log (`docs/design/promises.md`, Admission).
 //!
 //! ```text
 //!                        ┌ all that it depends on is on the backing, and recovery would not repeat it ┐

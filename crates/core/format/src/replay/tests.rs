@@ -228,7 +228,7 @@ fn a_prepared_group_is_applied_only_if_all_have_it() {
     let mut place = Place { volume: committed.volume.clone(), ..whole.clone() };
     let mut head = Head::newest(&committed.journal[..JOURNAL_RING_OFFSET as usize]).unwrap();
     head.prepared = Head::newest(&whole.journal[..JOURNAL_RING_OFFSET as usize]).unwrap().head;
-    head.common = crate::common::Common {
+    head.common = crate::shared_point::Common {
         decided: 4,
         prepared: 5,
         names: "shop data log".to_owned(),

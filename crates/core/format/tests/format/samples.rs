@@ -3,11 +3,11 @@
 use forebay_block::{BlockNo, Seq};
 use forebay_format::Layout;
 use forebay_format::checksum::block_checksum;
-use forebay_format::common::Common;
 use forebay_format::journal::{Group, GroupEntry, Head, Moment};
 use forebay_format::label::{Label, LabelState, Phase};
 use forebay_format::record::{Consistent, Extent, ExtentKind, RecordHeader};
 use forebay_format::segment::SegmentHeader;
+use forebay_format::shared_point::Common;
 use forebay_format::summary::{SummaryBuilder, Trailer};
 use forebay_format::superblock::{CacheState, Superblock};
 

@@ -58,7 +58,7 @@ fn constants() {
         ("LABEL_BYTES", label::LABEL_BYTES as u64),
         ("JOURNAL_VERSION", journal::JOURNAL_VERSION.into()),
         ("JOURNAL_VERSION_COMMON", journal::JOURNAL_VERSION_COMMON.into()),
-        ("COMMON_NAMES_BYTES", forebay_format::common::COMMON_NAMES_BYTES as u64),
+        ("COMMON_NAMES_BYTES", forebay_format::shared_point::COMMON_NAMES_BYTES as u64),
         ("JOURNAL_HEAD_BYTES", journal::JOURNAL_HEAD_BYTES),
         ("JOURNAL_RING_OFFSET", journal::JOURNAL_RING_OFFSET),
         ("GROUP_FIXED_BYTES", journal::GROUP_FIXED_BYTES as u64),

@@ -147,7 +147,11 @@ impl World {
     }
 
     fn error(&self, what: &str) -> BenchError {
-        BenchError::Forebay(format!("{what}; please report this: {:?}", self.status()))
+        let s = self.status();
+        BenchError::Forebay(format!(
+            "{what}; please report this: {} errors, {} of the cache, {} of the backing, {} checksums, {} stalls, {} bytes dirty",
+            s.errors, s.cache_errors, s.backing_errors, s.checksum_failures, s.stalls, s.dirty_bytes
+        ))
     }
 
     fn load(&mut self, load: Load) -> Result<(), BenchError> {

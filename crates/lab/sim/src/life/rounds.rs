@@ -2,7 +2,7 @@
 //! members are thought of; what they would have decided is left to chance.
 
 use forebay_engine::{Command, CommonError, CommonState, CommonStep, Event, MarkError, RequestId};
-use forebay_format::common::Common;
+use forebay_format::shared_point::Common;
 use forebay_policy::GroupEnds;
 
 use super::{Due, Life};

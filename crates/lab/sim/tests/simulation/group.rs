@@ -10,9 +10,9 @@ use forebay_engine::{
     Role,
 };
 use forebay_format::Layout;
-use forebay_format::common::{Common, names_of, newest_common, set_of};
 use forebay_format::journal::{Head, JOURNAL_RING_OFFSET};
 use forebay_format::replay::{Prepared, Replay, Step};
+use forebay_format::shared_point::{Common, names_of, newest_common, set_of};
 use forebay_policy::{GroupEnds, Settings, WritePolicy};
 use forebay_sim::random::Random;
 

@@ -188,6 +188,17 @@ fn what_takes_too_long_expires() {
 }
 
 #[test]
+fn who_waits_for_a_cut_is_told_when_the_round_is_over() {
+    let mut member = Member::new();
+    member.begin(1);
+    assert_eq!(member.command(1, RUN, CommonStep::Hold), []);
+    let hold = member.commands;
+    let over = Err(CommonError::Expired);
+    let answers = member.command(1, RUN, CommonStep::Release);
+    assert_eq!(answers, [told(hold, over.clone()), told(hold + 1, over)]);
+}
+
+#[test]
 fn what_is_prepared_is_settled() {
     let settle = |point, keep| CommonStep::Settle { point, keep };
     let mut m = Member::with_prepared();
