@@ -94,6 +94,7 @@ const LONG_FILES: &[(&str, &str)] =
 /// Rooms of the engine, lower ones first: each may use those before it. The coordinator is the last, and nobody calls it.
 const ROOMS: &[&str] = &[
     "tables",
+    "pause",
     "mutation",
     "wakes",
     "interface",

@@ -1,5 +1,5 @@
-//! Operations of devices that take long or fail, told where they happen: each in a span of its own, with device, kind, offset and
-//! length. The engine's figures say how a device does; these lines say which operation it was.
+//! Operations of devices that take long or fail, told in spans with device, kind, offset and length. The engine's figures say how a
+//! device does; these lines say which operation it was. Slow ones have a line a second at most, failed ones each at level `debug`.
 
 use foldhash::HashMap;
 use forebay_block::{DeviceOp, DeviceResult, Nanos};

@@ -92,7 +92,7 @@ impl Failure {
         self.phase == Phase::Retired
     }
 
-    /// The log still holds blocks that the backing lacks and that cannot be read.
+    /// The log still holds blocks that cannot be read, or it could not be recorded that it is void.
     pub(crate) fn stuck(&self) -> bool {
         self.phase == Phase::Stuck
     }

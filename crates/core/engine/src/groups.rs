@@ -42,7 +42,6 @@ mod group;
 mod head;
 pub(crate) mod journal;
 mod open;
-mod pause;
 pub(crate) mod points;
 mod ring;
 pub(crate) mod shared_points;

@@ -14,6 +14,7 @@ mod log;
 mod map;
 mod mutation;
 mod order;
+mod pause;
 mod reading;
 mod staleness;
 mod stop;

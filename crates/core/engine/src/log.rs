@@ -15,7 +15,7 @@
 //!
 //! [`Log`] owns the open segment, the queues, the records in flight, what is durable, what records claim, and the pins of the log's tail. It
 //! is handed the map of which its records are a part, and facts. It asks for operations of the cache ([`Ask`]) and tells, one at a
-//! time, what has come of them ([`Told`]). It answers no client, and never looks at who is told.
+//! time, what has come of them ([`Told`]). It answers no client.
 //!
 //! 1. A record is told in the order of the log, first as written, then as durable.
 //! 2. A segment leaves the log only when nobody pins it and a durable record says that the log begins behind it.

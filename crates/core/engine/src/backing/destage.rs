@@ -130,7 +130,7 @@ impl Destage {
         self.cleaned
     }
 
-    /// Segments that the log held at the last step.
+    /// Segments from the oldest dirty or incomplete one on, at the last step.
     pub(crate) fn segments_held(&self) -> usize {
         self.segments_held
     }

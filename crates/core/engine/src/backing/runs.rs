@@ -25,9 +25,7 @@ use crate::interface::RunKey;
 use crate::locks::BlockRange;
 use crate::map::Map;
 use crate::map::segments::{DIRTY, SlotRef};
-
-/// First and longest pause after the backing has failed, in milliseconds.
-const BACKOFF_MS: (u64, u64) = (100, 5000);
+use crate::pause::Pause;
 
 /// A version on its way.
 #[derive(Clone, Copy, Debug)]
@@ -92,8 +90,7 @@ pub(super) struct Runs {
     flushing: Option<(u64, Vec<Run>)>,
     /// What has ended well and is not told yet.
     ended: VecDeque<Ended>,
-    paused_until: Option<Nanos>,
-    failures: u32,
+    pause: Pause,
 }
 
 impl Runs {
@@ -178,7 +175,7 @@ impl Runs {
         let range = run.range;
         let outcome = match (well, run.durable) {
             (true, true) => {
-                self.failures = 0;
+                self.pause.worked();
                 self.end(run);
                 Outcome::Durable
             }
@@ -193,7 +190,7 @@ impl Runs {
             }
             (false, _) => {
                 Self::undo(run.members, map);
-                self.failed(now);
+                self.pause.failed(now);
                 Outcome::Failed
             }
         };
@@ -223,10 +220,10 @@ impl Runs {
         if since != losses {
             // What the backing kept of the writes is unknown: all of them go again.
             covered.into_iter().for_each(|run| Self::undo(run.members, map));
-            self.failed(now);
+            self.pause.failed(now);
             return Some(Outcome::Failed);
         }
-        self.failures = 0;
+        self.pause.worked();
         covered.into_iter().for_each(|run| self.end(run));
         Some(Outcome::Durable)
     }
@@ -277,32 +274,22 @@ impl Runs {
         }
     }
 
-    fn failed(&mut self, now: Nanos) {
-        // What was under way at the same time and fails, too, is one failure with it, not one more in a row.
-        if self.paused_until.is_none() {
-            let pause = BACKOFF_MS.0 << self.failures.min(10);
-            self.failures += 1;
-            self.paused_until = Some(now.plus_ms(pause.min(BACKOFF_MS.1)));
-        }
-    }
-
     /// Attempts in a row that the backing has failed, with a pause after each.
     pub(super) fn failures(&self) -> u32 {
-        self.failures
+        self.pause.failures()
     }
 
     pub(super) fn paused_until(&self) -> Option<Nanos> {
-        self.paused_until
+        self.pause.until()
     }
 
     /// Ends the pause that is over.
     pub(super) fn wait_until(&mut self, now: Nanos) {
-        self.paused_until.take_if(|until| now >= *until);
+        self.pause.is_under_way(now);
     }
 
     /// However often the backing has failed before: somebody asks for it.
     pub(super) fn try_again(&mut self) {
-        self.failures = 0;
-        self.paused_until = None;
+        self.pause.try_again();
     }
 }

@@ -28,10 +28,10 @@ use crate::mutation::{Mutation, Planted};
 use super::group::{Group, Next};
 use super::head::{Heads, Truth, commits};
 use super::open::{Bounds, Choice, Found, Open, Verdict, look};
-use super::pause::Pause;
 use super::points::{Point, Points};
 use super::ring::{InRing, Ring, room, stretches};
 use super::{Facts, Told, time_of};
+use crate::pause::Pause;
 
 mod shared;
 
@@ -300,7 +300,7 @@ impl Journal {
 
     /// It is tried at once, however often it has failed before: somebody asks for it.
     pub(crate) fn try_again(&mut self) {
-        self.pause = Pause::default();
+        self.pause.try_again();
     }
 
     /// Whether it pauses because it has failed.

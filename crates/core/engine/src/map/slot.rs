@@ -57,7 +57,7 @@ pub(crate) const REFERENCED: u64 = 1 << 2;
 pub(crate) const FREQUENT: u64 = 1 << 3;
 /// Known to replacement (a clean copy).
 pub(crate) const TRACKED: u64 = 1 << 4;
-/// Reading it back failed; destaging leaves it alone until it is overwritten or the volume restarts.
+/// Reading it back failed; destaging leaves it alone until it is overwritten or tried again.
 pub(crate) const UNREADABLE: u64 = 1 << 5;
 const ZERO: u64 = 1 << 6;
 pub(super) const POISON: u64 = 1 << 7;

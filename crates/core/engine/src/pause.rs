@@ -7,29 +7,30 @@ const PAUSE_MS: (u64, u64) = (100, 5000);
 
 /// Failures in a row, and the pause that the last one has led to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pause {
+pub(crate) struct Pause {
     until: Option<Nanos>,
     failures: u32,
 }
 
 impl Pause {
     /// Attempts in a row that have failed.
-    pub(super) fn failures(&self) -> u32 {
+    pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
 
-    pub(super) fn until(&self) -> Option<Nanos> {
+    /// When the pause ends, if there is one.
+    pub(crate) fn until(&self) -> Option<Nanos> {
         self.until
     }
 
     /// Whether it lasts; one that is over is forgotten.
-    pub(super) fn is_under_way(&mut self, now: Nanos) -> bool {
+    pub(crate) fn is_under_way(&mut self, now: Nanos) -> bool {
         self.until.take_if(|until| now >= *until);
         self.until.is_some()
     }
 
     /// Something has failed. What was under way at the same time and fails, too, is one failure with it.
-    pub(super) fn failed(&mut self, now: Nanos) {
+    pub(crate) fn failed(&mut self, now: Nanos) {
         if self.until.is_none() {
             let pause = PAUSE_MS.0 << self.failures.min(10);
             self.failures += 1;
@@ -37,8 +38,13 @@ impl Pause {
         }
     }
 
+    /// However often it has failed before: somebody asks for it.
+    pub(crate) fn try_again(&mut self) {
+        *self = Self::default();
+    }
+
     /// An attempt has gone well; a pause that lasts goes on.
-    pub(super) fn worked(&mut self) {
+    pub(crate) fn worked(&mut self) {
         self.failures = 0;
     }
 }
