@@ -202,7 +202,8 @@ mod tests {
     #[test]
     fn it_goes_on_as_drawn() {
         // Whether all is evacuated, whether nothing more can be; what it does.
-        let cases: &[(&str, &[(bool, bool)], &[Option<Step>])] = &[
+        type Case = (&'static str, &'static [(bool, bool)], &'static [Option<Step>]);
+        let cases: &[Case] = &[
             (
                 "all is evacuated in time",
                 &[(false, false), (true, false), (true, false)],

@@ -108,7 +108,7 @@ impl Started {
     }
 }
 
-/// What clients wait for goes first; see [`crate::priority`] and [`crate::overtaking`].
+/// What clients wait for goes first, within bounds (`docs/design/criticality.md`, The backing's queue).
 ///
 /// Three queues, first in first out: critical operations, and of the others destaging and requests apart.
 #[derive(Debug, Default)]
