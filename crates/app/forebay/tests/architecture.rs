@@ -290,6 +290,16 @@ fn every_fuzz_target_is_whole() {
     let paths = lib.lines().filter_map(|line| line.strip_prefix("#[path = \"")?.strip_suffix("\"]"));
     for path in paths {
         assert!(fuzz.join("src").join(path).is_file(), "fuzz/src/lib.rs includes {path}, which is not there");
+        let text = std::fs::read_to_string(fuzz.join("src").join(path)).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for used in code.split("forebay_").skip(1) {
+            let name = used.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+            let is_crate = used[name.len()..].starts_with("::");
+            assert!(
+                !is_crate || manifest.contains(&format!("forebay-{name} = ")),
+                "{path} uses forebay-{name}, which fuzz/Cargo.toml lacks"
+            );
+        }
     }
     let mut targets = 0;
     for file in std::fs::read_dir(fuzz.join("fuzz_targets")).unwrap() {
