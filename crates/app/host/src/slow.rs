@@ -3,7 +3,7 @@
 
 use foldhash::HashMap;
 use forebay_block::{DeviceOp, DeviceResult, Nanos};
-use forebay_engine::Role;
+use forebay_engine::{Asked, Role};
 
 /// An operation that takes so long, in milliseconds, is slow.
 const SLOW_MS: u64 = 1000;
@@ -12,10 +12,7 @@ const LINE_EVERY_MS: u64 = 1000;
 
 /// An operation under way.
 struct Started {
-    role: Role,
-    kind: &'static str,
-    offset: u64,
-    len: u64,
+    asked: Asked,
     at: Nanos,
 }
 
@@ -39,13 +36,7 @@ struct Slow {
 impl Operations {
     /// The device is given this operation, under this tag.
     pub(crate) fn started(&mut self, tag: u64, role: Role, op: &DeviceOp, now: Nanos) {
-        let (kind, offset, len) = match op {
-            DeviceOp::Read { offset, len } => ("read", *offset, *len as u64),
-            DeviceOp::Write { offset, .. } => ("write", *offset, op.write_bytes()),
-            DeviceOp::Zero { offset, len, .. } => ("zero", *offset, *len),
-            DeviceOp::Flush => ("flush", 0, 0),
-        };
-        self.started.insert(tag, Started { role, kind, offset, len, at: now });
+        self.started.insert(tag, Started { asked: Asked::new(role, op), at: now });
     }
 
     /// The operation has ended: says so if it took long or failed.
@@ -56,12 +47,13 @@ impl Operations {
         if slow.is_none() && error.is_none() {
             return;
         }
-        let device = match op.role {
+        let Asked { role, kind, offset, len } = op.asked;
+        let device = match role {
             Role::Cache => "cache",
             Role::Backing => "backing",
             Role::Journal => "journal",
         };
-        let (kind, offset, len) = (op.kind, op.offset, op.len);
+        let kind = kind.name();
         tracing::info_span!("operation", volume, device, kind, offset, len).in_scope(|| {
             if let Some(error) = error {
                 tracing::debug!(%error, "failed");

@@ -407,7 +407,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    pub(crate) fn new(role: Role, op: &DeviceOp) -> Self {
+    /// The device is asked for this operation.
+    pub fn new(role: Role, op: &DeviceOp) -> Self {
         Self { role, kind: op.kind(), offset: op.offset(), len: op.bytes() }
     }
 }
