@@ -348,7 +348,7 @@ impl Engine {
                 // What was written without its own durability must be flushed before the stricter mode begins to
                 // promise it for what follows.
                 if settings.durability == Durability::Write {
-                    self.log_want_durable(self.log.written_upto());
+                    self.log.want_durable(self.log.written_upto());
                 }
                 self.settings = settings;
                 self.order_follow_policy();

@@ -23,7 +23,7 @@ use crate::backing::unreadable::Unreadable;
 use crate::interface::RunKey;
 use crate::locks::{BlockRange, Locks};
 use crate::map::Map;
-use crate::map::segments::{DIRTY, SlotRef};
+use crate::map::segments::{DIRTY, SlotKind, SlotRef};
 use crate::mutation::{Mutation, Planted};
 
 pub(crate) use crate::backing::runs::Outcome;
@@ -133,6 +133,12 @@ impl Destage {
     /// Segments from the oldest dirty or incomplete one on, at the last step.
     pub(crate) fn segments_held(&self) -> usize {
         self.segments_held
+    }
+
+    /// Whether the version will never reach the backing: it is marked as lost, or its data is damaged for good.
+    pub(crate) fn is_lost(&self, map: &Map, slot: SlotRef) -> bool {
+        let s = map.segments().slot(slot);
+        s.kind() == SlotKind::Poison || self.is_corrupt(s.block(), slot)
     }
 
     /// Whether the slot's data is known to be damaged for good.

@@ -220,7 +220,7 @@ impl Engine {
             Next::GoOn(Path::Log) if self.failure.latched() => self.part_restart(key),
             Next::GoOn(Path::Log) => self.part_append(key),
             Next::GoOn(Path::Bypass) => self.bypass_begin(key),
-            Next::Append(appends) => appends.into_iter().for_each(|append| self.log_append(append)),
+            Next::Append(appends) => appends.into_iter().for_each(|append| self.log.append(append)),
             Next::Write(op, class) => self.io(Role::Backing, op, class, IoOwner::BypassWrite(key)),
             Next::Flush(class) => {
                 self.io(Role::Backing, DeviceOp::Flush, class, IoOwner::BypassFlush(key));
@@ -352,7 +352,7 @@ impl Engine {
         } else if self.failure.latched() {
             self.bypass_await_retirement(key);
         } else if let Some(append) = self.requests.supersede(key) {
-            self.log_append_urgent(append);
+            self.log.append_urgent(append);
         }
     }
 
@@ -407,7 +407,7 @@ impl Engine {
         }
         let (answered, appends) = self.requests.copy(key, self.log.piece_blocks_max());
         self.part_ended(answered);
-        appends.into_iter().for_each(|append| self.log_append(append));
+        appends.into_iter().for_each(|append| self.log.append(append));
     }
 
     pub(super) fn clean_copy_done(&mut self, key: PartKey) {
@@ -527,7 +527,7 @@ impl Engine {
 impl Engine {
     pub(super) fn flush_request(&mut self, id: RequestId) {
         let mut log_upto = self.log.written_upto();
-        self.log_want_durable(log_upto);
+        self.log.want_durable(log_upto);
         let mut backing_epoch = self.flushes.epoch_wanted();
         if self.mutant(Mutation::FlushForgetsLog) {
             log_upto = Seq(0);

@@ -115,7 +115,7 @@ impl Engine {
         } else if !self.order_is_renounced() || self.destage.waits_for_tail(&self.map) {
             return false;
         } else {
-            self.destage.collect(&self.map, self.log_blocks());
+            self.destage.collect(&self.map, self.log.blocks());
         }
         self.wakes.tried(Sleeper::Destage, !self.destage.has_plan());
         self.destage.has_plan()
@@ -204,7 +204,7 @@ impl Engine {
             || self.commands.destaging();
         let facts = FlushFacts {
             runs_allowed,
-            log_blocks: self.log_blocks(),
+            log_blocks: self.log.blocks(),
             room_awaited: self.room_is_awaited(),
             step_awaited: step_awaited && self.order.keeps_versions(),
         };

@@ -13,7 +13,7 @@ use crate::groups::{Facts, Told};
 use crate::interface::{Class, CommonStep, Effect, PartKey, RequestId, Role};
 use crate::map::Map;
 use crate::map::member::Bad;
-use crate::map::segments::{SlotKind, SlotRef};
+use crate::map::segments::SlotRef;
 use crate::mutation::Mutation;
 use crate::reading::gathers::Wanted;
 use crate::wakes::Change;
@@ -134,12 +134,9 @@ impl Engine {
         if end == GroupEnd::Wait {
             return;
         }
-        self.log_want_durable(facts.written);
+        self.log.want_durable(facts.written);
         let destage = &self.destage;
-        let is_lost = |map: &Map, slot: SlotRef| {
-            let s = map.segments().slot(slot);
-            s.kind() == SlotKind::Poison || destage.is_corrupt(s.block(), slot)
-        };
+        let is_lost = |map: &Map, slot: SlotRef| destage.is_lost(map, slot);
         match self.journal.collect(&self.map, end, &self.points, facts, is_lost) {
             Collected::Nothing => {}
             Collected::GivesUp => self.order_catch_up(),
@@ -216,7 +213,7 @@ impl Engine {
         let facts = self.group_facts();
         match self.journal.head_step(&self.map, &self.points, facts) {
             HeadStep::Nothing => {}
-            HeadStep::Durable => self.log_want_durable(facts.written),
+            HeadStep::Durable => self.log.want_durable(facts.written),
             HeadStep::Write(op) => self.io(Role::Journal, op, Class::Background, IoOwner::JournalHead),
         }
     }

@@ -6,7 +6,7 @@ use forebay_format::record::ExtentKind;
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::Role;
 use crate::locks::{BlockRange, Hold};
-use crate::log::{Append, AppendOwner, Ask, Facts, Io, Pinner, Told, Written, reclaim};
+use crate::log::{AppendOwner, Ask, Facts, Io, Pinner, Told, Written, reclaim};
 use crate::map::segments::SlotRef;
 use crate::mutation::Mutation;
 use crate::wakes::Change;
@@ -35,26 +35,6 @@ impl Engine {
             }
             Io::Recovery(step) => self.recovery_read_done(step, result),
         }
-    }
-
-    pub(super) fn log_blocks(&self) -> u64 {
-        self.log.blocks()
-    }
-
-    pub(super) fn log_append(&mut self, append: Append) {
-        self.log.append(append);
-    }
-
-    pub(super) fn log_append_urgent(&mut self, append: Append) {
-        self.log.append_urgent(append);
-    }
-
-    pub(super) fn log_tick(&mut self, durable: bool) {
-        self.log.tick(durable);
-    }
-
-    pub(super) fn log_want_durable(&mut self, seq: Seq) {
-        self.log.want_durable(seq);
     }
 
     pub(super) fn log_tell_clean(&mut self, upto: Seq) {

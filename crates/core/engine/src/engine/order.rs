@@ -11,7 +11,7 @@ use crate::engine::{Engine, Life};
 use crate::interface::PartKey;
 use crate::locks::BlockRange;
 use crate::map::Map;
-use crate::map::segments::{SlotKind, SlotRef};
+use crate::map::segments::SlotRef;
 use crate::mutation::Mutation;
 use crate::order::{Asking, Ended, Facts, Fill, Flushes, Followed, Order, Pacing, Turn};
 use crate::wakes::Change;
@@ -137,7 +137,7 @@ impl Engine {
         if self.order.is_journaled() {
             // Of what is not durable in the log the next start knows nothing: no head may speak of it.
             let progress = self.order.progress().unwrap_or_default();
-            self.log_want_durable(progress.min(self.log.written_upto()));
+            self.log.want_durable(progress.min(self.log.written_upto()));
         }
         let (facts, now) = (self.order_facts(), self.now);
         let flushes = Flushes {
@@ -162,8 +162,8 @@ impl Engine {
                     self.journal.hurry();
                     self.journal_step();
                 }
-                Some(seq) => self.log_want_durable(seq),
-                None => self.log_tick(true),
+                Some(seq) => self.log.want_durable(seq),
+                None => self.log.tick(true),
             }
         }
         recorded
@@ -182,8 +182,8 @@ impl Engine {
         let renounced = said == Seq(0) || self.log.durable_upto() > said || self.failure.latched();
         if !renounced {
             match last > said {
-                true => self.log_want_durable(last),
-                false => self.log_tick(true),
+                true => self.log.want_durable(last),
+                false => self.log.tick(true),
             }
         }
         renounced && journal || self.mutant(Mutation::OrderForgetsToRenounce)
@@ -199,7 +199,7 @@ impl Engine {
     pub(super) fn order_paces(&mut self) -> bool {
         let fill = Fill {
             dirty: self.map.segments().dirty(),
-            blocks: self.log_blocks(),
+            blocks: self.log.blocks(),
             works: self.life == Life::Running && !self.failure.latched(),
             failing: self.destage.failures() > 0,
             now: self.now,
@@ -272,10 +272,7 @@ impl Engine {
     /// Nothing of the set is on its way any more; true if all of it is on the backing.
     fn order_complete(&mut self) -> bool {
         let (facts, destage) = (self.order_facts(), &self.destage);
-        let is_lost = |map: &Map, slot: SlotRef| {
-            let s = map.segments().slot(slot);
-            s.kind() == SlotKind::Poison || destage.is_corrupt(s.block(), slot)
-        };
+        let is_lost = |map: &Map, slot: SlotRef| destage.is_lost(map, slot);
         match self.order.end_set(&mut self.map, facts, is_lost) {
             Ended::NotYet => return false,
             Ended::Lost(marks) => {

@@ -25,7 +25,7 @@ impl Engine {
         }
         let upto = self.log.written_upto();
         // A restart must not find an older record of a block than the one that was destaged (P3).
-        self.log_want_durable(upto);
+        self.log.want_durable(upto);
         let backing_epoch = self.flushes.epoch_wanted();
         self.destage_try_backing();
         self.failure.try_again(self.now);
@@ -243,7 +243,7 @@ impl Engine {
         for range in untrue.unwrap_or_default() {
             let count = range.count.min(u64::from(u32::MAX)) as u32;
             let extent = Some(Extent { block: range.first, count, kind: ExtentKind::Supersede });
-            self.log_append_urgent(Append {
+            self.log.append_urgent(Append {
                 extent,
                 data: None,
                 owner: AppendOwner::Tick,
@@ -252,7 +252,7 @@ impl Engine {
             });
         }
         let durable = !self.mutant(Mutation::StopsVolatile);
-        self.log_append_urgent(Append { extent: None, data: None, owner, durable, after: Seq(0) });
+        self.log.append_urgent(Append { extent: None, data: None, owner, durable, after: Seq(0) });
     }
 
     pub(super) fn stop_record_done(&mut self) {
