@@ -8,7 +8,8 @@ use forebay_guard::group_id;
 use forebay_host::is_logical_block;
 use forebay_nbd::Address;
 use forebay_policy::{
-    Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Ranges, Settings, WritePolicy, time,
+    Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Ranges, SchedulerKind, Settings,
+    WritePolicy, time,
 };
 use forebay_tracker::Hints;
 use serde::{Deserialize, Deserializer};
@@ -128,6 +129,9 @@ pub struct VolumeConfig {
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled")]
     pub durability: Option<Durability>,
+    /// See [`forebay_policy::Settings`].
+    #[serde(default, deserialize_with = "spelled")]
+    pub scheduler: Option<SchedulerKind>,
     /// A new file in which its requests are recorded.
     pub record_requests: Option<PathBuf>,
 }

@@ -90,6 +90,7 @@ pub fn volume_status(
         criticality_missing: around.criticality_missing,
         on_full: settings.on_full.to_string(),
         durability: settings.durability.to_string(),
+        scheduler: settings.scheduler.to_string(),
         cache: plan.cache.as_ref().map(ToString::to_string).unwrap_or_default(),
         backing: plan.backing.to_string(),
         cache_durability: around.cache_durability,

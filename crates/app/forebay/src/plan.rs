@@ -233,6 +233,7 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
         volume.admission = args.admission.or(volume.admission);
         volume.on_full = args.on_full.or(volume.on_full);
         volume.durability = args.durability.or(volume.durability);
+        volume.scheduler = args.scheduler.or(volume.scheduler);
         volume.ranges = args.ranges.clone().or(volume.ranges.take());
         volume.endurance = args.endurance.map(Size).or(volume.endurance);
         volume.critical = args.critical.then_some(true).or(volume.critical);
@@ -371,6 +372,7 @@ fn checked(v: VolumeConfig, all: &Around<'_>) -> Result<VolumePlan, Failure> {
         admission: v.admission.unwrap_or(defaults.admission),
         on_full: v.on_full.unwrap_or(defaults.on_full),
         durability: v.durability.unwrap_or(defaults.durability),
+        scheduler: v.scheduler.unwrap_or(defaults.scheduler),
     };
     let ranges = v.ranges.unwrap_or_default();
     if cache.is_some() {
@@ -437,6 +439,7 @@ fn given(v: &VolumeConfig) -> Vec<&'static str> {
         ("endurance", v.endurance.is_some()),
         ("on-full", v.on_full.is_some()),
         ("durability", v.durability.is_some()),
+        ("scheduler", v.scheduler.is_some()),
     ];
     said.iter().filter(|(_, is_said)| *is_said).map(|(key, _)| *key).collect()
 }

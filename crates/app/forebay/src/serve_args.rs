@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_nbd::Address;
 use forebay_policy::{
-    Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Ranges, Settings, WritePolicy,
+    Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Ranges, SchedulerKind, Settings,
+    WritePolicy,
 };
 
 use crate::config::{parse_logical_block, parse_socket_group, parse_socket_mode};
@@ -163,6 +164,10 @@ pub struct Args {
     /// [default: write]
     #[arg(long, value_name = "CHOICE", value_parser = choice!(Durability))]
     pub durability: Option<Durability>,
+
+    /// Which operation of the backing starts next: what requests wait for (rcp), or whichever came first [default: rcp]
+    #[arg(long, value_name = "CHOICE", value_parser = choice!(SchedulerKind))]
+    pub scheduler: Option<SchedulerKind>,
 
     /// With --no-cache: go on from what the backing has although its cache may hold newer data, and make that
     /// cache void

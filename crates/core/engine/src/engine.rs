@@ -168,7 +168,7 @@ impl Engine {
             figures: Status::default(),
             planted,
             effects: Vec::new(),
-            backing: BackingQueue::default(),
+            backing: BackingQueue::new(params.settings.scheduler.build()),
             wakes: Wakes::default(),
             watch: Watch::default(),
             ios: Table::default(),
@@ -349,6 +349,9 @@ impl Engine {
                 // promise it for what follows.
                 if settings.durability == Durability::Write {
                     self.log.want_durable(self.log.written_upto());
+                }
+                if settings.scheduler != self.settings.scheduler {
+                    self.backing.use_scheduler(settings.scheduler.build());
                 }
                 self.settings = settings;
                 self.order_follow_policy();

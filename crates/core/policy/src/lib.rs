@@ -28,6 +28,8 @@ pub use groups::{GroupEnd, OpenGroup};
 pub use priority::{NONCRITICAL_BESIDE_CRITICAL, Priority};
 pub use ranges::{RANGES_MAX, Ranges};
 pub use replacement::{List, Replacement, Verdict};
-pub use scheduler::{Operation, PriorityScheduler, Purpose, Round, Scheduler};
+pub use scheduler::{
+    Fifo, IoClass, IoPriority, Issuer, Operation, Purpose, Rcp, Round, Scheduler, SchedulerKind,
+};
 pub use settings::{Allowed, Durability, GroupEnds, OnFull, Order, Settings, UnknownSetting, WritePolicy};
 pub use staleness::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, Staleness};

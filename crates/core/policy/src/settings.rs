@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Admission, MaxStaleness};
+use crate::{Admission, MaxStaleness, SchedulerKind};
 
 /// Longest time that a setting can have, in milliseconds: a year, 8760h.
 pub(crate) const TIME_MS_MAX: u64 = 365 * 24 * 3_600_000;
@@ -177,6 +177,8 @@ pub struct Settings {
     pub on_full: OnFull,
     /// What an acknowledgement promises.
     pub durability: Durability,
+    /// Which operation of the backing starts next.
+    pub scheduler: SchedulerKind,
 }
 
 impl Default for Order {
@@ -198,6 +200,7 @@ impl Default for Settings {
             admission: Admission::All,
             on_full: OnFull::Wait,
             durability: Durability::Write,
+            scheduler: SchedulerKind::default(),
         }
     }
 }
@@ -214,6 +217,7 @@ impl Settings {
         "admission",
         "on-full",
         "durability",
+        "scheduler",
     ];
 
     /// Smallest and largest group, in bytes.
@@ -262,6 +266,7 @@ impl Settings {
             "admission" | "admit" => self.admission = Admission::from_str(value)?,
             "on-full" => self.on_full = OnFull::from_str(value)?,
             "durability" => self.durability = Durability::from_str(value)?,
+            "scheduler" => self.scheduler = SchedulerKind::from_str(value)?,
             _ => {
                 return Err(UnknownSetting::none_of(key, Self::KEYS.iter().copied()));
             }
@@ -287,6 +292,7 @@ mod tests {
             ("admission", "cp", Settings { admission: Admission::Cp, ..default }),
             ("on-full", "bypass", Settings { on_full: OnFull::Bypass, ..default }),
             ("durability", "flush", Settings { durability: Durability::Flush, ..default }),
+            ("scheduler", "fifo", Settings { scheduler: SchedulerKind::Fifo, ..default }),
         ];
         assert_eq!(cases.map(|case| case.0), Settings::KEYS);
         for (key, value, expected) in cases {

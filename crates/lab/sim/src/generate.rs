@@ -3,7 +3,9 @@
 use forebay_block::Criticality;
 use forebay_emulate::{Kind, Settings as Emulation};
 use forebay_engine::Role;
-use forebay_policy::{Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Settings, WritePolicy};
+use forebay_policy::{
+    Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, SchedulerKind, Settings, WritePolicy,
+};
 
 use crate::fault::{Damage, Effect, Fault, OpKind, Rot};
 use crate::media::Survival;
@@ -261,6 +263,7 @@ fn settings(random: &mut Random) -> Settings {
         admission: if random.percent(75) { Admission::All } else { Admission::Sync },
         on_full: if random.percent(65) { OnFull::Wait } else { OnFull::Bypass },
         durability: if random.percent(60) { Durability::Write } else { Durability::Flush },
+        scheduler: SchedulerKind::default(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use forebay_block::Criticality;
 use forebay_engine::Role;
-use forebay_policy::{GroupEnds, MaxStaleness, Order, Settings, WritePolicy};
+use forebay_policy::{GroupEnds, MaxStaleness, Order, SchedulerKind, Settings, WritePolicy};
 use thiserror::Error;
 
 use crate::fault::{Effect, OpKind, Rot};
@@ -54,8 +54,12 @@ fn settings_text(s: &Settings) -> String {
         MaxStaleness::None => String::new(),
         bound => format!(" max-staleness={bound}"),
     };
+    let scheduler = match s.scheduler {
+        SchedulerKind::Rcp => String::new(),
+        other => format!(" scheduler={other}"),
+    };
     format!(
-        "write-policy={}{order}{groups}{ends}{bound} admission={} on-full={} durability={}",
+        "write-policy={}{order}{groups}{ends}{bound} admission={} on-full={} durability={}{scheduler}",
         s.write_policy, s.admission, s.on_full, s.durability
     )
 }

@@ -209,12 +209,13 @@ impl<F: FnMut(&Plan) -> Option<Violation>> Shrinker<F> {
             }
         }
         let default = Settings::default();
-        let choices: [fn(&mut Settings, Settings); 5] = [
+        let choices: [fn(&mut Settings, Settings); 6] = [
             |s, d| s.write_policy = d.write_policy,
             |s, d| s.order = d.order,
             |s, d| s.admission = d.admission,
             |s, d| s.on_full = d.on_full,
             |s, d| s.durability = d.durability,
+            |s, d| s.scheduler = d.scheduler,
         ];
         for choice in choices {
             let plain = self.with(i, |r| choice(&mut r.settings, default));

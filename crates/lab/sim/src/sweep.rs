@@ -162,6 +162,7 @@ pub fn combinations() -> Vec<Settings> {
                             admission,
                             on_full: *on_full,
                             durability: *durability,
+                            scheduler: forebay_policy::SchedulerKind::default(),
                         });
                     }
                 }

@@ -226,11 +226,12 @@ fn text(v: &VolumeStatus) -> String {
     row(
         "policy",
         format!(
-            "{}, admission {}, on-full {}, durability {}",
+            "{}, admission {}, on-full {}, durability {}, scheduler {}",
             policy(v),
             v.admission,
             v.on_full,
-            v.durability
+            v.durability,
+            v.scheduler
         ),
     );
     row("backing lacks", backing_lacks(v));

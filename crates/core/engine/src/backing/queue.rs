@@ -23,7 +23,7 @@
 use std::collections::BTreeMap;
 
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, Nanos, OpKind};
-use forebay_policy::{Operation, Priority, PriorityScheduler, Purpose, Round, Scheduler};
+use forebay_policy::{Issuer, Operation, Priority, Purpose, Round, Scheduler};
 
 use crate::interface::{IoId, PartKey};
 use crate::locks::BlockRange;
@@ -50,6 +50,8 @@ struct Queued {
     /// The blocks that it changes, or that are held until it has ended.
     range: Option<BlockRange>,
     priority: Priority,
+    issuer: Issuer,
+    arrived: Nanos,
 }
 
 /// An operation that has been started.
@@ -75,12 +77,8 @@ pub(crate) struct BackingQueue {
     /// Those outstanding that were started as non-critical.
     noncritical: usize,
     promoted: u64,
-}
-
-impl Default for BackingQueue {
-    fn default() -> Self {
-        Self::new(Box::<PriorityScheduler>::default())
-    }
+    /// Operations that may be outstanding in this round.
+    slots: usize,
 }
 
 /// The blocks that an operation of the backing changes.
@@ -90,7 +88,7 @@ fn changes(op: &DeviceOp) -> Option<BlockRange> {
 }
 
 /// What the scheduler is told of it.
-fn described(number: u64, queued: &Queued, now: Nanos) -> Operation {
+fn described(number: u64, queued: &Queued) -> Operation {
     let purpose = match queued.owner {
         Owner::Destage => Purpose::Destage,
         Owner::Bypass(_) | Owner::Other => Purpose::Request,
@@ -100,9 +98,10 @@ fn described(number: u64, queued: &Queued, now: Nanos) -> Operation {
         kind: queued.op.kind(),
         purpose,
         priority: queued.priority,
+        issuer: queued.issuer,
         offset: queued.op.offset(),
         len: queued.op.bytes(),
-        arrived_ns: now.0,
+        arrived_ns: queued.arrived.0,
     }
 }
 
@@ -116,6 +115,7 @@ impl BackingQueue {
             critical: 0,
             noncritical: 0,
             promoted: 0,
+            slots: 0,
         }
     }
 
@@ -125,17 +125,23 @@ impl BackingQueue {
         (id, op): (IoId, DeviceOp),
         owner: Owner,
         holds: Option<BlockRange>,
-        priority: Priority,
+        (priority, issuer): (Priority, Issuer),
         now: Nanos,
     ) {
         let range = holds.or_else(|| changes(&op));
-        self.add(Queued { id, op, owner, range, priority }, now);
+        self.add(Queued { id, op, owner, range, priority, issuer, arrived: now });
     }
 
-    fn add(&mut self, queued: Queued, now: Nanos) {
+    /// Another scheduler chooses from here on.
+    pub(crate) fn use_scheduler(&mut self, mut scheduler: Box<dyn Scheduler>) {
+        self.waiting.iter().for_each(|(number, queued)| scheduler.arrived(described(*number, queued)));
+        self.scheduler = scheduler;
+    }
+
+    fn add(&mut self, queued: Queued) {
         self.last += 1;
         self.critical += usize::from(queued.priority == Priority::Critical);
-        self.scheduler.arrived(described(self.last, &queued, now));
+        self.scheduler.arrived(described(self.last, &queued));
         self.waiting.insert(self.last, queued);
     }
 
@@ -147,13 +153,17 @@ impl BackingQueue {
 
     /// Begins a round of starts; whether anything may start in it.
     pub(crate) fn begin_round(&mut self, round: Round, now: Nanos) -> bool {
-        self.scheduler.begin_round(round, now.0)
+        self.slots = round.slots;
+        self.outstanding.len() < self.slots && self.scheduler.begin_round(round, now.0)
     }
 
     /// What starts next in this round.
     pub(crate) fn next(&mut self, now: Nanos) -> Option<(IoId, DeviceOp, Priority)> {
+        if self.outstanding.len() >= self.slots {
+            return None;
+        }
         let number = self.scheduler.next(now.0)?;
-        let Queued { id, op, owner, range, priority } = self.remove(number)?;
+        let Queued { id, op, owner, range, priority, .. } = self.remove(number)?;
         self.noncritical += usize::from(priority == Priority::NonCritical);
         self.outstanding.insert(id, Started { number, owner, range, priority, promoted: false });
         Some((id, op, priority))
@@ -236,7 +246,7 @@ impl BackingQueue {
         let Some(queued) = self.waiting.get_mut(&number) else { return };
         if planted.is(Mutation::PromotionStartsTwice) {
             let twice = Queued { priority: Priority::Critical, ..queued.clone() };
-            self.add(twice, Nanos(0));
+            self.add(twice);
             return;
         }
         queued.priority = Priority::Critical;
@@ -256,11 +266,14 @@ impl BackingQueue {
 #[cfg(test)]
 mod tests {
     use forebay_block::Buf;
+    use forebay_policy::SchedulerKind;
     use proptest::prelude::*;
 
     use super::*;
 
     const NOW: Nanos = Nanos(0);
+    const NOBODY: Issuer =
+        Issuer { task: 0, io_priority: forebay_policy::IoPriority(0), sync: false, reason: None };
 
     fn write(block: u64) -> DeviceOp {
         DeviceOp::Write { offset: block * BLOCK_BYTES, bufs: vec![Buf::zeroed(4096)], durable: false }
@@ -280,14 +293,14 @@ mod tests {
     #[test]
     fn who_is_waited_for_is_promoted_once_wherever_it_stands() {
         use Priority::{Critical, NonCritical};
-        let mut queue = BackingQueue::default();
+        let mut queue = BackingQueue::new(SchedulerKind::default().build());
         let none = Planted::default();
-        queue.push((IoId(1), write(1)), Owner::Destage, None, NonCritical, NOW);
+        queue.push((IoId(1), write(1)), Owner::Destage, None, (NonCritical, NOBODY), NOW);
         assert_eq!(start(&mut queue), [(1, NonCritical)]);
-        queue.push((IoId(2), write(2)), Owner::Bypass(PartKey(7)), None, NonCritical, NOW);
+        queue.push((IoId(2), write(2)), Owner::Bypass(PartKey(7)), None, (NonCritical, NOBODY), NOW);
         let held = Some(BlockRange::new(BlockNo(1), 1));
-        queue.push((IoId(3), DeviceOp::Flush), Owner::Bypass(PartKey(8)), held, NonCritical, NOW);
-        queue.push((IoId(4), write(4)), Owner::Other, None, Critical, NOW);
+        queue.push((IoId(3), DeviceOp::Flush), Owner::Bypass(PartKey(8)), held, (NonCritical, NOBODY), NOW);
+        queue.push((IoId(4), write(4)), Owner::Other, None, (Critical, NOBODY), NOW);
         assert_eq!((queue.waiting(), queue.promoted()), ((1, 2), 0));
         let block_1 = |_: Owner, range: Option<BlockRange>| range.is_some_and(|r| r.contains(BlockNo(1)));
         for _ in 0..2 {
@@ -339,7 +352,7 @@ mod tests {
         fn keeps_what_it_is_given(newest: bool, steps in proptest::collection::vec((0u8..8, 0u64..6), 1..200)) {
             let mut queue = match newest {
                 true => BackingQueue::new(Box::<NewestFirst>::default()),
-                false => BackingQueue::default(),
+                false => BackingQueue::new(SchedulerKind::default().build()),
             };
             // What waits, with its part and whether it is critical; and what has started.
             let (mut waiting, mut outstanding) = (BTreeMap::new(), Vec::new());
@@ -350,7 +363,7 @@ mod tests {
                     0..3 => {
                         let owner = if pick == 0 { Owner::Destage } else { Owner::Bypass(PartKey(id)) };
                         let priority = if pick == 1 { Priority::Critical } else { Priority::NonCritical };
-                        queue.push((IoId(id), write(pick)), owner, None, priority, NOW);
+                        queue.push((IoId(id), write(pick)), owner, None, (priority, NOBODY), NOW);
                         waiting.insert(id, (pick, priority));
                     }
                     3 => {

@@ -1,7 +1,7 @@
 //! The backing's queue, fed and emptied: [`crate::backing::queue`] keeps what waits, the policy's scheduler chooses.
 
 use forebay_block::DeviceOp;
-use forebay_policy::{NONCRITICAL_BESIDE_CRITICAL, Priority, Round};
+use forebay_policy::{Issuer, NONCRITICAL_BESIDE_CRITICAL, Priority, Round};
 
 use crate::backing::queue::Owner;
 use crate::engine::{Engine, IoOwner};
@@ -26,7 +26,7 @@ impl Engine {
             IoOwner::BypassFlush(key) => self.requests.range_of(key),
             _ => None,
         };
-        self.backing.push((id, op), owner.into(), holds, priority, self.now);
+        self.backing.push((id, op), owner.into(), holds, (priority, Issuer::default()), self.now);
     }
 
     /// Starts what may start now.
@@ -56,14 +56,17 @@ impl Engine {
         let makes_room = !self.destage.is_idle() && !self.order.keeps_versions() && !self.failure.latched();
         match makes_room {
             // The runs are critical now: what is left gets as little as it can.
-            true if self.log.waits_for_room() => {
-                Round { beside_critical: NONCRITICAL_BESIDE_CRITICAL, requests_max: Some(1) }
-            }
+            true if self.log.waits_for_room() => Round {
+                beside_critical: NONCRITICAL_BESIDE_CRITICAL,
+                requests_max: Some(1),
+                ..Round::default()
+            },
             true => Round {
                 beside_critical: pressure.runs_beside_critical(),
                 requests_max: pressure.bypasses_beside(self.destage.runs()),
+                ..Round::default()
             },
-            false => Round { beside_critical: pressure.runs_beside_critical(), requests_max: None },
+            false => Round { beside_critical: pressure.runs_beside_critical(), ..Round::default() },
         }
     }
 

@@ -29,6 +29,9 @@ impl Engine {
         let result = match command {
             // They are about writes: noted, and without effect.
             Command::Set(settings) => {
+                if settings.scheduler != self.settings.scheduler {
+                    self.backing.use_scheduler(settings.scheduler.build());
+                }
                 self.settings = settings;
                 Ok(())
             }
