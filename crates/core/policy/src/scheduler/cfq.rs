@@ -485,3 +485,6 @@ impl Scheduler for Cfq {
         0
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,3 +17,34 @@ impl Cfq {
         cfq
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::*;
+    use super::super::{Operation, Scheduler};
+    use super::*;
+    use crate::priority::Priority;
+
+    #[test]
+    fn order() {
+        let background = |operation| Operation { priority: Priority::NonCritical, ..operation };
+        // Whatever its I/O priority; what is awaited goes before, however it was issued.
+        let came = [
+            write(1).with(1, 0),
+            background(sync_write(2)),
+            destage(3),
+            Operation { priority: Priority::Critical, ..write(4) },
+            read(5),
+        ];
+        let order = |promoted: &[u64]| {
+            let mut cfq = Cfq::with_idle_background();
+            came.into_iter().for_each(|operation| cfq.arrived(operation));
+            promoted.iter().for_each(|number| cfq.promoted(*number));
+            let awaited = one_by_one(&mut cfq, 0, 9);
+            let grace = cfq.next_wake_ns().unwrap_or_default() / MS;
+            (awaited, one_by_one(&mut cfq, grace, 9))
+        };
+        assert_eq!(order(&[]), (vec![5, 4], vec![2, 1, 3]));
+        assert_eq!(order(&[1, 3]), (vec![3, 5, 4], vec![2, 1]), "only destaging has leave");
+    }
+}

@@ -55,9 +55,10 @@ impl Sorted {
         self.by_position.range((position, 0)..).next().copied()
     }
 
-    /// Position and number of the last one that lies before.
+    /// Position and number of the nearest one that lies before.
     pub fn before(&self, position: u64) -> Option<(u64, u64)> {
-        self.by_position.range(..(position, 0)).next_back().copied()
+        let (nearest, _) = *self.by_position.range(..(position, 0)).next_back()?;
+        self.at_or_behind(nearest)
     }
 
     /// The next one on the way of an elevator that only goes up, and begins anew at the lowest one.
