@@ -1,13 +1,15 @@
-//! `deadline`: Linux's `mq-deadline` (`block/mq-deadline.c`, Linux 6.x): each operation is due some time after it came, and goes in batches
-//! by its place until then.
+//! `deadline`: Linux's `mq-deadline` (`block/mq-deadline.c`, Linux 6.x): each operation is due some time after
+//! it came, and goes in batches by its place until then.
 //!
-//! Three classes by I/O priority, real time, best effort and idle. Of a class nothing starts while a better one waits, but for what has
-//! waited for [`AGING_NS`]. Within a class reads go before writes, in [batches](super::batches).
+//! Three classes by I/O priority, real time, best effort and idle. Of a class nothing starts while a better one
+//! waits, but for what has waited for [`AGING_NS`]. Within a class reads go before writes, in
+//! [batches](super::batches).
 //!
-//! **What is different here.** Neighbours are not merged: the layers above have done that. The kernel looks for what has aged at the place
-//! where a class's batch goes on, and may miss it for as long as others come there. Here the oldest one of a class goes, as soon as it has
-//! aged, and alternately with the better class: so whatever waits starts within [`AGING_NS`] and twice the time of what is older.
-//! `async_depth` is no matter of this file, since the queue's slots are not the scheduler's. Who waits for what is not known to it:
+//! **What is different here.** Neighbours are not merged: the layers above have done that. The kernel looks for
+//! what has aged at the place where a class's batch goes on, and may miss it for as long as others come there.
+//! Here the oldest one of a class goes, as soon as it has aged, and alternately with the better class: so
+//! whatever waits starts within [`AGING_NS`] and twice the time of what is older. `async_depth` is no matter of
+//! this file, since the queue's slots are not the scheduler's. Who waits for what is not known to it:
 //! promotions change nothing.
 
 use std::collections::BTreeMap;

@@ -1,16 +1,19 @@
-//! `qasio`: [CFQ](super::cfq) that knows which asynchronous operations somebody has come to wait for (*quasi-asynchronous* ones; Jeong, Lee and
-//! Kim, FAST'15, Boosting Quasi-Asynchronous I/O).
+//! `qasio`: [CFQ](super::cfq) that knows which asynchronous operations somebody has come to wait for
+//! (*quasi-asynchronous* ones; Jeong, Lee and Kim, FAST'15, Boosting Quasi-Asynchronous I/O).
 //!
-//! The paper finds them in the kernel where a task begins to wait: for a page that is written back, for a buffer's lock, for the journal.
-//! The scheduler then prefers them to the other asynchronous ones. Here they are what comes to be promoted, or is known to be awaited when it comes
-//! although it is asynchronous; the tracker and Forebay's own queues tell so.
+//! The paper finds them in the kernel where a task begins to wait: for a page that is written back, for a
+//! buffer's lock, for the journal. The scheduler then prefers them to the other asynchronous ones. Here they
+//! are what comes to be promoted, or is known to be awaited when it comes although it is asynchronous; the
+//! tracker and Forebay's own queues tell so.
 //!
-//! Synchronous operations go first, as CFQ chooses them. Then come quasi-asynchronous ones in the order in which they came to be awaited: before what is
-//! asynchronous, beside what is outstanding, whatever line is active. The rest is CFQ's.
+//! Synchronous operations go first, as CFQ chooses them. Then come quasi-asynchronous ones in the order in
+//! which they came to be awaited: before what is asynchronous, beside what is outstanding, whatever line is
+//! active. The rest is CFQ's.
 //!
-//! **What cannot be carried out.** What a task waits for inside of the file system before anything is written, such as a full journal, is no
-//! operation yet. **Bound.** While synchronous operations wait and may start, one start in 16 is a quasi-asynchronous one. While quasi-asynchronous ones
-//! wait, one in 16 is CFQ's. All else has CFQ's bounds.
+//! **What cannot be carried out.** What a task waits for inside of the file system before anything is written,
+//! such as a full journal, is no operation yet. **Bound.** While synchronous operations wait and may start, one
+//! start in 16 is a quasi-asynchronous one. While quasi-asynchronous ones wait, one in 16 is CFQ's. All else
+//! has CFQ's bounds.
 
 use std::collections::VecDeque;
 

@@ -1,10 +1,12 @@
-//! Operations that wait, by where they are and by when they are due: what every scheduler with an elevator keeps of them.
+//! Operations that wait, by where they are and by when they are due: what every scheduler with an elevator
+//! keeps of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Operation;
 
-/// See the module's documentation. Whoever is due at the same time, or lies at the same place, stands in the order of numbers.
+/// See the module's documentation. Whoever is due at the same time, or lies at the same place, stands in the
+/// order of numbers.
 #[derive(Debug, Default)]
 pub(super) struct Sorted {
     /// Position and due time by number.

@@ -1,22 +1,28 @@
-//! `split-a`: Split-AFQ, actually fair queuing (Yang et al., SOSP'15, Split-Level I/O Scheduling, section 5.1, and the authors' code).
+//! `split-a`: Split-AFQ, actually fair queuing (Yang et al., SOSP'15, Split-Level I/O Scheduling, section 5.1,
+//! and the authors' code).
 //!
-//! Stride scheduling by cause. Each task has an account. What it starts costs its length and a seek, if it does not go on where the task's last one
-//! ended; the account advances by the cost over the weight, which is 8 for I/O level 0 and 1 for level 7. The account that is furthest behind has the next
-//! batch: up to [`BATCH_MAX`] operations in the order in which they came, and further accounts' if those are fewer than [`BATCH_MIN`].
-//! The next batch begins when this one has ended, or after [`BATCH_NS_MAX`].
+//! Stride scheduling by cause. Each task has an account. What it starts costs its length and a seek, if it does
+//! not go on where the task's last one ended; the account advances by the cost over the weight, which is 8 for
+//! I/O level 0 and 1 for level 7. The account that is furthest behind has the next batch: up to [`BATCH_MAX`]
+//! operations in the order in which they came, and further accounts' if those are fewer than [`BATCH_MIN`]. The
+//! next batch begins when this one has ended, or after [`BATCH_NS_MAX`].
 //!
-//! What others wait for goes at once, before all batches, and is charged to its task all the same: below a journal an operation of little weight
-//! may be what a weighty `fsync` needs, so that the paper does not hold back writes at the block level.
+//! What others wait for goes at once, before all batches, and is charged to its task all the same: below a
+//! journal an operation of little weight may be what a weighty `fsync` needs, so that the paper does not hold
+//! back writes at the block level.
 //!
-//! **What cannot be carried out.** The paper schedules writes and `fsync` where they are called, above the page cache, and reads below it. Here
-//! all is below: writes are scheduled as they come, flushes with them, and a task that fills the page cache is not stopped there. The cause of a page that
-//! is written back is one task, which the tracker tells, and not a set of tasks. What is of no known task shares an account; Forebay's destaging
-//! has one of its own. Costs are not corrected later by what a batch cost as a whole. Classes of I/O priority are unknown to it: idle counts as level 7. It does not keep a
-//! disk idle for a task that reads in sequence, for the reason that [CFQ](super::cfq) here does not.
+//! **What cannot be carried out.** The paper schedules writes and `fsync` where they are called, above the page
+//! cache, and reads below it. Here all is below: writes are scheduled as they come, flushes with them, and a
+//! task that fills the page cache is not stopped there. The cause of a page that is written back is one task,
+//! which the tracker tells, and not a set of tasks. What is of no known task shares an account; Forebay's
+//! destaging has one of its own. Costs are not corrected later by what a batch cost as a whole. Classes of I/O
+//! priority are unknown to it: idle counts as level 7. It does not keep a disk idle for a task that reads in
+//! sequence, for the reason that [CFQ](super::cfq) here does not.
 //!
-//! **Bounds.** An account that has waited comes to be the one furthest behind, since all others advance. One that comes back stands where the
-//! one that is furthest behind stands, at least; so no account saves up. Of the starts while both wait, one in 16 is of a batch. At most [`ACCOUNTS_MAX`] accounts that are not
-//! waiting are remembered, and none once nothing waits or is outstanding.
+//! **Bounds.** An account that has waited comes to be the one furthest behind, since all others advance. One
+//! that comes back stands where the one that is furthest behind stands, at least; so no account saves up. Of
+//! the starts while both wait, one in 16 is of a batch. At most [`ACCOUNTS_MAX`] accounts that are not waiting
+//! are remembered, and none once nothing waits or is outstanding.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -168,7 +174,8 @@ impl SplitA {
         Some(self.started(&operation))
     }
 
-    /// Accounts of which nothing waits are remembered while they are ahead of the others: they would get more than their share without.
+    /// Accounts of which nothing waits are remembered while they are ahead of the others: they would get more
+    /// than their share without.
     fn forget(&mut self) {
         if !self.is_waiting() && self.wanted.is_empty() && self.outstanding.is_empty() {
             (self.accounts, self.pass) = (BTreeMap::new(), 0);

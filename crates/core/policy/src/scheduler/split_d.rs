@@ -1,23 +1,31 @@
-//! `split-d`: Split-Deadline (Yang et al., SOSP'15, Split-Level I/O Scheduling, section 5.2, and the authors' code).
+//! `split-d`: Split-Deadline (Yang et al., SOSP'15, Split-Level I/O Scheduling, section 5.2, and the authors'
+//! code).
 //!
-//! Reads have deadlines, and so has `fsync`; a write that nobody waits for has none. A block scheduler's deadlines of writes are
-//! of no use to an `fsync`, which needs many of them. So the paper writes back what is dirty a little at a time, without a deadline, before the
-//! `fsync` comes to the device: just so much that others keep their deadlines.
+//! Reads have deadlines, and so has `fsync`; a write that nobody waits for has none. A block scheduler's
+//! deadlines of writes are of no use to an `fsync`, which needs many of them. So the paper writes back what is
+//! dirty a little at a time, without a deadline, before the `fsync` comes to the device: just so much that
+//! others keep their deadlines.
 //!
-//! 1. What is overdue goes first, the earliest deadline before others: a read after 500 ms, what an `fsync` waits for
-//!    (a synchronous write, or what is promoted) after 5 ms if a client's request waits for it, else after 200 ms. A flush is due when it comes.
-//! 2. Then reads and synchronous writes go in [batches](super::batches), as the block-level deadline scheduler has them.
-//! 3. Write-back goes in portions: up to 400 KiB each 10 ms, and none before the last one has ended. A portion is halved when
-//!    an `fsync`'s operation ends after its deadline, and grows by an eighth when one is in time. Without reads and `fsync` for a second there are no portions.
+//! 1. What is overdue goes first, the earliest deadline before others: a read after 500 ms, what an `fsync`
+//!    waits for (a synchronous write, or what is promoted) after 5 ms if a client's request waits for it, else
+//!    after 200 ms. A flush is due when it comes.
+//! 2. Then reads and synchronous writes go in [batches](super::batches), as the block-level deadline scheduler
+//!    has them.
+//! 3. Write-back goes in portions: up to 400 KiB each 10 ms, and none before the last one has ended. A portion
+//!    is halved when an `fsync`'s operation ends after its deadline, and grows by an eighth when one is in
+//!    time. Without reads and `fsync` for a second there are no portions.
 //!
-//! The figures are those of the authors' code: two kinds of tasks with 5 and 200 ms, 100 pages of write-back, then a sleep of 10 ms.
+//! The figures are those of the authors' code: two kinds of tasks with 5 and 200 ms, 100 pages of write-back,
+//! then a sleep of 10 ms.
 //!
-//! **What cannot be carried out.** The paper holds the call of `fsync` back, and counts what a file has dirty. Here an `fsync` is known by its
-//! operations alone, when they come; a deadline is that of each one, and not of the call. The kernel's write-back is not asked for anything; it is
-//! slowed down. Of which task a deadline is depends on whether the operation is critical, and not on what an administrator sets for the task.
+//! **What cannot be carried out.** The paper holds the call of `fsync` back, and counts what a file has dirty.
+//! Here an `fsync` is known by its operations alone, when they come; a deadline is that of each one, and not of
+//! the call. The kernel's write-back is not asked for anything; it is slowed down. Of which task a deadline is
+//! depends on whether the operation is critical, and not on what an administrator sets for the task.
 //!
-//! **Bounds.** Deadlines are kept in their order, so that whatever has one goes before all that comes 500 ms later. Of write-back one operation starts each
-//! [`WRITE_BACK_NS_MAX`], whatever else there is, its oldest one if that has waited for 5 s.
+//! **Bounds.** Deadlines are kept in their order, so that whatever has one goes before all that comes 500 ms
+//! later. Of write-back one operation starts each [`WRITE_BACK_NS_MAX`], whatever else there is, its oldest one
+//! if that has waited for 5 s.
 
 use std::collections::BTreeMap;
 
@@ -142,7 +150,8 @@ impl SplitD {
         Some(number)
     }
 
-    /// Whether write-back may go on: nobody has deadlines, or there is something left of a portion, or it is time for the next one.
+    /// Whether write-back may go on: nobody has deadlines, or there is something left of a portion, or it is
+    /// time for the next one.
     fn may_write_back(&mut self, now_ns: u64) -> bool {
         let calm_ns = self.awaited_ns.map_or(0, |awaited| awaited.saturating_add(CALM_NS));
         let work = &mut self.write_back;
@@ -329,8 +338,9 @@ mod tests {
         }
     }
 
-    /// When write-back starts, in milliseconds, and how many each time, in so long a time; each operation is of 64 KiB and takes so many milliseconds. With it come
-    /// critical writes of an `fsync`, one each 50 ms, which end after so long.
+    /// When write-back starts, in milliseconds, and how many each time, in so long a time; each operation is of
+    /// 64 KiB and takes so many milliseconds. With it come critical writes of an `fsync`, one each 50 ms, which
+    /// end after so long.
     fn portions(write_back_ms: u64, fsync_ms: u64, lasts_ms: u64) -> Vec<(u64, usize)> {
         let mut split: SplitD = given((0..500).map(|n| Operation { len: 64 << 10, ..write(n) }.at(n << 16)));
         let (mut device, mut portions) = (BTreeSet::new(), Vec::new());

@@ -3,7 +3,8 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// Tasks in the order in which they are served, with how many operations each; 0 for async ones. Each operation takes a millisecond.
+/// Tasks in the order in which they are served, with how many operations each; 0 for async ones. Each operation
+/// takes a millisecond.
 fn served(operations: &[Operation], most: usize) -> Vec<(u32, usize)> {
     let mut cfq: Cfq = given(operations.iter().copied());
     let task = |number: &u64| {
@@ -67,7 +68,7 @@ fn slices_are_of_time_by_level() {
 
 #[test]
 fn async_slices_by_level() {
-    // Level 3 has 20 operations in its slice, level 7 has 4 and comes to stand further back; which is which is seen by the number.
+    // Level 3 has 20 operations in its slice, level 7 has 4 and comes to stand further back; numbers tell which.
     let mut cfq: Cfq = given(many(100, &[|n| write(n).with(2, 3), |n| write(n).with(2, 7)]));
     let order = one_by_one(&mut cfq, 0, 68);
     let runs: Vec<usize> = order.chunk_by(|a, b| a % 2 == b % 2).map(<[u64]>::len).collect();
