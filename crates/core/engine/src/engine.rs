@@ -384,11 +384,11 @@ impl Engine {
             return;
         }
         match op {
-            op if self.read_only => self.look_at(id, op),
-            Op::Read { offset, len } => self.read_request(id, offset, len),
+            op if self.read_only => self.look_at(id, op, origin),
+            Op::Read { offset, len } => self.read_request(id, (offset, len), origin),
             Op::Write { offset, data, fua } => self.write_request(id, offset, data, fua, origin),
             Op::Zero { offset, len, unmap, fua } => self.zero_request(id, offset, len, unmap, fua, origin),
-            Op::Flush => self.flush_request(id),
+            Op::Flush => self.flush_request(id, origin),
             Op::Status { offset, len, extents_max } => self.status_request(id, offset, len, extents_max),
         }
     }

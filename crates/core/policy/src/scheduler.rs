@@ -15,7 +15,7 @@
 mod fifo;
 mod rcp;
 
-use forebay_block::OpKind;
+use forebay_block::{OpKind, Origin};
 
 use crate::AdmissionReason;
 use crate::priority::{BACKING_SLOTS_MAX, NONCRITICAL_BESIDE_CRITICAL, Priority};
@@ -100,6 +100,27 @@ pub struct Issuer {
     pub sync: bool,
     /// Why a write goes past the cache; `None` for what is none.
     pub reason: Option<AdmissionReason>,
+}
+
+impl Issuer {
+    /// Who asked for a request; `fua`: it asks for forced unit access. The reason is not known yet.
+    pub const fn of(origin: &Origin, fua: bool) -> Self {
+        let io_priority = IoPriority(origin.ioprio);
+        Self { task: origin.pid, io_priority, sync: origin.is_sync(fua), reason: None }
+    }
+
+    /// The same, who waits: of a read or a flush.
+    #[must_use]
+    pub const fn waits(self) -> Self {
+        Self { sync: true, ..self }
+    }
+
+    /// Of those for whom one operation is carried out the most urgent one, by class and then level of their I/O priorities; of
+    /// equals the first. All zero if there is none.
+    pub fn most_urgent(issuers: impl IntoIterator<Item = Self>) -> Self {
+        let urgency = |issuer: &Self| (issuer.io_priority.class(), issuer.io_priority.level());
+        issuers.into_iter().min_by_key(urgency).unwrap_or_default()
+    }
 }
 
 /// An operation that waits for the backing.

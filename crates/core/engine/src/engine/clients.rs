@@ -1,7 +1,9 @@
 //! Requests of clients: what the coordinator asks for them elsewhere, and what it does with what they say. See [`crate::client`].
 
 use forebay_block::{Buf, DeviceOp, DeviceResult, IoError, Origin, Reply, Seq};
-use forebay_policy::{Admission, AdmissionReason, Decision, Durability, OnFull, WriteContext, WritePolicy};
+use forebay_policy::{
+    Admission, AdmissionReason, Decision, Durability, Issuer, OnFull, WriteContext, WritePolicy,
+};
 
 use crate::backing::flushes::flush_failed_error;
 use crate::client::cut::Cut;
@@ -525,7 +527,7 @@ impl Engine {
 // Flushes.
 
 impl Engine {
-    pub(super) fn flush_request(&mut self, id: RequestId) {
+    pub(super) fn flush_request(&mut self, id: RequestId, origin: Origin) {
         let mut log_upto = self.log.written_upto();
         self.log.want_durable(log_upto);
         let mut backing_epoch = self.flushes.epoch_wanted();
@@ -537,7 +539,8 @@ impl Engine {
         }
         let bypasses = self.flushes.acknowledged();
         let point = self.point_now();
-        self.requests.flush(Flush { id, log_upto, point, backing_epoch, bypasses });
+        let issuer = Issuer::of(&origin, false).waits();
+        self.requests.flush(Flush { id, log_upto, point, backing_epoch, bypasses, issuer });
         self.backing_flush_if_wanted();
         self.flushes_answer();
     }

@@ -26,7 +26,18 @@ impl Engine {
             IoOwner::BypassFlush(key) => self.requests.range_of(key),
             _ => None,
         };
-        self.backing.push((id, op), owner.into(), holds, (priority, Issuer::default()), self.now);
+        let issuer = self.issuer_of(owner);
+        self.backing.push((id, op), owner.into(), holds, (priority, issuer), self.now);
+    }
+
+    /// For whom the operation is: nobody in particular, if it is for Forebay itself.
+    fn issuer_of(&self, owner: IoOwner) -> Issuer {
+        match owner {
+            IoOwner::BypassWrite(key) | IoOwner::BypassFlush(key) => self.requests.issuer_of(key),
+            IoOwner::BackingFlush => self.requests.flush_issuer(),
+            IoOwner::Piece(key) => self.reading.issuer_of(key),
+            _ => Issuer::default(),
+        }
     }
 
     /// Starts what may start now.
@@ -114,3 +125,6 @@ impl Engine {
         withdrawn.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests;
