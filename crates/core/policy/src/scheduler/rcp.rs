@@ -120,6 +120,7 @@ impl Scheduler for Rcp {
             noncritical: self.destaging.len() + requests,
             beside_critical: self.round.beside_critical,
             noncritical_bytes: self.noncritical_bytes,
+            slots: self.round.slots,
         })?;
         let queue = match priority {
             Priority::Critical => &mut self.critical,
