@@ -399,3 +399,6 @@ impl PassThrough {
         self.effects.push(Effect::Reply { id, result });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -403,6 +403,11 @@ impl Engine {
         self.backing_consistent() > Consistent::No && matches!(self.life, Life::Running | Life::Stopping)
     }
 
+    /// [`Status::backing_waiting_critical`] and [`Status::backing_waiting_noncritical`] alone.
+    pub fn backing_waiting(&self) -> (usize, usize) {
+        self.backing.waiting()
+    }
+
     /// Figures as of `now`.
     pub fn status(&self, now: Nanos) -> Status {
         let state = match self.life {

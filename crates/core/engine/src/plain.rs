@@ -6,7 +6,6 @@ use forebay_policy::{BACKING_SLOTS_MAX, Issuer, Round, SchedulerKind};
 
 use crate::backing::queue::{BackingQueue, Owner};
 use crate::interface::{Class, IoId, PartKey, RequestId, Status};
-use crate::mutation::Planted;
 
 /// Operations that wait for the backing of a volume without a cache, and those that it carries out.
 ///
@@ -58,7 +57,7 @@ impl PlainQueue {
             Owner::Bypass(PartKey(key)) => requests.contains(&RequestId(key)),
             _ => false,
         };
-        self.queue.promote(is_wanted, Planted::default());
+        self.queue.promote(is_wanted);
     }
 
     /// Another scheduler chooses from here on.

@@ -45,7 +45,7 @@ fn nothing_waits_in_memory() {
     let Some(directory) = memory_directory() else { return };
     let path = file(&directory, "backing", SIZE);
     let driver = Driver::new();
-    let mut device = driver.open(&format!("mmap:{}", path.display()));
+    let mut device = driver.open(&format!("pmem:{}", path.display()));
     assert_eq!((device.info().depth, waits_behind_full(&mut *device, Nanos(0))), (32, 0));
 }
 
