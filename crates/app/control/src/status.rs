@@ -151,7 +151,7 @@ described! {
         Label => on_full: String,
         #[doc = "What an acknowledged plain write survives: `write` (a power cut) or `flush` (a power cut only after a later flush)."]
         Label => durability: String,
-        #[doc = "Which operation of the backing starts next: `rcp`, `fifo` and others (`serve --scheduler`)."]
+        #[doc = "Which operation of the backing starts next: `rcp`, `fifo`, `deadline`, `cfq`, `cfq-idle`, `split-a`, `split-d` or `qasio` (`serve --scheduler`)."]
         Label => scheduler: String,
         #[doc = "The cache, as given to `serve`; empty with `--no-cache`."]
         Label => cache: String,

@@ -165,7 +165,8 @@ pub struct Args {
     #[arg(long, value_name = "CHOICE", value_parser = choice!(Durability))]
     pub durability: Option<Durability>,
 
-    /// Which operation of the backing starts next: what requests wait for (rcp), or whichever came first [default: rcp]
+    /// Which operation of the backing starts next: what requests wait for (rcp), whichever came first (fifo), or as
+    /// Linux's schedulers (deadline, cfq) and others choose that rcp is compared with [default: rcp]
     #[arg(long, value_name = "CHOICE", value_parser = choice!(SchedulerKind))]
     pub scheduler: Option<SchedulerKind>,
 

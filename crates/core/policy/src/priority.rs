@@ -1,5 +1,5 @@
 //! I/O priority: which of the operations that wait for the backing starts next (RCP, FAST'17,
-//! section 4; `docs/design/promises.md`, I/O priority).
+//! section 4; `docs/design/criticality.md`, The backing's queue).
 //!
 //! Two queues, first in first out: what a client waits for, reads included, goes before what nobody is known to wait for. Of
 //! the second kind few are outstanding while there are any of the first, for a device does not take back what it was given: a
@@ -43,8 +43,10 @@ pub enum Background {
 }
 
 /// What may be started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
+    /// Operations that the device takes at a time; of these at least one is left for critical ones, unless there is but one.
+    pub slots: usize,
     /// Critical operations that wait.
     pub critical: usize,
     /// Non-critical ones that may start beside what is outstanding of their kind.
@@ -53,6 +55,19 @@ pub struct Waiting {
     pub beside_critical: usize,
     /// Bytes that outstanding non-critical operations write, of each at most [`NONCRITICAL_BYTES_EACH`].
     pub noncritical_bytes: u64,
+}
+
+impl Default for Waiting {
+    /// Nothing waits for a device that takes as many as may ever be outstanding.
+    fn default() -> Self {
+        Self {
+            slots: BACKING_SLOTS_MAX,
+            critical: 0,
+            noncritical: 0,
+            beside_critical: 0,
+            noncritical_bytes: 0,
+        }
+    }
 }
 
 /// The chooser: counts what is outstanding, and says what starts next.
@@ -83,7 +98,7 @@ impl BackingPriority {
 
     /// What starts now, of what waits; the caller starts it. `None`: nothing, until something ends or comes.
     pub fn start(&mut self, waiting: Waiting) -> Option<Priority> {
-        if self.outstanding() >= BACKING_SLOTS_MAX {
+        if self.outstanding() >= waiting.slots.min(BACKING_SLOTS_MAX) {
             return None;
         }
         let noncritical = waiting.noncritical > 0
@@ -125,7 +140,8 @@ impl BackingPriority {
     /// Non-critical operations that may be outstanding now.
     fn noncritical_max(&self, waiting: &Waiting) -> usize {
         let beside = waiting.beside_critical.max(NONCRITICAL_BESIDE_CRITICAL);
-        beside.saturating_add(self.calm).min(NONCRITICAL_SLOTS_MAX)
+        let slots = waiting.slots.saturating_sub(1).clamp(1, NONCRITICAL_SLOTS_MAX);
+        beside.saturating_add(self.calm).min(slots)
     }
 
     /// Somebody comes to wait for a non-critical operation that is outstanding. It keeps its place: whoever waits for it is not helped by one
@@ -199,6 +215,25 @@ mod tests {
             priority.ended(Priority::NonCritical, false);
         }
         assert_eq!(start_all(&mut priority), 1, "all is as before as soon as a critical one has come");
+    }
+
+    #[test]
+    fn a_slot_is_left_for_critical_ones_however_few_there_are() {
+        let most = |slots| {
+            let mut priority = BackingPriority::default();
+            let few = Waiting { slots, ..waiting(0, 1000) };
+            for _ in 0..10 {
+                let started = std::iter::from_fn(|| priority.start(few)).count();
+                if started == 0 {
+                    break;
+                }
+                (0..started).for_each(|_| priority.ended(Priority::NonCritical, false));
+            }
+            let started = std::iter::from_fn(|| priority.start(few)).count();
+            (started, priority.start(Waiting { critical: 1, ..few }))
+        };
+        let left = Some(Priority::Critical);
+        assert_eq!([0, 1, 2, 3, 32].map(most), [(0, None), (1, None), (1, left), (2, left), (31, left)]);
     }
 
     #[test]
