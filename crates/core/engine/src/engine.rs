@@ -5,7 +5,9 @@
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op};
 use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
-use forebay_policy::{Demand, Durability, Endurance, Ranges, Roominess, Settings, WritePolicy};
+use forebay_policy::{
+    BACKING_SLOTS_MAX, Demand, Durability, Endurance, Ranges, Roominess, Settings, WritePolicy,
+};
 
 use crate::backing::destage::Destage;
 use crate::backing::flushes::Flushes;
@@ -115,6 +117,8 @@ pub struct Engine {
     planted: Planted,
     effects: Vec<Effect>,
     backing: BackingQueue,
+    /// Operations that may be outstanding there.
+    backing_slots: usize,
     wakes: Wakes,
     watch: Watch,
     ios: Table<IoId, (IoOwner, Option<Asked>)>,
@@ -169,6 +173,7 @@ impl Engine {
             planted,
             effects: Vec::new(),
             backing: BackingQueue::new(params.settings.scheduler.build()),
+            backing_slots: params.backing_depth.clamp(1, BACKING_SLOTS_MAX),
             wakes: Wakes::default(),
             watch: Watch::default(),
             ios: Table::default(),

@@ -224,7 +224,7 @@ pub trait Scheduler: Send {
 }
 
 impl Default for Round {
-    /// Nothing but the one non-critical operation beside critical ones.
+    /// A backing that takes as many as ever may be outstanding, and nothing but the one non-critical operation beside critical ones.
     fn default() -> Self {
         Self { slots: BACKING_SLOTS_MAX, beside_critical: NONCRITICAL_BESIDE_CRITICAL, requests_max: None }
     }

@@ -59,25 +59,24 @@ impl Engine {
 
     /// What may start beside what; of no account where nothing non-critical waits.
     fn backing_round(&self) -> Round {
+        let calm = Round { slots: self.backing_slots, ..Round::default() };
         if self.backing.waiting().1 == 0 {
-            return Round::default();
+            return calm;
         }
         let pressure = self.destage_pressure();
         // What goes in an order makes room in that order, bypasses with it; and what has failed does not fill.
         let makes_room = !self.destage.is_idle() && !self.order.keeps_versions() && !self.failure.latched();
         match makes_room {
             // The runs are critical now: what is left gets as little as it can.
-            true if self.log.waits_for_room() => Round {
-                beside_critical: NONCRITICAL_BESIDE_CRITICAL,
-                requests_max: Some(1),
-                ..Round::default()
-            },
+            true if self.log.waits_for_room() => {
+                Round { beside_critical: NONCRITICAL_BESIDE_CRITICAL, requests_max: Some(1), ..calm }
+            }
             true => Round {
                 beside_critical: pressure.runs_beside_critical(),
                 requests_max: pressure.bypasses_beside(self.destage.runs()),
-                ..Round::default()
+                ..calm
             },
-            false => Round { beside_critical: pressure.runs_beside_critical(), ..Round::default() },
+            false => Round { beside_critical: pressure.runs_beside_critical(), ..calm },
         }
     }
 

@@ -69,6 +69,7 @@ impl Rig {
             journal: None,
             prepared: None,
             journal_left: false,
+            backing_depth: 256,
             read_only: false,
         });
         let heard = Arc::default();
