@@ -29,7 +29,8 @@ pub use priority::{BACKING_SLOTS_MAX, NONCRITICAL_BESIDE_CRITICAL, Priority};
 pub use ranges::{RANGES_MAX, Ranges};
 pub use replacement::{List, Replacement, Verdict};
 pub use scheduler::{
-    Fifo, IoClass, IoPriority, Issuer, Operation, Purpose, Rcp, Round, Scheduler, SchedulerKind,
+    Cfq, Deadline, Fifo, FlushesFirst, IoClass, IoPriority, Issuer, Operation, Purpose, Qasio, Rcp, Round,
+    Scheduler, SchedulerKind, SplitA, SplitD,
 };
 pub use settings::{Allowed, Durability, GroupEnds, OnFull, Order, Settings, UnknownSetting, WritePolicy};
 pub use staleness::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, Staleness};

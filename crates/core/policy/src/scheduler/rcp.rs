@@ -116,11 +116,11 @@ impl Scheduler for Rcp {
     fn next(&mut self, now_ns: u64) -> Option<u64> {
         let requests = if self.request_may_start() { self.requests.len() } else { 0 };
         let priority = self.chooser.start(Waiting {
+            slots: self.round.slots,
             critical: self.critical.len(),
             noncritical: self.destaging.len() + requests,
             beside_critical: self.round.beside_critical,
             noncritical_bytes: self.noncritical_bytes,
-            slots: self.round.slots,
         })?;
         let queue = match priority {
             Priority::Critical => &mut self.critical,
