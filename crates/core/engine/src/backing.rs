@@ -3,6 +3,7 @@
 pub(crate) mod destage;
 pub(crate) mod flushes;
 mod plan;
+mod portions;
 pub(crate) mod queue;
 mod runs;
 mod unreadable;

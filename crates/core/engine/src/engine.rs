@@ -5,7 +5,7 @@
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op};
 use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
-use forebay_policy::{Demand, Durability, Endurance, Ranges, Roominess, Settings, WritePolicy};
+use forebay_policy::{Demand, Durability, Endurance, Ranges, Roominess, Settings, Throttle, WritePolicy};
 
 use crate::backing::destage::Destage;
 use crate::backing::flushes::Flushes;
@@ -50,6 +50,7 @@ mod recovery;
 mod scale;
 mod staleness;
 mod stop;
+mod throttle;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +104,9 @@ pub struct Engine {
     hold: Hold,
     reclaim: Reclaim,
     demand: Demand,
+    throttle: Throttle,
+    /// What it was told last of how much room was made: that never shrinks.
+    throttle_made: u64,
     failure: Failure,
     commands: Commands,
     /// No device is changed, see [`read_only`].
@@ -160,6 +164,8 @@ impl Engine {
             hold: Hold::default(),
             reclaim: Reclaim::new(layout, planted),
             demand: Demand::default(),
+            throttle: Throttle::default(),
+            throttle_made: 0,
             failure: Failure::default(),
             commands: Commands::default(),
             read_only: params.read_only,
@@ -248,6 +254,7 @@ impl Engine {
         [
             self.log.next_wake(self.now),
             self.destage_next_wake(),
+            self.throttle_next_wake(),
             self.order_next_wake(),
             self.journal_next_wake(),
             self.staleness_next_wake(),

@@ -89,6 +89,8 @@ pub(super) struct Part {
     pub(super) reissuable: bool,
     /// A request is known to wait for it, or nothing is known.
     pub(super) critical: bool,
+    /// A request is known to wait for it.
+    pub(super) awaited: bool,
     /// Its issuer waits for it: it was flagged synchronous, or asked for forced unit access.
     pub(super) sync: bool,
     /// It is a bypass that ends with a supersede record, and holds its blocks until then.
