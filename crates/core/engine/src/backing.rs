@@ -5,6 +5,7 @@ pub(crate) mod flushes;
 mod plan;
 #[cfg(feature = "mutations")]
 mod planted_scheduler;
+mod portions;
 pub(crate) mod queue;
 mod runs;
 mod unreadable;

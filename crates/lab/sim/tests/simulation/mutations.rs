@@ -60,6 +60,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::AcceptsEarlierLap
         | M::IgnoresLastRecord
         | M::IgnoresTail => (ANY, 100),
+        M::ThrottleNeverReleases => (&[Theme::Crowded], 1000),
         M::ForgetsFua
         | M::ZeroesVolatile
         | M::BypassKeepsIndex
