@@ -25,7 +25,6 @@ use std::collections::BTreeMap;
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, Nanos, OpKind};
 use forebay_policy::{Issuer, Operation, Priority, Purpose, Round, Scheduler};
 
-#[cfg(feature = "mutations")]
 use crate::backing::planted_scheduler::PlantedScheduler;
 use crate::interface::{IoId, PartKey};
 use crate::locks::BlockRange;
@@ -145,11 +144,8 @@ impl BackingQueue {
     }
 
     /// Another scheduler chooses from here on.
-    pub(crate) fn use_scheduler(&mut self, mut scheduler: Box<dyn Scheduler>) {
-        #[cfg(feature = "mutations")]
-        {
-            scheduler = PlantedScheduler::around(scheduler, self.planted);
-        }
+    pub(crate) fn use_scheduler(&mut self, scheduler: Box<dyn Scheduler>) {
+        let mut scheduler = PlantedScheduler::around(scheduler, self.planted);
         if !self.planted.is(Mutation::ExchangeForgetsWaiting) {
             self.waiting.iter().for_each(|(number, queued)| scheduler.arrived(described(*number, queued)));
         }
@@ -205,9 +201,10 @@ impl BackingQueue {
         (self.critical, self.waiting.len() - self.critical)
     }
 
-    /// When a round may be begun again although nothing has ended.
+    /// When a round may be begun again although nothing has ended; while the backing is full only that counts.
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
-        self.scheduler.next_wake_ns().filter(|_| !self.waiting.is_empty()).map(Nanos)
+        let may_start = !self.waiting.is_empty() && self.outstanding.len() < self.slots;
+        self.scheduler.next_wake_ns().filter(|_| may_start).map(Nanos)
     }
 
     pub(crate) fn outstanding(&self) -> usize {
