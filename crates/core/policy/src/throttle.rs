@@ -36,8 +36,8 @@ const LATE_NS_MAX: u64 = 1_000_000;
 const HINTED_NS: u64 = 1_000_000_000;
 /// The rate is that of the latest such part of the log, in percent, that became free.
 const WINDOW_PERCENT: u64 = 25;
-/// Measurements kept.
-const SAMPLES_MAX: usize = 32;
+/// Measurements in it.
+const SAMPLES: usize = 16;
 
 /// What is known of the log's room, in bytes of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +69,9 @@ pub struct Throttle {
     /// Bytes a second at which room was made lately; 0 if that is not known.
     rate: u64,
     room: LogRoom,
+    looked_ns: u64,
+    /// What would have been made by then if it came evenly.
+    even_bytes: u64,
     critical: Pace,
     noncritical: Pace,
     /// Until then writes that are not known to be awaited count as such.
@@ -78,32 +81,48 @@ pub struct Throttle {
 impl Throttle {
     /// Looks at the log's room, as it is now.
     pub fn look(&mut self, room: LogRoom, now_ns: u64) {
-        let grown = room.made_bytes > self.room.made_bytes;
+        let window = room.log_bytes * WINDOW_PERCENT / 100;
         if !room.destages {
             // What the backing can do is not seen while it has nothing to do.
             self.samples.clear();
-        } else if grown || self.samples.is_empty() {
-            self.sample(room, now_ns);
+        } else {
+            self.sample(room.made_bytes, window, now_ns);
         }
+        self.even_bytes = self.evenly_made(&room, window, now_ns);
         self.room = room;
+        self.looked_ns = now_ns;
     }
 
-    fn sample(&mut self, room: LogRoom, now_ns: u64) {
-        if self.samples.back().is_some_and(|(at, _)| *at == now_ns) {
-            self.samples.pop_back();
+    fn sample(&mut self, made: u64, window: u64, now_ns: u64) {
+        let portion = window / SAMPLES as u64;
+        if self.samples.back().is_some_and(|(_, last)| made < last + portion.max(1)) {
+            return;
         }
-        self.samples.push_back((now_ns, room.made_bytes));
-        let window = room.log_bytes * WINDOW_PERCENT / 100;
-        let is_old = |samples: &VecDeque<(u64, u64)>| {
-            samples.len() > SAMPLES_MAX
-                || samples.get(1).is_some_and(|(_, made)| made + window <= room.made_bytes)
-        };
-        while is_old(&self.samples) {
+        self.samples.push_back((now_ns, made));
+        while self.samples.len() > SAMPLES
+            || self.samples.get(1).is_some_and(|(_, next)| next + window <= made)
+        {
             self.samples.pop_front();
         }
         if let (Some((from_ns, from)), true) = (self.samples.front(), self.samples.len() > 2) {
-            self.rate = per_second(room.made_bytes - from, now_ns - from_ns);
+            self.rate = per_second(made - from, now_ns - from_ns);
         }
+    }
+
+    /// What has been made if it comes evenly: at the rate of lately, and drawn to what was made and half of what is coming.
+    fn evenly_made(&self, room: &LogRoom, window: u64, now_ns: u64) -> u64 {
+        let target = room.made_bytes + room.coming_bytes / 2;
+        let step = per_ns(self.rate, now_ns.saturating_sub(self.looked_ns));
+        if self.rate == 0 || step >= window || room.log_bytes != self.room.log_bytes {
+            return target;
+        }
+        let even = self.even_bytes + step;
+        let part = |of: u64| (u128::from(of) * u128::from(step) / u128::from(window.max(1))) as u64;
+        let drawn = match even < target {
+            true => even + part(target - even),
+            false => even - part(even - target),
+        };
+        drawn.clamp(room.made_bytes.saturating_sub(window), room.made_bytes + room.coming_bytes)
     }
 
     /// Bytes a second at which room is made, as far as is known now: less than it was if what is due does not come.
@@ -119,18 +138,17 @@ impl Throttle {
         }
     }
 
-    /// Room as it is between two flushes: what comes next comes evenly.
-    fn free_now(&self, now_ns: u64) -> u64 {
-        let since_ns = self.samples.back().map_or(0, |(at, _)| now_ns.saturating_sub(*at));
-        let made = u128::from(self.rate) * u128::from(since_ns) / 1_000_000_000;
-        let made = u64::try_from(made).unwrap_or(u64::MAX).min(self.room.coming_bytes);
-        (self.room.free_bytes + made).min(self.room.log_bytes)
+    /// Room as it would be if it came evenly.
+    fn free_evenly(&self, now_ns: u64) -> u64 {
+        let made = self.even_bytes + per_ns(self.rate, now_ns.saturating_sub(self.looked_ns));
+        let made = made.min(self.room.made_bytes + self.room.coming_bytes);
+        (self.room.free_bytes + made).saturating_sub(self.room.made_bytes).min(self.room.log_bytes)
     }
 
     /// What writes of this kind get of the rate at which room is made, in thousandths; `None`: they are not slowed down.
     fn share(&self, priority: Priority, now_ns: u64) -> Option<u64> {
         let of_log = |percent| self.room.log_bytes * percent / 100;
-        let (from, free) = (of_log(CRITICAL_FROM_PERCENT), self.free_now(now_ns));
+        let (from, free) = (of_log(CRITICAL_FROM_PERCENT), self.free_evenly(now_ns));
         let share = |room: u64, from: u64| {
             let left = from.checked_sub(room).filter(|left| *left > 0)?;
             // The root of what would be even: room comes in portions, and writers are not to feel each.
@@ -194,6 +212,11 @@ impl Throttle {
             Priority::NonCritical => &self.noncritical,
         }
     }
+}
+
+/// Bytes that come in so many nanoseconds at so many a second.
+fn per_ns(rate: u64, ns: u64) -> u64 {
+    u64::try_from(u128::from(rate) * u128::from(ns) / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
 fn per_second(bytes: u64, ns: u64) -> u64 {
