@@ -28,6 +28,8 @@ pub enum What {
     AdmissionPostgresql,
     /// The admission policies under YCSB on Redis, on a disk with NV-DRAM and SSD caches, as in ATC'15; needs root
     AdmissionRedis,
+    /// A cache that is full all the time against the store without it, at depths of 1 to 128; and the processor time of a write over NBD
+    Cliffs,
 }
 
 /// Arguments of `forebay bench`.
@@ -55,7 +57,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
 
-    /// Loads to compare under: of `policies` as `fileserver`, of `admission-redis` as `ycsb_a_ssd` [default: all of them]
+    /// Loads to compare under: of `policies` as `fileserver`, of `admission-redis` as `ycsb_a_ssd`, of `cliffs` as `remote` or `write_path` [default: all of them]
     #[arg(long, value_name = "LOAD", value_delimiter = ',', value_parser = load)]
     loads: Vec<String>,
 
@@ -105,6 +107,7 @@ fn policy(text: &str) -> Result<OrNone, String> {
 fn load(text: &str) -> Result<String, String> {
     let mut known: Vec<_> =
         forebay_bench::loads().chain(forebay_bench::redis_loads()).map(str::to_owned).collect();
+    known.extend(forebay_bench::cliffs_loads());
     known.sort_unstable();
     known.dedup();
     one_of(text, "load", known)
@@ -222,6 +225,7 @@ pub fn run(args: Args) -> Outcome {
         What::Policies => forebay_bench::policies(&options),
         What::AdmissionPostgresql => forebay_bench::admission_postgresql(&options),
         What::AdmissionRedis => forebay_bench::admission_redis(&options),
+        What::Cliffs => forebay_bench::cliffs(&options),
     };
     let written = result.and_then(|mut report| {
         if options.is_stopped() {
