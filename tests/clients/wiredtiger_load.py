@@ -153,8 +153,11 @@ class Load:
                 self.reads.append(time.monotonic() - began)
                 continue
             number += 1
+            attempts = 1
             while not self.update(session, table, counters, client, number, record):
                 self.retries[index] += 1
+                back_off(attempts)
+                attempts += 1
             if self.flusher:
                 self.flusher.wait()
             ended = time.monotonic()
@@ -250,6 +253,12 @@ class Load:
         }
 
 
+def back_off(attempts):
+    """As MongoDB does after so many write conflicts of one operation (`logAndBackoff`)."""
+    if attempts >= 4:
+        time.sleep(0.001 if attempts < 10 else 0.005 if attempts < 100 else 0.01)
+
+
 def distribution(seconds):
     """Percentiles in milliseconds: the smallest value that so many are not above."""
     if not seconds:
@@ -266,7 +275,7 @@ def open_database(args):
     return wiredtiger.wiredtiger_open(
         args.directory,
         f"create,cache_size={args.cache_mib}M,session_max=1000,eviction=(threads_min=4,threads_max=4),config_base=false,"
-        "statistics=(fast),log=(enabled=true,remove=true,path=journal,file_max=100MB),checkpoint=(wait=0),"
+        f"statistics=(fast),log=(enabled=true,remove=true,path=journal,file_max={args.log_mib}M),checkpoint=(wait=0),"
         "file_manager=(close_idle_time=600,close_scan_interval=10,close_handle_minimum=2000)",
     )
 
@@ -342,6 +351,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--records", type=int, default=20_000, help="so many when the database is made; the same ever after")
     parser.add_argument("--cache-mib", type=int, default=16, help="WiredTiger's own cache, in MiB")
+    parser.add_argument("--log-mib", type=int, default=100, help="a file of the journal, in MiB")
     parser.add_argument("--checkpoint", type=float, default=2, help="seconds between two checkpoints; 60 in MongoDB")
     parser.add_argument("--acknowledged", metavar="FILE")
     parser.add_argument("--first-client", type=int, default=1, help="number of the first client, different in each run with one FILE")

@@ -14,6 +14,7 @@ use forebay_policy::{
 use forebay_tracker::Hints;
 use serde::{Deserialize, Deserializer};
 
+use crate::background_dirty::BackgroundDirty;
 use crate::nearest::nearest;
 use crate::volume_name;
 use forebay_policy::size::{self, Size};
@@ -132,6 +133,9 @@ pub struct VolumeConfig {
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled")]
     pub scheduler: Option<SchedulerKind>,
+    /// Share of memory that an attached volume's pages may have dirty.
+    #[serde(default, deserialize_with = "spelled")]
+    pub background_dirty: Option<BackgroundDirty>,
     /// A new file in which its requests are recorded.
     pub record_requests: Option<PathBuf>,
 }

@@ -565,7 +565,7 @@ impl Controller for Daemon {
             Request::Detach { volume, release: true } => self.release(&volume, progress),
             Request::Detach { volume, release: false } => {
                 let served = self.volume(&volume)?;
-                match served.telling(progress, || served.detach())? {
+                match served.telling(progress, || served.detach(&self.directory))? {
                     true => Ok(Answer::Done),
                     false => Err(ControlError::new(
                         FailureKind::Failed,

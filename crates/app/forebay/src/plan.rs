@@ -9,6 +9,7 @@ use forebay_nbd::{Address, SocketRights, TlsSettings};
 use forebay_policy::{GroupEnds, Ranges, Settings, WritePolicy};
 use forebay_tracker::{Hints, PRESETS, Rules, RulesError};
 
+use crate::background_dirty::BackgroundDirty;
 use crate::changes::{Circumstances, check_ranges, idle, nobody_is_critical};
 use crate::config::{Config, VolumeConfig};
 use crate::device_decoration::DeviceDecoration;
@@ -83,6 +84,8 @@ pub struct VolumePlan {
     pub critical: bool,
     /// Of these requests' writes at most so many bytes a second count as critical.
     pub critical_rate: Option<u64>,
+    /// Share of memory that its pages may have dirty while it is attached.
+    pub background_dirty: BackgroundDirty,
     /// Only NBD clients are foreseen, whose requests are not critical: no rules say who is, and it is no file.
     pub is_for_nbd_alone: bool,
     /// What was given and has another effect than one may think, or none; a sentence each.
@@ -234,6 +237,7 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
         volume.on_full = args.on_full.or(volume.on_full);
         volume.durability = args.durability.or(volume.durability);
         volume.scheduler = args.scheduler.or(volume.scheduler);
+        volume.background_dirty = args.background_dirty.or(volume.background_dirty);
         volume.ranges = args.ranges.clone().or(volume.ranges.take());
         volume.endurance = args.endurance.map(Size).or(volume.endurance);
         volume.critical = args.critical.then_some(true).or(volume.critical);
@@ -420,6 +424,7 @@ fn checked(v: VolumeConfig, all: &Around<'_>) -> Result<VolumePlan, Failure> {
         endurance: v.endurance.map_or(0, |s| s.0),
         critical: v.critical.unwrap_or(false),
         critical_rate: v.critical_rate.map(|s| s.0),
+        background_dirty: v.background_dirty.unwrap_or_default(),
         journal,
         name,
     })

@@ -275,6 +275,7 @@ pub(crate) fn cache_content(
         journal: None,
         prepared: None,
         journal_left: false,
+        backing_depth: 1,
         read_only: true,
     });
     loop {

@@ -12,6 +12,7 @@ mod error;
 mod format;
 mod handle;
 mod identity;
+mod in_order;
 mod journal;
 mod label;
 mod lanes;

@@ -85,6 +85,9 @@ pub struct Params {
     /// The last run had a journal that this one has not: groups may be left in it, and what the log says of the order that the
     /// backing was kept in holds only with them.
     pub journal_left: bool,
+    /// Operations that the backing takes at a time, at least 1. So many are started there; more wait in the backing's queue, where what
+    /// somebody waits for goes first.
+    pub backing_depth: usize,
     /// The volume is only read: writes are refused, and nothing is asked of the devices that would change them. The generation is
     /// not durable then.
     pub read_only: bool,

@@ -67,6 +67,9 @@ pub struct DeviceInfo {
     pub direct: bool,
     /// Whether the device may lose completed writes that are neither durable nor flushed when power is cut.
     pub volatile_cache: bool,
+    /// Operations that it takes at a time, at least 1: none of so many waits for another's end before the kernel, the server or the model has
+    /// it. Further ones wait in the order in which they were submitted, whoever waits for them.
+    pub depth: usize,
     /// What a durable write outlives.
     pub survives: Survives,
     /// The same for a person: one phrase.
@@ -123,6 +126,11 @@ pub trait Device {
     /// `None` means that only the ring's completions matter.
     fn deadline(&self) -> Option<Nanos> {
         None
+    }
+
+    /// Operations that were submitted and that nobody but this device has yet, see [`DeviceInfo::depth`].
+    fn waiting(&self) -> usize {
+        0
     }
 
     /// For how long what is behind the device is known to be away, as a server to which the connection is lost; `None` while

@@ -107,7 +107,8 @@ impl EmulatedDevice {
                 (Survives::ProcessDeath, "emulated with sync=no: survives the death of the process only")
             }
         };
-        let info = DeviceInfo { volatile_cache, survives, durability, ..file.clone() };
+        let depth = spec.settings.depth().min(file.depth);
+        let info = DeviceInfo { volatile_cache, depth, survives, durability, ..file.clone() };
         // SAFETY: PR_SET_TIMERSLACK takes a number and no pointer.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
         Ok(Self {
@@ -172,6 +173,10 @@ impl Device for EmulatedDevice {
                 done.push((tag, result));
             }
         }
+    }
+
+    fn waiting(&self) -> usize {
+        self.inner.waiting() + self.model.waiting()
     }
 
     fn away(&self) -> Option<std::time::Duration> {

@@ -154,6 +154,7 @@ fn info(path: &Path, sort: Sort, medium: &Medium) -> DeviceInfo {
         native_block: medium.native_block,
         physical_block: medium.physical_block,
         direct: medium.direct.is_some(),
+        depth: medium.queue_depth.map_or(DEPTH_MAX, |depth| depth.clamp(1, DEPTH_MAX)),
         volatile_cache: medium.volatile_cache || medium.direct.is_none(),
         survives: medium.survives(),
         durability,
@@ -220,6 +221,10 @@ impl Device for FileDevice {
         }
         self.mail = mail;
         self.sync_if_wanted();
+    }
+
+    fn waiting(&self) -> usize {
+        self.queue.len()
     }
 
     fn deadline(&self) -> Option<Nanos> {

@@ -28,6 +28,9 @@ const WINDOW_BYTES: usize = 2 << 20;
 /// Zeroes are stored from a buffer of this size.
 const ZERO_BYTES: usize = 64 << 10;
 
+/// Operations in one turn of the volume's thread, which carries out each as it is submitted: in between it looks at what has come.
+const DEPTH: usize = 32;
+
 /// How a store becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sync {
@@ -83,6 +86,7 @@ impl MappedDevice {
                 physical_block: if sync == Sync::Fence { 512 } else { medium.physical_block },
                 direct: sync == Sync::Fence,
                 volatile_cache: !dax,
+                depth: DEPTH,
                 survives: medium.survives(),
                 durability,
             },

@@ -116,6 +116,7 @@ impl Scheduler for Rcp {
     fn next(&mut self, now_ns: u64) -> Option<u64> {
         let requests = if self.request_may_start() { self.requests.len() } else { 0 };
         let priority = self.chooser.start(Waiting {
+            slots: self.round.slots,
             critical: self.critical.len(),
             noncritical: self.destaging.len() + requests,
             beside_critical: self.round.beside_critical,

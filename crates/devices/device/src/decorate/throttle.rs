@@ -84,7 +84,15 @@ impl Throttled {
 }
 
 impl Device for Throttled {
-    pass_through!();
+    pass_through!(but waiting);
+
+    fn beside(&mut self, what: crate::Beside<'_>) {
+        self.inner.beside(what);
+    }
+
+    fn waiting(&self) -> usize {
+        self.queue.len() + self.inner.waiting()
+    }
 
     fn submit(&mut self, tag: u64, op: DeviceOp, now: Nanos) {
         self.queue.push_back((tag, op));

@@ -32,8 +32,8 @@ use crate::nbd::uri::NbdSpec;
 use crate::ring::Waker;
 
 /// Requests that are sent and not answered at a time; the rest waits in the queue, which is bounded by what the volume has
-/// under way.
-const DEPTH_MAX: usize = 128;
+/// under way. An operation is one request, unless it is longer than the server takes.
+pub(crate) const DEPTH_MAX: usize = 128;
 /// Pause between two attempts to connect anew.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// While the server is away, operations wait for so long; then those that wait fail at each further attempt.
@@ -261,6 +261,11 @@ impl Exchange {
     /// For how long there has been no connection.
     pub(crate) fn away(&self) -> Option<Duration> {
         self.state().away_since.map(|since| since.elapsed())
+    }
+
+    /// Requests that are not sent yet.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state().queue.len()
     }
 
     /// Whether something has ended that was not polled.

@@ -30,7 +30,7 @@ pub use uri::NbdSpec;
 use crate::access::{Access, OpenError};
 use crate::device::{Device, DeviceInfo, DeviceKind, Sign, Survives};
 use crate::file::check_range;
-use crate::nbd::exchange::{Exchange, SETTLE_PAUSE};
+use crate::nbd::exchange::{DEPTH_MAX, Exchange, SETTLE_PAUSE};
 use crate::nbd::handshake::connect;
 use crate::nbd::uri::Server;
 use crate::ring::Ring;
@@ -78,6 +78,7 @@ impl NbdDevice {
                 physical_block: terms.sizes.preferred.clamp(terms.sizes.minimum, 4096),
                 direct: true,
                 volatile_cache: true,
+                depth: DEPTH_MAX,
                 survives: Survives::Unknown,
                 durability: "unknown: the NBD server decides what a flush means",
             },
@@ -132,6 +133,10 @@ impl Device for NbdDevice {
     fn poll(&mut self, _now: Nanos, done: &mut Vec<(u64, DeviceResult)>) {
         done.append(&mut self.finished);
         self.exchange.poll(done);
+    }
+
+    fn waiting(&self) -> usize {
+        self.exchange.waiting()
     }
 
     fn away(&self) -> Option<Duration> {

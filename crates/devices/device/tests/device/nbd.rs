@@ -319,6 +319,34 @@ fn nothing_that_a_lost_connection_may_have_taken_is_called_durable() {
     assert_eq!(asked[3], [WRITE, FLUSH, FLUSH]);
 }
 
+/// So many requests go to the server, whether or not it answers; the next one waits for an answer.
+#[test]
+fn nothing_waits_behind_requests_that_are_not_sent() {
+    let directory = disk_directory();
+    let socket = directory.path().join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let (seen, sees) = mpsc::channel();
+    let server = thread::spawn(move || {
+        let mut stream = accept(&listener);
+        while let Some((request, _)) = next_request(&mut stream) {
+            seen.send(request.offset).unwrap();
+        }
+    });
+    let driver = Driver::new();
+    let mut device = driver.open(&uri(&socket));
+    let depth = device.info().depth as u64;
+    for tag in 0..=depth {
+        device.submit(tag, DeviceOp::Read { offset: tag * 512, len: 512 }, driver.clock.now());
+    }
+    for tag in 0..depth {
+        assert_eq!(sees.recv_timeout(HANG), Ok(tag * 512));
+    }
+    assert_eq!((depth, device.waiting()), (128, 1));
+    assert_eq!(sees.try_recv().ok(), None, "it takes no more");
+    drop(device);
+    server.join().unwrap();
+}
+
 /// Nothing here takes so long unless it hangs.
 const HANG: Duration = Duration::from_secs(60);
 
