@@ -2,6 +2,7 @@
 """A document store on WiredTiger as MongoDB drives it: client threads, a journal, checkpoints and eviction (YCSB A).
 
     wiredtiger_load.py run DIRECTORY --seconds S [--threads N] [--sync commit|flusher] [--seed N] [--acknowledged FILE]
+                           [--warm S] [--latencies FILE]
     wiredtiger_load.py load DIRECTORY                                             only makes the records, if there are none
     wiredtiger_load.py check DIRECTORY --acknowledged FILE                        after a crash: all that was acknowledged is there
 
@@ -13,7 +14,8 @@ YCSB's Zipfian law (0.99). An update is durable before it counts as done:
 
 Threads have the names that they have in MongoDB: `conn1`, `conn2` and so on, `JournalFlusher`, `Checkpointer`; WiredTiger names its
 own (`eviction-server` and others). `run` says `running` on standard error when the clients begin, and prints one line of JSON when they
-have ended; times are in milliseconds there. It ends with 3 if the disk fails under it. A checkpoint begins each --checkpoint
+have ended; times are in milliseconds there. With --warm it begins to count later, and says `counting` then. FILE gets what each
+operation that counts took, in microseconds as unsigned numbers of 32 bits. It ends with 3 if the disk fails under it. A checkpoint begins each --checkpoint
 seconds, counted from the end of the one before.
 
 With --acknowledged each update that was acknowledged is a line of that file, which must not be on the disk under test. An
@@ -198,9 +200,14 @@ class Load:
         if self.flusher:
             others.append(self.thread(self.journal_flusher))
         print("running", file=sys.stderr, flush=True)
-        began = time.monotonic()
         for thread in others + clients:
             thread.start()
+        if self.args.warm:
+            time.sleep(self.args.warm)
+            self.reads, self.updates, self.checkpoints = array.array("d"), array.array("d"), []
+            self.retries = [0] * self.args.threads
+        print("counting", file=sys.stderr, flush=True)
+        began = time.monotonic()
         time.sleep(self.args.seconds)
         figures = self.figures(time.monotonic() - began)
         self.stop.set()
@@ -226,6 +233,9 @@ class Load:
     def figures(self, seconds):
         reads, updates, checkpoints = self.reads[:], self.updates[:], self.checkpoints[:]
         running = self.checkpoint_began
+        if self.args.latencies:
+            with open(self.args.latencies, "wb") as file:
+                array.array("I", (min(int(1e6 * took), 2**32 - 1) for took in reads + updates)).tofile(file)
         return {
             "sync": self.args.sync,
             "threads": self.args.threads,
@@ -334,6 +344,8 @@ def main():
     parser.add_argument("what", choices=["run", "load", "check"])
     parser.add_argument("directory")
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--warm", type=float, default=0, help="seconds before it counts")
+    parser.add_argument("--latencies", metavar="FILE")
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--sync", choices=["commit", "flusher"], default="commit")
     parser.add_argument("--seed", type=int, default=1)
