@@ -20,7 +20,7 @@ pub use buffer::{Buf, BufMut};
 pub use error::{Cause, ErrorKind, IoError, describe_errno, words_of};
 pub use frontend::{Clients, Frontend};
 pub use gate::{Alone, Gate, Inside};
-pub use io::{DeviceOp, DeviceResult, OpKind};
+pub use io::{Class, DeviceOp, DeviceResult, OpKind};
 pub use service::{
     Allocation, BlockService, Completion, Content, Criticality, Op, Origin, Reply, STATUS_EXTENTS_MAX,
     StatusExtent, VolumeInfo, check_bounds,
