@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use foldhash::HashMap;
 use forebay_block::{
-    Allocation, Completion, DeviceOp, DeviceResult, ErrorKind, Inside, IoError, Nanos, Op, Origin, Reply,
-    Round,
+    Allocation, Class, Completion, DeviceOp, DeviceResult, ErrorKind, Inside, IoError, Nanos, Op, Origin,
+    Reply, Round,
 };
 use forebay_device::{Beside, Clock, Ring};
 use forebay_engine::{
@@ -380,7 +380,7 @@ impl Driver {
 
     fn carry_out(&mut self, effect: Effect, now: Nanos) {
         match effect {
-            Effect::Io { id, role, op, class: _ } => self.start(id.0, role, op, now),
+            Effect::Io { id, role, op, class } => self.start(id.0, role, op, class, now),
             Effect::Reply { .. } => {}
             Effect::Admitted { id, reason, bytes } => {
                 if let (Some(observer), Some(request)) = (self.shared.observer.get(), self.requests.get(&id))
@@ -419,13 +419,13 @@ impl Driver {
         }
     }
 
-    fn start(&mut self, tag: u64, role: Role, op: DeviceOp, now: Nanos) {
+    fn start(&mut self, tag: u64, role: Role, op: DeviceOp, class: Class, now: Nanos) {
         self.under_way += 1;
         match self.devices.role(role) {
             Some((device, offset)) => {
                 let op = op.moved(offset);
                 self.operations.started(tag, role, &op, now);
-                device.submit(tag, op, now);
+                device.submit(tag, op, class, now);
             }
             None => self
                 .done
@@ -494,7 +494,7 @@ impl Driver {
         let Some(retirement) = &mut self.retirement else { return };
         retirement.written |= ended.is_some_and(|result| result.is_ok());
         match retirement.steps.pop_front() {
-            Some((role, op)) => self.start(HOST_TAGS, role, op, now),
+            Some((role, op)) => self.start(HOST_TAGS, role, op, Class::Foreground, now),
             None => {
                 retirement.steps_are_done = true;
                 self.retirement_end(now);

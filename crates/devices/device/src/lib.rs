@@ -21,6 +21,7 @@ mod mapped;
 mod medium;
 mod nbd;
 mod open;
+mod priority;
 mod ring;
 mod room;
 mod stores;
