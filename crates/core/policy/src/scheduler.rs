@@ -27,7 +27,7 @@ mod split_d;
 mod tests;
 mod turns;
 
-use forebay_block::OpKind;
+use forebay_block::{OpKind, Origin};
 
 use crate::AdmissionReason;
 use crate::priority::{BACKING_SLOTS_MAX, NONCRITICAL_BESIDE_CRITICAL, Priority};
@@ -138,6 +138,27 @@ pub struct Issuer {
     pub reason: Option<AdmissionReason>,
 }
 
+impl Issuer {
+    /// Who asked for a request; `fua`: it asks for forced unit access. The reason is not known yet.
+    pub const fn of(origin: &Origin, fua: bool) -> Self {
+        let io_priority = IoPriority(origin.ioprio);
+        Self { task: origin.pid, io_priority, sync: origin.is_sync(fua), reason: None }
+    }
+
+    /// The same, who waits: of a read or a flush.
+    #[must_use]
+    pub const fn waits(self) -> Self {
+        Self { sync: true, ..self }
+    }
+
+    /// Of those for whom one operation is carried out the most urgent one, by class and then level of their I/O priorities; of
+    /// equals the first. All zero if there is none.
+    pub fn most_urgent(issuers: impl IntoIterator<Item = Self>) -> Self {
+        let urgency = |issuer: &Self| (issuer.io_priority.class(), issuer.io_priority.level());
+        issuers.into_iter().min_by_key(urgency).unwrap_or_default()
+    }
+}
+
 /// An operation that waits for the backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
@@ -203,7 +224,7 @@ pub trait Scheduler: Send {
 }
 
 impl Default for Round {
-    /// Nothing but the one non-critical operation beside critical ones.
+    /// A backing that takes as many as ever may be outstanding, and nothing but the one non-critical operation beside critical ones.
     fn default() -> Self {
         Self { slots: BACKING_SLOTS_MAX, beside_critical: NONCRITICAL_BESIDE_CRITICAL, requests_max: None }
     }
