@@ -342,6 +342,23 @@ mod tests {
         assert_eq!((queue.outstanding(), queue.has_noncritical()), (0, false));
     }
 
+    #[test]
+    fn nobody_is_woken_while_no_slot_is_free() {
+        let mut queue = BackingQueue::new(SchedulerKind::CfqIdle.build());
+        for id in 1..4 {
+            let priority = if id == 1 { Priority::NonCritical } else { Priority::Critical };
+            queue.push((IoId(id), write(id)), Owner::Other, None, (priority, NOBODY), NOW);
+        }
+        let one = Round { slots: 1, ..Round::default() };
+        assert!(queue.begin_round(one, NOW) && queue.next(NOW).is_some() && queue.next(NOW).is_none());
+        assert_eq!(queue.next_wake(), None, "it could do nothing");
+        let two = Round { slots: 2, ..one };
+        assert!(queue.begin_round(two, NOW) && queue.next(NOW).is_some() && queue.next(NOW).is_none());
+        queue.ended(IoId(2));
+        assert!(queue.begin_round(two, NOW) && queue.next(NOW).is_none());
+        assert!(queue.next_wake().is_some_and(|wake| wake > NOW), "the idle one has its time");
+    }
+
     /// Another scheduler: the newest first, whatever it is.
     #[derive(Default)]
     struct NewestFirst(Vec<u64>);
