@@ -313,7 +313,7 @@ mod tests {
                     let slice = generator.run(load(kind, depth), timing).unwrap();
                     in_all += slice.operations_in_all;
                     assert!(slice.operations > 0 && slice.operations <= slice.operations_in_all);
-                    assert!(slice.latencies_ns.len() > 0 && slice.seconds == 0.02);
+                    assert!(!slice.latencies_ns.is_empty() && slice.seconds == 0.02);
                     assert_eq!(slice.buckets.len(), 2);
                     assert_eq!(u64::from(slice.buckets.iter().sum::<u32>()), slice.operations);
                 }

@@ -123,6 +123,10 @@ impl Summary {
                 self.measured(format!("{name}_{when}_p99_9_ms"), recording.quantile_ms(TAIL));
             }
         }
+        if !store.left_out.is_empty() {
+            let depths: Vec<String> = store.left_out.iter().map(usize::to_string).collect();
+            self.note(format!("{}: depth {} is left out for lack of time.", store.title, depths.join(", ")));
+        }
         self.report.tables.push(depths_table(store));
         self.report.tables.push(flush_table(store));
         self.report.plots.extend(plots(store));
