@@ -220,7 +220,7 @@ fn make(path: &Path, options: &AttachOptions) -> Result<(LoopDevice, Queue, Queu
     };
     let set_up = |device: &LoopDevice| {
         let name = loop_device::device_name(device.number);
-        Queue::set_up(&name, &options.queue, device.writable, options.record.as_deref())
+        Queue::set_up(&name, device, &options.queue, options.record.as_deref())
     };
     let close = |device: LoopDevice| {
         let number = device.number;

@@ -93,6 +93,8 @@ pub(crate) struct LoopDevice {
     pub direct_io: bool,
     /// Whether it can be written to, as the file can.
     pub writable: bool,
+    /// Its `read_ahead_kb` of before: the kernel makes it anew with what follows.
+    pub read_ahead: Option<String>,
 }
 
 /// `loopN`, as under `/sys/block`.
@@ -127,6 +129,7 @@ pub(crate) fn configure(path: &Path, direct_io: bool, logical_block: u32) -> io:
     let mut new = false;
     for _ in 0..GET_FREE_TRIES_MAX {
         let number = free_device(&control, new)?;
+        let read_ahead = queue::read_ahead(&device_name(number));
         let fit = remove_former_partitions(number)? && queue::allow_flushes(&device_name(number));
         if !fit && renew(number).is_err() {
             new = true;
@@ -140,7 +143,7 @@ pub(crate) fn configure(path: &Path, direct_io: bool, logical_block: u32) -> io:
                 allow_writes(&file)?;
             }
             let direct_io = flags(&file)? & FLAG_DIRECT_IO != 0;
-            return Ok(LoopDevice { number, file, direct_io, writable: read_only == 0 });
+            return Ok(LoopDevice { number, file, direct_io, writable: read_only == 0, read_ahead });
         }
         let error = io::Error::last_os_error();
         if error.raw_os_error() != Some(libc::EBUSY) {

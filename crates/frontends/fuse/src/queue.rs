@@ -49,6 +49,7 @@ use forebay_block::words_of;
 use crate::background_dirty::{BackgroundDirty, Memory, WHOLE};
 use crate::error::FuseError;
 use crate::knobs::{self, Knob, Record, THROTTLE, THROTTLE_DEFAULT, chosen};
+use crate::loop_device::LoopDevice;
 
 /// What the queue is set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +102,8 @@ const REQUESTS: &str = "queue/nr_requests";
 
 const REQUEST_KIB: &str = "queue/max_sectors_kb";
 
+const READ_AHEAD: &str = "queue/read_ahead_kb";
+
 /// The kernel sends flushes and FUA writes.
 const SENDS_FLUSHES: &str = "write back";
 
@@ -122,7 +125,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("queue/rotational", "0"),
     ("bdi/strict_limit", "0"),
     // Comes last: a change of the limits above makes the kernel choose it anew.
-    ("queue/read_ahead_kb", "128"),
+    (READ_AHEAD, "128"),
 ];
 
 /// Limits that users may lower, and where the driver's own stand.
@@ -145,25 +148,25 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Sets the queue of the block device `name` (as under `/sys/block`), which is `writable` or not. What was there is kept in `record` before.
+    /// Sets the queue of a loop device, `name` (as under `/sys/block`). What was there is kept in `record` before.
     ///
     /// # Errors
     /// [`FuseError::NoFlush`] if the kernel would send no flush; nothing is changed then.
     pub fn set_up(
         name: &str,
+        device: &LoopDevice,
         limits: &QueueLimits,
-        writable: bool,
         record: Option<&Path>,
     ) -> Result<(Self, QueueSetup), FuseError> {
         let directory = Path::new("/sys/block").join(name);
-        if writable {
+        if device.writable {
             send_flushes(&directory).map_err(|reason| FuseError::NoFlush {
                 device: Path::new("/dev").join(name),
                 attribute: directory.join("queue/write_cache"),
                 reason,
             })?;
         }
-        Ok(Self::set_up_in(directory, limits, |knobs| {
+        Ok(Self::set_up_in(directory, limits, device.read_ahead.as_deref(), |knobs| {
             record.map(|path| {
                 Record::write(path, name, knobs).map_err(|e| format!("{}: {}", path.display(), words_of(&e)))
             })
@@ -173,6 +176,7 @@ impl Queue {
     fn set_up_in(
         directory: PathBuf,
         limits: &QueueLimits,
+        read_ahead: Option<&str>,
         keep: impl FnOnce(&[Knob]) -> Option<Result<Record, String>>,
     ) -> (Self, QueueSetup) {
         let mut queue = Self {
@@ -185,6 +189,11 @@ impl Queue {
         };
         let ratio = Memory::now().map_or(WHOLE, |memory| memory.ratio(limits.background_dirty));
         queue.plan(limits, ratio);
+        if let (Some(before), Some(knob)) =
+            (read_ahead, queue.knobs.iter_mut().find(|k| k.name == READ_AHEAD))
+        {
+            before.clone_into(&mut knob.before);
+        }
         let unrecorded = match keep(&queue.knobs) {
             Some(Ok(record)) => {
                 queue.record = Some(record);
@@ -345,6 +354,11 @@ impl Queue {
             record.remove();
         }
     }
+}
+
+/// How far a loop device (as under `/sys/block`) reads ahead.
+pub(crate) fn read_ahead(name: &str) -> Option<String> {
+    knobs::read(&Path::new("/sys/block").join(name), READ_AHEAD)
 }
 
 /// Allows flushes to a loop device (as under `/sys/block`) that stands on no file as yet. False if that cannot be done: whether a former user has forbidden

@@ -15,7 +15,7 @@ fn read(dir: &tempfile::TempDir, name: &str) -> String {
 }
 
 fn set_up(dir: &tempfile::TempDir, limits: &QueueLimits) -> (Queue, QueueSetup) {
-    Queue::set_up_in(dir.path().to_owned(), limits, |_| None)
+    Queue::set_up_in(dir.path().to_owned(), limits, None, |_| None)
 }
 
 const ALL: &[(&str, &str)] = &[
@@ -135,7 +135,7 @@ fn a_user_who_has_what_is_set_keeps_it() {
 fn what_was_there_is_on_record_before_anything_is_changed() {
     let dir = queue_with(ALL);
     let path = dir.path().to_owned();
-    let (_, setup) = Queue::set_up_in(path.clone(), &QueueLimits::default(), |knobs| {
+    let (_, setup) = Queue::set_up_in(path.clone(), &QueueLimits::default(), None, |knobs| {
         assert!(
             knobs
                 .iter()
