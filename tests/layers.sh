@@ -45,7 +45,7 @@ queue/nr_requests:50
 queue/wbt_lat_usec:70000
 queue/nomerges:1
 queue/rq_affinity:2
-queue/read_ahead_kb:128
+queue/read_ahead_kb:64
 bdi/max_ratio_fine:420000
 bdi/min_ratio:3
 END
@@ -90,7 +90,7 @@ for name, knob in knobs.items():
     shown = open(f"/sys/block/{sys.argv[1]}/{name}").read().strip()
     assert knob["set"] == (shown.split("[")[1].split("]")[0] if "[" in shown else shown), (knob, shown)
 before = {name: knobs[name]["before"] for name in ("queue/scheduler", "queue/nr_requests", "queue/read_ahead_kb", "bdi/min_ratio", "bdi/max_ratio_fine")}
-assert list(before.values()) == ["mq-deadline", "50", "128", "3", "420000"], before
+assert list(before.values()) == ["mq-deadline", "50", "64", "3", "420000"], before
 slots = int(knobs["queue/nr_requests"]["set"])
 assert all(int(knobs[f"fuse/{limit}"]["set"]) > slots for limit in ("max_background", "congestion_threshold")), knobs
 assert int(knobs["bdi/max_ratio_fine"]["set"]) < 1000000 and status["background_dirty"] == "1%", status
@@ -168,7 +168,7 @@ FOUND=
 
 make_pair 64M 512M
 printf '[[rule]]\nthread = "fb-critical"\ncritical = true\n\n[[rule]]\nthread = "fb-back"\ncritical = false\n' >rules.toml
-serve_plain --cache cache --backing emulate:hdd-7k2:file=backing --admission cp --rules rules.toml --background-dirty 0.01%
+serve_plain --cache cache --backing emulate:hdd-7k2:file=backing --admission cp+pi --rules rules.toml --background-dirty 0.01%
 attach_device
 mkfs.ext4 -q "$DEVICE"
 mkdir -p "$MOUNT"
@@ -181,29 +181,46 @@ slot_ms() {
     fb waits db --json | python3 -c 'import json, sys
 print(sum(r["total_us"] for r in json.load(sys.stdin) if r["kind"] == "slot") // 1000)'
 }
-# slots: $SLEPT ms that the critical task slept for slots while it did $DONE writes of each kind.
+# set_up ATTACH|KERNEL|NAME: the slots as `attach` sets them, as the kernel has them by itself, or with a scheduler and without its throttle.
+set_up() {
+    local scheduler=$1 throttle=0
+    case $1 in
+    attach) scheduler=bfq ;;
+    kernel) scheduler=none throttle=-1 ;;
+    esac
+    echo "$scheduler" >"$QUEUE/scheduler"
+    [[ $1 != attach ]] || { echo 0 >"$QUEUE/iosched/low_latency"; echo 0 >"$QUEUE/iosched/slice_idle"; }
+    echo 128 >"$QUEUE/nr_requests"
+    echo "$throttle" >"$QUEUE/wbt_lat_usec"
+}
+# slots SETTING: $SLEPT microseconds that the critical task slept for slots, for each of its rounds of two writes.
 slots() {
-    local before
+    local before rounds ms
+    set_up "$1"
     before=$(slot_ms)
-    python3 "$LOAD" background "$MOUNT" "$SECONDS_EACH" &
+    python3 "$LOAD" "$BACKGROUND" "$MOUNT" "$SECONDS_EACH" &
     OWN=($!)
-    DONE=$(timeout "$PATIENCE" python3 "$LOAD" critical "$MOUNT" "$SECONDS_EACH") || fail "$WHAT: the load failed"
+    rounds=$(timeout "$PATIENCE" python3 "$LOAD" critical "$MOUNT" "$SECONDS_EACH") || fail "$WHAT: the load failed"
     timeout "$PATIENCE" tail --pid="${OWN[0]}" -f /dev/null || fail "$WHAT: the background does not end"
     OWN=()
-    SLEPT=$(($(slot_ms) - before))
+    ms=$(($(slot_ms) - before))
+    ((rounds > 0)) || fail "$WHAT: the critical task has done nothing"
+    SLEPT=$((ms * 1000 / rounds))
+    note "$1, beside a $BACKGROUND task: a critical task slept $ms ms for slots in $rounds rounds, $SLEPT us for each"
 }
+# SETTINGS and BACKGROUND measure others: SETTINGS="attach kernel none mq-deadline kyber" BACKGROUND=checkpointer
 WHAT=slots
-slots
-WITH=$SLEPT
-WITH_DONE=$DONE
-echo none >"$QUEUE/scheduler"
-echo -1 >"$QUEUE/wbt_lat_usec"
-slots
-note "slept for slots: $WITH ms in $WITH_DONE rounds with what attach sets, $SLEPT ms in $DONE with the kernel's own"
-((SLEPT > 0)) || fail "$WHAT: nobody critical slept for a slot with the kernel's own settings: nothing is shown"
-# Each round waits for two writes.
-((WITH * DONE * 5 <= SLEPT * WITH_DONE)) || fail "$WHAT: a critical task sleeps $WITH ms for slots, $SLEPT with the kernel's own settings"
-pass "critical tasks sleep for slots less than a fifth of what they do with the kernel's own settings, for each write"
+BACKGROUND=${BACKGROUND:-background}
+declare -A EACH
+for setting in ${SETTINGS:-attach kernel}; do
+    slots "$setting"
+    EACH[$setting]=$SLEPT
+done
+((EACH[kernel] > 0)) || fail "$WHAT: nobody critical slept for a slot with the kernel's own settings: nothing is shown"
+if [[ $BACKGROUND == background ]]; then
+    ((EACH[attach] * 5 <= EACH[kernel])) || fail "$WHAT: a critical task sleeps ${EACH[attach]} us for slots, ${EACH[kernel]} with the kernel's own"
+    pass "critical tasks sleep for slots less than a fifth of what they do with the kernel's own settings"
+fi
 
 WHAT="background dirty"
 sync -f "$MOUNT"

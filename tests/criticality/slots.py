@@ -1,7 +1,8 @@
-"""slots.py critical|background DIRECTORY SECONDS: a load that is short of slots of the disk's queue.
+"""slots.py critical|background|checkpointer DIRECTORY SECONDS: a load that is short of slots of the disk's queue.
 
-The background task dirties every other page of a file and has them written back, again and again: more requests than the queue has slots. The critical one
-writes past the page cache and through it, and waits for each write. It prints how many it has done.
+The background task dirties every other page of a file and has them written back, again and again: more requests than the queue has slots. A checkpointer
+waits for these writes, so that they are synchronous ones. The critical task writes past the page cache and through it, and waits for each write. It
+prints how many of each it has done.
 """
 import ctypes
 import mmap
@@ -17,29 +18,37 @@ PAGES = 4096
 SYNC_FILE_RANGE_WRITE = 2
 
 
-def opened(name, flags=0):
-    file = os.open(os.path.join(directory, name), os.O_RDWR | os.O_CREAT | flags, 0o600)
-    os.posix_fallocate(file, 0, PAGES * 8192)
-    return file
+def opened(name, size, flags=0):
+    """A file that has all its blocks already, so that writing to it needs no journal."""
+    path = os.path.join(directory, name)
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    if os.fstat(file).st_size < size:
+        os.pwrite(file, bytes(size), 0)
+        os.fsync(file)
+    return os.open(path, os.O_RDWR | flags)
 
 
 page = mmap.mmap(-1, 4096)
 page.write(b"x" * 4096)
+if role == "critical":
+    direct, cached = opened("direct", 1 << 20, os.O_DIRECT), opened("cached", 1 << 20)
+else:
+    file = opened("background", PAGES * 8192)
 end = time.monotonic() + seconds
 done = 0
 if role == "critical":
-    direct, cached = opened("direct", os.O_DIRECT), opened("cached")
     while time.monotonic() < end:
-        os.pwritev(direct, [page], done % PAGES * 4096)
-        os.pwrite(cached, page, done % PAGES * 4096)
+        os.pwritev(direct, [page], done % 256 * 4096)
+        os.pwrite(cached, page, done % 256 * 4096)
         os.fdatasync(cached)
         done += 1
         time.sleep(0.002)
     print(done)
 else:
-    file = opened("background")
     while time.monotonic() < end:
         for number in range(PAGES):
             os.pwrite(file, page, number * 8192)
-        if libc.sync_file_range(file, ctypes.c_int64(0), ctypes.c_int64(0), SYNC_FILE_RANGE_WRITE):
+        if role == "checkpointer":
+            os.fsync(file)
+        elif libc.sync_file_range(file, ctypes.c_int64(0), ctypes.c_int64(0), SYNC_FILE_RANGE_WRITE):
             sys.exit("sync_file_range failed")
