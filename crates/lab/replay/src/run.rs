@@ -137,7 +137,7 @@ pub fn replay(traces: &[Trace], setup: &Setup) -> Result<Outcome, ReplayError> {
         journal: (setup.settings.write_policy == WritePolicy::Journaled).then_some(head),
         prepared: None,
         journal_left: false,
-        backing_depth: 128,
+        backing_depth: setup.backing.depth(),
         read_only: false,
     };
     let device = |name, model: &Model, bytes, keep| {
