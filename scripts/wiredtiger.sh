@@ -20,6 +20,8 @@ rm -rf "$directory"
 directory=$(realpath "$directory")
 export PATH=$directory/bin:$PATH
 pip install --quiet --disable-pip-version-check --no-input setuptools==75.8.0 wheel==0.45.1 swig==4.3.0 cmake==3.31.6 ninja==1.11.1.3
+# Else it is a build for debugging.
+export CMAKE_BUILD_TYPE=Release
 pip install --quiet --disable-pip-version-check --no-input --no-build-isolation "wiredtiger==$VERSION"
 cp "$directory/bin/python3" "$directory/bin/mongod"
 works || { echo "wiredtiger.sh: WiredTiger $VERSION is built and does not work" >&2; exit 1; }

@@ -2,6 +2,7 @@
 """A document store on WiredTiger as MongoDB drives it: client threads, a journal, checkpoints and eviction (YCSB A).
 
     wiredtiger_load.py run DIRECTORY --seconds S [--threads N] [--sync commit|flusher] [--seed N] [--acknowledged FILE]
+                           [--warm S] [--latencies FILE]
     wiredtiger_load.py load DIRECTORY                                             only makes the records, if there are none
     wiredtiger_load.py check DIRECTORY --acknowledged FILE                        after a crash: all that was acknowledged is there
 
@@ -13,7 +14,8 @@ YCSB's Zipfian law (0.99). An update is durable before it counts as done:
 
 Threads have the names that they have in MongoDB: `conn1`, `conn2` and so on, `JournalFlusher`, `Checkpointer`; WiredTiger names its
 own (`eviction-server` and others). `run` says `running` on standard error when the clients begin, and prints one line of JSON when they
-have ended; times are in milliseconds there. It ends with 3 if the disk fails under it. A checkpoint begins each --checkpoint
+have ended; times are in milliseconds there. With --warm it begins to count later, and says `counting` then. FILE gets what each
+operation that counts took, in microseconds as unsigned numbers of 32 bits. It ends with 3 if the disk fails under it. A checkpoint begins each --checkpoint
 seconds, counted from the end of the one before.
 
 With --acknowledged each update that was acknowledged is a line of that file, which must not be on the disk under test. An
@@ -151,8 +153,11 @@ class Load:
                 self.reads.append(time.monotonic() - began)
                 continue
             number += 1
+            attempts = 1
             while not self.update(session, table, counters, client, number, record):
                 self.retries[index] += 1
+                back_off(attempts)
+                attempts += 1
             if self.flusher:
                 self.flusher.wait()
             ended = time.monotonic()
@@ -195,9 +200,14 @@ class Load:
         if self.flusher:
             others.append(self.thread(self.journal_flusher))
         print("running", file=sys.stderr, flush=True)
-        began = time.monotonic()
         for thread in others + clients:
             thread.start()
+        if self.args.warm:
+            time.sleep(self.args.warm)
+            self.reads, self.updates, self.checkpoints = array.array("d"), array.array("d"), []
+            self.retries = [0] * self.args.threads
+        print("counting", file=sys.stderr, flush=True)
+        began = time.monotonic()
         time.sleep(self.args.seconds)
         figures = self.figures(time.monotonic() - began)
         self.stop.set()
@@ -223,6 +233,9 @@ class Load:
     def figures(self, seconds):
         reads, updates, checkpoints = self.reads[:], self.updates[:], self.checkpoints[:]
         running = self.checkpoint_began
+        if self.args.latencies:
+            with open(self.args.latencies, "wb") as file:
+                array.array("I", (min(int(1e6 * took), 2**32 - 1) for took in reads + updates)).tofile(file)
         return {
             "sync": self.args.sync,
             "threads": self.args.threads,
@@ -238,6 +251,12 @@ class Load:
             "checkpoint_ms": [1e3 * took for took in checkpoints],
             "checkpoint_running_ms": None if running is None else 1e3 * (time.monotonic() - running),
         }
+
+
+def back_off(attempts):
+    """As MongoDB does after so many write conflicts of one operation (`logAndBackoff`)."""
+    if attempts >= 4:
+        time.sleep(0.001 if attempts < 10 else 0.005 if attempts < 100 else 0.01)
 
 
 def distribution(seconds):
@@ -256,7 +275,7 @@ def open_database(args):
     return wiredtiger.wiredtiger_open(
         args.directory,
         f"create,cache_size={args.cache_mib}M,session_max=1000,eviction=(threads_min=4,threads_max=4),config_base=false,"
-        "statistics=(fast),log=(enabled=true,remove=true,path=journal,file_max=100MB),checkpoint=(wait=0),"
+        f"statistics=(fast),log=(enabled=true,remove=true,path=journal,file_max={args.log_mib}M),checkpoint=(wait=0),"
         "file_manager=(close_idle_time=600,close_scan_interval=10,close_handle_minimum=2000)",
     )
 
@@ -325,11 +344,14 @@ def main():
     parser.add_argument("what", choices=["run", "load", "check"])
     parser.add_argument("directory")
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--warm", type=float, default=0, help="seconds before it counts")
+    parser.add_argument("--latencies", metavar="FILE")
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--sync", choices=["commit", "flusher"], default="commit")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--records", type=int, default=20_000, help="so many when the database is made; the same ever after")
     parser.add_argument("--cache-mib", type=int, default=16, help="WiredTiger's own cache, in MiB")
+    parser.add_argument("--log-mib", type=int, default=100, help="a file of the journal, in MiB")
     parser.add_argument("--checkpoint", type=float, default=2, help="seconds between two checkpoints; 60 in MongoDB")
     parser.add_argument("--acknowledged", metavar="FILE")
     parser.add_argument("--first-client", type=int, default=1, help="number of the first client, different in each run with one FILE")

@@ -192,6 +192,7 @@ mod tests {
             settings: Settings::default(),
             ranges: Default::default(),
             endurance: 0,
+            critical_nbd: Vec::new(),
             critical: false,
             critical_rate: None,
             warnings: Vec::new(),

@@ -4,6 +4,7 @@ pub(crate) mod destage;
 pub(crate) mod flushes;
 mod plan;
 mod planted_scheduler;
+mod portions;
 pub(crate) mod queue;
 mod runs;
 mod unreadable;

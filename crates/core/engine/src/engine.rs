@@ -6,7 +6,7 @@ use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoE
 use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
 use forebay_policy::{
-    BACKING_SLOTS_MAX, Demand, Durability, Endurance, Ranges, Roominess, Settings, WritePolicy,
+    BACKING_SLOTS_MAX, Demand, Durability, Endurance, Ranges, Roominess, Settings, Throttle, WritePolicy,
 };
 
 use crate::backing::destage::Destage;
@@ -52,6 +52,7 @@ mod recovery;
 mod scale;
 mod staleness;
 mod stop;
+mod throttle;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +106,9 @@ pub struct Engine {
     hold: Hold,
     reclaim: Reclaim,
     demand: Demand,
+    throttle: Throttle,
+    /// What it was told last of how much room was made: that never shrinks.
+    throttle_made: u64,
     failure: Failure,
     commands: Commands,
     /// No device is changed, see [`read_only`].
@@ -164,6 +168,8 @@ impl Engine {
             hold: Hold::default(),
             reclaim: Reclaim::new(layout, planted),
             demand: Demand::default(),
+            throttle: Throttle::default(),
+            throttle_made: 0,
             failure: Failure::default(),
             commands: Commands::default(),
             read_only: params.read_only,
@@ -253,6 +259,7 @@ impl Engine {
         [
             self.log.next_wake(self.now),
             self.destage_next_wake(),
+            self.throttle_next_wake(),
             self.order_next_wake(),
             self.journal_next_wake(),
             self.staleness_next_wake(),

@@ -144,6 +144,11 @@ mutations! {
     /// Writers who wait for their turn in the order are never told that it has come.
     PacesForGood,
 
+    // The throttle.
+
+    /// Writers who are slowed down are not let go before there is plenty of room.
+    ThrottleNeverReleases,
+
     // Requests.
 
     /// A block that is written in part is put together without keeping other writers out.

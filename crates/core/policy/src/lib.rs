@@ -14,6 +14,7 @@ mod replacement;
 mod scheduler;
 mod settings;
 mod staleness;
+mod throttle;
 
 pub use forebay_block::{size, time};
 
@@ -34,3 +35,4 @@ pub use scheduler::{
 };
 pub use settings::{Allowed, Durability, GroupEnds, OnFull, Order, Settings, UnknownSetting, WritePolicy};
 pub use staleness::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, Staleness};
+pub use throttle::{LogRoom, THROTTLE_NS_MAX, Throttle};

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
-use forebay_block::{Buf, BufMut, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
+use forebay_block::{Buf, BufMut, Class, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 
 use crate::access::{Access, OpenError};
 use crate::claim::{Claimed, Sort, claim};
@@ -181,7 +181,7 @@ impl Device for MappedDevice {
         &self.info
     }
 
-    fn submit(&mut self, tag: u64, op: DeviceOp, _now: Nanos) {
+    fn submit(&mut self, tag: u64, op: DeviceOp, _class: Class, _now: Nanos) {
         let result = self.carry_out(op);
         self.finished.push((tag, result));
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 
-use forebay_block::{BlockService, Buf, Criticality, DeviceOp, DeviceResult, Nanos, Op, Origin};
+use forebay_block::{BlockService, Buf, Class, Criticality, DeviceOp, DeviceResult, Nanos, Op, Origin};
 use forebay_device::{Device, DeviceInfo, Sign, Survey};
 use forebay_engine::Role;
 use forebay_host::{Ending, Volume, VolumeConfig};
@@ -29,8 +29,8 @@ impl Device for Watched {
         self.inner.info()
     }
 
-    fn submit(&mut self, tag: u64, op: DeviceOp, now: Nanos) {
-        self.inner.submit(tag, op, now);
+    fn submit(&mut self, tag: u64, op: DeviceOp, class: Class, now: Nanos) {
+        self.inner.submit(tag, op, class, now);
         self.under_way += 1;
         self.most.under_way.fetch_max(self.under_way, SeqCst);
         self.most.waiting.fetch_max(self.inner.waiting(), SeqCst);

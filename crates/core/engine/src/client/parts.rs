@@ -91,6 +91,8 @@ pub(super) struct Part {
     pub(super) critical: bool,
     /// Who asked; it waits if the part was flagged synchronous, or asked for forced unit access.
     pub(super) issuer: Issuer,
+    /// A request is known to wait for it.
+    pub(super) awaited: bool,
     /// It is a bypass that ends with a supersede record, and holds its blocks until then.
     pub(super) supersedes: bool,
     /// The newest record that it depends on: as things were when it arrived.

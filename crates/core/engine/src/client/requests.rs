@@ -34,6 +34,7 @@ use crate::tables::Table;
 pub(crate) struct Way {
     path: Path,
     critical: bool,
+    awaited: bool,
     issuer: Issuer,
 }
 
@@ -45,7 +46,8 @@ impl Way {
             reason,
             AdmissionReason::NotCritical | AdmissionReason::NotSynchronous | AdmissionReason::OverRate
         );
-        Self { path, critical: !unawaited || origin.is_awaited(fua), issuer: Issuer::of(&origin, fua) }
+        let awaited = origin.is_awaited(fua);
+        Self { path, critical: !unawaited || awaited, awaited, issuer: Issuer::of(&origin, fua) }
     }
 }
 
@@ -187,6 +189,7 @@ impl Requests {
             written_durably: false,
             reissuable: terms.reissuable,
             critical: way.critical,
+            awaited: way.awaited,
             issuer: way.issuer,
             supersedes: false,
             after: terms.after,
@@ -274,6 +277,7 @@ impl Requests {
         for key in keys.iter().copied().chain(self.waiting.in_the_way_of(keys)) {
             if let Some(part) = self.parts.get_mut(&key) {
                 part.critical = true;
+                part.awaited = true;
             }
         }
     }
@@ -285,6 +289,11 @@ impl Requests {
     /// A critical bypass waits.
     pub(crate) fn critical_bypass_waits(&self) -> bool {
         self.waiting_criticals().any(|p| p.path == Path::Bypass)
+    }
+
+    /// Whether a request is known to wait for the part.
+    pub(crate) fn is_awaited(&self, key: PartKey) -> bool {
+        self.parts.get(&key).is_some_and(|part| part.awaited)
     }
 
     /// The blocks of critical writes that wait.

@@ -1,6 +1,6 @@
 //! Requests of clients: what the coordinator asks for them elsewhere, and what it does with what they say. See [`crate::client`].
 
-use forebay_block::{Buf, DeviceOp, DeviceResult, IoError, Origin, Reply, Seq};
+use forebay_block::{BlockNo, Buf, DeviceOp, DeviceResult, IoError, Origin, Reply, Seq};
 use forebay_policy::{
     Admission, AdmissionReason, Decision, Durability, Issuer, OnFull, WriteContext, WritePolicy,
 };
@@ -222,7 +222,9 @@ impl Engine {
             Next::GoOn(Path::Log) if self.failure.latched() => self.part_restart(key),
             Next::GoOn(Path::Log) => self.part_append(key),
             Next::GoOn(Path::Bypass) => self.bypass_begin(key),
-            Next::Append(appends) => appends.into_iter().for_each(|append| self.log.append(append)),
+            Next::Append(appends) => {
+                appends.into_iter().for_each(|append| self.throttle_append(key, append));
+            }
             Next::Write(op, class) => self.io(Role::Backing, op, class, IoOwner::BypassWrite(key)),
             Next::Flush(class) => {
                 self.io(Role::Backing, DeviceOp::Flush, class, IoOwner::BypassFlush(key));
@@ -444,6 +446,9 @@ impl Engine {
         if len == 0 {
             return;
         }
+        let last = BlockNo::containing(offset.saturating_add(len - 1));
+        let first = BlockNo::containing(offset);
+        self.throttle_promote(&[BlockRange::new(first, last.0 - first.0 + 1)]);
         let mut keys = self.requests.bypasses_of(offset, len);
         self.requests.are_awaited(&keys);
         let wanted = !keys.is_empty()
