@@ -171,6 +171,7 @@ mod tests {
     use forebay_engine::State;
 
     use super::*;
+    use crate::background_dirty::BackgroundDirty;
 
     const NOW_NS: u64 = 1_800_000_000_000_000_000;
 
@@ -195,6 +196,7 @@ mod tests {
             critical_nbd: Vec::new(),
             critical: false,
             critical_rate: None,
+            background_dirty: BackgroundDirty::default(),
             warnings: Vec::new(),
             is_for_nbd_alone: false,
         };
@@ -205,6 +207,7 @@ mod tests {
             cache_durability: String::new(),
             backing_durability: String::new(),
             device: None,
+            knobs: Vec::new(),
             ranges: String::new(),
             endurance_bytes_a_day: 0,
             criticality_missing: Vec::new(),

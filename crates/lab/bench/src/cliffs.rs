@@ -1,7 +1,7 @@
 //! `forebay bench cliffs`: a cache that is full all the time against the store without it, depth by depth; what a flush leaves to the
 //! foreground; and what the write path costs.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::conditions::counted;
 use crate::report::Report;
@@ -20,8 +20,10 @@ use generator::{Kind, Timing};
 use pair::{Ground, Pair, Who};
 use recording::Recording;
 
-/// Operations under way.
-const DEPTHS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+/// Operations under way; those that say most come first, for who has no time for all.
+const DEPTHS: [usize; 8] = [8, 1, 32, 128, 4, 16, 2, 64];
+/// With `--quick` no further depth is measured on a store after so long.
+const QUICK_MAX: Duration = Duration::from_secs(6);
 /// Operations under way while everything is flushed.
 const FLUSH_DEPTH: usize = 8;
 const VOLUME_BYTES: u64 = 1 << 30;
@@ -46,6 +48,8 @@ struct StorePlan {
     /// How long a flush may go on behind that.
     flush_patience: Duration,
     flush_rounds: u32,
+    /// No further depth is measured after so long.
+    depths_max: Option<Duration>,
 }
 
 /// The name of a model in figures.
@@ -61,7 +65,7 @@ impl StorePlan {
         // Of one slice, before it, blocks, of a slice under a flush, and behind it.
         let (slice, preload, dirty_blocks, flush_slice, flush_patience) = match (name.as_str(), quick) {
             ("hdd_10k" | "hdd_7k2", true) => (250, 0, 100, 500, 0),
-            ("hdd_10k" | "hdd_7k2", false) => (6000, 800, 1200, 6000, 40_000),
+            ("hdd_10k" | "hdd_7k2", false) => (5000, 800, 1200, 6000, 40_000),
             ("remote", true) => (200, 0, 1000, 500, 500),
             ("remote", false) => (2800, 200, 4500, 6000, 20_000),
             (_, true) => (150, 50, 6000, 500, 500),
@@ -76,6 +80,7 @@ impl StorePlan {
             flush_slice: ms(flush_slice),
             flush_patience: ms(flush_patience),
             flush_rounds: if quick { 1 } else { 3 },
+            depths_max: quick.then_some(QUICK_MAX),
         }
     }
 
@@ -144,6 +149,8 @@ struct StoreResult {
     /// For people.
     title: String,
     depths: Vec<DepthResult>,
+    /// Depths for which there was no time.
+    left_out: Vec<usize>,
     flushes: Vec<FlushResult>,
 }
 
@@ -195,10 +202,17 @@ fn measure(
     rounds: u32,
 ) -> Result<StoreResult, BenchError> {
     let mut pair = Pair::start(options, ground, &store.model)?;
+    // As long as the cache is not full there is little to destage before reads can be measured.
+    let reads = measure_flush(options, &mut pair, store, Kind::Read)?;
     options.go_on()?;
     pair.fill()?;
-    let mut depths = Vec::new();
+    let (mut depths, mut left_out) = (Vec::new(), Vec::new());
+    let begun = Instant::now();
     for depth in DEPTHS {
+        if store.depths_max.is_some_and(|most| begun.elapsed() > most) {
+            left_out.push(depth);
+            continue;
+        }
         let mut result =
             DepthResult { depth, cached: Recording::new()?, uncached: Recording::new()?, dirty_share: 1.0 };
         for round in 0..rounds {
@@ -220,11 +234,10 @@ fn measure(
         eprintln!("{}, {}", store.model.name(), result.in_words());
         depths.push(result);
     }
-    let mut flushes = Vec::new();
-    for kind in [Kind::Read, Kind::Write] {
-        flushes.push(measure_flush(options, &mut pair, store, kind)?);
-    }
-    Ok(StoreResult { name: store.name.clone(), title: store.model.name().to_owned(), depths, flushes })
+    depths.sort_by_key(|result| result.depth);
+    let flushes = vec![reads, measure_flush(options, &mut pair, store, Kind::Write)?];
+    let title = store.model.name().to_owned();
+    Ok(StoreResult { name: store.name.clone(), title, depths, left_out, flushes })
 }
 
 /// Reads meet a cache of which a part is dirty, and are compared with reads when nothing is. Writes meet one that is full, in both cases.
@@ -240,7 +253,7 @@ fn measure_flush(
         options.go_on()?;
         match kind {
             Kind::Read => pair.clean()?,
-            Kind::Write => drop(pair.fill()?),
+            Kind::Write => pair.fill()?,
         }
         result.without.add(pair.without_flush(kind, FLUSH_DEPTH, timing)?);
         options.go_on()?;

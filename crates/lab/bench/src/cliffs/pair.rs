@@ -23,6 +23,8 @@ use crate::{BenchError, Options};
 pub(crate) const CACHE_BYTES: u64 = 64 << 20;
 /// The cache counts as full when its dirty share grows by less than this in [`FILL_STEP`].
 const FULL_GROWTH: f64 = 0.02;
+/// What has been full and has such a dirty share still is.
+const FULL_SURELY: f64 = 0.7;
 /// Until then it is written so long at a time.
 const FILL_STEP: Duration = Duration::from_millis(150);
 /// Least dirty share of a cache that counts as full: a third is where destaging begins.
@@ -136,16 +138,20 @@ impl Pair {
         Load { kind, depth, span_bytes: self.span_bytes }
     }
 
-    /// Writes until the cache is full; its dirty share then.
-    pub(crate) fn fill(&mut self) -> Result<f64, BenchError> {
+    /// Writes until the cache is full.
+    pub(crate) fn fill(&mut self) -> Result<(), BenchError> {
         let load = self.load(Kind::Write, DEPTH_MAX);
         self.cached.turn(|side| {
-            let (begun, mut before) = (Instant::now(), 0.0);
+            let begun = Instant::now();
+            let mut before = side.dirty_share()?;
+            if before >= FULL_SURELY {
+                return Ok(());
+            }
             while begun.elapsed() < FILL_MAX {
                 side.generator.run(load, Timing::at_once(FILL_STEP))?;
                 let share = side.dirty_share()?;
                 if share >= FULL_LEAST && share - before < FULL_GROWTH {
-                    return Ok(share);
+                    return Ok(());
                 }
                 before = share;
             }

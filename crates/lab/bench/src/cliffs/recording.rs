@@ -25,7 +25,7 @@ pub(crate) struct Slice {
     pub(crate) operations_in_all: u64,
     /// Operations that ended in each whole [`BUCKET`] of what was counted.
     pub(crate) buckets: Vec<u32>,
-    /// Nanoseconds of each operation that began while it was counted.
+    /// Nanoseconds of each operation that was under way while it was counted.
     pub(crate) latencies_ns: Histogram<u64>,
 }
 
@@ -108,10 +108,10 @@ impl Recording {
         (all().reduce(f64::min).unwrap_or_default(), median(all()))
     }
 
-    /// The worst bucket against the median one; nothing if the median one is empty.
-    pub(crate) fn worst_of_median(&self) -> Option<f64> {
+    /// The worst bucket against the median one. If that is empty, too, it cannot be worse: 0.
+    pub(crate) fn worst_of_median(&self) -> f64 {
         let (worst, median) = self.worst_and_median();
-        (median > 0.0).then(|| worst / median)
+        if median > 0.0 { worst / median } else { 0.0 }
     }
 
     /// Buckets in which nothing ended, and all of them.
@@ -157,13 +157,13 @@ mod tests {
         recording.add(slice(20, &[(0, 10), (10, 2)]));
         recording.add(slice(10, &[(0, 12)]));
         assert_eq!(recording.worst_and_median(), (2.0, 10.0));
-        assert_eq!(recording.worst_of_median(), Some(0.2));
+        assert_eq!(recording.worst_of_median(), 0.2);
         assert_eq!(recording.per_second(), 1000.0);
         assert_eq!(recording.time_line(), [10, 10]);
         assert_eq!(recording.empty_buckets(), (0, 5));
         let mut idle = Recording::new().unwrap();
         idle.add(slice(20, &[]));
-        assert_eq!((idle.worst_of_median(), idle.empty_buckets()), (None, (2, 2)));
+        assert_eq!((idle.worst_of_median(), idle.empty_buckets()), (0.0, (2, 2)));
     }
 
     #[test]

@@ -35,10 +35,6 @@ pub(crate) struct Summary {
     report: Report,
 }
 
-fn worst_word(recording: &Recording) -> String {
-    recording.worst_of_median().map_or_else(|| "-".to_owned(), |share| format!("{share:.2}"))
-}
-
 /// A ratio; nothing if there is nothing to compare with.
 fn ratio(of: f64, to: f64) -> Option<f64> {
     (to > 0.0).then(|| of / to)
@@ -57,11 +53,11 @@ impl DepthResult {
     pub(crate) fn in_words(&self) -> String {
         let said = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
         format!(
-            "depth {}: {} of the uncached throughput, {} of its 99.9%, {} of the median in the worst 10 ms",
+            "depth {}: {} of the uncached throughput, {} of its 99.9%, {:.2} of the median in the worst 10 ms",
             self.depth,
             said(self.throughput()),
             said(self.tail()),
-            worst_word(&self.cached)
+            self.cached.worst_of_median()
         )
     }
 }
@@ -95,9 +91,12 @@ impl Summary {
             let prefix = format!("{}_depth_{}", store.name, result.depth);
             self.figure(format!("{prefix}_throughput_of_uncached"), result.throughput());
             self.figure(format!("{prefix}_p99_9_of_uncached"), result.tail());
-            self.figure(format!("{prefix}_worst_10ms_of_median"), result.cached.worst_of_median());
+            self.figure(format!("{prefix}_worst_10ms_of_median"), Some(result.cached.worst_of_median()));
             if result.depth == TIME_LINE_DEPTH {
-                self.figure(format!("{}_worst_10ms_of_median", store.name), result.cached.worst_of_median());
+                self.figure(
+                    format!("{}_worst_10ms_of_median", store.name),
+                    Some(result.cached.worst_of_median()),
+                );
             }
             self.measured(format!("{prefix}_dirty_share"), result.dirty_share);
             for (who, recording) in [("cached", &result.cached), ("uncached", &result.uncached)] {
@@ -123,6 +122,10 @@ impl Summary {
                 self.measured(format!("{name}_{when}_per_second"), recording.per_second());
                 self.measured(format!("{name}_{when}_p99_9_ms"), recording.quantile_ms(TAIL));
             }
+        }
+        if !store.left_out.is_empty() {
+            let depths: Vec<String> = store.left_out.iter().map(usize::to_string).collect();
+            self.note(format!("{}: depth {} is left out for lack of time.", store.title, depths.join(", ")));
         }
         self.report.tables.push(depths_table(store));
         self.report.tables.push(flush_table(store));
@@ -212,7 +215,7 @@ fn depths_table(store: &StoreResult) -> Table {
                 ms(0.5),
                 ms(0.99),
                 ms(TAIL),
-                worst_word(recording),
+                format!("{:.2}", recording.worst_of_median()),
                 format!("{empty} of {all}"),
                 dirty,
             ]);
