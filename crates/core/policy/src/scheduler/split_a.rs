@@ -267,7 +267,8 @@ mod tests {
 
     #[test]
     fn a_task_has_its_share_by_weight_and_cost() {
-        let cases: [(&str, &[fn(u64) -> Operation], &[usize]); 6] = [
+        type Case = (&'static str, &'static [fn(u64) -> Operation], &'static [usize]);
+        let cases: [Case; 6] = [
             ("alike", &[|n| read(n).of(1), |n| sync_write(n).of(2)], &[900, 900]),
             (
                 "levels 0 and 4 weigh 8 and 4",
@@ -307,10 +308,12 @@ mod tests {
 
     #[test]
     fn order() {
+        // Promoted, withdrawn, and what starts in the first batch and in the second.
+        type Case = (&'static [u64], &'static [u64], [&'static [u64]; 2]);
         // In batches: the account that is furthest behind first, and others as long as it is small.
         let came =
             || [read(1).of(1), write(2).of(2), read(3).of(1), flush(4).of(3), read(5).of(2), destage(6)];
-        let cases: [(&[u64], &[u64], [&[u64]; 2]); 4] = [
+        let cases: [Case; 4] = [
             (&[], &[], [&[1, 3, 2, 5, 4], &[6]]),
             (&[5, 4], &[], [&[5, 4, 1, 3, 6, 2], &[]]),
             (&[], &[1, 6, 99], [&[3, 2, 5, 4], &[]]),

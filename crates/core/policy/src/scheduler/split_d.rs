@@ -270,7 +270,9 @@ mod tests {
 
     #[test]
     fn order() {
-        let cases: [(&str, Vec<Operation>, &[u64], u64, &[u64]); 6] = [
+        // What comes, what is promoted, when in milliseconds, and the order.
+        type Case = (&'static str, Vec<Operation>, &'static [u64], u64, &'static [u64]);
+        let cases: [Case; 6] = [
             (
                 "by place, reads before what an fsync waits for, write-back last; a flush is due at once",
                 vec![write(1), sync_write(2), read(3).at(9), read(4).at(8), flush(5).came(1)],

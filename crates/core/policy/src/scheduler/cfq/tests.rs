@@ -23,7 +23,8 @@ fn many(each: u64, kinds: &[fn(u64) -> Operation]) -> Vec<Operation> {
 
 #[test]
 fn slices_are_of_time_by_level() {
-    let cases: [(&str, Vec<Operation>, &[(u32, usize)]); 5] = [
+    type Case = (&'static str, Vec<Operation>, &'static [(u32, usize)]);
+    let cases: [Case; 5] = [
         (
             "100 ms from the first end, then the next one",
             many(150, &[|n| read(n).of(1), |n| read(n).of(2)]),
