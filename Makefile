@@ -39,6 +39,7 @@ bench: build ## Run the benchmarks at full length (hours; admission-* need root)
 	target/release/forebay bench policies --out forebay-bench
 	target/release/forebay bench admission-postgresql --out forebay-bench
 	target/release/forebay bench admission-redis --out forebay-bench
+	target/release/forebay bench priority --out forebay-bench
 
 soak: ## The long forms of the tests: SOAK_MINUTES of simulation, all sweeps, a full cache of 8 GiB, 30 lost caches a policy, over 1,000 power cuts
 	@scripts/soak.sh

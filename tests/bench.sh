@@ -128,8 +128,17 @@ if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control && -e /sys/kernel/bt
             (has("ycsb_a_cache_24_mib_no_cache_requests_per_second") | not)' chosen/admission-redis.json >/dev/null ||
             fail "bench admission-redis does not measure what was chosen: $(cat figures)"
         pass "bench admission-redis measures what was chosen"
+        # The first scheduler of the page is the one that is compared with all others; what is missing is told, not left out in silence.
+        FOREBAY_WIREDTIGER=$DIR/closed/none PYTHON=none "$FOREBAY" bench priority --quick --seconds 1 --loads redis,wiredtiger --schedulers rcp,fifo \
+            --out "$DIR/priority" >figures 2>errors && fail "bench priority does not tell of WiredTiger, which cannot be installed"
+        jq -e '(.figures | .redis_rcp_p99_999_ms > 0 and .redis_fifo_p99_999_ms > 0 and .redis_rcp_throughput_of_best_other > 0) and
+            (.measured | .redis_rcp_per_second > 0 and .redis_rcp_requests > 0 and has("redis_rcp_snapshots")) and
+            (.left_out | length == 1 and (.[0] | startswith("wiredtiger (")))' priority/priority.json >/dev/null || fail "bench priority: $(cat figures errors)"
+        grep -q "^error: the report in .*; not measured: wiredtiger (" errors && grep -q "not measured: wiredtiger (" priority/priority.html ||
+            fail "bench priority does not say what it has not measured: $(cat errors)"
+        pass "bench priority reports its figures, and what it could not measure"
     else
-        note "bench admission-redis is left out: Redis is not installed"
+        note "bench admission-redis and bench priority are left out: Redis is not installed"
     fi
 else
     note "bench admission-postgresql is left out: it needs root, BTF, FUSE, loop devices and PostgreSQL"

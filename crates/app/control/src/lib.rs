@@ -24,5 +24,5 @@ pub use protocol::{
     parse_line, parse_request,
 };
 pub use server::{CONNECTIONS_MAX, Controller, LINE_BYTES_MAX, Server, can_bind};
-pub use status::{Field, Measure, Unserved, VolumeReport, VolumeState, VolumeStatus};
+pub use status::{Field, Knob, Measure, Unserved, VolumeReport, VolumeState, VolumeStatus};
 pub use timestamp::rfc3339;

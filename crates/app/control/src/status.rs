@@ -151,7 +151,7 @@ described! {
         Label => on_full: String,
         #[doc = "What an acknowledged plain write survives: `write` (a power cut) or `flush` (a power cut only after a later flush)."]
         Label => durability: String,
-        #[doc = "Which operation of the backing starts next: `rcp`, `fifo` and others (`serve --scheduler`)."]
+        #[doc = "Which operation of the backing starts next: `rcp`, `fifo`, `deadline`, `cfq`, `cfq-idle`, `split-a`, `split-d` or `qasio` (`serve --scheduler`)."]
         Label => scheduler: String,
         #[doc = "The cache, as given to `serve`; empty with `--no-cache`."]
         Label => cache: String,
@@ -171,6 +171,10 @@ described! {
         Counter("forebay_nbd_connections_displaced_total") => nbd_displaced: u64,
         #[doc = "Path of the kernel block device made by `attach`; null if there is none."]
         Detail => device: Option<String>,
+        #[doc = "Share of memory that pages of that device may have dirty before their write-back begins; `system`: what the system allows."]
+        Label => background_dirty: String,
+        #[doc = "What `attach` has set of the kernel for that device, as `name`, `set` and `before`: what was there and what `detach` puts back, empty where there was nothing. Names that begin with `queue/` and `bdi/` are files below `/sys/block/loopN`, those with `fuse/` files of the FUSE connection. Empty if there is no such device."]
+        Detail => knobs: Vec<Knob>,
         #[doc = "Process id of the daemon."]
         Detail => pid: u32,
         #[doc = "Seconds since the volume began to start."]
@@ -266,6 +270,17 @@ described! {
     }
 }
 
+/// A setting of the kernel that `attach` changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Knob {
+    /// Its file: `queue/...` or `bdi/...` of the block device, `fuse/...` of the FUSE connection.
+    pub name: String,
+    /// What it was set to.
+    pub set: String,
+    /// What was there, and is put back; empty if there was nothing.
+    pub before: String,
+}
+
 /// A volume of which there are no figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unserved {
@@ -329,7 +344,7 @@ impl VolumeStatus {
                     "backing_consistent" => serde_json::json!(true),
                     "staleness_histogram_sum" => serde_json::json!(12.5),
                     "read_only" => serde_json::json!(false),
-                    "criticality_missing" => serde_json::json!([]),
+                    "criticality_missing" | "knobs" => serde_json::json!([]),
                     "ranges" => serde_json::json!("0-4096"),
                     "cache_durability" | "backing_durability" => serde_json::json!("much"),
                     _ => serde_json::Value::Null,

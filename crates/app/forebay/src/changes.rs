@@ -95,6 +95,8 @@ pub fn idle<'a>(given: impl IntoIterator<Item = &'a str>, around: Circumstances<
         (true, false) => None,
     };
     let why = |key: &str| match (why_all, key) {
+        // It is for reads, too.
+        (_, "scheduler") => None,
         (Some(why), _) => Some(why.to_owned()),
         (None, "order") if policy != WritePolicy::Ordered => {
             Some(format!("under write-policy {policy}; it is for ordered"))
@@ -222,6 +224,9 @@ mod tests {
             assert!(!said.contains(&format!("for {of}")), "{said}");
         }
         assert!(told(&[], false, false).contains("durability has no effect without a cache"));
+        for (cached, read_only) in [(false, false), (false, true), (true, true)] {
+            assert!(!told(&[("scheduler", "fifo")], cached, read_only).contains("scheduler"));
+        }
         assert!(told(&[], true, true).contains("on-full has no effect on a read-only volume"));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use forebay_block::Clients;
-use forebay_control::{VolumeState, VolumeStatus, rfc3339};
+use forebay_control::{Knob, VolumeState, VolumeStatus, rfc3339};
 use forebay_engine::Status;
 use forebay_policy::{AdmissionReason, Settings, WritePolicy};
 
@@ -26,6 +26,8 @@ pub struct Surroundings {
     pub backing_durability: String,
     /// The kernel block device.
     pub device: Option<String>,
+    /// What was set of the kernel for it.
+    pub knobs: Vec<Knob>,
     /// What the admission policy `range` lets in.
     pub ranges: String,
     /// Bytes a day that may be written to the cache; 0: any.
@@ -100,6 +102,8 @@ pub fn volume_status(
         nbd_refused: around.clients.refused,
         nbd_displaced: around.clients.displaced,
         device: around.device,
+        background_dirty: plan.background_dirty.to_string(),
+        knobs: around.knobs,
         pid: std::process::id(),
         uptime_seconds: around.uptime.as_secs_f64(),
         reads: s.reads,
@@ -188,6 +192,7 @@ mod tests {
             settings: Settings::default(),
             ranges: Default::default(),
             endurance: 0,
+            critical_nbd: Vec::new(),
             critical: false,
             critical_rate: None,
             warnings: Vec::new(),

@@ -1,6 +1,7 @@
 //! `forebay`: a durable write cache that knows which writes a request is waiting for.
 #![forbid(unsafe_code)]
 
+mod background_dirty;
 mod changes;
 mod cli;
 mod commands;

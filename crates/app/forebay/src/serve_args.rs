@@ -9,6 +9,7 @@ use forebay_policy::{
     WritePolicy,
 };
 
+use crate::background_dirty::BackgroundDirty;
 use crate::config::{parse_logical_block, parse_socket_group, parse_socket_mode};
 use crate::device_decoration::DeviceDecoration;
 use crate::nbd_limits::NbdWishes;
@@ -80,6 +81,11 @@ pub struct Args {
     /// Serve NBD clients there: unix:PATH or tcp:HOST:PORT; may be given several times
     #[arg(long, value_name = "ADDR")]
     pub nbd: Vec<Address>,
+
+    /// Serve NBD clients there, too, and count every request over these connections as --critical does; a Forebay whose
+    /// backing this is sends there what is waited for (critical= in its address). May be given several times
+    #[arg(long, value_name = "ADDR")]
+    pub critical_nbd: Vec<Address>,
 
     /// Mode of the unix sockets for NBD clients, in octal: with 0660 their group may connect, too [default: 0600]
     #[arg(long, value_name = "MODE", value_parser = parse_socket_mode)]
@@ -165,9 +171,15 @@ pub struct Args {
     #[arg(long, value_name = "CHOICE", value_parser = choice!(Durability))]
     pub durability: Option<Durability>,
 
-    /// Which operation of the backing starts next: what requests wait for (rcp), or whichever came first [default: rcp]
+    /// Which operation of the backing starts next: what requests wait for (rcp), whichever came first (fifo), or as
+    /// Linux's schedulers (deadline, cfq) and others choose that rcp is compared with [default: rcp]
     #[arg(long, value_name = "CHOICE", value_parser = choice!(SchedulerKind))]
     pub scheduler: Option<SchedulerKind>,
+
+    /// Share of memory that the pages of an attached volume may have dirty before their write-back begins, at low priority: 0.01% to 50%, or
+    /// `system` (or 0) for the system's own limit. Nobody is made to wait by it [default: 1%]
+    #[arg(long, value_name = "SHARE")]
+    pub background_dirty: Option<BackgroundDirty>,
 
     /// With --no-cache: go on from what the backing has although its cache may hold newer data, and make that
     /// cache void

@@ -7,27 +7,26 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_block::{BlockService, Clients, Frontend};
-use forebay_control::{
-    AttachedDevice, Explanation, FailureKind, GroupState, GroupStep, Progress, VolumeStatus,
-};
+use forebay_control::{Explanation, FailureKind, GroupState, GroupStep, Knob, Progress, VolumeStatus};
 use forebay_device::decorate::Recorders;
 use forebay_engine::Status;
-use forebay_fuse::{AttachOptions, Attachment, FuseExport, FuseOptions};
+use forebay_fuse::{Attachment, FuseExport};
 use forebay_host::{Common, CommonStep, Ending, HostError, Observer, Volume, VolumeHandle, keep_private};
 use forebay_policy::{GroupEnds, Settings, WritePolicy};
 
 use crate::changes::{Changes, Circumstances, check_ranges, idle, nobody_is_critical, out_of_volume};
-use crate::failure::{Failure, Outcome, from_fuse, from_host};
+use crate::failure::{Failure, Outcome, from_host};
 use crate::figures::{Surroundings, staleness_seconds, volume_status};
 use crate::patience::Patience;
 use crate::plan::VolumePlan;
 use crate::request_recorder::{RecordedVolume, RequestRecorder};
 use crate::staleness_histogram::StalenessHistogram;
-use crate::tracking::{Link, RatedVolume, TrackedVolume, Tracking};
+use crate::tracking::{Link, RatedVolume, Tracking};
 use crate::trouble::Trouble;
 
 use self::opening::{volume_config, warn_of_weak_devices};
 
+mod attaching;
 mod opening;
 
 /// Nanoseconds since 1970.
@@ -70,6 +69,8 @@ pub struct Served {
     tracking: Arc<Tracking>,
     /// Apart from `kernel`, so that a status need not wait for an attach.
     device: Mutex<Option<PathBuf>>,
+    /// What was set of the kernel for that device. Apart from `kernel`, as is `device`.
+    knobs: Mutex<Vec<Knob>>,
     /// How clients reach it, but for what is made while it runs. Apart from `kernel`, as is `device`.
     frontends: Mutex<Vec<Arc<dyn Frontend>>>,
     /// What was told of its devices.
@@ -144,6 +145,7 @@ impl Served {
             link,
             tracking,
             device: Mutex::default(),
+            knobs: Mutex::default(),
             frontends: Mutex::default(),
             trouble: Mutex::default(),
             staleness: Mutex::default(),
@@ -181,11 +183,6 @@ impl Served {
         Arc::clone(&self.service)
     }
 
-    /// What the frontend of the block device speaks to.
-    fn tracked(&self) -> Arc<dyn BlockService> {
-        Arc::new(TrackedVolume(self.handle.clone()))
-    }
-
     /// Why its writes went where they went.
     pub fn explanation(&self) -> Explanation {
         self.link.explanation(&self.tracking)
@@ -203,64 +200,6 @@ impl Served {
 
     fn clients(&self) -> Clients {
         hold(&self.frontends).iter().map(|frontend| frontend.clients()).sum()
-    }
-
-    fn mount(&self, file: &Path) -> Result<Arc<FuseExport>, Failure> {
-        let fuse = FuseExport::mount(file, self.tracked(), FuseOptions::default());
-        fuse.map(Arc::new).map_err(|e| from_fuse(&e))
-    }
-
-    /// Makes a kernel block device of the volume, or returns the one that there is. A file for it is made in
-    /// `directory` if the volume has none.
-    pub fn attach(&self, directory: &Path) -> Result<AttachedDevice, Failure> {
-        let mut kernel = hold(&self.kernel);
-        if let Some(attachment) = &kernel.attachment {
-            return Ok(told(attachment));
-        }
-        if kernel.closing {
-            return Err(self.is_closing());
-        }
-        if kernel.fuse.is_none() {
-            kernel.fuse = Some(self.mount(&directory.join(format!("{}.volume", self.plan.name)))?);
-            kernel.fuse_is_for_attach = true;
-        }
-        let file = kernel.fuse.as_ref().map(|f| f.path().to_owned()).unwrap_or_default();
-        let logical_block = self.handle.info().logical_block;
-        match Attachment::attach(&file, AttachOptions { logical_block, ..AttachOptions::default() }) {
-            Ok(attachment) => {
-                let device = attachment.device_path().to_owned();
-                let attached = told(&attachment);
-                tracing::info!(
-                    volume = self.plan.name,
-                    device = %device.display(),
-                    direct_io = attachment.direct_io(),
-                    "attached"
-                );
-                self.link.follow(&device, &self.tracking, &self.handle);
-                *hold(&self.device) = Some(device.clone());
-                kernel.attachment = Some(attachment);
-                Ok(attached)
-            }
-            Err(e) => {
-                let failure = from_fuse(&e);
-                let _ = take_file(&mut kernel);
-                Err(failure)
-            }
-        }
-    }
-
-    /// Takes the kernel block device away; false if there was none.
-    pub fn detach(&self) -> Result<bool, Failure> {
-        let mut kernel = hold(&self.kernel);
-        let Some(attachment) = &kernel.attachment else {
-            return Ok(false);
-        };
-        attachment.detach(false).map_err(|e| from_fuse(&e))?;
-        self.link.unfollow();
-        kernel.attachment = None;
-        *hold(&self.device) = None;
-        take_file(&mut kernel)?;
-        Ok(true)
     }
 
     /// Changes settings, all or none. Returns a sentence for each of them that has no effect.
@@ -441,7 +380,7 @@ impl Served {
     }
 
     fn part(&self) -> Outcome {
-        self.detach()?;
+        self.detach_own()?;
         self.unmount()?;
         // With the volume still at work, so that its users are not locked out for long.
         self.flush()?;
@@ -456,34 +395,6 @@ impl Served {
             self.plan.name
         );
         Failure::new(FailureKind::Refused, message)
-    }
-
-    fn unmount(&self) -> Outcome {
-        let mut kernel = hold(&self.kernel);
-        if let Some(fuse) = &kernel.fuse {
-            fuse.unmount().map_err(|e| from_fuse(&e))?;
-            kernel.fuse = None;
-        }
-        Ok(())
-    }
-
-    /// Takes block device and file away, by force if somebody uses them. The volume goes on.
-    pub fn withdraw(&self) {
-        let kernel =
-            std::mem::replace(&mut *hold(&self.kernel), Kernel { closing: true, ..Kernel::default() });
-        // The device before the file that it is on.
-        let device = kernel.attachment.as_ref().map(|device| device as &dyn Frontend);
-        for frontend in device.into_iter().chain(kernel.fuse.as_deref().map(|file| file as &dyn Frontend)) {
-            if let Err(e) = frontend.stop(FILE_GRACE) {
-                tracing::warn!(
-                    volume = self.plan.name,
-                    "stopping although the {} is in use: {e}",
-                    frontend.kind()
-                );
-            }
-        }
-        self.link.unfollow();
-        *hold(&self.device) = None;
     }
 
     /// Ends the volume; does nothing if that was done before.
@@ -544,6 +455,7 @@ impl Served {
             cache_durability: self.handle.cache().map(|c| c.durability.to_owned()).unwrap_or_default(),
             backing_durability: self.handle.backing().durability.to_owned(),
             device,
+            knobs: hold(&self.knobs).clone(),
             criticality_missing,
             endurance_bytes_a_day: self.handle.endurance_bytes_a_day(),
             ranges: self.handle.ranges().to_string(),
@@ -568,32 +480,4 @@ fn recorder(file: &Path, volume: &VolumeHandle) -> Option<Arc<RequestRecorder>> 
         tracing::warn!(volume, "requests are not recorded in {}: {why}", file.display());
     };
     RequestRecorder::create(file, &volume.info()).map_err(failed).ok()
-}
-
-/// A block device, with what costs it speed.
-fn told(attachment: &Attachment) -> AttachedDevice {
-    let path = attachment.device_path().display().to_string();
-    let refused = attachment.queue().refused.iter();
-    let mut warnings: Vec<String> = refused
-        .map(|refused| {
-            format!("the kernel does not take {refused} for the queue of {path}: nothing is lost, but it may be slow")
-        })
-        .collect();
-    if !attachment.direct_io() {
-        warnings.push(format!("{path} does no direct I/O, but one request after the other: it is slow"));
-    }
-    AttachedDevice { path, warnings }
-}
-
-/// Takes the file away if it was made for the loop device alone.
-fn take_file(kernel: &mut Kernel) -> Outcome {
-    if !kernel.fuse_is_for_attach {
-        return Ok(());
-    }
-    if let Some(fuse) = &kernel.fuse {
-        fuse.unmount().map_err(|e| from_fuse(&e))?;
-    }
-    kernel.fuse = None;
-    kernel.fuse_is_for_attach = false;
-    Ok(())
 }

@@ -110,6 +110,7 @@ const ROOMS: &[&str] = &[
     "failure",
     "staleness",
     "stop",
+    "plain",
     "engine",
 ];
 

@@ -5,7 +5,7 @@ use forebay_engine::{Effect, Engine, Event, Status};
 
 use crate::passthrough::PassThrough;
 
-/// What decides: the engine, or nothing between client and backing.
+/// What decides: the engine, or only the backing's queue between client and backing.
 pub(crate) enum Core {
     Cached(Box<Engine>),
     Plain(Box<PassThrough>),
@@ -29,7 +29,7 @@ impl Core {
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
         match self {
             Self::Cached(engine) => engine.next_wake(),
-            Self::Plain(_) => None,
+            Self::Plain(plain) => plain.next_wake(),
         }
     }
 

@@ -7,96 +7,12 @@
 //!   the edges:   ▒▒▒▒▒▒▒                 ....▒▒▒▒▒▒▒▒▒   are read, and written with it
 //! ```
 //!
-//! Two writes must not change one block at a time if one of them takes a part of it from before the other: it would put back what
-//! that has changed. So the later one waits (*in its turn*, whatever else goes past it).
-
-use std::collections::VecDeque;
+//! Meanwhile nobody else may change one of these blocks: what it had changed would be put back. So requests that touch the same
+//! blocks take turns ([`crate::in_order`]).
 
 use forebay_block::{Buf, BufMut, DeviceOp, DeviceResult, IoError, Op};
-use forebay_engine::RequestId;
 
-/// First byte and the byte behind the last one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
-    start: u64,
-    end: u64,
-}
-
-impl Span {
-    /// What a write or zero changes; `None` of other requests.
-    fn of(op: &Op) -> Option<Self> {
-        match op {
-            Op::Write { offset, data, .. } => Some(Self { start: *offset, end: offset + data.len() as u64 }),
-            Op::Zero { offset, len, .. } => Some(Self { start: *offset, end: offset + len }),
-            Op::Read { .. } | Op::Flush | Op::Status { .. } => None,
-        }
-    }
-
-    fn widened(self, block: u64) -> Self {
-        Self { start: self.start / block * block, end: self.end.next_multiple_of(block) }
-    }
-}
-
-/// A write or zero that changes whole blocks only, or not.
-#[derive(Clone, Copy, Debug)]
-struct Claim {
-    id: RequestId,
-    blocks: Span,
-    partial: bool,
-}
-
-impl Claim {
-    fn excludes(&self, other: &Self) -> bool {
-        (self.partial || other.partial)
-            && self.blocks.start < other.blocks.end
-            && other.blocks.start < self.blocks.end
-    }
-}
-
-/// Which writes are under way and which wait for them. No more than the volume has requests.
-#[derive(Default)]
-pub(crate) struct Turns {
-    under_way: Vec<Claim>,
-    waiting: VecDeque<(Claim, Op)>,
-}
-
-impl Turns {
-    /// Takes a write or zero in: returns it if it may begin.
-    pub(crate) fn arrive(&mut self, id: RequestId, op: Op, block: u64) -> Option<Op> {
-        let Some(span) = Span::of(&op) else { return Some(op) };
-        let claim = Claim { id, blocks: span.widened(block), partial: span != span.widened(block) };
-        let others = self.under_way.iter().chain(self.waiting.iter().map(|(claim, _)| claim));
-        if others.into_iter().any(|other| claim.excludes(other)) {
-            self.waiting.push_back((claim, op));
-            return None;
-        }
-        self.under_way.push(claim);
-        Some(op)
-    }
-
-    /// One has ended: returns those that may begin now.
-    pub(crate) fn ended(&mut self, id: RequestId) -> Vec<(RequestId, Op)> {
-        self.under_way.retain(|claim| claim.id != id);
-        let mut begin = Vec::new();
-        let mut still: VecDeque<(Claim, Op)> = VecDeque::new();
-        for (claim, op) in std::mem::take(&mut self.waiting) {
-            let mut earlier = self.under_way.iter().chain(still.iter().map(|(claim, _)| claim));
-            if earlier.any(|other| claim.excludes(other)) {
-                still.push_back((claim, op));
-            } else {
-                self.under_way.push(claim);
-                begin.push((claim.id, op));
-            }
-        }
-        self.waiting = still;
-        begin
-    }
-
-    /// Requests that wait.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-}
+use crate::in_order::Span;
 
 /// A block that is changed in part.
 struct Edge {
@@ -130,7 +46,7 @@ pub(crate) enum Next {
 impl Partial {
     /// A write or zero that begins or ends within a block, and what is to be read first; the request itself if it does not.
     pub(crate) fn of(op: Op, block: u64) -> Result<(Self, Vec<DeviceOp>), Op> {
-        let span = match Span::of(&op) {
+        let span = match Span::of(&op).filter(|_| op.changes().is_some()) {
             Some(span) if span.start < span.end && span != span.widened(block) => span,
             _ => return Err(op),
         };
@@ -291,27 +207,6 @@ mod tests {
             }
         }
         assert!(Partial::of(write(4096, 8192, 1), 4096).is_err(), "whole blocks need nothing of this");
-    }
-
-    #[test]
-    fn writes_of_one_block_take_turns_if_one_is_partial() {
-        let mut turns = Turns::default();
-        let arrive = |turns: &mut Turns, id, offset, len| {
-            turns.arrive(RequestId(id), write(offset, len, 1), 4096).is_some()
-        };
-        let begun = |turns: &mut Turns, id| -> Vec<u64> {
-            turns.ended(RequestId(id)).into_iter().map(|(id, _)| id.0).collect()
-        };
-        assert!(arrive(&mut turns, 1, 0, 4096) && arrive(&mut turns, 2, 0, 4096), "whole blocks do not");
-        assert!(!arrive(&mut turns, 3, 512, 512));
-        assert!(!arrive(&mut turns, 4, 0, 4096), "it must not go past what waits for the same block");
-        assert!(arrive(&mut turns, 5, 4096, 512) && !arrive(&mut turns, 6, 4608, 512));
-        assert_eq!(begun(&mut turns, 1), []);
-        assert_eq!(begun(&mut turns, 2), [3]);
-        assert_eq!(begun(&mut turns, 5), [6]);
-        assert_eq!(begun(&mut turns, 3), [4]);
-        assert_eq!((begun(&mut turns, 4), begun(&mut turns, 6)), (vec![], vec![]));
-        assert_eq!((turns.waiting(), turns.under_way.len()), (0, 0));
     }
 
     #[test]

@@ -1,17 +1,23 @@
 //! A volume without a cache: the backing as it is, through the same interface as the engine's.
+//!
+//! What clients wait for goes first here, too: operations stand in the backing's queue ([`PlainQueue`]) before they start. Where nobody
+//! has said yet that a request is critical, nothing is known of who waits, and everything counts as awaited. From then on writes are what
+//! nobody waits for, unless they are critical, or something comes to wait for them.
 
 use std::collections::HashMap;
 
 use forebay_block::{
-    Allocation, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Reply, SECTOR_BYTES,
-    StatusExtent, check_bounds,
+    Allocation, Buf, Criticality, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op, Origin, Reply,
+    SECTOR_BYTES, StatusExtent, check_bounds,
 };
 use forebay_engine::{
-    Class, Command, CommonError, Effect, Event, IoId, MarkError, RequestId, Role, State, Status, Watch,
+    Class, Command, CommonError, Effect, Event, IoId, MarkError, PlainQueue, RequestId, Role, State, Status,
+    Watch,
 };
-use forebay_policy::{AdmissionReason, WritePolicy};
+use forebay_policy::{AdmissionReason, Issuer, SchedulerKind, WritePolicy};
 
-use crate::partial::{Next, Partial, Turns};
+use crate::in_order::{Asker, Askers, Span, Turns};
+use crate::partial::{Next, Partial};
 
 /// Whom a device operation is for.
 enum Purpose {
@@ -36,7 +42,8 @@ enum Purpose {
 }
 
 /// See the module's documentation. As thin as can be: a request is one operation of the backing, but a zero that must
-/// be durable is followed by a flush, and what does not suit the backing's blocks is made to ([`crate::partial`]).
+/// be durable is followed by a flush, and what does not suit the backing's blocks is made to ([`crate::partial`]). Requests that touch the
+/// same bytes take turns ([`crate::in_order`]).
 pub(crate) struct PassThrough {
     volume_bytes: u64,
     /// Logical block of the backing in bytes.
@@ -44,7 +51,13 @@ pub(crate) struct PassThrough {
     /// Writes are refused, and nothing is asked of the backing but reads.
     read_only: bool,
     turns: Turns,
+    askers: Askers,
+    /// Somebody has said that a request is critical, so that the others are not.
+    knows_critical: bool,
+    queue: PlainQueue,
+    scheduler: SchedulerKind,
     partial: HashMap<RequestId, Partial>,
+    /// Operations of the backing, those that wait for it included.
     under_way: HashMap<IoId, Purpose>,
     effects: Vec<Effect>,
     /// The command to stop, until everything under way has ended.
@@ -58,14 +71,33 @@ pub(crate) struct PassThrough {
     now: Nanos,
 }
 
+/// What is known of the backing of a volume without a cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Backing {
+    /// Its logical block in bytes.
+    pub(crate) block: u32,
+    /// Operations that it takes at a time.
+    pub(crate) depth: usize,
+    /// Nothing but reads is asked of it.
+    pub(crate) read_only: bool,
+}
+
 impl PassThrough {
-    /// `block` is the backing's logical block in bytes.
-    pub(crate) fn new(volume_bytes: u64, block: u32, read_only: bool, wall_offset_ns: u64) -> Self {
+    pub(crate) fn new(
+        volume_bytes: u64,
+        backing: Backing,
+        scheduler: SchedulerKind,
+        wall_offset_ns: u64,
+    ) -> Self {
         Self {
             volume_bytes,
-            block: block.into(),
-            read_only,
+            block: backing.block.into(),
+            read_only: backing.read_only,
             turns: Turns::default(),
+            askers: Askers::default(),
+            knows_critical: false,
+            queue: PlainQueue::new(scheduler, backing.depth),
+            scheduler,
             partial: HashMap::new(),
             under_way: HashMap::new(),
             effects: vec![Effect::Recovered(Ok(Default::default()))],
@@ -82,13 +114,22 @@ impl PassThrough {
     pub(crate) fn handle(&mut self, event: Event, now: Nanos) {
         self.now = now;
         match event {
-            Event::Request { id, op, .. } => self.request(id, op),
+            Event::Request { id, op, origin } => self.request(id, op, &origin),
             Event::Io { id, result } => self.io_done(id, result),
-            // Every write is on its way to the backing anyhow.
-            Event::Promote { .. } => {}
+            Event::Promote { offset, len } => {
+                self.knows_critical = true;
+                self.are_awaited(Span { start: offset, end: offset.saturating_add(len) });
+            }
             Event::Command { id, command } => match command {
-                Command::Set(_) | Command::SetRanges(_) | Command::SetEndurance(_) => {
-                    self.effects.push(Effect::CommandDone { id, result: Ok(()) })
+                Command::Set(settings) => {
+                    if settings.scheduler != self.scheduler {
+                        self.scheduler = settings.scheduler;
+                        self.queue.use_scheduler(self.scheduler);
+                    }
+                    self.effects.push(Effect::CommandDone { id, result: Ok(()) });
+                }
+                Command::SetRanges(_) | Command::SetEndurance(_) => {
+                    self.effects.push(Effect::CommandDone { id, result: Ok(()) });
                 }
                 // It is like write-through: the backing passes every state and rests at none.
                 Command::Mark { .. } => {
@@ -126,19 +167,31 @@ impl PassThrough {
                 self.io(DeviceOp::Flush, Purpose::Command(id));
             }
         }
+        for (id, op, class) in self.queue.start(self.now) {
+            self.figures.bytes_to_backing += op.write_bytes();
+            self.watch.started(id, Role::Backing, &op, self.now);
+            self.effects.push(Effect::Io { id, role: Role::Backing, op, class });
+        }
         effects.append(&mut self.effects);
     }
 
+    /// When [`PassThrough::poll`] wants to be called although nothing happens.
+    pub(crate) fn next_wake(&self) -> Option<Nanos> {
+        self.queue.next_wake()
+    }
+
     pub(crate) fn status(&self, now: Nanos) -> Status {
-        Status {
+        let mut status = Status {
             state: Some(self.state),
             requests: (self.under_way.len() + self.turns.waiting()) as u64,
             ailing: self.watch.ailing(now, false, self.wall_offset_ns),
             ..self.figures
-        }
+        };
+        self.queue.tell(&mut status);
+        status
     }
 
-    fn request(&mut self, id: RequestId, op: Op) {
+    fn request(&mut self, id: RequestId, op: Op, origin: &Origin) {
         let refusal = match self.state {
             State::Stopping | State::Stopped => Err(IoError::new(ErrorKind::Shutdown, "request")),
             _ if self.read_only && matches!(op, Op::Write { .. } | Op::Zero { .. }) => {
@@ -152,11 +205,44 @@ impl PassThrough {
         if self.read_only && matches!(op, Op::Flush) {
             return self.request_done(id, op, Ok(None));
         }
-        if self.block <= SECTOR_BYTES {
-            return self.begin(id, op);
+        let blocks = Span::of(&op).map(|span| span.widened(self.block.max(SECTOR_BYTES)));
+        let (class, issuer) = self.judge(&op, origin);
+        if let (Class::Foreground, Some(blocks)) = (class, blocks) {
+            self.are_awaited(blocks);
         }
-        if let Some(op) = self.turns.arrive(id, op, self.block) {
-            self.begin_in_blocks(id, op);
+        self.askers.arrive(id, Asker { issuer, class, blocks });
+        if let Some(op) = self.turns.arrive(id, op, self.block.max(SECTOR_BYTES)) {
+            self.begin_in_turn(id, op);
+        }
+    }
+
+    /// Whether somebody waits for a request, as far as is known, and who asked for it.
+    fn judge(&mut self, op: &Op, origin: &Origin) -> (Class, Issuer) {
+        self.knows_critical |= origin.criticality != Criticality::None;
+        match op {
+            Op::Write { fua, .. } | Op::Zero { fua, .. } => {
+                let awaited = origin.is_awaited(*fua) || !self.knows_critical;
+                let class = if awaited { Class::Foreground } else { Class::Background };
+                (class, Issuer { reason: Some(AdmissionReason::NoCache), ..Issuer::of(origin, *fua) })
+            }
+            Op::Read { .. } | Op::Flush | Op::Status { .. } => {
+                (Class::Foreground, Issuer::of(origin, false).waits())
+            }
+        }
+    }
+
+    /// Somebody waits for what touches these bytes.
+    fn are_awaited(&mut self, span: Span) {
+        let turned = self.askers.are_awaited(span);
+        if !turned.is_empty() {
+            self.queue.promote(&turned);
+        }
+    }
+
+    fn begin_in_turn(&mut self, id: RequestId, op: Op) {
+        match self.block <= SECTOR_BYTES {
+            true => self.begin(id, op),
+            false => self.begin_in_blocks(id, op),
         }
     }
 
@@ -228,15 +314,20 @@ impl PassThrough {
     fn io(&mut self, op: DeviceOp, purpose: Purpose) {
         self.next_io += 1;
         let id = IoId(self.next_io);
-        self.figures.bytes_to_backing += op.write_bytes();
+        let request = match &purpose {
+            Purpose::Request { id, .. } | Purpose::Partial { id, .. } | Purpose::Widened { id, .. } => {
+                Some(*id)
+            }
+            Purpose::Command(_) => None,
+        };
+        self.queue.push((id, op), request, self.askers.of(request), self.now);
         self.under_way.insert(id, purpose);
-        self.watch.started(id, Role::Backing, &op, self.now);
-        self.effects.push(Effect::Io { id, role: Role::Backing, op, class: Class::Foreground });
     }
 
     fn io_done(&mut self, id: IoId, result: DeviceResult) {
         self.figures.backing_errors += u64::from(result.is_err());
         self.watch.ended(id, &result, self.now, false);
+        self.queue.ended(id);
         match self.under_way.remove(&id) {
             Some(Purpose::Command(id)) => {
                 if self.state == State::Stopping && self.stop.is_none() {
@@ -275,10 +366,8 @@ impl PassThrough {
             _ => Reply::Done,
         });
         self.reply(id, reply);
-        if writes && self.block > SECTOR_BYTES {
-            for (id, op) in self.turns.ended(id) {
-                self.begin_in_blocks(id, op);
-            }
+        for (id, op) in self.turns.ended(id) {
+            self.begin_in_turn(id, op);
         }
     }
 
@@ -305,7 +394,11 @@ impl PassThrough {
     }
 
     fn reply(&mut self, id: RequestId, result: Result<Reply, IoError>) {
+        self.askers.ended(id);
         self.figures.errors += u64::from(result.is_err());
         self.effects.push(Effect::Reply { id, result });
     }
 }
+
+#[cfg(test)]
+mod tests;

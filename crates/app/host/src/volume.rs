@@ -21,7 +21,7 @@ use crate::identity::host_id;
 use crate::journal::JournalChoice;
 use crate::label::LabelPlace;
 use crate::pair::{Decorate, Pair, Places, check_blocks, check_end};
-use crate::passthrough::PassThrough;
+use crate::passthrough::{Backing, PassThrough};
 use crate::queue::{Ending, REQUEST_BYTES_MAX};
 use crate::recover::{holds_prepared, journal_left};
 use crate::superblocks::Bench;
@@ -235,6 +235,7 @@ fn start_cached(
         journal: pair.head.take(),
         prepared: pair.prepared.take(),
         journal_left: pair.journal_left,
+        backing_depth: pair.backing.info().depth,
         read_only: false,
     });
     let mut shared = Shared::new(
@@ -274,6 +275,7 @@ fn start_looking(
         journal: None,
         prepared: None,
         journal_left: pair.journal_left,
+        backing_depth: pair.backing.info().depth,
         read_only: true,
     });
     let logical_block = logical_block.unwrap_or(superblock.logical_block);
@@ -350,8 +352,13 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
         }
         backing.recognize_by(place.sign(vec![label]));
     }
-    let logical = backing.info().logical_block;
-    let plain = PassThrough::new(size_bytes, logical, config.read_only, clock.wall_offset_ns());
+    let about = Backing {
+        block: backing.info().logical_block,
+        depth: backing.info().depth,
+        read_only: config.read_only,
+    };
+    let scheduler = config.settings.scheduler;
+    let plain = PassThrough::new(size_bytes, about, scheduler, clock.wall_offset_ns());
     let core = Core::Plain(Box::new(plain));
     let shared = Shared::new(
         info(config.name, size_bytes, logical_block, config.read_only),

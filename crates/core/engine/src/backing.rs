@@ -3,6 +3,8 @@
 pub(crate) mod destage;
 pub(crate) mod flushes;
 mod plan;
+mod planted_scheduler;
+mod portions;
 pub(crate) mod queue;
 mod runs;
 mod unreadable;

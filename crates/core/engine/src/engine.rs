@@ -5,7 +5,9 @@
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op};
 use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
-use forebay_policy::{Demand, Durability, Endurance, Ranges, Roominess, Settings, WritePolicy};
+use forebay_policy::{
+    BACKING_SLOTS_MAX, Demand, Durability, Endurance, Ranges, Roominess, Settings, Throttle, WritePolicy,
+};
 
 use crate::backing::destage::Destage;
 use crate::backing::flushes::Flushes;
@@ -50,6 +52,7 @@ mod recovery;
 mod scale;
 mod staleness;
 mod stop;
+mod throttle;
 
 /// Whose device operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +106,9 @@ pub struct Engine {
     hold: Hold,
     reclaim: Reclaim,
     demand: Demand,
+    throttle: Throttle,
+    /// What it was told last of how much room was made: that never shrinks.
+    throttle_made: u64,
     failure: Failure,
     commands: Commands,
     /// No device is changed, see [`read_only`].
@@ -115,6 +121,8 @@ pub struct Engine {
     planted: Planted,
     effects: Vec<Effect>,
     backing: BackingQueue,
+    /// Operations that may be outstanding there.
+    backing_slots: usize,
     wakes: Wakes,
     watch: Watch,
     ios: Table<IoId, (IoOwner, Option<Asked>)>,
@@ -160,6 +168,8 @@ impl Engine {
             hold: Hold::default(),
             reclaim: Reclaim::new(layout, planted),
             demand: Demand::default(),
+            throttle: Throttle::default(),
+            throttle_made: 0,
             failure: Failure::default(),
             commands: Commands::default(),
             read_only: params.read_only,
@@ -169,6 +179,7 @@ impl Engine {
             planted,
             effects: Vec::new(),
             backing: BackingQueue::new(params.settings.scheduler.build()),
+            backing_slots: params.backing_depth.clamp(1, BACKING_SLOTS_MAX),
             wakes: Wakes::default(),
             watch: Watch::default(),
             ios: Table::default(),
@@ -248,6 +259,7 @@ impl Engine {
         [
             self.log.next_wake(self.now),
             self.destage_next_wake(),
+            self.throttle_next_wake(),
             self.order_next_wake(),
             self.journal_next_wake(),
             self.staleness_next_wake(),
@@ -384,11 +396,11 @@ impl Engine {
             return;
         }
         match op {
-            op if self.read_only => self.look_at(id, op),
-            Op::Read { offset, len } => self.read_request(id, offset, len),
+            op if self.read_only => self.look_at(id, op, origin),
+            Op::Read { offset, len } => self.read_request(id, (offset, len), origin),
             Op::Write { offset, data, fua } => self.write_request(id, offset, data, fua, origin),
             Op::Zero { offset, len, unmap, fua } => self.zero_request(id, offset, len, unmap, fua, origin),
-            Op::Flush => self.flush_request(id),
+            Op::Flush => self.flush_request(id, origin),
             Op::Status { offset, len, extents_max } => self.status_request(id, offset, len, extents_max),
         }
     }
@@ -396,6 +408,11 @@ impl Engine {
     /// [`Status::backing_consistent`] alone.
     pub fn backing_is_consistent(&self) -> bool {
         self.backing_consistent() > Consistent::No && matches!(self.life, Life::Running | Life::Stopping)
+    }
+
+    /// [`Status::backing_waiting_critical`] and [`Status::backing_waiting_noncritical`] alone.
+    pub fn backing_waiting(&self) -> (usize, usize) {
+        self.backing.waiting()
     }
 
     /// Figures as of `now`.

@@ -15,6 +15,7 @@ mod map;
 mod mutation;
 mod order;
 mod pause;
+mod plain;
 mod reading;
 mod staleness;
 mod stop;
@@ -30,4 +31,5 @@ pub use interface::{
 };
 #[cfg(feature = "mutations")]
 pub use mutation::Mutation;
+pub use plain::PlainQueue;
 pub use watch::{HUNG_AFTER_MS, SILENT_AFTER_MS, Watch};

@@ -42,7 +42,7 @@ pub(crate) use self::batches::Written;
 pub(crate) use self::form::{Facts, SEGMENTS_RESERVED};
 pub(crate) use self::head::Resumed;
 pub(crate) use self::pins::Pinner;
-pub(crate) use self::queue::{Append, AppendOwner};
+pub(crate) use self::queue::{Append, AppendOwner, May};
 
 mod batches;
 mod claims;
@@ -197,6 +197,18 @@ impl Log {
         self.queue.push(append);
     }
 
+    /// Puts data of a write that nobody waits for into the log, when the throttle lets it go: what comes later may go before.
+    pub(crate) fn append_patient(&mut self, append: Append) {
+        self.queue.push_patient(append);
+    }
+
+    /// Somebody waits for those of the patient writes whose extent is `awaited`.
+    pub(crate) fn promote(&mut self, awaited: impl Fn(&Extent) -> bool) {
+        if self.queue.has_patient() {
+            self.queue.promote(awaited);
+        }
+    }
+
     /// Puts what makes room or finishes a bypass into the log, ahead of writes, from the reserve if need be.
     pub(crate) fn append_urgent(&mut self, append: Append) {
         self.queue.push_urgent(append);
@@ -226,6 +238,24 @@ impl Log {
     /// Writes wait to enter the log.
     pub(crate) fn has_writers(&self) -> bool {
         self.queue.has_writes()
+    }
+
+    /// Whether writes that nobody waits for wait to enter the log, and others.
+    pub(crate) fn writers(&self) -> (bool, bool) {
+        let may = May { awaited: true, patient: false, slowly: false };
+        (self.queue.has_patient(), self.queue.next_kind(may).is_some())
+    }
+
+    /// Where the next record goes, in bytes since the log's first segment.
+    pub(crate) fn position(&self) -> u64 {
+        let segment_bytes = u64::from(self.layout.segment_bytes);
+        let offset = self.head.as_ref().map_or(segment_bytes, |head| u64::from(head.offset()));
+        (self.next_segment_seq - 1) * segment_bytes + offset
+    }
+
+    /// Where the newest so many segments of the log begin, in the same bytes.
+    pub(crate) fn begin_of_newest(&self, segments: usize) -> u64 {
+        (self.next_segment_seq - segments as u64) * u64::from(self.layout.segment_bytes)
     }
 
     /// Whether a write waits to enter the log that depends on this record or a later one.

@@ -144,6 +144,11 @@ mutations! {
     /// Writers who wait for their turn in the order are never told that it has come.
     PacesForGood,
 
+    // The throttle.
+
+    /// Writers who are slowed down are not let go before there is plenty of room.
+    ThrottleNeverReleases,
+
     // Requests.
 
     /// A block that is written in part is put together without keeping other writers out.
@@ -210,6 +215,20 @@ mutations! {
     PromotionForgets,
     /// An operation that somebody comes to wait for is started a second time, from its old place.
     PromotionStartsTwice,
+    /// A scheduler is not told that somebody has come to wait for an operation.
+    SchedulerForgetsPromotion,
+    /// What nobody waits for does not start as long as anything else waits or is at the backing.
+    SchedulerStarvesBackground,
+    /// A scheduler is not told that operations have ended.
+    SchedulerForgetsEnds,
+    /// A scheduler that takes another one's place is not told of what waits.
+    ExchangeForgetsWaiting,
+    /// More is started than the backing takes: it waits there in a second queue, in the order in which it came.
+    QueueStartsTooMany,
+    /// A write to the backing that was taken back, as the log has it, is started all the same.
+    WithdrawnStarts,
+    /// An operation for which somebody came to wait while it was at the backing keeps its slot when it has ended.
+    EndedKeepsSlot,
 
     // Destaging.
 

@@ -24,6 +24,7 @@
 
 use forebay_block::{BlockNo, Buf, DeviceOp, DeviceResult, IoError, Seq};
 use forebay_format::Layout;
+use forebay_policy::Issuer;
 
 use crate::interface::{Class, Role};
 use crate::map::Map;
@@ -109,7 +110,12 @@ impl Reading {
     }
 
     /// Reads the newest version of these bytes, of which there is at least one.
-    pub(crate) fn read(&mut self, reader: Reader, (offset, len): (u64, usize), map: &mut Map) -> Step {
+    pub(crate) fn read(
+        &mut self,
+        reader: (Reader, Issuer),
+        (offset, len): (u64, usize),
+        map: &mut Map,
+    ) -> Step {
         let mut step = Step::default();
         self.begin_read(reader, offset, len, map, &mut step);
         step
@@ -128,6 +134,14 @@ impl Reading {
             let version = piece.versions[0];
             (version.block, version.seq)
         })
+    }
+
+    /// For whom a piece is read; nobody in particular if it is for a gathering.
+    pub(crate) fn issuer_of(&self, key: PieceKey) -> Issuer {
+        match self.pieces.get(key).map(|piece| piece.client) {
+            Some(Client::Read(job)) => self.reads.issuer_of(job),
+            Some(Client::Gathering(..)) | None => Issuer::default(),
+        }
     }
 
     /// A device read has ended. `elsewhere`: byte offset in the journal of the version that is its [`Reading::last_resort`], if it has that.

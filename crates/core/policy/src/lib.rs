@@ -14,6 +14,7 @@ mod replacement;
 mod scheduler;
 mod settings;
 mod staleness;
+mod throttle;
 
 pub use forebay_block::{size, time};
 
@@ -25,11 +26,13 @@ pub use destaging::{
 };
 pub use endurance::Endurance;
 pub use groups::{GroupEnd, OpenGroup};
-pub use priority::{NONCRITICAL_BESIDE_CRITICAL, Priority};
+pub use priority::{BACKING_SLOTS_MAX, NONCRITICAL_BESIDE_CRITICAL, Priority};
 pub use ranges::{RANGES_MAX, Ranges};
 pub use replacement::{List, Replacement, Verdict};
 pub use scheduler::{
-    Fifo, IoClass, IoPriority, Issuer, Operation, Purpose, Rcp, Round, Scheduler, SchedulerKind,
+    Cfq, Deadline, Fifo, FlushesFirst, IoClass, IoPriority, Issuer, Operation, Purpose, Qasio, Rcp, Round,
+    Scheduler, SchedulerKind, SplitA, SplitD,
 };
 pub use settings::{Allowed, Durability, GroupEnds, OnFull, Order, Settings, UnknownSetting, WritePolicy};
 pub use staleness::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, Staleness};
+pub use throttle::{LogRoom, THROTTLE_NS_MAX, Throttle};

@@ -5,10 +5,15 @@
 //! the second kind few are outstanding while there are any of the first, for a device does not take back what it was given: a
 //! critical operation would wait behind them inside the device.
 
-/// Operations outstanding at the backing at a time; further ones wait in the two queues (P7).
+use forebay_block::Class;
+
+/// Operations outstanding at the backing at a time, however many it takes; further ones wait in the queue (P7).
 pub const BACKING_SLOTS_MAX: usize = 256;
-/// Of these at most so many are non-critical, so that they never take all of the slots.
+/// Of these at most so many are non-critical.
 pub const NONCRITICAL_SLOTS_MAX: usize = 128;
+/// And of what a backing takes at a time at most this share, so that they never take all of its slots: that of `async_depth` in Linux's
+/// mq-deadline.
+const NONCRITICAL_SHARE: (usize, usize) = (3, 4);
 /// Bytes of outstanding non-critical operations from which on no further one starts: enough to keep a device busy, and 40 ms of a disk's time.
 /// What is not there yet can still be taken back, where somebody comes to wait for it.
 pub const NONCRITICAL_BYTES_MAX: u64 = 4 << 20;
@@ -30,6 +35,24 @@ pub enum Priority {
     NonCritical,
 }
 
+impl From<Class> for Priority {
+    fn from(class: Class) -> Self {
+        match class {
+            Class::Foreground => Self::Critical,
+            Class::Background => Self::NonCritical,
+        }
+    }
+}
+
+impl From<Priority> for Class {
+    fn from(priority: Priority) -> Self {
+        match priority {
+            Priority::Critical => Self::Foreground,
+            Priority::NonCritical => Self::Background,
+        }
+    }
+}
+
 /// While the log fills, and both destaging and bypasses wait, one in so many non-critical starts is a bypass, if one may start.
 pub const BYPASS_ONE_IN: usize = 8;
 
@@ -43,7 +66,7 @@ pub enum Background {
 }
 
 /// What may be started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Critical operations that wait.
     pub critical: usize,
@@ -53,6 +76,26 @@ pub struct Waiting {
     pub beside_critical: usize,
     /// Bytes that outstanding non-critical operations write, of each at most [`NONCRITICAL_BYTES_EACH`].
     pub noncritical_bytes: u64,
+    /// Operations that may be outstanding in all.
+    pub slots: usize,
+}
+
+impl Default for Waiting {
+    /// Nothing waits.
+    fn default() -> Self {
+        let slots = BACKING_SLOTS_MAX;
+        Self { critical: 0, noncritical: 0, beside_critical: 0, noncritical_bytes: 0, slots }
+    }
+}
+
+/// Non-critical operations that may be outstanding where so many may in all: one is left to critical ones, where there are two.
+const fn noncritical_slots(slots: usize) -> usize {
+    let share = slots.saturating_mul(NONCRITICAL_SHARE.0) / NONCRITICAL_SHARE.1;
+    match share {
+        0 => 1,
+        1..NONCRITICAL_SLOTS_MAX => share,
+        _ => NONCRITICAL_SLOTS_MAX,
+    }
 }
 
 /// The chooser: counts what is outstanding, and says what starts next.
@@ -83,7 +126,7 @@ impl BackingPriority {
 
     /// What starts now, of what waits; the caller starts it. `None`: nothing, until something ends or comes.
     pub fn start(&mut self, waiting: Waiting) -> Option<Priority> {
-        if self.outstanding() >= BACKING_SLOTS_MAX {
+        if self.outstanding() >= waiting.slots {
             return None;
         }
         let noncritical = waiting.noncritical > 0
@@ -125,7 +168,7 @@ impl BackingPriority {
     /// Non-critical operations that may be outstanding now.
     fn noncritical_max(&self, waiting: &Waiting) -> usize {
         let beside = waiting.beside_critical.max(NONCRITICAL_BESIDE_CRITICAL);
-        beside.saturating_add(self.calm).min(NONCRITICAL_SLOTS_MAX)
+        beside.saturating_add(self.calm).min(noncritical_slots(waiting.slots))
     }
 
     /// Somebody comes to wait for a non-critical operation that is outstanding. It keeps its place: whoever waits for it is not helped by one
@@ -199,6 +242,24 @@ mod tests {
             priority.ended(Priority::NonCritical, false);
         }
         assert_eq!(start_all(&mut priority), 1, "all is as before as soon as a critical one has come");
+    }
+
+    /// Whatever the device takes: where there are two slots, one is left to what somebody waits for.
+    #[test]
+    fn what_nobody_waits_for_never_takes_all_slots() {
+        for (slots, noncritical) in [(1, 1), (2, 1), (3, 2), (4, 3), (32, 24), (128, 96), (256, 128)] {
+            let mut priority = BackingPriority::default();
+            let may = |critical| Waiting { slots, ..waiting(critical, 1000) };
+            // It is calm for as long as it takes.
+            for _ in 0..NONCRITICAL_SLOTS_MAX {
+                assert_eq!(priority.start(may(0)), Some(Priority::NonCritical));
+                priority.ended(Priority::NonCritical, false);
+            }
+            let started = std::iter::from_fn(|| priority.start(may(0))).count();
+            assert_eq!(started, noncritical, "of {slots} slots");
+            let critical = std::iter::from_fn(|| priority.start(may(1000))).count();
+            assert_eq!(critical, slots - noncritical, "of {slots} slots");
+        }
     }
 
     #[test]
@@ -336,14 +397,15 @@ mod tests {
             loop {
                 let outstanding = self.noncritical();
                 let calm = self.calm.min(NONCRITICAL_SLOTS_MAX);
-                let slots = (self.waiting.beside_critical.max(1) + calm).min(NONCRITICAL_SLOTS_MAX);
+                let share = (self.waiting.slots * 3 / 4).clamp(1, NONCRITICAL_SLOTS_MAX);
+                let slots = (self.waiting.beside_critical.max(1) + calm).min(share);
                 let has_slot = outstanding < slots;
                 let has_bytes =
                     outstanding as u64 * bytes_each < NONCRITICAL_BYTES_MAX + calm as u64 * (128 << 10);
                 let may = self.waiting.noncritical > 0 && has_slot && has_bytes;
                 self.waiting.noncritical_bytes = outstanding as u64 * bytes_each;
                 let Some(next) = self.priority.start(self.waiting) else {
-                    let is_full = self.started.len() == BACKING_SLOTS_MAX;
+                    let is_full = self.started.len() == self.waiting.slots;
                     prop_assert!(is_full || (self.waiting.critical == 0 && !may), "what may start does not");
                     let waits = self.waiting.noncritical > 0;
                     self.bites[1] += usize::from(is_full && self.waiting.critical > 0);
@@ -371,7 +433,7 @@ mod tests {
                     }
                 }
                 self.started.push((next, false));
-                prop_assert!(self.started.len() <= BACKING_SLOTS_MAX);
+                prop_assert!(self.started.len() <= self.waiting.slots);
                 prop_assert_eq!(self.started.len(), self.priority.outstanding());
             }
         }
@@ -382,9 +444,11 @@ mod tests {
     #[test]
     fn keeps_its_bounds() {
         let bites = RefCell::new([0; 4]);
-        let cases = (steps(), 0usize..12, 0..=NONCRITICAL_BYTES_EACH);
-        let run = |(steps, beside_critical, bytes_each): (Vec<Step>, usize, u64)| {
+        let depths = prop_oneof![Just(1), Just(2), 1..=BACKING_SLOTS_MAX];
+        let cases = (steps(), 0usize..12, 0..=NONCRITICAL_BYTES_EACH, depths);
+        let run = |(steps, beside_critical, bytes_each, slots): (Vec<Step>, usize, u64, usize)| {
             let mut beside = Beside::default();
+            beside.waiting.slots = slots;
             beside.waiting.beside_critical = beside_critical;
             for step in steps {
                 beside.step(step);

@@ -12,20 +12,38 @@
 //! speed only: whatever it chooses, no promise depends on it. But each operation that is not withdrawn has to start within a bounded
 //! number of rounds (P7).
 
+mod batches;
+mod cfq;
+mod cfq_idle;
+mod deadline;
 mod fifo;
+mod flushes;
+mod qasio;
 mod rcp;
+mod sorted;
+mod split_a;
+mod split_d;
+#[cfg(test)]
+mod tests;
+mod turns;
 
-use forebay_block::OpKind;
+use forebay_block::{OpKind, Origin};
 
 use crate::AdmissionReason;
 use crate::priority::{BACKING_SLOTS_MAX, NONCRITICAL_BESIDE_CRITICAL, Priority};
 use crate::settings::spelled_enum;
 
+pub use cfq::Cfq;
+pub use deadline::Deadline;
 pub use fifo::Fifo;
+pub use flushes::FlushesFirst;
+pub use qasio::Qasio;
 pub use rcp::Rcp;
+pub use split_a::SplitA;
+pub use split_d::SplitD;
 
 spelled_enum! {
-    /// Which operation starts next of those that wait for the backing (`docs/design/criticality.md`, The backing's queue).
+    /// Which operation starts next of those that wait for the backing (`docs/design/schedulers.md`).
     #[derive(Default)]
     SchedulerKind {
         /// What clients wait for first (RCP, FAST'17).
@@ -33,6 +51,18 @@ spelled_enum! {
         Rcp = "rcp",
         /// In the order in which they come.
         Fifo = "fifo",
+        /// By place in batches, each within a time of its own (Linux's `mq-deadline`).
+        Deadline = "deadline",
+        /// A slice of time for each task (Linux's CFQ).
+        Cfq = "cfq",
+        /// CFQ with what nobody waits for in its idle class.
+        CfqIdle = "cfq-idle",
+        /// A share for each task that causes it (Split-AFQ, SOSP'15).
+        SplitA = "split-a",
+        /// Deadlines for reads and `fsync`, write-back little by little (Split-Deadline, SOSP'15).
+        SplitD = "split-d",
+        /// CFQ that prefers asynchronous operations that somebody waits for (QASIO, FAST'15).
+        Qasio = "qasio",
     }
 }
 
@@ -42,6 +72,12 @@ impl SchedulerKind {
         match self {
             Self::Rcp => Box::<Rcp>::default(),
             Self::Fifo => Box::<Fifo>::default(),
+            Self::Deadline => Box::<FlushesFirst<Deadline>>::default(),
+            Self::Cfq => Box::<FlushesFirst<Cfq>>::default(),
+            Self::CfqIdle => Box::new(FlushesFirst::before(Cfq::with_idle_background())),
+            Self::SplitA => Box::<SplitA>::default(),
+            Self::SplitD => Box::<SplitD>::default(),
+            Self::Qasio => Box::<FlushesFirst<Qasio>>::default(),
         }
     }
 }
@@ -102,6 +138,27 @@ pub struct Issuer {
     pub reason: Option<AdmissionReason>,
 }
 
+impl Issuer {
+    /// Who asked for a request; `fua`: it asks for forced unit access. The reason is not known yet.
+    pub const fn of(origin: &Origin, fua: bool) -> Self {
+        let io_priority = IoPriority(origin.ioprio);
+        Self { task: origin.pid, io_priority, sync: origin.is_sync(fua), reason: None }
+    }
+
+    /// The same, who waits: of a read or a flush.
+    #[must_use]
+    pub const fn waits(self) -> Self {
+        Self { sync: true, ..self }
+    }
+
+    /// Of those for whom one operation is carried out the most urgent one, by class and then level of their I/O priorities; of
+    /// equals the first. All zero if there is none.
+    pub fn most_urgent(issuers: impl IntoIterator<Item = Self>) -> Self {
+        let urgency = |issuer: &Self| (issuer.io_priority.class(), issuer.io_priority.level());
+        issuers.into_iter().min_by_key(urgency).unwrap_or_default()
+    }
+}
+
 /// An operation that waits for the backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
@@ -158,7 +215,8 @@ pub trait Scheduler: Send {
     /// An outstanding operation has ended, which another scheduler may have started.
     fn ended(&mut self, number: u64);
 
-    /// When something may start again at the latest although nothing ends, in nanoseconds, if the last round was refused.
+    /// When something may start again at the latest although nothing ends, in nanoseconds, if the last round was refused or ended while something
+    /// waits.
     fn next_wake_ns(&self) -> Option<u64>;
 
     /// How often a round was refused for the sake of one operation, since the beginning.
@@ -166,7 +224,7 @@ pub trait Scheduler: Send {
 }
 
 impl Default for Round {
-    /// Nothing but the one non-critical operation beside critical ones.
+    /// A backing that takes as many as ever may be outstanding, and nothing but the one non-critical operation beside critical ones.
     fn default() -> Self {
         Self { slots: BACKING_SLOTS_MAX, beside_critical: NONCRITICAL_BESIDE_CRITICAL, requests_max: None }
     }

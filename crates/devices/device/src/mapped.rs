@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
-use forebay_block::{Buf, BufMut, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
+use forebay_block::{Buf, BufMut, Class, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 
 use crate::access::{Access, OpenError};
 use crate::claim::{Claimed, Sort, claim};
@@ -27,6 +27,9 @@ use crate::transfer::system_error;
 const WINDOW_BYTES: usize = 2 << 20;
 /// Zeroes are stored from a buffer of this size.
 const ZERO_BYTES: usize = 64 << 10;
+
+/// Operations in one turn of the volume's thread, which carries out each as it is submitted: in between it looks at what has come.
+const DEPTH: usize = 32;
 
 /// How a store becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +86,7 @@ impl MappedDevice {
                 physical_block: if sync == Sync::Fence { 512 } else { medium.physical_block },
                 direct: sync == Sync::Fence,
                 volatile_cache: !dax,
+                depth: DEPTH,
                 survives: medium.survives(),
                 durability,
             },
@@ -177,7 +181,7 @@ impl Device for MappedDevice {
         &self.info
     }
 
-    fn submit(&mut self, tag: u64, op: DeviceOp, _now: Nanos) {
+    fn submit(&mut self, tag: u64, op: DeviceOp, _class: Class, _now: Nanos) {
         let result = self.carry_out(op);
         self.finished.push((tag, result));
     }

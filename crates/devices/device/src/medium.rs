@@ -26,6 +26,8 @@ pub(crate) struct Medium {
     pub(crate) physical_block: u32,
     /// Whether the device has such a cache; what goes through the page cache has one in any case.
     pub(crate) volatile_cache: bool,
+    /// Requests that the block device's own queue holds, if it is one.
+    pub(crate) queue_depth: Option<usize>,
     /// What it all ends up on.
     pub(crate) ground: Ground,
     /// `None` for a block device.
@@ -69,6 +71,10 @@ impl Medium {
             direct,
             native_block: native.min(logical),
             physical_block: physical.max(logical),
+            queue_depth: match sort {
+                Sort::Block => queue.number("nr_requests").map(|n| n as usize),
+                Sort::File => None,
+            },
             volatile_cache: queue.text("write_cache").is_none_or(|t| t != "write through"),
             ground: Ground::of(file, sort)?,
             file_system,

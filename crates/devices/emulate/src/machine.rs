@@ -57,4 +57,8 @@ pub(crate) trait Machine {
     fn advance(&mut self, now: Nanos, ends: &mut Ends);
     /// An instant at or before the next completion; asked only while operations are under way.
     fn next_event(&self) -> Option<Nanos>;
+    /// Operations that it has not taken in, as it is full.
+    fn waiting(&self) -> usize {
+        0
+    }
 }

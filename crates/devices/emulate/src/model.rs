@@ -66,6 +66,11 @@ impl Model {
         self.under_way
     }
 
+    /// Of these the ones that wait in front of the device, as it takes no more at a time ([`Settings::depth`]).
+    pub fn waiting(&self) -> usize {
+        self.machine.waiting()
+    }
+
     fn advance(&mut self, now: Nanos) {
         self.now = self.now.max(now);
         self.machine.advance(self.now, &mut self.ends);

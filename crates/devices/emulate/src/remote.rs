@@ -150,6 +150,10 @@ impl Machine for Remote {
         }
     }
 
+    fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     fn advance(&mut self, now: Nanos, ends: &mut Ends) {
         while self.agenda.first().is_some_and(|at| at <= now) {
             if let Some((at, request)) = self.agenda.pop() {

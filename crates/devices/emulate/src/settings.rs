@@ -91,6 +91,19 @@ impl Settings {
         }
     }
 
+    /// Commands that the device takes at a time. More wait in front of a disk or a remote store; an SSD and memory take in whatever
+    /// comes, but the interface of a SATA disk has 32 tags (NCQ), that of NVMe 1,024 in a common queue, and a block driver for memory has
+    /// copied 32 commands before anybody could have come between.
+    pub fn depth(&self) -> usize {
+        let depth = match self {
+            Self::Disk(_, disk) => disk.queue,
+            Self::Flash(Kind::SsdNvme, _) => 1024,
+            Self::Flash(..) | Self::Memory(_) => 32,
+            Self::Remote(remote) => remote.window,
+        };
+        usize::try_from(depth).unwrap_or(usize::MAX)
+    }
+
     fn slots(&mut self) -> Vec<(Parameter, &mut u64)> {
         match self {
             Self::Disk(_, disk) => disk.slots(),

@@ -3,22 +3,24 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay_block::Frontend;
 
 use crate::apart;
+use crate::connection::Connection;
 use crate::error::FuseError;
 use crate::export::resolve;
+use crate::knobs::{self, Knob};
 use crate::loop_device::{self, LoopDevice};
 use crate::mounts::{self, Unmount};
 use crate::partitions;
 use crate::queue::{Queue, QueueLimits, QueueSetup};
 
 /// Choices of an attachment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachOptions {
     /// Let the loop device do asynchronous direct I/O on the file. Without it, or if the kernel cannot, it carries out one
     /// request after the other; that is slow, and just as right.
@@ -27,11 +29,14 @@ pub struct AttachOptions {
     pub logical_block: u32,
     /// How the device's queue is set.
     pub queue: QueueLimits,
+    /// File in which the kernel's settings are kept that were there before, for whoever comes after a daemon that was killed; it ends in
+    /// `.knobs`. `None`: they are not kept.
+    pub record: Option<PathBuf>,
 }
 
 impl Default for AttachOptions {
     fn default() -> Self {
-        Self { direct_io: true, logical_block: 512, queue: QueueLimits::default() }
+        Self { direct_io: true, logical_block: 512, queue: QueueLimits::default(), record: None }
     }
 }
 
@@ -63,7 +68,7 @@ struct Made {
 }
 
 impl Attachment {
-    /// Puts a loop device on the export at `file`.
+    /// Puts a loop device on the export at `file`, after it has put right what killed daemons have left ([`Attachment::put_right`]).
     ///
     /// # Errors
     /// [`FuseError::System`] with what failed, or [`FuseError::NoFlush`]; nothing is left behind then.
@@ -74,13 +79,35 @@ impl Attachment {
         let (commands, commands_receiver) = mpsc::sync_channel(1);
         let path = file.clone();
         apart::spawn("forebay-loop", move |left| {
-            keep(left, &path, options, &made_sender, &commands_receiver)
+            keep(left, &path, &options, &made_sender, &commands_receiver)
         })
         .map_err(failed)?;
         let made: Made = made.recv().map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))??;
         let Made { number, direct_io, queue } = made;
         let (device, commands) = (loop_device::device_path(number), Mutex::new(Some(commands)));
         Ok(Self { device, file, number, direct_io, queue, commands })
+    }
+
+    /// Puts right what daemons that were killed have left on loop devices, by their records in `directory` (see [`AttachOptions::record`]); these
+    /// devices. What a live daemon has attached is left alone, and so is what has had another user since.
+    ///
+    /// # Errors
+    /// [`FuseError::System`] if no thread can be made for it.
+    pub fn put_right(directory: &Path) -> Result<Vec<PathBuf>, FuseError> {
+        let failed = |e| FuseError::system("look for records of killed daemons in", directory, e);
+        let (sender, put_right) = mpsc::sync_channel(1);
+        let path = directory.to_owned();
+        apart::spawn("forebay-knobs", move |left| {
+            // The receiver waits for exactly this.
+            let _ = sender.send(left.map(|()| knobs::put_right(&path)));
+        })
+        .map_err(failed)?;
+        put_right.recv().map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?.map_err(failed)
+    }
+
+    /// What was set of the kernel for the device, and what was there before.
+    pub fn knobs(&self) -> &[Knob] {
+        &self.queue.knobs
     }
 
     /// `/dev/loopN`.
@@ -140,14 +167,14 @@ impl Frontend for Attachment {
 fn keep(
     left: io::Result<()>,
     path: &Path,
-    options: AttachOptions,
+    options: &AttachOptions,
     made: &SyncSender<Result<Made, FuseError>>,
     commands: &Receiver<Command>,
 ) {
     let attached = left
         .map_err(|e| FuseError::system("attach a loop device to", path, e))
-        .and_then(|()| make(path, &options));
-    let (device, queue, setup) = match attached {
+        .and_then(|()| make(path, options));
+    let (device, mut queue, mut setup) = match attached {
         Ok(attached) => attached,
         Err(e) => {
             // The receiver waits for exactly this.
@@ -155,10 +182,21 @@ fn keep(
             return;
         }
     };
+    let connection = connection(path);
+    let mut raised = Vec::new();
+    if let Some(connection) = &connection {
+        let (knobs, refused) = connection.raise(options.queue.requests_max);
+        raised.clone_from(&knobs);
+        setup.knobs.extend(knobs);
+        setup.refused.extend(refused);
+    }
     let result = Made { number: device.number, direct_io: device.direct_io, queue: setup };
     if made.send(Ok(result)).is_ok() {
-        let waiting = wait_for_detach(&device, commands);
+        let waiting = wait_for_detach(&device, &mut queue, commands);
         queue.restore();
+        if let Some(connection) = &connection {
+            connection.restore(&raised);
+        }
         // Closed by us, the device clears itself when it is closed by all.
         drop(device);
         if let Some(answer) = waiting {
@@ -168,6 +206,12 @@ fn keep(
     }
 }
 
+/// The FUSE connection of the export at `path`, where the kernel shows its limits.
+fn connection(path: &Path) -> Option<Connection> {
+    let mount = mounts::mounted_on(path).ok()??;
+    Connection::open(mount.device.1).ok()
+}
+
 /// A loop device with its queue. One that a former user has spoilt for good is made anew and tried once more.
 fn make(path: &Path, options: &AttachOptions) -> Result<(LoopDevice, Queue, QueueSetup), FuseError> {
     let configure = || {
@@ -175,7 +219,8 @@ fn make(path: &Path, options: &AttachOptions) -> Result<(LoopDevice, Queue, Queu
         device.map_err(|e| FuseError::system("attach a loop device to", path, e))
     };
     let set_up = |device: &LoopDevice| {
-        Queue::set_up(&loop_device::device_name(device.number), &options.queue, device.writable)
+        let name = loop_device::device_name(device.number);
+        Queue::set_up(&name, &options.queue, device.writable, options.record.as_deref())
     };
     let close = |device: LoopDevice| {
         let number = device.number;
@@ -183,10 +228,15 @@ fn make(path: &Path, options: &AttachOptions) -> Result<(LoopDevice, Queue, Queu
         loop_device::wait_cleared(number, path);
         number
     };
+    if let Some(directory) = options.record.as_deref().and_then(Path::parent) {
+        knobs::put_right(directory);
+    }
     let device = configure()?;
     match set_up(&device) {
         Ok((queue, setup)) if !queue.spoilt => return Ok((device, queue, setup)),
-        Ok(_) | Err(FuseError::NoFlush { .. }) => {}
+        // If it cannot be made anew it is to be as it was.
+        Ok((queue, _)) => queue.restore(),
+        Err(FuseError::NoFlush { .. }) => {}
         Err(e) => {
             close(device);
             return Err(e);
@@ -204,12 +254,23 @@ fn make(path: &Path, options: &AttachOptions) -> Result<(LoopDevice, Queue, Queu
     }
 }
 
-/// Returns when the device can be closed, with the one who waits for that; nobody, if the `Attachment` was dropped.
+/// Returns when the device can be closed, with the one who waits for that; nobody, if the `Attachment` was dropped. Until then the device is held to
+/// its share of dirty memory.
 fn wait_for_detach(
     device: &LoopDevice,
+    queue: &mut Queue,
     commands: &Receiver<Command>,
 ) -> Option<SyncSender<Result<(), FuseError>>> {
-    while let Ok(Command::Detach { unmount, answer }) = commands.recv() {
+    loop {
+        let command = match &mut queue.background {
+            Some(background) => commands.recv_timeout(background.look()),
+            None => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        let Command::Detach { unmount, answer } = match command {
+            Ok(command) => command,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return None,
+        };
         match release(device, unmount) {
             Ok(()) => return Some(answer),
             Err(e) => {
@@ -218,7 +279,6 @@ fn wait_for_detach(
             }
         }
     }
-    None
 }
 
 /// Unmounts, if asked, and makes sure that the device can be closed without harm to anyone. A partition of it is a part of it.

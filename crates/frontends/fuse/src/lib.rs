@@ -35,11 +35,14 @@
 
 mod apart;
 mod attachment;
+mod background_dirty;
+mod connection;
 mod error;
 mod export;
 mod extent;
 mod filesystem;
 pub mod fuzzing;
+mod knobs;
 mod loop_device;
 mod mounts;
 mod partitions;
@@ -52,6 +55,7 @@ mod volume_file;
 pub use attachment::{AttachOptions, Attachment};
 pub use error::FuseError;
 pub use export::{FuseExport, FuseOptions};
+pub use knobs::Knob;
 pub use queue::{QueueLimits, QueueSetup};
 pub use reclaim::become_io_flusher;
 pub use stale::{Cleaned, clean_stale};

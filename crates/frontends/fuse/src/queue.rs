@@ -19,9 +19,13 @@
 //! 4. **FUSE's limit of background requests** (`max_background`) would make that worker wait; it is above the number of slots, and a
 //!    request of the queue is never cut into several of FUSE (`max_sectors_kb`), so that it is not reached.
 //!
-//! The share of dirty memory that the device may have (`bdi/max_ratio`, `bdi/strict_limit`) is the kernel's default: it makes *writers* wait, whoever
-//! they are, in `balance_dirty_pages`, before there is a request that could be told apart; the volume's acknowledgement is quick
-//! enough that memory does not fill. I/O priorities end at the loop device, as FUSE does not carry them.
+//! What a task dirties in the page cache is written back early ([`crate::background_dirty`]). I/O priorities end at the loop device, as FUSE does not
+//! carry them.
+//!
+//! **What is not kept.** A background task's *synchronous* writes (a checkpointer's fsync) are as good as a critical task's to `bfq`: they may have three
+//! quarters of the slots. The other schedulers know no difference either. `bfq` divides slots by I/O priority among tasks that write at the same
+//! time; whoever wants it so sets the priority (`ionice`). Forebay changes nobody's. It promotes what somebody critical
+//! sleeps for instead, and tells of these sleeps (`forebay waits`, `slot`).
 //!
 //! **What a former user left.** A loop device keeps all attributes from one use to the next, by whomever. So each one that a promise or speed
 //! rests on is set, whatever it should be by default, and read back.
@@ -33,8 +37,8 @@
 //!
 //! A loop device has no FUA of its own (`fua` is 0, and nobody can change that): the kernel makes a flush behind the write of it.
 //!
-//! **Detaching** puts back what was found, but what Forebay itself sets becomes the kernel's default, since it may be what a killed daemon left. `write_cache`
-//! stays `write back`, the kernel's default: before the device is closed other programs may still write to it, and afterwards it may have a new user.
+//! **Detaching** puts back what was found, and [`crate::knobs`] does after a daemon was killed. `write_cache` alone stays `write back`: before the
+//! device is closed other programs may still write to it, and afterwards it may have a new user.
 
 use std::fs;
 use std::io;
@@ -42,7 +46,9 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::words_of;
 
+use crate::background_dirty::{BackgroundDirty, Memory, WHOLE};
 use crate::error::FuseError;
+use crate::knobs::{self, Knob, Record, THROTTLE, THROTTLE_DEFAULT, chosen};
 
 /// What the queue is set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +59,13 @@ pub struct QueueLimits {
     pub requests_max: u32,
     /// Longest request in bytes, a multiple of 4 KiB; at most what the export takes in one piece, 1 MiB.
     pub request_bytes_max: u32,
+    /// Millionths of memory that may be dirty before write-back of the device begins; 0: what the system allows.
+    pub background_dirty: u32,
 }
 
 impl Default for QueueLimits {
     fn default() -> Self {
-        Self { reserve: true, requests_max: 128, request_bytes_max: 1 << 20 }
+        Self { reserve: true, requests_max: 128, request_bytes_max: 1 << 20, background_dirty: 0 }
     }
 }
 
@@ -68,157 +76,253 @@ pub struct QueueSetup {
     pub reserved: bool,
     /// What the kernel refused, as `attribute=value: reason`; empty if all went well. It costs speed, not data.
     pub refused: Vec<String>,
+    /// What was set, and what was there before.
+    pub knobs: Vec<Knob>,
+    /// Why what was there is not on record, if it should be.
+    pub unrecorded: Option<String>,
 }
 
+const SCHEDULER: &str = "queue/scheduler";
+
 /// Scheduler that keeps slots for synchronous requests.
-const SCHEDULER: &str = "bfq";
+const RESERVING: &str = "bfq";
 
-/// What a loop device has when nobody sets it.
-const SCHEDULER_DEFAULT: &str = "none";
+/// No scheduler at all.
+const NONE: &str = "none";
 
-/// Makes the write-back throttle what it is by default.
-const THROTTLE_DEFAULT: &str = "-1";
+/// What a scheduler can be told lies here, and goes with it.
+const OF_SCHEDULER: &str = "queue/iosched";
+
+/// Of the one that keeps slots.
+const SCHEDULER_SETTINGS: &[(&str, &str)] =
+    &[("queue/iosched/low_latency", "0"), ("queue/iosched/slice_idle", "0")];
+
+const REQUESTS: &str = "queue/nr_requests";
+
+const REQUEST_KIB: &str = "queue/max_sectors_kb";
 
 /// The kernel sends flushes and FUA writes.
 const SENDS_FLUSHES: &str = "write back";
 
-/// Longest request of a loop device in KiB when nobody sets it.
-const REQUEST_KIB_DEFAULT: &str = "1280";
+/// The device's part of the limit where write-back of all disks begins, in millionths.
+const MAX_RATIO: &str = "bdi/max_ratio_fine";
+
+/// What the device is sure to have of it.
+const MIN_RATIO: &str = "bdi/min_ratio";
 
 /// Attributes that a volume wants to be as the kernel has them by default, in an order in which none changes another. Some kernels lack
 /// some of them.
 const DEFAULTS: &[(&str, &str)] = &[
     // The kernel merges requests; their ends are told on the processor that asked.
-    ("nomerges", "0"),
-    ("rq_affinity", "1"),
-    ("add_random", "0"),
+    ("queue/nomerges", "0"),
+    ("queue/rq_affinity", "1"),
+    ("queue/add_random", "0"),
     // The payload is copied before its checksum is made: pages may change under a write.
-    ("stable_writes", "0"),
-    ("rotational", "0"),
-    ("../bdi/strict_limit", "0"),
-    ("../bdi/max_ratio", "100"),
+    ("queue/stable_writes", "0"),
+    ("queue/rotational", "0"),
+    ("bdi/strict_limit", "0"),
     // Comes last: a change of the limits above makes the kernel choose it anew.
-    ("read_ahead_kb", "128"),
+    ("queue/read_ahead_kb", "128"),
 ];
 
 /// Limits that users may lower, and where the driver's own stand.
 const HIGHEST: &[(&str, &str)] = &[
-    ("discard_max_bytes", "discard_max_hw_bytes"),
-    ("write_zeroes_unmap_max_bytes", "write_zeroes_unmap_max_hw_bytes"),
+    ("queue/discard_max_bytes", "queue/discard_max_hw_bytes"),
+    ("queue/write_zeroes_unmap_max_bytes", "queue/write_zeroes_unmap_max_hw_bytes"),
 ];
 
-/// The attributes of a block device's queue, and what they are to be afterwards. A loop device keeps them from one use to the next, by whomever.
+/// The attributes of a block device and its queue, and what they were. A loop device keeps them from one use to the next, by whomever.
 pub(crate) struct Queue {
     directory: PathBuf,
-    after: Vec<(&'static str, String)>,
+    knobs: Vec<Knob>,
     refused: Vec<String>,
+    record: Option<Record>,
+    /// If it has one of its own.
+    pub background: Option<BackgroundDirty>,
     /// A former user has set what only a device that is made anew has right: discards that are forbidden (`discard_max_bytes` 0) leave the device
     /// without a granularity, and then no other number is taken (Linux 6.18).
     pub spoilt: bool,
 }
 
 impl Queue {
-    /// Sets the queue of the block device `name` (as under `/sys/block`), which is `writable` or not.
+    /// Sets the queue of the block device `name` (as under `/sys/block`), which is `writable` or not. What was there is kept in `record` before.
     ///
     /// # Errors
     /// [`FuseError::NoFlush`] if the kernel would send no flush; nothing is changed then.
-    pub fn set_up(name: &str, limits: &QueueLimits, writable: bool) -> Result<(Self, QueueSetup), FuseError> {
-        let directory = Path::new("/sys/block").join(name).join("queue");
+    pub fn set_up(
+        name: &str,
+        limits: &QueueLimits,
+        writable: bool,
+        record: Option<&Path>,
+    ) -> Result<(Self, QueueSetup), FuseError> {
+        let directory = Path::new("/sys/block").join(name);
         if writable {
             send_flushes(&directory).map_err(|reason| FuseError::NoFlush {
                 device: Path::new("/dev").join(name),
-                attribute: directory.join("write_cache"),
+                attribute: directory.join("queue/write_cache"),
                 reason,
             })?;
         }
-        Ok(Self::set_up_in(directory, limits))
+        Ok(Self::set_up_in(directory, limits, |knobs| {
+            record.map(|path| {
+                Record::write(path, name, knobs).map_err(|e| format!("{}: {}", path.display(), words_of(&e)))
+            })
+        }))
     }
 
-    fn set_up_in(directory: PathBuf, limits: &QueueLimits) -> (Self, QueueSetup) {
-        let mut queue = Self { directory, after: Vec::new(), refused: Vec::new(), spoilt: false };
-        // What it was is put back first, since a change of the scheduler takes others along.
-        let scheduler = if limits.reserve { SCHEDULER } else { SCHEDULER_DEFAULT };
-        queue.remember("scheduler", scheduler, SCHEDULER_DEFAULT);
-        let request_kib = (limits.request_bytes_max >> 10).to_string();
-        queue.remember("max_sectors_kb", &request_kib, REQUEST_KIB_DEFAULT);
-        queue.set("max_sectors_kb", &request_kib);
-        for (attribute, highest) in HIGHEST {
-            queue.set_highest(attribute, highest);
-        }
-        queue.set_requests_anew(limits.requests_max);
-        let reserved = limits.reserve && queue.set("scheduler", SCHEDULER);
-        if reserved {
-            queue.set("iosched/low_latency", "0");
-            queue.set("iosched/slice_idle", "0");
-        }
-        queue.set_throttle(reserved);
-        // A scheduler has slots of its own.
-        let _ = queue.write("nr_requests", &limits.requests_max.to_string());
-        for (attribute, value) in DEFAULTS {
-            queue.remember(attribute, value, value);
-            queue.set(attribute, value);
-        }
-        let setup = QueueSetup { reserved, refused: queue.refused.clone() };
+    fn set_up_in(
+        directory: PathBuf,
+        limits: &QueueLimits,
+        keep: impl FnOnce(&[Knob]) -> Option<Result<Record, String>>,
+    ) -> (Self, QueueSetup) {
+        let mut queue = Self {
+            directory,
+            knobs: Vec::new(),
+            refused: Vec::new(),
+            record: None,
+            background: None,
+            spoilt: false,
+        };
+        let ratio = Memory::now().map_or(WHOLE, |memory| memory.ratio(limits.background_dirty));
+        queue.plan(limits, ratio);
+        let unrecorded = match keep(&queue.knobs) {
+            Some(Ok(record)) => {
+                queue.record = Some(record);
+                None
+            }
+            Some(Err(reason)) => Some(reason),
+            None => None,
+        };
+        let reserved = queue.apply(limits);
+        queue.limit_dirty(limits.background_dirty, ratio);
+        let is_set = |knob: &&Knob| !knob.set.is_empty();
+        let knobs = queue.knobs.iter().filter(is_set).cloned().collect();
+        let setup = QueueSetup { reserved, refused: queue.refused.clone(), knobs, unrecorded };
         (queue, setup)
+    }
+
+    /// Looks at what is there, in the order in which it is put back: a change of the scheduler takes others along.
+    fn plan(&mut self, limits: &QueueLimits, ratio: u64) {
+        self.intend(REQUEST_KIB, &(limits.request_bytes_max >> 10).to_string());
+        for (attribute, highest) in HIGHEST {
+            let Some(highest) = self.highest(attribute, highest) else { continue };
+            self.intend(attribute, &highest);
+        }
+        self.intend(SCHEDULER, if limits.reserve { RESERVING } else { NONE });
+        let found = self.read(SCHEDULER);
+        for attribute in self.of_scheduler() {
+            self.intend(&attribute, "");
+        }
+        for (attribute, value) in SCHEDULER_SETTINGS.iter().filter(|_| limits.reserve) {
+            match self
+                .knobs
+                .iter_mut()
+                .find(|knob| knob.name == *attribute && found.as_deref() == Some(RESERVING))
+            {
+                Some(knob) => knob.set = (*value).to_owned(),
+                None => self.knobs.push(Knob {
+                    name: (*attribute).to_owned(),
+                    set: (*value).to_owned(),
+                    before: String::new(),
+                }),
+            }
+        }
+        // Of one that this scheduler has switched off it is not known what it was; with the scheduler it is off again.
+        if !(found.as_deref() == Some(RESERVING) && self.read(THROTTLE).as_deref() == Some("0")) {
+            self.intend(THROTTLE, if limits.reserve { "0" } else { THROTTLE_DEFAULT });
+        }
+        self.intend(REQUESTS, &limits.requests_max.to_string());
+        // The least must not be more than the most, before or afterwards.
+        self.intend(MAX_RATIO, &ratio.to_string());
+        self.intend(MIN_RATIO, "0");
+        for (attribute, value) in DEFAULTS {
+            self.intend(attribute, value);
+        }
+    }
+
+    fn intend(&mut self, attribute: &str, set: &str) {
+        let Some(before) = self.read(attribute) else { return };
+        self.knobs.push(Knob { name: attribute.to_owned(), set: set.to_owned(), before });
+    }
+
+    /// What the scheduler that is there can be told.
+    fn of_scheduler(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.directory.join(OF_SCHEDULER)).into_iter().flatten().flatten();
+        let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names.into_iter().map(|name| format!("{OF_SCHEDULER}/{name}")).collect()
+    }
+
+    /// Sets what was planned; whether slots are kept.
+    fn apply(&mut self, limits: &QueueLimits) -> bool {
+        self.set(REQUEST_KIB, &(limits.request_bytes_max >> 10).to_string());
+        for (attribute, highest) in HIGHEST {
+            if let Some(highest) = self.highest(attribute, highest) {
+                self.spoilt |= !self.set(attribute, &highest);
+            }
+        }
+        self.set_requests_anew(limits.requests_max);
+        let reserved = limits.reserve && self.set(SCHEDULER, RESERVING);
+        if reserved {
+            for (attribute, value) in SCHEDULER_SETTINGS {
+                self.set(attribute, value);
+            }
+        }
+        // Absent where it is not compiled in, which is as good as off.
+        let _ = self.write(THROTTLE, THROTTLE_DEFAULT);
+        if reserved {
+            self.set(THROTTLE, "0");
+        }
+        // A scheduler has slots of its own.
+        let _ = self.write(REQUESTS, &limits.requests_max.to_string());
+        for (attribute, value) in DEFAULTS {
+            self.set(attribute, value);
+        }
+        reserved
+    }
+
+    /// Gives the device its part of the limit of dirty memory, which moves with memory from then on.
+    fn limit_dirty(&mut self, share: u32, ratio: u64) {
+        self.set(MIN_RATIO, "0");
+        let attribute = self.directory.join(MAX_RATIO);
+        if share > 0 && !attribute.exists() {
+            self.refused.push(format!("{MAX_RATIO}={ratio}: the kernel has none, as before Linux 6.2"));
+        } else if self.set(MAX_RATIO, &ratio.to_string()) && share > 0 {
+            self.background = Some(BackgroundDirty::new(attribute, share, ratio));
+        }
     }
 
     /// Sets the number of slots of a queue without a scheduler. What a former user has set there goes on counting while another
     /// number is shown, and only a change takes it away.
     fn set_requests_anew(&mut self, requests: u32) {
-        self.remember("nr_requests", &requests.to_string(), &requests.to_string());
-        if self.directory.join("scheduler").exists() {
-            self.set("scheduler", SCHEDULER_DEFAULT);
+        if self.directory.join(SCHEDULER).exists() {
+            self.set(SCHEDULER, NONE);
         }
-        let _ = self.write("nr_requests", &(requests / 2).to_string());
-        self.set("nr_requests", &requests.to_string());
+        let _ = self.write(REQUESTS, &(requests / 2).to_string());
+        self.set(REQUESTS, &requests.to_string());
     }
 
-    /// Takes back what a former user has taken off a limit that the driver has.
-    fn set_highest(&mut self, attribute: &'static str, highest: &str) {
-        let Some(highest) = self.read(highest) else { return };
-        if self.read(attribute).is_some_and(|found| found != highest) {
-            // The driver's own need not be a multiple of the granularity; what is written must be one.
-            let number = |text: Option<String>| text.and_then(|t| t.parse::<u64>().ok()).unwrap_or_default();
-            let unit = number(self.read("discard_granularity")).max(1);
-            let value = (number(Some(highest)) / unit * unit).to_string();
-            self.remember(attribute, &value, &value);
-            self.spoilt |= !self.set(attribute, &value);
-        }
-    }
-
-    /// Switches the write-back throttle off, or makes it what it is by default, from which a number that is written differs even if it is the same.
-    fn set_throttle(&mut self, off: bool) {
-        const NAME: &str = "wbt_lat_usec";
-        // Absent where the throttle is not compiled in, which is as good as off.
-        let Some(found) = self.read(NAME) else { return };
-        let default = self.write(NAME, THROTTLE_DEFAULT).ok().and_then(|()| self.read(NAME));
-        let after = if found == "0" || Some(&found) == default.as_ref() { THROTTLE_DEFAULT } else { &found };
-        self.after.push((NAME, after.to_owned()));
-        if off {
-            self.set(NAME, "0");
-        }
-    }
-
-    /// Notes what an attribute is to be afterwards: what it is, unless that is what is going to be set. That may be what a killed daemon
-    /// has left; so it becomes the default.
-    fn remember(&mut self, attribute: &'static str, set: &str, default: &str) {
-        if let Some(found) = self.read(attribute) {
-            let after = if found == set { default.to_owned() } else { found };
-            self.after.push((attribute, after));
-        }
+    /// The most that an attribute takes, if a former user has taken something off it.
+    fn highest(&self, attribute: &str, highest: &str) -> Option<String> {
+        let highest = self.read(highest)?;
+        self.read(attribute).filter(|found| *found != highest)?;
+        // The driver's own need not be a multiple of the granularity; what is written must be one.
+        let number = |text: Option<String>| text.and_then(|t| t.parse::<u64>().ok()).unwrap_or_default();
+        let unit = number(self.read("queue/discard_granularity")).max(1);
+        Some((number(Some(highest)) / unit * unit).to_string())
     }
 
     /// Writes `value`, unless it is there already, and reads it back; false, with the reason noted, if the kernel does not take it. What a kernel does not
     /// have need not be set, except for the scheduler.
-    fn set(&mut self, attribute: &'static str, value: &str) -> bool {
+    fn set(&mut self, attribute: &str, value: &str) -> bool {
         let path = self.directory.join(attribute);
-        if attribute != "scheduler" && !path.exists() {
+        if attribute != SCHEDULER && !path.exists() {
             return true;
         }
         match set_and_verify(&path, value) {
             Ok(()) => true,
             Err(reason) => {
-                let name = attribute.trim_start_matches("../");
+                let name = attribute.trim_start_matches("queue/");
                 self.refused.push(format!("{name}={value}: {reason}"));
                 false
             }
@@ -226,18 +330,19 @@ impl Queue {
     }
 
     fn read(&self, attribute: &str) -> Option<String> {
-        fs::read_to_string(self.directory.join(attribute)).ok().map(|text| chosen(&text).to_owned())
+        knobs::read(&self.directory, attribute)
     }
 
     fn write(&self, attribute: &str, value: &str) -> io::Result<()> {
-        fs::write(self.directory.join(attribute), value)
+        let path = self.directory.join(attribute);
+        if path.exists() { fs::write(path, value) } else { Ok(()) }
     }
 
     /// Makes the queue what it was, as far as that goes: nobody's data depends on it.
     pub fn restore(self) {
-        // A scheduler's own attributes go with it.
-        for (attribute, value) in &self.after {
-            let _ = self.write(attribute, value);
+        knobs::restore(&self.directory, &self.knobs, false);
+        if let Some(record) = self.record {
+            record.remove();
         }
     }
 }
@@ -250,7 +355,7 @@ pub(crate) fn allow_flushes(name: &str) -> bool {
 
 /// Makes the kernel send flushes and FUA writes to the device; the reason if it does not.
 fn send_flushes(directory: &Path) -> Result<(), String> {
-    set_and_verify(&directory.join("write_cache"), SENDS_FLUSHES)
+    set_and_verify(&directory.join("queue/write_cache"), SENDS_FLUSHES)
 }
 
 /// Writes `value`, unless it is there already, and reads it back; the reason if it is not there then.
@@ -265,136 +370,5 @@ fn set_and_verify(path: &Path, value: &str) -> Result<(), String> {
     if kept == value { Ok(()) } else { Err(format!("the kernel makes it '{kept}'")) }
 }
 
-/// The value of an attribute that shows all that can be chosen, with the chosen one in brackets; others show just their value.
-fn chosen(text: &str) -> &str {
-    let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-    bracketed.map_or(text.trim(), |(value, _)| value)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn queue_with(attributes: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join("iosched")).unwrap();
-        for (name, value) in attributes {
-            fs::write(dir.path().join(name), value).unwrap();
-        }
-        dir
-    }
-
-    fn read(dir: &tempfile::TempDir, name: &str) -> String {
-        fs::read_to_string(dir.path().join(name)).unwrap()
-    }
-
-    const ALL: &[(&str, &str)] = &[
-        ("write_cache", "write through\n"),
-        ("max_sectors_kb", "1280\n"),
-        ("scheduler", "[none] bfq kyber\n"),
-        ("iosched/low_latency", "1\n"),
-        ("iosched/slice_idle", "8\n"),
-        ("wbt_lat_usec", "2000\n"),
-        ("nr_requests", "256\n"),
-    ];
-
-    #[test]
-    fn slots_are_reserved_and_the_throttle_is_off_and_all_is_restored() {
-        let dir = queue_with(ALL);
-        let (queue, setup) = Queue::set_up_in(dir.path().to_owned(), &QueueLimits::default());
-        assert_eq!(setup, QueueSetup { reserved: true, refused: vec![] });
-        assert_eq!(read(&dir, "scheduler"), "bfq");
-        assert_eq!(read(&dir, "iosched/slice_idle"), "0");
-        assert_eq!(read(&dir, "wbt_lat_usec"), "0");
-        assert_eq!(read(&dir, "nr_requests"), "128");
-        assert_eq!(read(&dir, "max_sectors_kb"), "1024");
-        queue.restore();
-        assert_eq!(read(&dir, "scheduler"), "none");
-        assert_eq!(read(&dir, "wbt_lat_usec"), "2000");
-        assert_eq!(read(&dir, "nr_requests"), "256");
-        assert_eq!(read(&dir, "max_sectors_kb"), "1280");
-    }
-
-    #[test]
-    fn without_the_scheduler_the_throttle_stays() {
-        let without: Vec<_> = ALL.iter().copied().filter(|(n, _)| *n != "scheduler").collect();
-        let dir = queue_with(&without);
-        let (_, setup) = Queue::set_up_in(dir.path().to_owned(), &QueueLimits::default());
-        assert!(!setup.reserved);
-        assert_eq!(setup.refused.len(), 1, "{setup:?}");
-        assert_eq!(read(&dir, "wbt_lat_usec"), "-1");
-    }
-
-    #[test]
-    fn what_a_former_user_left_is_not_kept() {
-        let dir = queue_with(ALL);
-        fs::write(dir.path().join("scheduler"), "none bfq [kyber]\n").unwrap();
-        let limits = QueueLimits { reserve: false, ..QueueLimits::default() };
-        let (queue, setup) = Queue::set_up_in(dir.path().to_owned(), &limits);
-        assert_eq!(setup, QueueSetup::default());
-        assert_eq!(read(&dir, "scheduler"), "none");
-        queue.restore();
-        assert_eq!(read(&dir, "scheduler"), "kyber");
-
-        let attributes = [
-            ("nomerges", "2\n", "0"),
-            ("rq_affinity", "0\n", "1"),
-            ("add_random", "1\n", "0"),
-            ("stable_writes", "1\n", "0"),
-            ("rotational", "1\n", "0"),
-            ("read_ahead_kb", "0\n", "128"),
-            ("write_zeroes_unmap_max_bytes", "0\n", "8192"),
-        ];
-        const HARDWARE: [(&str, &str); 1] = [("write_zeroes_unmap_max_hw_bytes", "8192\n")];
-        let found: Vec<_> = attributes.iter().map(|(name, found, _)| (*name, *found)).collect();
-        let dir = queue_with(&[ALL, &found, &HARDWARE].concat());
-        let (queue, setup) = Queue::set_up_in(dir.path().to_owned(), &QueueLimits::default());
-        assert_eq!(setup, QueueSetup { reserved: true, refused: vec![] });
-        for (name, _, set) in attributes {
-            assert_eq!(read(&dir, name), set, "{name}");
-        }
-        queue.restore();
-        for (name, found, _) in attributes {
-            assert_eq!(read(&dir, name), found.trim(), "{name}");
-        }
-    }
-
-    /// Nobody puts back what a daemon has set that was killed.
-    #[test]
-    fn what_a_killed_daemon_left_becomes_the_default() {
-        let dir = queue_with(ALL);
-        drop(Queue::set_up_in(dir.path().to_owned(), &QueueLimits::default()));
-        fs::write(dir.path().join("scheduler"), "none [bfq]\n").unwrap();
-        let (queue, _) = Queue::set_up_in(dir.path().to_owned(), &QueueLimits::default());
-        queue.restore();
-        assert_eq!(read(&dir, "scheduler"), "none");
-        assert_eq!(read(&dir, "wbt_lat_usec"), "-1");
-        assert_eq!(read(&dir, "max_sectors_kb"), "1280");
-    }
-
-    #[test]
-    fn a_queue_that_sends_no_flush_is_told() {
-        let dir = queue_with(ALL);
-        send_flushes(dir.path()).unwrap();
-        assert_eq!(read(&dir, "write_cache"), "write back");
-        let attribute = dir.path().join("write_cache");
-        // Takes what is written, and shows something else.
-        fs::remove_file(&attribute).unwrap();
-        std::os::unix::fs::symlink("/dev/null", &attribute).unwrap();
-        assert_eq!(send_flushes(dir.path()).unwrap_err(), "the kernel makes it ''");
-        // Has none.
-        fs::remove_file(&attribute).unwrap();
-        assert_eq!(send_flushes(dir.path()).unwrap_err(), "No such file or directory");
-    }
-
-    #[test]
-    fn what_the_kernel_does_not_take_is_told_and_the_rest_is_set() {
-        let dir = queue_with(ALL);
-        let attribute = dir.path().join("nomerges");
-        std::os::unix::fs::symlink("/dev/null", &attribute).unwrap();
-        let (_, setup) = Queue::set_up_in(dir.path().to_owned(), &QueueLimits::default());
-        assert_eq!(setup.refused, ["nomerges=0: the kernel makes it ''"]);
-        assert!(setup.reserved);
-        assert_eq!(read(&dir, "max_sectors_kb"), "1024");
-    }
-}
+mod tests;

@@ -15,7 +15,7 @@ use crate::{BenchError, Options};
 
 const NAME: &str = "tpcc";
 /// TPC-C's mix: at least 43% payments and 4% of each of the others; the rest are new orders, of which the measure counts those in a minute.
-const SCRIPTS: &[(&str, &str, u32)] = &[
+pub(crate) const SCRIPTS: &[(&str, &str, u32)] = &[
     ("new_order", include_str!("tpcc/new_order.sql"), 45),
     ("payment", include_str!("tpcc/payment.sql"), 43),
     ("order_status", include_str!("tpcc/order_status.sql"), 4),
@@ -49,7 +49,7 @@ impl Plan {
             // As clients of such a load do; planned anew each time they would be what keeps the processor busy.
             protocol: "prepared",
             image_bytes,
-            configuration: CONFIGURATION,
+            configuration: CONFIGURATION.to_owned(),
         };
         let (load, own) = match options.quick {
             true => {
@@ -91,7 +91,7 @@ pub fn admission_postgresql(options: &Options) -> Result<Report, BenchError> {
 
 fn measure_all(options: &Options, plan: &Plan, results: &mut Results) -> Result<(), BenchError> {
     let contest = &plan.contest;
-    let database = PostgreSql::prepare(options, plan.load, &contest.settings)?;
+    let database = PostgreSql::prepare(options, plan.load.clone(), &contest.settings, &options.scratch)?;
     for round in 0..contest.rounds {
         for (number, size) in contest.sizes.iter().enumerate() {
             for contender in contest.in_turn(round) {

@@ -179,11 +179,11 @@ fn measure(
     if admission.is_some() {
         redis.daemon.set("admission", BASE.as_str())?;
     }
-    redis.load(&requests, options)?;
+    redis.servers.load(&requests, options)?;
     if let Some(admission) = admission {
         redis.daemon.set("admission", admission.as_str())?;
     }
-    let ask = |time| redis.ask(&requests, time, options);
+    let ask = |time| redis.servers.ask(&requests, time, options);
     ask(plan.contest.warm)?;
     let before = Account::of(&redis.daemon)?;
     let answers = ask(plan.contest.time)?;

@@ -24,6 +24,7 @@ mod pages;
 mod plot;
 mod policies;
 mod postgresql;
+mod priority;
 mod redis;
 mod report;
 mod run;
@@ -40,6 +41,7 @@ pub use engine::engine;
 pub use function::{BadFunction, FORMS, Function, number};
 pub use plot::Plot;
 pub use policies::{contenders, loads, policies};
+pub use priority::{priority, priority_loads, schedulers};
 pub use report::{Figures, Report, Table};
 pub use site::{check_cache, check_model};
 pub use volume::volume;
@@ -62,7 +64,7 @@ pub struct Options {
     pub rounds: Option<u32>,
     /// Seconds that each measurement under a load takes, instead of the benchmark's own.
     pub seconds: Option<u64>,
-    /// Loads to compare under, of [`loads()`] or [`redis_loads()`]; empty: all.
+    /// Loads to compare under, of [`loads()`], [`redis_loads()`] or [`priority_loads()`]; empty: all.
     pub loads: Vec<String>,
     /// Write policies that are compared beside the base, of [`contenders()`]; empty: all.
     pub contenders: Vec<String>,
@@ -72,8 +74,8 @@ pub struct Options {
     pub contest: Contest,
     /// The `forebay` binary that is started as the daemon.
     pub forebay: PathBuf,
-    /// Set when the benchmark is to end before its time: what it has started and mounted goes with it. The campaigns of admission report what they
-    /// have measured until then, the others fail.
+    /// Set when the benchmark is to end before its time: what it has started and mounted goes with it. The campaigns of admission and
+    /// of schedulers report what they have measured until then, the others fail.
     pub stopped: Arc<AtomicBool>,
 }
 
@@ -108,7 +110,8 @@ impl Options {
     }
 }
 
-/// What campaigns of admission compare, and on what, instead of what each compares by itself.
+/// What campaigns of admission and of schedulers compare, and on what, instead of what each compares by itself. That of schedulers takes the first
+/// of `caches`, and `with` is for all there.
 #[derive(Clone, Debug, Default)]
 pub struct Contest {
     /// The policies, `None` for no cache at all; empty: the benchmark's own.
@@ -121,6 +124,10 @@ pub struct Contest {
     pub with: Vec<(String, String)>,
     /// Further settings of PostgreSQL or Redis.
     pub settings: Vec<(String, String)>,
+    /// Schedulers that are compared, of [`schedulers()`]; empty: all.
+    pub schedulers: Vec<String>,
+    /// Warehouses of TPC-C where schedulers are compared, instead of the benchmark's own number.
+    pub warehouses: Option<u32>,
 }
 
 /// Why a benchmark gave no figures.

@@ -23,8 +23,9 @@ const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 360.0;
 /// Room for names and numbers: left, right, above, below.
 const MARGINS: (f64, f64, f64, f64) = (70.0, 170.0, 40.0, 50.0);
-/// Colours that people with red-green blindness tell apart (Okabe and Ito).
-const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+/// Colours that people with red-green blindness tell apart (Okabe and Ito), and grey.
+const COLOURS: [&str; 9] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442", "#999999"];
 /// Numbers at an axis, at most about.
 const TICKS: f64 = 6.0;
 

@@ -10,7 +10,7 @@ use crate::conditions::rounds_of;
 use crate::contender::{self, BASE, Contender, GROUP_PERCENT, journaled};
 use crate::loads::Kind;
 use crate::plot::Plot;
-use crate::postgresql::{PostgreSql, ROUGH};
+use crate::postgresql::{PostgreSql, rough};
 use crate::report::{Figures, Report, Table, median};
 use crate::run::{BACKING, Outcome, Scale, run};
 use crate::site::Emulated;
@@ -140,7 +140,7 @@ fn postgresql(options: &Options) -> Result<Option<PostgreSql>, BenchError> {
             eprintln!("{POSTGRESQL}: not measured, because {why}");
             Ok(None)
         }
-        None => PostgreSql::prepare(options, ROUGH, &[]).map(Some),
+        None => PostgreSql::prepare(options, rough(), &[], &options.scratch).map(Some),
     }
 }
 

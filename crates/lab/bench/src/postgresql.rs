@@ -34,7 +34,7 @@ const PIECE: usize = 1 << 20;
 const BACKING: &str = "pg-backing";
 
 /// A database and what is asked of it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Load {
     /// Makes the tables of `:w` warehouses.
     pub(crate) schema: &'static str,
@@ -46,23 +46,27 @@ pub(crate) struct Load {
     pub(crate) protocol: &'static str,
     pub(crate) image_bytes: u64,
     /// Lines of `postgresql.conf`.
-    pub(crate) configuration: &'static str,
+    pub(crate) configuration: String,
 }
 
 /// The load of `policies`: a rough TPC-C, in front of a cache of about 80% of what the database has after its load.
-pub(crate) const ROUGH: Load = Load {
-    schema: include_str!("postgresql/schema.sql"),
-    scripts: &[
-        ("new_order", include_str!("postgresql/new_order.sql"), 47),
-        ("payment", include_str!("postgresql/payment.sql"), 45),
-        ("stock_level", include_str!("postgresql/stock_level.sql"), 8),
-    ],
-    warehouses: 20,
-    clients: 8,
-    protocol: "simple",
-    image_bytes: 1 << 30,
-    configuration: "shared_buffers = 16MB\nmax_wal_size = 64MB\nlisten_addresses = ''\ncheckpoint_timeout = 30s\n",
-};
+pub(crate) fn rough() -> Load {
+    Load {
+        schema: include_str!("postgresql/schema.sql"),
+        scripts: &[
+            ("new_order", include_str!("postgresql/new_order.sql"), 47),
+            ("payment", include_str!("postgresql/payment.sql"), 45),
+            ("stock_level", include_str!("postgresql/stock_level.sql"), 8),
+        ],
+        warehouses: 20,
+        clients: 8,
+        protocol: "simple",
+        image_bytes: 1 << 30,
+        configuration:
+            "shared_buffers = 16MB\nmax_wal_size = 64MB\nlisten_addresses = ''\ncheckpoint_timeout = 30s\n"
+                .to_owned(),
+    }
+}
 const ROUGH_CACHE_BYTES: u64 = 112 << 20;
 
 /// An image with a file system and a database on it, of which each contender gets a copy.
@@ -70,6 +74,8 @@ pub(crate) struct PostgreSql {
     bin: PathBuf,
     dir: PathBuf,
     image: PathBuf,
+    /// What a server's volume stands on: a copy of it.
+    backing: PathBuf,
     load: Load,
     stopped: Arc<AtomicBool>,
 }
@@ -97,6 +103,8 @@ fn closed_to_postgres(directory: &Path) -> Option<&Path> {
 struct Server<'a> {
     database: &'a PostgreSql,
     child: Child,
+    /// What it is told in the end.
+    end: Signal,
 }
 
 impl PostgreSql {
@@ -117,18 +125,20 @@ impl PostgreSql {
             })
     }
 
-    /// Makes the image in the benchmark's directory; `settings` count for more than the load's own.
+    /// Makes the image in the directory `store`; `settings` count for more than the load's own. Everything else lies in the benchmark's directory.
     pub(crate) fn prepare(
         options: &Options,
         load: Load,
         settings: &[(String, String)],
+        store: &Path,
     ) -> Result<Self, BenchError> {
         let bin = newest().ok_or_else(|| BenchError::Forebay("PostgreSQL is not installed".to_owned()))?;
         let scratch = options.scratch.as_path();
         let database = Self {
             bin,
             dir: scratch.to_owned(),
-            image: scratch.join("image"),
+            image: store.join("image"),
+            backing: store.join(BACKING),
             load,
             stopped: Arc::clone(&options.stopped),
         };
@@ -187,6 +197,11 @@ impl PostgreSql {
         self.mount().join("data")
     }
 
+    /// The server's log.
+    fn told(&self) -> PathBuf {
+        self.dir.join("postgres.log")
+    }
+
     fn as_postgres(&self, program: &str, args: &[&str]) -> Result<String, BenchError> {
         let program = self.bin.join(program);
         let mut all = vec!["--reuid", "postgres", "--regid", "postgres", "--init-groups", path(&program)?];
@@ -204,10 +219,7 @@ impl PostgreSql {
         time: Duration,
     ) -> Result<Outcome, BenchError> {
         let mut flags = contender.flags();
-        flags.push((
-            "journal".to_owned(),
-            journal_spec(contender, store, &self.dir.join(BACKING))?.to_string(),
-        ));
+        flags.push(("journal".to_owned(), journal_spec(contender, store, &self.backing)?.to_string()));
         let cache = Some((Emulated::new(CACHE), ROUGH_CACHE_BYTES));
         let site = Site { cache, backing: store.clone(), flags };
         let running = self.serve(forebay, &site)?;
@@ -227,14 +239,13 @@ impl PostgreSql {
 
     /// Starts the server on a copy of the image, on a volume of its own.
     pub(crate) fn serve(&self, forebay: &Path, site: &Site) -> Result<Running<'_>, BenchError> {
-        let backing = self.dir.join(BACKING);
         // It is there from the second time on.
-        let _ = fs::remove_file(&backing);
-        call("cp", &["--sparse=always", path(&self.image)?, path(&backing)?])?;
-        let (daemon, device) = site.serve(forebay, &backing)?;
+        let _ = fs::remove_file(&self.backing);
+        call("cp", &["--sparse=always", path(&self.image)?, path(&self.backing)?])?;
+        let (daemon, device) = site.serve(forebay, &self.backing)?;
         let mounted = Mounted::new(path(&device)?, &self.mount(), false)?;
         let server = Server::start(self)?;
-        Ok(Running { database: self, _server: server, _mounted: mounted, daemon })
+        Ok(Running { database: self, server, _mounted: mounted, daemon })
     }
 }
 
@@ -259,7 +270,7 @@ fn extents(text: &str) -> impl Iterator<Item = String> + '_ {
 /// A server on a volume. Dropping it ends both.
 pub(crate) struct Running<'a> {
     database: &'a PostgreSql,
-    _server: Server<'a>,
+    server: Server<'a>,
     _mounted: Mounted,
     pub(crate) daemon: Daemon,
 }
@@ -277,6 +288,21 @@ pub(crate) struct Transactions {
 }
 
 impl Running<'_> {
+    /// It is stopped as if the machine failed: its files are thrown away.
+    pub(crate) fn needs_no_checkpoint_at_its_end(&mut self) {
+        self.server.end = Signal::QUIT;
+    }
+
+    /// Where the volume's file system is.
+    pub(crate) fn mount(&self) -> PathBuf {
+        self.database.mount()
+    }
+
+    /// The server's log.
+    pub(crate) fn told(&self) -> Result<String, BenchError> {
+        fs::read_to_string(self.database.told()).map_err(|e| BenchError::system("read PostgreSQL's log", e))
+    }
+
     /// Does something while the volume's `ranges` are those of the files of the database's log, which come and go.
     pub(crate) fn with_log_ranges<T>(
         &self,
@@ -423,8 +449,8 @@ impl Logged {
 impl<'a> Server<'a> {
     fn start(database: &'a PostgreSql) -> Result<Self, BenchError> {
         let (program, data) = (database.bin.join("postgres"), database.data());
-        let log = fs::File::create(database.dir.join("postgres.log"))
-            .map_err(|e| BenchError::system("write PostgreSQL's log", e))?;
+        let log =
+            fs::File::create(database.told()).map_err(|e| BenchError::system("write PostgreSQL's log", e))?;
         let child = Command::new("setpriv")
             .args(["--reuid", "postgres", "--regid", "postgres", "--init-groups"])
             .arg(program)
@@ -438,7 +464,7 @@ impl<'a> Server<'a> {
             .process_group(0)
             .spawn()
             .map_err(|e| BenchError::system("start PostgreSQL", e))?;
-        let server = Self { database, child };
+        let server = Self { database, child, end: Signal::INT };
         let until = Instant::now() + PATIENCE;
         while call(database.bin.join("pg_isready"), &["-q", "-h", path(&data)?]).is_err() {
             if Instant::now() >= until {
@@ -453,7 +479,7 @@ impl<'a> Server<'a> {
 impl Drop for Server<'_> {
     fn drop(&mut self) {
         // The child has not been waited for, so that its pid is still its own.
-        let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
+        let _ = kill_process(Pid::from_child(&self.child), self.end);
         let until = Instant::now() + PATIENCE;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
             thread::sleep(POLL);

@@ -21,6 +21,8 @@ use crate::{BenchError, Options};
 const RECORD_BYTES: usize = 1024;
 // Texts are made of eight letters at a time.
 const _: () = assert!(RECORD_BYTES.is_multiple_of(8));
+/// Longest answer: what a server says of itself.
+const ANSWER_BYTES_MAX: usize = 16 << 10;
 /// Records that are loaded with one write to the socket.
 const LOAD_AT_ONCE: u64 = 256;
 /// Longest wait for Redis to start or stop, or to answer.
@@ -40,10 +42,13 @@ pub(crate) struct Requests {
 
 /// Servers on a volume of their own. Dropping it ends all of it.
 pub(crate) struct Redis {
-    servers: Vec<Server>,
+    pub(crate) servers: Servers,
     _mounted: Mounted,
     pub(crate) daemon: Daemon,
 }
+
+/// Servers with their files on one file system. Dropping it ends them.
+pub(crate) struct Servers(Vec<Server>);
 
 /// One server. Dropping it ends it.
 struct Server {
@@ -85,20 +90,45 @@ impl Redis {
         call("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", path(&device)?])?;
         let mount = dir.join("mnt");
         let mounted = Mounted::new(path(&device)?, &mount, false)?;
-        let mut redis = Self { servers: Vec::new(), _mounted: mounted, daemon };
-        for number in 0..servers {
-            redis.servers.push(Server::start(dir, &mount, number, settings)?);
-        }
-        Ok(redis)
+        Ok(Self { servers: Servers::start(dir, &mount, servers, settings)?, _mounted: mounted, daemon })
+    }
+}
+
+impl Servers {
+    /// Starts so many, with further `settings`; their files are in directories of their own below `mount`, and may be there.
+    pub(crate) fn start(
+        dir: &Path,
+        mount: &Path,
+        servers: u64,
+        settings: &[(String, String)],
+    ) -> Result<Self, BenchError> {
+        let start = |number| Server::start(dir, mount, number, settings);
+        (0..servers).map(start).collect::<Result<_, _>>().map(Self)
     }
 
     /// Sets every record once, and has snapshots made from then on.
     pub(crate) fn load(&self, requests: &Requests, options: &Options) -> Result<(), BenchError> {
         let loaded: Vec<_> = thread::scope(|scope| {
             let load = |server| scope.spawn(move || Server::load(server, requests.records, options));
-            joined(self.servers.iter().map(load).collect())
+            joined(self.0.iter().map(load).collect())
         });
-        loaded.into_iter().collect::<std::io::Result<()>>().map_err(|e| BenchError::system("load Redis", e))
+        loaded
+            .into_iter()
+            .collect::<std::io::Result<()>>()
+            .map_err(|e| BenchError::system("load Redis", e))?;
+        self.make_snapshots()
+    }
+
+    /// Has snapshots made from now on.
+    pub(crate) fn make_snapshots(&self) -> Result<(), BenchError> {
+        let all = self.0.iter().try_for_each(Server::make_snapshots);
+        all.map_err(|e| BenchError::system("set Redis up", e))
+    }
+
+    /// What each says of its files.
+    pub(crate) fn persistence(&self) -> Result<Vec<String>, BenchError> {
+        let all = self.0.iter().map(Server::persistence).collect::<std::io::Result<_>>();
+        all.map_err(|e| BenchError::system("ask Redis for its state", e))
     }
 
     /// Has the clients ask for a while.
@@ -127,7 +157,7 @@ impl Redis {
         };
         let seen: Vec<_> = thread::scope(|scope| {
             let client = &client;
-            let servers = self.servers.iter().cycle();
+            let servers = self.0.iter().cycle();
             joined(
                 (0..requests.clients).zip(servers).map(|(n, s)| scope.spawn(move || client(n, s))).collect(),
             )
@@ -160,7 +190,7 @@ impl Server {
         settings: &[(String, String)],
     ) -> Result<Self, BenchError> {
         let (socket, files) = (dir.join(format!("redis-{number}.sock")), mount.join(number.to_string()));
-        fs::create_dir(&files).map_err(|e| BenchError::system(format!("make {}", files.display()), e))?;
+        fs::create_dir_all(&files).map_err(|e| BenchError::system(format!("make {}", files.display()), e))?;
         let mut command = Command::new("redis-server");
         command.args(["--port", "0", "--unixsocket", path(&socket)?, "--dir", path(&files)?]);
         command.args(["--appendonly", "yes", "--appendfsync", "always"]);
@@ -178,7 +208,8 @@ impl Server {
         let snapshots = settings.iter().rfind(|(name, _)| name == "save").map_or("5 1", |(_, value)| value);
         let server = Self { child, socket, snapshots: snapshots.to_owned() };
         let until = Instant::now() + PATIENCE;
-        while server.connect().is_err() {
+        // It takes connections before it has read what it has.
+        while server.ping().is_err() {
             if Instant::now() >= until {
                 return Err(BenchError::Forebay("Redis does not start".to_owned()));
             }
@@ -203,6 +234,24 @@ impl Server {
             (first..last).try_for_each(|_| connection.answer())?;
             first = last;
         }
+        Ok(())
+    }
+
+    fn ping(&self) -> std::io::Result<()> {
+        let mut connection = self.connect()?;
+        connection.stream.write_all(b"*1\r\n$4\r\nPING\r\n")?;
+        connection.answer()
+    }
+
+    fn persistence(&self) -> std::io::Result<String> {
+        let mut connection = self.connect()?;
+        connection.stream.write_all(b"*2\r\n$4\r\nINFO\r\n$11\r\npersistence\r\n")?;
+        connection.answer()?;
+        Ok(String::from_utf8_lossy(&connection.answer).into_owned())
+    }
+
+    fn make_snapshots(&self) -> std::io::Result<()> {
+        let mut connection = self.connect()?;
         let (save, len) = (&self.snapshots, self.snapshots.len());
         let set = format!("*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$4\r\nsave\r\n${len}\r\n{save}\r\n");
         connection.stream.write_all(set.as_bytes())?;
@@ -262,7 +311,7 @@ impl Connection {
             (Some(b'$'), Some(len)) => len.parse::<usize>().map_err(Error::other)?,
             _ => return Err(Error::other(format!("Redis answers '{}'", line.trim_end()))),
         };
-        if bytes > RECORD_BYTES {
+        if bytes > ANSWER_BYTES_MAX {
             return Err(Error::other(format!("Redis answers with {bytes} bytes")));
         }
         self.answer.resize(bytes + 2, 0);

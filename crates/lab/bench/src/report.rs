@@ -30,6 +30,8 @@ pub struct Report {
     pub conditions: Vec<(&'static str, String)>,
     /// Sentences that a reader of the figures needs.
     pub notes: Vec<String>,
+    /// What was asked for and could not be measured, and why.
+    pub left_out: Vec<String>,
     /// The figures.
     pub figures: Figures,
     /// What the ratios among the figures are made of.
@@ -66,6 +68,7 @@ impl Report {
             "title": self.title,
             "conditions": conditions,
             "notes": self.notes,
+            "left_out": self.left_out,
             "measured": self.measured,
             "figures": self.figures,
         });
@@ -74,13 +77,18 @@ impl Report {
         write("html", &self.page())
     }
 
+    /// What was not measured, in a sentence, if anything was asked for that was not.
+    pub fn not_measured(&self) -> Option<String> {
+        (!self.left_out.is_empty()).then(|| format!("not measured: {}", self.left_out.join("; ")))
+    }
+
     /// Tables and figures as text, one row or figure a line.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", self.title);
         for (what, value) in &self.conditions {
             let _ = writeln!(text, "{what}: {value}");
         }
-        for note in &self.notes {
+        for note in self.notes.iter().cloned().chain(self.not_measured()) {
             let _ = writeln!(text, "{note}");
         }
         for (heading, columns, rows) in &self.tables {
@@ -118,8 +126,8 @@ impl Report {
             self.name,
             escaped(&self.title)
         );
-        for note in &self.notes {
-            let _ = write!(page, "<p>{}</p>", escaped(note));
+        for note in self.notes.iter().cloned().chain(self.not_measured()) {
+            let _ = write!(page, "<p>{}</p>", escaped(&note));
         }
         if !self.conditions.is_empty() {
             page.push_str("<h2>Conditions</h2><table>");
@@ -185,6 +193,7 @@ mod tests {
             tables: vec![("beside".into(), vec!["ours".into()], vec![vec!["1 > 0".into()]])],
             conditions: vec![("cache size", "16M".into())],
             notes: vec!["x_ratio is half.".into()],
+            left_out: vec!["y (gone & away)".into()],
             measured: Figures::from([("x".into(), 7.0)]),
         };
         report.write(&dir).unwrap();
@@ -194,13 +203,22 @@ mod tests {
         assert_eq!((&json["measured"]["x"], &json["conditions"]["cache_size"]), (&7.0.into(), &"16M".into()));
         let page = fs::read_to_string(dir.join("volume.html")).unwrap();
         let text = report.text();
-        for part in ["IOPS: raw 2, nbd 1\n", "cache size: 16M\n", "x_ratio is half.\n"] {
+        for part in
+            ["IOPS: raw 2, nbd 1\n", "cache size: 16M\n", "x_ratio is half.\nnot measured: y (gone & away)\n"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
+        assert_eq!(json["left_out"], serde_json::json!(["y (gone & away)"]));
         let conditions = "<th>cache size</th><td>16M</td>";
-        for part in
-            ["width:50.0%", "a &lt; b", "<svg", "<td>1 &gt; 0</td>", conditions, "<p>x_ratio is half.</p>"]
-        {
+        for part in [
+            "width:50.0%",
+            "a &lt; b",
+            "<svg",
+            "<td>1 &gt; 0</td>",
+            conditions,
+            "<p>x_ratio is half.</p>",
+            "gone &amp; away",
+        ] {
             assert!(page.contains(part), "{part}");
         }
         fs::remove_dir_all(dir).unwrap();

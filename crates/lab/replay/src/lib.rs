@@ -9,6 +9,7 @@
 
 mod bad_trace;
 mod client;
+mod closed_loop;
 mod device;
 pub mod fuzzing;
 pub mod request_log;
@@ -16,5 +17,6 @@ mod run;
 mod trace;
 
 pub use bad_trace::BadTrace;
+pub use closed_loop::{Cache, Figures, Load, Volume, closed_loop};
 pub use run::{Outcome, ReplayError, Setup, replay};
 pub use trace::{Step, Trace};

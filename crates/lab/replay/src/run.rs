@@ -96,12 +96,52 @@ struct Run<'a> {
     starts: bool,
 }
 
-fn number(role: Role) -> usize {
+pub(crate) fn number(role: Role) -> usize {
     match role {
         Role::Cache => 0,
         Role::Backing => 1,
         Role::Journal => 2,
     }
+}
+
+fn ring_bytes(layout: &Layout) -> u64 {
+    RING_BYTES.max(4 * u64::from(layout.segment_bytes))
+}
+
+/// A volume of so many bytes that has just been made.
+pub(crate) fn fresh(
+    volume_bytes: u64,
+    cache_bytes: u64,
+    align: u32,
+    settings: &Settings,
+) -> Result<Params, ReplayError> {
+    let (segment_bytes, segment_count) =
+        Layout::geometry_for(cache_bytes).ok_or(ReplayError::Cache(cache_bytes))?;
+    let layout = Layout { cache_id: [1; 16], generation: 1, align, segment_bytes, segment_count };
+    let head = Head::new([2; 16], layout.cache_id, volume_bytes, ring_bytes(&layout));
+    let head = Head { update: 1, generation: 1, ..head };
+    Ok(Params {
+        layout,
+        volume_bytes,
+        settings: *settings,
+        wall_offset_ns: EPOCH_NS,
+        clean_stop: false,
+        journal: (settings.write_policy == WritePolicy::Journaled).then_some(head),
+        prepared: None,
+        journal_left: false,
+        backing_depth: 128,
+        read_only: false,
+    })
+}
+
+/// A modelled device; if it does not `keep` data, it reads as zeroes.
+pub(crate) fn model(
+    name: &'static str,
+    model: &Model,
+    bytes: u64,
+    keep: bool,
+) -> Result<Device, ReplayError> {
+    Device::new(model, bytes, keep).map_err(|e| ReplayError::Model(name, e))
 }
 
 /// What a request asks the engine for. `zeroes` is at least as long as any write.
@@ -122,30 +162,12 @@ fn op(request: &Request, zeroes: &Buf) -> Op {
 /// [`ReplayError`].
 pub fn replay(traces: &[Trace], setup: &Setup) -> Result<Outcome, ReplayError> {
     let volume_bytes = traces.iter().map(|t| t.volume_bytes).max().unwrap_or(0).next_multiple_of(BLOCK_BYTES);
-    let (segment_bytes, segment_count) =
-        Layout::geometry_for(setup.cache_bytes).ok_or(ReplayError::Cache(setup.cache_bytes))?;
-    let layout = Layout { cache_id: [1; 16], generation: 1, align: 4096, segment_bytes, segment_count };
-    let ring_bytes = RING_BYTES.max(4 * u64::from(segment_bytes));
-    let head =
-        Head { update: 1, generation: 1, ..Head::new([2; 16], layout.cache_id, volume_bytes, ring_bytes) };
-    let params = Params {
-        layout,
-        volume_bytes,
-        settings: setup.settings,
-        wall_offset_ns: EPOCH_NS,
-        clean_stop: false,
-        journal: (setup.settings.write_policy == WritePolicy::Journaled).then_some(head),
-        prepared: None,
-        journal_left: false,
-        read_only: false,
-    };
-    let device = |name, model: &Model, bytes, keep| {
-        Device::new(model, bytes, keep).map_err(|e| ReplayError::Model(name, e))
-    };
+    let params = fresh(volume_bytes, setup.cache_bytes, 4096, &setup.settings)?;
+    let journal_bytes = JOURNAL_RING_OFFSET + ring_bytes(&params.layout);
     let devices = [
-        device("cache", &setup.cache, setup.cache_bytes, true)?,
-        device("backing", &setup.backing, volume_bytes, false)?,
-        device("journal", &setup.backing, JOURNAL_RING_OFFSET + ring_bytes, false)?,
+        model("cache", &setup.cache, setup.cache_bytes, true)?,
+        model("backing", &setup.backing, volume_bytes, false)?,
+        model("journal", &setup.backing, journal_bytes, false)?,
     ];
     let requests = traces.iter().flat_map(|t| &t.steps).filter_map(Step::request);
     let most = requests.filter(|r| matches!(r.kind, Kind::Write { .. })).map(|r| r.len).max();

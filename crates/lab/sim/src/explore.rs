@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use forebay_block::Nanos;
 use forebay_engine::Params;
-use forebay_policy::Settings;
+use forebay_policy::{BACKING_SLOTS_MAX, Settings};
 
 use crate::life::Life;
 use crate::media::Survival;
@@ -213,6 +213,7 @@ impl<S: Subject, F: FnMut(Params) -> S> Explorer<'_, F> {
             between: Vec::new(),
             settings: self.small.settings,
             depth: self.small.depth,
+            backing_depth: BACKING_SLOTS_MAX,
             schedule: 1,
             verify: true,
             faults: Vec::new(),

@@ -4,7 +4,8 @@ use forebay_block::Criticality;
 use forebay_emulate::{Kind, Settings as Emulation};
 use forebay_engine::Role;
 use forebay_policy::{
-    Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, SchedulerKind, Settings, WritePolicy,
+    Admission, BACKING_SLOTS_MAX, Durability, GroupEnds, MaxStaleness, OnFull, Order, SchedulerKind,
+    Settings, WritePolicy,
 };
 
 use crate::fault::{Damage, Effect, Fault, OpKind, Rot};
@@ -15,6 +16,7 @@ use crate::random::Random;
 mod exchange;
 mod hints;
 mod points;
+mod scheduled;
 mod shared_points;
 mod staleness;
 mod theme;
@@ -146,6 +148,7 @@ pub fn plan(seed: u64, options: Options) -> Plan {
     shared_points::share(&mut plan, options);
     staleness::bound(&mut plan, options);
     hints::hint(&mut plan, options);
+    scheduled::schedule(&mut plan, options);
     plan
 }
 
@@ -294,6 +297,7 @@ impl Manner {
             between: Vec::new(),
             settings,
             depth: *self.random.pick(&[1, 2, 4, 8, 16, 32]),
+            backing_depth: BACKING_SLOTS_MAX,
             schedule: self.random.below(1 << 32),
             verify: self.random.percent(60),
             faults,

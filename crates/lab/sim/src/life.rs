@@ -21,6 +21,7 @@ use crate::world::{Retirement, World};
 
 mod death;
 mod lag;
+mod queue;
 mod requests;
 mod rounds;
 
@@ -125,6 +126,8 @@ pub struct Life<'w, S> {
     pub healthy: bool,
     /// What the backing's side lacks.
     lag: lag::Lag,
+    /// What is to be expected of the backing's queue.
+    pub(crate) queue: queue::Queue,
     /// The backing was reset, and what the engine had to say before it knew has not been carried out.
     pub(crate) reset_unseen: bool,
     /// When something was last answered.
@@ -164,6 +167,7 @@ impl<'w, S: Subject> Life<'w, S> {
             idle_wakes: 0,
             healthy: false,
             lag: lag::Lag::default(),
+            queue: queue::Queue::default(),
             reset_unseen: false,
             progress: now,
             coordinator: None,
@@ -241,6 +245,7 @@ impl<'w, S: Subject> Life<'w, S> {
                 return self.check_lag();
             }
             self.idle_wakes = 0;
+            self.judge_queue()?;
             let mut effects = std::mem::take(&mut self.effects);
             if self.shuffles && self.random.percent(50) {
                 self.random.shuffle(&mut effects);
@@ -256,7 +261,12 @@ impl<'w, S: Subject> Life<'w, S> {
 
     fn carry_out(&mut self, effect: Effect) -> Result<(), Interrupt> {
         match effect {
-            Effect::Io { id, role, op, class: _ } => self.start_io(id, role, op),
+            Effect::Io { id, role, op, class } => {
+                if role == Role::Backing {
+                    self.queue.starts(id, class)?;
+                }
+                self.start_io(id, role, op)
+            }
             Effect::Admitted { .. } => Ok(()),
             Effect::Reply { id, result } => self.reply(id, result),
             Effect::CommandDone { id, result } => self.command_done(id, result),
@@ -439,6 +449,7 @@ impl<'w, S: Subject> Life<'w, S> {
             self.world.judge_order()?;
             self.lag.may_shrink = true;
         }
+        self.queue.ended(id);
         self.engine.handle(Event::Io { id, result }, self.now);
         Ok(())
     }

@@ -216,6 +216,8 @@ pub struct Round {
     pub settings: Settings,
     /// Most requests outstanding at once.
     pub depth: usize,
+    /// Operations that the backing is said to take at a time, from 1 to [`forebay_policy::BACKING_SLOTS_MAX`].
+    pub backing_depth: usize,
     /// Decides latencies, the order of effects and what a crash leaves.
     pub schedule: u64,
     /// Read the whole volume after recovery.

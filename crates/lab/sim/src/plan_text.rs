@@ -4,7 +4,9 @@ use std::fmt::{self, Write as _};
 
 use forebay_block::Criticality;
 use forebay_engine::Role;
-use forebay_policy::{GroupEnds, MaxStaleness, Order, SchedulerKind, Settings, WritePolicy};
+use forebay_policy::{
+    BACKING_SLOTS_MAX, GroupEnds, MaxStaleness, Order, SchedulerKind, Settings, WritePolicy,
+};
 use thiserror::Error;
 
 use crate::fault::{Effect, OpKind, Rot};
@@ -190,7 +192,11 @@ impl fmt::Display for Plan {
         }
         for r in &self.rounds {
             let verify = Flags(&[(r.verify, "verify")]);
-            writeln!(f, "\nround depth {} schedule {}{verify}", r.depth, r.schedule)?;
+            let backing = match r.backing_depth {
+                BACKING_SLOTS_MAX => String::new(),
+                depth => format!(" backing {depth}"),
+            };
+            writeln!(f, "\nround depth {} schedule {}{backing}{verify}", r.depth, r.schedule)?;
             writeln!(f, "settings {}", settings_text(&r.settings))?;
             for event in &r.between {
                 writeln!(f, "between {event}")?;

@@ -154,6 +154,7 @@ impl Simulator {
         let mut script =
             Script { life: Life::new(world, make(params), round.settings, random, crash_at), healed: false };
         script.life.healthy = healthy;
+        script.life.queue.depth = round.backing_depth;
         script.life.watch = watch.map(|watch| watch as Watch<'_>);
         let outcome = script.live(round);
         let outcome = match (&opinion, &script.life.recovered) {

@@ -1,6 +1,7 @@
 //! Makes a failing plan short: removes and simplifies its parts one after the other as long as the same promise
 //! breaks.
 
+use forebay_policy::BACKING_SLOTS_MAX;
 use forebay_policy::Settings;
 
 use crate::media::Survival;
@@ -208,6 +209,8 @@ impl<F: FnMut(&Plan) -> Option<Violation>> Shrinker<F> {
                 break;
             }
         }
+        let roomy = self.with(i, |r| r.backing_depth = BACKING_SLOTS_MAX);
+        self.keep(roomy);
         let default = Settings::default();
         let choices: [fn(&mut Settings, Settings); 6] = [
             |s, d| s.write_policy = d.write_policy,

@@ -20,6 +20,10 @@ pub trait Subject {
     fn staleness(&self, _now: Nanos) -> Option<Staleness> {
         None
     }
+    /// Operations that wait for the backing, critical and not; `None` if it has no such queue.
+    fn backing_waiting(&self) -> Option<(usize, usize)> {
+        None
+    }
     /// Whether it knows policies under which it is to say so.
     fn knows_order(&self) -> bool {
         true
@@ -45,6 +49,10 @@ impl Subject for Engine {
 
     fn backing_is_consistent(&self) -> bool {
         Self::backing_is_consistent(self)
+    }
+
+    fn backing_waiting(&self) -> Option<(usize, usize)> {
+        Some(Self::backing_waiting(self))
     }
 
     fn staleness(&self, now: Nanos) -> Option<Staleness> {

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use forebay_block::Criticality;
 use forebay_engine::{Engine, Role};
 use forebay_format::Layout;
-use forebay_policy::{Admission, Durability, OnFull, Order, Settings, WritePolicy};
+use forebay_policy::{Admission, BACKING_SLOTS_MAX, Durability, OnFull, Order, Settings, WritePolicy};
 
 use crate::fault::{Effect, Fault, OpKind};
 use crate::media::Survival;
@@ -231,7 +231,19 @@ fn full_script() -> Vec<Step> {
 fn round(settings: Settings, steps: Vec<Step>, end: End) -> Round {
     let (faults, damages) = (Vec::new(), Vec::new());
     let between = Vec::new();
-    Round { between, settings, depth: 8, schedule: 1, verify: true, faults, damages, steps, end }
+    let backing_depth = BACKING_SLOTS_MAX;
+    Round {
+        between,
+        settings,
+        depth: 8,
+        backing_depth,
+        schedule: 1,
+        verify: true,
+        faults,
+        damages,
+        steps,
+        end,
+    }
 }
 
 /// A plan whose rounds are `first` and then two that find out what is left.

@@ -8,7 +8,7 @@ use crate::oracle::Wrong;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The promise that is broken, `P1` .. `P9` (`docs/design/promises.md`); `wall` for a rule of the engine's
-    /// interface, `check` for what the verifier sees otherwise, or `replay` for a plan that has two histories.
+    /// interface, `priority` for one of the order in which operations of the backing start, `check` for what the verifier sees otherwise, or `replay` for a plan that has two histories.
     pub promise: &'static str,
     /// In words.
     pub message: String,

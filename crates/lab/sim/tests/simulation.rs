@@ -24,6 +24,9 @@ mod histories;
 #[path = "simulation/engine.rs"]
 mod engine;
 
+#[path = "simulation/scheduled.rs"]
+mod scheduled;
+
 #[path = "simulation/mutations.rs"]
 mod mutations;
 

@@ -30,6 +30,8 @@ pub enum What {
     AdmissionRedis,
     /// A cache that is full all the time against the store without it, at depths of 1 to 128; and the processor time of a write over NBD
     Cliffs,
+    /// The schedulers of the backing under PostgreSQL, WiredTiger and Redis, on an SSD without a cache, as in FAST'17; needs root
+    Priority,
 }
 
 /// Arguments of `forebay bench`.
@@ -38,8 +40,9 @@ pub enum What {
 Uses up to 3 GiB in a directory of its own below DIR, which it removes: DIR must lie on the device that is to be \
 measured (`engine` needs none). Writes DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this \
 machine's at this moment.\n\n\
+`priority` goes on where a load or a scheduler cannot be measured, says so in its report, and exits with 1.\n\n\
 Told to stop (SIGINT, SIGTERM, SIGHUP) it takes down all that it has started and mounted, and exits with 1. The \
-admission benchmarks stop in the midst of what they measure, and report what they have. The others stop after \
+admission benchmarks and `priority` stop in the midst of what they measure, and report what they have. The others stop after \
 what they measure, without a report. SIGQUIT ends it at once and leaves all that behind.")]
 pub struct Args {
     /// What to measure
@@ -57,7 +60,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
 
-    /// Loads to compare under: of `policies` as `fileserver`, of `admission-redis` as `ycsb_a_ssd`, of `cliffs` as `remote` or `write_path` [default: all of them]
+    /// Loads to compare under: of `policies` as `fileserver`, of `admission-redis` as `ycsb_a_ssd`, of `priority` as `redis`, of `cliffs` as `remote` or `write_path` [default: all of them]
     #[arg(long, value_name = "LOAD", value_delimiter = ',', value_parser = load)]
     loads: Vec<String>,
 
@@ -65,15 +68,23 @@ pub struct Args {
     #[arg(long, value_name = "CONTENDER", value_delimiter = ',', value_parser = contender)]
     contenders: Vec<String>,
 
+    /// Schedulers to compare in `priority`, `rcp+cache` for rcp with a cache [default: all of them]
+    #[arg(long, value_name = "SCHEDULER", value_delimiter = ',', value_parser = scheduler)]
+    schedulers: Vec<String>,
+
+    /// Warehouses of TPC-C in `priority` [default: 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    warehouses: Option<u32>,
+
     /// Admission policies to compare in the admission benchmarks, `none` for no cache [default: all of them]
     #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = policy)]
     policies: Vec<OrNone>,
 
-    /// Sizes of the cache in the admission benchmarks [default: the benchmark's own]
+    /// Sizes of the cache in the admission benchmarks, and in `priority` the first of them [default: the benchmark's own]
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = cache)]
     caches: Vec<u64>,
 
-    /// The emulated cache of the admission benchmarks, as `ssd-sata` or `nvdram,latency=1us`
+    /// The emulated cache of the admission benchmarks and of `priority`, as `ssd-sata` or `nvdram,latency=1us`
     #[arg(long, value_name = "KIND[,KEY=VALUE]", value_parser = model)]
     cache_model: Option<String>,
 
@@ -81,11 +92,11 @@ pub struct Args {
     #[arg(long, value_name = "KIND[,KEY=VALUE]", value_parser = model)]
     backing_model: Option<String>,
 
-    /// A further flag of `forebay serve` for all in the admission benchmarks who have a cache, as `on-full=bypass`; may be given again
+    /// A further flag of `forebay serve` for all in the admission benchmarks who have a cache, as `on-full=bypass`, and for all in `priority`; may be given again
     #[arg(long, value_name = "FLAG=VALUE", value_parser = pair)]
     with: Vec<(String, String)>,
 
-    /// A further setting of the database in the admission benchmarks, as `wal_compression=lz4` or `maxmemory=1gb`; may be given again
+    /// A further setting of the database in the admission benchmarks and `priority`, as `wal_compression=lz4` or `maxmemory=1gb`; may be given again
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     setting: Vec<(String, String)>,
 
@@ -105,9 +116,12 @@ fn policy(text: &str) -> Result<OrNone, String> {
 }
 
 fn load(text: &str) -> Result<String, String> {
-    let mut known: Vec<_> =
-        forebay_bench::loads().chain(forebay_bench::redis_loads()).map(str::to_owned).collect();
-    known.extend(forebay_bench::cliffs_loads());
+    let mut known: Vec<_> = forebay_bench::loads()
+        .chain(forebay_bench::redis_loads())
+        .chain(forebay_bench::priority_loads())
+        .map(str::to_owned)
+        .chain(forebay_bench::cliffs_loads())
+        .collect();
     known.sort_unstable();
     known.dedup();
     one_of(text, "load", known)
@@ -115,6 +129,10 @@ fn load(text: &str) -> Result<String, String> {
 
 fn contender(text: &str) -> Result<String, String> {
     one_of(text, "contender", forebay_bench::contenders().collect())
+}
+
+fn scheduler(text: &str) -> Result<String, String> {
+    one_of(text, "scheduler", forebay_bench::schedulers().collect())
 }
 
 fn one_of(text: &str, what: &str, known: Vec<String>) -> Result<String, String> {
@@ -209,6 +227,8 @@ pub fn run(args: Args) -> Outcome {
             cache_model: args.cache_model,
             with: args.with,
             settings: args.setting,
+            schedulers: args.schedulers,
+            warehouses: args.warehouses,
         },
         scratch: scratch.clone(),
         forebay,
@@ -226,6 +246,7 @@ pub fn run(args: Args) -> Outcome {
         What::AdmissionPostgresql => forebay_bench::admission_postgresql(&options),
         What::AdmissionRedis => forebay_bench::admission_redis(&options),
         What::Cliffs => forebay_bench::cliffs(&options),
+        What::Priority => forebay_bench::priority(&options),
     };
     let written = result.and_then(|mut report| {
         if options.is_stopped() {
@@ -237,11 +258,16 @@ pub fn run(args: Args) -> Outcome {
     std::fs::remove_dir_all(&scratch).map_err(|e| system(&format!("remove {}", scratch.display()), e))?;
     let report = written.map_err(|e| failed(&e))?;
     print(&report.text())?;
-    match options.is_stopped() {
-        true => Err(Failure::new(
+    let out = args.out.display();
+    match (options.is_stopped(), report.not_measured()) {
+        (true, _) => Err(Failure::new(
             FailureKind::Failed,
-            format!("told to stop: the report in {} is of what was measured until then", args.out.display()),
+            format!("told to stop: the report in {out} is of what was measured until then"),
         )),
-        false => Ok(()),
+        (false, Some(missing)) => Err(Failure::new(
+            FailureKind::Failed,
+            format!("the report in {out} is of a part of what was asked for; {missing}"),
+        )),
+        (false, None) => Ok(()),
     }
 }

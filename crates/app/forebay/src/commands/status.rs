@@ -302,6 +302,15 @@ fn text(v: &VolumeStatus) -> String {
     }
     if let Some(device) = &v.device {
         row("attached as", device.clone());
+        let share = match v.background_dirty.as_str() {
+            "system" => "as the system has it".to_owned(),
+            share => format!("written back from {share} of memory on"),
+        };
+        row("dirty pages", share);
+        for knob in v.knobs.iter().filter(|knob| knob.set != knob.before) {
+            let before = if knob.before.is_empty() { "nothing" } else { &knob.before };
+            row("set", format!("{} to {}, before {before}", knob.name, knob.set));
+        }
     }
     let read_only = if v.read_only { ", read-only" } else { "" };
     format!("{}: {}{read_only}\n{t}", v.name, v.state.as_str())

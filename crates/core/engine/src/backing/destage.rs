@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, Nanos, Seq};
 
 use crate::backing::plan::Plan;
+use crate::backing::portions::Portions;
 use crate::backing::runs::Runs;
 use crate::backing::unreadable::Unreadable;
 use crate::interface::RunKey;
@@ -58,7 +59,7 @@ pub(crate) struct FlushFacts {
     pub(crate) runs_allowed: usize,
     /// Blocks that the log has room for.
     pub(crate) log_blocks: u64,
-    /// Somebody waits for room in it.
+    /// Somebody waits for room in it, or is slowed down for it.
     pub(crate) room_awaited: bool,
     /// An order is kept, and somebody waits for its next step.
     pub(crate) step_awaited: bool,
@@ -91,6 +92,7 @@ pub(crate) struct Destage {
     plan: Plan,
     runs: Runs,
     unreadable: Unreadable,
+    portions: Portions,
     /// Versions that the backing has got, since start.
     cleaned: u64,
     /// Destaging is worth records of its own in the log.
@@ -193,8 +195,15 @@ impl Destage {
     }
 
     /// Makes a plan of the oldest dirty blocks of a log of so many.
-    pub(crate) fn collect(&mut self, map: &Map, log_blocks: u64) {
-        self.plan.collect(map, log_blocks, self.runs.last());
+    pub(crate) fn collect(&mut self, map: &Map, log_blocks: u64, evenly: bool) {
+        let segments = self.plan.collect(map, log_blocks, evenly, self.runs.last());
+        self.portions.planned(&segments, map);
+    }
+
+    /// What has become clean of the segments from place `first` on that are being emptied, and what of them is on its way, both in
+    /// segments' thousandths.
+    pub(crate) fn made(&mut self, first: u64, map: &Map) -> (u64, u64) {
+        self.portions.made(first, self.runs.blocks_coming() as u64, map)
     }
 
     /// Whether blocks of the tail are on their way since before the last plan: a device that takes what lies near first would leave them

@@ -20,6 +20,9 @@ use crate::mutation::{Mutation, Planted};
 /// Longest run, in blocks (1 MiB).
 const RUN_BLOCKS_MAX: usize = 256;
 
+/// Where segments are to become free evenly, a plan has such a part of the log at most.
+const EVENLY_ONE_IN: usize = 32;
+
 /// What goes next, in this order.
 #[derive(Default)]
 pub(super) struct Plan {
@@ -72,18 +75,24 @@ impl Plan {
     }
 
     /// Collects dirty blocks from the oldest segments of a log of so many blocks, sorted by address; `last`: the newest run so far.
-    pub(super) fn collect(&mut self, map: &Map, log_blocks: u64, last: RunKey) {
+    /// `evenly`: writers are slowed down to the rate at which segments become free, so that few of them are emptied at a time. Returns the
+    /// segments that it looked at.
+    pub(super) fn collect(&mut self, map: &Map, log_blocks: u64, evenly: bool, last: RunKey) -> Vec<u32> {
         self.durable = false;
         self.before = last;
         let mut found: Vec<(BlockNo, SlotRef)> = Vec::new();
-        let enough = match self.hurried {
-            true => 1,
-            false => PLAN_BLOCKS_MAX.min(log_blocks as usize / 8).max(PLAN_BLOCKS_LEAST),
+        let enough = match (self.hurried, evenly) {
+            (true, _) => 1,
+            (_, true) => PLAN_BLOCKS_MAX.min(log_blocks as usize / EVENLY_ONE_IN).max(1),
+            _ => PLAN_BLOCKS_MAX.min(log_blocks as usize / 8).max(PLAN_BLOCKS_LEAST),
         };
+        let most = if evenly { (map.segments().count() / EVENLY_ONE_IN).max(1) } else { usize::MAX };
+        let mut looked_at = Vec::new();
         for index in map.segments().with_dirty() {
-            if found.len() >= enough {
+            if found.len() >= enough || looked_at.len() >= most && !found.is_empty() {
                 break;
             }
+            looked_at.push(index);
             found.extend(map.segments().slot_refs(index).filter_map(|r| {
                 let s = map.segments().slot(r);
                 s.wants_destage().then(|| (s.block(), r))
@@ -92,6 +101,7 @@ impl Plan {
         // A run takes the blocks that follow its first; looking at each once keeps the plan linear.
         found.sort_unstable();
         self.blocks = found.into();
+        looked_at
     }
 
     /// Takes the next run out of the plan, and locks its blocks on the backing; `None` if nothing of it can go now. `in_order`: older

@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, Nanos, OpKind};
 use forebay_policy::{Issuer, Operation, Priority, Purpose, Round, Scheduler};
 
+use crate::backing::planted_scheduler::PlantedScheduler;
 use crate::interface::{IoId, PartKey};
 use crate::locks::BlockRange;
 use crate::mutation::{Mutation, Planted};
@@ -79,6 +80,7 @@ pub(crate) struct BackingQueue {
     promoted: u64,
     /// Operations that may be outstanding in this round.
     slots: usize,
+    planted: Planted,
 }
 
 /// The blocks that an operation of the backing changes.
@@ -116,7 +118,16 @@ impl BackingQueue {
             noncritical: 0,
             promoted: 0,
             slots: 0,
+            planted: Planted::default(),
         }
+    }
+
+    /// Plants a bug.
+    #[cfg(feature = "mutations")]
+    pub(crate) fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
+        let none = Box::<forebay_policy::Fifo>::default();
+        self.scheduler = PlantedScheduler::around(std::mem::replace(&mut self.scheduler, none), planted);
     }
 
     /// An operation comes to wait. `holds`: blocks that are held until it has ended, beside those that it changes.
@@ -133,8 +144,11 @@ impl BackingQueue {
     }
 
     /// Another scheduler chooses from here on.
-    pub(crate) fn use_scheduler(&mut self, mut scheduler: Box<dyn Scheduler>) {
-        self.waiting.iter().for_each(|(number, queued)| scheduler.arrived(described(*number, queued)));
+    pub(crate) fn use_scheduler(&mut self, scheduler: Box<dyn Scheduler>) {
+        let mut scheduler = PlantedScheduler::around(scheduler, self.planted);
+        if !self.planted.is(Mutation::ExchangeForgetsWaiting) {
+            self.waiting.iter().for_each(|(number, queued)| scheduler.arrived(described(*number, queued)));
+        }
         self.scheduler = scheduler;
     }
 
@@ -171,6 +185,11 @@ impl BackingQueue {
 
     /// An operation has ended; those of other devices are none of its business.
     pub(crate) fn ended(&mut self, id: IoId) {
+        let keeps_slot = self.planted.is(Mutation::EndedKeepsSlot)
+            && self.outstanding.get(&id).is_some_and(|o| o.promoted);
+        if keeps_slot {
+            return;
+        }
         if let Some(started) = self.outstanding.remove(&id) {
             self.noncritical -= usize::from(started.priority == Priority::NonCritical);
             self.scheduler.ended(started.number);
@@ -182,9 +201,10 @@ impl BackingQueue {
         (self.critical, self.waiting.len() - self.critical)
     }
 
-    /// When a round may be begun again although nothing has ended.
+    /// When a round may be begun again although nothing has ended; while the backing is full only that counts.
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
-        self.scheduler.next_wake_ns().filter(|_| !self.waiting.is_empty()).map(Nanos)
+        let may_start = !self.waiting.is_empty() && self.outstanding.len() < self.slots;
+        self.scheduler.next_wake_ns().filter(|_| may_start).map(Nanos)
     }
 
     pub(crate) fn outstanding(&self) -> usize {
@@ -207,7 +227,7 @@ impl BackingQueue {
     }
 
     /// Somebody waits for the operations that are `wanted`, by their owner and the blocks that they change or hold.
-    pub(crate) fn promote(&mut self, wanted: impl Fn(Owner, Option<BlockRange>) -> bool, planted: Planted) {
+    pub(crate) fn promote(&mut self, wanted: impl Fn(Owner, Option<BlockRange>) -> bool) {
         if !self.has_noncritical() {
             return;
         }
@@ -224,7 +244,7 @@ impl BackingQueue {
                 .filter(|(_, queued)| is_wanted(queued))
                 .map(|(number, _)| *number)
                 .collect();
-            numbers.into_iter().for_each(|number| self.promote_waiting(number, planted));
+            numbers.into_iter().for_each(|number| self.promote_waiting(number));
         }
         for started in self.outstanding.values_mut() {
             let counts = started.priority == Priority::NonCritical && !started.promoted;
@@ -236,13 +256,14 @@ impl BackingQueue {
         }
     }
 
-    fn promote_waiting(&mut self, number: u64, planted: Planted) {
+    fn promote_waiting(&mut self, number: u64) {
         self.promoted += 1;
-        if planted.is(Mutation::PromotionForgets) {
+        if self.planted.is(Mutation::PromotionForgets) {
             self.scheduler.withdrawn(number);
             self.remove(number);
             return;
         }
+        let planted = self.planted;
         let Some(queued) = self.waiting.get_mut(&number) else { return };
         if planted.is(Mutation::PromotionStartsTwice) {
             let twice = Queued { priority: Priority::Critical, ..queued.clone() };
@@ -258,6 +279,9 @@ impl BackingQueue {
     pub(crate) fn withdraw(&mut self, part: PartKey) -> Option<IoId> {
         let is_its = |queued: &Queued| queued.owner == Owner::Bypass(part);
         let number = self.waiting.iter().find(|(_, queued)| is_its(queued)).map(|(number, _)| *number)?;
+        if self.planted.is(Mutation::WithdrawnStarts) {
+            return self.waiting.get(&number).map(|queued| queued.id);
+        }
         self.scheduler.withdrawn(number);
         self.remove(number).map(|queued| queued.id)
     }
@@ -294,7 +318,6 @@ mod tests {
     fn who_is_waited_for_is_promoted_once_wherever_it_stands() {
         use Priority::{Critical, NonCritical};
         let mut queue = BackingQueue::new(SchedulerKind::default().build());
-        let none = Planted::default();
         queue.push((IoId(1), write(1)), Owner::Destage, None, (NonCritical, NOBODY), NOW);
         assert_eq!(start(&mut queue), [(1, NonCritical)]);
         queue.push((IoId(2), write(2)), Owner::Bypass(PartKey(7)), None, (NonCritical, NOBODY), NOW);
@@ -304,7 +327,7 @@ mod tests {
         assert_eq!((queue.waiting(), queue.promoted()), ((1, 2), 0));
         let block_1 = |_: Owner, range: Option<BlockRange>| range.is_some_and(|r| r.contains(BlockNo(1)));
         for _ in 0..2 {
-            queue.promote(block_1, none);
+            queue.promote(block_1);
             assert_eq!(
                 (queue.waiting(), queue.promoted()),
                 ((2, 1), 2),
@@ -367,7 +390,7 @@ mod tests {
                         waiting.insert(id, (pick, priority));
                     }
                     3 => {
-                        queue.promote(|_, range| range == Some(BlockRange::new(BlockNo(pick), 1)), Planted::default());
+                        queue.promote(|_, range| range == Some(BlockRange::new(BlockNo(pick), 1)));
                         let its = waiting.values_mut().filter(|(block, _)| *block == pick);
                         its.for_each(|(_, priority)| *priority = Priority::Critical);
                     }

@@ -104,6 +104,12 @@ impl Runs {
         self.under_way.values().map(|run| run.members.len()).sum()
     }
 
+    /// Blocks on their way, written or being flushed.
+    pub(super) fn blocks_coming(&self) -> usize {
+        let flushing = self.flushing.iter().flat_map(|(_, runs)| runs);
+        self.blocks() + self.written_blocks + flushing.map(|run| run.members.len()).sum::<usize>()
+    }
+
     /// Blocks that await a flush.
     pub(super) fn written_blocks(&self) -> usize {
         self.written_blocks

@@ -11,6 +11,7 @@
 //! A log that is void holds everything: all of it is on the backing.
 
 use forebay_block::{IoError, Seq};
+use forebay_policy::Issuer;
 
 use crate::groups::points::Point;
 use crate::interface::RequestId;
@@ -26,6 +27,8 @@ pub(crate) struct Flush {
     pub(crate) backing_epoch: u64,
     /// Requests with volatile bypasses that had been acknowledged when it came.
     pub(crate) bypasses: u64,
+    /// Who asked.
+    pub(crate) issuer: Issuer,
 }
 
 /// How far things have come.
@@ -63,6 +66,11 @@ impl Flushes {
 
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// The most urgent of those who wait.
+    pub(crate) fn issuer(&self) -> Issuer {
+        Issuer::most_urgent(self.waiting.iter().map(|flush| flush.issuer))
     }
 
     /// How many requests with volatile bypasses had been acknowledged when the last of them came; `None` if none waits.
@@ -111,7 +119,8 @@ mod tests {
 
     fn flush(id: u64, log_upto: u64, backing_epoch: u64) -> Flush {
         let point = Point::at(Seq(log_upto));
-        Flush { id: RequestId(id), log_upto: Seq(log_upto), point, backing_epoch, bypasses: id }
+        let issuer = Issuer { task: id as u32, ..Issuer::default() };
+        Flush { id: RequestId(id), log_upto: Seq(log_upto), point, backing_epoch, bypasses: id, issuer }
     }
 
     fn error(context: &'static str) -> IoError {

@@ -15,7 +15,7 @@
 
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, BufMut, DeviceOp, IoError, Seq};
 use forebay_format::record::{Extent, ExtentKind};
-use forebay_policy::AdmissionReason;
+use forebay_policy::{AdmissionReason, Issuer};
 
 use crate::client::requests::{Answered, Requests};
 use crate::interface::{Class, PartKey, RequestId};
@@ -89,8 +89,10 @@ pub(super) struct Part {
     pub(super) reissuable: bool,
     /// A request is known to wait for it, or nothing is known.
     pub(super) critical: bool,
-    /// Its issuer waits for it: it was flagged synchronous, or asked for forced unit access.
-    pub(super) sync: bool,
+    /// Who asked; it waits if the part was flagged synchronous, or asked for forced unit access.
+    pub(super) issuer: Issuer,
+    /// A request is known to wait for it.
+    pub(super) awaited: bool,
     /// It is a bypass that ends with a supersede record, and holds its blocks until then.
     pub(super) supersedes: bool,
     /// The newest record that it depends on: as things were when it arrived.

@@ -78,7 +78,7 @@ impl Requests {
             return None;
         }
         let is_at_backing = part.state == PartState::BypassWriting;
-        Some(Reissuable { blocks: part.range.count, sync: part.sync, is_at_backing })
+        Some(Reissuable { blocks: part.range.count, sync: part.issuer.sync, is_at_backing })
     }
 
     /// The bypass goes to the log; `withdrawn` says that its write to the backing had not begun and will not. `None` if it stays a

@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 
 use forebay_block::{IoError, Origin, Seq};
-use forebay_policy::AdmissionReason;
+use forebay_policy::{AdmissionReason, Issuer};
 
 use crate::client::cut::{Cut, ZERO_BLOCKS_LOGGED_MAX};
 use crate::client::flushes::{Flush, Flushed, Flushes, Reached};
@@ -34,7 +34,8 @@ use crate::tables::Table;
 pub(crate) struct Way {
     path: Path,
     critical: bool,
-    sync: bool,
+    awaited: bool,
+    issuer: Issuer,
 }
 
 impl Way {
@@ -45,7 +46,8 @@ impl Way {
             reason,
             AdmissionReason::NotCritical | AdmissionReason::NotSynchronous | AdmissionReason::OverRate
         );
-        Self { path, critical: !unawaited || origin.is_awaited(fua), sync: origin.is_sync(fua) }
+        let awaited = origin.is_awaited(fua);
+        Self { path, critical: !unawaited || awaited, awaited, issuer: Issuer::of(&origin, fua) }
     }
 }
 
@@ -149,6 +151,14 @@ impl Requests {
         self.parts.get(&key).map(|part| part.range)
     }
 
+    /// Who asked for the part, and why it goes where it goes.
+    pub(crate) fn issuer_of(&self, key: PartKey) -> Issuer {
+        self.parts.get(&key).map_or_else(Issuer::default, |part| {
+            let reason = self.requests.get(&part.request).map(|request| request.reason);
+            Issuer { reason, ..part.issuer }
+        })
+    }
+
     // Requests.
 
     /// A request has come, whose parts arrive next.
@@ -179,7 +189,8 @@ impl Requests {
             written_durably: false,
             reissuable: terms.reissuable,
             critical: way.critical,
-            sync: way.sync,
+            awaited: way.awaited,
+            issuer: way.issuer,
             supersedes: false,
             after: terms.after,
             losses: 0,
@@ -266,6 +277,7 @@ impl Requests {
         for key in keys.iter().copied().chain(self.waiting.in_the_way_of(keys)) {
             if let Some(part) = self.parts.get_mut(&key) {
                 part.critical = true;
+                part.awaited = true;
             }
         }
     }
@@ -277,6 +289,11 @@ impl Requests {
     /// A critical bypass waits.
     pub(crate) fn critical_bypass_waits(&self) -> bool {
         self.waiting_criticals().any(|p| p.path == Path::Bypass)
+    }
+
+    /// Whether a request is known to wait for the part.
+    pub(crate) fn is_awaited(&self, key: PartKey) -> bool {
+        self.parts.get(&key).is_some_and(|part| part.awaited)
     }
 
     /// The blocks of critical writes that wait.
@@ -315,6 +332,11 @@ impl Requests {
     /// How many requests with volatile bypasses had been acknowledged when the last flush came; `None` if none waits.
     pub(crate) fn flushes_asked(&self) -> Option<u64> {
         self.flushes.asked()
+    }
+
+    /// Who waits for the next flush of the backing: the most urgent of the clients that have asked.
+    pub(crate) fn flush_issuer(&self) -> Issuer {
+        self.flushes.issuer()
     }
 
     /// The flushes whose wait is over.

@@ -1,7 +1,9 @@
 //! Requests of clients: what the coordinator asks for them elsewhere, and what it does with what they say. See [`crate::client`].
 
-use forebay_block::{Buf, DeviceOp, DeviceResult, IoError, Origin, Reply, Seq};
-use forebay_policy::{Admission, AdmissionReason, Decision, Durability, OnFull, WriteContext, WritePolicy};
+use forebay_block::{BlockNo, Buf, DeviceOp, DeviceResult, IoError, Origin, Reply, Seq};
+use forebay_policy::{
+    Admission, AdmissionReason, Decision, Durability, Issuer, OnFull, WriteContext, WritePolicy,
+};
 
 use crate::backing::flushes::flush_failed_error;
 use crate::client::cut::Cut;
@@ -220,7 +222,9 @@ impl Engine {
             Next::GoOn(Path::Log) if self.failure.latched() => self.part_restart(key),
             Next::GoOn(Path::Log) => self.part_append(key),
             Next::GoOn(Path::Bypass) => self.bypass_begin(key),
-            Next::Append(appends) => appends.into_iter().for_each(|append| self.log.append(append)),
+            Next::Append(appends) => {
+                appends.into_iter().for_each(|append| self.throttle_append(key, append));
+            }
             Next::Write(op, class) => self.io(Role::Backing, op, class, IoOwner::BypassWrite(key)),
             Next::Flush(class) => {
                 self.io(Role::Backing, DeviceOp::Flush, class, IoOwner::BypassFlush(key));
@@ -442,6 +446,9 @@ impl Engine {
         if len == 0 {
             return;
         }
+        let last = BlockNo::containing(offset.saturating_add(len - 1));
+        let first = BlockNo::containing(offset);
+        self.throttle_promote(&[BlockRange::new(first, last.0 - first.0 + 1)]);
         let mut keys = self.requests.bypasses_of(offset, len);
         self.requests.are_awaited(&keys);
         let wanted = !keys.is_empty()
@@ -525,7 +532,7 @@ impl Engine {
 // Flushes.
 
 impl Engine {
-    pub(super) fn flush_request(&mut self, id: RequestId) {
+    pub(super) fn flush_request(&mut self, id: RequestId, origin: Origin) {
         let mut log_upto = self.log.written_upto();
         self.log.want_durable(log_upto);
         let mut backing_epoch = self.flushes.epoch_wanted();
@@ -537,7 +544,8 @@ impl Engine {
         }
         let bypasses = self.flushes.acknowledged();
         let point = self.point_now();
-        self.requests.flush(Flush { id, log_upto, point, backing_epoch, bypasses });
+        let issuer = Issuer::of(&origin, false).waits();
+        self.requests.flush(Flush { id, log_upto, point, backing_epoch, bypasses, issuer });
         self.backing_flush_if_wanted();
         self.flushes_answer();
     }

@@ -115,7 +115,8 @@ impl Engine {
         } else if !self.order_is_renounced() || self.destage.waits_for_tail(&self.map) {
             return false;
         } else {
-            self.destage.collect(&self.map, self.log.blocks());
+            let evenly = self.is_slowed();
+            self.destage.collect(&self.map, self.log.blocks(), evenly);
         }
         self.wakes.tried(Sleeper::Destage, !self.destage.has_plan());
         self.destage.has_plan()
@@ -205,7 +206,7 @@ impl Engine {
         let facts = FlushFacts {
             runs_allowed,
             log_blocks: self.log.blocks(),
-            room_awaited: self.room_is_awaited(),
+            room_awaited: self.room_is_awaited() || self.is_slowed(),
             step_awaited: step_awaited && self.order.keeps_versions(),
         };
         if !self.destage.flush_is_due(facts, &self.map) {

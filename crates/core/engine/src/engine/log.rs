@@ -78,11 +78,15 @@ impl Engine {
         if self.failure.latched() {
             return;
         }
+        self.throttle_look();
         let round = self.log.begin_round();
         let held = self.order_paces() | self.staleness_holds() || self.common_holds();
         loop {
             let facts = self.log_facts(held);
             let Some(formed) = self.log.form(round, &facts, &mut self.map) else { break };
+            if let Some(kind) = formed.kind {
+                self.throttle.entered(kind, formed.ask.op.write_bytes(), self.now.0);
+            }
             self.map.note_moment(formed.seq, self.wall_ns());
             self.order.formed(formed.seq, formed.after);
             if let Some(owner) = formed.split {
@@ -105,6 +109,7 @@ impl Engine {
             consistent: self.backing_consistent(),
             progress: self.order.progress(),
             held,
+            may: self.throttle_may(),
             settling: self.commands.settling(),
         }
     }
@@ -211,7 +216,7 @@ impl Engine {
         if self.failure.latched() || self.commands.settling() {
             return;
         }
-        let room_is_awaited = self.room_is_awaited();
+        let room_is_awaited = self.room_is_awaited() || self.is_slowed();
         let destage = &self.destage;
         let is_lost = |block, slot| destage.is_corrupt(block, slot);
         let out = self.reclaim.step(room_is_awaited, is_lost, &mut self.log, &mut self.map, &mut self.locks);

@@ -27,6 +27,7 @@ impl Engine {
         engine.journal.plant(engine.planted);
         engine.points.plant(engine.planted);
         engine.common.plant(engine.planted);
+        engine.backing.plant(engine.planted);
         engine
     }
 }

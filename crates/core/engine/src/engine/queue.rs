@@ -1,7 +1,7 @@
 //! The backing's queue, fed and emptied: [`crate::backing::queue`] keeps what waits, the policy's scheduler chooses.
 
 use forebay_block::DeviceOp;
-use forebay_policy::{Issuer, NONCRITICAL_BESIDE_CRITICAL, Priority, Round};
+use forebay_policy::{BACKING_SLOTS_MAX, Issuer, NONCRITICAL_BESIDE_CRITICAL, Priority, Round};
 
 use crate::backing::queue::Owner;
 use crate::engine::{Engine, IoOwner};
@@ -26,7 +26,18 @@ impl Engine {
             IoOwner::BypassFlush(key) => self.requests.range_of(key),
             _ => None,
         };
-        self.backing.push((id, op), owner.into(), holds, (priority, Issuer::default()), self.now);
+        let issuer = self.issuer_of(owner);
+        self.backing.push((id, op), owner.into(), holds, (priority, issuer), self.now);
+    }
+
+    /// For whom the operation is: nobody in particular, if it is for Forebay itself.
+    fn issuer_of(&self, owner: IoOwner) -> Issuer {
+        match owner {
+            IoOwner::BypassWrite(key) | IoOwner::BypassFlush(key) => self.requests.issuer_of(key),
+            IoOwner::BackingFlush => self.requests.flush_issuer(),
+            IoOwner::Piece(key) => self.reading.issuer_of(key),
+            _ => Issuer::default(),
+        }
     }
 
     /// Starts what may start now.
@@ -48,25 +59,28 @@ impl Engine {
 
     /// What may start beside what; of no account where nothing non-critical waits.
     fn backing_round(&self) -> Round {
+        let slots = match self.mutant(Mutation::QueueStartsTooMany) {
+            true => BACKING_SLOTS_MAX,
+            false => self.backing_slots,
+        };
+        let calm = Round { slots, ..Round::default() };
         if self.backing.waiting().1 == 0 {
-            return Round::default();
+            return calm;
         }
         let pressure = self.destage_pressure();
         // What goes in an order makes room in that order, bypasses with it; and what has failed does not fill.
         let makes_room = !self.destage.is_idle() && !self.order.keeps_versions() && !self.failure.latched();
         match makes_room {
             // The runs are critical now: what is left gets as little as it can.
-            true if self.log.waits_for_room() => Round {
-                beside_critical: NONCRITICAL_BESIDE_CRITICAL,
-                requests_max: Some(1),
-                ..Round::default()
-            },
+            true if self.log.waits_for_room() => {
+                Round { beside_critical: NONCRITICAL_BESIDE_CRITICAL, requests_max: Some(1), ..calm }
+            }
             true => Round {
                 beside_critical: pressure.runs_beside_critical(),
                 requests_max: pressure.bypasses_beside(self.destage.runs()),
-                ..Round::default()
+                ..calm
             },
-            false => Round { beside_critical: pressure.runs_beside_critical(), ..Round::default() },
+            false => Round { beside_critical: pressure.runs_beside_critical(), ..calm },
         }
     }
 
@@ -75,24 +89,23 @@ impl Engine {
         if !self.backing.has_noncritical() {
             return;
         }
-        let planted = self.planted;
         // It waits for its turn, or for room for its record; for blocks it lends below.
         let bypass_waits = (self.order.bypass_waits() || self.requests.supersede_waits())
             && self.requests.critical_bypass_waits();
         if self.log.waits_for_room() || self.order.is_pacing() || bypass_waits {
-            self.backing.promote(|owner, _| owner == Owner::Destage, planted);
+            self.backing.promote(|owner, _| owner == Owner::Destage);
         }
         if self.log.waits_for_room() {
             // What the log has of these blocks is not destaged before, and may be what keeps its tail from being freed.
             let requests = &self.requests;
             let supersedes = |owner, _| matches!(owner, Owner::Bypass(key) if requests.keeps_log(key));
-            self.backing.promote(supersedes, planted);
+            self.backing.promote(supersedes);
         }
         let awaited: Vec<BlockRange> = self.requests.critical_waiting().collect();
         if !awaited.is_empty() {
             let overlaps =
                 |_, range: Option<BlockRange>| range.is_some_and(|r| awaited.iter().any(|a| a.overlaps(r)));
-            self.backing.promote(overlaps, planted);
+            self.backing.promote(overlaps);
         }
     }
 
@@ -102,7 +115,7 @@ impl Engine {
             Owner::Bypass(key) => parts.binary_search(&key).is_ok(),
             _ => false,
         };
-        self.backing.promote(wanted, self.planted);
+        self.backing.promote(wanted);
     }
 
     /// Takes back the part's write to the backing; false if it has been started.
@@ -114,3 +127,6 @@ impl Engine {
         withdrawn.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests;

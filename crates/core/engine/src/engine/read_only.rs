@@ -1,16 +1,16 @@
 //! A volume that is only read: it recovers the log as ever, answers reads from it and from the backing, and asks for nothing that
 //! would change a device. What the backing lacks stays in the cache, and no mark is left of the run.
 
-use forebay_block::{ErrorKind, IoError, Op, Reply};
+use forebay_block::{ErrorKind, IoError, Op, Origin, Reply};
 
 use crate::engine::{Engine, Life};
 use crate::interface::{Command, CommonError, Effect, MarkError, RequestId};
 
 impl Engine {
     /// Answers a request that lies within the volume.
-    pub(super) fn look_at(&mut self, id: RequestId, op: Op) {
+    pub(super) fn look_at(&mut self, id: RequestId, op: Op, origin: Origin) {
         match op {
-            Op::Read { offset, len } => self.read_request(id, offset, len),
+            Op::Read { offset, len } => self.read_request(id, (offset, len), origin),
             Op::Status { offset, len, extents_max } => self.status_request(id, offset, len, extents_max),
             // Nothing was acknowledged that it could have to make durable.
             Op::Flush => {

@@ -1,6 +1,7 @@
 //! Reads, gatherings and questions for what is cached: what the coordinator does with what they say. See [`crate::reading`].
 
-use forebay_block::{BlockNo, Buf, DeviceResult, Reply};
+use forebay_block::{BlockNo, Buf, DeviceResult, Origin, Reply};
+use forebay_policy::Issuer;
 
 use crate::client::allocation;
 use crate::engine::{Engine, IoOwner};
@@ -14,19 +15,21 @@ use crate::reading::reads::Reader;
 use crate::reading::{Step, Told};
 
 impl Engine {
-    pub(super) fn read_request(&mut self, id: RequestId, offset: u64, len: usize) {
+    pub(super) fn read_request(&mut self, id: RequestId, (offset, len): (u64, usize), origin: Origin) {
         if len == 0 {
             self.effects.push(Effect::Reply { id, result: Ok(Reply::Data(Buf::zeroed(0))) });
             return;
         }
-        let step = self.reading.read(Reader::Client(id), (offset, len), &mut self.map);
+        let issuer = Issuer::of(&origin, false).waits();
+        let step = self.reading.read((Reader::Client(id), issuer), (offset, len), &mut self.map);
         self.reading_goes_on(step);
     }
 
     /// Reads one whole block on behalf of a part that covers it only partly.
     pub(super) fn read_base(&mut self, part: PartKey, block: BlockNo, is_first: bool) {
         let bytes = (block.offset(), self.bytes_within(block, 1) as usize);
-        let step = self.reading.read(Reader::Base { part, is_first }, bytes, &mut self.map);
+        let issuer = self.requests.issuer_of(part).waits();
+        let step = self.reading.read((Reader::Base { part, is_first }, issuer), bytes, &mut self.map);
         self.reading_goes_on(step);
     }
 

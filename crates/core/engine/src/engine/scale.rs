@@ -39,6 +39,7 @@ impl Rig {
             journal: Some(Head::new([8; 16], layout.cache_id, VOLUME_BYTES, 16 << 20)),
             prepared: None,
             journal_left: false,
+            backing_depth: 256,
             read_only: false,
         };
         let mut rig = Self {

@@ -12,11 +12,11 @@
 
 use forebay_block::{DeviceOp, Nanos, Seq};
 use forebay_format::record::{Consistent, RecordHeader};
-use forebay_policy::Durability;
+use forebay_policy::{Durability, Priority};
 
 use crate::interface::Class;
 use crate::log::head::{Head, Size, checksums, lay_out};
-use crate::log::queue::{Append, AppendOwner};
+use crate::log::queue::{Append, AppendOwner, May};
 use crate::log::{Ask, Io, Log};
 use crate::map::Map;
 use crate::mutation::Mutation;
@@ -27,6 +27,9 @@ pub(crate) const SEGMENTS_RESERVED: usize = 2;
 const SEGMENT_RECORDS_MAX: u64 = 1 << 20;
 /// A data piece is split to fill a segment only if at least this many blocks go into each part.
 const SPLIT_BLOCKS_MIN: u32 = 16;
+
+/// Blocks of one record from which on no further write joins it, where writers are slowed down.
+const SLOW_BLOCKS_MAX: u32 = 16;
 
 /// What forming a record depends on beside the log and the map.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +44,8 @@ pub(crate) struct Facts {
     pub(crate) progress: Option<Seq>,
     /// Writers are held back, for the order, for the bound of staleness or for a common point.
     pub(crate) held: bool,
+    /// Which of them the throttle lets go.
+    pub(crate) may: May,
     /// These are the last records of a stop: nothing comes after them, and a restart finds room behind them.
     pub(crate) settling: bool,
 }
@@ -59,6 +64,8 @@ pub(crate) struct Formed {
     pub(crate) after: Seq,
     /// Of this owner's append the record has a part only: there is one more piece to be told of.
     pub(crate) split: Option<AppendOwner>,
+    /// Which kind of writes it has, if any.
+    pub(crate) kind: Option<Priority>,
     pub(crate) ask: Ask,
 }
 
@@ -80,9 +87,11 @@ impl Log {
                 self.queue.begin();
             }
             let urgent = self.queue.has_urgent();
-            let waits =
-                || self.queue.waits_for_company(self.layout.align, !self.batches.is_empty(), facts.now);
-            if !urgent && (!self.queue.has_writes() || facts.held || waits()) {
+            let kind = self.queue.next_kind(facts.may).filter(|_| !facts.held);
+            let waits = |kind| {
+                self.queue.waits_for_company(kind, self.layout.align, !self.batches.is_empty(), facts.now)
+            };
+            if !urgent && kind.is_none_or(waits) {
                 // Whoever is held back finds as little room as before: it must go on being made (P7).
                 let full = facts.held && map.segments().free_count() <= SEGMENTS_RESERVED;
                 self.stalled = round.stalled && full && self.queue.has_writes();
@@ -93,12 +102,12 @@ impl Log {
                 self.stalled = self.queue.has_writes();
                 return None;
             }
-            let (taken, split) = self.take_pieces(facts, map);
+            let (taken, split) = self.take_pieces(kind, facts, map);
             if taken.is_empty() {
                 self.seal_head(map);
                 continue;
             }
-            return self.start(taken, split, facts, map);
+            return self.start(taken, split, kind, facts, map);
         }
         None
     }
@@ -153,15 +162,29 @@ impl Log {
 
     /// Takes from the queues what fits the next record, nothing if the segment is full for it; and the owner whose append was cut in
     /// two for that.
-    fn take_pieces(&mut self, facts: &Facts, map: &Map) -> (Vec<Append>, Option<AppendOwner>) {
+    fn take_pieces(
+        &mut self,
+        kind: Option<Priority>,
+        facts: &Facts,
+        map: &Map,
+    ) -> (Vec<Append>, Option<AppendOwner>) {
         let (mut taken, mut size) = (Vec::new(), Size::default());
-        let writes = !self.leaves_reserve(map) && !facts.held;
+        let writes = kind.filter(|_| !self.leaves_reserve(map));
+        let most = match (facts.may.slowly, writes) {
+            (true, Some(kind)) => self.queue.portion(kind),
+            _ => usize::MAX,
+        };
         let alone = self.is_to_begin();
         let Some(head) = &self.head else { return (taken, None) };
         if self.next_seq.0 - map.segments().get(head.index).first_seq.0 >= SEGMENT_RECORDS_MAX {
             return (taken, None);
         }
         while !alone || taken.is_empty() {
+            if !self.queue.has_urgent()
+                && (taken.len() >= most || facts.may.slowly && size.blocks >= SLOW_BLOCKS_MAX)
+            {
+                break;
+            }
             let Some(queue) = self.queue.next_from(writes) else { break };
             let Some(front) = queue.front_mut() else { break };
             let more = Size::of(front.extent.as_ref());
@@ -187,6 +210,7 @@ impl Log {
         &mut self,
         taken: Vec<Append>,
         split: Option<AppendOwner>,
+        kind: Option<Priority>,
         facts: &Facts,
         map: &mut Map,
     ) -> Option<Formed> {
@@ -233,7 +257,7 @@ impl Log {
         let durable = durable && !self.planted.is(Mutation::WritesVolatile);
         let op = DeviceOp::Write { offset, bufs, durable };
         let ask = Ask { op, class: Class::Foreground, owner: Io::Batch(seq) };
-        Some(Formed { seq, after, split, ask })
+        Some(Formed { seq, after, split, kind, ask })
     }
 
     /// The write of the next summary that can be written: all records of its segment are durable.

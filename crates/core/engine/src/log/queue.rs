@@ -2,9 +2,11 @@
 //!
 //! ```text
 //!  urgent: what makes room, or finishes a bypass ──┐
-//!                                                  ├──► records, see `form`
+//!  patient: writes that nobody waits for ──────────┼──► records, see `form`
 //!  writes: data, marks of writes, clean copies ────┘     (only when `urgent` is empty)
 //! ```
+//!
+//! Writes are patient only while the throttle slows them down: then they keep nobody behind them waiting.
 //!
 //! 1. What is urgent never stands behind a write: it may be what makes the room for which the write waits (P7).
 //! 2. Within a queue the order is that of arrival, and so is the order in the log.
@@ -14,6 +16,7 @@ use std::collections::VecDeque;
 
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, Nanos, Seq};
 use forebay_format::record::Extent;
+use forebay_policy::Priority;
 
 use crate::interface::PartKey;
 
@@ -80,10 +83,20 @@ impl Append {
     }
 }
 
+/// Which kinds of writes may enter the log now, as far as the throttle is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct May {
+    pub(crate) awaited: bool,
+    pub(crate) patient: bool,
+    /// They are slowed down: few go at a time.
+    pub(crate) slowly: bool,
+}
+
 /// What waits to enter the log.
 #[derive(Default)]
 pub(super) struct Queue {
     urgent: VecDeque<Append>,
+    patient: VecDeque<Append>,
     writes: VecDeque<Append>,
     /// Writers that were answered last and have not come again, and until when they are waited for.
     expected: u32,
@@ -95,6 +108,21 @@ impl Queue {
     pub(super) fn push(&mut self, append: Append) {
         self.expected = self.expected.saturating_sub(1);
         self.writes.push_back(append);
+    }
+
+    /// Behind those that nobody waits for either.
+    pub(super) fn push_patient(&mut self, append: Append) {
+        self.expected = self.expected.saturating_sub(1);
+        self.patient.push_back(append);
+    }
+
+    /// Somebody waits for those of the patient writes whose extent is `awaited`.
+    pub(super) fn promote(&mut self, awaited: impl Fn(&Extent) -> bool) {
+        let (promoted, patient): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.patient)
+            .into_iter()
+            .partition(|append| append.extent.as_ref().is_some_and(&awaited));
+        self.patient = patient;
+        self.writes.extend(promoted);
     }
 
     /// Ahead of writes.
@@ -113,14 +141,14 @@ impl Queue {
     /// Sees to it that a durable record without data comes before all that is queued, if anything is.
     pub(super) fn begin(&mut self) {
         let is_there = self.urgent.front().is_some_and(|a| a.extent.is_none() && a.durable);
-        let nothing_comes = self.urgent.is_empty() && self.writes.is_empty();
+        let nothing_comes = self.is_empty();
         if !is_there && !nothing_comes {
             self.urgent.push_front(Append::tick(true));
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.urgent.is_empty() && self.writes.is_empty()
+        self.urgent.is_empty() && !self.has_writes()
     }
 
     pub(super) fn has_urgent(&self) -> bool {
@@ -128,26 +156,53 @@ impl Queue {
     }
 
     pub(super) fn has_writes(&self) -> bool {
-        !self.writes.is_empty()
+        !(self.writes.is_empty() && self.patient.is_empty())
+    }
+
+    pub(super) fn has_patient(&self) -> bool {
+        !self.patient.is_empty()
+    }
+
+    /// Writes of which kind go next, if any `may`. What nobody waits for is let go seldom, and goes first then.
+    pub(super) fn next_kind(&self, may: May) -> Option<Priority> {
+        let patient = (may.patient && !self.patient.is_empty()).then_some(Priority::NonCritical);
+        patient.or_else(|| (may.awaited && !self.writes.is_empty()).then_some(Priority::Critical))
+    }
+
+    fn kind(&self, kind: Priority) -> &VecDeque<Append> {
+        match kind {
+            Priority::Critical => &self.writes,
+            Priority::NonCritical => &self.patient,
+        }
+    }
+
+    /// Appends that go together where writers are slowed down: about [`SHARED_BLOCKS_WANTED`], and equally many each time, so that
+    /// each writer waits about as long as any other.
+    pub(super) fn portion(&self, kind: Priority) -> usize {
+        let waiting = self.kind(kind).len();
+        waiting.div_ceil((waiting / SHARED_BLOCKS_WANTED as usize).max(1))
     }
 
     /// Whether a write is queued that depends on this record or a later one.
     pub(super) fn depends_on(&self, seq: Seq) -> bool {
-        self.writes.iter().any(|a| a.after >= seq)
+        self.patient.iter().chain(&self.writes).any(|a| a.after >= seq)
     }
 
     /// Blocks of the writes.
     pub(super) fn blocks(&self) -> u64 {
-        self.writes.iter().filter_map(|a| a.extent.as_ref()).map(|e| u64::from(e.count)).sum()
+        let writes = self.patient.iter().chain(&self.writes);
+        writes.filter_map(|a| a.extent.as_ref()).map(|e| u64::from(e.count)).sum()
     }
 
-    /// Where the next piece of a record comes from: a write only if `writes` may go now.
-    pub(super) fn next_from(&mut self, writes: bool) -> Option<&mut VecDeque<Append>> {
-        match (self.urgent.is_empty(), writes) {
-            (false, _) => Some(&mut self.urgent),
-            (true, true) => Some(&mut self.writes).filter(|queue| !queue.is_empty()),
-            (true, false) => None,
-        }
+    /// Where the next piece of a record comes from: a write only if `writes` of some kind may go now.
+    pub(super) fn next_from(&mut self, writes: Option<Priority>) -> Option<&mut VecDeque<Append>> {
+        let queue = match (self.urgent.is_empty(), writes) {
+            (false, _) => &mut self.urgent,
+            (true, Some(Priority::Critical)) => &mut self.writes,
+            (true, Some(Priority::NonCritical)) => &mut self.patient,
+            (true, None) => return None,
+        };
+        Some(queue).filter(|queue| !queue.is_empty())
     }
 
     /// So many writers were answered together: they are expected to come again.
@@ -160,7 +215,7 @@ impl Queue {
 
     /// Whether a small record would rather wait for others to share its header with: until a record in flight is
     /// done, if one is, or until the writers that were answered have come again.
-    pub(super) fn waits_for_company(&self, align: u32, in_flight: bool, now: Nanos) -> bool {
+    pub(super) fn waits_for_company(&self, kind: Priority, align: u32, in_flight: bool, now: Nanos) -> bool {
         if align == 512 {
             return false;
         }
@@ -170,7 +225,7 @@ impl Queue {
             blocks = blocks.saturating_add(a.extent.map_or(0, |e| e.count));
             blocks < SHARED_BLOCKS_WANTED
         };
-        company && self.writes.iter().take(SHARED_BLOCKS_WANTED as usize).all(small)
+        company && self.kind(kind).iter().take(SHARED_BLOCKS_WANTED as usize).all(small)
     }
 
     /// When a write that waits for company while no record is in flight waits no more.
@@ -195,18 +250,20 @@ impl Queue {
     /// Takes the pieces of writes out again; returns their owners, one for each piece.
     pub(super) fn withdraw_parts(&mut self) -> Vec<PartKey> {
         let mut parts = Vec::new();
-        self.writes.retain(|a| match a.owner {
-            AppendOwner::Part(key) => {
-                parts.push(key);
-                false
-            }
-            _ => true,
-        });
+        for queue in [&mut self.patient, &mut self.writes] {
+            queue.retain(|a| match a.owner {
+                AppendOwner::Part(key) => {
+                    parts.push(key);
+                    false
+                }
+                _ => true,
+            });
+        }
         parts
     }
 
     /// Takes everything out, what is urgent first.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Append> + '_ {
-        self.urgent.drain(..).chain(self.writes.drain(..))
+        self.urgent.drain(..).chain(self.patient.drain(..)).chain(self.writes.drain(..))
     }
 }

@@ -1,6 +1,7 @@
 //! Reads: the newest acknowledged version of each block, from the log or from the backing (P2).
 
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, BufMut, DeviceResult, ErrorKind, IoError, blocks_of};
+use forebay_policy::Issuer;
 
 use crate::interface::{PartKey, RequestId, Role};
 use crate::map::Map;
@@ -33,6 +34,7 @@ pub(crate) enum Reader {
 
 struct Job {
     reader: Reader,
+    issuer: Issuer,
     offset: u64,
     len: usize,
     out: Option<BufMut>,
@@ -53,6 +55,10 @@ impl Reads {
     pub(super) fn is_idle(&self) -> bool {
         self.jobs.is_empty()
     }
+
+    pub(super) fn issuer_of(&self, job: JobKey) -> Issuer {
+        self.jobs.get(&job).map(|job| job.issuer).unwrap_or_default()
+    }
 }
 
 /// What a block's version in the log is to a reader.
@@ -66,7 +72,7 @@ enum Lookup {
 impl Reading {
     pub(super) fn begin_read(
         &mut self,
-        reader: Reader,
+        (reader, issuer): (Reader, Issuer),
         offset: u64,
         len: usize,
         map: &mut Map,
@@ -74,7 +80,7 @@ impl Reading {
     ) {
         self.reads.next += 1;
         let key = JobKey(self.reads.next);
-        let job = Job { reader, offset, len, out: None, whole: None, outstanding: 1, error: None };
+        let job = Job { reader, issuer, offset, len, out: None, whole: None, outstanding: 1, error: None };
         self.reads.jobs.insert(key, job);
         let (first, count) = blocks_of(offset, len as u64);
         self.read_blocks(key, (first, count), 1, map, step);

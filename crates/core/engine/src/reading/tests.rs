@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, BufMut, DeviceOp, DeviceResult, ErrorKind, IoError, Seq};
 use forebay_format::Layout;
 use forebay_format::checksum::block_checksum;
+use forebay_policy::Issuer;
 use proptest::prelude::*;
 
 use super::*;
@@ -177,7 +178,7 @@ impl World {
     }
 
     fn reads(&mut self, offset: u64, len: usize) {
-        let reader = Reader::Client(RequestId(1));
+        let reader = (Reader::Client(RequestId(1)), Issuer::default());
         let step = self.reading.read(reader, (offset, len), &mut self.map);
         self.takes(step);
     }

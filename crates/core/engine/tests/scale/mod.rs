@@ -23,6 +23,7 @@ impl Full {
             journal: None,
             prepared: None,
             journal_left: false,
+            backing_depth: 256,
             read_only: false,
         };
         let mut full = Self { engine: Engine::new(params), cache, recovered: None };

@@ -88,6 +88,7 @@ impl World {
             journal: (ring > 0).then(|| Head::new([8; 16], layout.cache_id, volume_bytes, ring)),
             prepared: None,
             journal_left: false,
+            backing_depth: 256,
             read_only: false,
         };
         let mut world = Self {

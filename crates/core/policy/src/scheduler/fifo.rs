@@ -4,6 +4,12 @@ use std::collections::VecDeque;
 
 use super::{Operation, Round, Scheduler};
 
+/// Takes an operation out of a queue, in whatever order it stands there.
+pub(super) fn take(queue: &mut VecDeque<Operation>, number: u64) -> Option<Operation> {
+    let at = queue.iter().position(|operation| operation.number == number)?;
+    queue.remove(at)
+}
+
 /// See the module's documentation. Promotions change nothing.
 #[derive(Debug, Default)]
 pub struct Fifo {

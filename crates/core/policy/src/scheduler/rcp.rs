@@ -1,6 +1,16 @@
-//! `rcp`: what clients wait for goes first, within bounds (RCP, FAST'17, section 4; `docs/design/criticality.md`, The backing's queue).
+//! `rcp`: what clients wait for goes first, within bounds (RCP, FAST'17, section 4;
+//! `docs/design/criticality.md`, The backing's queue).
 //!
 //! Three queues, first in first out: critical operations, and of the others destaging and requests apart.
+//!
+//! **As published**: two queues; critical operations first; one non-critical one outstanding beside them; what is
+//! waited for is promoted; slots that non-critical ones never take all of ([`BackingPriority`]: at least one is
+//! left, however few the device has).
+//!
+//! **What is different here.** When nothing critical has come for a while more and more non-critical ones may be
+//! outstanding, so that the device is used. Destaging goes before other non-critical writes while the log fills.
+//! What a device leaves for last is waited for ([`Overtaking`]). **Bound.** Of the starts while both wait, and a
+//! non-critical one may start, one in 16 is non-critical.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -87,8 +97,8 @@ impl Scheduler for Rcp {
         }
     }
 
-    /// It goes behind the critical ones that are there already. What has started cannot be hurried, but nothing more that nobody waits for is
-    /// started for its calm.
+    /// It goes behind the critical ones that are there already. What has started cannot be hurried, but nothing
+    /// more that nobody waits for is started for its calm.
     fn promoted(&mut self, number: u64) {
         if let Some(started) = self.outstanding.get_mut(&number) {
             if started.operation.priority == Priority::NonCritical && !started.promoted {
@@ -116,6 +126,7 @@ impl Scheduler for Rcp {
     fn next(&mut self, now_ns: u64) -> Option<u64> {
         let requests = if self.request_may_start() { self.requests.len() } else { 0 };
         let priority = self.chooser.start(Waiting {
+            slots: self.round.slots,
             critical: self.critical.len(),
             noncritical: self.destaging.len() + requests,
             beside_critical: self.round.beside_critical,

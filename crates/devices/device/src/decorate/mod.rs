@@ -119,6 +119,13 @@ macro_rules! pass_through {
         }
     };
     (but beside) => {
+        pass_through!(but waiting);
+
+        fn waiting(&self) -> usize {
+            self.inner.waiting()
+        }
+    };
+    (but waiting) => {
         fn info(&self) -> &$crate::DeviceInfo {
             self.inner.info()
         }

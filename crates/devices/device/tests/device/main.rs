@@ -3,6 +3,7 @@
 
 mod claim;
 mod decorate;
+mod depth;
 mod emulated;
 mod fuse;
 mod harness;

@@ -349,6 +349,10 @@ impl Machine for Disk {
         }
     }
 
+    fn waiting(&self) -> usize {
+        self.outside.len()
+    }
+
     fn advance(&mut self, now: Nanos, ends: &mut Ends) {
         while let Some(first) = self.next_event().filter(|at| *at <= now) {
             if let Some((at, work)) = self.arm.take_if(|(at, _)| *at == first) {

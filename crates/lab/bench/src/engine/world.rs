@@ -77,6 +77,7 @@ impl World {
             journal: Some(Head { update: 1, generation: 1, ..head }),
             prepared: None,
             journal_left: false,
+            backing_depth: 256,
             read_only: false,
         };
         let mut world = Self {

@@ -16,7 +16,7 @@ const HINTED_ONE_IN: u64 = 4;
 /// Gives the plan hints, and policies that follow them, if it is its turn.
 pub(super) fn hint(plan: &mut Plan, options: Options) {
     let mut random = Random::derived(plan.seed, STREAM);
-    let themed = options.themes.contains(&Theme::Hinted);
+    let themed = [Theme::Hinted, Theme::Scheduled].iter().any(|t| options.themes.contains(t));
     if !(random.below(HINTED_ONE_IN) == 0 && options.themes.is_empty() || themed) {
         return;
     }

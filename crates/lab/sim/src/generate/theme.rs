@@ -41,6 +41,8 @@ pub enum Theme {
     Stale,
     /// Hints of who waits for what, most of them lies.
     Hinted,
+    /// Every scheduler of the backing's queue, and backings that take few operations at a time.
+    Scheduled,
 }
 
 impl Theme {
@@ -135,6 +137,12 @@ impl Manner {
             Theme::Failing => (self.faulty, self.decaying) = (true, false),
             Theme::Decaying => (self.faulty, self.decaying) = (false, true),
             Theme::Exchanged => self.stops = true,
+            Theme::Scheduled => {
+                self.sectors_max = 8;
+                self.busy = true;
+                self.settings.write_policy = WritePolicy::WriteBack;
+                (self.faulty, self.decaying) = (false, false);
+            }
             Theme::Hinted => {
                 self.hot.1 = self.hot.1.min(128);
                 self.reads_percent = self.reads_percent.min(20);

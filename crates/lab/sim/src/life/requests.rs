@@ -29,6 +29,7 @@ impl<S: Subject> Life<'_, S> {
             }
             Action::Set(settings) => {
                 self.settings = settings;
+                self.queue.exchanged();
                 self.world.consistency.points.follow(&settings);
                 if settings.order == Order::Barrier {
                     self.order = Order::Barrier;
@@ -80,7 +81,7 @@ impl<S: Subject> Life<'_, S> {
     }
 
     fn request(&mut self, id: RequestId, action: Action) {
-        let mut origin = Origin::default();
+        let mut origin = issuer(id);
         let oracle = &mut self.world.oracle;
         let durable_mode = self.settings.durability == forebay_policy::Durability::Write;
         let (op, asked, offset, len) = match action {
@@ -126,6 +127,13 @@ impl<S: Subject> Life<'_, S> {
         });
         self.engine.handle(Event::Request { id, op, origin }, self.now);
     }
+}
+
+/// One of a few tasks, each of another I/O priority; on that nothing depends but the order in which operations start.
+fn issuer(id: RequestId) -> Origin {
+    const CLASSES: [u16; 4] = [0, 1 << 13, 2 << 13 | 7, 3 << 13];
+    let task = id.0 % CLASSES.len() as u64;
+    Origin { pid: 1 + task as u32, ioprio: CLASSES[task as usize], ..Origin::default() }
 }
 
 fn sectors_of(action: &Action) -> Vec<(u64, u64)> {

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use forebay_block::Criticality;
 use forebay_emulate::{BadSetting, Settings as Emulation};
-use forebay_policy::Settings;
+use forebay_policy::{BACKING_SLOTS_MAX, Settings};
 
 use super::{CRITICALITIES, PlanError, ROLES, SURVIVALS, TITLE};
 use crate::fault::{Damage, Effect, Fault, OpKind, Rot};
@@ -185,12 +185,23 @@ impl Reader {
                 let depth = words.number()?;
                 words.keyword("schedule")?;
                 let schedule = words.number()?;
+                let mut backing_depth = BACKING_SLOTS_MAX;
+                if words.0.clone().next() == Some("backing") {
+                    words.keyword("backing")?;
+                    backing_depth = words.number()?;
+                }
+                if !(1..=BACKING_SLOTS_MAX).contains(&backing_depth) {
+                    return Err(format!(
+                        "a backing takes from 1 to {BACKING_SLOTS_MAX} operations at a time"
+                    ));
+                }
                 let [verify] = words.flags(["verify"])?;
                 self.ended = false;
                 self.rounds.push(Round {
                     between: Vec::new(),
                     settings: Settings::default(),
                     depth,
+                    backing_depth,
                     schedule,
                     verify,
                     faults: Vec::new(),

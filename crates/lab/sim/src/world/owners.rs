@@ -269,6 +269,7 @@ impl World {
             journal: self.next_head.take(),
             prepared: self.next_prepared.take(),
             journal_left: false,
+            backing_depth: round.backing_depth,
             read_only: false,
         })
     }

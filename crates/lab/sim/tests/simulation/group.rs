@@ -60,6 +60,7 @@ impl Member {
             journal: Some(head),
             prepared: None,
             journal_left: false,
+            backing_depth: 256,
             read_only: false,
         };
         let engine = match mutation {

@@ -26,6 +26,7 @@ const STALE: &[Theme] = &[Theme::Stale];
 const POINTS: &[Theme] = &[Theme::Points];
 const COMMON: &[Theme] = &[Theme::Common];
 const HINTED: &[Theme] = &[Theme::Hinted];
+const SCHEDULED: &[Theme] = &[Theme::Scheduled];
 const HINTED_CONSISTENT: &[Theme] = &[Theme::Hinted, Theme::Consistent];
 const CROWDED_COPIES: &[Theme] = &[Theme::Crowded, Theme::Copies];
 const CROWDED_DECAYING: &[Theme] = &[Theme::Crowded, Theme::Decaying];
@@ -59,6 +60,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::AcceptsEarlierLap
         | M::IgnoresLastRecord
         | M::IgnoresTail => (ANY, 100),
+        M::ThrottleNeverReleases => (&[Theme::Crowded], 1000),
         M::ForgetsFua
         | M::ZeroesVolatile
         | M::BypassKeepsIndex
@@ -138,6 +140,13 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         M::ReissueUnlocksBacking | M::ReissueSkipsLog | M::LandingCleansNewer => (HINTED, 200),
         M::QueueForgetsNonCritical => (ANY, 100),
         M::PromotionForgets | M::PromotionStartsTwice => (CROWDED, 400),
+        M::SchedulerForgetsPromotion
+        | M::SchedulerStarvesBackground
+        | M::SchedulerForgetsEnds
+        | M::ExchangeForgetsWaiting
+        | M::QueueStartsTooMany
+        | M::WithdrawnStarts
+        | M::EndedKeepsSlot => (SCHEDULED, 400),
         M::ReissueForgetsDependence => (HINTED_CONSISTENT, 200),
         M::OrderSupersedesNewest => (CONTENDED_CONSISTENT_FAILING, 100_000),
         M::ForgetsFailedFlush => (CROWDED_FAILING_COPIES, 12_000),

@@ -38,6 +38,7 @@ pub fn recover(image: &[u8]) -> Option<Result<RecoveryReport, RecoveryError>> {
         journal: None,
         prepared: None,
         journal_left: false,
+        backing_depth: 256,
         read_only: false,
     });
     let mut cache = image.to_vec();

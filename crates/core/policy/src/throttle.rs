@@ -1,0 +1,225 @@
+//! The throttle: how fast writes may enter a log that fills, so that they are slowed down to what leaves it, and never stopped.
+//!
+//! ```text
+//!   share of the rate at which room is made
+//!     any │·                            ·         The log is freed a segment at a time, and cleaned a flush at a time. Writers
+//!         │ ·                            ·        are given room evenly instead: so much of the rate at which it was made
+//!       1 │- - -·- - - - - - - - - - - - -·- -    lately as the curve says. Where more enters than leaves, room shrinks until
+//!         │        ·                          ·    the two are equal; it settles where the curve passes 1.
+//!       0 └──────────────·──────────────────────·
+//!        ◄ room          0 ◄ begins              0
+//!          writes that nobody waits for   writes that somebody waits for
+//! ```
+//!
+//! After ZFS's write throttle (a delay that grows with the share of dirty data, from `zfs_delay_min_dirty_percent` on;
+//! `module/zfs/dmu_tx.c`), with a measured rate in place of a configured one. What nobody waits for is slowed down first, and to almost
+//! nothing where what somebody waits for begins to be.
+
+use std::collections::VecDeque;
+
+use crate::Priority;
+
+/// Room in percent of the log from which on writes that somebody waits for are slowed down. They settle at half of it.
+const CRITICAL_FROM_PERCENT: u64 = 25;
+/// The same of writes that nobody waits for. Where the others begin they get the least.
+const NONCRITICAL_FROM_PERCENT: u64 = 40;
+/// Of the rate at which room is made, in thousandths, what writes that nobody waits for get at least (P7).
+const NONCRITICAL_LEAST: u64 = 60;
+/// The most that either kind gets while it is slowed down.
+const SHARE_MOST: u64 = 20_000;
+/// Longest that one write is held back beyond the one before it, whatever the rates say, in nanoseconds: a backing that
+/// hardly moves is told by the log's being full, and by nothing else (P7).
+pub const THROTTLE_NS_MAX: u64 = 250_000_000;
+/// Time by which a late writer may make up for its being late, in nanoseconds: who wakes them has no better clock.
+const LATE_NS_MAX: u64 = 1_000_000;
+/// How long after a write that is known to be awaited others count as not awaited, in nanoseconds.
+const HINTED_NS: u64 = 1_000_000_000;
+/// The rate is that of the latest such part of the log, in percent, that became free.
+const WINDOW_PERCENT: u64 = 25;
+/// Measurements in it.
+const SAMPLES: usize = 16;
+
+/// What is known of the log's room, in bytes of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogRoom {
+    /// All that writes may fill.
+    pub log_bytes: u64,
+    /// What is free or as good as free: all but what lies behind the oldest dirty block, with what of that is clean already.
+    pub free_bytes: u64,
+    /// What has become free since the beginning of time. It never shrinks.
+    pub made_bytes: u64,
+    /// What will become free next: it is on its way to the backing, or awaits its flush.
+    pub coming_bytes: u64,
+    /// Destaging is under way: how fast room is made says something of the backing.
+    pub destages: bool,
+}
+
+/// When one kind of writes went last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    at_ns: u64,
+    bytes: u64,
+}
+
+/// The chooser. Times are by any clock in nanoseconds that does not go back.
+#[derive(Clone, Debug, Default)]
+pub struct Throttle {
+    /// When how much had been made, oldest first.
+    samples: VecDeque<(u64, u64)>,
+    /// Bytes a second at which room was made lately; 0 if that is not known.
+    rate: u64,
+    room: LogRoom,
+    looked_ns: u64,
+    /// What would have been made by then if it came evenly.
+    even_bytes: u64,
+    critical: Pace,
+    noncritical: Pace,
+    /// Until then writes that are not known to be awaited count as such.
+    hinted_until_ns: u64,
+}
+
+impl Throttle {
+    /// Looks at the log's room, as it is now.
+    pub fn look(&mut self, room: LogRoom, now_ns: u64) {
+        let window = room.log_bytes * WINDOW_PERCENT / 100;
+        if !room.destages {
+            // What the backing can do is not seen while it has nothing to do.
+            self.samples.clear();
+        } else {
+            self.sample(room.made_bytes, window, now_ns);
+        }
+        self.even_bytes = self.evenly_made(&room, window, now_ns);
+        self.room = room;
+        self.looked_ns = now_ns;
+    }
+
+    fn sample(&mut self, made: u64, window: u64, now_ns: u64) {
+        let portion = window / SAMPLES as u64;
+        if self.samples.back().is_some_and(|(_, last)| made < last + portion.max(1)) {
+            return;
+        }
+        self.samples.push_back((now_ns, made));
+        while self.samples.len() > SAMPLES
+            || self.samples.get(1).is_some_and(|(_, next)| next + window <= made)
+        {
+            self.samples.pop_front();
+        }
+        if let (Some((from_ns, from)), true) = (self.samples.front(), self.samples.len() > 2) {
+            self.rate = per_second(made - from, now_ns - from_ns);
+        }
+    }
+
+    /// What has been made if it comes evenly: at the rate of lately, and drawn to what was made and half of what is coming.
+    fn evenly_made(&self, room: &LogRoom, window: u64, now_ns: u64) -> u64 {
+        let target = room.made_bytes + room.coming_bytes / 2;
+        let step = per_ns(self.rate, now_ns.saturating_sub(self.looked_ns));
+        if self.rate == 0 || step >= window || room.log_bytes != self.room.log_bytes {
+            return target;
+        }
+        let even = self.even_bytes + step;
+        let part = |of: u64| (u128::from(of) * u128::from(step) / u128::from(window.max(1))) as u64;
+        let drawn = match even < target {
+            true => even + part(target - even),
+            false => even - part(even - target),
+        };
+        drawn.clamp(room.made_bytes.saturating_sub(window), room.made_bytes + room.coming_bytes)
+    }
+
+    /// Bytes a second at which room is made, as far as is known now: less than it was if what is due does not come.
+    fn rate_now(&self, now_ns: u64) -> u64 {
+        match (self.samples.front(), self.samples.back()) {
+            (Some((from_ns, from)), Some((last_ns, last))) if self.samples.len() > 2 => {
+                // As long again as between two of them is no delay yet.
+                let between = (last_ns - from_ns) / (self.samples.len() as u64 - 1);
+                let late = now_ns.saturating_sub(last_ns + 2 * between);
+                self.rate.min(per_second(last - from, last_ns - from_ns + late))
+            }
+            _ => self.rate,
+        }
+    }
+
+    /// Room as it would be if it came evenly.
+    fn free_evenly(&self, now_ns: u64) -> u64 {
+        let made = self.even_bytes + per_ns(self.rate, now_ns.saturating_sub(self.looked_ns));
+        let made = made.min(self.room.made_bytes + self.room.coming_bytes);
+        (self.room.free_bytes + made).saturating_sub(self.room.made_bytes).min(self.room.log_bytes)
+    }
+
+    /// What writes of this kind get of the rate at which room is made, in thousandths; `None`: they are not slowed down.
+    fn share(&self, priority: Priority, now_ns: u64) -> Option<u64> {
+        let of_log = |percent| self.room.log_bytes * percent / 100;
+        let (from, free) = (of_log(CRITICAL_FROM_PERCENT), self.free_evenly(now_ns));
+        let share = |room: u64, from: u64| {
+            let left = from.checked_sub(room).filter(|left| *left > 0)?;
+            // The root of what would be even: room comes in portions, and writers are not to feel each.
+            let thousandths = (u128::from(room) * 1_000_000 / u128::from(left)).isqrt();
+            Some(u64::try_from(thousandths).unwrap_or(u64::MAX).min(SHARE_MOST))
+        };
+        match priority {
+            Priority::Critical => share(free, from),
+            Priority::NonCritical => {
+                let own = of_log(NONCRITICAL_FROM_PERCENT).saturating_sub(from);
+                share(free.saturating_sub(from), own).map(|share| share.max(NONCRITICAL_LEAST))
+            }
+        }
+    }
+
+    /// From when on the next write of this kind may enter the log; `None`: at once.
+    pub fn due_ns(&self, priority: Priority, now_ns: u64) -> Option<u64> {
+        Some(self.due_at(priority, now_ns)).filter(|due| *due > now_ns)
+    }
+
+    /// Which kind of write it is, one that is known to be `awaited` or not. Where nobody says who waits, somebody does: what is not known to
+    /// be awaited is nobody's only while there is something that is.
+    pub fn kind(&mut self, awaited: bool, now_ns: u64) -> Priority {
+        if awaited {
+            self.hinted_until_ns = now_ns.saturating_add(HINTED_NS);
+        }
+        match awaited || now_ns >= self.hinted_until_ns {
+            true => Priority::Critical,
+            false => Priority::NonCritical,
+        }
+    }
+
+    /// Whether writes of this kind are slowed down.
+    pub fn slows(&self, priority: Priority, now_ns: u64) -> bool {
+        self.rate > 0 && self.share(priority, now_ns).is_some()
+    }
+
+    /// Writes of this kind have entered the log and take so much of it.
+    pub fn entered(&mut self, priority: Priority, bytes: u64, now_ns: u64) {
+        let due = self.due_at(priority, now_ns);
+        let pace = match priority {
+            Priority::Critical => &mut self.critical,
+            Priority::NonCritical => &mut self.noncritical,
+        };
+        *pace = Pace { at_ns: due.clamp(now_ns.saturating_sub(LATE_NS_MAX), now_ns), bytes };
+    }
+
+    /// From when on the next one may enter, or might have.
+    fn due_at(&self, priority: Priority, now_ns: u64) -> u64 {
+        let share = self.share(priority, now_ns).filter(|_| self.rate > 0);
+        let Some(share) = share else { return now_ns };
+        let pace = self.pace(priority);
+        let rate = u128::from(self.rate_now(now_ns)) * u128::from(share);
+        let wait_ns = u128::from(pace.bytes) * 1_000_000_000_000 / rate.max(1);
+        pace.at_ns.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX).min(THROTTLE_NS_MAX))
+    }
+
+    fn pace(&self, priority: Priority) -> &Pace {
+        match priority {
+            Priority::Critical => &self.critical,
+            Priority::NonCritical => &self.noncritical,
+        }
+    }
+}
+
+/// Bytes that come in so many nanoseconds at so many a second.
+fn per_ns(rate: u64, ns: u64) -> u64 {
+    u64::try_from(u128::from(rate) * u128::from(ns) / 1_000_000_000).unwrap_or(u64::MAX)
+}
+
+fn per_second(bytes: u64, ns: u64) -> u64 {
+    let rate = u128::from(bytes) * 1_000_000_000 / u128::from(ns.max(1));
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,100 @@
+//! TPC-C on PostgreSQL, as in the benchmark of admission, but with a checkpoint nearly all the time.
+
+use std::rc::Rc;
+
+use super::contender::Contender;
+use super::shown::{Slice, Waits};
+use super::{Bench, Load};
+use crate::BenchError;
+use crate::admission_postgresql::SCRIPTS;
+use crate::postgresql::{self, PostgreSql, Running};
+
+/// A checkpoint as soon as the last one has ended and a little is written, or after 30 s; buffers for 40% of the database. The target is the default
+/// of the versions in the paper's time. The log's files are used again, so that nobody waits for 16 MB of zeroes; no parallel workers, with which
+/// plans would differ from run to run.
+fn configuration(warehouses: u32) -> String {
+    let buffers_mib = (warehouses * 5).max(16);
+    format!(
+        "shared_buffers = {buffers_mib}MB\nmin_wal_size = 192MB\nmax_wal_size = 192MB\ncheckpoint_timeout = 30s\n\
+         checkpoint_completion_target = 0.5\nlog_checkpoints = on\nmax_parallel_workers_per_gather = 0\nlisten_addresses = ''\n\
+         max_connections = 100\n"
+    )
+}
+
+/// The database.
+pub(crate) struct OrderEntry {
+    database: PostgreSql,
+}
+
+impl OrderEntry {
+    pub(crate) fn prepare(bench: &Bench<'_>) -> Result<Self, BenchError> {
+        let warehouses = bench.plan.warehouses;
+        let load = postgresql::Load {
+            schema: include_str!("../tpcc/schema.sql"),
+            scripts: SCRIPTS,
+            warehouses,
+            clients: if bench.plan.quick { 8 } else { 24 },
+            protocol: "prepared",
+            // With room for what neighbours write, too.
+            image_bytes: (1 << 30) + (u64::from(warehouses) << 28),
+            configuration: configuration(warehouses),
+        };
+        let database = PostgreSql::prepare(bench.options, load, &bench.plan.settings, &bench.store)?;
+        Ok(Self { database })
+    }
+
+    /// A server on a fresh copy, which is thrown away.
+    pub(crate) fn serve(&self, bench: &Bench<'_>, contender: Contender) -> Result<Running<'_>, BenchError> {
+        let site = contender.site(bench.plan, "postgresql");
+        let mut running = self.database.serve(&bench.options.forebay, &site)?;
+        running.needs_no_checkpoint_at_its_end();
+        running.warm_up()?;
+        Ok(running)
+    }
+}
+
+/// Runs the load, first without counting.
+pub(crate) fn measure(bench: &Bench<'_>, running: &Running<'_>) -> Result<Slice, BenchError> {
+    running.pgbench(bench.plan.warm)?;
+    let (before, told) = (Waits::of(&running.daemon)?, running.told()?.len());
+    let transactions = running.pgbench(bench.plan.time)?;
+    let waits_ms = Waits::of(&running.daemon)?.since(&before);
+    let took = running.told()?.get(told..).map(checkpoints).unwrap_or_default();
+    Ok(Slice {
+        seconds: bench.plan.time.as_secs_f64(),
+        latencies_us: transactions.latencies_us,
+        background: [("checkpoints", took)].into(),
+        waits_ms,
+        neighbour_bytes: 0,
+    })
+}
+
+impl Load for Rc<OrderEntry> {
+    fn measure(&self, bench: &Bench<'_>, contender: Contender) -> Result<Slice, BenchError> {
+        measure(bench, &self.serve(bench, contender)?)
+    }
+}
+
+/// Seconds that each checkpoint took which the server's log tells of.
+fn checkpoints(log: &str) -> Vec<f64> {
+    let complete = |line: &str| {
+        let (_, told) = line.split_once("checkpoint complete:")?;
+        let (_, total) = told.split_once("total=")?;
+        total.split_once(' ')?.0.parse().ok()
+    };
+    log.lines().filter_map(complete).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_that_have_ended_are_known_from_the_log() {
+        let log = "2026-11-28 09:00:00 UTC [1] LOG:  checkpoint starting: wal\n\
+                   2026-11-28 09:00:09 UTC [1] LOG:  checkpoint complete: wrote 906 buffers (44.2%); 0 WAL file(s) added, 0 removed, 6 recycled; \
+                   write=8.250 s, sync=0.501 s, total=8.957 s; sync files=40, longest=0.100 s, average=0.013 s; distance=98304 kB\n\
+                   2026-11-28 09:00:10 UTC [1] LOG:  checkpoint starting: time\n";
+        assert_eq!(checkpoints(log), [8.957]);
+    }
+}
