@@ -1,6 +1,7 @@
 //! Clients whose requests the volume's own thread fetches.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,7 +62,7 @@ impl Feeds {
     /// Begins to wait for one more.
     pub(crate) fn adopt(&mut self, ring: &Ring, new: NewFeed) {
         let NewFeed { feed, place } = new;
-        let watch = ring.watch(feed.socket());
+        let watch = ring.watch(feed.socket().as_raw_fd());
         self.adopted.push(Adopted { _place: place, feed, watch, ready: true });
     }
 

@@ -10,7 +10,7 @@
 //!        └───────────── the feed is dropped ◄── Fetched::Leaves ◄─────┘
 //! ```
 
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 /// What [`Feed::fetch`] has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,8 @@ pub enum Fetched {
 
 /// A client's requests, fetched on the thread of the volume that they go to.
 pub trait Feed: Send {
-    /// The socket that they come through. It stays open while the feed is there.
-    fn socket(&self) -> RawFd;
+    /// The socket that they come through.
+    fn socket(&self) -> BorrowedFd<'_>;
 
     /// Fetches what has come, a bounded amount, and submits it by [`crate::BlockService::try_submit`]. It must not block. A panic ends
     /// the feed and not the volume: it is dropped then.

@@ -223,3 +223,217 @@ fn per_second(bytes: u64, ns: u64) -> u64 {
     let rate = u128::from(bytes) * 1_000_000_000 / u128::from(ns.max(1));
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use Priority::{Critical, NonCritical};
+
+    const LOG: u64 = 64 << 20;
+    const MS: u64 = 1_000_000;
+
+    fn room(free_percent: u64, made_bytes: u64) -> LogRoom {
+        let free_bytes = LOG * free_percent / 100;
+        LogRoom { log_bytes: LOG, free_bytes, made_bytes, coming_bytes: 0, destages: true }
+    }
+
+    /// A throttle that has seen a mebibyte made in each so many milliseconds, and has so much room; and the time.
+    fn seen(ms: u64, free_percent: u64) -> (Throttle, u64) {
+        let mut throttle = Throttle::default();
+        for n in 0..=20 {
+            throttle.look(room(free_percent, n << 20), n * ms * MS);
+        }
+        (throttle, 20 * ms * MS)
+    }
+
+    /// How long after a mebibyte the next write waits, in milliseconds.
+    fn wait_ms(free_percent: u64, priority: Priority) -> Option<u64> {
+        let (mut throttle, now) = seen(10, free_percent);
+        throttle.entered(priority, 1 << 20, now);
+        throttle.due_ns(priority, now).map(|due| (due + LATE_NS_MAX - now + MS / 2) / MS)
+    }
+
+    #[test]
+    fn writers_are_slowed_down_as_room_shrinks() {
+        let waits = |priority| [50, 39, 32, 25, 20, 12, 6, 1].map(|free| wait_ms(free, priority));
+        let critical = waits(Critical);
+        assert_eq!(critical[..4], [None; 4], "there is room for all that somebody waits for");
+        assert_eq!(
+            critical[4..],
+            [Some(5), Some(10), Some(18), Some(49)],
+            "at half of it room comes as it goes"
+        );
+        let noncritical = waits(NonCritical);
+        assert_eq!(
+            (noncritical[0], noncritical[2]),
+            (None, Some(11)),
+            "what nobody waits for has less of the log"
+        );
+        assert_eq!(noncritical[3..], [Some(166); 5], "and hardly anything where the others are slowed down");
+    }
+
+    #[test]
+    fn what_nobody_is_known_to_wait_for_is_slowed_down_first_where_somebody_is_known_to_wait() {
+        let mut throttle = Throttle::default();
+        assert_eq!(throttle.kind(false, 0), Critical, "nobody says who waits");
+        assert_eq!(throttle.kind(true, 5), Critical);
+        assert_eq!(
+            [6, HINTED_NS + 4, HINTED_NS + 5].map(|now| throttle.kind(false, now)),
+            [NonCritical, NonCritical, Critical]
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_slows_nobody_down() {
+        let mut throttle = Throttle::default();
+        let mut free = |throttle: &mut Throttle, now| {
+            throttle.entered(Critical, 1 << 20, now);
+            throttle.due_ns(Critical, now).is_none() && !throttle.slows(Critical, now)
+        };
+        assert!(free(&mut throttle, 0), "nothing has been seen");
+        throttle.look(room(1, 0), 0);
+        throttle.look(room(1, 1 << 20), 10 * MS);
+        assert!(free(&mut throttle, 11 * MS), "one portion is no rate");
+        let (mut known, now) = seen(10, 1);
+        assert!(!free(&mut known, now));
+        known.look(LogRoom::default(), now + MS);
+        assert!(free(&mut known, now + MS), "there is no log that could fill");
+    }
+
+    #[test]
+    fn a_backing_that_was_idle_keeps_its_rate_and_one_that_stops_loses_it() {
+        let wait = |throttle: &mut Throttle, now| {
+            throttle.entered(Critical, 1 << 20, now);
+            throttle.due_ns(Critical, now).map_or(0, |due| (due + LATE_NS_MAX - now + MS / 2) / MS)
+        };
+        let (mut throttle, now) = seen(10, 12);
+        throttle.look(LogRoom { destages: false, ..room(12, 20 << 20) }, now + 500 * MS);
+        assert_eq!(wait(&mut throttle, now + 5_000 * MS), 10, "it had nothing to do");
+        let (mut throttle, now) = seen(10, 12);
+        throttle.look(room(12, 20 << 20), now + 15 * MS);
+        assert_eq!(wait(&mut throttle, now + 15 * MS), 10, "it is hardly late");
+        assert_eq!(wait(&mut throttle, now + 320 * MS), 31, "nothing has come for twice the window");
+        assert_eq!(
+            wait(&mut throttle, now + 60_000 * MS),
+            THROTTLE_NS_MAX / MS,
+            "and a stuck one does not hold for ever"
+        );
+    }
+
+    #[test]
+    fn room_that_comes_in_portions_is_given_evenly() {
+        // Four mebibytes at a time; between them as much is on its way. One writer takes 64 KiB at a time.
+        let (mut throttle, start) = seen(10, 25);
+        let (mut made, mut used, mut now, mut waits) = (20u64 << 20, 0u64, start, Vec::new());
+        let begun = made;
+        while now < start + 4_000 * MS {
+            let due = begun + ((now - start) / (40 * MS)) * (4 << 20);
+            made = made.max(due);
+            let free_bytes = (LOG / 4 + made - begun).saturating_sub(used);
+            throttle.look(LogRoom { coming_bytes: 4 << 20, free_bytes, ..room(0, made) }, now);
+            match throttle.due_ns(Critical, now) {
+                Some(due) => now = due,
+                None => {
+                    assert!(free_bytes >= 64 << 10, "the log is never full");
+                    throttle.entered(Critical, 64 << 10, now);
+                    used += 64 << 10;
+                    waits.push(now);
+                }
+            }
+        }
+        let waits: Vec<u64> = waits.windows(2).map(|w| w[1] - w[0]).skip(waits.len() / 2).collect();
+        let (least, most) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
+        assert!(*most < least * 3 / 2, "from {least} to {most} ns");
+        assert!(used >= (made - begun) * 95 / 100, "{used} of {}", made - begun);
+    }
+
+    /// Writers who take whatever they are given: of each kind so many bytes at a time, if any.
+    struct Greedy {
+        throttle: Throttle,
+        now: u64,
+        made: u64,
+        bytes: [u64; 2],
+        used: [u64; 2],
+        /// Since when each kind has been waiting although there is room, and the longest such time.
+        since: [u64; 2],
+        longest_ns: [u64; 2],
+    }
+
+    impl Greedy {
+        fn free(&self) -> u64 {
+            LOG + self.made - self.used[0] - self.used[1]
+        }
+
+        fn look(&mut self) {
+            let room = LogRoom { free_bytes: self.free(), ..room(0, self.made) };
+            self.throttle.look(room, self.now);
+        }
+
+        fn run(&mut self, until: u64) {
+            while self.now < until {
+                let mut next = until;
+                for (n, priority) in [Critical, NonCritical].into_iter().enumerate() {
+                    if self.bytes[n] == 0 {
+                        continue;
+                    }
+                    if self.free() < self.bytes[n] {
+                        self.since[n] = self.now;
+                        continue;
+                    }
+                    match self.throttle.due_ns(priority, self.now) {
+                        Some(due) => next = next.min(due),
+                        None => {
+                            self.throttle.entered(priority, self.bytes[n], self.now);
+                            self.used[n] += self.bytes[n];
+                            self.longest_ns[n] = self.longest_ns[n].max(self.now - self.since[n]);
+                            self.since[n] = self.now;
+                            self.look();
+                            next = self.now;
+                        }
+                    }
+                }
+                self.now = next;
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// However room comes and whoever writes: what comes is given out, so that no more room piles up than the curves begin with (P7);
+        /// nobody waits longer than the bound while there is room; and what somebody waits for gets nearly all of it.
+        #[test]
+        fn what_comes_is_given_out(
+            portion_kib in 256u64..2048,
+            every_us in 500u64..50_000,
+            jitter in proptest::collection::vec(0u64..100, 300..301),
+            critical_kib in prop_oneof![Just(0u64), 16u64..256],
+            noncritical_kib in 16u64..256,
+        ) {
+            let bytes = [critical_kib << 10, noncritical_kib << 10];
+            let portion = portion_kib << 10;
+            let zeroes = [0; 2];
+            let (now, made, throttle) = (0, 0, Throttle::default());
+            let mut greedy = Greedy { throttle, now, made, bytes, used: zeroes, since: zeroes, longest_ns: zeroes };
+            greedy.look();
+            let mut at_half = zeroes;
+            for (n, jitter) in jitter.iter().enumerate() {
+                greedy.run(greedy.now + every_us * 1000 * (50 + jitter) / 100);
+                greedy.made += portion.min(greedy.used[0] + greedy.used[1] - greedy.made);
+                greedy.look();
+                if n == 150 {
+                    at_half = greedy.used;
+                }
+            }
+            let from = if critical_kib > 0 { CRITICAL_FROM_PERCENT } else { NONCRITICAL_FROM_PERCENT };
+            let free = greedy.free();
+            prop_assert!(free <= LOG * from / 100 + 2 * portion, "{} MiB are kept back", free >> 20);
+            let longest = greedy.longest_ns.into_iter().max().unwrap_or(0);
+            prop_assert!(longest <= THROTTLE_NS_MAX, "somebody waited for {longest} ns");
+            let got = [0, 1].map(|n| greedy.used[n] - at_half[n]);
+            prop_assert!(critical_kib == 0 || got[0] >= 4 * got[1], "{got:?}");
+        }
+    }
+}

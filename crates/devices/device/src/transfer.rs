@@ -140,7 +140,7 @@ impl Transfer {
             DeviceOp::Read { offset, len } => {
                 let skip = offset % align.offset as u64;
                 let whole = (skip as usize + len).next_multiple_of(align.offset);
-                let buf = BufMut::zeroed(whole);
+                let buf = BufMut::for_overwriting(whole);
                 (offset - skip, Work::Read { buf, moved: 0, skip: skip as usize, len })
             }
             DeviceOp::Write { offset, bufs, durable } => {

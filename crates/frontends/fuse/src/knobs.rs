@@ -67,6 +67,15 @@ pub(crate) fn restore(directory: &Path, knobs: &[Knob], untouched: bool) {
     }
 }
 
+/// The same of a device (`name` below `/dev`) if it stands on no file, and nobody has it.
+pub(crate) fn restore_free(name: &Path, directory: &Path, knobs: &[Knob]) {
+    // As long as it is held so, nobody else can put the device on a file.
+    let held = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(Path::new("/dev").join(name));
+    if held.is_ok() && name.to_str().is_some_and(|name| loop_device::backing_file(name).is_none()) {
+        restore(directory, knobs, false);
+    }
+}
+
 /// A record that this process holds.
 pub(crate) struct Record {
     path: PathBuf,

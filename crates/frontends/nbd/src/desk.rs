@@ -6,7 +6,7 @@
 //!  volume's thread:              └─► fetch, fetch, fetch ──┘
 //! ```
 
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -111,7 +111,7 @@ struct LentReader {
 }
 
 impl Feed for LentReader {
-    fn socket(&self) -> RawFd {
+    fn socket(&self) -> BorrowedFd<'_> {
         self.socket.fd()
     }
 

@@ -48,11 +48,12 @@ impl Frame {
     }
 
     /// What is still to be sent.
-    fn slices(&self) -> [IoSlice<'_>; 2] {
+    fn slices(&self) -> impl Iterator<Item = IoSlice<'_>> {
         let data: &[u8] = self.data.as_deref().unwrap_or_default();
         let of_head = self.sent.min(self.head.len());
         let of_data = self.sent - of_head;
-        [IoSlice::new(&self.head[of_head..]), IoSlice::new(&data[of_data..])]
+        let parts = [&self.head[of_head..], &data[of_data..]];
+        parts.into_iter().filter(|part| !part.is_empty()).map(IoSlice::new)
     }
 }
 
@@ -119,7 +120,7 @@ impl Outbox {
                 state.queue.push_back(frame);
                 return false;
             }
-            match socket.send(&frame.slices(), false) {
+            match socket.send(&frame.slices().collect::<Vec<_>>(), false) {
                 Ok(sent) => frame.sent += sent,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => {

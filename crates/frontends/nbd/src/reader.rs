@@ -114,7 +114,7 @@ impl Reader {
             }
             Verdict::Write { fua } => {
                 let ticket = self.enter(request, request.len as usize);
-                let mut data = BufMut::zeroed(request.len as usize);
+                let mut data = BufMut::for_overwriting(request.len as usize);
                 if let Err(error) = self.input.exact(&mut data) {
                     ticket.abandon();
                     return Err(within_request(error));

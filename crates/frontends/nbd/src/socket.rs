@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -55,8 +55,8 @@ impl Socket {
     }
 
     /// For who waits until there is something to read.
-    pub(crate) fn fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// As [`Socket::receive`]; [`io::ErrorKind::WouldBlock`] if there is nothing now.

@@ -92,6 +92,11 @@ pub(crate) struct May {
     pub(crate) slowly: bool,
 }
 
+impl May {
+    /// All of them do.
+    pub(crate) const FREELY: Self = Self { awaited: true, patient: true, slowly: false };
+}
+
 /// What waits to enter the log.
 #[derive(Default)]
 pub(super) struct Queue {

@@ -191,6 +191,11 @@ mod tests {
         let mut deadline = given::<Tested>([read(1), read(2), flush(3), flush(4), flush(5), flush(6)]);
         deadline.withdrawn(5);
         assert_eq!(start(&mut deadline, 0, 9), [3, 1, 4, 2, 6]);
+        assert_eq!(
+            start(&mut given::<Tested>([flush(1), flush(2), flush(3)]), 0, 9),
+            [1, 2, 3],
+            "nothing else waits"
+        );
     }
 
     #[test]

@@ -240,6 +240,17 @@ mod tests {
         assert!(!withdrawn.begin_round(calm, 0), "nothing waits");
     }
 
+    #[test]
+    fn a_slot_is_left_for_what_comes_to_be_awaited() {
+        let few = Round { slots: 4, beside_critical: 9, requests_max: None };
+        let mut scheduler = Rcp::default();
+        (0..9).for_each(|n| scheduler.arrived(operation(n, Purpose::Destage, Priority::NonCritical)));
+        assert!(scheduler.begin_round(few, 0));
+        assert_eq!(std::iter::from_fn(|| scheduler.next(0)).collect::<Vec<_>>(), [0, 1, 2]);
+        scheduler.arrived(operation(9, Purpose::Request, Priority::Critical));
+        assert_eq!(std::iter::from_fn(|| scheduler.next(0)).collect::<Vec<_>>(), [9]);
+    }
+
     proptest! {
         /// Whatever comes, is promoted, withdrawn and ends: each operation starts once, or is withdrawn before.
         #[test]

@@ -293,7 +293,7 @@ impl Exchange {
 
     /// Requests that are not sent yet.
     pub(crate) fn waiting(&self) -> usize {
-        self.state().queue.len()
+        self.state().lines.iter().map(|line| line.queue.len()).sum()
     }
 
     /// Whether something has ended that was not polled.

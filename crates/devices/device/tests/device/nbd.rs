@@ -342,7 +342,8 @@ fn nothing_waits_behind_requests_that_are_not_sent() {
     let mut device = driver.open(&uri(&socket));
     let depth = device.info().depth as u64;
     for tag in 0..=depth {
-        device.submit(tag, DeviceOp::Read { offset: tag * 512, len: 512 }, driver.clock.now());
+        let read = DeviceOp::Read { offset: tag * 512, len: 512 };
+        device.submit(tag, read, Class::Foreground, driver.clock.now());
     }
     for tag in 0..depth {
         assert_eq!(sees.recv_timeout(HANG), Ok(tag * 512));

@@ -137,7 +137,8 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         M::StalenessIgnored | M::StalenessUntold => (STALE, 200),
         M::StalenessByAgeAlone => (STALE, 2000),
         M::PacesForGood => (CONSISTENT, 200),
-        M::ReissueUnlocksBacking | M::ReissueSkipsLog | M::LandingCleansNewer => (HINTED, 200),
+        M::ReissueUnlocksBacking | M::ReissueSkipsLog => (HINTED, 200),
+        M::LandingCleansNewer => (HINTED, 1000),
         M::QueueForgetsNonCritical => (ANY, 100),
         M::PromotionForgets | M::PromotionStartsTwice => (CROWDED, 400),
         M::SchedulerForgetsPromotion

@@ -106,6 +106,9 @@ fn few_of_a_line_are_outstanding_unless_it_is_alone() {
     assert_eq!(cfq.next_wake_ns(), Some(110 * MS));
     assert_eq!(start(&mut cfq, 109, 99), []);
     assert_eq!(start(&mut cfq, 110, 99), [2, 4, 6, 8], "the other one's slice");
+    let mut stuck: Cfq = given(many(20, &[|n| read(n).of(1), |n| read(n).of(2)]));
+    let started: Vec<_> = [0, 100, 199, 200].map(|ms| start(&mut stuck, ms, 99).len()).to_vec();
+    assert_eq!(started, [4, 4, 0, 4], "and then the other line has one, although nothing ends");
     assert_eq!(start(&mut given::<Cfq>(many(20, &[|n| read(n).of(1)])), 0, 99).len(), 20, "alone");
     let beside_async = many(20, &[|n| read(n).of(1), write]);
     assert_eq!(start(&mut given::<Cfq>(beside_async), 0, 99).len(), 20, "the only sync one");
@@ -165,6 +168,9 @@ fn the_idle_class_waits_for_its_grace_and_has_a_turn() {
     assert_eq!(start(&mut cfq, 9, 9), [1], "one at a time");
     cfq.ended(1);
     assert_eq!(start(&mut cfq, 10, 9), [2]);
+    let mut stuck: Cfq = given([idle(1), idle(2)]);
+    assert_eq!((start(&mut stuck, 0, 9), stuck.next_wake_ns()), (vec![1], Some(CLASS_TURN_NS)));
+    assert_eq!((start(&mut stuck, 199, 9), start(&mut stuck, 200, 9)), (vec![], vec![2]), "one is stuck");
     // While others have work it has one operation each 200 ms.
     let mut cfq: Cfq = given((0..1000).map(|n| read(n).of(1)).chain((1000..1010).map(idle)));
     let order = one_by_one(&mut cfq, 0, 900);
