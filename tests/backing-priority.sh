@@ -19,7 +19,9 @@ mkdir "$TRACING"
 # An instance outlives its mount.
 end_tracing() {
     local code=$?
-    [[ ! -d $TRACE ]] || rmdir "$TRACE" || true
+    trap - ERR
+    set +e
+    [[ ! -d $TRACE ]] || rmdir "$TRACE"
     (exit "$code")
     cleanup
 }
