@@ -33,7 +33,7 @@ const DRIVE: &str = "ssd-sata,iops=10000,write-iops=8700,read-rate=55500000,writ
 /// Of `rcp` with a cache.
 const CACHE_BYTES: u64 = 256 << 20;
 /// What images and copies of all loads take in memory, at most.
-const STORE_BYTES: u64 = 8 << 30;
+const STORE_BYTES: u64 = 6 << 30;
 /// The same, of a quick run.
 const STORE_BYTES_QUICK: u64 = 2 << 30;
 
@@ -102,7 +102,7 @@ impl Plan {
             cache: (cache, asked.caches.first().copied().unwrap_or(CACHE_BYTES)),
             with: asked.with.clone(),
             settings: asked.settings.clone(),
-            warehouses: asked.warehouses.unwrap_or(if options.quick { 1 } else { 10 }),
+            warehouses: asked.warehouses.unwrap_or(if options.quick { 1 } else { 32 }),
             quick: options.quick,
         })
     }

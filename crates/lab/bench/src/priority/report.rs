@@ -253,7 +253,7 @@ fn neighbour(results: &Results, figures: &mut Figures, measured: &mut Figures) -
     ratio(tail(beside), tail(alone)).map(|ratio| figures.insert(NEIGHBOUR_FIGURE.to_owned(), ratio));
     let mut lines = Vec::new();
     for (what, slice) in [("alone", alone), ("beside", beside)] {
-        let mib = slice.neighbour_bytes as f64 / f64::from(1 << 20) / slice.seconds;
+        let mib = slice.neighbour_bytes_per_second / f64::from(1 << 20);
         tail(slice).map(|ms| measured.insert(format!("{NEIGHBOUR}_{what}_p99_9_ms"), ms));
         measured.insert(format!("{NEIGHBOUR}_{what}_per_second"), slice.per_second());
         let mut line = vec![what.to_owned(), format!("{:.0}", slice.per_second())];
