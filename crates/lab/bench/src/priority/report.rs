@@ -270,8 +270,8 @@ fn neighbour(results: &Results, figures: &mut Figures, measured: &mut Figures) -
 fn notes(results: &Results, plan: &Plan) -> Vec<String> {
     let mut notes = vec![
         format!(
-            "The drive is {}: unless --backing-model says otherwise, Micron's MX200 of 1 TB with a tenth of its rates and its buffer. Two \
-             processors cannot ask it for more than that. A tenth as fast it is as busy as the paper's.",
+            "The drive is {}: unless --backing-model says otherwise, Micron's MX200 of 1 TB with a fifth of its rates and its buffer. Two \
+             processors cannot ask it for more than that. A fifth as fast it is as busy as the paper's.",
             plan.drive.name()
         ),
         "Latencies are of clients that wait for each answer. A percentile is the least time that so many requests did not exceed: of fewer than \
