@@ -43,6 +43,7 @@ impl Plan {
     fn new(options: &Options) -> Self {
         let load = |warehouses, clients, image_bytes| Load {
             schema: include_str!("tpcc/schema.sql"),
+            log_segments: 4 * warehouses,
             scripts: SCRIPTS,
             warehouses,
             clients,

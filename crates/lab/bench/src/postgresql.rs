@@ -36,8 +36,9 @@ const BACKING: &str = "pg-backing";
 /// A database and what is asked of it.
 #[derive(Clone)]
 pub(crate) struct Load {
-    /// Makes the tables of `:w` warehouses.
+    /// Makes the tables of `:w` warehouses, and as many files of the database's log as `:segments`.
     pub(crate) schema: &'static str,
+    pub(crate) log_segments: u32,
     /// Scripts of pgbench, and how often each is drawn, in percent.
     pub(crate) scripts: &'static [(&'static str, &'static str, u32)],
     pub(crate) warehouses: u32,
@@ -53,6 +54,7 @@ pub(crate) struct Load {
 pub(crate) fn rough() -> Load {
     Load {
         schema: include_str!("postgresql/schema.sql"),
+        log_segments: 0,
         scripts: &[
             ("new_order", include_str!("postgresql/new_order.sql"), 47),
             ("payment", include_str!("postgresql/payment.sql"), 45),
@@ -168,6 +170,7 @@ impl PostgreSql {
         {
             let _server = Server::start(&database)?;
             let warehouses = format!("w={}", database.load.warehouses);
+            let segments = format!("segments={}", database.load.log_segments);
             let schema = scratch.join("schema.sql");
             fs::write(&schema, database.load.schema).map_err(made(&schema))?;
             let sockets = path(&data)?.to_owned();
@@ -180,6 +183,8 @@ impl PostgreSql {
                 "ON_ERROR_STOP=1",
                 "-v",
                 &warehouses,
+                "-v",
+                &segments,
                 "-f",
                 path(&schema)?,
                 "postgres",

@@ -72,7 +72,7 @@ pub struct Args {
     #[arg(long, value_name = "SCHEDULER", value_delimiter = ',', value_parser = scheduler)]
     schedulers: Vec<String>,
 
-    /// Warehouses of TPC-C in `priority` [default: 10]
+    /// Warehouses of TPC-C in `priority` [default: 32]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     warehouses: Option<u32>,
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Instant;
 
 use super::contender::Contender;
 use super::postgresql::{OrderEntry, measure};
@@ -49,7 +50,7 @@ impl Load for Neighbour {
 
 /// Does something while the neighbour writes in `dir`.
 fn beside(dir: &Path, work: impl FnOnce() -> Result<Slice, BenchError>) -> Result<Slice, BenchError> {
-    let (ends, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (ends, written, began) = (AtomicBool::new(false), AtomicU64::new(0), Instant::now());
     thread::scope(|scope| {
         let write = |number: u64| {
             let (place, ends, written) = (dir.join(number.to_string()), &ends, &written);
@@ -57,25 +58,27 @@ fn beside(dir: &Path, work: impl FnOnce() -> Result<Slice, BenchError>) -> Resul
         };
         let writers: Vec<_> = (0..WRITERS).map(write).collect();
         let done = work();
-        let neighbour_bytes = written.load(Ordering::Relaxed);
+        let seconds = began.elapsed().as_secs_f64();
+        let neighbour_bytes_per_second = written.load(Ordering::Relaxed) as f64 / seconds;
         ends.store(true, Ordering::Relaxed);
         for writer in writers {
             let wrote = writer.join().unwrap_or_else(|panic| resume_unwind(panic));
             wrote.map_err(|e| BenchError::system("write as the neighbour", e))?;
         }
-        done.map(|slice| Slice { neighbour_bytes, ..slice })
+        done.map(|slice| Slice { neighbour_bytes_per_second, ..slice })
     })
 }
 
+/// Writes until it is told to end, and adds up what is on the disk.
 fn write(place: &PathBuf, ends: &AtomicBool, written: &AtomicU64) -> io::Result<()> {
     let (file, piece) = (File::create(place)?, vec![0x5a; PIECE]);
     let mut at = 0;
     while !ends.load(Ordering::Relaxed) {
         file.write_all_at(&piece, at)?;
         at = (at + PIECE as u64) % FILE_BYTES;
-        written.fetch_add(PIECE as u64, Ordering::Relaxed);
         if at.is_multiple_of(SYNC_BYTES) {
             file.sync_data()?;
+            written.fetch_add(SYNC_BYTES, Ordering::Relaxed);
         }
     }
     Ok(())
@@ -83,7 +86,7 @@ fn write(place: &PathBuf, ends: &AtomicBool, written: &AtomicU64) -> io::Result<
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use super::*;
 
@@ -92,19 +95,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         let files = || {
-            fs::read_dir(dir.path())
-                .unwrap()
-                .map(|e| e.unwrap().metadata().unwrap().len())
-                .collect::<Vec<_>>()
+            let entries = fs::read_dir(dir.path()).unwrap();
+            entries.map(|e| e.unwrap().metadata().unwrap().len()).collect::<Vec<_>>()
         };
         let work = || {
-            while files().iter().filter(|len| **len > 0).count() < 2 && Instant::now() < until {
+            // One that has so much has synced what was before.
+            while files().iter().filter(|len| **len > SYNC_BYTES).count() < 2 && Instant::now() < until {
                 thread::sleep(Duration::from_millis(5));
             }
             Ok(Slice { seconds: 1.5, ..Slice::default() })
         };
         let slice = beside(dir.path(), work).unwrap();
-        assert!(slice.neighbour_bytes > 0 && slice.seconds == 1.5, "{slice:?}");
+        assert!(slice.neighbour_bytes_per_second > 0.0 && slice.seconds == 1.5, "{slice:?}");
         assert_eq!(files().len(), WRITERS as usize);
     }
 }

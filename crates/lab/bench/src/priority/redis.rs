@@ -69,7 +69,7 @@ impl Load for Records {
                 latencies_us: answers.latencies_us,
                 background: background.into(),
                 waits_ms,
-                neighbour_bytes: 0,
+                neighbour_bytes_per_second: 0.0,
             })
         });
         drop((servers, mounted, daemon));

@@ -253,7 +253,7 @@ fn neighbour(results: &Results, figures: &mut Figures, measured: &mut Figures) -
     ratio(tail(beside), tail(alone)).map(|ratio| figures.insert(NEIGHBOUR_FIGURE.to_owned(), ratio));
     let mut lines = Vec::new();
     for (what, slice) in [("alone", alone), ("beside", beside)] {
-        let mib = slice.neighbour_bytes as f64 / f64::from(1 << 20) / slice.seconds;
+        let mib = slice.neighbour_bytes_per_second / f64::from(1 << 20);
         tail(slice).map(|ms| measured.insert(format!("{NEIGHBOUR}_{what}_p99_9_ms"), ms));
         measured.insert(format!("{NEIGHBOUR}_{what}_per_second"), slice.per_second());
         let mut line = vec![what.to_owned(), format!("{:.0}", slice.per_second())];
@@ -270,8 +270,8 @@ fn neighbour(results: &Results, figures: &mut Figures, measured: &mut Figures) -
 fn notes(results: &Results, plan: &Plan) -> Vec<String> {
     let mut notes = vec![
         format!(
-            "The drive is {}: unless --backing-model says otherwise, Micron's MX200 of 1 TB with a tenth of its rates and its buffer. Two \
-             processors cannot ask it for more than that. A tenth as fast it is as busy as the paper's.",
+            "The drive is {}: unless --backing-model says otherwise, Micron's MX200 of 1 TB with a fifth of its rates and its buffer. Two \
+             processors cannot ask it for more than that. A fifth as fast it is as busy as the paper's.",
             plan.drive.name()
         ),
         "Latencies are of clients that wait for each answer. A percentile is the least time that so many requests did not exceed: of fewer than \

@@ -23,8 +23,8 @@ pub(crate) struct Slice {
     pub(crate) background: BTreeMap<&'static str, Vec<f64>>,
     /// Milliseconds that critical tasks waited meanwhile, by kind, as `forebay waits` has them.
     pub(crate) waits_ms: BTreeMap<String, f64>,
-    /// What the neighbour has written.
-    pub(crate) neighbour_bytes: u64,
+    /// What the neighbour has on the drive of what it wrote.
+    pub(crate) neighbour_bytes_per_second: f64,
 }
 
 impl Slice {
@@ -57,7 +57,11 @@ impl Slice {
     }
 
     fn extend(&mut self, other: Self) {
+        // Weighted by their times.
+        let neighbours = [&*self, &other].map(|s| s.neighbour_bytes_per_second * s.seconds);
         self.seconds += other.seconds;
+        self.neighbour_bytes_per_second =
+            neighbours.iter().sum::<f64>() / self.seconds.max(f64::MIN_POSITIVE);
         self.latencies_us.extend(other.latencies_us);
         self.latencies_us.sort_unstable();
         for (what, took) in other.background {
@@ -66,7 +70,6 @@ impl Slice {
         for (kind, ms) in other.waits_ms {
             *self.waits_ms.entry(kind).or_default() += ms;
         }
-        self.neighbour_bytes += other.neighbour_bytes;
     }
 }
 

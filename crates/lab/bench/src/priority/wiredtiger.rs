@@ -45,7 +45,7 @@ fn python(options: &Options) -> PathBuf {
 
 /// Whether WiredTiger is installed.
 pub(crate) fn is_there(options: &Options) -> bool {
-    call(python(options), &["-c", "import wiredtiger"]).is_ok()
+    call(python(options), &["-c", "import wiredtiger; wiredtiger.wiredtiger_version()"]).is_ok()
 }
 
 /// A database with all records.

@@ -26,5 +26,5 @@ INSERT INTO order_line SELECT w, d, o, n, 1 + (o * 31 + n * 97) % 10000, 5, 500,
 CREATE INDEX ON orders (w, d, c, o);
 VACUUM ANALYZE;
 -- The files of the log are made now and used again from here on, so that nobody waits for 16 MB of zeroes while it counts.
-SELECT pg_logical_emit_message(false, 'fill', ''), pg_switch_wal() FROM generate_series(1, 4 * :w);
+SELECT pg_logical_emit_message(false, 'fill', ''), pg_switch_wal() FROM generate_series(1, :segments);
 CHECKPOINT;
