@@ -28,7 +28,8 @@ pub trait Feed: Send {
     /// The socket that they come through.
     fn socket(&self) -> BorrowedFd<'_>;
 
-    /// Fetches what has come, a bounded amount, and submits it by [`crate::BlockService::try_submit`]. It must not block. A panic ends
-    /// the feed and not the volume: it is dropped then.
+    /// Fetches what has come, a bounded amount, and submits it by [`crate::BlockService::try_submit`]. Asked at first, because some may
+    /// have been read before, and each time that there is more in the socket. It must not block. A panic ends the feed and not
+    /// the volume: it is dropped then.
     fn fetch(&mut self) -> Fetched;
 }

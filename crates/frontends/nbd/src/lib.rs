@@ -5,12 +5,14 @@
 //! [`NbdServer`], which serves volumes on unix and TCP sockets, with or without TLS, on plain threads.
 //!
 //! ```text
-//!  client ──► reader thread: decode, judge, take a place at the gate ──► BlockService::submit
-//!    ▲                                                                        │
-//!    └── socket ◄── the completion itself, on the volume's thread ◄───────────┘
+//!  client ──► reader: decode, judge, take a place at the gate ──► BlockService::submit
+//!    ▲                                                                │
+//!    └── socket ◄── the completion itself, on the volume's thread ◄───┘
 //!           ▲             │ when the socket cannot take the reply at once, or under TLS
 //!           └── writer thread
 //! ```
+//!
+//! The reader is a thread of the connection, or the volume's own: that one takes small requests of which none has to wait (`desk`).
 #![forbid(unsafe_code)]
 
 mod address;

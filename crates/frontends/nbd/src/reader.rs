@@ -110,7 +110,7 @@ impl Reader {
             }
             Verdict::Nothing => {
                 self.serving.enter(0);
-                self.answer_nothing(&request);
+                self.serving.post(Frame::new(self.serving.session.success(&request), None, 0), false);
             }
             Verdict::Write { fua } => {
                 let ticket = self.enter(request, request.len as usize);
@@ -154,14 +154,14 @@ impl Reader {
         let Ok(request) = Request::decode(header) else {
             return Next::Slow;
         };
-        let verdict = self.serving.session.judge(&request);
-        let (charge, data_bytes) = match &verdict {
-            Verdict::Disconnect | Verdict::Refuse(_) => return Next::Slow,
-            Verdict::Write { .. } if !Input::reads_ahead(request.len) => return Next::Slow,
-            Verdict::Write { .. } => (request.len as usize, request.len as usize),
-            Verdict::Submit(op) => (reply_bytes(op), 0),
-            Verdict::Nothing => (0, 0),
+        // Nor does an answer that costs the volume nothing cost its thread anything.
+        let (op, fua) = match self.serving.session.judge(&request) {
+            Verdict::Submit(op) => (Some(op), false),
+            Verdict::Write { fua } if Input::reads_ahead(request.len) => (None, fua),
+            _ => return Next::Slow,
         };
+        let data_bytes = if op.is_none() { request.len as usize } else { 0 };
+        let charge = op.as_ref().map_or(data_bytes, reply_bytes);
         let whole = Request::BYTES + data_bytes;
         if self.input.ahead().len() < whole {
             return Next::Incomplete;
@@ -170,21 +170,15 @@ impl Reader {
             return Next::Slow;
         }
         self.serving.count_arrival(request.command);
-        let ticket = || Ticket { serving: Some(Arc::clone(&self.serving)), request, charge };
-        let outgoing = match verdict {
-            Verdict::Write { fua } => {
+        let ticket = Ticket { serving: Some(Arc::clone(&self.serving)), request, charge };
+        let Outgoing { op, origin, done } = match op {
+            Some(op) => self.outgoing(op, ticket),
+            None => {
                 let data = BufMut::copy_of(&self.input.ahead()[Request::BYTES..whole]);
-                self.write(&request, data, fua, ticket())
-            }
-            Verdict::Submit(op) => self.outgoing(op, ticket()),
-            Verdict::Nothing | Verdict::Disconnect | Verdict::Refuse(_) => {
-                self.answer_nothing(&request);
-                self.input.consume(whole);
-                return Next::Taken;
+                self.write(&request, data, fua, ticket)
             }
         };
         self.input.consume(whole);
-        let Outgoing { op, origin, done } = outgoing;
         match self.service().try_submit(op, origin, done) {
             Ok(()) => Next::Taken,
             Err(refused) => {
@@ -207,11 +201,6 @@ impl Reader {
     fn enter(&self, request: Request, charge: usize) -> Ticket {
         self.serving.enter(charge);
         Ticket { serving: Some(Arc::clone(&self.serving)), request, charge }
-    }
-
-    /// Success of a request that asks for nothing and has its place.
-    fn answer_nothing(&self, request: &Request) {
-        self.serving.post(Frame::new(self.serving.session.success(request), None, 0), false);
     }
 
     fn write(&self, request: &Request, data: BufMut, fua: bool, ticket: Ticket) -> Outgoing {

@@ -116,6 +116,18 @@ impl Drop for MemoryVolume {
     }
 }
 
+/// Fetches what there is; false if the feed leaves.
+fn fetch(feed: &mut Box<dyn Feed>) -> bool {
+    let fetch = || {
+        let mut fetched = Fetched::Part;
+        while fetched == Fetched::Part {
+            fetched = feed.fetch();
+        }
+        fetched == Fetched::All
+    };
+    catch_unwind(AssertUnwindSafe(fetch)).unwrap_or(false)
+}
+
 impl Inner {
     /// The volume's thread.
     fn run(&self, work: &Receiver<Work>, bell: &OwnedFd) {
@@ -129,21 +141,12 @@ impl Inner {
             let mut readable = fds.iter().skip(1).map(|fd| !fd.revents().is_empty()).collect::<Vec<_>>();
             drop(fds);
             let _ = rustix::io::read(bell, &mut [0; 8]);
-            feeds.retain_mut(|feed| {
-                let fetch = || {
-                    let mut fetched = Fetched::Part;
-                    while fetched == Fetched::Part {
-                        fetched = feed.fetch();
-                    }
-                    fetched == Fetched::All
-                };
-                !readable.remove(0) || catch_unwind(AssertUnwindSafe(fetch)).unwrap_or(false)
-            });
+            feeds.retain_mut(|feed| !readable.remove(0) || fetch(feed));
             let _round = Round::begin();
             loop {
                 match work.try_recv() {
                     Ok(Work::Request(op, done)) => done(self.carry_out(op)),
-                    Ok(Work::Adopt(feed)) => feeds.push(feed),
+                    Ok(Work::Adopt(mut feed)) => feeds.extend(fetch(&mut feed).then_some(feed)),
                     Ok(Work::Hang(until)) => until.iter().for_each(drop),
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return,
