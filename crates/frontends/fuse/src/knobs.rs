@@ -6,7 +6,7 @@
 //!
 //! A loop device has many users, one after the other. Each use begins and ends with a new number (`diskseq`). A record counts
 //! for the device that still has the number of the record, and for one that stands on no file and whose number is the next: it has just been cleared.
-//! Of a device that has had another user since nothing is touched, nor what somebody has changed by hand since.
+//! Of a device that has had another user since nothing is touched.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -49,14 +49,9 @@ pub(crate) fn read(directory: &Path, name: &str) -> Option<String> {
     fs::read_to_string(directory.join(name)).ok().map(|text| chosen(&text).to_owned())
 }
 
-/// Puts back what was there, as far as that goes: nobody's data depends on it. With `untouched`, only what is still as it was set.
-pub(crate) fn restore(directory: &Path, knobs: &[Knob], untouched: bool) {
-    // All is looked at first: a change of the scheduler takes others along.
-    let is_ours =
-        |knob: &Knob| knob.set.is_empty() || read(directory, &knob.name).as_ref() == Some(&knob.set);
-    let due: Vec<&Knob> =
-        knobs.iter().filter(|k| !k.before.is_empty() && (!untouched || is_ours(k))).collect();
-    for knob in due {
+/// Puts back what was there, in this order, as far as that goes: nobody's data depends on it.
+pub(crate) fn restore(directory: &Path, knobs: &[Knob]) {
+    for knob in knobs.iter().filter(|knob| !knob.before.is_empty()) {
         if knob.name == THROTTLE {
             // Off, it may have been the scheduler that had switched it off.
             let _ = fs::write(directory.join(THROTTLE), THROTTLE_DEFAULT);
@@ -72,7 +67,7 @@ pub(crate) fn restore_free(name: &Path, directory: &Path, knobs: &[Knob]) {
     // As long as it is held so, nobody else can put the device on a file.
     let held = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(Path::new("/dev").join(name));
     if held.is_ok() && name.to_str().is_some_and(|name| loop_device::backing_file(name).is_none()) {
-        restore(directory, knobs, false);
+        restore(directory, knobs);
     }
 }
 
@@ -187,7 +182,7 @@ fn apply(recorded: &Recorded) -> Option<PathBuf> {
     if !of_it {
         return None;
     }
-    restore(&Path::new("/sys/block").join(name), &recorded.knobs, true);
+    restore(&Path::new("/sys/block").join(name), &recorded.knobs);
     Some(path)
 }
 
@@ -274,19 +269,26 @@ mod tests {
         }
     }
 
+    /// A daemon may have been killed while it set them.
     #[test]
-    fn what_somebody_has_changed_since_stays() {
+    fn whatever_is_there_gives_way_to_what_was() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("queue")).unwrap();
-        for (name, value) in [("nomerges", "0"), ("rq_affinity", "2")] {
+        for (name, value) in
+            [("nomerges", "0"), ("rq_affinity", "2"), ("rotational", "1"), ("scheduler", "[none] bfq")]
+        {
             fs::write(dir.path().join("queue").join(name), value).unwrap();
         }
-        let knobs = [knob("queue/nomerges", "0", "2"), knob("queue/rq_affinity", "1", "0")];
-        restore(dir.path(), &knobs, true);
-        let both = || ["queue/nomerges", "queue/rq_affinity"].map(|name| read(dir.path(), name).unwrap());
-        assert_eq!(both(), ["2", "2"]);
-        restore(dir.path(), &knobs, false);
-        assert_eq!(both(), ["2", "0"]);
+        let knobs = [
+            knob("queue/nomerges", "0", "2"),
+            knob("queue/rq_affinity", "1", "0"),
+            knob("queue/rotational", "0", ""),
+            knob("queue/scheduler", "bfq", "none"),
+        ];
+        restore(dir.path(), &knobs);
+        let shown = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!(["queue/nomerges", "queue/rq_affinity", "queue/rotational"].map(shown), ["2", "0", "1"]);
+        assert_eq!(shown("queue/scheduler"), "[none] bfq", "what is as it was is not written");
     }
 
     #[test]
