@@ -29,7 +29,7 @@ end() {
     local code=$?
     trap - EXIT ERR
     set +e
-    [[ -z $FOUND ]] || { put "$FREE" <<<"$FOUND"; echo none >"/sys/block/$FREE/queue/scheduler"; echo -1 >"/sys/block/$FREE/queue/wbt_lat_usec"; }
+    [[ -z $FOUND ]] || is_taken || put "$FREE" <<<"$FOUND"
     (exit "$code")
     cleanup
 }
@@ -122,7 +122,8 @@ for ((tries = 0; ; tries++)); do
     had_another || is queue/scheduler bfq || fail "$WHAT: there is nothing to put right"
     start
     if fb detach db 2>detach.err; then
-        as_before
+        # The kernel makes that anew when any program tries to get the device.
+        as_before read_ahead_kb
         break
     fi
     had_another || fail "$WHAT: detach does not put right what was left: $(cat detach.err)"
@@ -148,7 +149,7 @@ own_values
 pass "what a killed daemon had set is put right by the next detach and the next attach"
 
 WHAT="killed in the midst"
-for _ in 1 2 3 4 5; do
+for _ in 1 2 3; do
     "$FOREBAY" attach db --wait 0s "${CONTROL[@]}" >/dev/null 2>&1 &
     ATTACH=$!
     doze 1 60
@@ -161,7 +162,7 @@ for _ in 1 2 3 4 5; do
     as_before read_ahead_kb
     own_values
 done
-pass "five daemons that were killed while they attached leave all as it was"
+pass "three daemons that were killed while they attached leave all as it was"
 
 WHAT="another user"
 attach_there
@@ -196,7 +197,7 @@ mkdir -p "$MOUNT"
 mount "$DEVICE" "$MOUNT"
 QUEUE=/sys/block/${DEVICE#/dev/}/queue
 LOAD=$ROOT/tests/criticality/slots.py
-SECONDS_EACH=${SECONDS_EACH:-3}
+SECONDS_EACH=${SECONDS_EACH:-2}
 
 slot_ms() {
     fb waits db --json | python3 -c 'import json, sys

@@ -13,6 +13,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use crate::loop_device;
 
@@ -21,6 +23,10 @@ const MAGIC: &str = "forebay knobs 1";
 
 /// Longest record that is read, in bytes; one of this version has about one thousand.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
+
+/// Tries to get a record that somebody else looks at, and what lies between them.
+const LOCK_TRIES_MAX: u32 = 50;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Name of the throttle of the block layer. A number that is written there differs from the default, even if it is the same.
 pub(crate) const THROTTLE: &str = "queue/wbt_lat_usec";
@@ -82,7 +88,7 @@ impl Record {
     /// Keeps what was there on the loop device `name` before it is changed.
     ///
     /// # Errors
-    /// Of the file; EAGAIN if another process has it.
+    /// Of the file; EWOULDBLOCK if another process keeps it.
     pub fn write(path: &Path, name: &str, knobs: &[Knob]) -> io::Result<Self> {
         let mut text = format!(
             "{MAGIC}\ndevice\t{name}\ndiskseq\t{}\nboot\t{}\n",
@@ -92,8 +98,7 @@ impl Record {
         for knob in knobs {
             text += &format!("knob\t{}\t{}\t{}\n", knob.name, knob.set, knob.before);
         }
-        let mut file = open(path, true)?;
-        lock(&file)?;
+        let mut file = locked(path)?;
         file.set_len(0)?;
         // In one piece: whoever is killed here has changed nothing yet, and what is no whole record counts for nothing.
         file.write_all(text.as_bytes())?;
@@ -189,6 +194,24 @@ fn apply(recorded: &Recorded) -> Option<PathBuf> {
 fn open(path: &Path, create: bool) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     OpenOptions::new().read(true).write(true).create(create).mode(0o600).custom_flags(flags).open(path)
+}
+
+/// The file with the lock on it, made if it is not there.
+fn locked(path: &Path) -> io::Result<File> {
+    let mut tries = 0;
+    loop {
+        let file = open(path, true)?;
+        let outcome = lock(&file);
+        // Another volume's attach may have taken the empty file for one that was left, and has removed it.
+        if outcome.is_ok() && file.metadata()?.nlink() > 0 {
+            return Ok(file);
+        }
+        tries += 1;
+        if tries == LOCK_TRIES_MAX {
+            return Err(outcome.err().unwrap_or_else(|| io::ErrorKind::NotFound.into()));
+        }
+        thread::sleep(LOCK_PAUSE);
+    }
 }
 
 fn lock(file: &File) -> io::Result<()> {
