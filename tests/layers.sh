@@ -29,7 +29,7 @@ end() {
     local code=$?
     trap - EXIT ERR
     set +e
-    [[ -z $FOUND ]] || { put "$FREE" <<<"$FOUND"; echo none >"/sys/block/$FREE/queue/scheduler"; echo -1 >"/sys/block/$FREE/queue/wbt_lat_usec"; }
+    [[ -z $FOUND ]] || is_taken || put "$FREE" <<<"$FOUND"
     (exit "$code")
     cleanup
 }
@@ -52,20 +52,28 @@ END
 }
 
 is() { [[ $(sed 's/.*\[\(.*\)\].*/\1/' "/sys/block/$FREE/$1") == "$2" ]]; }
-is_as_before() { diff <(snapshot "$FREE") before >differs; }
-as_before() { await 10 is_as_before || fail "$WHAT: not as it was: $(cat differs)"; }
 is_free() { [[ ! -e /sys/block/$FREE/loop/backing_file ]]; }
+is_taken() { [[ $(cat "/sys/block/$FREE/loop/backing_file" 2>/dev/null || echo "$DIR/") != "$DIR"/* ]]; }
+# as_before [BUT]: the device is free and as it was, but for lines like this. If another program has got it meanwhile nothing is known.
+is_settled() { is_taken || { is_free && diff <(snapshot "$FREE" | grep -v "$1") <(grep -v "$1" before) >differs; }; }
+as_before() {
+    await 10 is_settled "${1:-^$}" || fail "$WHAT: not as it was: $(cat differs)"
+    if is_taken; then
+        await "$PATIENCE" is_free || skip "another program keeps $FREE"
+        own_values
+    fi
+}
 start() { serve_plain --cache cache --backing backing; }
 
 # Attaches to the device with the user's values: other programs of this machine take free ones, too.
 attach_there() {
-    for _ in {1..20}; do
+    for _ in {1..100}; do
         DEVICE=$(fb attach db) || fail "$WHAT: attach failed"
         [[ $DEVICE != "/dev/$FREE" ]] || return 0
         fb detach db
-        await 10 is_free
+        sleep 0.2
     done
-    fail "$WHAT: $FREE is not free"
+    skip "another program keeps $FREE"
 }
 
 make_pair 16M 32M
@@ -101,15 +109,27 @@ as_before
 refused 1 "is not attached" "$FOREBAY" detach db "${CONTROL[@]}"
 pass "$WHAT are put back by detach"
 
+# Somebody else has had the device since it was attached: its number rises with each use, and with the end of it.
+had_another() { (($(cat "/sys/block/$FREE/diskseq") > SEQUENCE + 1)); }
+
 WHAT="after a kill"
-attach_there
-[[ -s db.knobs ]] || fail "$WHAT: nothing is on record"
-kill_daemon
-await 10 is_free
-is queue/scheduler bfq || fail "$WHAT: there is nothing to put right"
-start
-fb detach db || fail "$WHAT: detach does not put right what was left"
-as_before
+for ((tries = 0; ; tries++)); do
+    attach_there
+    SEQUENCE=$(cat "/sys/block/$FREE/diskseq")
+    [[ -s db.knobs ]] || fail "$WHAT: nothing is on record"
+    kill_daemon
+    await 10 is_free || had_another || fail "$WHAT: the device stays"
+    had_another || is queue/scheduler bfq || fail "$WHAT: there is nothing to put right"
+    start
+    if fb detach db 2>detach.err; then
+        # The kernel makes that anew when any program tries to get the device.
+        as_before read_ahead_kb
+        break
+    fi
+    had_another || fail "$WHAT: detach does not put right what was left: $(cat detach.err)"
+    ((tries < 10)) || skip "other programs keep taking $FREE"
+    own_values
+done
 [[ ! -e db.knobs ]] || fail "$WHAT: the record stays"
 # Somebody has the device open still, so that the volume gets another one.
 attach_there
@@ -123,12 +143,13 @@ is queue/scheduler mq-deadline || fail "$WHAT: attach does not put right what wa
 fb detach db
 kill_process "${OWN[0]}"
 OWN=()
-await 10 is_free
-as_before
+# The kernel has made that anew when the device was closed by the last who had it.
+as_before read_ahead_kb
+own_values
 pass "what a killed daemon had set is put right by the next detach and the next attach"
 
 WHAT="killed in the midst"
-for _ in 1 2 3 4 5; do
+for _ in 1 2 3; do
     "$FOREBAY" attach db --wait 0s "${CONTROL[@]}" >/dev/null 2>&1 &
     ATTACH=$!
     doze 1 60
@@ -137,15 +158,16 @@ for _ in 1 2 3 4 5; do
     start
     fb attach db >/dev/null || fail "$WHAT: attach failed"
     fb detach db
-    await 10 is_free
-    as_before
+    # The kernel makes that anew when it makes the device, before anything is set.
+    as_before read_ahead_kb
+    own_values
 done
-pass "five daemons that were killed while they attached leave all as it was"
+pass "three daemons that were killed while they attached leave all as it was"
 
 WHAT="another user"
 attach_there
 kill_daemon
-await 10 is_free
+await "$PATIENCE" is_free || skip "another program keeps $FREE"
 truncate -s 1M other
 OTHER=$(losetup --find --show other)
 if [[ $OTHER == "/dev/$FREE" ]]; then
@@ -175,7 +197,7 @@ mkdir -p "$MOUNT"
 mount "$DEVICE" "$MOUNT"
 QUEUE=/sys/block/${DEVICE#/dev/}/queue
 LOAD=$ROOT/tests/criticality/slots.py
-SECONDS_EACH=${SECONDS_EACH:-3}
+SECONDS_EACH=${SECONDS_EACH:-2}
 
 slot_ms() {
     fb waits db --json | python3 -c 'import json, sys

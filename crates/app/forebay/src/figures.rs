@@ -177,6 +177,7 @@ mod tests {
 
     fn status(figures: &Status) -> VolumeStatus {
         let plan = VolumePlan {
+            background_dirty: crate::background_dirty::BackgroundDirty::default(),
             record_requests: None,
             group: None,
             name: "db".into(),
@@ -201,6 +202,7 @@ mod tests {
             is_for_nbd_alone: false,
         };
         let around = Surroundings {
+            knobs: Vec::new(),
             size_bytes: 1 << 30,
             logical_block_bytes: 512,
             read_only: false,

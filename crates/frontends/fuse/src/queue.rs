@@ -332,7 +332,7 @@ impl Queue {
 
     /// Makes the queue what it was, as far as that goes: nobody's data depends on it.
     pub fn restore(&self) {
-        knobs::restore(&self.directory, &self.knobs, false);
+        knobs::restore(&self.directory, &self.knobs);
     }
 
     /// The device has been closed, after [`Queue::restore`]. The kernel makes some anew when it clears one: if it is `cleared` these are put back as well.
