@@ -135,6 +135,7 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         M::StalenessIgnored | M::StalenessUntold => (STALE, 200),
         M::StalenessByAgeAlone => (STALE, 2000),
         M::PacesForGood => (CONSISTENT, 200),
+        M::ThrottleNeverReleases => (CROWDED, 400),
         M::ReissueUnlocksBacking | M::ReissueSkipsLog | M::LandingCleansNewer => (HINTED, 200),
         M::QueueForgetsNonCritical => (ANY, 100),
         M::PromotionForgets | M::PromotionStartsTwice => (CROWDED, 400),
