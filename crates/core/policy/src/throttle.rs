@@ -112,7 +112,7 @@ impl Throttle {
         }
         self.samples.push_back((now_ns, made));
         while self.samples.len() > SAMPLES
-            || self.samples.get(1).is_some_and(|(_, next)| next + window <= made)
+            || self.samples.len() > 3 && self.samples.get(1).is_some_and(|(_, next)| next + window <= made)
         {
             self.samples.pop_front();
         }
@@ -121,9 +121,9 @@ impl Throttle {
         }
     }
 
-    /// What has been made if it comes evenly: at the rate of lately, and drawn to what was made and half of what is coming.
+    /// What has been made if it comes evenly: at the rate of lately, and drawn to what was made.
     fn evenly_made(&self, room: &LogRoom, window: u64, now_ns: u64) -> u64 {
-        let target = room.made_bytes + room.coming_bytes / 2;
+        let target = room.made_bytes;
         let step = per_ns(self.rate, now_ns.saturating_sub(self.looked_ns));
         if self.rate == 0 || step >= window || room.log_bytes != self.room.log_bytes {
             return target;
