@@ -21,8 +21,10 @@ use crate::Priority;
 
 /// Room in percent of the log from which on writes that somebody waits for are slowed down. They settle at half of it.
 const CRITICAL_FROM_PERCENT: u64 = 25;
-/// The same of writes that nobody waits for. Where the others begin they get the least.
-const NONCRITICAL_FROM_PERCENT: u64 = 40;
+/// In a small log it is so many segments, and at most half of the log: one is being filled, one is being emptied, and what is written is flushed.
+const CRITICAL_FROM_SEGMENTS: u64 = 8;
+/// Further room in percent of the log from which on writes that nobody waits for are slowed down. Where the others begin they get the least.
+const NONCRITICAL_PERCENT: u64 = 15;
 /// Of the rate at which room is made, in thousandths, what writes that nobody waits for get at least (P7).
 const NONCRITICAL_LEAST: u64 = 60;
 /// The most that either kind gets while it is slowed down.
@@ -44,6 +46,8 @@ const SAMPLES: usize = 16;
 pub struct LogRoom {
     /// All that writes may fill.
     pub log_bytes: u64,
+    /// What becomes free at a time.
+    pub segment_bytes: u64,
     /// What is free or as good as free: all but what lies behind the oldest dirty block, with what of that is clean already.
     pub free_bytes: u64,
     /// What has become free since the beginning of time. It never shrinks.
@@ -52,6 +56,14 @@ pub struct LogRoom {
     pub coming_bytes: u64,
     /// Destaging is under way: how fast room is made says something of the backing.
     pub destages: bool,
+}
+
+impl LogRoom {
+    /// Room from which on writes that somebody waits for are slowed down.
+    fn critical_from(&self) -> u64 {
+        let small = (self.segment_bytes * CRITICAL_FROM_SEGMENTS).min(self.log_bytes / 2);
+        small.max(self.log_bytes * CRITICAL_FROM_PERCENT / 100)
+    }
 }
 
 /// When one kind of writes went last.
@@ -100,7 +112,7 @@ impl Throttle {
         }
         self.samples.push_back((now_ns, made));
         while self.samples.len() > SAMPLES
-            || self.samples.get(1).is_some_and(|(_, next)| next + window <= made)
+            || self.samples.len() > 3 && self.samples.get(1).is_some_and(|(_, next)| next + window <= made)
         {
             self.samples.pop_front();
         }
@@ -109,9 +121,9 @@ impl Throttle {
         }
     }
 
-    /// What has been made if it comes evenly: at the rate of lately, and drawn to what was made and half of what is coming.
+    /// What has been made if it comes evenly: at the rate of lately, and drawn to what was made.
     fn evenly_made(&self, room: &LogRoom, window: u64, now_ns: u64) -> u64 {
-        let target = room.made_bytes + room.coming_bytes / 2;
+        let target = room.made_bytes;
         let step = per_ns(self.rate, now_ns.saturating_sub(self.looked_ns));
         if self.rate == 0 || step >= window || room.log_bytes != self.room.log_bytes {
             return target;
@@ -147,8 +159,7 @@ impl Throttle {
 
     /// What writes of this kind get of the rate at which room is made, in thousandths; `None`: they are not slowed down.
     fn share(&self, priority: Priority, now_ns: u64) -> Option<u64> {
-        let of_log = |percent| self.room.log_bytes * percent / 100;
-        let (from, free) = (of_log(CRITICAL_FROM_PERCENT), self.free_evenly(now_ns));
+        let (from, free) = (self.room.critical_from(), self.free_evenly(now_ns));
         let share = |room: u64, from: u64| {
             let left = from.checked_sub(room).filter(|left| *left > 0)?;
             // The root of what would be even: room comes in portions, and writers are not to feel each.
@@ -158,7 +169,7 @@ impl Throttle {
         match priority {
             Priority::Critical => share(free, from),
             Priority::NonCritical => {
-                let own = of_log(NONCRITICAL_FROM_PERCENT).saturating_sub(from);
+                let own = self.room.log_bytes * NONCRITICAL_PERCENT / 100;
                 share(free.saturating_sub(from), own).map(|share| share.max(NONCRITICAL_LEAST))
             }
         }
@@ -236,7 +247,14 @@ mod tests {
 
     fn room(free_percent: u64, made_bytes: u64) -> LogRoom {
         let free_bytes = LOG * free_percent / 100;
-        LogRoom { log_bytes: LOG, free_bytes, made_bytes, coming_bytes: 0, destages: true }
+        LogRoom {
+            log_bytes: LOG,
+            segment_bytes: 1 << 20,
+            free_bytes,
+            made_bytes,
+            coming_bytes: 0,
+            destages: true,
+        }
     }
 
     /// A throttle that has seen a mebibyte made in each so many milliseconds, and has so much room; and the time.
@@ -272,6 +290,12 @@ mod tests {
             "what nobody waits for has less of the log"
         );
         assert_eq!(noncritical[3..], [Some(166); 5], "and hardly anything where the others are slowed down");
+    }
+
+    #[test]
+    fn a_small_log_keeps_room_for_whole_segments() {
+        let from = |segments: u64| LogRoom { log_bytes: segments << 20, ..room(0, 0) }.critical_from() >> 20;
+        assert_eq!([4, 12, 16, 20, 32, 64].map(from), [2, 6, 8, 8, 8, 16]);
     }
 
     #[test]
@@ -427,7 +451,7 @@ mod tests {
                     at_half = greedy.used;
                 }
             }
-            let from = if critical_kib > 0 { CRITICAL_FROM_PERCENT } else { NONCRITICAL_FROM_PERCENT };
+            let from = CRITICAL_FROM_PERCENT + if critical_kib > 0 { 0 } else { NONCRITICAL_PERCENT };
             let free = greedy.free();
             prop_assert!(free <= LOG * from / 100 + 2 * portion, "{} MiB are kept back", free >> 20);
             let longest = greedy.longest_ns.into_iter().max().unwrap_or(0);
