@@ -171,7 +171,6 @@ mod tests {
     use forebay_engine::State;
 
     use super::*;
-    use crate::background_dirty::BackgroundDirty;
 
     const NOW_NS: u64 = 1_800_000_000_000_000_000;
 
@@ -197,7 +196,6 @@ mod tests {
             critical_nbd: Vec::new(),
             critical: false,
             critical_rate: None,
-            background_dirty: BackgroundDirty::default(),
             warnings: Vec::new(),
             is_for_nbd_alone: false,
         };
@@ -209,7 +207,6 @@ mod tests {
             cache_durability: String::new(),
             backing_durability: String::new(),
             device: None,
-            knobs: Vec::new(),
             ranges: String::new(),
             endurance_bytes_a_day: 0,
             criticality_missing: Vec::new(),
