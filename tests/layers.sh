@@ -261,6 +261,28 @@ written() { (($(acknowledged) - FIRST > 20 << 20)); }
 await $((2 * PERIOD + 5)) written || fail "$WHAT: of 24 MiB only $(($(acknowledged) - FIRST)) bytes were written back"
 ((BEFORE < 12 << 20)) || fail "$WHAT: $BEFORE bytes were written back under the system's own limit as well"
 pass "beyond its share a background task's pages are written back, within $PERIOD s"
+
+# Nobody critical waits by that share. By a strict one they do, which shows that it would be seen.
+dirty_waits() { fb waits db --json | python3 -c 'import json, sys; print(sum(r["count"] for r in json.load(sys.stdin) if r["kind"] == "dirty"))'; }
+critical_pages() {
+    timeout "$PATIENCE" python3 - "$MOUNT/pages" <<'END'
+import sys
+open("/proc/self/comm", "w").write("fb-critical")
+with open(sys.argv[1], "wb", buffering=0) as file:
+    for _ in range(48):
+        file.write(bytes(1 << 20))
+END
+}
+WHAT="dirty memory"
+# Once, so that the task is known to be critical by then.
+critical_pages
+critical_pages
+(($(dirty_waits) == 0)) || fail "$WHAT: a critical task waited by the share of background tasks"
+echo 1 >"${RATIO%/*}/strict_limit"
+critical_pages
+critical_pages
+(($(dirty_waits) > 0)) || fail "$WHAT: a critical task that waits for less of it is not seen"
+pass "no critical task waits for less dirty memory; by a strict limit it would"
 umount "$MOUNT"
 fb detach db
 stop_daemon
