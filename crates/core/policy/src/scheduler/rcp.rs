@@ -4,8 +4,8 @@
 //! Three queues, first in first out: critical operations, and of the others destaging and requests apart.
 //!
 //! **As published**: two queues; critical operations first; one non-critical one outstanding beside them; what is
-//! waited for is promoted; slots that non-critical ones never take all of ([`BackingPriority`]: at least one is
-//! left, however few the device has).
+//! waited for is promoted; slots that non-critical ones never take all of ([`BackingPriority`]: a quarter is left,
+//! and one where the device has two).
 //!
 //! **What is different here.** When nothing critical has come for a while more and more non-critical ones may be
 //! outstanding, so that the device is used. Destaging goes before other non-critical writes while the log fills.
