@@ -76,48 +76,44 @@ fn load(volume: &Volume) {
 #[test]
 fn nothing_waits_in_a_device() {
     for (kind, depth) in [("", 128), ("remote", 64), ("remote,window=3", 3), ("ssd-sata", 32)] {
-        for cached in [false, true] {
-            for scheduler in [SchedulerKind::Rcp, SchedulerKind::Fifo] {
-                let place = Place::new();
-                let mut config = match cached {
-                    true => {
-                        place.format(8 * MIB, 8 * MIB).unwrap();
-                        place.config()
-                    }
-                    false => {
-                        sparse(&place.path("backing"), 8 * MIB);
-                        place.plain_config()
-                    }
-                };
-                let file = place.path("backing").display().to_string();
-                config.backing = match kind.split_once(',') {
-                    None if kind.is_empty() => config.backing,
-                    None => format!("emulate:{kind}:file={file}").parse().unwrap(),
-                    Some((kind, parameter)) => {
-                        format!("emulate:{kind}:file={file},{parameter}").parse().unwrap()
-                    }
-                };
-                config.settings.scheduler = scheduler;
-                config.settings.admission = Admission::Cp;
-                let most = Arc::<Most>::default();
-                let seen = Arc::clone(&most);
-                let config = VolumeConfig {
-                    decorate: Some(Box::new(move |role, inner| match role {
-                        Role::Backing => Box::new(Watched { inner, under_way: 0, most: Arc::clone(&seen) }),
-                        _ => inner,
-                    })),
-                    ..config
-                };
-                let volume = Volume::open(config).unwrap();
-                load(&volume);
-                volume.end(Ending::Keep).unwrap();
-                let found = (most.under_way.load(SeqCst), most.waiting.load(SeqCst));
-                let about = format!("'{kind}', cached: {cached}, {scheduler}: {found:?}");
-                println!("{about}");
-                assert!(found.0 <= depth && found.1 == 0, "{about}");
-                // A store that is far away is filled.
-                assert!(!kind.starts_with("remote") || found.0 == depth, "{about}");
-            }
+        for (cached, scheduler) in [(false, SchedulerKind::Fifo), (true, SchedulerKind::Rcp)] {
+            let place = Place::new();
+            let mut config = match cached {
+                true => {
+                    place.format(8 * MIB, 8 * MIB).unwrap();
+                    place.config()
+                }
+                false => {
+                    sparse(&place.path("backing"), 8 * MIB);
+                    place.plain_config()
+                }
+            };
+            let file = place.path("backing").display().to_string();
+            config.backing = match kind.split_once(',') {
+                None if kind.is_empty() => config.backing,
+                None => format!("emulate:{kind}:file={file}").parse().unwrap(),
+                Some((kind, parameter)) => format!("emulate:{kind}:file={file},{parameter}").parse().unwrap(),
+            };
+            config.settings.scheduler = scheduler;
+            config.settings.admission = Admission::Cp;
+            let most = Arc::<Most>::default();
+            let seen = Arc::clone(&most);
+            let config = VolumeConfig {
+                decorate: Some(Box::new(move |role, inner| match role {
+                    Role::Backing => Box::new(Watched { inner, under_way: 0, most: Arc::clone(&seen) }),
+                    _ => inner,
+                })),
+                ..config
+            };
+            let volume = Volume::open(config).unwrap();
+            load(&volume);
+            volume.end(Ending::Keep).unwrap();
+            let found = (most.under_way.load(SeqCst), most.waiting.load(SeqCst));
+            let about = format!("'{kind}', cached: {cached}, {scheduler}: {found:?}");
+            println!("{about}");
+            assert!(found.0 <= depth && found.1 == 0, "{about}");
+            // A store that is far away is filled.
+            assert!(!kind.starts_with("remote") || found.0 == depth, "{about}");
         }
     }
 }
