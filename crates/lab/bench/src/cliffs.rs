@@ -39,8 +39,11 @@ struct StorePlan {
     model: Emulated,
     /// Each slice; there are as many as rounds, of each contender at each depth.
     slice: Duration,
-    /// How long the store's own buffer is filled before each slice.
+    /// How long cache and store's own buffer are filled before each slice.
     preload: Duration,
+    /// Whether the cache is destaged behind each slice: a fast store makes much work of that, and is done with it soon. Of a slow one it
+    /// takes long, and hardly a processor.
+    cleans: bool,
     /// Blocks that are dirty when a flush begins under reads.
     dirty_blocks: u64,
     /// Longest slice under a flush, and of what it is compared with.
@@ -66,21 +69,22 @@ impl StorePlan {
         let (slice, preload, dirty_blocks, flush_slice, flush_patience) = match (name.as_str(), quick) {
             ("hdd_10k" | "hdd_7k2", true) => (250, 0, 100, 500, 0),
             ("hdd_10k" | "hdd_7k2", false) => (5000, 800, 1200, 6000, 40_000),
-            ("remote", true) => (200, 0, 1000, 500, 500),
-            ("remote", false) => (2800, 200, 4500, 6000, 20_000),
-            (_, true) => (150, 50, 6000, 500, 500),
-            (_, false) => (1200, 600, 12_000, 2000, 10_000),
+            ("remote", true) => (200, 100, 1000, 500, 500),
+            ("remote", false) => (2800, 500, 4500, 6000, 20_000),
+            (_, true) => (150, 150, 6000, 500, 500),
+            (_, false) => (1200, 800, 12_000, 2000, 10_000),
         };
         Self {
-            name,
             model: Emulated::new(model),
             slice: ms(slice),
             preload: ms(preload),
+            cleans: !quick && !matches!(name.as_str(), "hdd_10k" | "hdd_7k2" | "remote"),
             dirty_blocks,
             flush_slice: ms(flush_slice),
             flush_patience: ms(flush_patience),
             flush_rounds: if quick { 1 } else { 3 },
             depths_max: quick.then_some(QUICK_MAX),
+            name,
         }
     }
 
@@ -226,7 +230,12 @@ fn measure(
                 let (slice, share) = pair.writes(who, depth, store.preload, timing)?;
                 result.dirty_share = share.map_or(result.dirty_share, |share| share.min(result.dirty_share));
                 match who {
-                    Who::Cached => result.cached.add(slice),
+                    Who::Cached => {
+                        result.cached.add(slice);
+                        if store.cleans {
+                            pair.clean()?;
+                        }
+                    }
                     Who::Uncached => result.uncached.add(slice),
                 }
             }

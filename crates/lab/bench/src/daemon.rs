@@ -89,21 +89,6 @@ impl Daemon {
         }
     }
 
-    /// Holds all of it, with what it has under way, until [`Daemon::resume`]. If this process dies meanwhile, the system lets it go on.
-    pub(crate) fn pause(&self) -> Result<(), BenchError> {
-        self.signal(Signal::STOP)
-    }
-
-    /// Lets it go on.
-    pub(crate) fn resume(&self) -> Result<(), BenchError> {
-        self.signal(Signal::CONT)
-    }
-
-    fn signal(&self, signal: Signal) -> Result<(), BenchError> {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
-            .map_err(|e| BenchError::system("send a signal to the daemon", e.into()))
-    }
-
     fn tell(&self, command: &str) -> Result<String, BenchError> {
         self.tell_with(command, &[])
     }
@@ -145,8 +130,7 @@ impl Drop for Daemon {
             let _ = self.tell("detach");
         }
         // The child has not been waited for, so that its pid is still its own. If it has ended already, so much the better.
-        let _ = self.signal(Signal::TERM);
-        let _ = self.resume();
+        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), Signal::TERM);
         let _ = self.child.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! A store twice, in two daemons: behind a cache that is full, and as it is. One of them runs at a time.
+//! A store twice, in two daemons: behind a cache that is full, and as it is. One of them has a load at a time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -84,7 +84,7 @@ impl Who {
     }
 }
 
-/// A daemon that rests, with what has been asked of it, but when it has its turn.
+/// A daemon, and what has a load for it.
 struct Side {
     daemon: Daemon,
     generator: Generator,
@@ -117,7 +117,6 @@ impl Pair {
             let backing = store.at(&backing)?;
             let daemon = Daemon::start(&options.forebay, &dir, cache.as_ref(), &backing, false, &[])?;
             let generator = Generator::connect(&daemon.nbd, who as u64)?;
-            daemon.pause()?;
             Ok(Side { daemon, generator })
         };
         Ok(Self {
@@ -141,30 +140,28 @@ impl Pair {
     /// Writes until the cache is full.
     pub(crate) fn fill(&mut self) -> Result<(), BenchError> {
         let load = self.load(Kind::Write, DEPTH_MAX);
-        self.cached.turn(|side| {
-            let begun = Instant::now();
-            let mut before = side.dirty_share()?;
-            if before >= FULL_SURELY {
+        let begun = Instant::now();
+        let mut before = self.cached.dirty_share()?;
+        if before >= FULL_SURELY {
+            return Ok(());
+        }
+        while begun.elapsed() < FILL_MAX {
+            self.cached.generator.run(load, Timing::at_once(FILL_STEP))?;
+            let share = self.cached.dirty_share()?;
+            if share >= FULL_LEAST && share - before < FULL_GROWTH {
                 return Ok(());
             }
-            while begun.elapsed() < FILL_MAX {
-                side.generator.run(load, Timing::at_once(FILL_STEP))?;
-                let share = side.dirty_share()?;
-                if share >= FULL_LEAST && share - before < FULL_GROWTH {
-                    return Ok(());
-                }
-                before = share;
-            }
-            Err(BenchError::Forebay(format!(
-                "the cache does not become full: after {} s {:.0}% of it are dirty",
-                FILL_MAX.as_secs(),
-                100.0 * before
-            )))
-        })
+            before = share;
+        }
+        Err(BenchError::Forebay(format!(
+            "the cache does not become full: after {} s {:.0}% of it are dirty",
+            FILL_MAX.as_secs(),
+            100.0 * before
+        )))
     }
 
-    /// A slice of writes, after `preload` at the greatest depth, which fills the store's own buffer; and the cache's dirty share before
-    /// and behind it, the smaller of both.
+    /// A slice of writes, after `preload` at the greatest depth, which fills the cache and the store's own buffer; and the cache's dirty
+    /// share behind it.
     pub(crate) fn writes(
         &mut self,
         who: Who,
@@ -173,26 +170,25 @@ impl Pair {
         timing: Timing,
     ) -> Result<(Slice, Option<f64>), BenchError> {
         let (before, load) = (self.load(Kind::Write, DEPTH_MAX), self.load(Kind::Write, depth));
-        self.side(who).turn(|side| {
-            if !preload.is_zero() {
-                side.generator.run(before, Timing::at_once(preload))?;
-            }
-            let slice = side.generator.run(load, timing)?;
-            let share = (who == Who::Cached).then(|| side.dirty_share()).transpose()?;
-            Ok((slice, share))
-        })
+        let side = self.side(who);
+        if !preload.is_zero() {
+            side.generator.run(before, Timing::at_once(preload))?;
+        }
+        let slice = side.generator.run(load, timing)?;
+        let share = (who == Who::Cached).then(|| side.dirty_share()).transpose()?;
+        Ok((slice, share))
     }
 
     /// Destages everything.
     pub(crate) fn clean(&mut self) -> Result<(), BenchError> {
-        self.cached.turn(|side| side.daemon.flush())
+        self.cached.daemon.flush()
     }
 
     /// Writes so many blocks to the cache.
     pub(crate) fn soil(&mut self, blocks: u64) -> Result<(), BenchError> {
         let load = self.load(Kind::Write, DEPTH_MAX);
         let most = Timing::at_once(FILL_MAX);
-        self.cached.turn(|side| side.generator.run_until(load, most, &|sent| sent >= blocks).map(drop))
+        self.cached.generator.run_until(load, most, &|sent| sent >= blocks).map(drop)
     }
 
     /// A slice before the cache.
@@ -203,7 +199,7 @@ impl Pair {
         timing: Timing,
     ) -> Result<Slice, BenchError> {
         let load = self.load(kind, depth);
-        self.cached.turn(|side| side.generator.run(load, timing))
+        self.cached.generator.run(load, timing)
     }
 
     /// The same while everything is flushed: until that has ended, or the time is over. The flush may then go on for `patience`.
@@ -215,24 +211,14 @@ impl Pair {
         patience: Duration,
     ) -> Result<Flushed, BenchError> {
         let load = self.load(kind, depth);
-        self.cached.turn(|side| {
-            let flush = Flush::begin_after(timing.settle, side.daemon.flusher());
-            let slice = side.generator.run_until(load, timing, &|_| flush.has_ended())?;
-            let ended = flush.wait(patience)?;
-            Ok(Flushed { slice, ended })
-        })
+        let flush = Flush::begin_after(timing.settle, self.cached.daemon.flusher());
+        let slice = self.cached.generator.run_until(load, timing, &|_| flush.has_ended())?;
+        let ended = flush.wait(patience)?;
+        Ok(Flushed { slice, ended })
     }
 }
 
 impl Side {
-    /// What is done while it runs.
-    fn turn<T>(&mut self, run: impl FnOnce(&mut Self) -> Result<T, BenchError>) -> Result<T, BenchError> {
-        self.daemon.resume()?;
-        let done = run(self)?;
-        self.daemon.pause()?;
-        Ok(done)
-    }
-
     /// What of the cache is dirty.
     fn dirty_share(&self) -> Result<f64, BenchError> {
         let status = self.daemon.status()?;
