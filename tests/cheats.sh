@@ -31,6 +31,8 @@ admits-nothing  journaled          the cache took
 admits-nothing  remove-cache       nothing is ever dirty
 no-tracker      redis              known to be waited for
 no-tracker      postgresql         known to be waited for
+no-tracker      mariadb            only 0 writes are critical
+no-tracker      wiredtiger         nobody who works for a client is critical
 recovers-nothing journaled         there, but block|finds something to do|recover went to another group
 recovers-nothing consistency-group across both volumes|another recovery
 checks-nothing  kill-nbd           a flipped bit of
