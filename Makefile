@@ -32,9 +32,10 @@ cheats: ## Products that cheat, and the scripts of tests/ that must notice (half
 mutants: ## Break the code in every small way; tests must notice (hours). SHARD=k/n does the k-th of n parts, CRATES="policy format" those crates
 	@scripts/mutants.sh
 
-bench: build ## Run the benchmarks at full length (hours; the last three need root); reports in ./forebay-bench
+bench: build ## Run the benchmarks at full length (hours; admission-* and priority need root); reports in ./forebay-bench
 	target/release/forebay bench volume --out forebay-bench
 	target/release/forebay bench engine --out forebay-bench
+	target/release/forebay bench cliffs --out forebay-bench
 	target/release/forebay bench policies --out forebay-bench
 	target/release/forebay bench admission-postgresql --out forebay-bench
 	target/release/forebay bench admission-redis --out forebay-bench

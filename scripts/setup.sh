@@ -8,7 +8,7 @@ set -euo pipefail
 RUN=(gcc:gcc clang:clang make:make pkg-config:pkg-config losetup:mount mkfs.ext4:e2fsprogs blkid:util-linux fusermount3:fuse3)
 TEST=(fio:fio qemu-io:qemu-utils nbdinfo:libnbd-bin nbdsh:python3-libnbd nbdkit:nbdkit python3:python3 jq:jq openssl:openssl
       redis-server:redis-server redis-cli:redis-tools pg_ctlcluster:postgresql pgrep:procps setpriv:util-linux strace:strace mkfs.xfs:xfsprogs
-      mkfs.btrfs:btrfs-progs sfdisk:fdisk ip:iproute2)
+      mkfs.btrfs:btrfs-progs sfdisk:fdisk ip:iproute2 mariadbd:mariadb-server mariadb:mariadb-client sysbench:sysbench)
 
 want=("${RUN[@]}")
 case "${1:-run}" in
@@ -22,6 +22,13 @@ missing=()
 for pair in "${want[@]}"; do
     command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
 done
+
+# What Debian splits off Python, with which the tests compile WiredTiger.
+if [[ ${1:-run} == test ]]; then
+    python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+    headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>/dev/null) || headers=
+    [[ -e $headers/Python.h ]] || missing+=(python3-dev)
+fi
 
 if ((${#missing[@]})); then
     echo "setup: missing: ${missing[*]}"

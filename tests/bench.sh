@@ -34,6 +34,24 @@ done
 refused 1 "give --rounds instead of --seconds" "$FOREBAY" bench engine --quick --seconds 1 --out "$DIR/report"
 pass "bench engine: what a write costs does not grow with the cache"
 
+# One store, and what the write path costs; the other stores have the same code and more time.
+"$FOREBAY" bench cliffs --quick --loads ssd_nvme,write_path,durable --out "$DIR/report" >figures 2>errors || fail "bench cliffs: $(tail -n 3 errors)"
+for figure in depth_8_throughput_of_uncached depth_8_p99_9_of_uncached reads_during_flush writes_during_flush; do
+    jq -e ".figures.ssd_nvme_$figure > 0" report/cliffs.json >/dev/null || fail "no figure ssd_nvme_$figure in cliffs.json"
+done
+jq -e '.figures | .ssd_nvme_worst_10ms_of_median >= 0 and .nbd_depth_16_cpu_us > 0 and .durable_depth_16_of_raw > 0 and .durable_depth_1_of_limit > 0' \
+    report/cliffs.json >/dev/null || fail "figures are missing in cliffs.json: $(cat figures)"
+# Both had their turns, and the cache had something to destage.
+jq -e '.measured | .ssd_nvme_depth_8_cached_operations > 0 and .ssd_nvme_depth_8_uncached_operations > 0 and .ssd_nvme_depth_8_dirty_share > 0' \
+    report/cliffs.json >/dev/null || fail "bench cliffs does not measure both: $(cat figures)"
+if command -v nbdkit >/dev/null; then
+    jq -e '.figures.nbdkit_depth_16_cpu_us > 0' report/cliffs.json >/dev/null || fail "no figure of nbdkit in cliffs.json"
+else
+    grep -q "nbdkit is not installed" figures || fail "it is not said that nbdkit is left out"
+fi
+[[ $(grep -c '<polyline' report/cliffs.html) -ge 1 ]] || fail "the page of cliffs has no lines"
+pass "bench cliffs reports its figures"
+
 "$FOREBAY" bench policies --quick --out "$DIR/report" >figures || fail "bench policies: $(tail -n 3 figures)"
 for figure in postmark_write_back_of_write_through fileserver_ordered_of_write_through tpcc_ordered_barrier_of_write_through \
     tpcc_ordered_sync_of_write_through ycsb_a_journaled_sync_of_write_through ycsb_a_write_back_backing_bytes_ratio \

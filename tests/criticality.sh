@@ -162,8 +162,8 @@ echo 4 >"$QUEUE"
 way slot cp+pi cp+pi+ioi "background task" reissued buffer
 # Which request has the first slot is known when it comes, and cached if somebody sleeps for it then. Without the scheduler there is none.
 if grep -q '\[bfq\]' "/sys/block/${DEVICE#/dev/}/queue/scheduler"; then
-    for ((i = 0; i < 11 && $(through throttle) == 0; i++)); do ./waits slot "$MOUNT" "$SECONDS_EACH"; done
-    (($(through throttle) > 0)) || fail "slot: no write was known to have the slot that is waited for"
+    for ((i = 0; i < 11 && $(through slot) == 0; i++)); do ./waits slot "$MOUNT" "$SECONDS_EACH"; done
+    (($(through slot) > 0)) || fail "slot: no write was known to have the slot that is waited for"
 fi
 # The block layer starts no flush while a write is under way that a flush belongs to: the record that ends a commit.
 way flush cp+pi cp+pi+ioi jbd2 reissued flush

@@ -33,7 +33,7 @@ pub struct ExplainRow {
 pub struct InheritedRow {
     /// The task that wrote.
     pub task: String,
-    /// What the critical task waited for: `mutex`, `rwsem`, `futex`, `journal`, `writeback`, `buffer`, `throttle`, `flush`, `io`, `lwlock` or `condition`.
+    /// What the critical task waited for: `mutex`, `rwsem`, `futex`, `journal`, `writeback`, `buffer`, `slot`, `flush`, `io`, `lwlock`, `condition` or `dirty`.
     pub through: String,
     /// What the critical task is called; `null` if it is not known which it was.
     pub waiter: Option<String>,

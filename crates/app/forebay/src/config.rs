@@ -72,6 +72,9 @@ pub struct VolumeConfig {
     /// Where NBD clients are served. Volumes that name the same address share a server.
     #[serde(default, deserialize_with = "spelled_list")]
     pub nbd: Vec<Address>,
+    /// The same for clients of whom every request is awaited.
+    #[serde(default, deserialize_with = "spelled_list")]
+    pub critical_nbd: Vec<Address>,
     /// File that becomes the volume.
     pub fuse: Option<PathBuf>,
     /// Serve the backing as it is.
@@ -138,6 +141,23 @@ pub struct VolumeConfig {
     pub background_dirty: Option<BackgroundDirty>,
     /// A new file in which its requests are recorded.
     pub record_requests: Option<PathBuf>,
+}
+
+impl VolumeConfig {
+    /// Where NBD clients are served.
+    pub fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.nbd.iter().chain(&self.critical_nbd)
+    }
+
+    /// Whether there are such clients.
+    pub fn has_nbd(&self) -> bool {
+        self.addresses().next().is_some()
+    }
+
+    /// Whether requests of some of them are awaited.
+    pub fn is_critical_to_some(&self) -> bool {
+        self.critical == Some(true) || !self.critical_nbd.is_empty()
+    }
 }
 
 fn checked_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {

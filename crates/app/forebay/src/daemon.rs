@@ -132,7 +132,7 @@ fn sockets_are_free(volume: &VolumePlan, own_control: bool) -> Outcome {
     if own_control {
         can_bind(&control_path(&volume.name)?).map_err(ControlError::from)?;
     }
-    volume.nbd.iter().try_for_each(|address| NbdServer::can_listen(address).map_err(|e| from_nbd(&e)))
+    volume.addresses().try_for_each(|(address, _)| NbdServer::can_listen(address).map_err(|e| from_nbd(&e)))
 }
 
 /// What is to be said of an address at which others than this machine can read and write volumes.
@@ -278,18 +278,18 @@ impl Daemon {
 
     /// One NBD server for each address, for all volumes that name it; those of the first that fails are returned.
     fn try_nbd(&self) -> Result<(), (Vec<Arc<Served>>, Failure)> {
-        let mut exports: BTreeMap<String, (Address, Vec<Arc<Served>>)> = BTreeMap::new();
+        let mut exports: BTreeMap<String, (Address, Vec<(Arc<Served>, bool)>)> = BTreeMap::new();
         for served in self.all() {
-            for address in &served.plan().nbd {
+            for (address, critical) in served.plan().addresses() {
                 let entry =
                     exports.entry(address.to_string()).or_insert_with(|| (address.clone(), Vec::new()));
-                entry.1.push(Arc::clone(&served));
+                entry.1.push((Arc::clone(&served), critical));
             }
         }
         let mut offers: BTreeMap<String, Offer> = BTreeMap::new();
         for (address, volumes) in exports.into_values() {
             if let Some(warning) = open_to_all(&address, self.tls.is_some()) {
-                let names: Vec<&str> = volumes.iter().map(|v| v.name()).collect();
+                let names: Vec<&str> = volumes.iter().map(|(v, _)| v.name()).collect();
                 tracing::warn!(volumes = names.join(", "), "{warning}");
             }
             // A unix socket is guarded by its permissions.
@@ -298,13 +298,14 @@ impl Daemon {
                 listen: vec![address],
                 exports: volumes
                     .iter()
-                    .map(|v| Export { critical: v.plan().critical, ..Export::new(v.service()) })
+                    .map(|(v, critical)| Export { critical: *critical, ..Export::new(v.service()) })
                     .collect(),
                 tls,
                 socket: self.socket,
                 limits: self.nbd_limits,
                 memory: Arc::clone(&self.nbd_memory),
             });
+            let volumes: Vec<_> = volumes.into_iter().map(|(volume, _)| volume).collect();
             let server: Arc<dyn Frontend> = match started {
                 Ok(server) => Arc::new(server),
                 Err(e) => return Err((volumes, from_nbd(&e))),

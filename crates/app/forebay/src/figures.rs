@@ -176,6 +176,7 @@ mod tests {
 
     fn status(figures: &Status) -> VolumeStatus {
         let plan = VolumePlan {
+            background_dirty: crate::background_dirty::BackgroundDirty::default(),
             record_requests: None,
             group: None,
             name: "db".into(),
@@ -192,12 +193,14 @@ mod tests {
             settings: Settings::default(),
             ranges: Default::default(),
             endurance: 0,
+            critical_nbd: Vec::new(),
             critical: false,
             critical_rate: None,
             warnings: Vec::new(),
             is_for_nbd_alone: false,
         };
         let around = Surroundings {
+            knobs: Vec::new(),
             size_bytes: 1 << 30,
             logical_block_bytes: 512,
             read_only: false,

@@ -56,6 +56,8 @@ pub struct VolumePlan {
     pub backing: DeviceSpec,
     /// Where NBD clients are served.
     pub nbd: Vec<Address>,
+    /// Where those are of whom every request is critical.
+    pub critical_nbd: Vec<Address>,
     /// File that becomes the volume.
     pub fuse: Option<PathBuf>,
     /// Go on without the cache that the backing was paired with.
@@ -96,6 +98,14 @@ fn usage(message: String) -> Failure {
     Failure::new(FailureKind::Usage, message)
 }
 
+impl VolumePlan {
+    /// Where NBD clients are served, and whether every request of those there is critical.
+    pub fn addresses(&self) -> impl Iterator<Item = (&Address, bool)> {
+        let critical = self.critical_nbd.iter().map(|address| (address, true));
+        self.nbd.iter().map(|address| (address, self.critical)).chain(critical)
+    }
+}
+
 impl Plan {
     /// Lays the flags over the configuration file that they name.
     ///
@@ -115,7 +125,10 @@ impl Plan {
         };
         // The file may say for all of its volumes what one that is chosen of them has no use for.
         let has_tcp = |volumes: &[VolumeConfig]| {
-            volumes.iter().flat_map(|v| &v.nbd).any(|address| matches!(address, Address::Tcp { .. }))
+            volumes
+                .iter()
+                .flat_map(VolumeConfig::addresses)
+                .any(|address| matches!(address, Address::Tcp { .. }))
         };
         let tls_is_of_use = args.tls.is_none() && has_tcp(&config.volume);
         if let Some(name) = &args.name {
@@ -163,7 +176,7 @@ impl Plan {
         let around = Around { decorate: &args.decorate, is_for_nbd, destage_on_stop };
         Ok(Self {
             socket,
-            nbd_limits: nbd.limits(config.volume.iter().any(|v| !v.nbd.is_empty()))?,
+            nbd_limits: nbd.limits(config.volume.iter().any(VolumeConfig::has_nbd))?,
             tls,
             rules,
             hints: hints.unwrap_or_default(),
@@ -241,18 +254,24 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
         volume.ranges = args.ranges.clone().or(volume.ranges.take());
         volume.endurance = args.endurance.map(Size).or(volume.endurance);
         volume.critical = args.critical.then_some(true).or(volume.critical);
-        if volume.critical == Some(true) {
+        if volume.is_critical_to_some() || !args.critical_nbd.is_empty() {
             volume.critical_rate = args.critical_rate.map(Size).or(volume.critical_rate);
         }
     }
-    if args.critical_rate.is_some() && volumes.iter().all(|volume| volume.critical != Some(true)) {
+    let is_rate_of_use =
+        volumes.iter().any(VolumeConfig::is_critical_to_some) || !args.critical_nbd.is_empty();
+    if args.critical_rate.is_some() && !is_rate_of_use {
         return Err(usage(
-            "--critical-rate is for volumes that are critical; say --critical as well".to_owned(),
+            "--critical-rate is for volumes that are critical; say --critical or --critical-nbd as well"
+                .to_owned(),
         ));
     }
     let [volume] = volumes else {
-        let own =
-            args.cache.is_some() || args.backing.is_some() || args.fuse.is_some() || !args.nbd.is_empty();
+        let own = args.cache.is_some()
+            || args.backing.is_some()
+            || args.fuse.is_some()
+            || !args.nbd.is_empty()
+            || !args.critical_nbd.is_empty();
         if own
             || args.journal.is_some()
             || args.record_requests.is_some()
@@ -277,6 +296,9 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
     }
     if let Some(backing) = &args.backing {
         volume.backing = Some(backing.clone());
+    }
+    if !args.critical_nbd.is_empty() {
+        volume.critical_nbd.clone_from(&args.critical_nbd);
     }
     if !args.nbd.is_empty() {
         volume.nbd.clone_from(&args.nbd);
@@ -317,6 +339,7 @@ struct Around<'a> {
 
 fn checked(v: VolumeConfig, all: &Around<'_>) -> Result<VolumePlan, Failure> {
     let given = given(&v);
+    let (has_nbd, is_critical_to_some) = (v.has_nbd(), v.is_critical_to_some());
     let name = v.name;
     let wrong = |e: String| usage(format!("volume '{name}': {e}"));
     let device =
@@ -391,18 +414,22 @@ fn checked(v: VolumeConfig, all: &Around<'_>) -> Result<VolumePlan, Failure> {
     if v.accept_stale == Some(true) && cache.is_some() {
         warnings.push("accept-stale has no effect with a cache; it is for no-cache".to_owned());
     }
+    if let Some(twice) = v.critical_nbd.iter().find(|address| v.nbd.contains(address)) {
+        return Err(wrong(format!(
+            "is served at {twice} both as nbd and as critical-nbd; give them an address each"
+        )));
+    }
     if v.critical == Some(true) && v.nbd.is_empty() {
         warnings.push("critical has no effect without NBD clients; give an address with nbd".to_owned());
     }
     if all.destage_on_stop && v.read_only == Some(true) {
         warnings.push("destage-on-stop has no effect on a read-only volume".to_owned());
     }
-    let is_for_nbd_alone =
-        all.is_for_nbd && !v.nbd.is_empty() && v.fuse.is_none() && v.critical != Some(true);
+    let is_for_nbd_alone = all.is_for_nbd && has_nbd && v.fuse.is_none() && !is_critical_to_some;
     if is_for_nbd_alone && cache.is_some() && v.read_only != Some(true) {
         warnings.extend(nobody_is_critical(&settings));
     }
-    if v.critical_rate.is_some() && v.critical.is_none() {
+    if v.critical_rate.is_some() && v.critical.is_none() && v.critical_nbd.is_empty() {
         return Err(wrong("has a critical-rate, and does not say whether it is critical".to_owned()));
     }
     Ok(VolumePlan {
@@ -410,6 +437,7 @@ fn checked(v: VolumeConfig, all: &Around<'_>) -> Result<VolumePlan, Failure> {
         cache,
         backing: device(backing)?,
         nbd: v.nbd,
+        critical_nbd: v.critical_nbd,
         fuse: v.fuse,
         accept_stale: v.accept_stale.unwrap_or(false),
         takeover: v.takeover.unwrap_or(false),

@@ -82,6 +82,11 @@ pub struct Args {
     #[arg(long, value_name = "ADDR")]
     pub nbd: Vec<Address>,
 
+    /// Serve NBD clients there, too, and count every request over these connections as --critical does; a Forebay whose
+    /// backing this is sends there what is waited for (critical= in its address). May be given several times
+    #[arg(long, value_name = "ADDR")]
+    pub critical_nbd: Vec<Address>,
+
     /// Mode of the unix sockets for NBD clients, in octal: with 0660 their group may connect, too [default: 0600]
     #[arg(long, value_name = "MODE", value_parser = parse_socket_mode)]
     pub socket_mode: Option<u32>,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use forebay_block::{BlockService, Buf, DeviceOp, Op, Origin};
+use forebay_block::{BlockService, Buf, Class, DeviceOp, Op, Origin};
 use forebay_device::{Access, Clock, DeviceSpec, Ring, open};
 use forebay_host::{Ending, FormatOptions, JournalChoice, Volume, VolumeConfig, VolumeHandle, format};
 
@@ -41,7 +41,12 @@ fn raw(spec: &DeviceSpec, write_bytes: usize, depth: usize) -> Result<f64, Box<d
         while under_way < depth && begun.elapsed() < ROUND {
             let offset = next % span * write_bytes as u64;
             let bufs = vec![data.clone()];
-            device.submit(next, DeviceOp::Write { offset, bufs, durable: true }, clock.now());
+            device.submit(
+                next,
+                DeviceOp::Write { offset, bufs, durable: true },
+                Class::Foreground,
+                clock.now(),
+            );
             next += 1;
             under_way += 1;
         }

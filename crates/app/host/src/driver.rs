@@ -11,13 +11,15 @@
 //!     replies ◄────────  effects ────────► operations ──► ring: submit, sleep
 //! ```
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use foldhash::HashMap;
 use forebay_block::{
-    Allocation, Completion, DeviceOp, DeviceResult, ErrorKind, Inside, IoError, Nanos, Op, Origin, Reply,
+    Allocation, Class, Completion, DeviceOp, DeviceResult, ErrorKind, Inside, IoError, Nanos, Op, Origin,
+    Reply, Round,
 };
 use forebay_device::{Beside, Clock, Ring};
 use forebay_engine::{
@@ -27,6 +29,7 @@ use forebay_engine::{
 use crate::core::Core;
 use crate::devices::Devices;
 use crate::error::HostError;
+use crate::feeds::Feeds;
 use crate::handle::Shared;
 use crate::label::SideWrite;
 use crate::lanes::Cost;
@@ -93,6 +96,7 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     /// Questions about allocation, before the core has answered and afterwards.
     turns: Turns,
+    feeds: Feeds,
     requests: HashMap<RequestId, Outstanding>,
     commands: HashMap<RequestId, CommandDone>,
     marks: HashMap<RequestId, MarkDone>,
@@ -133,10 +137,11 @@ impl Driver {
             devices,
             shared,
             turns: Turns::default(),
-            requests: HashMap::new(),
-            commands: HashMap::new(),
-            marks: HashMap::new(),
-            common: HashMap::new(),
+            feeds: Feeds::default(),
+            requests: HashMap::default(),
+            commands: HashMap::default(),
+            marks: HashMap::default(),
+            common: HashMap::default(),
             next_id: 0,
             recovered: None,
             retirement: None,
@@ -166,10 +171,14 @@ impl Driver {
     /// Serves until the end.
     pub(crate) fn serve(&mut self) -> End {
         loop {
+            if let Err(e) = self.feeds.fetch(&self.ring) {
+                return End::RingFailed(e);
+            }
             self.take_in();
             let now = self.turn();
             if let Some(end) = self.end_reached() {
-                return end;
+                // What is left to be done on the devices is waited for alone.
+                return self.feeds.give_up(&self.ring).map_or_else(End::RingFailed, |()| end);
             }
             if let Err(e) = self.sleep(now, |shared| shared.queue.is_empty(now)) {
                 return End::RingFailed(e);
@@ -177,8 +186,17 @@ impl Driver {
         }
     }
 
-    /// One turn: what has ended goes in, what is to be done comes out and is started.
+    /// One turn: what has ended goes in, what is to be done comes out and is started. What that has ended at once, in a device that is
+    /// mapped memory, goes in as well.
     fn turn(&mut self) -> Nanos {
+        let now = self.step();
+        match self.devices.deadline() {
+            Some(at) if at <= now => self.step(),
+            _ => now,
+        }
+    }
+
+    fn step(&mut self) -> Nanos {
         let now = self.clock.now();
         self.devices.poll(now, &mut self.done);
         let mut done = std::mem::take(&mut self.done);
@@ -194,12 +212,23 @@ impl Driver {
         self.core.poll(now, &mut self.effects);
         let mut effects = std::mem::take(&mut self.effects);
         let mut ended = std::mem::take(&mut self.ended);
+        let mut round = None;
         for effect in effects.drain(..) {
             match effect {
-                Effect::Reply { id, result } => ended.extend(self.reply(id, result)),
-                effect => self.carry_out(effect, now),
+                Effect::Reply { id, result } => {
+                    round.get_or_insert_with(Round::begin);
+                    ended.extend(self.reply(id, result));
+                }
+                effect => {
+                    // A device may take its time.
+                    if matches!(effect, Effect::Io { .. }) {
+                        round = None;
+                    }
+                    self.carry_out(effect, now);
+                }
             }
         }
+        drop(round);
         self.effects = effects;
         if !ended.is_empty() {
             self.shared.queue.release(&ended);
@@ -227,7 +256,10 @@ impl Driver {
         let lanes = self.shared.queue.next_change(now);
         let wakes = [self.core.next_wake(), self.devices.deadline(), self.turns.next_at(now), lanes];
         let wake = wakes.into_iter().flatten().min();
-        let timeout = wake.map(|at| Duration::from_nanos(at.since(now)));
+        let timeout = match self.feeds.is_ready() {
+            true => Some(Duration::ZERO),
+            false => wake.map(|at| Duration::from_nanos(at.since(now))),
+        };
         let shared = &self.shared;
         self.ring.submit_and_wait(timeout, || idle(shared))
     }
@@ -318,6 +350,7 @@ impl Driver {
                 self.core.handle(Event::Command { id, command: Command::Common { round, run, step } }, now);
             }
             Message::Promote { offset, len } => self.core.handle(Event::Promote { offset, len }, now),
+            Message::Adopt(feed) => self.feeds.adopt(&self.ring, feed),
             Message::LabelWritten { well } => self.label_written(well, now),
             Message::Status => self.status_wanted = true,
             // The first one counts.
@@ -347,7 +380,7 @@ impl Driver {
 
     fn carry_out(&mut self, effect: Effect, now: Nanos) {
         match effect {
-            Effect::Io { id, role, op, class: _ } => self.start(id.0, role, op, now),
+            Effect::Io { id, role, op, class } => self.start(id.0, role, op, class, now),
             Effect::Reply { .. } => {}
             Effect::Admitted { id, reason, bytes } => {
                 if let (Some(observer), Some(request)) = (self.shared.observer.get(), self.requests.get(&id))
@@ -386,13 +419,13 @@ impl Driver {
         }
     }
 
-    fn start(&mut self, tag: u64, role: Role, op: DeviceOp, now: Nanos) {
+    fn start(&mut self, tag: u64, role: Role, op: DeviceOp, class: Class, now: Nanos) {
         self.under_way += 1;
         match self.devices.role(role) {
             Some((device, offset)) => {
                 let op = op.moved(offset);
                 self.operations.started(tag, role, &op, now);
-                device.submit(tag, op, now);
+                device.submit(tag, op, class, now);
             }
             None => self
                 .done
@@ -461,7 +494,7 @@ impl Driver {
         let Some(retirement) = &mut self.retirement else { return };
         retirement.written |= ended.is_some_and(|result| result.is_ok());
         match retirement.steps.pop_front() {
-            Some((role, op)) => self.start(HOST_TAGS, role, op, now),
+            Some((role, op)) => self.start(HOST_TAGS, role, op, Class::Foreground, now),
             None => {
                 retirement.steps_are_done = true;
                 self.retirement_end(now);

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use forebay_block::{Allocation, BLOCK_BYTES, Buf, DeviceOp};
+use forebay_block::{Allocation, BLOCK_BYTES, Buf, Class, DeviceOp};
 use forebay_device::{
     Access, Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Lack, Ring, lacks_room, open, run_alone,
 };
@@ -484,7 +484,12 @@ pub(crate) fn write_zeroes(
         while failed.is_none() && next < to && under_way < CHUNKS_UNDER_WAY_MAX {
             let len = CHUNK_BYTES.min(to - next);
             let bufs = vec![zeroes.slice(0, len as usize)];
-            device.submit(next, DeviceOp::Write { offset: next, bufs, durable: false }, bench.clock.now());
+            device.submit(
+                next,
+                DeviceOp::Write { offset: next, bufs, durable: false },
+                Class::Foreground,
+                bench.clock.now(),
+            );
             next += len;
             under_way += 1;
         }

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use forebay_block::{BlockService, Completion, ErrorKind, Gate, IoError, Op, Origin, VolumeInfo};
+use forebay_block::{
+    BlockService, Completion, ErrorKind, Feed, Gate, IoError, Op, Origin, Refused, VolumeInfo,
+};
 use forebay_device::{DeviceInfo, Waker};
 use forebay_engine::{Command, CommonError, CommonState, CommonStep, MarkError, Status};
 use forebay_policy::{AdmissionReason, Ranges, Settings};
@@ -311,12 +313,7 @@ impl VolumeHandle {
     }
 
     fn push(&self, op: Op, origin: Origin, done: Completion, identified: bool) {
-        let len = match &op {
-            Op::Read { len, .. } => *len,
-            Op::Write { data, .. } => data.len(),
-            _ => 0,
-        };
-        if len > REQUEST_BYTES_MAX {
+        if is_too_long(&op) {
             let e = IoError::new(ErrorKind::Invalid, "request is longer than the volume takes");
             return done(Err(e));
         }
@@ -327,6 +324,15 @@ impl VolumeHandle {
     }
 }
 
+fn is_too_long(op: &Op) -> bool {
+    let len = match op {
+        Op::Read { len, .. } => *len,
+        Op::Write { data, .. } => data.len(),
+        _ => 0,
+    };
+    len > REQUEST_BYTES_MAX
+}
+
 impl BlockService for VolumeHandle {
     fn info(&self) -> VolumeInfo {
         self.0.info.clone()
@@ -334,6 +340,25 @@ impl BlockService for VolumeHandle {
 
     fn submit(&self, op: Op, origin: Origin, done: Completion) {
         self.push(op, origin, done, true);
+    }
+
+    fn try_submit(&self, op: Op, origin: Origin, done: Completion) -> Result<(), Box<Refused>> {
+        if is_too_long(&op) {
+            return Err(Box::new((op, done)));
+        }
+        let inside = match op.changes().map(|bytes| self.0.gate.try_pass(bytes)) {
+            Some(None) => return Err(Box::new((op, done))),
+            passed => passed.flatten(),
+        };
+        let incoming = Incoming { op, origin, done, identified: true, inside };
+        self.0.queue.try_push(incoming).map_err(|Incoming { op, done, .. }| Box::new((op, done)))
+    }
+
+    fn adopt(&self, feed: Box<dyn Feed>) -> Result<(), Box<dyn Feed>> {
+        let new = self.0.queue.feeds.admit(feed)?;
+        // Of a volume that has ended it is dropped, and so comes back.
+        let _ = self.0.queue.tell(Message::Adopt(new));
+        Ok(())
     }
 
     fn gate(&self) -> &Arc<Gate> {

@@ -74,11 +74,13 @@ pub(crate) struct Lanes<T> {
     lanes: BTreeMap<u64, Lane<T>>,
     /// The lane that had the last turn.
     turn: u64,
+    /// Memory for the order of a turn.
+    order: Vec<u64>,
 }
 
 impl<T> Default for Lanes<T> {
     fn default() -> Self {
-        Self { lanes: BTreeMap::new(), turn: 0 }
+        Self { lanes: BTreeMap::new(), turn: 0, order: Vec::new() }
     }
 }
 
@@ -121,7 +123,8 @@ impl<T> Lanes<T> {
     pub(crate) fn take(&mut self, now: Nanos, all: bool, taken: &mut VecDeque<T>) {
         self.forget_idle(now);
         let share = self.share(now).filter(|_| !all);
-        let mut order: Vec<u64> = self.lanes.range(self.turn.saturating_add(1)..).map(|(n, _)| *n).collect();
+        let mut order = std::mem::take(&mut self.order);
+        order.extend(self.lanes.range(self.turn.saturating_add(1)..).map(|(n, _)| *n));
         order.extend(self.lanes.range(..=self.turn).map(|(n, _)| *n));
         loop {
             let before = taken.len();
@@ -136,9 +139,11 @@ impl<T> Lanes<T> {
                 }
             }
             if taken.len() == before {
-                return;
+                break;
             }
         }
+        order.clear();
+        self.order = order;
     }
 
     /// Whether [`Lanes::take`] would find something.

@@ -9,6 +9,7 @@ mod core;
 mod devices;
 mod driver;
 mod error;
+mod feeds;
 mod format;
 mod handle;
 mod identity;

@@ -9,6 +9,7 @@ use forebay_block::{Completion, ErrorKind, Inside, IoError, Nanos, Op, Origin};
 use forebay_device::Waker;
 use forebay_engine::{Command, CommonError, CommonState, CommonStep, MarkError};
 
+use crate::feeds::{FeedCount, NewFeed};
 use crate::lanes::{Cost, Kind, Lanes};
 
 /// Requests of a volume that are queued or under way at a time; further ones wait in `submit` (P7).
@@ -75,6 +76,8 @@ pub(crate) enum Message {
     Common(u64, u64, CommonStep, CommonDone),
     /// A critical task waits for outstanding writes of these bytes.
     Promote { offset: u64, len: u64 },
+    /// A client whose requests the thread is to fetch.
+    Adopt(NewFeed),
     /// The volume's end: stop cleanly, then remove the cache for good if asked, then end the thread.
     End(Ending),
     /// The label in a side file has been written, or not, by the thread that waited for it.
@@ -141,6 +144,7 @@ pub(crate) struct RequestQueue {
     consumer: ThreadId,
     /// Questions about allocation that are queued or under way.
     questions: Arc<AtomicUsize>,
+    pub(crate) feeds: FeedCount,
 }
 
 /// Bytes of memory that a request needs while it is under way.
@@ -156,8 +160,8 @@ impl RequestQueue {
     /// A queue to the thread that this waker wakes, which is the calling one.
     pub(crate) fn new(waker: Waker) -> Self {
         let consumer = thread::current().id();
-        let questions = Arc::default();
-        Self { state: Mutex::default(), room: Condvar::new(), waker, consumer, questions }
+        let (questions, feeds) = (Arc::default(), FeedCount::default());
+        Self { state: Mutex::default(), room: Condvar::new(), waker, consumer, questions, feeds }
     }
 
     /// Whether the caller is the volume's own thread.
@@ -183,10 +187,7 @@ impl RequestQueue {
         let answers = self.is_mine() || state.surveyor == Some(thread::current().id());
         let asks = matches!(incoming.op, Op::Status { .. });
         let lane = incoming.origin.lane;
-        let has_room = |state: &State| {
-            state.has_room(lane, bytes) && !(asks && self.questions.load(Ordering::Relaxed) >= QUESTIONS_MAX)
-        };
-        while !state.closed && !has_room(&state) && !answers {
+        while !state.closed && !self.has_room(&state, lane, bytes, asks) && !answers {
             state.waiting += 1;
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;
@@ -196,13 +197,34 @@ impl RequestQueue {
             (incoming.done)(Err(IoError::new(ErrorKind::Shutdown, "request to a volume that has stopped")));
             return;
         }
-        state.admitted += 1;
-        state.admitted_bytes += bytes;
-        let incoming = if asks { self.counted(incoming) } else { incoming };
-        let cost = incoming.cost();
-        state.lanes.push(lane, incoming, bytes, cost);
+        self.admit(&mut state, incoming, bytes);
         drop(state);
         self.waker.wake();
+    }
+
+    /// As [`RequestQueue::push`], for the volume's own thread: gives back what would have to wait, or be refused.
+    pub(crate) fn try_push(&self, incoming: Incoming) -> Result<(), Incoming> {
+        let bytes = bytes_of(&incoming.op);
+        let asks = matches!(incoming.op, Op::Status { .. });
+        let mut state = self.lock();
+        if state.closed || !self.has_room(&state, incoming.origin.lane, bytes, asks) {
+            return Err(incoming);
+        }
+        self.admit(&mut state, incoming, bytes);
+        Ok(())
+    }
+
+    fn has_room(&self, state: &State, lane: u64, bytes: u64, asks: bool) -> bool {
+        state.has_room(lane, bytes) && !(asks && self.questions.load(Ordering::Relaxed) >= QUESTIONS_MAX)
+    }
+
+    fn admit(&self, state: &mut State, incoming: Incoming, bytes: u64) {
+        state.admitted += 1;
+        state.admitted_bytes += bytes;
+        let asks = matches!(incoming.op, Op::Status { .. });
+        let incoming = if asks { self.counted(incoming) } else { incoming };
+        let (lane, cost) = (incoming.origin.lane, incoming.cost());
+        state.lanes.push(lane, incoming, bytes, cost);
     }
 
     /// A question, which counts as one until it is answered. Its room is given back right after that, which wakes who waits.

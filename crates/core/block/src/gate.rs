@@ -44,7 +44,18 @@ impl Gate {
         let me = thread::current().id();
         let others =
             |s: &State| s.holders.iter().any(|(thread, held)| *thread != me && overlap(held, &bytes));
-        let mut state = self.wait_while(self.lock(), others);
+        let state = self.wait_while(self.lock(), others);
+        self.enter(state, bytes)
+    }
+
+    /// As [`Gate::pass`], unless it would have to wait.
+    pub fn try_pass(self: &Arc<Self>, bytes: Range<u64>) -> Option<Inside> {
+        let state = self.lock();
+        let held = state.holders.iter().any(|(_, held)| overlap(held, &bytes));
+        (!held).then(|| self.enter(state, bytes))
+    }
+
+    fn enter(self: &Arc<Self>, mut state: MutexGuard<'_, State>, bytes: Range<u64>) -> Inside {
         let place = match state.free.pop() {
             Some(place) => place,
             None => {
@@ -145,6 +156,7 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let elsewhere = gate.pass(0..512);
         let alone = gate.alone(512..1024);
+        assert!(gate.try_pass(1023..1025).is_none() && gate.try_pass(1024..2048).is_some());
         thread::scope(|scope| {
             scope.spawn(|| {
                 drop(gate.pass(1024..2048));

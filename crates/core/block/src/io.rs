@@ -36,6 +36,15 @@ pub enum DeviceOp {
     },
 }
 
+/// Whether somebody waits for a device operation (`docs/design/promises.md`, I/O priority). It decides about speed alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// A client's request waits for it, as far as is known.
+    Foreground,
+    /// Destaging, cleaning, writes that no request is known to wait for.
+    Background,
+}
+
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {

@@ -8,9 +8,11 @@
 mod buffer;
 mod decimal;
 mod error;
+mod feed;
 mod frontend;
 mod gate;
 mod io;
+mod round;
 mod service;
 pub mod size;
 pub mod time;
@@ -18,11 +20,13 @@ mod units;
 
 pub use buffer::{Buf, BufMut};
 pub use error::{Cause, ErrorKind, IoError, describe_errno, words_of};
+pub use feed::{Feed, Fetched};
 pub use frontend::{Clients, Frontend};
 pub use gate::{Alone, Gate, Inside};
-pub use io::{DeviceOp, DeviceResult, OpKind};
+pub use io::{Class, DeviceOp, DeviceResult, OpKind};
+pub use round::{Gathers, Round};
 pub use service::{
-    Allocation, BlockService, Completion, Content, Criticality, Op, Origin, Reply, STATUS_EXTENTS_MAX,
-    StatusExtent, VolumeInfo, check_bounds,
+    Allocation, BlockService, Completion, Content, Criticality, Op, Origin, Refused, Reply,
+    STATUS_EXTENTS_MAX, StatusExtent, VolumeInfo, check_bounds,
 };
 pub use units::{BLOCK_BYTES, BlockNo, Nanos, SECTOR_BYTES, Seq, blocks_of};

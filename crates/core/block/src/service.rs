@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{Buf, ErrorKind, Gate, IoError, SECTOR_BYTES};
+use crate::{Buf, ErrorKind, Feed, Gate, IoError, SECTOR_BYTES};
 
 /// A request to a volume. Offsets and lengths are bytes and multiples of 512.
 #[derive(Clone, Debug)]
@@ -215,6 +215,9 @@ pub struct VolumeInfo {
 /// Called once with the outcome, on a thread of the volume: it must not block.
 pub type Completion = Box<dyn FnOnce(Result<Reply, IoError>) + Send>;
 
+/// A request that was not taken.
+pub type Refused = (Op, Completion);
+
 /// The one interface between frontends and volumes.
 ///
 /// Requests may complete in any order. A request that starts after another was acknowledged sees its effect (P2).
@@ -225,6 +228,23 @@ pub trait BlockService: Send + Sync {
     /// Starts a request. May block the caller while the volume's request queue is full (P7), which is how a slow
     /// volume slows its clients; `done` is called exactly once, also on error or shutdown.
     fn submit(&self, op: Op, origin: Origin, done: Completion);
+
+    /// As [`BlockService::submit`], but gives back what would have to wait. For a [`Feed`], on the volume's own thread.
+    ///
+    /// # Errors
+    /// The request, untouched, which [`BlockService::submit`] takes on another thread.
+    fn try_submit(&self, op: Op, origin: Origin, done: Completion) -> Result<(), Box<Refused>> {
+        let _ = origin;
+        Err(Box::new((op, done)))
+    }
+
+    /// Has the volume's own thread fetch a client's requests.
+    ///
+    /// # Errors
+    /// The feed, if the volume has no place for it: its own thread fetches them then.
+    fn adopt(&self, feed: Box<dyn Feed>) -> Result<(), Box<dyn Feed>> {
+        Err(feed)
+    }
 
     /// The gate that every change of the volume passes, through whichever frontend it comes: for a frontend that reads, changes and
     /// writes back what it must not undo another one's change of.
@@ -238,6 +258,14 @@ impl<S: BlockService + ?Sized> BlockService for Arc<S> {
 
     fn submit(&self, op: Op, origin: Origin, done: Completion) {
         (**self).submit(op, origin, done);
+    }
+
+    fn try_submit(&self, op: Op, origin: Origin, done: Completion) -> Result<(), Box<Refused>> {
+        (**self).try_submit(op, origin, done)
+    }
+
+    fn adopt(&self, feed: Box<dyn Feed>) -> Result<(), Box<dyn Feed>> {
+        (**self).adopt(feed)
     }
 
     fn gate(&self) -> &Arc<Gate> {

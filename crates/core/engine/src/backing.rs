@@ -3,7 +3,6 @@
 pub(crate) mod destage;
 pub(crate) mod flushes;
 mod plan;
-#[cfg(feature = "mutations")]
 mod planted_scheduler;
 mod portions;
 pub(crate) mod queue;

@@ -421,7 +421,7 @@ impl Engine {
             Life::New | Life::Recovering => State::Starting,
             Life::RecoveryFailed => State::Degraded,
             Life::Running if self.failure.latched() => State::Degraded,
-            Life::Running if self.room_is_awaited() => State::Full,
+            Life::Running if self.room_is_awaited() || self.throttle_next_wake().is_some() => State::Full,
             Life::Running => State::Healthy,
             Life::Stopping => State::Stopping,
             Life::Stopped => State::Stopped,

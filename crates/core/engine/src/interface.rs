@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+pub use forebay_block::Class;
 use forebay_block::{Cause, DeviceOp, DeviceResult, ErrorKind, IoError, Op, OpKind, Origin, Reply, Seq};
 use forebay_format::Layout;
 use forebay_format::journal::{Group, Head};
 use forebay_format::rules::Impossible;
 use forebay_format::shared_point::Common;
-use forebay_policy::{AdmissionReason, Priority, Ranges, ReasonCounts, Settings, WritePolicy};
+use forebay_policy::{AdmissionReason, Ranges, ReasonCounts, Settings, WritePolicy};
 use thiserror::Error;
 
 /// Names a client's request until its [`Effect::Reply`]; chosen by the host, unique while outstanding.
@@ -35,33 +36,6 @@ pub enum Role {
     Backing,
     /// The journal on the backing's side: its own device, or a region behind the volume's end.
     Journal,
-}
-
-/// Whether somebody waits for a device operation (`docs/design/promises.md`, I/O priority).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// A client's request waits for it, as far as is known.
-    Foreground,
-    /// Destaging, cleaning, writes that no request is known to wait for.
-    Background,
-}
-
-impl From<Class> for Priority {
-    fn from(class: Class) -> Self {
-        match class {
-            Class::Foreground => Self::Critical,
-            Class::Background => Self::NonCritical,
-        }
-    }
-}
-
-impl From<Priority> for Class {
-    fn from(priority: Priority) -> Self {
-        match priority {
-            Priority::Critical => Self::Foreground,
-            Priority::NonCritical => Self::Background,
-        }
-    }
 }
 
 /// How a volume starts.

@@ -242,7 +242,7 @@ impl Log {
 
     /// Whether writes that nobody waits for wait to enter the log, and others.
     pub(crate) fn writers(&self) -> (bool, bool) {
-        let may = May { awaited: true, patient: false, slowly: false };
+        let may = May { patient: false, ..May::FREELY };
         (self.queue.has_patient(), self.queue.next_kind(may).is_some())
     }
 

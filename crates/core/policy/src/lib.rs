@@ -26,7 +26,7 @@ pub use destaging::{
 };
 pub use endurance::Endurance;
 pub use groups::{GroupEnd, OpenGroup};
-pub use priority::{BACKING_SLOTS_MAX, NONCRITICAL_BESIDE_CRITICAL, Priority};
+pub use priority::{BACKING_SLOTS_MAX, NONCRITICAL_BESIDE_CRITICAL, NONCRITICAL_ONE_IN, Priority};
 pub use ranges::{RANGES_MAX, Ranges};
 pub use replacement::{List, Replacement, Verdict};
 pub use scheduler::{

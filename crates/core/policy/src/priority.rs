@@ -5,6 +5,8 @@
 //! the second kind few are outstanding while there are any of the first, for a device does not take back what it was given: a
 //! critical operation would wait behind them inside the device.
 
+use forebay_block::Class;
+
 /// Operations outstanding at the backing at a time, however many it takes; further ones wait in the queue (P7).
 pub const BACKING_SLOTS_MAX: usize = 256;
 /// Of these at most so many are non-critical.
@@ -31,6 +33,24 @@ pub enum Priority {
     Critical,
     /// Destaging, and writes that no request is known to wait for.
     NonCritical,
+}
+
+impl From<Class> for Priority {
+    fn from(class: Class) -> Self {
+        match class {
+            Class::Foreground => Self::Critical,
+            Class::Background => Self::NonCritical,
+        }
+    }
+}
+
+impl From<Priority> for Class {
+    fn from(priority: Priority) -> Self {
+        match priority {
+            Priority::Critical => Self::Foreground,
+            Priority::NonCritical => Self::Background,
+        }
+    }
 }
 
 /// While the log fills, and both destaging and bypasses wait, one in so many non-critical starts is a bypass, if one may start.

@@ -120,7 +120,7 @@ mod tests {
                 let part = MaxStaleness::part(bound, percent);
                 prop_assert!(part <= bound && u128::from(part) == u128::from(bound) * u128::from(percent) / 100);
                 let age = |age_ms| MaxStaleness::Age(bound).percent(Staleness { age_ms, bytes: 0 });
-                prop_assert!(age(part) <= percent && age(part + 1) >= percent.min(99));
+                prop_assert!(age(part) <= percent && age(part.saturating_add(1)) >= percent.min(99));
                 prop_assert_eq!(age(bound), 100);
             }
         }

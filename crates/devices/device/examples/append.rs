@@ -6,7 +6,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use forebay_block::{Buf, DeviceOp};
+use forebay_block::{Buf, Class, DeviceOp};
 use forebay_device::{Access, Clock, Device, DeviceSpec, Ring, open};
 
 const APPEND_BYTES: usize = 4096;
@@ -47,7 +47,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut append = |device: &mut dyn Device| {
         let offset = next % span * APPEND_BYTES as u64;
         next += 1;
-        device.submit(next, DeviceOp::Write { offset, bufs: vec![data.clone()], durable: true }, clock.now());
+        device.submit(
+            next,
+            DeviceOp::Write { offset, bufs: vec![data.clone()], durable: true },
+            Class::Foreground,
+            clock.now(),
+        );
         loop {
             device.poll(clock.now(), &mut done);
             if let Some((_, result)) = done.pop() {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::time::Duration;
 
-use forebay_block::{Buf, DeviceOp, Nanos};
+use forebay_block::{Buf, Class, DeviceOp, Nanos};
 use forebay_device::{Access, Clock, Device, DeviceSpec, EmulatedDevice, Ring};
 use forebay_emulate::Kind;
 
@@ -56,7 +56,7 @@ fn random(ring: &Ring, device: &mut dyn Device, reads: bool, depth: usize) -> Re
                 false => DeviceOp::Write { offset, bufs: vec![data.clone()], durable: false },
             };
             under_way.insert(tag, ());
-            device.submit(tag, op, now);
+            device.submit(tag, op, Class::Foreground, now);
         }
         let timeout = device.deadline().map(|at| Duration::from_nanos(at.since(now)));
         ring.submit_and_wait(timeout, || true)?;

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_block::{DeviceOp, DeviceResult, Nanos};
+use forebay_block::{Class, DeviceOp, DeviceResult, Nanos};
 
 use crate::clock::Clock;
 use crate::ring::Ring;
@@ -117,7 +117,10 @@ pub trait Device {
 
     /// Starts an operation. `tag` is the caller's name for it, unique while it is under way; `now` is the time of the
     /// clock that [`Device::poll`] is called with.
-    fn submit(&mut self, tag: u64, op: DeviceOp, now: Nanos);
+    ///
+    /// `class` goes on to where it is understood: as the I/O priority of files and block devices, and as the connection of NBD exports
+    /// with a critical address. It says nothing about order.
+    fn submit(&mut self, tag: u64, op: DeviceOp, class: Class, now: Nanos);
 
     /// Appends the operations that have ended since the last call, with the tags they were submitted with.
     fn poll(&mut self, now: Nanos, done: &mut Vec<(u64, DeviceResult)>);
@@ -190,7 +193,7 @@ pub trait Device {
 pub fn run_alone(ring: &Ring, clock: &Clock, device: &mut dyn Device, op: DeviceOp) -> DeviceResult {
     const TAG: u64 = u64::MAX;
     let mut done = Vec::with_capacity(1);
-    device.submit(TAG, op, clock.now());
+    device.submit(TAG, op, Class::Foreground, clock.now());
     loop {
         device.poll(clock.now(), &mut done);
         if let Some((tag, result)) = done.pop() {

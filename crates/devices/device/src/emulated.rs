@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_block::{DeviceOp, DeviceResult, Nanos};
+use forebay_block::{Class, DeviceOp, DeviceResult, Nanos};
 use forebay_emulate::{Kind, Model, Operation, Settings};
 
 use crate::access::{Access, OpenError};
@@ -135,15 +135,15 @@ impl Device for EmulatedDevice {
         &self.info
     }
 
-    fn submit(&mut self, tag: u64, op: DeviceOp, now: Nanos) {
+    fn submit(&mut self, tag: u64, op: DeviceOp, class: Class, now: Nanos) {
         self.model.submit(tag, Operation::from(&op), now);
         let mut under_way = UnderWay { submitted: now, ..UnderWay::default() };
         match op {
             DeviceOp::Flush if !self.sync => under_way.result = Some(Ok(None)),
             DeviceOp::Write { offset, bufs, .. } if !self.sync => {
-                self.inner.submit(tag, DeviceOp::Write { offset, bufs, durable: false }, now);
+                self.inner.submit(tag, DeviceOp::Write { offset, bufs, durable: false }, class, now);
             }
-            op => self.inner.submit(tag, op, now),
+            op => self.inner.submit(tag, op, class, now),
         }
         self.under_way.insert(tag, under_way);
     }

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind as IoErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 
-use forebay_block::{DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
+use forebay_block::{Class, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 
 use forebay_guard::SideFile;
 
@@ -15,6 +15,7 @@ use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::entry::sync_found_entry;
 use crate::ground::Ground;
 use crate::medium::Medium;
+use crate::priority::Priorities;
 use crate::ring::{ClientId, Ring};
 use crate::room;
 use crate::survey::Survey;
@@ -40,6 +41,7 @@ pub struct FileDevice {
     /// The first way to zero that is not known to fail here.
     zero_way: ZeroWay,
     durable_by: DurableBy,
+    priorities: Priorities,
     syncs: Syncs,
 }
 
@@ -83,6 +85,7 @@ impl FileDevice {
             mail: Vec::new(),
             zero_way: ZeroWay::Punch,
             durable_by: medium.durable_by(),
+            priorities: Priorities::of_thread(),
             syncs: Syncs::default(),
         })
     }
@@ -180,7 +183,7 @@ impl Device for FileDevice {
         &self.info
     }
 
-    fn submit(&mut self, tag: u64, op: DeviceOp, _now: Nanos) {
+    fn submit(&mut self, tag: u64, op: DeviceOp, class: Class, _now: Nanos) {
         if matches!(op, DeviceOp::Flush) {
             if self.access == Access::ReadOnly {
                 // Nothing is written, and file systems that are always read-only know no fsync.
@@ -197,7 +200,8 @@ impl Device for FileDevice {
         }
         let seen = self.syncs.seen();
         let transfer = check_range(&op, self.info.size_bytes)
-            .and_then(|()| Transfer::new(tag, op, self.align, self.zero_way, self.durable_by, seen));
+            .and_then(|()| Transfer::new(tag, op, self.align, self.zero_way, self.durable_by, seen))
+            .map(|transfer| transfer.with_priority(self.priorities.of(class)));
         match transfer {
             Ok(transfer) if transfer.is_empty() => self.finished.push((tag, transfer.empty_result())),
             Ok(transfer) => self.start_or_queue(Box::new(transfer)),

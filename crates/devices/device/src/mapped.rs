@@ -5,11 +5,10 @@
 
 use std::io::{self, ErrorKind as IoErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
-use forebay_block::{Buf, BufMut, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
+use forebay_block::{Buf, BufMut, Class, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 
 use crate::access::{Access, OpenError};
 use crate::claim::{Claimed, Sort, claim};
@@ -104,13 +103,26 @@ impl MappedDevice {
         self.stores.name
     }
 
+    /// Without the cancellation points of the C library's own.
+    fn read(&self, mut rest: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !rest.is_empty() {
+            match rustix::io::pread(&self.claimed.file, &mut *rest, offset) {
+                Ok(0) => return Err(IoErrorKind::UnexpectedEof.into()),
+                Ok(n) => (rest, offset) = (&mut rest[n..], offset + n as u64),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
     fn carry_out(&mut self, op: DeviceOp) -> DeviceResult {
         check_range(&op, self.info.size_bytes)?;
         match op {
             DeviceOp::Read { offset, len } => {
-                let mut buf = BufMut::zeroed(len);
-                let read = self.claimed.file.read_exact_at(&mut buf, offset);
-                read.map_err(|e| system_error(&e, "reading from a mapped device", Some(offset)))?;
+                let mut buf = BufMut::for_overwriting(len);
+                self.read(&mut buf, offset)
+                    .map_err(|e| system_error(&e, "reading from a mapped device", Some(offset)))?;
                 Ok(Some(buf.freeze()))
             }
             DeviceOp::Write { offset, bufs, durable } => {
@@ -181,7 +193,7 @@ impl Device for MappedDevice {
         &self.info
     }
 
-    fn submit(&mut self, tag: u64, op: DeviceOp, _now: Nanos) {
+    fn submit(&mut self, tag: u64, op: DeviceOp, _class: Class, _now: Nanos) {
         let result = self.carry_out(op);
         self.finished.push((tag, result));
     }

@@ -30,6 +30,10 @@ const DRAIN_WAITS_MAX: u32 = 50;
 const DRAIN_STEP: Duration = Duration::from_millis(100);
 /// The completion of the waker's poll carries this instead of a slot number.
 const WAKE: u64 = u64::MAX;
+/// And that of an operation whose end means nothing this.
+const NOTHING: u64 = u64::MAX - 1;
+/// Those of watched sockets carry this and the number of the watch.
+const WATCH: u64 = 1 << 62;
 
 /// Wakes the thread that sleeps in [`Ring::submit_and_wait`]; can be cloned and used from any thread.
 ///
@@ -83,6 +87,16 @@ impl Waker {
     }
 }
 
+/// Names something that the ring's thread waits for beside its devices, for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watch(u64);
+
+struct Watched {
+    watch: Watch,
+    fd: RawFd,
+    armed: bool,
+}
+
 /// Names a device among those that share a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientId(usize);
@@ -113,6 +127,10 @@ struct Reactor {
     mail: usize,
     waker: Waker,
     wake_armed: bool,
+    watched: Vec<Watched>,
+    watches: u64,
+    /// Watches that have been seen readable and not been told.
+    readable: Vec<Watch>,
 }
 
 /// A shared io_uring of one thread. Cloning shares it.
@@ -146,6 +164,9 @@ impl Ring {
             mail: 0,
             waker: Waker::new()?,
             wake_armed: false,
+            watched: Vec::new(),
+            watches: 0,
+            readable: Vec::new(),
         }))))
     }
 
@@ -164,6 +185,29 @@ impl Ring {
     /// Those of `io_uring_enter`, but for interruption and timeout.
     pub fn submit_and_wait(&self, timeout: Option<Duration>, idle: impl FnOnce() -> bool) -> io::Result<()> {
         self.0.borrow_mut().turn(timeout, idle)
+    }
+
+    /// Wakes the ring's thread from now on also when there is something to read from `fd`, or its peer is gone: each time that more comes.
+    /// The kernel keeps the file until [`Ring::unwatch`], even if the descriptor is closed.
+    pub fn watch(&self, fd: RawFd) -> Watch {
+        let mut reactor = self.0.borrow_mut();
+        reactor.watches += 1;
+        let watch = Watch(reactor.watches);
+        reactor.watched.push(Watched { watch, fd, armed: false });
+        watch
+    }
+
+    /// Ends a watch.
+    ///
+    /// # Errors
+    /// As [`Ring::submit_and_wait`].
+    pub fn unwatch(&self, watch: Watch) -> io::Result<()> {
+        self.0.borrow_mut().unwatch(watch)
+    }
+
+    /// Fetches the watches that have seen something since the last call.
+    pub fn take_readable(&self, into: &mut Vec<Watch>) {
+        into.append(&mut self.0.borrow_mut().readable);
     }
 
     /// Makes room for a device.
@@ -244,7 +288,11 @@ impl Reactor {
 
     fn turn(&mut self, timeout: Option<Duration>, idle: impl FnOnce() -> bool) -> io::Result<()> {
         self.arm_waker()?;
-        let ready = self.mail > 0 || !self.uring.completion().is_empty() || timeout == Some(Duration::ZERO);
+        self.arm_watches()?;
+        let ready = self.mail > 0
+            || !self.readable.is_empty()
+            || !self.uring.completion().is_empty()
+            || timeout == Some(Duration::ZERO);
         let result = if ready {
             self.submit_only()
         } else {
@@ -297,12 +345,51 @@ impl Reactor {
         Ok(())
     }
 
+    fn arm_watches(&mut self) -> io::Result<()> {
+        for n in 0..self.watched.len() {
+            let Watched { watch, fd, armed: false } = self.watched[n] else { continue };
+            let mask = libc::POLLIN | libc::POLLRDHUP;
+            let poll = opcode::PollAdd::new(Fd(fd), mask as u32).multi(true).build();
+            // SAFETY: a poll names no memory, and the kernel holds the file.
+            unsafe { self.push(&poll.user_data(WATCH | watch.0)) }?;
+            self.watched[n].armed = true;
+        }
+        Ok(())
+    }
+
+    fn unwatch(&mut self, watch: Watch) -> io::Result<()> {
+        self.readable.retain(|readable| *readable != watch);
+        let Some(n) = self.watched.iter().position(|watched| watched.watch == watch) else { return Ok(()) };
+        if !self.watched.swap_remove(n).armed {
+            return Ok(());
+        }
+        let entry = opcode::PollRemove::new(WATCH | watch.0).build().user_data(NOTHING);
+        // SAFETY: it names no memory.
+        unsafe { self.push(&entry) }
+    }
+
+    /// A watch has seen something; unless `more` is true it will not again.
+    fn saw(&mut self, watch: Watch, more: bool) {
+        let Some(watched) = self.watched.iter_mut().find(|watched| watched.watch == watch) else { return };
+        watched.armed &= more;
+        if !self.readable.contains(&watch) {
+            self.readable.push(watch);
+        }
+    }
+
     fn reap(&mut self) {
         loop {
             let next = self.uring.completion().next();
             let Some(entry) = next else { return };
             if entry.user_data() == WAKE {
                 self.wake_armed = cqueue::more(entry.flags());
+                continue;
+            }
+            if entry.user_data() == NOTHING {
+                continue;
+            }
+            if entry.user_data() & WATCH != 0 {
+                self.saw(Watch(entry.user_data() & !WATCH), cqueue::more(entry.flags()));
                 continue;
             }
             self.in_flight -= 1;
@@ -337,6 +424,7 @@ impl Drop for Reactor {
             // An error here leaves operations under way, which the lines below the loop deal with.
             let _ = self.turn(Some(DRAIN_STEP), || true);
             self.mail = 0;
+            self.readable.clear();
         }
         if self.in_flight > 0 {
             // A device is stuck: the kernel may yet write to these buffers, so they are never given back.
@@ -352,6 +440,8 @@ fn is_passing(e: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
     use std::sync::atomic::AtomicU64;
     use std::time::Instant;
 
@@ -369,6 +459,39 @@ mod tests {
         let begun = Instant::now();
         ring.submit_and_wait(Some(Duration::from_secs(60)), || false).unwrap();
         assert!(begun.elapsed() < Duration::from_secs(30));
+    }
+
+    /// Each time that something comes it is told once, by a socket that was watched before or after it came; and not any more afterwards.
+    #[test]
+    fn a_watched_socket_wakes_the_ring_until_it_is_unwatched() {
+        let ring = Ring::new().unwrap();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let mut told = Vec::new();
+        let mut wait = |timeout| {
+            ring.submit_and_wait(Some(timeout), || true).unwrap();
+            told.clear();
+            ring.take_readable(&mut told);
+            told.clone()
+        };
+        far.write_all(b"before").unwrap();
+        let watch = ring.watch(near.as_raw_fd());
+        assert_eq!(wait(Duration::from_secs(60)), [watch]);
+        (&near).read_exact(&mut [0; 6]).unwrap();
+        for _ in 0..100 {
+            assert_eq!(wait(Duration::from_millis(1)), [], "nothing has come");
+            far.write_all(b"more").unwrap();
+            assert_eq!(wait(Duration::from_secs(60)), [watch]);
+            (&near).read_exact(&mut [0; 4]).unwrap();
+        }
+        let (other, mut beyond) = UnixStream::pair().unwrap();
+        let second = ring.watch(other.as_raw_fd());
+        beyond.write_all(b"x").unwrap();
+        assert_eq!(wait(Duration::from_secs(60)), [second]);
+        ring.unwatch(watch).unwrap();
+        far.write_all(b"unseen").unwrap();
+        assert_eq!(wait(Duration::from_millis(1)), []);
+        drop(beyond);
+        assert_eq!(wait(Duration::from_secs(60)), [second], "its peer is gone");
     }
 
     /// Without the announcement or the second look, the loop below sleeps over an item and the test hangs.

@@ -109,6 +109,8 @@ pub(crate) struct Transfer {
     work: Work,
     retries: u32,
     seen: Seen,
+    /// As [`crate::priority`] has it.
+    io_priority: u16,
 }
 
 /// What a transfer that has ended was.
@@ -138,7 +140,7 @@ impl Transfer {
             DeviceOp::Read { offset, len } => {
                 let skip = offset % align.offset as u64;
                 let whole = (skip as usize + len).next_multiple_of(align.offset);
-                let buf = BufMut::zeroed(whole);
+                let buf = BufMut::for_overwriting(whole);
                 (offset - skip, Work::Read { buf, moved: 0, skip: skip as usize, len })
             }
             DeviceOp::Write { offset, bufs, durable } => {
@@ -153,12 +155,17 @@ impl Transfer {
                 (offset, Work::Zero { len, done: 0, way, zeroes: None })
             }
         };
-        Ok(Self { tag, offset, work, retries: 0, seen })
+        Ok(Self { tag, offset, work, retries: 0, seen, io_priority: 0 })
     }
 
     /// An `fdatasync` for durable writes that have ended.
     pub(crate) fn shared_sync(seen: Seen) -> Self {
-        Self { tag: 0, offset: 0, work: Work::Flush { shared: true }, retries: 0, seen }
+        Self { tag: 0, offset: 0, work: Work::Flush { shared: true }, retries: 0, seen, io_priority: 0 }
+    }
+
+    /// What the kernel is told of its reads and writes.
+    pub(crate) fn with_priority(self, io_priority: u16) -> Self {
+        Self { io_priority, ..self }
     }
 
     /// What has ended with this transfer.
@@ -205,15 +212,17 @@ impl Transfer {
 
     /// What to ask of the kernel now. The entry points into memory that this transfer owns.
     pub(crate) fn entry(&mut self, fd: Fd) -> squeue::Entry {
-        let offset = self.offset;
+        let (offset, priority) = (self.offset, self.io_priority);
         match &mut self.work {
             Work::Read { buf, moved, .. } => {
                 let at = offset + *moved as u64;
                 let rest = &mut buf[*moved..];
                 let len = rest.len().min(MOVE_BYTES_MAX) as u32;
-                opcode::Read::new(fd, rest.as_mut_ptr(), len).offset(at).build()
+                opcode::Read::new(fd, rest.as_mut_ptr(), len).offset(at).ioprio(priority).build()
             }
-            Work::Write { data, durable } => data.entry(fd, offset, *durable == Some(DurableBy::Flag)),
+            Work::Write { data, durable } => {
+                data.entry(fd, (offset, priority), *durable == Some(DurableBy::Flag))
+            }
             Work::Flush { .. } => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
             Work::Zero { len, done, way, zeroes } => {
                 let at = offset + *done;
@@ -224,7 +233,7 @@ impl Transfer {
                     ZeroWay::Write => {
                         let bytes = rest.min(ZERO_WRITE_BYTES) as usize;
                         let gather = zeroes.insert(Gather::new(vec![Buf::zeroed(bytes)]));
-                        return gather.entry(fd, at, false);
+                        return gather.entry(fd, (at, priority), false);
                     }
                 };
                 opcode::Fallocate::new(fd, rest.min(ZERO_STEP_BYTES)).offset(at).mode(mode).build()
@@ -348,7 +357,8 @@ impl Gather {
         Self::new(vec![bounce.freeze()])
     }
 
-    fn entry(&mut self, fd: Fd, offset: u64, dsync: bool) -> squeue::Entry {
+    /// What to write now, at this offset and with this I/O priority.
+    fn entry(&mut self, fd: Fd, (offset, priority): (u64, u16), dsync: bool) -> squeue::Entry {
         let mut bytes = 0;
         let fits = |part: &&iovec| {
             bytes += part.iov_len;
@@ -358,7 +368,11 @@ impl Gather {
         let count = rest.iter().take(IOVECS_MAX).take_while(fits).count().max(1).min(rest.len());
         let flags = if dsync { libc::RWF_DSYNC } else { 0 };
         let at = offset + self.done as u64;
-        opcode::Writev::new(fd, rest.as_ptr(), count as u32).offset(at).rw_flags(flags).build()
+        opcode::Writev::new(fd, rest.as_ptr(), count as u32)
+            .offset(at)
+            .rw_flags(flags)
+            .ioprio(priority)
+            .build()
     }
 
     /// Takes note of `n` more written bytes; true if that was all.
@@ -431,6 +445,22 @@ mod tests {
         assert_eq!(write(512, 512), None);
         assert_eq!(write(100, 512), Some(ErrorKind::Invalid));
         assert_eq!(write(512, 100), Some(ErrorKind::Invalid));
+    }
+
+    /// io_uring refuses a priority with anything but reads and writes.
+    #[test]
+    fn the_kernel_is_told_the_priority_of_reads_and_writes_alone() {
+        let bytes = |op| {
+            let mut told = transfer(op, SECTORS).unwrap().with_priority(0x4007);
+            // SAFETY: of an entry nothing but its bytes is wanted.
+            let entry: [u8; 64] = unsafe { std::mem::transmute(told.entry(Fd(0))) };
+            u16::from_ne_bytes([entry[2], entry[3]])
+        };
+        let write = DeviceOp::Write { offset: 0, bufs: vec![Buf::zeroed(512)], durable: true };
+        assert_eq!(bytes(write), 0x4007);
+        assert_eq!(bytes(DeviceOp::Read { offset: 0, len: 512 }), 0x4007);
+        assert_eq!(bytes(DeviceOp::Flush), 0);
+        assert_eq!(bytes(DeviceOp::Zero { offset: 0, len: 512, unmap: true }), 0);
     }
 
     #[test]

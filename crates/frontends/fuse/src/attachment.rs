@@ -138,9 +138,9 @@ impl Attachment {
         let keeper = self.commands.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let asked = keeper.and_then(|keeper| keeper.send(Command::Detach { unmount, answer }).ok());
         match asked.and_then(|()| result.recv().ok()) {
-            Some(Err(e)) => Err(e),
-            Some(Ok(())) | None if loop_device::wait_cleared(self.number, &self.file) => Ok(()),
-            Some(Ok(())) | None => Err(FuseError::StillOpen { device: self.device.clone() }),
+            Some(outcome) => outcome,
+            None if loop_device::wait_cleared(self.number, &self.file) => Ok(()),
+            None => Err(FuseError::StillOpen { device: self.device.clone() }),
         }
     }
 }
@@ -197,11 +197,15 @@ fn keep(
         if let Some(connection) = &connection {
             connection.restore(&raised);
         }
+        let number = device.number;
         // Closed by us, the device clears itself when it is closed by all.
         drop(device);
+        let cleared = loop_device::wait_cleared(number, path);
+        queue.finish(cleared);
         if let Some(answer) = waiting {
+            let still_open = || FuseError::StillOpen { device: loop_device::device_path(number) };
             // Whoever asked may have died of impatience.
-            let _ = answer.send(Ok(()));
+            let _ = answer.send(if cleared { Ok(()) } else { Err(still_open()) });
         }
     }
 }
@@ -220,7 +224,7 @@ fn make(path: &Path, options: &AttachOptions) -> Result<(LoopDevice, Queue, Queu
     };
     let set_up = |device: &LoopDevice| {
         let name = loop_device::device_name(device.number);
-        Queue::set_up(&name, &options.queue, device.writable, options.record.as_deref())
+        Queue::set_up(&name, device, &options.queue, options.record.as_deref())
     };
     let close = |device: LoopDevice| {
         let number = device.number;
@@ -235,7 +239,10 @@ fn make(path: &Path, options: &AttachOptions) -> Result<(LoopDevice, Queue, Queu
     match set_up(&device) {
         Ok((queue, setup)) if !queue.spoilt => return Ok((device, queue, setup)),
         // If it cannot be made anew it is to be as it was.
-        Ok((queue, _)) => queue.restore(),
+        Ok((queue, _)) => {
+            queue.restore();
+            queue.finish(false);
+        }
         Err(FuseError::NoFlush { .. }) => {}
         Err(e) => {
             close(device);

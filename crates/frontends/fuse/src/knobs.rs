@@ -6,13 +6,15 @@
 //!
 //! A loop device has many users, one after the other. Each use begins and ends with a new number (`diskseq`). A record counts
 //! for the device that still has the number of the record, and for one that stands on no file and whose number is the next: it has just been cleared.
-//! Of a device that has had another user since nothing is touched, nor what somebody has changed by hand since.
+//! Of a device that has had another user since nothing is touched.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use crate::loop_device;
 
@@ -21,6 +23,10 @@ const MAGIC: &str = "forebay knobs 1";
 
 /// Longest record that is read, in bytes; one of this version has about one thousand.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
+
+/// Tries to get a record that somebody else looks at, and what lies between them.
+const LOCK_TRIES_MAX: u32 = 50;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Name of the throttle of the block layer. A number that is written there differs from the default, even if it is the same.
 pub(crate) const THROTTLE: &str = "queue/wbt_lat_usec";
@@ -49,14 +55,9 @@ pub(crate) fn read(directory: &Path, name: &str) -> Option<String> {
     fs::read_to_string(directory.join(name)).ok().map(|text| chosen(&text).to_owned())
 }
 
-/// Puts back what was there, as far as that goes: nobody's data depends on it. With `untouched`, only what is still as it was set.
-pub(crate) fn restore(directory: &Path, knobs: &[Knob], untouched: bool) {
-    // All is looked at first: a change of the scheduler takes others along.
-    let is_ours =
-        |knob: &Knob| knob.set.is_empty() || read(directory, &knob.name).as_ref() == Some(&knob.set);
-    let due: Vec<&Knob> =
-        knobs.iter().filter(|k| !k.before.is_empty() && (!untouched || is_ours(k))).collect();
-    for knob in due {
+/// Puts back what was there, in this order, as far as that goes: nobody's data depends on it.
+pub(crate) fn restore(directory: &Path, knobs: &[Knob]) {
+    for knob in knobs.iter().filter(|knob| !knob.before.is_empty()) {
         if knob.name == THROTTLE {
             // Off, it may have been the scheduler that had switched it off.
             let _ = fs::write(directory.join(THROTTLE), THROTTLE_DEFAULT);
@@ -64,6 +65,15 @@ pub(crate) fn restore(directory: &Path, knobs: &[Knob], untouched: bool) {
         if read(directory, &knob.name).as_ref() != Some(&knob.before) {
             let _ = fs::write(directory.join(&knob.name), &knob.before);
         }
+    }
+}
+
+/// The same of a device (`name` below `/dev`) if it stands on no file, and nobody has it.
+pub(crate) fn restore_free(name: &Path, directory: &Path, knobs: &[Knob]) {
+    // As long as it is held so, nobody else can put the device on a file.
+    let held = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(Path::new("/dev").join(name));
+    if held.is_ok() && name.to_str().is_some_and(|name| loop_device::backing_file(name).is_none()) {
+        restore(directory, knobs);
     }
 }
 
@@ -78,7 +88,7 @@ impl Record {
     /// Keeps what was there on the loop device `name` before it is changed.
     ///
     /// # Errors
-    /// Of the file; EAGAIN if another process has it.
+    /// Of the file; EWOULDBLOCK if another process keeps it.
     pub fn write(path: &Path, name: &str, knobs: &[Knob]) -> io::Result<Self> {
         let mut text = format!(
             "{MAGIC}\ndevice\t{name}\ndiskseq\t{}\nboot\t{}\n",
@@ -88,8 +98,7 @@ impl Record {
         for knob in knobs {
             text += &format!("knob\t{}\t{}\t{}\n", knob.name, knob.set, knob.before);
         }
-        let mut file = open(path, true)?;
-        lock(&file)?;
+        let mut file = locked(path)?;
         file.set_len(0)?;
         // In one piece: whoever is killed here has changed nothing yet, and what is no whole record counts for nothing.
         file.write_all(text.as_bytes())?;
@@ -178,13 +187,31 @@ fn apply(recorded: &Recorded) -> Option<PathBuf> {
     if !of_it {
         return None;
     }
-    restore(&Path::new("/sys/block").join(name), &recorded.knobs, true);
+    restore(&Path::new("/sys/block").join(name), &recorded.knobs);
     Some(path)
 }
 
 fn open(path: &Path, create: bool) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     OpenOptions::new().read(true).write(true).create(create).mode(0o600).custom_flags(flags).open(path)
+}
+
+/// The file with the lock on it, made if it is not there.
+fn locked(path: &Path) -> io::Result<File> {
+    let mut tries = 0;
+    loop {
+        let file = open(path, true)?;
+        let outcome = lock(&file);
+        // Another volume's attach may have taken the empty file for one that was left, and has removed it.
+        if outcome.is_ok() && file.metadata()?.nlink() > 0 {
+            return Ok(file);
+        }
+        tries += 1;
+        if tries == LOCK_TRIES_MAX {
+            return Err(outcome.err().unwrap_or_else(|| io::ErrorKind::NotFound.into()));
+        }
+        thread::sleep(LOCK_PAUSE);
+    }
 }
 
 fn lock(file: &File) -> io::Result<()> {
@@ -265,19 +292,26 @@ mod tests {
         }
     }
 
+    /// A daemon may have been killed while it set them.
     #[test]
-    fn what_somebody_has_changed_since_stays() {
+    fn whatever_is_there_gives_way_to_what_was() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("queue")).unwrap();
-        for (name, value) in [("nomerges", "0"), ("rq_affinity", "2")] {
+        for (name, value) in
+            [("nomerges", "0"), ("rq_affinity", "2"), ("rotational", "1"), ("scheduler", "[none] bfq")]
+        {
             fs::write(dir.path().join("queue").join(name), value).unwrap();
         }
-        let knobs = [knob("queue/nomerges", "0", "2"), knob("queue/rq_affinity", "1", "0")];
-        restore(dir.path(), &knobs, true);
-        let both = || ["queue/nomerges", "queue/rq_affinity"].map(|name| read(dir.path(), name).unwrap());
-        assert_eq!(both(), ["2", "2"]);
-        restore(dir.path(), &knobs, false);
-        assert_eq!(both(), ["2", "0"]);
+        let knobs = [
+            knob("queue/nomerges", "0", "2"),
+            knob("queue/rq_affinity", "1", "0"),
+            knob("queue/rotational", "0", ""),
+            knob("queue/scheduler", "bfq", "none"),
+        ];
+        restore(dir.path(), &knobs);
+        let shown = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!(["queue/nomerges", "queue/rq_affinity", "queue/rotational"].map(shown), ["2", "0", "1"]);
+        assert_eq!(shown("queue/scheduler"), "[none] bfq", "what is as it was is not written");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::partitions;
-use crate::queue;
+use crate::queue::{self, Found};
 
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
@@ -32,6 +32,9 @@ const FLAG_DIRECT_IO: u32 = 16;
 
 /// Tries to get a free device that another program does not take in between.
 const GET_FREE_TRIES_MAX: usize = 32;
+
+/// How long a device that another program has just taken is left alone.
+const TAKEN_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a device may take to go away after its last close.
 pub(crate) const CLEAR_PATIENCE: Duration = Duration::from_secs(5);
@@ -93,6 +96,8 @@ pub(crate) struct LoopDevice {
     pub direct_io: bool,
     /// Whether it can be written to, as the file can.
     pub writable: bool,
+    /// Its attributes before it was made, some of which the kernel then makes anew.
+    pub found: Found,
 }
 
 /// `loopN`, as under `/sys/block`.
@@ -127,6 +132,7 @@ pub(crate) fn configure(path: &Path, direct_io: bool, logical_block: u32) -> io:
     let mut new = false;
     for _ in 0..GET_FREE_TRIES_MAX {
         let number = free_device(&control, new)?;
+        let found = Found::look(&device_name(number));
         let fit = remove_former_partitions(number)? && queue::allow_flushes(&device_name(number));
         if !fit && renew(number).is_err() {
             new = true;
@@ -140,12 +146,14 @@ pub(crate) fn configure(path: &Path, direct_io: bool, logical_block: u32) -> io:
                 allow_writes(&file)?;
             }
             let direct_io = flags(&file)? & FLAG_DIRECT_IO != 0;
-            return Ok(LoopDevice { number, file, direct_io, writable: read_only == 0 });
+            return Ok(LoopDevice { number, file, direct_io, writable: read_only == 0, found });
         }
         let error = io::Error::last_os_error();
         if error.raw_os_error() != Some(libc::EBUSY) {
             return Err(error);
         }
+        // It may be held for a moment by whoever puts right what its last user had set.
+        thread::sleep(TAKEN_PAUSE);
     }
     Err(io::Error::from_raw_os_error(libc::EBUSY))
 }

@@ -22,10 +22,11 @@
 //! What a task dirties in the page cache is written back early ([`crate::background_dirty`]). I/O priorities end at the loop device, as FUSE does not
 //! carry them.
 //!
-//! **What is not kept.** A background task's *synchronous* writes (a checkpointer's fsync) are as good as a critical task's to `bfq`: they may have three
-//! quarters of the slots. The other schedulers know no difference either. `bfq` divides slots by I/O priority among tasks that write at the same
-//! time; whoever wants it so sets the priority (`ionice`). Forebay changes nobody's. It promotes what somebody critical
-//! sleeps for instead, and tells of these sleeps (`forebay waits`, `slot`).
+//! **Synchronous writes of background tasks** (a checkpointer's fsync) have the same three quarters. `bfq` alone divides them among tasks that write at the
+//! same time (`CONFIG_BFQ_GROUP_IOSCHED`): beside a checkpointer a critical task slept for slots 14 us for each pair of its writes, with
+//! `mq-deadline` 17 ms (`docs/results/2026-11-28-slots.md`). I/O priorities would divide them otherwise. Forebay changes nobody's:
+//! they also decide on other disks, and a task that critical ones wait for would have the wrong one. What somebody critical sleeps for is promoted instead, and
+//! told (`forebay waits`, `slot`).
 //!
 //! **What a former user left.** A loop device keeps all attributes from one use to the next, by whomever. So each one that a promise or speed
 //! rests on is set, whatever it should be by default, and read back.
@@ -40,6 +41,7 @@
 //! **Detaching** puts back what was found, and [`crate::knobs`] does after a daemon was killed. `write_cache` alone stays `write back`: before the
 //! device is closed other programs may still write to it, and afterwards it may have a new user.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,6 +51,7 @@ use forebay_block::words_of;
 use crate::background_dirty::{BackgroundDirty, Memory, WHOLE};
 use crate::error::FuseError;
 use crate::knobs::{self, Knob, Record, THROTTLE, THROTTLE_DEFAULT, chosen};
+use crate::loop_device::LoopDevice;
 
 /// What the queue is set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,25 +148,25 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Sets the queue of the block device `name` (as under `/sys/block`), which is `writable` or not. What was there is kept in `record` before.
+    /// Sets the queue of a loop device, `name` (as under `/sys/block`). What was there is kept in `record` before.
     ///
     /// # Errors
     /// [`FuseError::NoFlush`] if the kernel would send no flush; nothing is changed then.
     pub fn set_up(
         name: &str,
+        device: &LoopDevice,
         limits: &QueueLimits,
-        writable: bool,
         record: Option<&Path>,
     ) -> Result<(Self, QueueSetup), FuseError> {
         let directory = Path::new("/sys/block").join(name);
-        if writable {
+        if device.writable {
             send_flushes(&directory).map_err(|reason| FuseError::NoFlush {
                 device: Path::new("/dev").join(name),
                 attribute: directory.join("queue/write_cache"),
                 reason,
             })?;
         }
-        Ok(Self::set_up_in(directory, limits, |knobs| {
+        Ok(Self::set_up_in(directory, limits, &device.found, |knobs| {
             record.map(|path| {
                 Record::write(path, name, knobs).map_err(|e| format!("{}: {}", path.display(), words_of(&e)))
             })
@@ -173,6 +176,7 @@ impl Queue {
     fn set_up_in(
         directory: PathBuf,
         limits: &QueueLimits,
+        found: &Found,
         keep: impl FnOnce(&[Knob]) -> Option<Result<Record, String>>,
     ) -> (Self, QueueSetup) {
         let mut queue = Self {
@@ -184,7 +188,7 @@ impl Queue {
             spoilt: false,
         };
         let ratio = Memory::now().map_or(WHOLE, |memory| memory.ratio(limits.background_dirty));
-        queue.plan(limits, ratio);
+        queue.plan(limits, found, ratio);
         let unrecorded = match keep(&queue.knobs) {
             Some(Ok(record)) => {
                 queue.record = Some(record);
@@ -201,24 +205,20 @@ impl Queue {
         (queue, setup)
     }
 
-    /// Looks at what is there, in the order in which it is put back: a change of the scheduler takes others along.
-    fn plan(&mut self, limits: &QueueLimits, ratio: u64) {
-        self.intend(REQUEST_KIB, &(limits.request_bytes_max >> 10).to_string());
+    /// Notes what was `found`, in the order in which it is put back: a change of the scheduler takes others along.
+    fn plan(&mut self, limits: &QueueLimits, found: &Found, ratio: u64) {
+        self.intend(found, REQUEST_KIB, &(limits.request_bytes_max >> 10).to_string());
         for (attribute, highest) in HIGHEST {
             let Some(highest) = self.highest(attribute, highest) else { continue };
-            self.intend(attribute, &highest);
+            self.intend(found, attribute, &highest);
         }
-        self.intend(SCHEDULER, if limits.reserve { RESERVING } else { NONE });
-        let found = self.read(SCHEDULER);
-        for attribute in self.of_scheduler() {
-            self.intend(&attribute, "");
+        self.intend(found, SCHEDULER, if limits.reserve { RESERVING } else { NONE });
+        let by = found.0.get(SCHEDULER).map(String::as_str);
+        for attribute in found.0.keys().filter(|name| name.starts_with(OF_SCHEDULER)) {
+            self.intend(found, attribute, "");
         }
         for (attribute, value) in SCHEDULER_SETTINGS.iter().filter(|_| limits.reserve) {
-            match self
-                .knobs
-                .iter_mut()
-                .find(|knob| knob.name == *attribute && found.as_deref() == Some(RESERVING))
-            {
+            match self.knobs.iter_mut().find(|knob| knob.name == *attribute && by == Some(RESERVING)) {
                 Some(knob) => knob.set = (*value).to_owned(),
                 None => self.knobs.push(Knob {
                     name: (*attribute).to_owned(),
@@ -228,29 +228,21 @@ impl Queue {
             }
         }
         // Of one that this scheduler has switched off it is not known what it was; with the scheduler it is off again.
-        if !(found.as_deref() == Some(RESERVING) && self.read(THROTTLE).as_deref() == Some("0")) {
-            self.intend(THROTTLE, if limits.reserve { "0" } else { THROTTLE_DEFAULT });
+        if !(by == Some(RESERVING) && found.0.get(THROTTLE).is_some_and(|us| us == "0")) {
+            self.intend(found, THROTTLE, if limits.reserve { "0" } else { THROTTLE_DEFAULT });
         }
-        self.intend(REQUESTS, &limits.requests_max.to_string());
+        self.intend(found, REQUESTS, &limits.requests_max.to_string());
         // The least must not be more than the most, before or afterwards.
-        self.intend(MAX_RATIO, &ratio.to_string());
-        self.intend(MIN_RATIO, "0");
+        self.intend(found, MAX_RATIO, &ratio.to_string());
+        self.intend(found, MIN_RATIO, "0");
         for (attribute, value) in DEFAULTS {
-            self.intend(attribute, value);
+            self.intend(found, attribute, value);
         }
     }
 
-    fn intend(&mut self, attribute: &str, set: &str) {
-        let Some(before) = self.read(attribute) else { return };
+    fn intend(&mut self, found: &Found, attribute: &str, set: &str) {
+        let Some(before) = found.0.get(attribute).cloned() else { return };
         self.knobs.push(Knob { name: attribute.to_owned(), set: set.to_owned(), before });
-    }
-
-    /// What the scheduler that is there can be told.
-    fn of_scheduler(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.directory.join(OF_SCHEDULER)).into_iter().flatten().flatten();
-        let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        names.sort();
-        names.into_iter().map(|name| format!("{OF_SCHEDULER}/{name}")).collect()
     }
 
     /// Sets what was planned; whether slots are kept.
@@ -339,12 +331,49 @@ impl Queue {
     }
 
     /// Makes the queue what it was, as far as that goes: nobody's data depends on it.
-    pub fn restore(self) {
-        knobs::restore(&self.directory, &self.knobs, false);
+    pub fn restore(&self) {
+        knobs::restore(&self.directory, &self.knobs);
+    }
+
+    /// The device has been closed, after [`Queue::restore`]. The kernel makes some anew when it clears one: if it is `cleared` these are put back as well.
+    pub fn finish(self, cleared: bool) {
+        if cleared && let Some(name) = self.directory.file_name() {
+            knobs::restore_free(Path::new(name), &self.directory, &self.knobs);
+        }
         if let Some(record) = self.record {
             record.remove();
         }
     }
+}
+
+/// What attributes of a device were at some time, by their names as in a [`Knob`].
+pub(crate) struct Found(BTreeMap<String, String>);
+
+impl Found {
+    /// Now, of a loop device (as under `/sys/block`).
+    pub fn look(name: &str) -> Self {
+        Self::look_in(&Path::new("/sys/block").join(name))
+    }
+
+    fn look_in(directory: &Path) -> Self {
+        let places = ["queue", OF_SCHEDULER, "bdi"].iter();
+        let names = places.flat_map(|place| {
+            names_in(&directory.join(place)).into_iter().map(move |n| format!("{place}/{n}"))
+        });
+        Self(
+            names
+                .filter_map(|name| Some((knobs::read(directory, &name)?, name)))
+                .map(|(value, name)| (name, value))
+                .collect(),
+        )
+    }
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
 }
 
 /// Allows flushes to a loop device (as under `/sys/block`) that stands on no file as yet. False if that cannot be done: whether a former user has forbidden

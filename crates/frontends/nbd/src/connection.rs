@@ -6,12 +6,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Instant;
 
-use forebay_block::{BufMut, Criticality, ErrorKind, IoError, Op, Origin, Reply, words_of};
+use forebay_block::{Gathers, words_of};
 
 use crate::budget::MemoryBudget;
-use crate::codec::{Request, command, command_flag};
+use crate::codec::command;
 use crate::complaints::Complaints;
 use crate::counters::{RequestCounters, add};
+use crate::desk::Desk;
 use crate::export::{ExportTable, Served};
 use crate::gate::Gate;
 use crate::input::{Input, InputError};
@@ -19,10 +20,11 @@ use crate::limits::Limits;
 use crate::negotiation::{Choice, Ending, Negotiation, Step, TlsPolicy};
 use crate::outbox::{Frame, Outbox};
 use crate::places::Full;
+use crate::reader::Reader;
 use crate::reception::Presence;
 use crate::socket::Socket;
 use crate::tls::{TlsIdentity, TlsSession};
-use crate::transmission::{Session, Verdict};
+use crate::transmission::Session;
 use crate::transport::Transport;
 
 /// Connections of all servers of the process that came so far: several servers may serve a volume.
@@ -44,6 +46,7 @@ pub(crate) struct Connection {
     pub(crate) socket: Arc<Socket>,
     /// Set when transmission starts.
     pub(crate) serving: OnceLock<Arc<Serving>>,
+    desk: Arc<Desk>,
     /// Why the server has closed it.
     cut: OnceLock<&'static str>,
 }
@@ -60,7 +63,7 @@ pub(crate) struct Serving {
 
 /// How a connection ended.
 #[derive(Debug)]
-enum Departure {
+pub(crate) enum Departure {
     /// As the protocol has it.
     Regular(&'static str),
     /// The server stops.
@@ -82,13 +85,31 @@ impl From<InputError> for Departure {
 
 impl Connection {
     pub(crate) fn new(id: u64, socket: Socket) -> Self {
-        Self { id, socket: Arc::new(socket), serving: OnceLock::new(), cut: OnceLock::new() }
+        Self {
+            id,
+            socket: Arc::new(socket),
+            serving: OnceLock::new(),
+            desk: Arc::default(),
+            cut: OnceLock::new(),
+        }
     }
 
     /// Closes it from outside.
     pub(crate) fn cut(&self, why: &'static str) {
         let _ = self.cut.set(why);
+        self.shut();
+    }
+
+    /// Ends reading and writing.
+    pub(crate) fn shut(&self) {
         self.socket.shut();
+        self.desk.recall();
+    }
+
+    /// Ends reading.
+    pub(crate) fn shut_reading(&self) {
+        self.socket.shut_reading();
+        self.desk.recall();
     }
 
     /// Serves the client until it leaves, breaks the protocol, or the server stops.
@@ -185,8 +206,8 @@ impl Connection {
             }
             let _finish = FinishOutbox(&serving.outbox);
             let lane = LANES.fetch_add(1, Ordering::Relaxed) + 1;
-            let mut reader = Reader { serving, input, pid: self.socket.peer_pid(), lane };
-            let departure = reader.run(&context.stopping);
+            let reader = Reader::new(Arc::clone(serving), input, self.socket.peer_pid(), lane);
+            let departure = self.read(Box::new(reader), context);
             if matches!(departure, Departure::Fault(_)) {
                 // No reply may keep a client's place that has broken the protocol.
                 self.socket.shut();
@@ -199,6 +220,19 @@ impl Connection {
         });
         transport.say_goodbye();
         departure
+    }
+
+    /// Takes requests until the connection ends: on this thread, or on the volume's while this one sleeps.
+    fn read(&self, mut reader: Box<Reader>, context: &Context) -> Departure {
+        loop {
+            if let Some(departure) = reader.run(&context.stopping) {
+                return departure;
+            }
+            match self.desk.lend(reader, context.limits.stall_timeout) {
+                Some(back) => reader = back,
+                None => return Departure::Fault("its requests could not be read any further".to_owned()),
+            }
+        }
     }
 }
 
@@ -239,163 +273,19 @@ impl From<Ending> for Departure {
     }
 }
 
-/// The reading side of the transmission phase.
-struct Reader<'a> {
-    serving: &'a Arc<Serving>,
-    input: Input,
-    pid: u32,
-    /// Its number among all connections of the process.
-    lane: u64,
-}
-
-impl Reader<'_> {
-    fn run(&mut self, stopping: &AtomicBool) -> Departure {
-        loop {
-            if stopping.load(Ordering::Relaxed) {
-                return Departure::Stopping;
-            }
-            let outcome =
-                self.input.header::<{ Request::BYTES }>().map_err(Departure::from).and_then(|header| {
-                    let request =
-                        Request::decode(&header).map_err(|e| Departure::Fault(format!("request: {e}")))?;
-                    self.take(request)
-                });
-            if let Err(departure) = outcome {
-                return departure;
-            }
-        }
-    }
-
-    fn take(&mut self, request: Request) -> Result<(), Departure> {
-        let serving = self.serving;
-        serving.count_arrival(request.command);
-        let carries_data = request.command == command::WRITE;
-        match serving.session.judge(&request) {
-            Verdict::Disconnect => return Err(Departure::Regular("disconnected by the client")),
-            Verdict::Refuse(refusal) => {
-                if carries_data {
-                    self.skip_data(request.len as usize)?;
-                }
-                let head = serving.session.error(&request, refusal.error, refusal.reason);
-                self.answer_at_once(head, true);
-            }
-            Verdict::Nothing => self.answer_at_once(serving.session.success(&request), false),
-            Verdict::Write { fua } => {
-                let ticket = self.enter(request, request.len as usize);
-                let mut data = BufMut::zeroed(request.len as usize);
-                if let Err(error) = self.input.exact(&mut data) {
-                    ticket.abandon();
-                    return Err(within_request(error));
-                }
-                serving.tally(|c| add(&c.bytes_written, u64::from(request.len)));
-                self.submit(Op::Write { offset: request.offset, data: data.freeze(), fua }, ticket);
-            }
-            Verdict::Submit(op) => {
-                let reply_bytes = match &op {
-                    Op::Read { len, .. } => *len,
-                    Op::Status { extents_max, .. } => extents_max * 8,
-                    _ => 0,
-                };
-                let ticket = self.enter(request, reply_bytes);
-                self.submit(op, ticket);
-            }
-        }
-        Ok(())
-    }
-
-    /// Skips the data of a write that is refused; what is far longer than allowed is not worth it.
-    fn skip_data(&mut self, len: usize) -> Result<(), Departure> {
-        if len / 2 > self.serving.session.request_bytes_max {
-            return Err(Departure::Fault(format!("write of {len} bytes is too long")));
-        }
-        self.input.skip(len).map_err(within_request)
-    }
-
-    /// Waits for a place among the requests in flight.
-    fn enter(&self, request: Request, charge: usize) -> Ticket {
-        self.serving.enter(charge);
-        Ticket { serving: Some(Arc::clone(self.serving)), request, charge }
-    }
-
-    fn answer_at_once(&self, head: Vec<u8>, is_error: bool) {
-        self.serving.enter(0);
-        self.serving.post(Frame::new(head, None, 0), is_error);
-    }
-
-    fn submit(&self, op: Op, ticket: Ticket) {
-        let request = &ticket.request;
-        let critical = self.serving.export.export.critical;
-        let origin = Origin {
-            // The only requests of which the protocol tells that somebody waits for them; of the others the user may.
-            sync: critical || request.has(command_flag::FUA) || request.command == command::FLUSH,
-            criticality: if critical { Criticality::Direct } else { Criticality::None },
-            pid: self.pid,
-            lane: self.lane,
-            ..Origin::default()
-        };
-        let service = &self.serving.export.export.service;
-        service.submit(op, origin, Box::new(move |answer| ticket.settle(answer)));
-    }
-}
-
-/// The end of the stream lies within a request, even if no byte of its data came.
-fn within_request(error: InputError) -> Departure {
-    match error {
-        InputError::Closed => InputError::Truncated.into(),
-        other => other.into(),
-    }
-}
-
-/// A request's place among those in flight. It is answered exactly once: by its completion, or with an error when
-/// the volume loses the completion.
-struct Ticket {
-    serving: Option<Arc<Serving>>,
-    request: Request,
-    charge: usize,
-}
-
-impl Ticket {
-    fn settle(mut self, answer: Result<Reply, IoError>) {
-        self.answer(answer);
-    }
-
-    /// Gives up the place without an answer: the client left within the request.
-    fn abandon(mut self) {
-        if let Some(serving) = self.serving.take() {
-            serving.gate.leave(self.charge);
-        }
-    }
-
-    fn answer(&mut self, answer: Result<Reply, IoError>) {
-        if let Some(serving) = self.serving.take() {
-            let (head, data, is_error) = serving.session.reply(&self.request, answer);
-            if let Some(data) = &data {
-                serving.tally(|c| add(&c.bytes_read, data.len() as u64));
-            }
-            serving.post(Frame::new(head, data, self.charge), is_error);
-        }
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.answer(Err(IoError::new(ErrorKind::Shutdown, "the volume dropped the request")));
-    }
-}
-
 impl Serving {
     /// Counts for the connection and for its export.
-    fn tally(&self, count: impl Fn(&RequestCounters)) {
+    pub(crate) fn tally(&self, count: impl Fn(&RequestCounters)) {
         count(&self.counters);
         count(&self.export.counters);
     }
 
     /// Waits for a place among the requests in flight.
-    fn enter(&self, charge: usize) {
+    pub(crate) fn enter(&self, charge: usize) {
         self.gate.enter(charge, || self.tally(|c| add(&c.pauses, 1)));
     }
 
-    fn count_arrival(&self, number: u16) {
+    pub(crate) fn count_arrival(&self, number: u16) {
         self.tally(|c| match number {
             command::READ => add(&c.reads, 1),
             command::WRITE => add(&c.writes, 1),
@@ -407,12 +297,22 @@ impl Serving {
         });
     }
 
-    fn post(&self, frame: Frame, is_error: bool) {
+    /// Sends an answer, together with those of the same round if there is one.
+    pub(crate) fn post(self: &Arc<Self>, frame: Frame, is_error: bool) {
         if is_error {
             self.tally(|c| add(&c.errors, 1));
         }
-        if self.outbox.post(frame) {
+        if self.outbox.post(frame, || Arc::clone(self) as Arc<dyn Gathers>) {
             self.tally(|c| add(&c.replies_deferred, 1));
+        }
+    }
+}
+
+impl Gathers for Serving {
+    fn round_ends(&self) {
+        match self.outbox.send_gathered() {
+            0 => {}
+            left => self.tally(|c| add(&c.replies_deferred, left as u64)),
         }
     }
 }

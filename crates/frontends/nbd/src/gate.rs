@@ -1,6 +1,6 @@
 //! The limit of what one connection has in flight: backpressure by not reading.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::budget::{MemoryBudget, Taken};
 use crate::lock::hold;
@@ -9,8 +9,20 @@ use crate::lock::hold;
 struct InFlight {
     requests: usize,
     bytes: usize,
+    /// Somebody waits for a request to leave.
+    awaited: bool,
     /// Bytes of a request among them that went beyond the total of all connections. Of several of this length any may count as that one.
     beyond: Option<usize>,
+}
+
+impl InFlight {
+    /// The data of one more request.
+    fn takes(&mut self, bytes: usize, taken: Taken) {
+        self.bytes += bytes;
+        if taken == Taken::Beyond {
+            self.beyond = Some(bytes);
+        }
+    }
 }
 
 /// Counts the requests of a connection from their arrival until their reply is sent (or dropped because the
@@ -34,14 +46,11 @@ impl Gate {
     pub(crate) fn enter(&self, bytes: usize, pause: impl FnOnce()) {
         let mut in_flight = hold(&self.in_flight);
         let mut pause = Some(pause);
-        while in_flight.requests > 0
-            && (in_flight.requests >= self.requests_max
-                || in_flight.bytes.saturating_add(bytes) > self.bytes_max)
-        {
+        while !self.allows(&in_flight, bytes) {
             if let Some(pause) = pause.take() {
                 pause();
             }
-            in_flight = self.left.wait(in_flight).unwrap_or_else(std::sync::PoisonError::into_inner);
+            in_flight = self.wait(in_flight);
         }
         if bytes > 0 {
             let taken = match self.memory.try_take(in_flight.bytes, bytes) {
@@ -57,24 +66,68 @@ impl Gate {
                     taken
                 }
             };
-            if taken == Taken::Beyond {
-                in_flight.beyond = Some(bytes);
-            }
+            in_flight.takes(bytes, taken);
         }
         in_flight.requests += 1;
-        in_flight.bytes += bytes;
+    }
+
+    /// As [`Gate::enter`], unless it would have to wait; says whether the request was let in.
+    pub(crate) fn try_enter(&self, bytes: usize) -> bool {
+        let mut in_flight = hold(&self.in_flight);
+        if !self.allows(&in_flight, bytes) {
+            return false;
+        }
+        if bytes > 0 {
+            let Some(taken) = self.memory.try_take(in_flight.bytes, bytes) else {
+                return false;
+            };
+            in_flight.takes(bytes, taken);
+        }
+        in_flight.requests += 1;
+        true
+    }
+
+    /// Whether the connection's own limits allow a request of `bytes` now.
+    fn allows(&self, in_flight: &InFlight, bytes: usize) -> bool {
+        in_flight.requests == 0
+            || in_flight.requests < self.requests_max
+                && in_flight.bytes.saturating_add(bytes) <= self.bytes_max
+    }
+
+    fn wait<'a>(&self, mut in_flight: MutexGuard<'a, InFlight>) -> MutexGuard<'a, InFlight> {
+        in_flight.awaited = true;
+        in_flight = self.left.wait(in_flight).unwrap_or_else(PoisonError::into_inner);
+        in_flight.awaited = false;
+        in_flight
     }
 
     /// The reply of a request of `bytes` is sent or dropped.
     pub(crate) fn leave(&self, bytes: usize) {
+        self.leave_together(std::iter::once(bytes));
+    }
+
+    /// The same for several, each of so many bytes.
+    pub(crate) fn leave_together(&self, requests: impl Iterator<Item = usize>) {
         let mut in_flight = hold(&self.in_flight);
-        in_flight.requests -= 1;
-        in_flight.bytes -= bytes;
-        let beyond = in_flight.beyond.take_if(|beyond| *beyond == bytes);
+        let (mut shared, mut beyond) = (0, 0);
+        for bytes in requests {
+            in_flight.requests -= 1;
+            in_flight.bytes -= bytes;
+            match in_flight.beyond.take_if(|beyond| *beyond == bytes) {
+                Some(_) => beyond += bytes,
+                None => shared += bytes,
+            }
+        }
+        let awaited = in_flight.awaited;
         drop(in_flight);
-        self.left.notify_one();
-        if bytes > 0 {
-            self.memory.give(bytes, if beyond.is_some() { Taken::Beyond } else { Taken::Shared });
+        // Also if nobody waits it would be a system call.
+        if awaited {
+            self.left.notify_one();
+        }
+        for (bytes, taken) in [(shared, Taken::Shared), (beyond, Taken::Beyond)] {
+            if bytes > 0 {
+                self.memory.give(bytes, taken);
+            }
         }
     }
 
@@ -82,7 +135,7 @@ impl Gate {
     pub(crate) fn wait_empty(&self) {
         let mut in_flight = hold(&self.in_flight);
         while in_flight.requests > 0 {
-            in_flight = self.left.wait(in_flight).unwrap_or_else(std::sync::PoisonError::into_inner);
+            in_flight = self.wait(in_flight);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a client sends, read in the sizes that the protocol's messages have.
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_block::words_of;
@@ -10,9 +11,15 @@ use crate::socket::Socket;
 use crate::tls::TlsInput;
 use crate::transport::Transport;
 
-/// Bytes that are read ahead of a request's header. A small write arrives with its header in one system call and
-/// is copied out of the window, which costs less than a second call; of a large one, at most this much is copied.
-const WINDOW_BYTES: usize = 16 * 1024;
+/// Bytes that are read ahead. A small write arrives with its header, and with others, in one system call and is copied out of the
+/// window, which costs less than a second call.
+const WINDOW_BYTES: usize = 64 * 1024;
+
+/// Of these, bytes that the connection's own thread reads: of a large write, at most this much is copied.
+const OWN_WINDOW_BYTES: usize = 16 * 1024;
+
+/// Longest data of a write that the volume's thread reads.
+const QUICK_BYTES_MAX: u32 = 32 * 1024;
 
 /// Why a message could not be read.
 #[derive(Debug, Error)]
@@ -56,6 +63,10 @@ pub(crate) struct Input {
     window: Box<[u8]>,
     start: usize,
     end: usize,
+    /// Bytes that have come so far.
+    received: u64,
+    /// What went wrong when nobody waited.
+    failed: Option<io::Error>,
     deadline: Option<Instant>,
 }
 
@@ -67,7 +78,7 @@ impl Input {
             plain @ Transport::Plain(_) => Source::Plain(plain),
         };
         let window = vec![0; WINDOW_BYTES].into_boxed_slice();
-        Self { source, window, start: 0, end: 0, deadline: Some(deadline) }
+        Self { source, window, start: 0, end: 0, received: 0, failed: None, deadline: Some(deadline) }
     }
 
     /// From now on a client may be idle as long as it likes, but a read or write that it keeps waiting in between ends after
@@ -77,7 +88,7 @@ impl Input {
         Ok(self.socket().limit_each_wait(wait)?)
     }
 
-    fn socket(&self) -> &Socket {
+    pub(crate) fn socket(&self) -> &Arc<Socket> {
         match &self.source {
             Source::Plain(transport) => transport.socket(),
             Source::Tls(input) => input.socket(),
@@ -128,7 +139,11 @@ impl Input {
                 self.window.copy_within(self.start..self.end, 0);
                 (self.start, self.end) = (0, self.end - self.start);
             }
-            match Self::receive(&mut self.source, &mut self.window[self.end..]) {
+            if let Some(error) = self.failed.take() {
+                return Err(error.into());
+            }
+            let end = self.window.len().min(self.start + OWN_WINDOW_BYTES).max(self.end + 1);
+            match Self::receive(&mut self.source, &mut self.window[self.end..end]) {
                 // It is idle.
                 Err(InputError::TimedOut) if self.start == self.end => {}
                 Err(error) => return Err(self.stalled(error)),
@@ -141,6 +156,60 @@ impl Input {
         header.copy_from_slice(&self.window[self.start..self.start + N]);
         self.start += N;
         Ok(header)
+    }
+
+    /// Whether it can be known that something has come without waiting for it.
+    pub(crate) const fn can_be_polled(&self) -> bool {
+        matches!(self.source, Source::Plain(_))
+    }
+
+    /// Whether data of this length may be read ahead as a whole.
+    pub(crate) const fn reads_ahead(len: u32) -> bool {
+        len <= QUICK_BYTES_MAX
+    }
+
+    /// What has been read ahead.
+    pub(crate) fn ahead(&self) -> &[u8] {
+        &self.window[self.start..self.end]
+    }
+
+    /// Takes `len` bytes of what has been read ahead.
+    pub(crate) fn consume(&mut self, len: usize) {
+        self.start += len;
+    }
+
+    /// Whether a message has been read in part.
+    pub(crate) const fn has_part(&self) -> bool {
+        self.start < self.end
+    }
+
+    /// Bytes that have come so far by [`Input::read_now`].
+    pub(crate) const fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Reads ahead what there is, without waiting; says whether there may be more than the window takes. An error, or the end of the stream, is
+    /// found by who reads next.
+    pub(crate) fn read_now(&mut self) -> Result<bool, ()> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > self.window.len() / 2 {
+            self.window.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        match self.socket().clone().receive_now(&mut self.window[self.end..]) {
+            Ok(0) => Err(()),
+            Ok(n) => {
+                self.end += n;
+                self.received += n as u64;
+                Ok(self.end == self.window.len())
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(e) => {
+                self.failed = Some(e);
+                Err(())
+            }
+        }
     }
 
     /// Reads `len` bytes and forgets them.

@@ -5,12 +5,14 @@
 //! [`NbdServer`], which serves volumes on unix and TCP sockets, with or without TLS, on plain threads.
 //!
 //! ```text
-//!  client ──► reader thread: decode, judge, take a place at the gate ──► BlockService::submit
-//!    ▲                                                                        │
-//!    └── socket ◄── the completion itself, on the volume's thread ◄───────────┘
+//!  client ──► reader: decode, judge, take a place at the gate ──► BlockService::submit
+//!    ▲                                                                │
+//!    └── socket ◄── the completion itself, on the volume's thread ◄───┘
 //!           ▲             │ when the socket cannot take the reply at once, or under TLS
 //!           └── writer thread
 //! ```
+//!
+//! The reader is a thread of the connection, or the volume's own: that one takes small requests of which none has to wait (`desk`).
 #![forbid(unsafe_code)]
 
 mod address;
@@ -19,6 +21,7 @@ pub mod codec;
 mod complaints;
 mod connection;
 mod counters;
+mod desk;
 mod export;
 pub mod fuzzing;
 mod gate;
@@ -29,6 +32,7 @@ mod lock;
 pub mod negotiation;
 mod outbox;
 mod places;
+mod reader;
 mod reception;
 mod server;
 mod socket;

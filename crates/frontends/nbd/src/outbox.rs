@@ -11,12 +11,14 @@
 //!                    queue ◄────────────────────────────────────────────┘
 //!                      └──► writer: sends batches and waits for the socket
 //! ```
+//!
+//! In a round of the volume's thread, replies are gathered in the queue, and sent so at its end.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use forebay_block::Buf;
+use forebay_block::{Buf, Gathers, Round};
 
 use crate::gate::Gate;
 use crate::lock::hold;
@@ -46,11 +48,12 @@ impl Frame {
     }
 
     /// What is still to be sent.
-    fn slices(&self) -> [IoSlice<'_>; 2] {
+    fn slices(&self) -> impl Iterator<Item = IoSlice<'_>> {
         let data: &[u8] = self.data.as_deref().unwrap_or_default();
         let of_head = self.sent.min(self.head.len());
         let of_data = self.sent - of_head;
-        [IoSlice::new(&self.head[of_head..]), IoSlice::new(&data[of_data..])]
+        let parts = [&self.head[of_head..], &data[of_data..]];
+        parts.into_iter().filter(|part| !part.is_empty()).map(IoSlice::new)
     }
 }
 
@@ -59,12 +62,31 @@ struct State {
     queue: VecDeque<Frame>,
     /// The writer is sending what it took from the queue.
     writing: bool,
+    /// What is in the queue is sent at the end of a round.
+    gathering: bool,
     /// The client is gone; replies are dropped.
     broken: bool,
     /// That is so because it took nothing for too long.
     stalled: bool,
     /// No reply will come any more.
     finished: bool,
+}
+
+impl State {
+    /// Takes `bytes` that were sent off the queue; returns the replies that have been sent whole.
+    fn sent(&mut self, mut bytes: usize) -> impl Iterator<Item = Frame> + '_ {
+        let mut whole = 0;
+        for frame in &mut self.queue {
+            let part = bytes.min(frame.len() - frame.sent);
+            frame.sent += part;
+            bytes -= part;
+            if frame.sent < frame.len() {
+                break;
+            }
+            whole += 1;
+        }
+        self.queue.drain(..whole)
+    }
 }
 
 /// The writing side of a connection.
@@ -80,8 +102,9 @@ impl Outbox {
         Self { transport, gate, state: Mutex::default(), work: Condvar::new() }
     }
 
-    /// Sends `frame` or queues it, without waiting for the client; says whether it was queued.
-    pub(crate) fn post(&self, mut frame: Frame) -> bool {
+    /// Sends `frame` or queues it, without waiting for the client; says whether it was queued for the writer. In a round, `gathers` is who
+    /// calls [`Outbox::send_gathered`] at its end.
+    pub(crate) fn post(&self, mut frame: Frame, gathers: impl FnOnce() -> Arc<dyn Gathers>) -> bool {
         let mut state = hold(&self.state);
         if state.broken {
             drop(state);
@@ -89,10 +112,15 @@ impl Outbox {
             return false;
         }
         if let Transport::Plain(socket) = &self.transport
-            && state.queue.is_empty()
+            && (state.queue.is_empty() || state.gathering)
             && !state.writing
         {
-            match socket.send(&frame.slices(), false) {
+            if state.gathering || Round::gathers(gathers) {
+                state.gathering = true;
+                state.queue.push_back(frame);
+                return false;
+            }
+            match socket.send(&frame.slices().collect::<Vec<_>>(), false) {
                 Ok(sent) => frame.sent += sent,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => {
@@ -111,6 +139,32 @@ impl Outbox {
         drop(state);
         self.work.notify_one();
         true
+    }
+
+    /// Sends what was gathered in a round, without waiting for the client; says how many replies are left for the writer.
+    pub(crate) fn send_gathered(&self) -> usize {
+        let mut state = hold(&self.state);
+        state.gathering = false;
+        let mut whole = Vec::new();
+        while let Transport::Plain(socket) = &self.transport
+            && !state.writing
+            && !state.queue.is_empty()
+        {
+            let batch = state.queue.iter().take(BATCH_FRAMES_MAX);
+            let slices: Vec<IoSlice<'_>> = batch.flat_map(Frame::slices).collect();
+            match socket.send(&slices, false) {
+                Ok(sent) => whole.extend(state.sent(sent)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => self.give_up(&mut state),
+            }
+        }
+        let left = state.queue.len();
+        drop(state);
+        self.gate.leave_together(whole.iter().map(|frame| frame.charge));
+        if left > 0 {
+            self.work.notify_one();
+        }
+        left
     }
 
     /// The writer: sends what is queued until [`Outbox::finish`], or until the client is gone.

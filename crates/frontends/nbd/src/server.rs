@@ -205,13 +205,13 @@ impl NbdServer {
         }
         for connection in hold(&shared.table).connections.values() {
             match connection.serving.get() {
-                Some(_) => connection.socket.shut_reading(),
-                None => connection.socket.shut(),
+                Some(_) => connection.shut_reading(),
+                None => connection.shut(),
             }
         }
         let left = shared.wait_ended(grace);
         for connection in &left {
-            connection.socket.shut();
+            connection.shut();
         }
         let stuck = if left.is_empty() { 0 } else { shared.wait_ended(CUT_WAIT).len() };
         if stuck > 0 {

@@ -2,12 +2,12 @@
 
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
 
 use crate::places::Source;
 
@@ -52,6 +52,21 @@ impl Socket {
     /// Process at the other end of a unix socket; 0 if unknown.
     pub(crate) const fn peer_pid(&self) -> u32 {
         self.peer_pid
+    }
+
+    /// For who waits until there is something to read.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// As [`Socket::receive`]; [`io::ErrorKind::WouldBlock`] if there is nothing now.
+    pub(crate) fn receive_now(&self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match rustix::net::recv(&self.fd, &mut *buf, RecvFlags::DONTWAIT) {
+                Err(Errno::INTR) => {}
+                other => return other.map(|(n, _)| n).map_err(io::Error::from),
+            }
+        }
     }
 
     /// Reads what there is, at least one byte; 0 at the end of the stream.

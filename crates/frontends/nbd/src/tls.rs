@@ -226,7 +226,7 @@ impl TlsInput {
         Self { session, encrypted: vec![0; RECORD_BYTES].into_boxed_slice(), start: 0, end: 0 }
     }
 
-    pub(crate) fn socket(&self) -> &Socket {
+    pub(crate) fn socket(&self) -> &Arc<Socket> {
         &self.session.socket
     }
 

@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use forebay_control::{Client, Request};
 use forebay_device::DeviceSpec;
 use rustix::process::Signal;
 
@@ -73,6 +74,36 @@ impl Daemon {
         self.child.id()
     }
 
+    /// Destages everything and waits for it.
+    pub(crate) fn flush(&self) -> Result<(), BenchError> {
+        self.flusher()()
+    }
+
+    /// The same for another thread, which needs no program for it that takes its time to start.
+    pub(crate) fn flusher(&self) -> impl FnOnce() -> Result<(), BenchError> + Send + 'static {
+        let control = self.control.clone();
+        move || {
+            let flush = Request::Flush { volume: NAME.to_owned() };
+            let answer = Client::connect(&control).and_then(|mut client| client.call(&flush, |_| {}));
+            answer.map(drop).map_err(|e| BenchError::Forebay(e.to_string()))
+        }
+    }
+
+    /// Holds all of it, with what it has under way, until [`Daemon::resume`]. If this process dies meanwhile, the system lets it go on.
+    pub(crate) fn pause(&self) -> Result<(), BenchError> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume(&self) -> Result<(), BenchError> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), BenchError> {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+            .map_err(|e| BenchError::system("send a signal to the daemon", e.into()))
+    }
+
     fn tell(&self, command: &str) -> Result<String, BenchError> {
         self.tell_with(command, &[])
     }
@@ -114,7 +145,8 @@ impl Drop for Daemon {
             let _ = self.tell("detach");
         }
         // The child has not been waited for, so that its pid is still its own. If it has ended already, so much the better.
-        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), Signal::TERM);
+        let _ = self.signal(Signal::TERM);
+        let _ = self.resume();
         let _ = self.child.wait();
     }
 }

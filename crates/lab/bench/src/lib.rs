@@ -6,6 +6,7 @@
 mod admission;
 mod admission_postgresql;
 mod admission_redis;
+mod cliffs;
 mod conditions;
 mod contender;
 mod cpu;
@@ -35,6 +36,7 @@ mod volume;
 
 pub use admission_postgresql::admission_postgresql;
 pub use admission_redis::{admission_redis, redis_loads};
+pub use cliffs::{cliffs, cliffs_loads};
 pub use engine::engine;
 pub use function::{BadFunction, FORMS, Function, number};
 pub use plot::Plot;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use forebay_block::{BlockService, Buf, BufMut, DeviceOp, IoError, Op, Origin};
+use forebay_block::{BlockService, Buf, BufMut, Class, DeviceOp, IoError, Op, Origin};
 use forebay_device::{Clock, Device, Ring};
 use forebay_host::VolumeHandle;
 
@@ -82,7 +82,7 @@ pub(crate) fn raw(
         let stop = start.elapsed() >= time;
         while under_way < shape.depth && !stop {
             let op = DeviceOp::Write { offset: addresses.next(), bufs: vec![data.clone()], durable };
-            device.submit(tag, op, clock.now());
+            device.submit(tag, op, Class::Foreground, clock.now());
             (tag, under_way) = (tag + 1, under_way + 1);
         }
         if under_way == 0 {

@@ -35,6 +35,11 @@ impl NbdClient {
         Ok(Self { stream })
     }
 
+    /// The connection, for who speaks the rest of the protocol.
+    pub(crate) fn into_stream(self) -> UnixStream {
+        self.stream
+    }
+
     /// Sends a write; [`NbdClient::reply`] brings the cookie back.
     pub(crate) fn write(&mut self, cookie: u64, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut head = Vec::with_capacity(Request::BYTES);

@@ -89,8 +89,8 @@ pub fn volume(options: &Options) -> Result<Report, BenchError> {
     let clock = Clock::start();
     make_file(&raw_path, scale.working_set.max(64 << 20))?;
     let mut raw = open_device(&raw_path, &ring)?;
-    let (cache_a, backing_a) = make_volume(dir, "engine", &scale)?;
-    let (cache_b, backing_b) = make_volume(dir, "daemon", &scale)?;
+    let (cache_a, backing_a) = make_volume(dir, "engine", scale.cache, scale.backing)?;
+    let (cache_b, backing_b) = make_volume(dir, "daemon", scale.cache, scale.backing)?;
     let config = VolumeConfig::new("engine", Some(DeviceSpec::Path(cache_a)), DeviceSpec::Path(backing_a));
     let volume = Volume::open(config).map_err(|e| BenchError::Forebay(e.to_string()))?;
     let fuse = Path::new("/dev/fuse").exists() && Path::new("/dev/loop-control").exists();
@@ -207,7 +207,7 @@ fn report(measured: &BTreeMap<(&str, &str), Measured>, bytes: &BTreeMap<&str, (u
     }
 }
 
-fn make_file(path: &Path, bytes: u64) -> Result<(), BenchError> {
+pub(crate) fn make_file(path: &Path, bytes: u64) -> Result<(), BenchError> {
     let doing = || format!("write {}", path.display());
     let chunk = vec![0u8; 1 << 20];
     let mut file = File::create(path).map_err(|e| BenchError::system(doing(), e))?;
@@ -217,19 +217,25 @@ fn make_file(path: &Path, bytes: u64) -> Result<(), BenchError> {
     file.sync_all().map_err(|e| BenchError::system(doing(), e))
 }
 
-fn open_device(path: &Path, ring: &Ring) -> Result<Box<dyn Device>, BenchError> {
+pub(crate) fn open_device(path: &Path, ring: &Ring) -> Result<Box<dyn Device>, BenchError> {
     open(&DeviceSpec::Path(path.to_owned()), ring, Access::ReadWrite)
         .map_err(|e| BenchError::Forebay(e.to_string()))
 }
 
-fn make_volume(dir: &Path, name: &str, scale: &Scale) -> Result<(PathBuf, PathBuf), BenchError> {
+/// The files of a new cache and a new backing.
+pub(crate) fn make_volume(
+    dir: &Path,
+    name: &str,
+    cache_bytes: u64,
+    backing_bytes: u64,
+) -> Result<(PathBuf, PathBuf), BenchError> {
     let (cache, backing) = (dir.join(format!("{name}.cache")), dir.join(format!("{name}.img")));
     fs::create_dir_all(dir).map_err(|e| BenchError::system(format!("make {}", dir.display()), e))?;
     let options = FormatOptions {
         cache: DeviceSpec::Path(cache.clone()),
         backing: DeviceSpec::Path(backing.clone()),
-        cache_bytes: Some(scale.cache),
-        backing_bytes: Some(scale.backing),
+        cache_bytes: Some(cache_bytes),
+        backing_bytes: Some(backing_bytes),
         volume_bytes: None,
         align: None,
         logical_block: None,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use forebay_block::{Buf, DeviceOp, Nanos, Op, Origin};
 use forebay_emulate::Settings as Model;
-use forebay_engine::{Command, Effect, Engine, Event, IoId, RequestId};
+use forebay_engine::{Command, Effect, Engine, Event, IoId, Params, RequestId};
 use forebay_policy::Settings;
 
 use crate::device::Device;
@@ -130,7 +130,8 @@ pub fn closed_loop(volume: &Volume, load: &Load) -> Result<Figures, ReplayError>
     let mut devices = Vec::new();
     let mut engine = None;
     if let Some(cache) = &volume.cache {
-        engine = Some(Engine::new(fresh(volume.bytes, cache.bytes, cache.align, &cache.settings)?));
+        let params = fresh(volume.bytes, cache.bytes, cache.align, &cache.settings)?;
+        engine = Some(Engine::new(Params { backing_depth: volume.backing.depth(), ..params }));
         devices.push(model("cache", &cache.device, cache.bytes, true)?);
     }
     devices.push(model("backing", &volume.backing, volume.bytes, false)?);

@@ -162,7 +162,8 @@ fn op(request: &Request, zeroes: &Buf) -> Op {
 /// [`ReplayError`].
 pub fn replay(traces: &[Trace], setup: &Setup) -> Result<Outcome, ReplayError> {
     let volume_bytes = traces.iter().map(|t| t.volume_bytes).max().unwrap_or(0).next_multiple_of(BLOCK_BYTES);
-    let params = fresh(volume_bytes, setup.cache_bytes, 4096, &setup.settings)?;
+    let mut params = fresh(volume_bytes, setup.cache_bytes, 4096, &setup.settings)?;
+    params.backing_depth = setup.backing.depth();
     let journal_bytes = JOURNAL_RING_OFFSET + ring_bytes(&params.layout);
     let devices = [
         model("cache", &setup.cache, setup.cache_bytes, true)?,

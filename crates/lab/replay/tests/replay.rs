@@ -7,6 +7,9 @@ use forebay_policy::{Order, Settings, WritePolicy};
 use forebay_replay::request_log::VERSION;
 use forebay_replay::{Outcome, Setup, Trace, replay};
 
+#[path = "replay/full_cache.rs"]
+mod full_cache;
+
 /// Overwrites 64 blocks again and again, with a flush after each eight writes and a read now and then.
 fn overwrites(count: u64) -> Trace {
     let mut text = String::from("fio version 2 iolog\nf add\nf open\n");

@@ -755,7 +755,7 @@ INLINE int is_supposed(u32 tid, u32 critical)
  */
 INLINE void add_needs(struct block *block, u32 wait, u32 supposed)
 {
-	block->slot |= wait == FB_WAIT_THROTTLE;
+	block->slot |= wait == FB_WAIT_SLOT;
 	if (supposed)
 		return;
 	block->journal |= needs_journal(wait);
@@ -919,7 +919,7 @@ enum {
 /* Whether the current task falls asleep, as `how` says, with the lock of a page that it submits in its hands, and may inherit by it. */
 NOINLINE int submits(u32 tid, u32 how)
 {
-	return (how == FB_WAIT_THROTTLE || how == FB_WAIT_WRITEBACK) && !is_never(role_of(tid));
+	return (how == FB_WAIT_SLOT || how == FB_WAIT_WRITEBACK) && !is_never(role_of(tid));
 }
 
 /*

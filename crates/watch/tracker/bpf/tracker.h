@@ -31,12 +31,13 @@
 #define FB_WAIT_JOURNAL 4	/* a commit of the journal, or room in it */
 #define FB_WAIT_WRITEBACK 5	/* a page that is being written */
 #define FB_WAIT_BUFFER 6	/* the lock of a page, of which is not known who holds it */
-#define FB_WAIT_THROTTLE 7	/* a slot of the disk's queue, or of the block layer's write-back throttle */
+#define FB_WAIT_SLOT 7		/* a slot of the disk's queue, or of the block layer's write-back throttle */
 #define FB_WAIT_FLUSH 8		/* a flush of the device's cache */
 #define FB_WAIT_IO 9		/* its own I/O */
 #define FB_WAIT_LWLOCK 10	/* a lightweight lock of PostgreSQL; the other side is who holds locks of its name */
 #define FB_WAIT_CONDITION 11	/* something in user space that has no owner, in the midst of a request */
-#define FB_WAIT_KINDS 12
+#define FB_WAIT_DIRTY 12		/* less dirty memory, before it may change more pages */
+#define FB_WAIT_KINDS 13
 
 /* Kinds of signals. */
 #define FB_SIGNAL_FORK 1	/* tid has a child, other */

@@ -128,9 +128,9 @@ const FUNCTIONS: &[(&str, Wait)] = &[
     ("folio_wait_bit_common", Wait::Buffer),
     ("__filemap_get_folio", Wait::Buffer),
     ("__folio_lock", Wait::Buffer),
-    ("wbt_wait", Wait::Throttle),
-    ("blk_mq_get_tag", Wait::Throttle),
-    ("rq_qos_wait", Wait::Throttle),
+    ("wbt_wait", Wait::Slot),
+    ("blk_mq_get_tag", Wait::Slot),
+    ("rq_qos_wait", Wait::Slot),
     // A buffer is waited for by whoever has asked for it to be read or written: the journal's thread for its commit.
     ("__wait_on_buffer", Wait::Io),
     ("submit_bio_wait", Wait::Io),
@@ -138,6 +138,7 @@ const FUNCTIONS: &[(&str, Wait)] = &[
     ("iomap_dio_rw", Wait::Io),
     ("__iomap_dio_rw", Wait::Io),
     ("blkdev_direct_IO", Wait::Io),
+    ("balance_dirty_pages", Wait::Dirty),
 ];
 
 /// In this one a task waits for the write-back of pages one after the other, and has locked none. In others that wait for it it has: it is
@@ -496,12 +497,14 @@ mod tests {
             (&["out_of_line_wait_on_bit_lock", "__lock_buffer", "ext4_mark_inode_dirty"], Wait::Journal),
             (&["out_of_line_wait_on_bit", "do_get_write_access", "ext4_reserve_inode_write"], Wait::Journal),
             (&["__filemap_get_folio", "ext4_da_write_begin", write], Wait::Buffer),
-            (&["blk_mq_get_tag", "ext4_bio_write_folio", "file_write_and_wait_range"], Wait::Throttle),
+            (&["blk_mq_get_tag", "ext4_bio_write_folio", "file_write_and_wait_range"], Wait::Slot),
             (
                 &["folio_wait_bit_common", "folio_wait_writeback", "__filemap_fdatawait_range"],
                 Wait::Writeback,
             ),
             (&["submit_bio_wait", "blkdev_issue_flush", "ext4_sync_file"], Wait::Flush),
+            (&["rq_qos_wait", "wbt_wait", "blk_mq_submit_bio", "__filemap_fdatawrite_range"], Wait::Slot),
+            (&["balance_dirty_pages", "generic_perform_write", write], Wait::Dirty),
         ] {
             assert_eq!(wait_of(stack), Some(wait), "{stack:?}");
         }

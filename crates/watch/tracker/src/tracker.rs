@@ -446,12 +446,14 @@ impl Follower {
             // Few by construction: what is awaited already is not outstanding.
             Wait::Writeback | Wait::Condition => Some(Wanted::All),
             // A slot of the disk's queue, whoever's write has it.
-            Wait::Throttle => {
+            Wait::Slot => {
                 self.slot_wait = Some(Instant::now());
                 None
             }
             // Whoever sleeps while it submits pages, and may hold the lock, is told of by itself.
             Wait::Buffer => return,
+            // Whatever is written back, of whichever disk.
+            Wait::Dirty => return,
             Wait::Journal => Some(Wanted::Commit(signal.tid)),
             Wait::Mutex | Wait::Rwsem | Wait::Futex | Wait::Lwlock if signal.other != 0 => {
                 Some(Wanted::Holder(signal.other))

@@ -19,7 +19,7 @@ pub enum Wait {
     /// The lock of a page, of which is not known who holds it.
     Buffer,
     /// A slot of the disk's queue, or of the block layer's write-back throttle.
-    Throttle,
+    Slot,
     /// A flush of the device's volatile cache.
     Flush,
     /// Its own read or write.
@@ -28,22 +28,25 @@ pub enum Wait {
     Lwlock,
     /// Something of user space that has no owner - a condition variable, a semaphore - in the midst of a request.
     Condition,
+    /// Less dirty memory, before it may change more pages (`balance_dirty_pages`): the limit of the system, or of the device.
+    Dirty,
 }
 
 impl Wait {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Mutex,
         Self::Rwsem,
         Self::Futex,
         Self::Journal,
         Self::Writeback,
         Self::Buffer,
-        Self::Throttle,
+        Self::Slot,
         Self::Flush,
         Self::Io,
         Self::Lwlock,
         Self::Condition,
+        Self::Dirty,
     ];
 
     /// The spelling in texts and JSON.
@@ -55,11 +58,12 @@ impl Wait {
             Self::Journal => "journal",
             Self::Writeback => "writeback",
             Self::Buffer => "buffer",
-            Self::Throttle => "throttle",
+            Self::Slot => "slot",
             Self::Flush => "flush",
             Self::Io => "io",
             Self::Lwlock => "lwlock",
             Self::Condition => "condition",
+            Self::Dirty => "dirty",
         }
     }
 

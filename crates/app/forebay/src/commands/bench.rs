@@ -28,6 +28,8 @@ pub enum What {
     AdmissionPostgresql,
     /// The admission policies under YCSB on Redis, on a disk with NV-DRAM and SSD caches, as in ATC'15; needs root
     AdmissionRedis,
+    /// A cache that is full all the time against the store without it, at depths of 1 to 128; and the processor time of a write over NBD
+    Cliffs,
     /// The schedulers of the backing under PostgreSQL, WiredTiger and Redis, on an SSD without a cache, as in FAST'17; needs root
     Priority,
 }
@@ -58,7 +60,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
 
-    /// Loads to compare under: of `policies` as `fileserver`, of `admission-redis` as `ycsb_a_ssd`, of `priority` as `redis` [default: all of them]
+    /// Loads to compare under: of `policies` as `fileserver`, of `admission-redis` as `ycsb_a_ssd`, of `priority` as `redis`, of `cliffs` as `remote` or `write_path` [default: all of them]
     #[arg(long, value_name = "LOAD", value_delimiter = ',', value_parser = load)]
     loads: Vec<String>,
 
@@ -118,6 +120,7 @@ fn load(text: &str) -> Result<String, String> {
         .chain(forebay_bench::redis_loads())
         .chain(forebay_bench::priority_loads())
         .map(str::to_owned)
+        .chain(forebay_bench::cliffs_loads())
         .collect();
     known.sort_unstable();
     known.dedup();
@@ -242,6 +245,7 @@ pub fn run(args: Args) -> Outcome {
         What::Policies => forebay_bench::policies(&options),
         What::AdmissionPostgresql => forebay_bench::admission_postgresql(&options),
         What::AdmissionRedis => forebay_bench::admission_redis(&options),
+        What::Cliffs => forebay_bench::cliffs(&options),
         What::Priority => forebay_bench::priority(&options),
     };
     let written = result.and_then(|mut report| {

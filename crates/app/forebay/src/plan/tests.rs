@@ -106,6 +106,28 @@ fn a_set_of_rules_can_be_for_one_user() {
 }
 
 #[test]
+fn clients_of_one_address_may_be_critical_and_those_of_another_not() {
+    let planned = |more: &str, flags: &[&str]| {
+        let f = file(&format!("[[volume]]\nname = \"a\"\nno-cache = true\nbacking = \"a\"\n{more}\n"));
+        plan(&[&["--config", f.path().to_str().unwrap()], flags].concat())
+    };
+    let told = |plan: Plan| {
+        let addresses = plan.volumes[0].addresses();
+        addresses.map(|(address, critical)| format!("{address} {critical}")).collect::<Vec<_>>()
+    };
+    let both = "nbd = [\"unix:/a\"]\ncritical-nbd = [\"unix:/c\"]\ncritical-rate = \"1M\"";
+    assert_eq!(told(planned(both, &[]).unwrap()), ["unix:/a false", "unix:/c true"]);
+    assert_eq!(told(planned(both, &["--critical"]).unwrap()), ["unix:/a true", "unix:/c true"]);
+    let flags = ["--critical-nbd", "unix:/f", "--critical-rate", "1M"];
+    let one = planned(both, &flags).unwrap();
+    assert_eq!(one.volumes[0].critical_rate, Some(1 << 20));
+    assert_eq!(told(one), ["unix:/a false", "unix:/f true"]);
+    assert_eq!(told(planned("", &flags).unwrap()), ["unix:/f true"]);
+    let error = planned(both, &["--critical-nbd", "unix:/a"]).unwrap_err().to_string();
+    assert!(error.contains("both as nbd and as critical-nbd"), "{error}");
+}
+
+#[test]
 fn a_rate_is_for_the_volumes_that_are_critical() {
     let volume = |name: &str, more: &str| {
         format!("[[volume]]\nname = \"{name}\"\nno-cache = true\nbacking = \"{name}\"\n{more}\n")

@@ -1,6 +1,6 @@
 //! Lives of a volume without a cache, under every scheduler, on a device that ends what it was given in any order.
 
-use forebay_policy::{IoPriority, Settings};
+use forebay_policy::Settings;
 use proptest::prelude::*;
 
 use super::*;
@@ -284,7 +284,7 @@ fn nothing_is_starved_by_an_endless_critical_load() {
     for scheduler in SchedulerKind::ALL.iter().copied() {
         for (depth, ioprio) in [(1, 0), (2, 0), (128, 0), (2, IDLE)] {
             let mut world = World::new(scheduler, depth, 512);
-            let mut turn = |world: &mut World| {
+            let turn = |world: &mut World| {
                 // There is always more of it than the device takes.
                 while world.asked.len() < 2 * depth + 1 {
                     let first = world.last % (SECTORS - 1);

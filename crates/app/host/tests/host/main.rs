@@ -3,6 +3,7 @@
 
 mod block;
 mod client;
+mod depth;
 mod faults;
 mod format;
 mod holes;

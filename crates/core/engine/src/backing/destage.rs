@@ -41,6 +41,12 @@ const FLUSH_AFTER_BLOCKS_HURRIED: usize = 512;
 /// many blocks share a flush, however small the log is.
 const FLUSH_AFTER_BLOCKS_LEAST: usize = 64;
 
+/// Written blocks after which the backing is flushed where a log of so many fills: a sixteenth of it at most, so that room comes in portions that
+/// are small against it.
+fn flush_after_hurried(log_blocks: u64) -> usize {
+    FLUSH_AFTER_BLOCKS_HURRIED.min(log_blocks as usize / 16).max(FLUSH_AFTER_BLOCKS_LEAST)
+}
+
 /// A run has begun.
 pub(crate) struct Begun {
     pub(crate) key: RunKey,
@@ -170,9 +176,14 @@ impl Destage {
         self.plan.hurry(hurried);
     }
 
-    /// Whether one more run may begin beside those on their way. What goes in an order waits for all of a set.
-    pub(crate) fn may_begin(&self, runs_allowed: usize, in_order: bool) -> bool {
-        self.runs.len() < runs_allowed && (in_order || self.runs.blocks() < UNDER_WAY_BLOCKS_MAX)
+    /// Whether one more run may begin beside those on their way. What goes in an order waits for all of a set. `evenly`: room in a log of so
+    /// many blocks is to come evenly.
+    pub(crate) fn may_begin(&self, runs_allowed: usize, in_order: bool, evenly: Option<u64>) -> bool {
+        // A disk's cache would take all of the log, to be flushed at once.
+        let coming_max = evenly.map_or(usize::MAX, |log_blocks| 2 * flush_after_hurried(log_blocks));
+        self.runs.len() < runs_allowed
+            && (in_order
+                || self.runs.blocks() < UNDER_WAY_BLOCKS_MAX && self.runs.blocks_coming() < coming_max)
     }
 
     pub(crate) fn has_plan(&self) -> bool {
@@ -304,7 +315,7 @@ impl Destage {
         let most = match room_awaited {
             // Sets that slide have no end at which it would be quiet.
             _ if step_awaited => FLUSH_AFTER_BLOCKS_LEAST,
-            true => FLUSH_AFTER_BLOCKS_HURRIED,
+            true => flush_after_hurried(log_blocks),
             false => FLUSH_AFTER_BLOCKS,
         };
         let enough = most.min((log_blocks as usize / 8).max(FLUSH_AFTER_BLOCKS_LEAST));

@@ -20,7 +20,7 @@ use crate::mutation::{Mutation, Planted};
 /// Longest run, in blocks (1 MiB).
 const RUN_BLOCKS_MAX: usize = 256;
 
-/// Where segments are to become free evenly, a plan has such a part of the log, and no more than twice as many of its segments.
+/// Where segments are to become free evenly, a plan has such a part of the log at most.
 const EVENLY_ONE_IN: usize = 32;
 
 /// What goes next, in this order.
@@ -86,7 +86,7 @@ impl Plan {
             (_, true) => PLAN_BLOCKS_MAX.min(log_blocks as usize / EVENLY_ONE_IN).max(1),
             _ => PLAN_BLOCKS_MAX.min(log_blocks as usize / 8).max(PLAN_BLOCKS_LEAST),
         };
-        let most = if evenly { (map.segments().count() / (EVENLY_ONE_IN / 2)).max(1) } else { usize::MAX };
+        let most = if evenly { (map.segments().count() / EVENLY_ONE_IN).max(1) } else { usize::MAX };
         let mut looked_at = Vec::new();
         for index in map.segments().with_dirty() {
             if found.len() >= enough || looked_at.len() >= most && !found.is_empty() {

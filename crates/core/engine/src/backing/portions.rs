@@ -12,7 +12,10 @@ struct Portion {
     dirty: u32,
 }
 
-/// Segments that were planned and are still in the log's way, by their place in it. At most all segments.
+/// Segments that are looked at; further ones count when they are whole.
+const PORTIONS_MAX: usize = 64;
+
+/// Segments that were planned and are still in the log's way, by their place in it.
 #[derive(Debug, Default)]
 pub(super) struct Portions(BTreeMap<u64, Portion>);
 
@@ -21,7 +24,7 @@ impl Portions {
     pub(super) fn planned(&mut self, segments: &[u32], map: &Map) {
         for index in segments {
             let segment = map.segments().get(*index);
-            if segment.dirty > 0 {
+            if segment.dirty > 0 && self.0.len() < PORTIONS_MAX {
                 self.0.entry(segment.seq).or_insert(Portion { index: *index, dirty: segment.dirty });
             }
         }
@@ -30,7 +33,9 @@ impl Portions {
     /// What has become clean of those from place `first` on, and what will have when so many blocks that are `coming` are clean, too: both in
     /// thousandths of a segment.
     pub(super) fn made(&mut self, first: u64, coming: u64, map: &Map) -> (u64, u64) {
-        self.0 = self.0.split_off(&first);
+        while self.0.first_entry().is_some_and(|entry| *entry.key() < first) {
+            self.0.pop_first();
+        }
         let (mut made, mut left, mut dirty, mut all) = (0, 0, 0, 0);
         for (seq, portion) in &self.0 {
             let segment = map.segments().get(portion.index);

@@ -25,7 +25,6 @@ use std::collections::BTreeMap;
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, Nanos, OpKind};
 use forebay_policy::{Issuer, Operation, Priority, Purpose, Round, Scheduler};
 
-#[cfg(feature = "mutations")]
 use crate::backing::planted_scheduler::PlantedScheduler;
 use crate::interface::{IoId, PartKey};
 use crate::locks::BlockRange;
@@ -145,11 +144,8 @@ impl BackingQueue {
     }
 
     /// Another scheduler chooses from here on.
-    pub(crate) fn use_scheduler(&mut self, mut scheduler: Box<dyn Scheduler>) {
-        #[cfg(feature = "mutations")]
-        {
-            scheduler = PlantedScheduler::around(scheduler, self.planted);
-        }
+    pub(crate) fn use_scheduler(&mut self, scheduler: Box<dyn Scheduler>) {
+        let mut scheduler = PlantedScheduler::around(scheduler, self.planted);
         if !self.planted.is(Mutation::ExchangeForgetsWaiting) {
             self.waiting.iter().for_each(|(number, queued)| scheduler.arrived(described(*number, queued)));
         }
@@ -205,9 +201,10 @@ impl BackingQueue {
         (self.critical, self.waiting.len() - self.critical)
     }
 
-    /// When a round may be begun again although nothing has ended.
+    /// When a round may be begun again although nothing has ended; while the backing is full only that counts.
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
-        self.scheduler.next_wake_ns().filter(|_| !self.waiting.is_empty()).map(Nanos)
+        let may_start = !self.waiting.is_empty() && self.outstanding.len() < self.slots;
+        self.scheduler.next_wake_ns().filter(|_| may_start).map(Nanos)
     }
 
     pub(crate) fn outstanding(&self) -> usize {
@@ -343,6 +340,23 @@ mod tests {
         assert_eq!(queue.withdraw(PartKey(8)), None, "it has started");
         (1..5).for_each(|id| queue.ended(IoId(id)));
         assert_eq!((queue.outstanding(), queue.has_noncritical()), (0, false));
+    }
+
+    #[test]
+    fn nobody_is_woken_while_no_slot_is_free() {
+        let mut queue = BackingQueue::new(SchedulerKind::CfqIdle.build());
+        for id in 1..4 {
+            let priority = if id == 1 { Priority::NonCritical } else { Priority::Critical };
+            queue.push((IoId(id), write(id)), Owner::Other, None, (priority, NOBODY), NOW);
+        }
+        let one = Round { slots: 1, ..Round::default() };
+        assert!(queue.begin_round(one, NOW) && queue.next(NOW).is_some() && queue.next(NOW).is_none());
+        assert_eq!(queue.next_wake(), None, "it could do nothing");
+        let two = Round { slots: 2, ..one };
+        assert!(queue.begin_round(two, NOW) && queue.next(NOW).is_some() && queue.next(NOW).is_none());
+        queue.ended(IoId(2));
+        assert!(queue.begin_round(two, NOW) && queue.next(NOW).is_none());
+        assert!(queue.next_wake().is_some_and(|wake| wake > NOW), "the idle one has its time");
     }
 
     /// Another scheduler: the newest first, whatever it is.

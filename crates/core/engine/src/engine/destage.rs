@@ -40,7 +40,9 @@ impl Engine {
         };
         self.destage.hurry(self.room_is_awaited() && !self.order.keeps_versions());
         if !self.destage.is_paused() {
-            while self.destage.may_begin(allowed, self.order.keeps_versions()) && self.destage_start_run() {}
+            let in_order = self.order.keeps_versions();
+            let evenly = self.is_slowed().then(|| self.log.blocks());
+            while self.destage.may_begin(allowed, in_order, evenly) && self.destage_start_run() {}
         }
         self.destage_flush_if_due(allowed);
     }

@@ -79,6 +79,7 @@ impl Engine {
             return;
         }
         self.throttle_look();
+        self.throttle_lend();
         let round = self.log.begin_round();
         let held = self.order_paces() | self.staleness_holds() || self.common_holds();
         loop {

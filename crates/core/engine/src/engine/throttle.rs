@@ -32,10 +32,12 @@ impl Engine {
         let log_bytes = segments * segment_bytes;
         LogRoom {
             log_bytes,
+            segment_bytes,
             free_bytes: log_bytes.saturating_sub(self.log.position().saturating_sub(made_bytes)),
             made_bytes,
             coming_bytes: bytes(coming),
-            destages: !self.destage.is_idle(),
+            // Between the end of one plan and the next it is idle for no time.
+            destages: !self.destage.is_idle() || self.destage_is_pressed(),
         }
     }
 
@@ -77,6 +79,14 @@ impl Engine {
                 self.log.append_patient(append);
             }
             _ => self.log.append(append),
+        }
+    }
+
+    /// What somebody waits for who waits for blocks of a write that nobody waits for is awaited, too.
+    pub(super) fn throttle_lend(&mut self) {
+        if self.log.writers().0 {
+            let awaited: Vec<BlockRange> = self.requests.critical_waiting().collect();
+            self.throttle_promote(&awaited);
         }
     }
 

@@ -93,7 +93,8 @@ impl Log {
             };
             if !urgent && kind.is_none_or(waits) {
                 // Whoever is held back finds as little room as before: it must go on being made (P7).
-                let full = facts.held && map.segments().free_count() <= SEGMENTS_RESERVED;
+                let held = facts.held || kind.is_none();
+                let full = held && map.segments().free_count() <= SEGMENTS_RESERVED;
                 self.stalled = round.stalled && full && self.queue.has_writes();
                 return None;
             }

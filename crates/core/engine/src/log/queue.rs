@@ -92,6 +92,11 @@ pub(crate) struct May {
     pub(crate) slowly: bool,
 }
 
+impl May {
+    /// All of them do.
+    pub(crate) const FREELY: Self = Self { awaited: true, patient: true, slowly: false };
+}
+
 /// What waits to enter the log.
 #[derive(Default)]
 pub(super) struct Queue {
@@ -265,5 +270,52 @@ impl Queue {
     /// Takes everything out, what is urgent first.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Append> + '_ {
         self.urgent.drain(..).chain(self.patient.drain(..)).chain(self.writes.drain(..))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_format::record::ExtentKind;
+
+    use super::*;
+
+    fn write(n: u64) -> Append {
+        let extent = Some(Extent { block: BlockNo(n), count: 1, kind: ExtentKind::Zero });
+        Append { extent, data: None, owner: AppendOwner::Part(PartKey(n)), durable: false, after: Seq(0) }
+    }
+
+    fn blocks(queue: &VecDeque<Append>) -> Vec<u64> {
+        queue.iter().filter_map(|a| a.extent.map(|e| e.block.0)).collect()
+    }
+
+    #[test]
+    fn what_nobody_waits_for_keeps_nobody_waiting_and_is_let_go_on_its_own() {
+        let mut queue = Queue::default();
+        (1..4).for_each(|n| queue.push_patient(write(n)));
+        let awaited = May { patient: false, ..May::FREELY };
+        assert_eq!((queue.next_kind(awaited), queue.has_writes()), (None, true));
+        queue.push(write(4));
+        assert_eq!(queue.next_kind(awaited), Some(Priority::Critical));
+        assert_eq!(queue.next_from(Some(Priority::Critical)).map(|q| blocks(q)), Some(vec![4]));
+        assert_eq!(
+            queue.next_kind(May::FREELY),
+            Some(Priority::NonCritical),
+            "it is seldom let go, and goes then"
+        );
+        queue.promote(|extent| extent.block == BlockNo(2));
+        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![1, 3], vec![4, 2]));
+        queue.push_urgent(write(5));
+        assert_eq!(queue.next_from(None).map(|q| blocks(q)), Some(vec![5]));
+        assert_eq!((queue.blocks(), queue.withdraw_parts().len(), queue.has_writes()), (4, 4, false));
+    }
+
+    #[test]
+    fn those_who_are_slowed_down_go_in_equal_portions() {
+        let portions = |waiting: u64| {
+            let mut queue = Queue::default();
+            (0..waiting).for_each(|n| queue.push(write(n)));
+            queue.portion(Priority::Critical)
+        };
+        assert_eq!([1, 3, 4, 5, 7, 8, 9, 12, 128].map(portions), [1, 3, 4, 5, 7, 4, 5, 4, 4]);
     }
 }

@@ -45,6 +45,7 @@ impl Rig {
                 consistent: Consistent::No,
                 progress: None,
                 held: false,
+                may: May::FREELY,
                 settling: false,
             },
         }

@@ -1,8 +1,8 @@
 //! Batches of reads and of writes in the order of their places, as Linux's deadline schedulers form them
 //! (`block/mq-deadline.c`, `__dd_dispatch_request`).
 //!
-//! A batch goes upwards from where the last one of its direction ended. The next batch begins where that goes on, or with the oldest one
-//! of its direction if that is overdue, or nothing lies further up.
+//! A batch goes upwards from where the last one of its direction ended. The next batch begins where that goes
+//! on, or with the oldest one of its direction if that is overdue, or nothing lies further up.
 
 use super::sorted::Sorted;
 

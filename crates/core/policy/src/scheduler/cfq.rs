@@ -1,4 +1,5 @@
-//! `cfq`: Linux 3.13's CFQ (`block/cfq-iosched.c`), which was the default scheduler where RCP was measured (FAST'17, section 6).
+//! `cfq`: Linux 3.13's CFQ (`block/cfq-iosched.c`), which was the default scheduler where RCP was measured
+//! (FAST'17, its evaluation).
 //!
 //! ```text
 //!  class         lines                                     round robin by key: when it came to stand there,
@@ -7,26 +8,33 @@
 //!  idle          ─┘  async: one for each level ─────────┴─► active: one line has a slice of time
 //! ```
 //!
-//! - A *line* is what waits of one task, if somebody waits for it (sync), or of all tasks of one I/O priority. One line at a time is active.
-//!   Its slice is 100 ms for sync and 40 ms for async at level 4, a fifth more or less for each level. It begins with the first end. It is
-//!   shorter where so many lines are busy that their slices are more than 300 ms (`low_latency`). No more than 4 operations of a line are
-//!   outstanding before its first one ends, 8 later, and any number if no other one is busy.
-//! - In its slice a line starts what is due first, if it is overdue, and then goes by place: to what is nearest, where backwards counts twice.
-//! - Async operations do not start beside sync ones. A slice has 4 of them for each level from 8 down to its own. After a sync operation that took
-//!   125 ms an async line begins again with one operation at a time, and one more for each 100 ms.
+//! - A *line* is what waits of one task, if somebody waits for it (sync), or of all tasks of one I/O priority.
+//!   One line at a time is active. Its slice is 100 ms for sync and 40 ms for async at level 4, a fifth more or
+//!   less for each level. It begins with the first end. It is shorter where so many lines are busy that their
+//!   slices are more than 300 ms (`low_latency`). No more than 4 operations of a line are outstanding before
+//!   its first one ends, 8 later, and any number if no other one is busy.
+//! - In its slice a line starts what is due first, if it is overdue, and then goes by place: to what is
+//!   nearest, where backwards counts twice.
+//! - Async operations do not start beside sync ones. A slice has at most 4 times 8 - level of them. After a
+//!   sync operation that took 125 ms an async line begins again with one operation at a time, and one more for
+//!   each 100 ms.
 //! - A line of a better class takes the slice at once, and so does a sync line from an async one.
-//! - The idle class starts one operation at a time, when nothing else is there, or has come or ended for [`IDLE_GRACE_NS`].
+//! - The idle class starts one operation at a time, when nothing else is there, or has come or ended for
+//!   [`IDLE_GRACE_NS`].
 //!
-//! **What is different here.** *No idling.* CFQ keeps a disk idle for 8 ms (`slice_idle`) when a sync line is empty, since the next read
-//! of the same task may lie near. A layer below the file system knows no seeks, does not know when a task thinks, and the kernel itself does
-//! without on fast devices. Only the idle class has to let these 8 ms pass. So neither the kinds of service trees nor the groups that exist for the
-//! sake of idling are here; without cgroups there is one group. Lines that work close to each other are not joined. *Tasks* are what the tracker tells; what is
-//! not known to be of a task stands in one line. *What is awaited* is not known to CFQ: promotions change nothing. The one exception is
-//! destaging. It is Forebay's own, and is sync from when somebody waits for it.
+//! **What is different here.** *No idling.* CFQ keeps a disk idle for 8 ms (`slice_idle`) when a sync line is
+//! empty, since the next read of the same task may lie near. A layer below the file system knows no seeks, does
+//! not know when a task thinks, and the kernel itself does without on fast devices. Only the idle class has to
+//! let these 8 ms pass. So neither the kinds of service trees nor the groups that exist for the sake of idling
+//! are here; without cgroups there is one group. Lines that work close to each other are not joined. *Tasks*
+//! are what the tracker tells; what is not known to be of a task stands in one line. *What is awaited* is not
+//! known to CFQ: promotions change nothing. The one exception is destaging. It is Forebay's own, and is sync
+//! from when somebody waits for it.
 //!
-//! **Bounds.** The kernel can starve a class for as long as a better one has work. Here it gets one operation each [`CLASS_TURN_NS`], its
-//! oldest one of the line whose turn it is. An async line that is active keeps the slice until its first start, beside sync operations if they
-//! take longer than [`ASYNC_EXPIRES_NS`]. A slice in which nothing ends begins after the time of a slice.
+//! **Bounds.** The kernel can starve a class for as long as a better one has work. Here it gets one operation
+//! each [`CLASS_TURN_NS`], its oldest one of the line whose turn it is. An async line that is active keeps the
+//! slice until its first start, beside sync operations if they take longer than [`ASYNC_EXPIRES_NS`]. A slice
+//! in which nothing ends begins after the time of a slice.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +53,7 @@ const SLICE_ASYNC_NS: u64 = 40 * MS;
 const TARGET_LATENCY_NS: u64 = 300 * MS;
 /// The level of whom none is known.
 const LEVEL: u64 = 4;
-/// Async operations in a slice, of level 7 twice as many (`slice_async_rq`).
+/// A slice has twice as many async operations for each level from its own to 7 (`slice_async_rq`).
 const SLICE_ASYNC_OPERATIONS: usize = 2;
 /// A sync operation is overdue after so long, in nanoseconds (`fifo_expire_sync`).
 const SYNC_EXPIRES_NS: u64 = 125 * MS;
@@ -59,8 +67,8 @@ const BACK_BYTES_MAX: u64 = 16 << 20;
 const BACK_PENALTY: u64 = 2;
 /// The idle class waits for so long for others to come again, in nanoseconds (`slice_idle`).
 const IDLE_GRACE_NS: u64 = 8 * MS;
-/// A class that waits behind a better one gets one operation each so long, in nanoseconds (the kernel puts idle lines so far back,
-/// `CFQ_IDLE_DELAY`).
+/// A class that waits behind a better one gets one operation each so long, in nanoseconds (the kernel puts idle
+/// lines so far back, `CFQ_IDLE_DELAY`).
 pub(super) const CLASS_TURN_NS: u64 = 200 * MS;
 
 /// Which line.
@@ -173,7 +181,8 @@ impl Cfq {
         self.preempt(key, came_ns.max(self.now_ns));
     }
 
-    /// Where a line stands that comes to wait now: the lower its level, and the more there are, the further back.
+    /// Where a line stands that comes to wait now: the lower its level, and the more there are, the further
+    /// back.
     fn turn(&self, key: &Key, now_ns: u64) -> u64 {
         let others =
             self.lines.iter().filter(|(other, l)| other.class == key.class && !l.waiting.is_empty()).count();
@@ -485,3 +494,6 @@ impl Scheduler for Cfq {
         0
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,5 @@
-//! Flushes go at once. The kernel keeps them out of its schedulers (`block/blk-flush.c`), since they have no place on the disk.
+//! Flushes go at once. The kernel keeps them out of its schedulers (`block/blk-flush.c`), since they have no
+//! place on the disk.
 
 use std::collections::VecDeque;
 
@@ -6,7 +7,8 @@ use forebay_block::OpKind;
 
 use super::{Operation, Round, Scheduler};
 
-/// A scheduler of all but flushes, which go before. While both wait they take turns, so that neither starves the other.
+/// A scheduler of all but flushes, which go before. While both wait they take turns, so that neither starves
+/// the other.
 #[derive(Debug, Default)]
 pub struct FlushesFirst<S> {
     flushes: VecDeque<u64>,

@@ -1,6 +1,16 @@
-//! `rcp`: what clients wait for goes first, within bounds (RCP, FAST'17, section 4; `docs/design/criticality.md`, The backing's queue).
+//! `rcp`: what clients wait for goes first, within bounds (RCP, FAST'17, section 4;
+//! `docs/design/criticality.md`, The backing's queue).
 //!
 //! Three queues, first in first out: critical operations, and of the others destaging and requests apart.
+//!
+//! **As published**: two queues; critical operations first; one non-critical one outstanding beside them; what is
+//! waited for is promoted; slots that non-critical ones never take all of ([`BackingPriority`]: at least one is
+//! left, however few the device has).
+//!
+//! **What is different here.** When nothing critical has come for a while more and more non-critical ones may be
+//! outstanding, so that the device is used. Destaging goes before other non-critical writes while the log fills.
+//! What a device leaves for last is waited for ([`Overtaking`]). **Bound.** Of the starts while both wait, and a
+//! non-critical one may start, one in 16 is non-critical.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -87,8 +97,8 @@ impl Scheduler for Rcp {
         }
     }
 
-    /// It goes behind the critical ones that are there already. What has started cannot be hurried, but nothing more that nobody waits for is
-    /// started for its calm.
+    /// It goes behind the critical ones that are there already. What has started cannot be hurried, but nothing
+    /// more that nobody waits for is started for its calm.
     fn promoted(&mut self, number: u64) {
         if let Some(started) = self.outstanding.get_mut(&number) {
             if started.operation.priority == Priority::NonCritical && !started.promoted {
@@ -228,6 +238,17 @@ mod tests {
         [1, 3, 4].into_iter().for_each(|number| withdrawn.withdrawn(number));
         assert_eq!(round(&mut withdrawn, calm), [5, 2]);
         assert!(!withdrawn.begin_round(calm, 0), "nothing waits");
+    }
+
+    #[test]
+    fn a_slot_is_left_for_what_comes_to_be_awaited() {
+        let few = Round { slots: 4, beside_critical: 9, requests_max: None };
+        let mut scheduler = Rcp::default();
+        (0..9).for_each(|n| scheduler.arrived(operation(n, Purpose::Destage, Priority::NonCritical)));
+        assert!(scheduler.begin_round(few, 0));
+        assert_eq!(std::iter::from_fn(|| scheduler.next(0)).collect::<Vec<_>>(), [0, 1, 2]);
+        scheduler.arrived(operation(9, Purpose::Request, Priority::Critical));
+        assert_eq!(std::iter::from_fn(|| scheduler.next(0)).collect::<Vec<_>>(), [9]);
     }
 
     proptest! {

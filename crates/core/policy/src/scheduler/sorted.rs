@@ -1,10 +1,12 @@
-//! Operations that wait, by where they are and by when they are due: what every scheduler with an elevator keeps of them.
+//! Operations that wait, by where they are and by when they are due: what every scheduler with an elevator
+//! keeps of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Operation;
 
-/// See the module's documentation. Whoever is due at the same time, or lies at the same place, stands in the order of numbers.
+/// See the module's documentation. Whoever is due at the same time, or lies at the same place, stands in the
+/// order of numbers.
 #[derive(Debug, Default)]
 pub(super) struct Sorted {
     /// Position and due time by number.
@@ -55,9 +57,10 @@ impl Sorted {
         self.by_position.range((position, 0)..).next().copied()
     }
 
-    /// Position and number of the last one that lies before.
+    /// Position and number of the nearest one that lies before.
     pub fn before(&self, position: u64) -> Option<(u64, u64)> {
-        self.by_position.range(..(position, 0)).next_back().copied()
+        let (nearest, _) = *self.by_position.range(..(position, 0)).next_back()?;
+        self.at_or_behind(nearest)
     }
 
     /// The next one on the way of an elevator that only goes up, and begins anew at the lowest one.

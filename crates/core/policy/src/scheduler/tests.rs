@@ -173,8 +173,8 @@ fn any_operation(number: u64, dice: u32) -> Operation {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Whatever comes, is promoted, withdrawn and ends, also what is not there, and whichever scheduler takes another's place: each operation starts once, or is
-    /// withdrawn before; nothing waits in vain.
+    /// Whatever comes, is promoted, withdrawn and ends, also what is not there, and whichever scheduler takes
+    /// another's place: each operation starts once, or is withdrawn before; nothing waits in vain.
     #[test]
     fn each_starts_once(
         first in 0..SchedulerKind::ALL.len(),
@@ -208,8 +208,9 @@ proptest! {
     }
 }
 
-/// After which time, in milliseconds, the last one of eight operations starts beside an endless load of another kind, of which six always wait;
-/// each takes 5 ms, and two are outstanding. Whether the first one that starts is stuck at the device, which takes one more then.
+/// After which time, in milliseconds, the last one of eight operations starts beside an endless load of another
+/// kind, of which six always wait; each takes 5 ms, and two are outstanding. Whether the first one that starts
+/// is stuck at the device, which takes one more then.
 fn starts_after(
     kind: SchedulerKind,
     eight: fn(u64) -> Operation,
@@ -241,7 +242,8 @@ fn starts_after(
     panic!("{kind}: {wanted:?} starve");
 }
 
-/// However much of one kind comes, each of another kind starts within the bounds of `docs/design/schedulers.md`.
+/// However much of one kind comes, each of another kind starts within the bounds of
+/// `docs/design/schedulers.md`.
 #[test]
 fn nothing_starves() {
     type Make = fn(u64) -> Operation;

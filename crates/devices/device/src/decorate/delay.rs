@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
-use forebay_block::{DeviceOp, DeviceResult, Nanos};
+use forebay_block::{Class, DeviceOp, DeviceResult, Nanos};
 
 use super::{Kinds, OpKind, earlier, pass_through, range_of};
 use crate::device::Device;
@@ -62,9 +62,9 @@ impl Delayed {
 impl Device for Delayed {
     pass_through!();
 
-    fn submit(&mut self, tag: u64, op: DeviceOp, now: Nanos) {
+    fn submit(&mut self, tag: u64, op: DeviceOp, class: Class, now: Nanos) {
         self.waits.insert(tag, self.delay.of(&op));
-        self.inner.submit(tag, op, now);
+        self.inner.submit(tag, op, class, now);
     }
 
     fn poll(&mut self, now: Nanos, done: &mut Vec<(u64, DeviceResult)>) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_block::{DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
+use forebay_block::{Class, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 
 use super::{Kinds, OpKind, pass_through, range_of};
 use crate::device::Device;
@@ -149,14 +149,14 @@ impl ErrorInjected {
 impl Device for ErrorInjected {
     pass_through!();
 
-    fn submit(&mut self, tag: u64, op: DeviceOp, now: Nanos) {
+    fn submit(&mut self, tag: u64, op: DeviceOp, class: Class, now: Nanos) {
         match self.handle.verdict(&op) {
             Some((error, false)) => self.failed.push((tag, Err(error))),
             Some((error, true)) => {
                 self.doomed.insert(tag, error);
-                self.inner.submit(tag, op, now);
+                self.inner.submit(tag, op, class, now);
             }
-            None => self.inner.submit(tag, op, now),
+            None => self.inner.submit(tag, op, class, now),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 
-use forebay_block::{DeviceOp, DeviceResult, Nanos};
+use forebay_block::{Class, DeviceOp, DeviceResult, Nanos};
 use forebay_record::{Recorder, Role};
 
 use super::{Decoration, pass_through};
@@ -81,7 +81,7 @@ impl Recorded {
 impl Device for Recorded {
     pass_through!(but beside);
 
-    fn submit(&mut self, tag: u64, op: DeviceOp, now: Nanos) {
+    fn submit(&mut self, tag: u64, op: DeviceOp, class: Class, now: Nanos) {
         let number = match &op {
             DeviceOp::Read { .. } => None,
             DeviceOp::Write { offset, bufs, durable } => {
@@ -96,7 +96,7 @@ impl Device for Recorded {
         if let Some(number) = number {
             self.under_way.insert(tag, number);
         }
-        self.inner.submit(tag, op, now);
+        self.inner.submit(tag, op, class, now);
     }
 
     fn poll(&mut self, now: Nanos, done: &mut Vec<(u64, DeviceResult)>) {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_block::{DeviceOp, DeviceResult, Nanos};
+use forebay_block::{Class, DeviceOp, DeviceResult, Nanos};
 
 use super::{OpKind, pass_through, range_of};
 use crate::device::Device;
@@ -134,9 +134,9 @@ impl Measured {
 impl Device for Measured {
     pass_through!();
 
-    fn submit(&mut self, tag: u64, op: DeviceOp, now: Nanos) {
+    fn submit(&mut self, tag: u64, op: DeviceOp, class: Class, now: Nanos) {
         self.begun.insert(tag, (OpKind::of(&op), range_of(&op).1, now));
-        self.inner.submit(tag, op, now);
+        self.inner.submit(tag, op, class, now);
     }
 
     fn poll(&mut self, now: Nanos, done: &mut Vec<(u64, DeviceResult)>) {

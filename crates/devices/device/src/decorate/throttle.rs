@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use forebay_block::{DeviceOp, DeviceResult, Nanos};
+use forebay_block::{Class, DeviceOp, DeviceResult, Nanos};
 
 use super::{earlier, pass_through, range_of};
 use crate::device::Device;
@@ -53,7 +53,7 @@ pub struct Throttled {
     inner: Box<dyn Device>,
     bytes: Option<Bucket>,
     operations: Option<Bucket>,
-    queue: VecDeque<(u64, DeviceOp)>,
+    queue: VecDeque<(u64, DeviceOp, Class)>,
 }
 
 impl Throttled {
@@ -69,7 +69,7 @@ impl Throttled {
             bucket.fill(now);
         }
         while bytes.is_none_or(|b| b.level > 0.0) && operations.is_none_or(|b| b.level > 0.0) {
-            let Some((tag, op)) = queue.pop_front() else {
+            let Some((tag, op, class)) = queue.pop_front() else {
                 return;
             };
             if let Some(bucket) = bytes {
@@ -78,7 +78,7 @@ impl Throttled {
             if let Some(bucket) = operations {
                 bucket.level -= 1.0;
             }
-            inner.submit(tag, op, now);
+            inner.submit(tag, op, class, now);
         }
     }
 }
@@ -94,8 +94,8 @@ impl Device for Throttled {
         self.queue.len() + self.inner.waiting()
     }
 
-    fn submit(&mut self, tag: u64, op: DeviceOp, now: Nanos) {
-        self.queue.push_back((tag, op));
+    fn submit(&mut self, tag: u64, op: DeviceOp, class: Class, now: Nanos) {
+        self.queue.push_back((tag, op, class));
         self.let_through(now);
     }
 

@@ -1,10 +1,14 @@
-//! What the device's owner and the two threads of its connection share, and how a lost connection is got over.
+//! What the device's owner and the threads of its connections share, two for each, and how a lost connection is got over.
 //!
 //! ```text
 //!  submit ──► queue ──► sender thread ──► server ──► reader thread ──► done ──► poll
 //!               ▲             │ the connection is lost: what was not answered is sent anew on the next one
 //!               └─────────────┘
 //! ```
+//!
+//! **A second connection.** It takes what somebody waits for, and the first one the rest; each has a queue of its own. Both are to one
+//! export, of which the server says that a flush over one covers what it has answered over the other (`CAN_MULTI_CONN`). They are used
+//! together: when one is lost the other is ended, and both are made anew.
 //!
 //! **A server that is silent.** Who has not answered a request for so long as the export's `timeout` says is sent nothing more;
 //! what it still answers counts, and when it ends the connection, or as much time has passed again, the connection is lost. That it is
@@ -22,7 +26,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_block::{Buf, BufMut, DeviceOp, DeviceResult, ErrorKind, IoError};
+use forebay_block::{Buf, BufMut, Class, DeviceOp, DeviceResult, ErrorKind, IoError};
 use forebay_nbd::codec::{NbdError, ReplyHeader, SimpleReply, command};
 
 use crate::device::Sign;
@@ -31,7 +35,9 @@ use crate::nbd::requests::{Request, requests};
 use crate::nbd::uri::NbdSpec;
 use crate::ring::Waker;
 
-/// Requests that are sent and not answered at a time; the rest waits in the queue, which is bounded by what the volume has
+/// Connections of a device.
+const LINES_MAX: usize = 2;
+/// Requests that are sent over a connection and not answered at a time; the rest waits in the queue, which is bounded by what the volume has
 /// under way. An operation is one request, unless it is longer than the server takes.
 pub(crate) const DEPTH_MAX: usize = 128;
 /// Pause between two attempts to connect anew.
@@ -66,6 +72,8 @@ const UNREAD: IoError = IoError::new(
 /// An operation under way.
 struct Op {
     tag: u64,
+    /// Which connection it uses.
+    line: usize,
     /// Requests that are not answered yet.
     left: usize,
     /// What each of its requests has read.
@@ -84,11 +92,17 @@ struct Sent {
     since: Instant,
 }
 
+/// What one connection has to do.
 #[derive(Default)]
-struct State {
+struct Line {
     queue: VecDeque<Request>,
     /// Requests that are sent and not answered, by cookie: in the order in which they were sent.
     sent: BTreeMap<u64, Sent>,
+}
+
+#[derive(Default)]
+struct State {
+    lines: [Line; LINES_MAX],
     cookie: u64,
     ops: HashMap<u64, Op>,
     op: u64,
@@ -101,11 +115,11 @@ struct State {
     lost: bool,
     /// A flush in `done` says so.
     telling: bool,
-    /// The connection that is in use.
-    stream: Option<Arc<Stream>>,
+    /// The connections that are in use; none or all.
+    streams: Streams,
     /// Since when there is none.
     away_since: Option<Instant>,
-    /// The reader has found the connection to be at its end, or the server to be silent: nothing more is sent.
+    /// A reader has found a connection to be at its end, or the server to be silent: nothing more is sent over any.
     ended: bool,
     /// What an export must show that is connected to anew.
     sign: Option<Sign>,
@@ -113,7 +127,7 @@ struct State {
 }
 
 impl State {
-    fn submit(&mut self, terms: &Terms, tag: u64, asked: DeviceOp) {
+    fn submit(&mut self, terms: &Terms, tag: u64, asked: DeviceOp, line: usize) {
         let is_flush = matches!(asked, DeviceOp::Flush);
         if is_flush && self.lost {
             self.telling = true;
@@ -126,9 +140,9 @@ impl State {
             return self.done.push((tag, Ok(is_read.then(|| Buf::zeroed(0)))));
         }
         let read = if is_read { vec![None; all.len()] } else { Vec::new() };
-        let op = Op { tag, left: all.len(), read, error: None, then_flush, is_flush };
+        let op = Op { tag, line, left: all.len(), read, error: None, then_flush, is_flush };
         self.ops.insert(self.op, op);
-        self.queue.extend(all);
+        self.lines[line].queue.extend(all);
     }
 
     /// A request has come to its end.
@@ -153,7 +167,7 @@ impl State {
         }
         if op.then_flush && op.error.is_none() {
             (op.then_flush, op.left) = (false, 1);
-            return self.queue.push_back(Request::flush(request.op));
+            return self.lines[op.line].queue.push_back(Request::flush(request.op));
         }
         if let Some(op) = self.ops.remove(&request.op) {
             self.telling |= op.is_flush && op.error == Some(LOST);
@@ -161,36 +175,41 @@ impl State {
         }
     }
 
-    /// The connection is lost.
+    /// The connections are lost.
     fn lose(&mut self) {
-        (self.stream, self.ended) = (None, false);
+        (self.streams, self.ended) = (Streams::default(), false);
         self.away_since = Some(Instant::now());
         if self.written > self.flushed {
             self.lost = true;
             self.flushed = self.written;
         }
-        for sent in std::mem::take(&mut self.sent).into_values().rev() {
-            self.queue.push_front(sent.request);
+        for Line { queue, sent } in &mut self.lines {
+            for sent in std::mem::take(sent).into_values().rev() {
+                queue.push_front(sent.request);
+            }
         }
         // A durable write that a flush has to end may be lost in part even where nothing else is.
         for op in self.ops.values_mut().filter(|op| op.then_flush) {
             op.error = Some(LOST);
         }
-        let all = std::mem::take(&mut self.queue);
-        for request in all {
-            let ends_write = !self.ops.get(&request.op).is_none_or(|op| op.is_flush);
-            if request.command == command::FLUSH && (self.lost || ends_write) {
-                self.end(&request, 0, Err(LOST));
-            } else {
-                self.queue.push_back(request);
+        for line in 0..LINES_MAX {
+            for request in std::mem::take(&mut self.lines[line].queue) {
+                let ends_write = !self.ops.get(&request.op).is_none_or(|op| op.is_flush);
+                if request.command == command::FLUSH && (self.lost || ends_write) {
+                    self.end(&request, 0, Err(LOST));
+                } else {
+                    self.lines[line].queue.push_back(request);
+                }
             }
         }
     }
 
     /// Whatever waits for a server fails.
     fn give_up(&mut self, why: &IoError) {
-        for request in std::mem::take(&mut self.queue) {
-            self.end(&request, 0, Err(why.clone()));
+        for line in 0..LINES_MAX {
+            for request in std::mem::take(&mut self.lines[line].queue) {
+                self.end(&request, 0, Err(why.clone()));
+            }
         }
     }
 }
@@ -208,11 +227,16 @@ impl Op {
     }
 }
 
+/// The connections of a device, the one for what somebody waits for behind the other; or one alone.
+pub(crate) type Streams = Arc<[Stream]>;
+
 /// Shared by the device and its threads.
 pub(crate) struct Exchange {
     state: Mutex<State>,
-    /// Something is to be sent, may be sent again, or the connection is to end.
-    work: Condvar,
+    /// Something is to be sent over this connection, may be sent again, or the connection is to end.
+    work: [Condvar; LINES_MAX],
+    /// Which connection is for what somebody waits for.
+    critical: usize,
     terms: Terms,
     /// For so long a server may be silent that owes an answer.
     timeout: Duration,
@@ -222,13 +246,13 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Starts the threads of a new connection.
-    pub(crate) fn start(spec: &NbdSpec, first: Stream, terms: Terms, waker: Waker) -> io::Result<Arc<Self>> {
-        let first = Arc::new(first);
-        let state = Mutex::new(State { stream: Some(Arc::clone(&first)), ..State::default() });
-        let work = Condvar::new();
+    /// Starts the threads of new connections, one to each of the export's addresses.
+    pub(crate) fn start(spec: &NbdSpec, first: Streams, terms: Terms, waker: Waker) -> io::Result<Arc<Self>> {
+        let critical = first.len() - 1;
+        let state = Mutex::new(State { streams: Arc::clone(&first), ..State::default() });
+        let work = std::array::from_fn(|_| Condvar::new());
         let (timeout, woken) = (spec.timeout, AtomicBool::new(false));
-        let exchange = Arc::new(Self { state, work, terms, timeout, waker, woken });
+        let exchange = Arc::new(Self { state, work, critical, terms, timeout, waker, woken });
         let (shared, spec) = (Arc::clone(&exchange), spec.clone());
         thread::Builder::new().name("nbd-send".to_owned()).spawn(move || shared.run(&spec, first))?;
         Ok(exchange)
@@ -239,9 +263,13 @@ impl Exchange {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn submit(&self, tag: u64, op: DeviceOp) {
-        self.state().submit(&self.terms, tag, op);
-        self.work.notify_one();
+    pub(crate) fn submit(&self, tag: u64, op: DeviceOp, class: Class) {
+        let line = match class {
+            Class::Foreground => self.critical,
+            Class::Background => 0,
+        };
+        self.state().submit(&self.terms, tag, op, line);
+        self.work[line].notify_one();
     }
 
     pub(crate) fn poll(&self, done: &mut Vec<(u64, DeviceResult)>) {
@@ -265,7 +293,7 @@ impl Exchange {
 
     /// Requests that are not sent yet.
     pub(crate) fn waiting(&self) -> usize {
-        self.state().queue.len()
+        self.state().lines.iter().map(|line| line.queue.len()).sum()
     }
 
     /// Whether something has ended that was not polled.
@@ -273,17 +301,19 @@ impl Exchange {
         !self.state().done.is_empty()
     }
 
-    /// Ends the connection, whatever is under way, and waits for a moment until the server knows.
+    /// Ends the connections, whatever is under way, and waits for a moment until the server knows.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closing = true;
-        self.work.notify_one();
-        let in_use = |state: &mut State| state.stream.is_some();
-        let waited = self.work.wait_timeout_while(state, RETRY_PAUSE, in_use);
+        self.wake_senders();
+        let in_use = |state: &mut State| !state.streams.is_empty();
+        let waited = self.work[0].wait_timeout_while(state, RETRY_PAUSE, in_use);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if let Some(stream) = &state.stream {
-            stream.shut_down();
-        }
+        state.streams.iter().for_each(Stream::shut_down);
+    }
+
+    fn wake_senders(&self) {
+        self.work.iter().for_each(Condvar::notify_all);
     }
 
     fn tell_owner(&self) {
@@ -292,14 +322,14 @@ impl Exchange {
         }
     }
 
-    /// The sender's thread: one connection after the other, until the device is dropped.
-    fn run(self: Arc<Self>, spec: &NbdSpec, first: Arc<Stream>) {
+    /// The first sender's thread: some connections after the others, until the device is dropped.
+    fn run(&self, spec: &NbdSpec, first: Streams) {
         let mut next = Some(first);
-        while let Some(stream) = next.take().or_else(|| self.reconnect(spec)) {
-            self.use_connection(spec, &stream);
+        while let Some(streams) = next.take().or_else(|| self.reconnect(spec)) {
+            self.use_connections(spec, &streams);
             let mut state = self.state();
             state.lose();
-            self.work.notify_all();
+            self.wake_senders();
             if state.closing {
                 return;
             }
@@ -308,50 +338,80 @@ impl Exchange {
         }
     }
 
-    /// Sends and has answers read until the connection is lost or no longer wanted.
-    fn use_connection(self: &Arc<Self>, spec: &NbdSpec, stream: &Arc<Stream>) {
-        let reader = thread::Builder::new().name("nbd-read".to_owned()).spawn({
-            let (shared, stream, spec) = (Arc::clone(self), Arc::clone(stream), spec.clone());
-            move || {
-                // Why it ended makes no difference: it is over, and tried anew.
-                let _ = shared.read_answers(&spec, &stream);
-                // Whoever sends just now must not wait for a server that may not take it any more.
-                stream.shut_down();
-                shared.state().ended = true;
-                shared.work.notify_one();
+    /// Sends and has answers read until a connection is lost or none is wanted any more.
+    fn use_connections(&self, spec: &NbdSpec, streams: &[Stream]) {
+        thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for (line, stream) in streams.iter().enumerate() {
+                let name = |name: &str| thread::Builder::new().name(name.to_owned());
+                let read = move || {
+                    // Why it ended makes no difference: it is over, and tried anew.
+                    let _ = self.read_answers(spec, line, streams);
+                    // Whoever sends just now must not wait for a server that may not take it any more.
+                    stream.shut_down();
+                    self.end_all(streams);
+                };
+                threads.push(name("nbd-read").spawn_scoped(scope, read));
+                if line > 0 {
+                    let send = move || self.send_over(line, stream);
+                    threads.push(name("nbd-send").spawn_scoped(scope, send));
+                }
+            }
+            // With a thread too few nothing is done by the others.
+            if threads.iter().any(Result::is_err) {
+                self.end_all(streams);
+            }
+            self.send_over(0, &streams[0]);
+            for thread in threads.into_iter().flatten() {
+                let _ = thread.join();
             }
         });
-        if let Ok(reader) = reader {
-            // As above.
-            let _ = self.send_requests(stream);
-            // Of a server that is silent the last answers are waited for.
-            if !self.state().ended {
-                stream.shut_down();
-            }
-            let _ = reader.join();
+    }
+
+    /// Nothing more is sent over any connection; what the server still answers counts.
+    fn end_all(&self, streams: &[Stream]) {
+        let mut state = self.state();
+        state.ended = true;
+        // The last word is each sender's own.
+        if !state.closing {
+            streams.iter().for_each(Stream::end_sending);
+        }
+        drop(state);
+        self.wake_senders();
+    }
+
+    fn send_over(&self, line: usize, stream: &Stream) {
+        // As with reading.
+        let _ = self.send_requests(line, stream);
+        let state = self.state();
+        // Of a server that is silent the last answers are waited for.
+        if state.closing || !state.ended {
+            stream.shut_down();
         }
     }
 
-    fn send_requests(&self, stream: &Stream) -> io::Result<()> {
+    fn send_requests(&self, line: usize, stream: &Stream) -> io::Result<()> {
         loop {
             let mut state = self.state();
             let idle = |state: &mut State| {
-                !state.closing && !state.ended && (state.queue.is_empty() || state.sent.len() >= DEPTH_MAX)
+                let Line { queue, sent } = &state.lines[line];
+                !state.closing && !state.ended && (queue.is_empty() || sent.len() >= DEPTH_MAX)
             };
-            state = self.work.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
+            state = self.work[line].wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
+            if state.closing {
+                drop(state);
+                return stream.send(&mut [IoSlice::new(&Request::disconnect().header(0))], &|| false);
+            }
             if state.ended {
                 return Ok(());
             }
-            if state.closing {
-                return stream.send(&mut [IoSlice::new(&Request::disconnect().header(0))], &|| true);
-            }
-            let Some(request) = state.queue.pop_front() else { continue };
+            let Some(request) = state.lines[line].queue.pop_front() else { continue };
             state.cookie += 1;
             let (cookie, covers) = (state.cookie, state.written);
             let header = request.header(cookie);
             // It is on the list before it is sent: its answer may come at once.
             let data = request.data.clone();
-            state.sent.insert(cookie, Sent { request, covers, since: Instant::now() });
+            state.lines[line].sent.insert(cookie, Sent { request, covers, since: Instant::now() });
             drop(state);
             let mut parts: Vec<IoSlice<'_>> = Vec::with_capacity(1 + data.len());
             parts.push(IoSlice::new(&header));
@@ -361,9 +421,9 @@ impl Exchange {
     }
 
     /// Whether the server owes an answer and has been silent for too long.
-    fn is_silent(&self, stream: &Stream) -> bool {
+    fn is_silent(&self, line: usize, stream: &Stream) -> bool {
         let state = self.state();
-        let owes_for = state.sent.first_key_value().map(|(_, oldest)| oldest.since.elapsed());
+        let owes_for = state.lines[line].sent.first_key_value().map(|(_, oldest)| oldest.since.elapsed());
         owes_for.is_some_and(|owes_for| {
             owes_for.min(stream.still_for()) > self.timeout
                 || owes_for > self.timeout.saturating_mul(STUCK_LIMITS)
@@ -371,25 +431,34 @@ impl Exchange {
     }
 
     /// Whether the reader goes on; `silent_since`: since when nothing more is sent to a server that is silent.
-    fn waits_on(&self, spec: &NbdSpec, stream: &Stream, silent_since: &Cell<Option<Instant>>) -> bool {
-        if let Some(since) = silent_since.get() {
-            return since.elapsed() < self.timeout && !self.state().sent.is_empty();
-        }
-        if self.is_silent(stream) {
+    fn waits_on(
+        &self,
+        spec: &NbdSpec,
+        line: usize,
+        streams: &[Stream],
+        silent_since: &Cell<Option<Instant>>,
+    ) -> bool {
+        // When another connection has ended the answers over this one are waited for in the same way.
+        if silent_since.get().is_none() && self.state().ended {
             silent_since.set(Some(Instant::now()));
-            self.state().ended = true;
-            stream.end_sending();
-            self.work.notify_one();
+        }
+        if let Some(since) = silent_since.get() {
+            return since.elapsed() < self.timeout && !self.state().lines[line].sent.is_empty();
+        }
+        if self.is_silent(line, &streams[line]) {
+            silent_since.set(Some(Instant::now()));
+            self.end_all(streams);
             let limit_s = self.timeout.as_secs_f64();
             tracing::warn!(%spec, limit_s, "the NBD server does not answer; its connection is ended, and a new one is tried");
         }
         true
     }
 
-    fn read_answers(&self, spec: &NbdSpec, stream: &Stream) -> io::Result<()> {
+    fn read_answers(&self, spec: &NbdSpec, line: usize, streams: &[Stream]) -> io::Result<()> {
+        let stream = &streams[line];
         let broken = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let silent_since = Cell::new(None);
-        let waits_on = || self.waits_on(spec, stream, &silent_since);
+        let waits_on = || self.waits_on(spec, line, streams, &silent_since);
         // Asked after each answer, too: one request may be stuck while others are answered.
         while waits_on() {
             let mut head = [0; SimpleReply::BYTES];
@@ -399,7 +468,10 @@ impl Exchange {
                 // Structured replies were not asked for.
                 Ok(ReplyHeader::Chunk(_)) | Err(_) => return Err(broken("no simple reply")),
             };
-            let asked = self.state().sent.get(&cookie).map(|sent| (sent.request.command, sent.request.len));
+            let asked = self.state().lines[line]
+                .sent
+                .get(&cookie)
+                .map(|sent| (sent.request.command, sent.request.len));
             let (asked, len) = asked.ok_or_else(|| broken("an answer to no request"))?;
             let result = match error.kind() {
                 None if asked == command::READ => {
@@ -415,24 +487,24 @@ impl Exchange {
                 Some(kind) => Err(IoError::new(kind, "using an NBD export")),
             };
             let mut state = self.state();
-            if let Some(sent) = state.sent.remove(&cookie) {
+            if let Some(sent) = state.lines[line].sent.remove(&cookie) {
                 state.end(&sent.request, sent.covers, result);
             }
             drop(state);
-            self.work.notify_one();
+            self.work[line].notify_one();
             self.tell_owner();
         }
         Ok(())
     }
 
-    /// A new connection to the same export; `None` when the device is no longer wanted.
-    fn reconnect(&self, spec: &NbdSpec) -> Option<Arc<Stream>> {
+    /// New connections to the same export; `None` when the device is no longer wanted.
+    fn reconnect(&self, spec: &NbdSpec) -> Option<Streams> {
         let since = Instant::now();
         let mut said = false;
         loop {
             let attempt = self.connect_anew(spec);
             let pause = if attempt.is_ok() { SETTLE_PAUSE } else { RETRY_PAUSE };
-            let waiting = self.work.wait_timeout_while(self.state(), pause, |state| !state.closing);
+            let waiting = self.work[0].wait_timeout_while(self.state(), pause, |state| !state.closing);
             let (state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
             if state.closing {
                 return None;
@@ -440,14 +512,14 @@ impl Exchange {
             let sign = state.sign.clone();
             drop(state);
             // After the pause, when whoever had it meanwhile has done with it.
-            let attempt = attempt.and_then(|stream| self.shows(&stream, sign).map(|()| stream));
+            let shown = |stream: &Stream| self.shows(stream, sign.as_ref());
+            let attempt = attempt.and_then(|streams| streams.iter().try_for_each(shown).map(|()| streams));
             match attempt {
-                Ok(stream) => {
-                    let stream = Arc::new(stream);
+                Ok(streams) => {
                     let mut state = self.state();
-                    (state.stream, state.away_since) = (Some(Arc::clone(&stream)), None);
+                    (state.streams, state.away_since) = (Arc::clone(&streams), None);
                     drop(state);
-                    return Some(stream);
+                    return Some(streams);
                 }
                 Err(why) => {
                     if why != AWAY && !std::mem::replace(&mut said, true) {
@@ -463,16 +535,19 @@ impl Exchange {
         }
     }
 
-    /// Connects to what has the size and the abilities of what was opened.
-    fn connect_anew(&self, spec: &NbdSpec) -> Result<Stream, IoError> {
-        let (stream, terms) = connect(spec).map_err(|_| AWAY)?;
-        (terms == self.terms).then_some(stream).ok_or(OTHER)
+    /// Connects to what has the size and the abilities of what was opened, at each of its addresses.
+    fn connect_anew(&self, spec: &NbdSpec) -> Result<Streams, IoError> {
+        let one = |server| {
+            let (stream, terms) = connect(spec, server).map_err(|_| AWAY)?;
+            (terms == self.terms).then_some(stream).ok_or(OTHER)
+        };
+        spec.servers().map(one).collect()
     }
 
     /// Whether it shows that it is what was opened.
-    fn shows(&self, stream: &Stream, sign: Option<Sign>) -> Result<(), IoError> {
+    fn shows(&self, stream: &Stream, sign: Option<&Sign>) -> Result<(), IoError> {
         let Some(Sign { offset, len, is_ours }) = sign else { return Ok(()) };
-        let bytes = read_alone(stream, &self.terms, offset, len).map_err(|_| UNREAD)?;
+        let bytes = read_alone(stream, &self.terms, *offset, *len).map_err(|_| UNREAD)?;
         is_ours(&bytes).then_some(()).ok_or(OTHER)
     }
 }

@@ -48,9 +48,9 @@ pub(crate) struct Stream {
 pub(crate) type WaitsOn<'a> = &'a dyn Fn() -> bool;
 
 impl Stream {
-    fn connect(spec: &NbdSpec) -> io::Result<Self> {
+    fn connect(spec: &NbdSpec, server: &Server) -> io::Result<Self> {
         let (connecting, patience) = (CONNECT_MAX.min(spec.timeout), HANDSHAKE_MAX.min(spec.timeout));
-        let socket = match &spec.server {
+        let socket = match server {
             Server::Unix(path) => Socket::Unix(connect_unix(path, connecting)?),
             Server::Tcp(host, port) => Socket::Tcp(connect_tcp(host, *port, connecting, spec.timeout)?),
         };
@@ -258,11 +258,11 @@ fn broken(error: DecodeError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the server does not speak NBD: {error}"))
 }
 
-/// Connects to an export.
+/// Connects to an export at one of its addresses.
 ///
 /// # Errors
 /// If it cannot be reached. Whether a device can be made of it is for [`Terms::check`] to say.
-pub(crate) fn connect(spec: &NbdSpec) -> io::Result<(Stream, Terms)> {
+pub(crate) fn connect(spec: &NbdSpec, server: &Server) -> io::Result<(Stream, Terms)> {
     let told = |e: io::Error| match e.kind() {
         io::ErrorKind::UnexpectedEof => io::Error::new(e.kind(), "the server ended the connection"),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => io::Error::new(
@@ -271,7 +271,7 @@ pub(crate) fn connect(spec: &NbdSpec) -> io::Result<(Stream, Terms)> {
         ),
         _ => e,
     };
-    let stream = Stream::connect(spec).map_err(told)?;
+    let stream = Stream::connect(spec, server).map_err(told)?;
     let terms = negotiate(&Alone::new(&stream), &spec.export).map_err(told)?;
     Ok((stream, terms))
 }

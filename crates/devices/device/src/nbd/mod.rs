@@ -1,6 +1,6 @@
 //! An export of an NBD server as a device: for backings, and for journals beside them.
 //!
-//! One connection, two threads of its own ([`exchange`]), simple replies. What a server lacks is made of what it has: a durable
+//! One connection, or two of which one is for what somebody waits for; two threads for each ([`exchange`]); simple replies. What a server lacks is made of what it has: a durable
 //! write is a write and a flush, zeroing is writing. A server that goes away is waited for; what it offers when it is back is used
 //! only if it has the size and the abilities of what was opened, and shows its owner's sign ([`Device::recognize_by`]).
 //!
@@ -10,6 +10,7 @@
 mod exchange;
 mod handshake;
 mod requests;
+mod same;
 mod uri;
 
 use std::collections::hash_map::DefaultHasher;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_block::{DeviceOp, DeviceResult, Nanos};
+use forebay_block::{Class, DeviceOp, DeviceResult, Nanos, words_of};
 use forebay_guard::abstract_holder;
 use forebay_nbd::codec::export_flag;
 
@@ -31,7 +32,8 @@ use crate::access::{Access, OpenError};
 use crate::device::{Device, DeviceInfo, DeviceKind, Sign, Survives};
 use crate::file::check_range;
 use crate::nbd::exchange::{DEPTH_MAX, Exchange, SETTLE_PAUSE};
-use crate::nbd::handshake::connect;
+use crate::nbd::handshake::{Stream, Terms, connect};
+use crate::nbd::same::show_the_same;
 use crate::nbd::uri::Server;
 use crate::ring::Ring;
 
@@ -45,19 +47,20 @@ pub struct NbdDevice {
     info: DeviceInfo,
     exchange: Arc<Exchange>,
     finished: Vec<(u64, DeviceResult)>,
-    /// Goes with the process, however that ends.
-    _claim: UnixListener,
+    /// They go with the process, however that ends.
+    _claims: Vec<UnixListener>,
 }
 
 impl NbdDevice {
     /// Connects to an export.
     ///
     /// # Errors
-    /// [`OpenError`]; also for an export that takes no flush, or is read-only, if it is to be written to.
+    /// [`OpenError`]; also for an export that takes no flush, or is read-only, if it is to be written to; and with a critical
+    /// address, if that offers another export, or the server does not promise that a flush over one connection covers the other.
     pub fn open(spec: &NbdSpec, ring: &Ring, access: Access) -> Result<Self, OpenError> {
         let failed = |doing| move |e| OpenError::system(doing, spec.as_path(), e);
-        let claim = claim(spec)?;
-        let (stream, terms) = connect(spec).map_err(failed("connect to"))?;
+        let claims = spec.servers().map(|server| claim(spec, server)).collect::<Result<_, _>>()?;
+        let (streams, terms) = connect_all(spec).map_err(failed("connect to"))?;
         if access == Access::ReadWrite && terms.offers(export_flag::READ_ONLY) {
             return Err(OpenError::ReadOnly {
                 path: spec.as_path().to_owned(),
@@ -67,7 +70,11 @@ impl NbdDevice {
         terms.check(access).map_err(failed("connect to"))?;
         // A process that was killed may have sent writes that the server has not come to yet.
         thread::sleep(SETTLE_PAUSE);
-        let exchange = Exchange::start(spec, stream, terms, ring.waker()).map_err(failed("use"))?;
+        if !show_the_same(&streams, &terms).map_err(failed("read"))? {
+            let why = "what its critical address offers is another disk: it holds other data";
+            return Err(failed("use")(io::Error::new(io::ErrorKind::InvalidInput, why)));
+        }
+        let exchange = Exchange::start(spec, streams.into(), terms, ring.waker()).map_err(failed("use"))?;
         Ok(Self {
             info: DeviceInfo {
                 name: spec.to_string(),
@@ -84,16 +91,38 @@ impl NbdDevice {
             },
             exchange,
             finished: Vec::new(),
-            _claim: claim,
+            _claims: claims,
         })
     }
 }
 
-/// Takes the export's name on this host, by an abstract socket, which the kernel gives to one process only and takes back when
+/// Connects to an export at each of its addresses.
+fn connect_all(spec: &NbdSpec) -> io::Result<(Vec<Stream>, Terms)> {
+    let unfit = |why| io::Error::new(io::ErrorKind::Unsupported, why);
+    let (stream, terms) = connect(spec, &spec.server)?;
+    let mut streams = vec![stream];
+    if let Some(server) = &spec.critical {
+        if !terms.offers(export_flag::CAN_MULTI_CONN) {
+            return Err(unfit(
+                "its server does not say that a flush over one connection covers writes over another (CAN_MULTI_CONN), so that \
+                 critical= cannot be used with it",
+            ));
+        }
+        let (stream, also) = connect(spec, server)
+            .map_err(|e| io::Error::new(e.kind(), format!("at its critical address: {}", words_of(&e))))?;
+        if also != terms {
+            return Err(unfit("what its critical address offers has another size or other abilities"));
+        }
+        streams.push(stream);
+    }
+    Ok((streams, terms))
+}
+
+/// Takes the export's name at one of its addresses on this host, by an abstract socket, which the kernel gives to one process only and takes back when
 /// that ends.
-fn claim(spec: &NbdSpec) -> Result<UnixListener, OpenError> {
+fn claim(spec: &NbdSpec, server: &Server) -> Result<UnixListener, OpenError> {
     let mut hasher = DefaultHasher::new();
-    match &spec.server {
+    match server {
         Server::Unix(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()).hash(&mut hasher),
         Server::Tcp(host, port) => (host, port).hash(&mut hasher),
     }
@@ -123,9 +152,9 @@ impl Device for NbdDevice {
         &self.info
     }
 
-    fn submit(&mut self, tag: u64, op: DeviceOp, _now: Nanos) {
+    fn submit(&mut self, tag: u64, op: DeviceOp, class: Class, _now: Nanos) {
         match check_range(&op, self.info.size_bytes) {
-            Ok(()) => self.exchange.submit(tag, op),
+            Ok(()) => self.exchange.submit(tag, op, class),
             Err(e) => self.finished.push((tag, Err(e))),
         }
     }

@@ -1,4 +1,5 @@
-//! Naming an NBD export: `nbd://HOST[:PORT]/EXPORT[?timeout=TIME]` and `nbd+unix:///EXPORT?socket=PATH[&timeout=TIME]`.
+//! Naming an NBD export: `nbd://HOST[:PORT]/EXPORT[?timeout=TIME][&critical=HOST[:PORT]]` and
+//! `nbd+unix:///EXPORT?socket=PATH[&timeout=TIME][&critical=PATH]`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -28,6 +29,8 @@ pub(crate) enum Server {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdSpec {
     pub(crate) server: Server,
+    /// Where the same server takes what a request waits for, over a connection of its own.
+    pub(crate) critical: Option<Server>,
     /// Empty for the server's default export.
     pub(crate) export: String,
     /// For so long a server that owes an answer may be silent.
@@ -43,7 +46,8 @@ impl NbdSpec {
     /// What is wrong with it, in words for a person.
     pub fn read(unix: bool, rest: &str) -> Result<Self, String> {
         const HOW: &str = "an NBD export is nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH, \
-                           with timeout=TIME behind a ? or & if that is to be chosen";
+                           with timeout=TIME behind a ? or & if that is to be chosen, \
+                           and critical=HOST:PORT or critical=PATH for what requests wait for";
         let scheme = if unix { "nbd+unix" } else { "nbd" };
         let uri = PathBuf::from(format!("{scheme}:{rest}"));
         let place = rest.strip_prefix("//").ok_or(HOW)?;
@@ -56,29 +60,47 @@ impl NbdSpec {
         if export.len() > forebay_nbd::codec::STRING_BYTES_MAX {
             return Err("its export's name is longer than 4096 bytes".to_owned());
         }
-        let (mut socket, mut timeout) = (None, None);
+        let (mut socket, mut timeout, mut critical) = (None, None, None);
         for parameter in query.unwrap_or_default().split('&').filter(|_| query.is_some()) {
             match parameter.split_once('=') {
                 Some(("socket", path)) if unix && socket.is_none() => {
-                    let path = decoded(path).filter(|path| !path.is_empty());
-                    socket = Some(path.ok_or("its socket is named by ?socket=PATH")?);
+                    socket = Some(socket_at(path).ok_or("its socket is named by ?socket=PATH")?);
                 }
+                Some(("critical", path)) if unix && critical.is_none() => {
+                    critical = Some(socket_at(path).ok_or("its critical socket is named by critical=PATH")?);
+                }
+                Some(("critical", address)) if critical.is_none() => critical = Some(tcp(address)?),
                 Some(("timeout", time)) if timeout.is_none() => timeout = Some(read_timeout(time)?),
                 _ => return Err(format!("'{parameter}' is not known of it, or given twice; {HOW}")),
             }
         }
         let server = match socket {
-            Some(socket) if authority.is_empty() => Server::Unix(socket.into()),
+            Some(socket) if authority.is_empty() => socket,
             None if !unix => tcp(authority)?,
             _ => return Err(HOW.to_owned()),
         };
-        Ok(Self { server, export, timeout: timeout.unwrap_or(TIMEOUT), uri })
+        if critical.as_ref() == Some(&server) {
+            return Err(
+                "its critical connection is at the address of the other one, and would change nothing"
+                    .to_owned(),
+            );
+        }
+        Ok(Self { server, critical, export, timeout: timeout.unwrap_or(TIMEOUT), uri })
+    }
+
+    /// The addresses of its connections: that of all operations, or of those that nobody waits for, comes first.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = &Server> {
+        [&self.server].into_iter().chain(&self.critical)
     }
 
     /// What it was given as.
     pub(crate) fn as_path(&self) -> &Path {
         &self.uri
     }
+}
+
+fn socket_at(path: &str) -> Option<Server> {
+    decoded(path).filter(|path| !path.is_empty()).map(|path| Server::Unix(path.into()))
 }
 
 fn read_timeout(text: &str) -> Result<Duration, String> {
@@ -173,10 +195,21 @@ mod tests {
             (true, "//host/db?socket=s", "nbd+unix:///EXPORT?socket=PATH"),
             (true, "///db?socket=", "?socket=PATH"),
             (true, "///db?tls=x", "?socket=PATH"),
+            (true, "///db?socket=a&critical=", "critical=PATH"),
+            (true, "///db?socket=a&critical=a", "would change nothing"),
+            (true, "///db?critical=a", "nbd+unix:///EXPORT?socket=PATH"),
+            (false, "//store/db?critical=store:10809", "would change nothing"),
+            (false, "//store/db?critical=", "no host"),
+            (false, "//store/db?critical=a&critical=b", "given twice"),
         ] {
             let told = NbdSpec::read(unix, rest).unwrap_err();
             assert!(told.contains(words), "{rest}: {told}");
         }
+        let critical = |unix, rest| NbdSpec::read(unix, rest).unwrap().critical;
+        assert_eq!(critical(false, "//store/db"), None);
+        assert_eq!(critical(false, "//store/db?critical=store:7"), Some(tcp("store", 7)));
+        assert_eq!(critical(false, "//store:7/db?timeout=2s&critical=[::1]"), Some(tcp("::1", 10809)));
+        assert_eq!(critical(true, "///db?critical=c&socket=a"), Some(Server::Unix("c".into())));
         let timeout = |rest| NbdSpec::read(false, rest).unwrap().timeout.as_millis();
         let told = ["//store/db", "//store/db?timeout=90s", "//store/db?timeout=1500ms"].map(timeout);
         assert_eq!(told, [30_000, 90_000, 1500]);

@@ -97,7 +97,7 @@ fn what_is_not_there_is_not_created() {
 
 #[test]
 fn a_device_dropped_in_mid_flight_leaves_no_claim() {
-    use forebay_block::{Buf, DeviceOp, Nanos};
+    use forebay_block::{Buf, Class, DeviceOp, Nanos};
     let directory = disk_directory();
     let path = file(&directory, "busy", 8 << 20);
     {
@@ -105,7 +105,12 @@ fn a_device_dropped_in_mid_flight_leaves_no_claim() {
         let mut device: Box<dyn Device> = driver.open_path(&path);
         for i in 0..64 {
             let bufs = vec![Buf::copy_of(&[7; 65536])];
-            device.submit(i, DeviceOp::Write { offset: i * 65536, bufs, durable: true }, Nanos(0));
+            device.submit(
+                i,
+                DeviceOp::Write { offset: i * 65536, bufs, durable: true },
+                Class::Foreground,
+                Nanos(0),
+            );
         }
         drop(device);
         let mut other = driver.open_path(&file(&directory, "other", 1 << 20));

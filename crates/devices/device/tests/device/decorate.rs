@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use forebay_block::{Buf, DeviceOp, ErrorKind, Nanos};
+use forebay_block::{Buf, Class, DeviceOp, ErrorKind, Nanos};
 use forebay_device::Device;
 use forebay_device::decorate::{
     Decoration, ErrorInjected, InjectHandle, Kinds, Measured, OpKind, Recorders, Role, Rule,
@@ -120,7 +120,7 @@ fn delays_follow_the_clock_that_is_given() {
     let driver = Driver::new();
     let mut device = decorated(&driver, &directory, "delay:any:fixed=5ms");
     let mut done = Vec::new();
-    device.submit(1, DeviceOp::Read { offset: 1 << 20, len: 512 }, Nanos(0));
+    device.submit(1, DeviceOp::Read { offset: 1 << 20, len: 512 }, Class::Foreground, Nanos(0));
     device.poll(Nanos(0), &mut done);
     assert_eq!((done.len(), device.deadline()), (0, Some(Nanos(5_000_000))));
     device.poll(Nanos(4_999_999), &mut done);

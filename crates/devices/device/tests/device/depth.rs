@@ -1,6 +1,6 @@
 //! What a device takes at a time: of so many operations none waits in it behind another. In front of it somebody knows which is urgent.
 
-use forebay_block::{Buf, DeviceOp, Nanos};
+use forebay_block::{Buf, Class, DeviceOp, Nanos};
 use forebay_device::Device;
 
 use crate::harness::{Driver, LoopDevice, disk_directory, file, memory_directory};
@@ -16,10 +16,10 @@ fn waits_behind_full(device: &mut dyn Device, time: Nanos) -> usize {
     let depth = device.info().depth as u64;
     assert_eq!(device.waiting(), 0);
     for tag in 0..depth {
-        device.submit(tag, write(tag), time);
+        device.submit(tag, write(tag), Class::Foreground, time);
         assert_eq!(device.waiting(), 0, "operation {tag} of {depth}");
     }
-    device.submit(depth, write(depth), time);
+    device.submit(depth, write(depth), Class::Foreground, time);
     device.waiting()
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay_block::{Buf, DeviceOp, Nanos};
+use forebay_block::{Buf, Class, DeviceOp, Nanos};
 use forebay_device::{Access, Device, DeviceKind, DeviceSpec, EmulatedDevice, Survives};
 
 use crate::harness::{Driver, Random, disk_directory, file, file_content, memory_directory};
@@ -31,7 +31,7 @@ impl Timed {
     fn take(&mut self, driver: &Driver, ops: Vec<DeviceOp>) -> u64 {
         let (begun, count, mut done) = (self.now, ops.len(), Vec::new());
         for (tag, op) in (0..).zip(ops) {
-            self.device.submit(tag, op, begun);
+            self.device.submit(tag, op, Class::Foreground, begun);
         }
         loop {
             self.device.poll(self.now, &mut done);
@@ -191,7 +191,7 @@ fn an_end_waits_for_the_models_time() {
     };
     let mut device = EmulatedDevice::open(&spec, &driver.ring, Access::ReadWrite).unwrap();
     let mut done = Vec::new();
-    device.submit(1, DeviceOp::Read { offset: SIZE, len: 512 }, Nanos(0));
+    device.submit(1, DeviceOp::Read { offset: SIZE, len: 512 }, Class::Foreground, Nanos(0));
     device.poll(Nanos(0), &mut done);
     let due = device.deadline().unwrap();
     assert!(due < Nanos(5_000_000) && due > Nanos(4_900_000), "woken a little early: {due:?}");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
-use forebay_block::{Buf, DeviceOp, DeviceResult, ErrorKind};
+use forebay_block::{Buf, Class, DeviceOp, DeviceResult, ErrorKind};
 use forebay_device::{Device, Survives};
 use fuser::{
     BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation,
@@ -223,7 +223,7 @@ fn write(block: u64, byte: u8) -> DeviceOp {
 fn each_is_durable_at_its_end(driver: &Driver, device: &mut dyn Device, file: &Mounted, byte: u8) {
     const WRITES: u64 = 64;
     for block in 0..WRITES {
-        device.submit(block, write(block, byte), driver.clock.now());
+        device.submit(block, write(block, byte), Class::Foreground, driver.clock.now());
     }
     let (mut left, mut done) = (WRITES, Vec::new());
     loop {

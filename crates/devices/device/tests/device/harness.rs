@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use forebay_block::{Buf, DeviceOp, DeviceResult};
+use forebay_block::{Buf, Class, DeviceOp, DeviceResult};
 use forebay_device::{Access, Clock, Device, DeviceSpec, Ring, open, run_alone};
 use tempfile::TempDir;
 
@@ -103,7 +103,7 @@ impl Driver {
     pub fn run_all(&self, device: &mut dyn Device, ops: Vec<DeviceOp>) -> Vec<DeviceResult> {
         let count = ops.len();
         for (tag, op) in ops.into_iter().enumerate() {
-            device.submit(tag as u64, op, self.clock.now());
+            device.submit(tag as u64, op, Class::Foreground, self.clock.now());
         }
         let mut ended = HashMap::new();
         let mut done = Vec::new();

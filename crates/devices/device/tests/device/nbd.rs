@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_block::{Buf, DeviceOp};
+use forebay_block::{Buf, Class, DeviceOp};
 use forebay_device::{Access, Device, DeviceKind, DeviceSpec, Sign, Survives, open};
 use forebay_nbd::codec::{
     ClientFlags, ExportReply, Greeting, NbdError, OptionHeader, Request, SimpleReply, command, export_flag,
@@ -20,6 +20,8 @@ use tempfile::TempDir;
 
 use crate::harness::{Driver, disk_directory, file, file_content, skip};
 use crate::round_trip::{SIZE, exercise, past_the_end_is_refused};
+
+mod critical;
 
 /// nbdkit on a unix socket, killed when dropped.
 struct Server {
@@ -214,6 +216,11 @@ fn what_comes_back_without_its_sign_is_not_used() {
 
 /// Accepts a connection and brings it to where requests come: of an export of 1 MiB, by the old handshake and without FUA.
 fn accept(listener: &UnixListener) -> UnixStream {
+    accept_with(listener, export_flag::HAS_FLAGS | export_flag::SEND_FLUSH)
+}
+
+/// The same of an export with these flags.
+fn accept_with(listener: &UnixListener, flags: u16) -> UnixStream {
     let (mut stream, _) = listener.accept().unwrap();
     let mut greeting = Vec::new();
     Greeting { flags: handshake_flag::NO_ZEROES }.encode(&mut greeting);
@@ -221,8 +228,7 @@ fn accept(listener: &UnixListener) -> UnixStream {
     let mut hello = [0; ClientFlags::BYTES + OptionHeader::BYTES];
     stream.read_exact(&mut hello).unwrap();
     let mut reply = Vec::new();
-    ExportReply { size: SMALL as u64, flags: export_flag::HAS_FLAGS | export_flag::SEND_FLUSH }
-        .encode(true, &mut reply);
+    ExportReply { size: SMALL as u64, flags }.encode(true, &mut reply);
     stream.write_all(&reply).unwrap();
     stream
 }
@@ -336,7 +342,8 @@ fn nothing_waits_behind_requests_that_are_not_sent() {
     let mut device = driver.open(&uri(&socket));
     let depth = device.info().depth as u64;
     for tag in 0..=depth {
-        device.submit(tag, DeviceOp::Read { offset: tag * 512, len: 512 }, driver.clock.now());
+        let read = DeviceOp::Read { offset: tag * 512, len: 512 };
+        device.submit(tag, read, Class::Foreground, driver.clock.now());
     }
     for tag in 0..depth {
         assert_eq!(sees.recv_timeout(HANG), Ok(tag * 512));
@@ -501,10 +508,15 @@ fn one_request_that_is_stuck_beside_others_that_are_answered_is_sent_anew() {
         bufs: vec![Buf::copy_of(&[block; 4096])],
         durable: false,
     };
-    device.submit(100, write(5), driver.clock.now());
+    device.submit(100, write(5), Class::Foreground, driver.clock.now());
     let (begun, mut done) = (Instant::now(), Vec::new());
     for tag in 0.. {
-        device.submit(tag % 100, DeviceOp::Read { offset: 0, len: 512 }, driver.clock.now());
+        device.submit(
+            tag % 100,
+            DeviceOp::Read { offset: 0, len: 512 },
+            Class::Foreground,
+            driver.clock.now(),
+        );
         while !done.iter().any(|(ended, _)| *ended == tag % 100) {
             driver.ring.submit_and_wait(Some(Duration::from_millis(100)), || true).unwrap();
             device.poll(driver.clock.now(), &mut done);

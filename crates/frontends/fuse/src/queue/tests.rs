@@ -15,7 +15,7 @@ fn read(dir: &tempfile::TempDir, name: &str) -> String {
 }
 
 fn set_up(dir: &tempfile::TempDir, limits: &QueueLimits) -> (Queue, QueueSetup) {
-    Queue::set_up_in(dir.path().to_owned(), limits, |_| None)
+    Queue::set_up_in(dir.path().to_owned(), limits, &Found::look_in(dir.path()), |_| None)
 }
 
 const ALL: &[(&str, &str)] = &[
@@ -135,16 +135,17 @@ fn a_user_who_has_what_is_set_keeps_it() {
 fn what_was_there_is_on_record_before_anything_is_changed() {
     let dir = queue_with(ALL);
     let path = dir.path().to_owned();
-    let (_, setup) = Queue::set_up_in(path.clone(), &QueueLimits::default(), |knobs| {
-        assert!(
-            knobs
-                .iter()
-                .filter(|k| !k.before.is_empty())
-                .all(|k| knobs::read(&path, &k.name).as_ref() == Some(&k.before))
-        );
-        assert!(knobs.iter().any(|k| k.set == RESERVING && k.before == NONE), "{knobs:?}");
-        Some(Err("db.knobs: no".to_owned()))
-    });
+    let (_, setup) =
+        Queue::set_up_in(path.clone(), &QueueLimits::default(), &Found::look_in(dir.path()), |knobs| {
+            assert!(
+                knobs
+                    .iter()
+                    .filter(|k| !k.before.is_empty())
+                    .all(|k| knobs::read(&path, &k.name).as_ref() == Some(&k.before))
+            );
+            assert!(knobs.iter().any(|k| k.set == RESERVING && k.before == NONE), "{knobs:?}");
+            Some(Err("db.knobs: no".to_owned()))
+        });
     assert_eq!(setup.unrecorded.as_deref(), Some("db.knobs: no"));
     assert!(setup.reserved, "it is attached all the same");
 }

@@ -43,7 +43,7 @@ const MIXED: &[&str] =
 
 fn verify_on_device(attach: AttachOptions, fuse: FuseOptions) {
     let served = Served::with(slow(64 * MIB), fuse);
-    let attachment = served.attach(attach);
+    let attachment = served.attach(attach.clone());
     assert_eq!(attachment.direct_io(), attach.direct_io);
     fio_verify(attachment.device_path(), MIXED);
     attachment.detach(false).unwrap();

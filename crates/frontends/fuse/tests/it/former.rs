@@ -85,14 +85,16 @@ fn attach_after(
     served: &Served,
     leave_behind: impl Fn(&Former),
     undo: impl Fn(&str),
-) -> (String, Attachment) {
+) -> (String, Attachment, Vec<(&'static str, String)>) {
     for _ in 0..TRIES_MAX {
         let former = Former::new();
         leave_behind(&former);
         let name = former.leave();
+        // The kernel makes some anew when it clears the device.
+        let found = known(&name).map(|(a, ..)| (*a, read(&attribute(&name, a)))).collect();
         let attachment = served.attach(AttachOptions::default());
         if attachment.device_path().ends_with(&name) {
-            return (name, attachment);
+            return (name, attachment, found);
         }
         attachment.detach(false).unwrap();
         undo(&name);
@@ -146,7 +148,7 @@ fn the_queue_of_a_former_user_changes_nothing() {
     }
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let served = Served::new(Behaviour::of_size(8 << 20));
-    let (name, attachment) = attach_after(&served, poison, cure);
+    let (name, attachment, found) = attach_after(&served, poison, cure);
     let setup = attachment.queue().clone();
     let shown: Vec<String> = ATTRIBUTES
         .iter()
@@ -164,11 +166,12 @@ fn the_queue_of_a_former_user_changes_nothing() {
     let flushes = served.volume.seen().flushes.load(SeqCst) - before;
     drop(device);
     let detached = attachment.detach(false);
-    let put_back: Vec<String> = known(&name)
-        .filter(|(a, ..)| *a != "write_cache")
-        .map(|(a, poison, _)| (a, poison, read(&attribute(&name, a))))
-        .filter(|(_, poison, shown)| *poison != shown)
-        .map(|(a, poison, shown)| format!("{a} is '{shown}' and was '{poison}'"))
+    let put_back: Vec<String> = found
+        .iter()
+        .filter(|(a, _)| *a != "write_cache")
+        .map(|(a, found)| (a, found, read(&attribute(&name, a))))
+        .filter(|(_, found, shown)| *found != shown)
+        .map(|(a, found, shown)| format!("{a} is '{shown}' and was '{found}'"))
         .collect();
     // Whatever is found, nothing is left for others.
     let former = Former::new();
@@ -210,7 +213,7 @@ fn a_device_that_was_spoilt_for_good_is_made_anew() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let served = Served::new(Behaviour::of_size(8 << 20));
     let spoil = |former: &Former| fs::write(attribute(former.name(), "discard_max_bytes"), "0").unwrap();
-    let (name, attachment) = attach_after(&served, spoil, renew);
+    let (name, attachment, _) = attach_after(&served, spoil, renew);
     let setup = attachment.queue().clone();
     run("blkdiscard", &["-o", "4096", "-l", "8192", attachment.device_path().to_str().unwrap()]);
     attachment.detach(false).unwrap();
@@ -231,7 +234,7 @@ fn partitions_of_a_former_user_are_gone() {
         former.add_partition("1", "2048");
         former.add_partition("5", "8192");
     };
-    let (name, attachment) = attach_after(&served, leave, forget);
+    let (name, attachment, _) = attach_after(&served, leave, forget);
     let found = partitions(&name);
     attachment.detach(false).unwrap();
     served.end();

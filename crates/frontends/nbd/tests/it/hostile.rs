@@ -20,7 +20,7 @@ fn assert_well(serve: &Serve, but: usize) {
 }
 
 #[test]
-fn garbage_closes_the_connection() {
+pub(crate) fn garbage_closes_the_connection() {
     let serve = Serve::new();
     let raw = |bytes: &[u8]| {
         let mut stream = UnixStream::connect(serve.socket()).unwrap();
@@ -43,7 +43,7 @@ fn garbage_closes_the_connection() {
 }
 
 #[test]
-fn a_request_without_its_magic_number_closes_the_connection() {
+pub(crate) fn a_request_without_its_magic_number_closes_the_connection() {
     let serve = Serve::new();
     for mut c in [serve.client(), serve.simple_client()] {
         c.send(&[0x55; Request::BYTES]);
@@ -53,7 +53,7 @@ fn a_request_without_its_magic_number_closes_the_connection() {
 }
 
 #[test]
-fn a_write_of_four_gibibytes_is_not_swallowed() {
+pub(crate) fn a_write_of_four_gibibytes_is_not_swallowed() {
     let serve = Serve::new();
     let mut c = serve.client();
     c.start(command::WRITE, 0, 0, u32::MAX - 511, &[]);
@@ -62,7 +62,7 @@ fn a_write_of_four_gibibytes_is_not_swallowed() {
 }
 
 #[test]
-fn a_client_that_leaves_within_a_message_is_forgotten() {
+pub(crate) fn a_client_that_leaves_within_a_message_is_forgotten() {
     let serve = Serve::new();
     drop(UnixStream::connect(serve.socket()).unwrap());
     drop(serve.connect());
@@ -82,7 +82,7 @@ fn a_client_that_leaves_within_a_message_is_forgotten() {
 }
 
 #[test]
-fn a_client_that_leaves_with_requests_under_way_does_not_hurt() {
+pub(crate) fn a_client_that_leaves_with_requests_under_way_does_not_hurt() {
     let serve = Serve::new();
     serve.volume.behave(Behaviour::Hold);
     let mut c = serve.client();
@@ -98,7 +98,7 @@ fn a_client_that_leaves_with_requests_under_way_does_not_hurt() {
 }
 
 #[test]
-fn a_half_closed_client_gets_its_replies() {
+pub(crate) fn a_half_closed_client_gets_its_replies() {
     let serve = Serve::new();
     serve.volume.behave(Behaviour::Hold);
     let mut c = serve.client();
@@ -113,7 +113,7 @@ fn a_half_closed_client_gets_its_replies() {
 }
 
 #[test]
-fn a_silent_or_slow_client_does_not_hold_its_place() {
+pub(crate) fn a_silent_or_slow_client_does_not_hold_its_place() {
     let limits = Limits { handshake_timeout: Duration::from_secs(1), ..Limits::default() };
     let serve = Serve::with(Wish { limits, ..Wish::default() });
     let mut silent = UnixStream::connect(serve.socket()).unwrap();
@@ -140,7 +140,7 @@ fn a_silent_or_slow_client_does_not_hold_its_place() {
 }
 
 #[test]
-fn a_client_that_does_not_read_stops_only_itself() {
+pub(crate) fn a_client_that_does_not_read_stops_only_itself() {
     let serve = Serve::new();
     let mut deaf = serve.client();
     // Far more than the socket takes: the replies wait at the writer, the volume's thread does not.

@@ -1,8 +1,14 @@
 //! A decorator of volumes that holds back, reorders, spoils or forgets requests, and remembers them.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 
-use forebay_block::{BlockService, Buf, Completion, ErrorKind, Gate, IoError, Op, Origin, Reply, VolumeInfo};
+use forebay_block::{
+    BlockService, Buf, Completion, ErrorKind, Feed, Gate, IoError, Op, Origin, Refused, Reply, VolumeInfo,
+};
+
+use crate::memory::MemoryVolume;
 
 /// What happens to the next requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,23 +23,29 @@ pub enum Behaviour {
     WrongAnswer,
     /// They are forgotten, completion and all.
     Drop,
+    /// They are carried out, but the volume's thread has no room for them.
+    Full,
+    /// The volume's thread panics as it fetches one.
+    Panic,
 }
 
 /// A volume that a test interferes with.
 pub struct Interference {
-    volume: Arc<dyn BlockService>,
+    volume: MemoryVolume,
     behaviour: Mutex<Behaviour>,
     held: Mutex<Vec<(Op, Origin, Completion)>>,
     seen: Mutex<Vec<(Op, Origin)>>,
+    adopted: AtomicUsize,
 }
 
 impl Interference {
-    pub fn new(volume: Arc<dyn BlockService>) -> Self {
+    pub fn new(volume: MemoryVolume) -> Self {
         Self {
             volume,
             behaviour: Mutex::new(Behaviour::Regular),
             held: Mutex::default(),
             seen: Mutex::default(),
+            adopted: AtomicUsize::new(0),
         }
     }
 
@@ -56,6 +68,16 @@ impl Interference {
         }
     }
 
+    /// Has the volume's thread do nothing while what this returns is there.
+    pub fn hang(&self) -> SyncSender<()> {
+        self.volume.hang()
+    }
+
+    /// How often a client was left with the volume's thread.
+    pub fn adopted(&self) -> usize {
+        self.adopted.load(Ordering::SeqCst)
+    }
+
     /// Every request so far.
     pub fn seen(&self) -> Vec<(Op, Origin)> {
         self.seen.lock().unwrap().clone()
@@ -75,7 +97,7 @@ impl BlockService for Interference {
         self.seen.lock().unwrap().push((op.clone(), origin));
         let behaviour = self.behaviour.lock().unwrap().clone();
         match behaviour {
-            Behaviour::Regular => self.volume.submit(op, origin, done),
+            Behaviour::Regular | Behaviour::Full | Behaviour::Panic => self.volume.submit(op, origin, done),
             Behaviour::Hold => self.held.lock().unwrap().push((op, origin, done)),
             Behaviour::Fail(kind) => done(Err(IoError::new(kind, "a test wants it so"))),
             Behaviour::WrongAnswer => {
@@ -84,5 +106,20 @@ impl BlockService for Interference {
             }
             Behaviour::Drop => drop(done),
         }
+    }
+
+    fn try_submit(&self, op: Op, origin: Origin, done: Completion) -> Result<(), Box<Refused>> {
+        let behaviour = self.behaviour.lock().unwrap().clone();
+        match behaviour {
+            Behaviour::Full => return Err(Box::new((op, done))),
+            Behaviour::Panic => panic!("a test wants it so"),
+            _ => self.submit(op, origin, done),
+        }
+        Ok(())
+    }
+
+    fn adopt(&self, feed: Box<dyn Feed>) -> Result<(), Box<dyn Feed>> {
+        self.adopted.fetch_add(1, Ordering::SeqCst);
+        self.volume.adopt(feed)
     }
 }

@@ -30,7 +30,7 @@ fn start(address: &str, names: &[&str]) -> Result<NbdServer, ServerError> {
 }
 
 #[test]
-fn stopping_lets_requests_under_way_finish() {
+pub(crate) fn stopping_lets_requests_under_way_finish() {
     let serve = Serve::new();
     let mut c = serve.client();
     let mut handshaking = serve.connect();
@@ -53,7 +53,7 @@ fn stopping_lets_requests_under_way_finish() {
 }
 
 #[test]
-fn stopping_does_not_wait_for_ever() {
+pub(crate) fn stopping_does_not_wait_for_ever() {
     let serve = Serve::new();
     let mut c = serve.client();
     serve.volume.behave(Behaviour::Hold);
@@ -68,7 +68,7 @@ fn stopping_does_not_wait_for_ever() {
 }
 
 #[test]
-fn stopping_does_not_wait_for_a_client_that_does_not_read() {
+pub(crate) fn stopping_does_not_wait_for_a_client_that_does_not_read() {
     let serve = Serve::new();
     let mut c = serve.client();
     for _ in 0..8 {
@@ -80,7 +80,7 @@ fn stopping_does_not_wait_for_a_client_that_does_not_read() {
 }
 
 #[test]
-fn a_dead_servers_socket_is_replaced_a_live_ones_is_not() {
+pub(crate) fn a_dead_servers_socket_is_replaced_a_live_ones_is_not() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("nbd.sock");
     let address = format!("unix:{}", path.display());
@@ -99,7 +99,7 @@ fn a_dead_servers_socket_is_replaced_a_live_ones_is_not() {
 
 /// Who may connect is settled when the first one can, whatever the umask is; others cannot hold a start up by a lock.
 #[test]
-fn a_unix_socket_is_for_those_it_is_meant_for() {
+pub(crate) fn a_unix_socket_is_for_those_it_is_meant_for() {
     use std::os::unix::fs::PermissionsExt;
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("nbd.sock");
@@ -125,7 +125,7 @@ fn a_unix_socket_is_for_those_it_is_meant_for() {
 }
 
 #[test]
-fn a_server_removes_only_its_own_socket() {
+pub(crate) fn a_server_removes_only_its_own_socket() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("nbd.sock");
     let server = start(&format!("unix:{}", path.display()), &["a"]).unwrap();
@@ -136,7 +136,7 @@ fn a_server_removes_only_its_own_socket() {
 }
 
 #[test]
-fn what_cannot_be_served_is_said() {
+pub(crate) fn what_cannot_be_served_is_said() {
     let message = |result: Result<NbdServer, ServerError>| result.err().unwrap().to_string();
     assert!(message(start("unix:/nonexistent/nbd.sock", &["a"])).contains("unix:/nonexistent/nbd.sock"));
     assert!(message(start("tcp:256.0.0.1:0", &["a"])).contains("tcp:256.0.0.1:0"));
@@ -149,7 +149,7 @@ fn what_cannot_be_served_is_said() {
 }
 
 #[test]
-fn tcp_is_served_and_a_stopped_port_is_free() {
+pub(crate) fn tcp_is_served_and_a_stopped_port_is_free() {
     let serve = Serve::with(Wish { tcp: true, ..Wish::default() });
     let addresses = serve.server.addresses();
     let Address::Tcp { host, port } = &addresses[1] else { panic!("{addresses:?}") };
@@ -163,7 +163,7 @@ fn tcp_is_served_and_a_stopped_port_is_free() {
 }
 
 #[test]
-fn requests_are_counted_for_connection_and_export() {
+pub(crate) fn requests_are_counted_for_connection_and_export() {
     let serve = Serve::new();
     let mut a = serve.client();
     let mut b = serve.client();

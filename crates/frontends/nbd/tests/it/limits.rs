@@ -44,14 +44,14 @@ fn reached(serve: &Serve, c: &mut Client, command: u16, count: u64) -> usize {
 }
 
 #[test]
-fn requests_in_flight_are_limited() {
+pub(crate) fn requests_in_flight_are_limited() {
     let serve = serve(Limits { requests_in_flight_max: 5, ..Limits::default() });
     let mut c = serve.simple_client();
     assert_eq!(reached(&serve, &mut c, command::WRITE, 30), 5);
 }
 
 #[test]
-fn bytes_in_flight_are_limited_for_writes_and_reads() {
+pub(crate) fn bytes_in_flight_are_limited_for_writes_and_reads() {
     for command in [command::WRITE, command::READ] {
         let serve = serve(Limits { bytes_in_flight_max: 200_000, ..Limits::default() });
         let mut c = serve.simple_client();
@@ -63,7 +63,7 @@ fn bytes_in_flight_are_limited_for_writes_and_reads() {
 }
 
 #[test]
-fn clients_are_limited() {
+pub(crate) fn clients_are_limited() {
     let serve = serve(Limits { connections_max: 3, ..Limits::default() });
     let mut three: Vec<Client> = (0..3).map(|_| serve.client()).collect();
     let mut fourth = serve.connect();
@@ -77,7 +77,7 @@ fn clients_are_limited() {
 }
 
 #[test]
-fn one_source_of_clients_has_a_share() {
+pub(crate) fn one_source_of_clients_has_a_share() {
     let limits = Limits { connections_max: 4, connections_per_source_max: 2, ..Limits::default() };
     let serve = Serve::with(Wish { limits, tcp: true, ..Wish::default() });
     let of_user: Vec<Client> = (0..2).map(|_| serve.client()).collect();
@@ -98,7 +98,7 @@ fn one_source_of_clients_has_a_share() {
 
 /// Many clients ask for far more than they read: what waits for them is bounded, others are served meanwhile, and they are closed.
 #[test]
-fn what_nobody_reads_is_bounded_and_ends() {
+pub(crate) fn what_nobody_reads_is_bounded_and_ends() {
     const TOTAL: usize = 16 << 20;
     // What a client without anything in flight asks for goes, whatever is left.
     const POLITE: usize = 65536;
@@ -127,7 +127,7 @@ fn what_nobody_reads_is_bounded_and_ends() {
 }
 
 #[test]
-fn who_does_not_go_on_with_a_request_is_closed() {
+pub(crate) fn who_does_not_go_on_with_a_request_is_closed() {
     let limits = Limits { stall_timeout: Duration::from_secs(1), ..Limits::default() };
     let serve = Serve::with(Wish { limits, ..Wish::default() });
     let (mut idle, mut begun) = (serve.client(), serve.client());

@@ -1,5 +1,6 @@
 //! Starting servers for tests.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,11 +31,23 @@ pub struct Wish {
     pub tcp: bool,
 }
 
+thread_local! {
+    /// Where volumes carry out requests if a test wishes nothing.
+    static WORKERS: Cell<Workers> = const { Cell::new(Workers::Thread) };
+}
+
+/// Runs a test on volumes whose thread fetches no requests.
+pub fn apart(test: impl FnOnce()) {
+    WORKERS.set(Workers::Apart);
+    test();
+    WORKERS.set(Workers::Thread);
+}
+
 impl Default for Wish {
     fn default() -> Self {
         Self {
             size_bytes: 8 * MIB,
-            workers: Workers::Thread,
+            workers: WORKERS.get(),
             limits: Limits::default(),
             memory: Arc::default(),
             tls: None,
@@ -54,8 +67,7 @@ impl Serve {
         if wish.tcp {
             listen.push("tcp:127.0.0.1:0".parse().unwrap());
         }
-        let volume =
-            Arc::new(Interference::new(Arc::new(MemoryVolume::new("vol", wish.size_bytes, wish.workers))));
+        let volume = Arc::new(Interference::new(MemoryVolume::new("vol", wish.size_bytes, wish.workers)));
         let server = NbdServer::start(ServerConfig {
             listen,
             exports: vec![Export::new(volume.clone())],

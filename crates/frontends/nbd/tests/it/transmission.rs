@@ -16,7 +16,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_is_read_on_every_connection() {
+pub(crate) fn what_is_written_is_read_on_every_connection() {
     let serve = Serve::new();
     let [mut a, mut b] = both(&serve);
     for (offset, len) in [(0, 512), (512, 4096), (1536, 512), (MIB, 3 << 20), (8 * MIB - 512, 512)] {
@@ -28,7 +28,7 @@ fn what_is_written_is_read_on_every_connection() {
 }
 
 #[test]
-fn zeroes_trims_and_status_agree() {
+pub(crate) fn zeroes_trims_and_status_agree() {
     let serve = Serve::new();
     let mut c = serve.client();
     c.write(0, &pattern(65536, 1), 0).unwrap();
@@ -48,7 +48,7 @@ fn zeroes_trims_and_status_agree() {
 }
 
 #[test]
-fn flags_reach_the_volume() {
+pub(crate) fn flags_reach_the_volume() {
     let serve = Serve::new();
     let mut c = serve.client();
     c.write(0, &[1; 512], command_flag::FUA).unwrap();
@@ -82,7 +82,7 @@ fn flags_reach_the_volume() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_the_connection_goes_on() {
+pub(crate) fn what_cannot_be_is_refused_and_the_connection_goes_on() {
     let serve = Serve::new();
     let end = 8 * MIB;
     for mut c in both(&serve) {
@@ -114,7 +114,7 @@ fn what_cannot_be_is_refused_and_the_connection_goes_on() {
 }
 
 #[test]
-fn requests_of_no_bytes_succeed() {
+pub(crate) fn requests_of_no_bytes_succeed() {
     let serve = Serve::new();
     for mut c in both(&serve) {
         assert_eq!(c.read(0, 0).unwrap(), Vec::<u8>::new());
@@ -125,7 +125,7 @@ fn requests_of_no_bytes_succeed() {
 }
 
 #[test]
-fn simple_replies_and_no_context_are_kept_to() {
+pub(crate) fn simple_replies_and_no_context_are_kept_to() {
     let serve = Serve::new();
     let mut c = serve.simple_client();
     assert!(!c.plain(command::READ, 0, 0, 512).structured);
@@ -136,7 +136,7 @@ fn simple_replies_and_no_context_are_kept_to() {
 }
 
 #[test]
-fn errors_of_the_volume_are_told() {
+pub(crate) fn errors_of_the_volume_are_told() {
     let serve = Serve::new();
     for (kind, error) in [
         (ErrorKind::Io, NbdError::EIO),
@@ -159,7 +159,7 @@ fn errors_of_the_volume_are_told() {
 }
 
 #[test]
-fn wrong_answers_of_the_volume_become_errors() {
+pub(crate) fn wrong_answers_of_the_volume_become_errors() {
     let serve = Serve::new();
     for mut c in both(&serve) {
         serve.volume.behave(Behaviour::WrongAnswer);
@@ -174,7 +174,7 @@ fn wrong_answers_of_the_volume_become_errors() {
 }
 
 #[test]
-fn replies_come_in_the_order_of_completion() {
+pub(crate) fn replies_come_in_the_order_of_completion() {
     let serve = Serve::new();
     let mut c = serve.client();
     serve.volume.behave(Behaviour::Hold);
@@ -188,7 +188,7 @@ fn replies_come_in_the_order_of_completion() {
 }
 
 #[test]
-fn disconnecting_waits_for_what_is_under_way() {
+pub(crate) fn disconnecting_waits_for_what_is_under_way() {
     let serve = Serve::new();
     let mut c = serve.client();
     serve.volume.behave(Behaviour::Hold);
@@ -203,7 +203,7 @@ fn disconnecting_waits_for_what_is_under_way() {
 }
 
 #[test]
-fn replies_stay_whole_while_the_socket_fills_and_drains() {
+pub(crate) fn replies_stay_whole_while_the_socket_fills_and_drains() {
     const COUNT: usize = 1000;
     let serve = Serve::new();
     let mut c = serve.client();

@@ -18,7 +18,10 @@ pub(super) fn schedule(plan: &mut Plan, options: Options) {
     if !(random.below(SCHEDULED_ONE_IN) == 0 && options.themes.is_empty() || themed) {
         return;
     }
-    let kind = *random.pick(SchedulerKind::ALL);
+    let kind = match themed && random.percent(50) {
+        true => SchedulerKind::Rcp,
+        false => *random.pick(SchedulerKind::ALL),
+    };
     // Of a hundred settings so many have another one, and behind so many steps it is changed.
     let (strays, changes) = (*random.pick(&[0, 0, 50]), *random.pick(&[0, 0, 5]));
     for settings in plan.settings_mut() {
@@ -26,6 +29,10 @@ pub(super) fn schedule(plan: &mut Plan, options: Options) {
     }
     for round in &mut plan.rounds {
         round.backing_depth = *random.pick(&[1, 2, 4, 128, BACKING_SLOTS_MAX]);
+        if themed {
+            // Enough at a time for something to wait.
+            round.depth = round.depth.max(16);
+        }
         let mut settings: Settings = round.settings;
         let mut steps = Vec::with_capacity(round.steps.len() * 2);
         for step in std::mem::take(&mut round.steps) {

@@ -138,8 +138,13 @@ impl Manner {
             Theme::Decaying => (self.faulty, self.decaying) = (false, true),
             Theme::Exchanged => self.stops = true,
             Theme::Scheduled => {
+                self.hot = (0, self.shape.volume_bytes / SECTOR_BYTES);
+                self.aligned_percent = 100;
                 self.sectors_max = 8;
+                self.reads_percent = 50;
+                self.flush_percent = self.flush_percent.min(2);
                 self.busy = true;
+                self.options.actions_max *= 2;
                 self.settings.write_policy = WritePolicy::WriteBack;
                 (self.faulty, self.decaying) = (false, false);
             }

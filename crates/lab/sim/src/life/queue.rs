@@ -1,16 +1,16 @@
 //! The backing's queue, from outside: no more is started than the backing takes, and `rcp` keeps its bounds.
 
 use forebay_engine::{Class, Effect, IoId, Role};
-use forebay_policy::{BACKING_SLOTS_MAX, SchedulerKind};
+use forebay_policy::{BACKING_SLOTS_MAX, NONCRITICAL_ONE_IN, SchedulerKind};
 
 use super::Life;
 use crate::subject::Subject;
 use crate::violation::{Interrupt, broken};
 
-/// Critical operations that start one after the other while another one waits and none such is at the backing; the promise is one in 16.
-const PASSED_OVER_MAX: u64 = 32;
-/// Non-critical operations that start one after the other while a critical one waits; the promise is 1.
-const OVERTAKEN_MAX: u64 = 2;
+/// Critical operations that start one after the other while a non-critical one waits and none such is at the backing.
+const PASSED_OVER_MAX: u64 = NONCRITICAL_ONE_IN as u64;
+/// Non-critical operations that start one after the other while a critical one waits.
+const OVERTAKEN_MAX: u64 = 1;
 
 /// See the module's documentation.
 pub(crate) struct Queue {
@@ -84,5 +84,55 @@ impl<S: Subject> Life<'_, S> {
             }
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn promise(broken: Result<(), Interrupt>) -> Option<&'static str> {
+        match broken {
+            Err(Interrupt::Violation(violation)) => Some(violation.promise),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn no_more_is_started_than_the_backing_takes() {
+        let mut queue = Queue { depth: 2, ..Queue::default() };
+        assert_eq!(
+            [1, 2, 3].map(|n| promise(queue.starts(IoId(n), Class::Foreground))),
+            [None, None, Some("wall")]
+        );
+        queue.ended(IoId(1));
+        assert_eq!(promise(queue.starts(IoId(3), Class::Background)), None);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_passed_over_so_often() {
+        let mut queue = Queue::default();
+        let over = |queue: &mut Queue, starts| promise(queue.judge(starts, (0, 1)));
+        assert!((0..PASSED_OVER_MAX).all(|_| over(&mut queue, [1, 0]).is_none()));
+        assert_eq!(over(&mut queue, [1, 0]), Some("P7"));
+        assert_eq!(over(&mut queue, [PASSED_OVER_MAX, 1]), None, "its turn");
+        assert_eq!(over(&mut queue, [PASSED_OVER_MAX + 1, 0]), Some("P7"));
+        queue.exchanged();
+        assert_eq!(promise(queue.starts(IoId(1), Class::Background)), None);
+        assert_eq!(over(&mut queue, [PASSED_OVER_MAX + 1, 0]), None, "there is one at the backing");
+        queue.ended(IoId(1));
+        assert_eq!(promise(queue.judge([PASSED_OVER_MAX + 1, 0], (9, 0))), None, "there is nothing else");
+    }
+
+    #[test]
+    fn what_somebody_waits_for_stands_behind_one() {
+        let mut queue = Queue::default();
+        let behind = |queue: &mut Queue, starts| promise(queue.judge(starts, (1, 9)));
+        assert_eq!([[0, 1], [1, 0], [0, 1]].map(|starts| behind(&mut queue, starts)), [None; 3]);
+        assert_eq!(behind(&mut queue, [0, 1]), Some("priority"));
+        queue.exchanged();
+        assert_eq!(behind(&mut queue, [16, 2]), None, "one in so many");
+        assert_eq!(behind(&mut queue, [7, 2]), Some("priority"));
+        assert_eq!(promise(queue.judge([0, 9], (0, 9))), None, "nobody waits");
     }
 }

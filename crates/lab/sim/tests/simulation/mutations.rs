@@ -60,7 +60,6 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::AcceptsEarlierLap
         | M::IgnoresLastRecord
         | M::IgnoresTail => (ANY, 100),
-        M::ThrottleNeverReleases => (&[Theme::Crowded], 1000),
         M::ForgetsFua
         | M::ZeroesVolatile
         | M::BypassKeepsIndex
@@ -137,7 +136,9 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         M::StalenessIgnored | M::StalenessUntold => (STALE, 200),
         M::StalenessByAgeAlone => (STALE, 2000),
         M::PacesForGood => (CONSISTENT, 200),
-        M::ReissueUnlocksBacking | M::ReissueSkipsLog | M::LandingCleansNewer => (HINTED, 200),
+        M::ThrottleNeverReleases => (CROWDED, 400),
+        M::ReissueUnlocksBacking | M::ReissueSkipsLog => (HINTED, 200),
+        M::LandingCleansNewer => (HINTED, 1000),
         M::QueueForgetsNonCritical => (ANY, 100),
         M::PromotionForgets | M::PromotionStartsTwice => (CROWDED, 400),
         M::SchedulerForgetsPromotion

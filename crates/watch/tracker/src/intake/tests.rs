@@ -11,7 +11,7 @@ fn promote(intake: &mut Intake, wanted: Wanted, via: Wait) -> Vec<(u64, u64)> {
 }
 
 fn slots(intake: &mut Intake, oldest: usize) -> Vec<(u64, u64)> {
-    ranges(intake.promote_slots(oldest, Cause { via: Wait::Throttle, waiter: 9, payers: 0 }, &|_, _, _| true))
+    ranges(intake.promote_slots(oldest, Cause { via: Wait::Slot, waiter: 9, payers: 0 }, &|_, _, _| true))
 }
 
 fn ranges(promoted: Vec<Promoted>) -> Vec<(u64, u64)> {

@@ -82,6 +82,8 @@ fn presets_tell_backends_from_helpers() {
     let asked = mariadb.of(&task(MARIADB, "x", "mariadbd")).map(|(_, r)| r.critical == Critical::Requests);
     assert_eq!(asked, Some(true), "all threads of MariaDB 10 are called so");
     assert_eq!(critical("mongodb", &task(MONGODB, "x", "conn17")), Some(true));
+    assert_eq!(critical("mongodb", &task(MONGODB, "x", "JournalFlusher")), Some(true));
+    assert_eq!(critical("mongodb", &task(MONGODB, "x", "WTJourn.Flusher")), Some(true));
     assert_eq!(critical("mongodb", &task(MONGODB, "x", "WTCheck.Thread")), Some(false));
 }
 

@@ -101,7 +101,7 @@ impl World {
     fn begin(&mut self) {
         self.destage.step(self.now, &mut self.map);
         if !self.destage.has_plan() {
-            self.destage.collect(&self.map, 1 << 20);
+            self.destage.collect(&self.map, 1 << 20, false);
         }
         while !self.destage.is_paused()
             && let Some(begun) =
@@ -326,7 +326,7 @@ fn what_cannot_be_read_and_was_overwritten_is_nobodys_concern() {
 #[test]
 fn a_planned_block_whose_segment_has_left_the_log_is_passed_over() {
     let mut world = World::new(&[0]);
-    world.destage.collect(&world.map, 1 << 20);
+    world.destage.collect(&world.map, 1 << 20, false);
     world.open();
     world.write(0);
     world.map.retire_below(2);
