@@ -411,8 +411,7 @@ impl Intake {
 
     /// A request that will arrive has the first slot of the disk's queue, and somebody critical may wait for a slot.
     pub fn has_first_slot(&mut self, raw: &RawSlot) {
-        let awaited =
-            (raw.awaited != 0).then_some(Cause { via: Wait::Slot, waiter: 0, payers: raw.payers });
+        let awaited = (raw.awaited != 0).then_some(Cause { via: Wait::Slot, waiter: 0, payers: raw.payers });
         self.first_slot = Some(FirstSlot { at: raw.sector.saturating_mul(512), awaited });
     }
 

@@ -107,7 +107,7 @@ impl Load for Documents {
         let mut args = self.args("run")?;
         let further =
             ["--threads", &threads, "--warm", &warm, "--seconds", &seconds, "--latencies", path(&latencies)?];
-        args.extend(further.map(str::to_owned));
+        args.extend(further.into_iter().chain(["--checkpoint", CHECKPOINT_SECONDS]).map(str::to_owned));
         let mut running = Running::start(&self.python, &args, &bench.options.scratch)?;
         let until = Instant::now() + plan.warm + plan.time + PATIENCE;
         running.says(bench.options, until, |said| {
