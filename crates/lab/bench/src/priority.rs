@@ -125,7 +125,7 @@ struct Bench<'a> {
     plan: &'a Plan,
     /// Memory, if there is room: no disk of this machine is in what is measured then.
     store: PathBuf,
-    _memory: Option<Scratch>,
+    memory: Option<Scratch>,
 }
 
 /// A load that has been prepared.
@@ -172,8 +172,12 @@ pub fn priority(options: &Options) -> Result<Report, BenchError> {
     let plan = Plan::new(options)?;
     let memory = Scratch::in_memory(if plan.quick { STORE_BYTES_QUICK } else { STORE_BYTES });
     let store = memory.as_ref().map_or_else(|| options.scratch.clone(), |memory| memory.path().to_owned());
-    let bench = Bench { options, plan: &plan, store, _memory: memory };
+    let bench = Bench { options, plan: &plan, store, memory };
     let mut results = Results::default();
+    results.note(match &bench.memory {
+        Some(_) => "The drive's files lie in memory, not in the directory.".to_owned(),
+        None => "There is no room in memory: the drive's files lie in the directory, and its disk is in the figures.".to_owned(),
+    });
     let measured = measure_all(&bench, &mut results);
     if options.is_stopped() && results.is_empty() {
         return Err(BenchError::Stopped);

@@ -129,7 +129,14 @@ impl Results {
     /// A load, or one contender under it, that could not be measured.
     pub(crate) fn leave_out(&mut self, load: &str, contender: Option<Contender>, why: &BenchError) {
         let under = contender.map_or_else(String::new, |c| format!(" under {}", c.label()));
-        let told = format!("{load}{under} ({why})");
+        let why = why.to_string();
+        let mut lines = why.lines().map(str::trim).filter(|line| !line.is_empty());
+        // Of programs that say much, the first and the last word.
+        let (first, last) = (lines.next().unwrap_or_default(), lines.next_back());
+        let told = last.map_or_else(
+            || format!("{load}{under} ({first})"),
+            |last| format!("{load}{under} ({first} … {last})"),
+        );
         eprintln!("not measured: {told}");
         if !self.left_out.contains(&told) {
             self.left_out.push(told);

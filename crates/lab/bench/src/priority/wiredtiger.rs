@@ -23,6 +23,8 @@ const DRIVER: &str = include_str!("../../../../../tests/clients/wiredtiger_load.
 const INSTALLER: &str = include_str!("../../../../../scripts/wiredtiger.sh");
 /// Where that Python is, if not beside the report.
 const PLACE: &str = "FOREBAY_WIREDTIGER";
+/// From one checkpoint's end to the next one's beginning. MongoDB's 60 are for caches that are hundreds of times as large.
+const CHECKPOINT_SECONDS: &str = "1";
 /// Longest that the driver takes beyond what it is told.
 const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
@@ -66,7 +68,9 @@ impl Documents {
             let made = |e| BenchError::system(format!("make {}", place.display()), e);
             fs::write(&place, text).map_err(made).map(|()| place.clone())
         };
-        let (driver, installer) = (written("wiredtiger.py", DRIVER)?, written("wiredtiger.sh", INSTALLER)?);
+        // Not `wiredtiger.py`: that would be the module for whoever imports it from there.
+        let (driver, installer) =
+            (written("wiredtiger_load.py", DRIVER)?, written("wiredtiger.sh", INSTALLER)?);
         if !is_there(options) {
             eprintln!("installing WiredTiger into {}, which takes minutes", place(options).display());
             call_long("bash", &[path(&installer)?, path(&place(options))?], &options.stopped)?;
@@ -103,7 +107,7 @@ impl Load for Documents {
         let mut args = self.args("run")?;
         let further =
             ["--threads", &threads, "--warm", &warm, "--seconds", &seconds, "--latencies", path(&latencies)?];
-        args.extend(further.map(str::to_owned));
+        args.extend(further.into_iter().chain(["--checkpoint", CHECKPOINT_SECONDS]).map(str::to_owned));
         let mut running = Running::start(&self.python, &args, &bench.options.scratch)?;
         let until = Instant::now() + plan.warm + plan.time + PATIENCE;
         running.says(bench.options, until, |said| {
