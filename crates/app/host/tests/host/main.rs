@@ -4,6 +4,7 @@
 mod block;
 mod client;
 mod faults;
+mod feeds;
 mod format;
 mod holes;
 mod limits;
