@@ -18,8 +18,9 @@ const WINDOW_BYTES: usize = 64 * 1024;
 /// Of these, bytes that the connection's own thread reads: of a large write, at most this much is copied.
 const OWN_WINDOW_BYTES: usize = 16 * 1024;
 
-/// Longest data of a write that the volume's thread reads.
-const QUICK_BYTES_MAX: u32 = 32 * 1024;
+/// Longest data of a write that the volume's thread reads. To copy more of it takes longer than to hand it over, and another thread does
+/// that beside the volume's.
+const QUICK_BYTES_MAX: u32 = 8 * 1024;
 
 /// Why a message could not be read.
 #[derive(Debug, Error)]

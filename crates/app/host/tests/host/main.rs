@@ -5,6 +5,7 @@ mod block;
 mod client;
 mod depth;
 mod faults;
+mod feeds;
 mod format;
 mod holes;
 mod limits;
