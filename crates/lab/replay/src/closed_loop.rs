@@ -1,7 +1,8 @@
 //! Clients in a closed loop, on a volume or on what it stands on alone: how fast they are, and whether that is even.
 //!
-//! A client asks for a random block, waits for the answer, and asks again. [`Figures`] say what came of it after a warm-up that should be
-//! long enough to fill the cache, and the buffers of the modelled devices. Equal loads on equal volumes give equal figures.
+//! A client asks for a random block, waits for the answer, and asks again. [`Figures`] say what came of it after a
+//! warm-up that should be long enough to fill the cache, and the buffers of the modelled devices. Equal loads on
+//! equal volumes give equal figures.
 
 use std::collections::HashMap;
 

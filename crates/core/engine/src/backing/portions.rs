@@ -1,4 +1,5 @@
-//! How far the segments are that are being emptied. Room comes a segment at a time; what writers are given of it does not wait for the whole.
+//! How far the segments are that are being emptied. Room comes a segment at a time; what writers are given of it does
+//! not wait for the whole.
 
 use std::collections::BTreeMap;
 
@@ -30,8 +31,8 @@ impl Portions {
         }
     }
 
-    /// What has become clean of those from place `first` on, and what will have when so many blocks that are `coming` are clean, too: both in
-    /// thousandths of a segment.
+    /// What has become clean of those from place `first` on, and what will have when so many blocks that are `coming`
+    /// are clean, too: both in thousandths of a segment.
     pub(super) fn made(&mut self, first: u64, coming: u64, map: &Map) -> (u64, u64) {
         while self.0.first_entry().is_some_and(|entry| *entry.key() < first) {
             self.0.pop_first();

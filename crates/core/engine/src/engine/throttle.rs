@@ -1,8 +1,9 @@
-//! The throttle, carried out: the policy says from when on the next write may enter the log ([`forebay_policy::Throttle`]).
+//! The throttle, carried out: the policy says from when on the next write may enter the log
+//! ([`forebay_policy::Throttle`]).
 
 use forebay_block::Nanos;
 use forebay_format::record::Extent;
-use forebay_policy::{LogRoom, Priority};
+use forebay_policy::{LogRoom, OnFull, Priority};
 
 use crate::engine::Engine;
 use crate::interface::PartKey;
@@ -11,9 +12,11 @@ use crate::log::{Append, May, SEGMENTS_RESERVED};
 use crate::mutation::Mutation;
 
 impl Engine {
-    /// Shows the throttle how much room there is. What is destaged in an order is paced by that order instead.
+    /// Shows the throttle how much room there is. What is destaged in an order is paced by that order instead, and
+    /// what may go past a full log does so.
     pub(super) fn throttle_look(&mut self) {
-        let room = match self.order.keeps_versions() {
+        let elsewhere = self.order.keeps_versions() || self.settings.on_full == OnFull::Bypass;
+        let room = match elsewhere {
             true => LogRoom::default(),
             false => self.throttle_room(),
         };

@@ -1,7 +1,8 @@
-//! A cache that is full all the time is no slower than none, and no less even: clients who write more than the backing takes are slowed
-//! down to what it takes.
+//! A cache that is full all the time is no slower than none, and no less even: clients who write more than the
+//! backing takes are slowed down to what it takes.
 //!
-//! Each line that is printed compares a volume with a cache and the same store alone, under the same clients, in virtual time.
+//! Each line that is printed compares a volume with a cache and the same store alone, under the same clients, in
+//! virtual time.
 
 use forebay_block::Origin;
 use forebay_emulate::Settings as Model;
@@ -69,7 +70,8 @@ fn a_full_cache_is_no_slower_than_none() {
     }
 }
 
-/// A disk answers four times in 10 ms, and some of its answers take that long: it has no even 10 ms without a cache either.
+/// A disk answers four times in 10 ms, and some of its answers take that long: it has no even 10 ms without a cache
+/// either.
 #[test]
 fn a_full_cache_is_no_slower_than_none_on_a_disk() {
     for depth in [1, 32] {
@@ -89,7 +91,8 @@ fn a_full_cache_at_every_depth() {
     }
 }
 
-/// Half of the clients' requests are reads, which are not cached; a command destages everything that is written all the time.
+/// Half of the clients' requests are reads, which are not cached; a command destages everything that is written all
+/// the time.
 #[test]
 fn clients_hardly_notice_that_everything_is_destaged() {
     for (store, requests) in STORES {
