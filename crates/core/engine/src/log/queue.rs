@@ -9,7 +9,8 @@
 //! Writes are patient only while the throttle slows them down: then they keep nobody behind them waiting.
 //!
 //! 1. What is urgent never stands behind a write: it may be what makes the room for which the write waits (P7).
-//! 2. Within a queue the order is that of arrival, and so is the order in the log.
+//! 2. Within a queue the order is that of arrival, and so is the order in the log. No write overtakes another on the same blocks: a block is
+//!    never both in `patient` and in `writes`.
 //! 3. A lone writer never waits for company: when it comes, nobody else is expected.
 
 use std::collections::VecDeque;
@@ -109,25 +110,42 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Behind everything queued before.
+    /// Behind everything queued before that touches the same blocks.
     pub(super) fn push(&mut self, append: Append) {
         self.expected = self.expected.saturating_sub(1);
+        if append.extent.is_some_and(|extent| Self::touches(&self.patient, &extent)) {
+            self.promote_all();
+        }
         self.writes.push_back(append);
     }
 
-    /// Behind those that nobody waits for either.
+    /// Behind those that nobody waits for either. One that touches blocks of a write that is not patient stands behind that one.
     pub(super) fn push_patient(&mut self, append: Append) {
+        if append.extent.is_some_and(|extent| Self::touches(&self.writes, &extent)) {
+            return self.push(append);
+        }
         self.expected = self.expected.saturating_sub(1);
         self.patient.push_back(append);
     }
 
-    /// Somebody waits for those of the patient writes whose extent is `awaited`.
+    fn touches(queue: &VecDeque<Append>, extent: &Extent) -> bool {
+        let end = |e: &Extent| e.block.0 + u64::from(e.count);
+        queue
+            .iter()
+            .filter_map(|a| a.extent.as_ref())
+            .any(|e| e.block.0 < end(extent) && extent.block.0 < end(e))
+    }
+
+    /// Somebody waits for one of the patient writes whose extent is `awaited`, if there is one: all of them go on as others do. So none
+    /// overtakes another on the same blocks.
     pub(super) fn promote(&mut self, awaited: impl Fn(&Extent) -> bool) {
-        let (promoted, patient): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.patient)
-            .into_iter()
-            .partition(|append| append.extent.as_ref().is_some_and(&awaited));
-        self.patient = patient;
-        self.writes.extend(promoted);
+        if self.patient.iter().filter_map(|a| a.extent.as_ref()).any(awaited) {
+            self.promote_all();
+        }
+    }
+
+    fn promote_all(&mut self) {
+        self.writes.append(&mut self.patient);
     }
 
     /// Ahead of writes.
@@ -302,11 +320,23 @@ mod tests {
             Some(Priority::NonCritical),
             "it is seldom let go, and goes then"
         );
+        queue.promote(|extent| extent.block == BlockNo(9));
+        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![1, 2, 3], vec![4]));
         queue.promote(|extent| extent.block == BlockNo(2));
-        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![1, 3], vec![4, 2]));
+        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![], vec![4, 1, 2, 3]));
         queue.push_urgent(write(5));
         assert_eq!(queue.next_from(None).map(|q| blocks(q)), Some(vec![5]));
         assert_eq!((queue.blocks(), queue.withdraw_parts().len(), queue.has_writes()), (4, 4, false));
+    }
+
+    #[test]
+    fn no_write_overtakes_another_on_the_same_blocks() {
+        let mut queue = Queue::default();
+        [1, 2].into_iter().for_each(|n| queue.push_patient(write(n)));
+        queue.push(write(2));
+        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![], vec![1, 2, 2]));
+        [1, 3].into_iter().for_each(|n| queue.push_patient(write(n)));
+        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![3], vec![1, 2, 2, 1]));
     }
 
     #[test]
