@@ -146,7 +146,7 @@ mutations! {
 
     // The throttle.
 
-    /// Writers who are slowed down are not let go before there is plenty of room.
+    /// Once it is known how fast room comes, writers who are held back are never let go.
     ThrottleNeverReleases,
 
     // Requests.

@@ -199,9 +199,14 @@ impl Throttle {
         }
     }
 
+    /// Whether it has seen how fast room is made.
+    pub fn knows_rate(&self) -> bool {
+        self.rate > 0
+    }
+
     /// Whether writes of this kind are slowed down.
     pub fn slows(&self, priority: Priority, now_ns: u64) -> bool {
-        self.rate > 0 && self.share(priority, now_ns).is_some()
+        self.knows_rate() && self.share(priority, now_ns).is_some()
     }
 
     /// Writes of this kind have entered the log and take so much of it.
@@ -216,7 +221,7 @@ impl Throttle {
 
     /// From when on the next one may enter, or might have.
     fn due_at(&self, priority: Priority, now_ns: u64) -> u64 {
-        let share = self.share(priority, now_ns).filter(|_| self.rate > 0);
+        let share = self.share(priority, now_ns).filter(|_| self.knows_rate());
         let Some(share) = share else { return now_ns };
         let pace = self.pace(priority);
         let rate = u128::from(self.rate_now(now_ns)) * u128::from(share);
