@@ -12,6 +12,10 @@ python=${PYTHON:-python3}
 
 works() { [[ $("$directory/bin/mongod" -c 'import wiredtiger; print(wiredtiger.wiredtiger_version()[0])' 2>/dev/null) == *" $VERSION:"* ]]; }
 
+# Another one may be at it.
+mkdir -p "$(dirname "$directory")"
+exec 9>"$directory.lock"
+flock 9
 if works; then
     exit 0
 fi

@@ -7,6 +7,7 @@
 //! fio --name=w --ioengine=nbd --uri='nbd+unix:///?socket=/tmp/memory.sock' --rw=randwrite --bs=4k --iodepth=16
 //! ```
 
+#[expect(dead_code, reason = "the tests use more of it")]
 #[path = "../tests/it/memory.rs"]
 mod memory;
 
