@@ -11,9 +11,6 @@ use forebay_block::Class;
 pub const BACKING_SLOTS_MAX: usize = 256;
 /// Of these at most so many are non-critical.
 pub const NONCRITICAL_SLOTS_MAX: usize = 128;
-/// And of what a backing takes at a time at most this share, so that they never take all of its slots: that of `async_depth` in Linux's
-/// mq-deadline.
-const NONCRITICAL_SHARE: (usize, usize) = (3, 4);
 /// Bytes of outstanding non-critical operations from which on no further one starts: enough to keep a device busy, and 40 ms of a disk's time.
 /// What is not there yet can still be taken back, where somebody comes to wait for it.
 pub const NONCRITICAL_BYTES_MAX: u64 = 4 << 20;
@@ -89,13 +86,8 @@ impl Default for Waiting {
 }
 
 /// Non-critical operations that may be outstanding where so many may in all: one is left to critical ones, where there are two.
-const fn noncritical_slots(slots: usize) -> usize {
-    let share = slots.saturating_mul(NONCRITICAL_SHARE.0) / NONCRITICAL_SHARE.1;
-    match share {
-        0 => 1,
-        1..NONCRITICAL_SLOTS_MAX => share,
-        _ => NONCRITICAL_SLOTS_MAX,
-    }
+fn noncritical_slots(slots: usize) -> usize {
+    slots.saturating_sub(1).clamp(1, NONCRITICAL_SLOTS_MAX)
 }
 
 /// The chooser: counts what is outstanding, and says what starts next.
@@ -247,7 +239,7 @@ mod tests {
     /// Whatever the device takes: where there are two slots, one is left to what somebody waits for.
     #[test]
     fn what_nobody_waits_for_never_takes_all_slots() {
-        for (slots, noncritical) in [(1, 1), (2, 1), (3, 2), (4, 3), (32, 24), (128, 96), (256, 128)] {
+        for (slots, noncritical) in [(1, 1), (2, 1), (3, 2), (4, 3), (32, 31), (128, 127), (256, 128)] {
             let mut priority = BackingPriority::default();
             let may = |critical| Waiting { slots, ..waiting(critical, 1000) };
             // It is calm for as long as it takes.
@@ -397,7 +389,7 @@ mod tests {
             loop {
                 let outstanding = self.noncritical();
                 let calm = self.calm.min(NONCRITICAL_SLOTS_MAX);
-                let share = (self.waiting.slots * 3 / 4).clamp(1, NONCRITICAL_SLOTS_MAX);
+                let share = (self.waiting.slots - 1).clamp(1, NONCRITICAL_SLOTS_MAX);
                 let slots = (self.waiting.beside_critical.max(1) + calm).min(share);
                 let has_slot = outstanding < slots;
                 let has_bytes =
