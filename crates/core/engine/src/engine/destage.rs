@@ -38,6 +38,8 @@ impl Engine {
             }
             false => pressure.runs(),
         };
+        // One that waits in the queue holds its blocks, and counts as coming, for nothing.
+        let allowed = allowed.min(self.backing_slots.saturating_sub(1).max(1));
         self.destage.hurry(self.room_is_awaited() && !self.order.keeps_versions());
         if !self.destage.is_paused() {
             let in_order = self.order.keeps_versions();
