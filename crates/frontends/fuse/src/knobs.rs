@@ -115,6 +115,12 @@ impl Record {
         }
     }
 
+    /// One that says nothing.
+    #[cfg(test)]
+    pub fn empty(path: &Path) -> Self {
+        Self::fill(path, locked(path).unwrap(), "").unwrap()
+    }
+
     /// All is as it was.
     pub fn remove(self) {
         let _ = fs::remove_file(&self.path);
