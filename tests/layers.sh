@@ -47,13 +47,27 @@ queue/nomerges:1
 queue/rq_affinity:2
 queue/read_ahead_kb:64
 bdi/max_ratio_fine:420000
-bdi/min_ratio:3
+bdi/min_ratio_fine:31234
 END
 }
 
 is() { [[ $(sed 's/.*\[\(.*\)\].*/\1/' "/sys/block/$FREE/$1") == "$2" ]]; }
 is_free() { [[ ! -e /sys/block/$FREE/loop/backing_file ]]; }
 is_taken() { [[ $(cat "/sys/block/$FREE/loop/backing_file" 2>/dev/null || echo "$DIR/") != "$DIR"/* ]]; }
+is_left() { is_free || is_taken; }
+# The whole machine has so much dirty that the limit of a device is lifted.
+is_dirty() { awk '{ v[$1] = $2 } END { exit !(v["nr_dirty"] + v["nr_writeback"] >= v["nr_dirty_background_threshold"]) }' /proc/vmstat; }
+is_limited() { (($(cat "/sys/block/$1/bdi/max_ratio_fine") < $2)); }
+# limited DEVICE MAX: the device may have less than MAX millionths; 1, told, if the machine is too dirty to see it.
+limited() {
+    await 10 is_limited "$@" && return
+    if is_dirty; then
+        note "SKIPPED, $WHAT: the machine has too much dirty for a limit of one device"
+        return 1
+    fi
+    # It is lifted for as long as the daemon has not looked.
+    await 2 is_limited "$@" || fail "$WHAT: $1 may have $(cat "/sys/block/$1/bdi/max_ratio_fine") millionths"
+}
 # as_before [BUT]: the device is free and as it was, but for lines like this. If another program has got it meanwhile nothing is known.
 is_settled() { is_taken || { is_free && diff <(snapshot "$FREE" | grep -v "$1") <(grep -v "$1" before) >differs; }; }
 as_before() {
@@ -93,16 +107,18 @@ import json, sys
 status = json.load(open("status.json"))
 knobs = {knob["name"]: knob for knob in status["knobs"]}
 for name, knob in knobs.items():
-    if name.startswith("fuse/"):
+    # The second moves with memory.
+    if name.startswith("fuse/") or name == "bdi/max_ratio_fine":
         continue
     shown = open(f"/sys/block/{sys.argv[1]}/{name}").read().strip()
     assert knob["set"] == (shown.split("[")[1].split("]")[0] if "[" in shown else shown), (knob, shown)
-before = {name: knobs[name]["before"] for name in ("queue/scheduler", "queue/nr_requests", "queue/read_ahead_kb", "bdi/min_ratio", "bdi/max_ratio_fine")}
-assert list(before.values()) == ["mq-deadline", "50", "64", "3", "420000"], before
+before = {name: knobs[name]["before"] for name in ("queue/scheduler", "queue/nr_requests", "queue/read_ahead_kb", "bdi/min_ratio_fine", "bdi/max_ratio_fine")}
+assert list(before.values()) == ["mq-deadline", "50", "64", "31234", "420000"], before
 slots = int(knobs["queue/nr_requests"]["set"])
 assert all(int(knobs[f"fuse/{limit}"]["set"]) > slots for limit in ("max_background", "congestion_threshold")), knobs
-assert int(knobs["bdi/max_ratio_fine"]["set"]) < 1000000 and status["background_dirty"] == "1%", status
+assert status["background_dirty"] == "1%", status
 END
+limited "$FREE" 1000000 || true
 grep -q "set .*queue/nr_requests to 128, before 50" status.txt || fail "$WHAT: the status does not tell: $(cat status.txt)"
 fb detach db
 as_before
@@ -149,20 +165,23 @@ own_values
 pass "what a killed daemon had set is put right by the next detach and the next attach"
 
 WHAT="killed in the midst"
-for _ in 1 2 3; do
+MIDST=0
+for ((rounds = 0; rounds < 3 || (MIDST == 0 && rounds < 15); rounds++)); do
     "$FOREBAY" attach db --wait 0s "${CONTROL[@]}" >/dev/null 2>&1 &
     ATTACH=$!
-    doze 1 60
+    doze 1 $((60 + 20 * rounds))
     kill_daemon
     wait "$ATTACH" || true
+    ! grep -qsx "device"$'\t'"$FREE" db.knobs || MIDST=$((MIDST + 1))
     start
     fb attach db >/dev/null || fail "$WHAT: attach failed"
     fb detach db
-    # The kernel makes that anew when it makes the device, before anything is set.
-    as_before read_ahead_kb
+    # The kernel makes these anew when it makes the device, before anything is set.
+    as_before 'read_ahead_kb\|rotational'
     own_values
 done
-pass "three daemons that were killed while they attached leave all as it was"
+((MIDST > 0)) || fail "$WHAT: in $rounds rounds no daemon had begun to set anything when it was killed"
+pass "$rounds daemons that were killed while they attached, $MIDST of them after they had begun to set something, leave all as it was"
 
 WHAT="another user"
 attach_there
@@ -181,9 +200,10 @@ else
     start
 fi
 losetup --detach "$OTHER"
-await 10 is_free
+# Another program may be faster.
+await 10 is_left
 stop_daemon
-put "$FREE" <<<"$FOUND"
+is_taken || put "$FREE" <<<"$FOUND"
 FOUND=
 
 # --- what it is for
@@ -245,22 +265,35 @@ if [[ $BACKGROUND == background ]]; then
 fi
 
 WHAT="background dirty"
-sync -f "$MOUNT"
 acknowledged() { status bytes_acknowledged; }
 RATIO=/sys/block/${DEVICE#/dev/}/bdi/max_ratio_fine
-OURS=$(cat "$RATIO")
-((OURS < 100000)) || fail "$WHAT: the device may have $OURS millionths"
-echo 1000000 >"$RATIO"
-FIRST=$(acknowledged)
-dd if=/dev/zero of="$MOUNT/background" bs=1M count=24 conv=notrunc status=none
 PERIOD=$(($(cat /proc/sys/vm/dirty_writeback_centisecs) / 100 + 1))
-sleep "$PERIOD"
-BEFORE=$(($(acknowledged) - FIRST))
-echo "$OURS" >"$RATIO"
 written() { (($(acknowledged) - FIRST > 20 << 20)); }
-await $((2 * PERIOD + 5)) written || fail "$WHAT: of 24 MiB only $(($(acknowledged) - FIRST)) bytes were written back"
-((BEFORE < 12 << 20)) || fail "$WHAT: $BEFORE bytes were written back under the system's own limit as well"
-pass "beyond its share a background task's pages are written back, within $PERIOD s"
+# Whether what is measured under the system's own limit counts: the daemon has set its own since, or all devices are written back.
+is_disturbed() { [[ $(cat "$RATIO") != 1000000 ]] || is_dirty; }
+if limited "${DEVICE#/dev/}" 100000; then
+    OURS=$(cat "$RATIO")
+    for tries in 1 2 3; do
+        sync -f "$MOUNT"
+        echo 1000000 >"$RATIO"
+        FIRST=$(acknowledged)
+        dd if=/dev/zero of="$MOUNT/background" bs=1M count=24 conv=notrunc status=none
+        sleep "$PERIOD"
+        BEFORE=$(($(acknowledged) - FIRST))
+        is_disturbed || break
+        note "try $tries: the limit was set anew, or the machine has too much dirty"
+    done
+    DISTURBED=
+    ! is_disturbed || DISTURBED=1
+    echo "$OURS" >"$RATIO"
+    await $((2 * PERIOD + 5)) written || fail "$WHAT: of 24 MiB only $(($(acknowledged) - FIRST)) bytes were written back"
+    if [[ $DISTURBED ]]; then
+        note "SKIPPED, $WHAT: the comparison with the system's own limit"
+    else
+        ((BEFORE < 12 << 20)) || fail "$WHAT: $BEFORE bytes were written back under the system's own limit as well"
+    fi
+    pass "beyond its share a background task's pages are written back, within $PERIOD s"
+fi
 
 # Nobody critical waits by that share. By a strict one they do, which shows that it would be seen.
 dirty_waits() { fb waits db --json | python3 -c 'import json, sys; print(sum(r["count"] for r in json.load(sys.stdin) if r["kind"] == "dirty"))'; }

@@ -24,3 +24,28 @@ pub fn runtime_directory() -> Result<PathBuf, Failure> {
 pub fn control_path(name: &str) -> Result<PathBuf, Failure> {
     Ok(runtime_directory()?.join(format!("{name}.sock")))
 }
+
+/// Where files beside a control socket lie: in the directory of `control`, or of the default ones.
+pub fn directory_of(control: Option<&Path>) -> Result<PathBuf, Failure> {
+    match control.and_then(Path::parent) {
+        // Of a bare name.
+        Some(directory) if directory.as_os_str().is_empty() => Ok(PathBuf::from(".")),
+        Some(directory) => Ok(directory.to_owned()),
+        None => runtime_directory(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_lie_beside_the_control_socket() {
+        for (control, directory) in
+            [("db.sock", "."), ("./db.sock", "."), ("run/db.sock", "run"), ("/run/db.sock", "/run")]
+        {
+            let found = directory_of(Some(Path::new(control))).map_err(|e| e.to_string());
+            assert_eq!(found, Ok(PathBuf::from(directory)), "{control}");
+        }
+    }
+}

@@ -20,7 +20,7 @@ use forebay_nbd::{
 use sd_notify::NotifyState;
 
 use crate::consistency_group::ConsistencyGroup;
-use crate::control_path::{control_path, runtime_directory};
+use crate::control_path::{control_path, directory_of};
 use crate::ending::Step;
 use crate::failure::{Failure, Outcome, from_nbd};
 use crate::nearest::nearest;
@@ -154,10 +154,7 @@ impl Daemon {
     /// # Errors
     /// If none starts.
     fn start(plan: Plan, reasons: Sender<StopReason>, reclaim: Reclaim) -> Result<Self, Failure> {
-        let directory = match plan.control.as_deref().and_then(Path::parent) {
-            Some(directory) => directory.to_owned(),
-            None => runtime_directory()?,
-        };
+        let directory = directory_of(plan.control.as_deref())?;
         let daemon = Self {
             volumes: Mutex::default(),
             refused: Mutex::default(),

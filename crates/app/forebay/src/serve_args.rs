@@ -177,7 +177,7 @@ pub struct Args {
     pub scheduler: Option<SchedulerKind>,
 
     /// Share of memory that the pages of an attached volume may have dirty before their write-back begins, at low priority: 0.01% to 50%, or
-    /// `system` (or 0) for the system's own limit. Nobody is made to wait by it [default: 1%]
+    /// `system` (or 0) for the system's own limit. It is lifted before writers outside of a memory cgroup wait by it [default: 1%]
     #[arg(long, value_name = "SHARE")]
     pub background_dirty: Option<BackgroundDirty>,
 

@@ -241,7 +241,7 @@ fn make(path: &Path, options: &AttachOptions) -> Result<(LoopDevice, Queue, Queu
         // If it cannot be made anew it is to be as it was.
         Ok((queue, _)) => {
             queue.restore();
-            queue.finish(false);
+            queue.forget();
         }
         Err(FuseError::NoFlush { .. }) => {}
         Err(e) => {

@@ -4,20 +4,22 @@
 //! than its `max_ratio` of that. A low `max_ratio` so begins write-back of the device early. Its flusher does that, whose writes nobody
 //! waits for: the volume carries them out after all others.
 //!
-//! **Nobody is made to wait by it.** Writers are throttled by their disk's share only once all disks together have more than halfway from the limit where
-//! write-back begins to the one where writers wait. By then the first limit has started write-back of all disks, and the device's own is of no use
-//! any more. So it is lifted while all disks together have as much as that first limit, and set again below it. Critical tasks keep the limits that the
-//! system has. What was measured: `docs/results/2026-11-28-background-dirty.md`.
+//! **It is lifted before writers wait by it.** Writers are throttled by their disk's share only once all disks together have more than halfway from the
+//! limit where write-back begins to the one where writers wait. By then the first limit has started write-back of all disks, and the device's own is of
+//! no use any more. So it is lifted while all disks together have as much as that first limit, and set again below it. Critical tasks keep the limits that
+//! the system has. What was measured: `docs/results/2026-11-28-background-dirty.md`.
+//!
+//! **A memory cgroup has limits of its own**, of which the device has the same part. What they are nobody but the kernel knows: a writer in a cgroup
+//! that is full of dirty pages may wait earlier.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How often it is looked at while little is dirty, and while the limit may have to be lifted soon.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const LOOK_OFTEN: Duration = Duration::from_millis(100);
+/// How often it is looked at. In a second a writer dirties gigabytes, from nothing to beyond the limit.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Parts of `max_ratio_fine` that are all of the limit of all disks.
+/// A device's part of the limit of all disks is told in millionths.
 pub(crate) const WHOLE: u64 = 1_000_000;
 
 /// Dirty memory of the machine, in pages.
@@ -45,7 +47,7 @@ impl Memory {
         })
     }
 
-    /// What a device's `max_ratio_fine` is to be for `share` millionths of memory; [`WHOLE`] where it would change nothing, or make somebody wait.
+    /// What a device's part is to be for `share` millionths of memory; [`WHOLE`] where it would change nothing, or make somebody wait.
     pub fn ratio(&self, share: u32) -> u64 {
         if share == 0 || self.background == 0 || self.dirty >= self.background {
             return WHOLE;
@@ -54,10 +56,11 @@ impl Memory {
         let ratio = pages * u128::from(WHOLE) / u128::from(self.background);
         u64::try_from(ratio).unwrap_or(WHOLE).clamp(1, WHOLE)
     }
+}
 
-    fn is_calm(&self) -> bool {
-        self.dirty < self.background / 2
-    }
+/// A device's part as the kernel takes it, of which `whole` is all. With none of it each page would be written back at once.
+pub(crate) fn in_units(ratio: u64, whole: u64) -> u64 {
+    (ratio * whole / WHOLE).max(1)
 }
 
 fn number(text: &str, name: &str) -> Option<u64> {
@@ -67,8 +70,9 @@ fn number(text: &str, name: &str) -> Option<u64> {
 
 /// Holds a device to its share while it is attached.
 pub(crate) struct BackgroundDirty {
-    /// Its `max_ratio_fine`.
+    /// Its part of the limit, of which `whole` is all.
     attribute: PathBuf,
+    whole: u64,
     /// Of memory, in millionths.
     share: u32,
     ratio: u64,
@@ -76,22 +80,23 @@ pub(crate) struct BackgroundDirty {
 
 impl BackgroundDirty {
     /// The limit is set to `ratio` already.
-    pub fn new(attribute: PathBuf, share: u32, ratio: u64) -> Self {
-        Self { attribute, share, ratio }
+    pub fn new(attribute: PathBuf, whole: u64, share: u32, ratio: u64) -> Self {
+        Self { attribute, whole, share, ratio }
     }
 
     /// Looks at memory, sets or lifts the limit, and tells when to look again.
     pub fn look(&mut self) -> Duration {
-        let Some(memory) = Memory::now() else { return LOOK_EVERY };
-        self.follow(memory.ratio(self.share));
-        if memory.is_calm() { LOOK_EVERY } else { LOOK_OFTEN }
+        if let Some(memory) = Memory::now() {
+            self.follow(memory.ratio(self.share));
+        }
+        LOOK_EVERY
     }
 
     /// Memory that can be dirtied changes all the time; an eighth more or less is not worth a change.
     fn follow(&mut self, ratio: u64) {
         let lifted = (ratio == WHOLE) != (self.ratio == WHOLE);
         if (lifted || ratio.abs_diff(self.ratio) > self.ratio / 8)
-            && fs::write(&self.attribute, ratio.to_string()).is_ok()
+            && fs::write(&self.attribute, in_units(ratio, self.whole).to_string()).is_ok()
         {
             self.ratio = ratio;
         }
@@ -118,7 +123,14 @@ mod tests {
         for (dirty, ratio) in [(49_999, 200_000), (50_000, WHOLE), (80_000, WHOLE)] {
             assert_eq!(Memory { dirty, ..MEMORY }.ratio(10_000), ratio, "{dirty}");
         }
-        assert!(MEMORY.is_calm() && !Memory { dirty: 25_000, ..MEMORY }.is_calm());
+    }
+
+    #[test]
+    fn a_part_is_told_in_the_kernels_units() {
+        assert_eq!(in_units(200_000, WHOLE), 200_000);
+        for (ratio, percent) in [(WHOLE, 100), (200_000, 20), (19_999, 1), (1, 1)] {
+            assert_eq!(in_units(ratio, 100), percent, "{ratio}");
+        }
     }
 
     #[test]
@@ -126,7 +138,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let attribute = dir.path().join("max_ratio_fine");
         let shown = || fs::read_to_string(&attribute).unwrap_or_default();
-        let mut background = BackgroundDirty::new(attribute.clone(), 10_000, 200_000);
+        let mut background = BackgroundDirty::new(attribute.clone(), WHOLE, 10_000, 200_000);
         for (ratio, wanted) in
             [(210_000, ""), (300_000, "300000"), (WHOLE, "1000000"), (290_000, "290000"), (289_000, "290000")]
         {

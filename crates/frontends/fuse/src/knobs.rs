@@ -8,7 +8,7 @@
 //! for the device that still has the number of the record, and for one that stands on no file and whose number is the next: it has just been cleared.
 //! Of a device that has had another user since nothing is touched.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -18,8 +18,9 @@ use std::time::Duration;
 
 use crate::loop_device;
 
-/// First line of a record.
+/// First and last line of a record.
 const MAGIC: &str = "forebay knobs 1";
+const END: &str = "end";
 
 /// Longest record that is read, in bytes; one of this version has about one thousand.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
@@ -98,11 +99,26 @@ impl Record {
         for knob in knobs {
             text += &format!("knob\t{}\t{}\t{}\n", knob.name, knob.set, knob.before);
         }
-        let mut file = locked(path)?;
-        file.set_len(0)?;
-        // In one piece: whoever is killed here has changed nothing yet, and what is no whole record counts for nothing.
-        file.write_all(text.as_bytes())?;
-        Ok(Self { path: path.to_owned(), _file: file })
+        text += END;
+        text.push('\n');
+        Self::fill(path, locked(path)?, &text)
+    }
+
+    /// Whoever is killed here has changed nothing yet, and what is no whole record counts for nothing.
+    fn fill(path: &Path, mut file: File, text: &str) -> io::Result<Self> {
+        match file.set_len(0).and_then(|()| file.write_all(text.as_bytes())) {
+            Ok(()) => Ok(Self { path: path.to_owned(), _file: file }),
+            Err(e) => {
+                let _ = fs::remove_file(path);
+                Err(e)
+            }
+        }
+    }
+
+    /// One that says nothing.
+    #[cfg(test)]
+    pub fn empty(path: &Path) -> Self {
+        Self::fill(path, locked(path).unwrap(), "").unwrap()
     }
 
     /// All is as it was.
@@ -123,7 +139,7 @@ struct Recorded {
 impl Recorded {
     /// `None` if it is no whole record of this version.
     fn parse(text: &str) -> Option<Self> {
-        let mut lines = text.strip_suffix('\n')?.lines();
+        let mut lines = text.strip_suffix('\n')?.strip_suffix(END)?.strip_suffix('\n')?.lines();
         if lines.next()? != MAGIC {
             return None;
         }
@@ -152,7 +168,7 @@ impl Recorded {
 ///
 /// The caller is apart from the daemon's descriptors: such a device may stand on a dead daemon's file.
 pub(crate) fn put_right(directory: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(or_here(directory)) else { return Vec::new() };
     let records = entries.filter_map(Result::ok).map(|entry| entry.path());
     records
         .filter(|path| path.extension().is_some_and(|e| e == "knobs"))
@@ -160,22 +176,35 @@ pub(crate) fn put_right(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// The parent of a bare name is empty.
+fn or_here(directory: &Path) -> &Path {
+    if directory.as_os_str().is_empty() { Path::new(".") } else { directory }
+}
+
 fn put_right_by(path: &Path) -> Option<PathBuf> {
     let file = open(path, false).ok()?;
     // Who has it is at work.
     lock(&file).ok()?;
-    // SAFETY: the call takes no argument and cannot fail.
-    let own = unsafe { libc::geteuid() };
-    let mut text = String::new();
-    let is_mine = file.metadata().is_ok_and(|m| m.is_file() && m.uid() == own);
-    let recorded = (&file)
-        .take(RECORD_BYTES_MAX)
-        .read_to_string(&mut text)
-        .ok()
-        .and_then(|_| if is_mine { Recorded::parse(&text) } else { None });
-    let device = recorded.and_then(|recorded| apply(&recorded));
+    if !file.metadata().is_ok_and(|found| is_mine(&found)) {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    (&file).take(RECORD_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    // Somebody else's may have such a name. Whoever made an empty one was killed before it was filled.
+    if !text.is_empty() && text.lines().next() != Some(MAGIC) {
+        return None;
+    }
+    let device = Recorded::parse(&text).and_then(|recorded| apply(&recorded));
     let _ = fs::remove_file(path);
     device
+}
+
+/// Whether it is a file of this user's that has no other name.
+fn is_mine(found: &Metadata) -> bool {
+    // SAFETY: the call takes no argument and cannot fail.
+    let own = unsafe { libc::geteuid() };
+    found.is_file() && found.uid() == own && found.nlink() == 1
 }
 
 fn apply(recorded: &Recorded) -> Option<PathBuf> {
@@ -202,9 +231,16 @@ fn locked(path: &Path) -> io::Result<File> {
     loop {
         let file = open(path, true)?;
         let outcome = lock(&file);
+        let found = file.metadata()?;
         // Another volume's attach may have taken the empty file for one that was left, and has removed it.
-        if outcome.is_ok() && file.metadata()?.nlink() > 0 {
-            return Ok(file);
+        if outcome.is_ok() && found.nlink() > 0 {
+            let refused = || {
+                io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    "a file of another user or with other names is there",
+                )
+            };
+            return if is_mine(&found) { Ok(file) } else { Err(refused()) };
         }
         tries += 1;
         if tries == LOCK_TRIES_MAX {
@@ -239,7 +275,7 @@ mod tests {
     }
 
     const TEXT: &str = "forebay knobs 1\ndevice\tloop3\ndiskseq\t7\nboot\tb\nknob\tqueue/scheduler\tbfq\tnone\n\
-                        knob\tqueue/iosched/fifo_batch\t\t16\n";
+                        knob\tqueue/iosched/fifo_batch\t\t16\nend\n";
 
     #[test]
     fn a_record_says_what_was_there() {
@@ -253,9 +289,7 @@ mod tests {
     fn what_is_no_whole_record_counts_for_nothing() {
         assert_eq!(Recorded::parse(""), None);
         for at in 0..TEXT.len() {
-            let cut = &TEXT[..at];
-            // Between two lines it is a record of fewer knobs.
-            assert!(Recorded::parse(cut).is_none_or(|r| cut.ends_with('\n') && r.knobs.len() < 2), "{cut}");
+            assert_eq!(Recorded::parse(&TEXT[..at]), None, "{at}");
         }
         for (part, other) in [
             ("loop3", "sda"),
@@ -265,6 +299,8 @@ mod tests {
             ("queue/scheduler", "device/delete"),
             ("knobs 1", "knobs 2"),
             ("bfq\tnone", "bfq\tnone\tmore"),
+            ("16\nend", "16end"),
+            ("end\n", "end\nend\n"),
         ] {
             assert_eq!(Recorded::parse(&TEXT.replace(part, other)), None, "{other}");
         }
@@ -325,5 +361,62 @@ mod tests {
         drop(file);
         put_right(dir.path());
         assert!(!path.exists(), "nobody is there to remove it");
+    }
+
+    #[test]
+    fn a_record_beside_a_bare_name_is_in_the_working_directory() {
+        assert_eq!(or_here(Path::new("db.knobs").parent().unwrap()), Path::new("."));
+        assert_eq!(or_here(Path::new("/run/forebay")), Path::new("/run/forebay"));
+    }
+
+    /// A file at `path` that has another name as well, or, as far as that can be had, another owner.
+    fn not_ours(path: &Path, text: &str) -> Vec<(&'static str, PathBuf)> {
+        let linked = path.with_file_name("linked.knobs");
+        fs::write(path.with_file_name("its-other-name"), text).unwrap();
+        fs::hard_link(path.with_file_name("its-other-name"), &linked).unwrap();
+        let others = path.with_file_name("others.knobs");
+        fs::write(&others, text).unwrap();
+        let mut files = vec![("another name", linked)];
+        if std::os::unix::fs::chown(&others, Some(65534), None).is_ok() {
+            files.push(("another user", others));
+        }
+        files
+    }
+
+    #[test]
+    fn what_is_no_record_of_ours_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mine, foreign) = (dir.path().join("db.knobs"), dir.path().join("radio.knobs"));
+        let cut = format!("{MAGIC}\nde");
+        fs::write(&mine, &cut).unwrap();
+        fs::write(&foreign, b"volume\t11\n\xff").unwrap();
+        let others = not_ours(&mine, &cut);
+        put_right(dir.path());
+        assert!(!mine.exists(), "a part of a record is of no use");
+        assert!(foreign.exists(), "it is no record");
+        for (why, file) in others {
+            assert!(file.exists(), "it has {why}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_to_a_file_that_is_not_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let mine = dir.path().join("db.knobs");
+        for (why, file) in not_ours(&mine, "precious") {
+            let e = locked(&file).map(drop).expect_err(why);
+            assert_eq!(e.kind(), io::ErrorKind::PermissionDenied, "{why}: {e}");
+        }
+        locked(&mine).unwrap();
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_written_is_not_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db.knobs");
+        fs::write(&path, TEXT).unwrap();
+        let unwritable = File::open(&path).unwrap();
+        assert!(Record::fill(&path, unwritable, TEXT).is_err());
+        assert!(!path.exists());
     }
 }

@@ -48,7 +48,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::words_of;
 
-use crate::background_dirty::{BackgroundDirty, Memory, WHOLE};
+use crate::background_dirty::{BackgroundDirty, Memory, WHOLE, in_units};
 use crate::error::FuseError;
 use crate::knobs::{self, Knob, Record, THROTTLE, THROTTLE_DEFAULT, chosen};
 use crate::loop_device::LoopDevice;
@@ -107,11 +107,24 @@ const REQUEST_KIB: &str = "queue/max_sectors_kb";
 /// The kernel sends flushes and FUA writes.
 const SENDS_FLUSHES: &str = "write back";
 
-/// The device's part of the limit where write-back of all disks begins, in millionths.
-const MAX_RATIO: &str = "bdi/max_ratio_fine";
+/// The device's part of the limit where write-back of all disks begins.
+const MAX_RATIO: Ratio = Ratio { millionths: "bdi/max_ratio_fine", percent: "bdi/max_ratio" };
 
 /// What the device is sure to have of it.
-const MIN_RATIO: &str = "bdi/min_ratio";
+const MIN_RATIO: Ratio = Ratio { millionths: "bdi/min_ratio_fine", percent: "bdi/min_ratio" };
+
+/// A part of the limit of dirty memory. Linux has it in percent, since 6.2 in millionths as well.
+struct Ratio {
+    millionths: &'static str,
+    percent: &'static str,
+}
+
+impl Ratio {
+    /// The finer one that the kernel has, and how many of its units are all.
+    fn of(&self, directory: &Path) -> (&'static str, u64) {
+        if directory.join(self.millionths).exists() { (self.millionths, WHOLE) } else { (self.percent, 100) }
+    }
+}
 
 /// Attributes that a volume wants to be as the kernel has them by default, in an order in which none changes another. Some kernels lack
 /// some of them.
@@ -199,9 +212,8 @@ impl Queue {
         };
         let reserved = queue.apply(limits);
         queue.limit_dirty(limits.background_dirty, ratio);
-        let is_set = |knob: &&Knob| !knob.set.is_empty();
-        let knobs = queue.knobs.iter().filter(is_set).cloned().collect();
-        let setup = QueueSetup { reserved, refused: queue.refused.clone(), knobs, unrecorded };
+        let setup =
+            QueueSetup { reserved, refused: queue.refused.clone(), knobs: queue.turned(), unrecorded };
         (queue, setup)
     }
 
@@ -233,8 +245,9 @@ impl Queue {
         }
         self.intend(found, REQUESTS, &limits.requests_max.to_string());
         // The least must not be more than the most, before or afterwards.
-        self.intend(found, MAX_RATIO, &ratio.to_string());
-        self.intend(found, MIN_RATIO, "0");
+        let (most, whole) = MAX_RATIO.of(&self.directory);
+        self.intend(found, most, &in_units(ratio, whole).to_string());
+        self.intend(found, MIN_RATIO.of(&self.directory).0, "0");
         for (attribute, value) in DEFAULTS {
             self.intend(found, attribute, value);
         }
@@ -273,14 +286,22 @@ impl Queue {
         reserved
     }
 
+    /// The knobs that were turned, with what the kernel has made of them.
+    fn turned(&self) -> Vec<Knob> {
+        let intended = self.knobs.iter().filter(|knob| !knob.set.is_empty());
+        let turned = intended.filter_map(|knob| Some(Knob { set: self.read(&knob.name)?, ..knob.clone() }));
+        turned.filter(|knob| !knob.set.is_empty()).collect()
+    }
+
     /// Gives the device its part of the limit of dirty memory, which moves with memory from then on.
     fn limit_dirty(&mut self, share: u32, ratio: u64) {
-        self.set(MIN_RATIO, "0");
-        let attribute = self.directory.join(MAX_RATIO);
+        self.set(MIN_RATIO.of(&self.directory).0, "0");
+        let (most, whole) = MAX_RATIO.of(&self.directory);
+        let (attribute, value) = (self.directory.join(most), in_units(ratio, whole).to_string());
         if share > 0 && !attribute.exists() {
-            self.refused.push(format!("{MAX_RATIO}={ratio}: the kernel has none, as before Linux 6.2"));
-        } else if self.set(MAX_RATIO, &ratio.to_string()) && share > 0 {
-            self.background = Some(BackgroundDirty::new(attribute, share, ratio));
+            self.refused.push(format!("{most}={value}: there is none"));
+        } else if self.set(most, &value) && share > 0 {
+            self.background = Some(BackgroundDirty::new(attribute, whole, share, ratio));
         }
     }
 
@@ -336,10 +357,19 @@ impl Queue {
     }
 
     /// The device has been closed, after [`Queue::restore`]. The kernel makes some anew when it clears one: if it is `cleared` these are put back as well.
+    /// Else somebody has it still, and the record stays for the next attach or detach.
     pub fn finish(self, cleared: bool) {
-        if cleared && let Some(name) = self.directory.file_name() {
+        if !cleared {
+            return;
+        }
+        if let Some(name) = self.directory.file_name() {
             knobs::restore_free(Path::new(name), &self.directory, &self.knobs);
         }
+        self.forget();
+    }
+
+    /// All is as it was, or will never be.
+    pub fn forget(self) {
         if let Some(record) = self.record {
             record.remove();
         }

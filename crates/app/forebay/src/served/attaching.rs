@@ -67,17 +67,20 @@ impl Served {
         }
     }
 
-    /// Takes the kernel block device away. Where there is none it puts right what killed daemons left on theirs, by their records in `directory`; false if there
-    /// was nothing of that either.
+    /// Takes the kernel block device away, and puts right what killed daemons left on theirs, and this one on a device that others still had open, by their
+    /// records in `directory`; false if there was nothing of all that.
     pub fn detach(&self, directory: &Path) -> Result<bool, Failure> {
-        if self.detach_own()? {
-            return Ok(true);
-        }
-        let devices = Attachment::put_right(directory).map_err(|e| from_fuse(&e))?;
+        let had_one = self.detach_own()?;
+        let devices = match Attachment::put_right(directory) {
+            Ok(devices) => devices,
+            // It is gone all the same, and the next attach or detach tries again.
+            Err(_) if had_one => Vec::new(),
+            Err(e) => return Err(from_fuse(&e)),
+        };
         for device in &devices {
-            tracing::info!(device = %device.display(), "put right what a killed daemon had set");
+            tracing::info!(device = %device.display(), "put right what was still set");
         }
-        Ok(!devices.is_empty())
+        Ok(had_one || !devices.is_empty())
     }
 
     /// Takes the kernel block device away; false if there was none.
@@ -131,7 +134,7 @@ fn told(attachment: &Attachment) -> AttachedDevice {
     let refused = attachment.queue().refused.iter();
     let mut warnings: Vec<String> = refused
         .map(|refused| {
-            format!("the kernel does not take {refused} for the queue of {path}: nothing is lost, but it may be slow")
+            format!("the kernel refuses a setting of {path} ({refused}): nothing is lost, but it may be slow")
         })
         .collect();
     if let Some(why) = &attachment.queue().unrecorded {

@@ -30,7 +30,8 @@ const ALL: &[(&str, &str)] = &[
 
 #[test]
 fn slots_are_reserved_and_the_throttle_is_off_and_all_is_restored() {
-    let dir = queue_with(ALL);
+    // It comes with the scheduler, which is here from the start.
+    let dir = queue_with(&[ALL, &[("queue/iosched/slice_idle", "8\n")]].concat());
     let (queue, setup) = set_up(&dir, &QueueLimits { background_dirty: 1, ..QueueLimits::default() });
     assert!(setup.reserved && setup.refused.is_empty() && setup.unrecorded.is_none(), "{setup:?}");
     assert_eq!(read(&dir, "queue/scheduler"), "bfq");
@@ -59,6 +60,62 @@ fn without_the_scheduler_the_throttle_stays() {
     assert!(!setup.reserved);
     assert_eq!(setup.refused.len(), 1, "{setup:?}");
     assert_eq!(read(&dir, "queue/wbt_lat_usec"), "-1");
+    assert_shown(&dir, &setup);
+    // The kernel has schedulers, and not this one.
+    std::os::unix::fs::symlink("/proc/sys/kernel/ostype", dir.path().join("queue/scheduler")).unwrap();
+    let (_, setup) = set_up(&dir, &QueueLimits::default());
+    assert!(!setup.reserved && !setup.refused.is_empty(), "{setup:?}");
+    assert_eq!(read(&dir, "queue/wbt_lat_usec"), "-1");
+    assert_shown(&dir, &setup);
+}
+
+/// A status tells what is set, not what was meant.
+fn assert_shown(dir: &tempfile::TempDir, setup: &QueueSetup) {
+    assert!(setup.knobs.iter().all(|k| k.set != RESERVING), "{setup:?}");
+    for knob in &setup.knobs {
+        assert_eq!(knobs::read(dir.path(), &knob.name).as_ref(), Some(&knob.set), "{}", knob.name);
+    }
+}
+
+/// A user's own least is finer than a percent.
+#[test]
+fn parts_of_dirty_memory_are_in_millionths_where_the_kernel_has_them() {
+    let limits = QueueLimits { background_dirty: 1, ..QueueLimits::default() };
+    let fine = [("bdi/max_ratio_fine", "420000"), ("bdi/min_ratio_fine", "31234")];
+    let coarse = [("bdi/max_ratio", "42"), ("bdi/min_ratio", "3")];
+    let both = [fine, coarse].concat();
+    for (files, used, unused) in [(&both[..], &fine[..], &coarse[..]), (&coarse[..], &coarse[..], &[])] {
+        let dir = queue_with(files);
+        let (queue, setup) = set_up(&dir, &QueueLimits { reserve: false, ..limits });
+        assert!(setup.refused.iter().all(|refused| !refused.starts_with("bdi")), "{setup:?}");
+        assert!(queue.background.is_some());
+        let names: Vec<_> = used.iter().map(|(name, _)| *name).collect();
+        assert_eq!(setup.knobs.iter().map(|k| k.name.as_str()).collect::<Vec<_>>(), names);
+        assert_ne!(read(&dir, names[0]).trim(), used[0].1);
+        assert_eq!(read(&dir, names[1]), "0");
+        unused.iter().for_each(|(name, value)| assert_eq!(read(&dir, name), *value));
+        queue.restore();
+        used.iter().for_each(|(name, value)| assert_eq!(read(&dir, name), *value));
+    }
+}
+
+#[test]
+fn of_a_device_that_somebody_still_has_the_record_stays() {
+    let (dir, records) = (queue_with(ALL), tempfile::tempdir().unwrap());
+    let path = records.path().join("db.knobs");
+    let with_record = || {
+        let (limits, found) = (QueueLimits::default(), Found::look_in(dir.path()));
+        let keep = |_: &[Knob]| Some(Ok(Record::empty(&path)));
+        Queue::set_up_in(dir.path().to_owned(), &limits, &found, keep).0
+    };
+    with_record().finish(true);
+    assert!(!path.exists(), "all is as it was");
+    with_record().forget();
+    assert!(!path.exists(), "it is of no use");
+    with_record().finish(false);
+    assert!(path.exists(), "there is something to put right");
+    knobs::put_right(records.path());
+    assert!(!path.exists(), "and nobody holds it");
 }
 
 #[test]
@@ -170,10 +227,10 @@ fn what_the_kernel_does_not_take_is_told_and_the_rest_is_set() {
     let dir = queue_with(ALL);
     let attribute = dir.path().join("queue/nomerges");
     std::os::unix::fs::symlink("/dev/null", &attribute).unwrap();
-    fs::remove_file(dir.path().join(MAX_RATIO)).unwrap();
+    fs::remove_file(dir.path().join("bdi/max_ratio_fine")).unwrap();
     let (_, setup) = set_up(&dir, &QueueLimits { background_dirty: 10_000, ..QueueLimits::default() });
     assert_eq!(setup.refused[0], "nomerges=0: the kernel makes it ''");
-    assert!(setup.refused[1].starts_with("bdi/max_ratio_fine=") && setup.refused.len() == 2, "{setup:?}");
+    assert!(setup.refused[1].starts_with("bdi/max_ratio=") && setup.refused.len() == 2, "{setup:?}");
     assert!(setup.reserved);
     assert_eq!(read(&dir, "queue/max_sectors_kb"), "1024");
 }
