@@ -6,8 +6,8 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use rustix::process::{Pid, Signal, kill_process_group};

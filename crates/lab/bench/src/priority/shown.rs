@@ -32,7 +32,8 @@ pub(crate) struct Slice {
 impl Slice {
     /// Requests that ended within the time, a second.
     pub(crate) fn per_second(&self) -> f64 {
-        (self.latencies_us.len() as u64).saturating_sub(self.late) as f64 / self.seconds.max(f64::MIN_POSITIVE)
+        (self.latencies_us.len() as u64).saturating_sub(self.late) as f64
+            / self.seconds.max(f64::MIN_POSITIVE)
     }
 
     /// A percentile in milliseconds: the least that at least so many requests did not exceed. Of fewer requests than a percentile is of, it is the
