@@ -70,7 +70,7 @@ pub struct Args {
     pub cache: Option<String>,
 
     /// The store behind it: a file or block device, an NBD export (nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH),
-    /// or emulate:KIND:file=PATH; its options critical=ADDRESS and timeout=TIME are in docs/guide/nbd-backing.md
+    /// or emulate:KIND:file=PATH; an export's options critical=ADDRESS and timeout=TIME are in docs/guide/nbd-backing.md
     #[arg(long, value_name = "BACKING")]
     pub backing: Option<String>,
 
