@@ -19,6 +19,10 @@ flock 9
 if works; then
     exit 0
 fi
+if [[ -n $(ls -A "$directory" 2>/dev/null) && ! -e $directory/pyvenv.cfg ]]; then
+    echo "wiredtiger.sh: $directory is not one of its own: not touched" >&2
+    exit 1
+fi
 rm -rf "$directory"
 "$python" -m venv --copies "$directory"
 directory=$(realpath "$directory")

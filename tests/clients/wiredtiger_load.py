@@ -15,8 +15,9 @@ YCSB's Zipfian law (0.99). An update is durable before it counts as done:
 Threads have the names that they have in MongoDB: `conn1`, `conn2` and so on, `JournalFlusher`, `Checkpointer`; WiredTiger names its
 own (`eviction-server` and others). `run` says `running` on standard error when the clients begin, and prints one line of JSON when they
 have ended; times are in milliseconds there. With --warm it begins to count later, and says `counting` then. FILE gets what each
-operation that counts took, in microseconds as unsigned numbers of 32 bits. It ends with 3 if the disk fails under it. A checkpoint begins each --checkpoint
-seconds, counted from the end of the one before.
+operation took that counts, in microseconds as unsigned numbers of 32 bits. What was under way when the time was over counts, too, but
+in no rate: it is `operations_late`. It ends with 3 if the disk fails under it. A checkpoint begins each --checkpoint seconds, counted
+from the end of the one before.
 
 With --acknowledged each update that was acknowledged is a line of that file, which must not be on the disk under test. An
 update then also puts its number into a row of its client, in the same transaction, so that `check` sees half transactions.
@@ -209,11 +210,14 @@ class Load:
         print("counting", file=sys.stderr, flush=True)
         began = time.monotonic()
         time.sleep(self.args.seconds)
-        figures = self.figures(time.monotonic() - began)
         self.stop.set()
+        seconds = time.monotonic() - began
+        within = len(self.reads), len(self.updates)
+        checkpoints, running = self.checkpoints[:], self.checkpoint_began
+        running_seconds = None if running is None else time.monotonic() - running
         for thread in clients:
             thread.join()
-        print(json.dumps(figures), flush=True)
+        print(json.dumps(self.figures(seconds, within, checkpoints, running_seconds)), flush=True)
         if self.flusher:
             self.flusher.close()
         for thread in others:
@@ -230,9 +234,10 @@ class Load:
 
         return threading.Thread(target=whole, daemon=True)
 
-    def figures(self, seconds):
-        reads, updates, checkpoints = self.reads[:], self.updates[:], self.checkpoints[:]
-        running = self.checkpoint_began
+    def figures(self, seconds, within, checkpoints, running_seconds):
+        """Of so many reads and updates that ended within the seconds, and of those that were under way then: they may be the longest."""
+        reads, updates = self.reads, self.updates
+        operations = sum(within)
         if self.args.latencies:
             with open(self.args.latencies, "wb") as file:
                 array.array("I", (min(int(1e6 * took), 2**32 - 1) for took in reads + updates)).tofile(file)
@@ -240,16 +245,17 @@ class Load:
             "sync": self.args.sync,
             "threads": self.args.threads,
             "seconds": seconds,
-            "operations": len(reads) + len(updates),
-            "operations_per_second": (len(reads) + len(updates)) / seconds,
-            "updates_per_second": len(updates) / seconds,
+            "operations": operations,
+            "operations_late": len(reads) + len(updates) - operations,
+            "operations_per_second": operations / seconds,
+            "updates_per_second": within[1] / seconds,
             "retries": sum(self.retries),
             "latency_ms": distribution(reads + updates),
             "update_latency_ms": distribution(updates),
             "read_latency_ms": distribution(reads),
             "checkpoints": len(checkpoints),
             "checkpoint_ms": [1e3 * took for took in checkpoints],
-            "checkpoint_running_ms": None if running is None else 1e3 * (time.monotonic() - running),
+            "checkpoint_running_ms": None if running_seconds is None else 1e3 * running_seconds,
         }
 
 

@@ -70,7 +70,7 @@ pub struct Args {
     pub cache: Option<String>,
 
     /// The store behind it: a file or block device, an NBD export (nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH),
-    /// or emulate:KIND:file=PATH
+    /// or emulate:KIND:file=PATH; an export's options critical=ADDRESS and timeout=TIME are in docs/guide/nbd-backing.md
     #[arg(long, value_name = "BACKING")]
     pub backing: Option<String>,
 
@@ -158,7 +158,7 @@ pub struct Args {
     #[arg(long)]
     pub critical: bool,
 
-    /// Most bytes a second of NBD clients' writes that --critical counts so, for this volume [default: any]
+    /// Most bytes a second of NBD clients' writes that --critical or --critical-nbd counts so, for this volume [default: any]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub critical_rate: Option<u64>,
 

@@ -27,6 +27,8 @@ const QUICK_MAX: Duration = Duration::from_secs(6);
 /// Operations under way while everything is flushed.
 const FLUSH_DEPTH: usize = 8;
 const VOLUME_BYTES: u64 = 1 << 30;
+/// The same with `--quick`: as many zeroes are written to the store's files first.
+const VOLUME_BYTES_QUICK: u64 = 256 << 20;
 /// The parts beside the stores.
 const WRITE_PATH: &str = "write_path";
 const DURABLE: &str = "durable";
@@ -105,6 +107,7 @@ pub fn cliffs_loads() -> impl Iterator<Item = String> {
 /// What is measured.
 struct Plan {
     stores: Vec<StorePlan>,
+    volume_bytes: u64,
     /// Slices of each contender at each depth.
     rounds: u32,
     /// Rounds of write path and durable writes, and how long each measurement of them takes.
@@ -131,6 +134,7 @@ impl Plan {
         }
         Self {
             stores,
+            volume_bytes: if options.quick { VOLUME_BYTES_QUICK } else { VOLUME_BYTES },
             rounds: options.rounds.unwrap_or(rounds),
             path_rounds: options.rounds.unwrap_or(path_rounds),
             path_time,
@@ -184,7 +188,7 @@ pub fn cliffs(options: &Options) -> Result<Report, BenchError> {
     let plan = Plan::new(options);
     let mut summary = summary::Summary::default();
     if !plan.stores.is_empty() {
-        let ground = Ground::new(options, VOLUME_BYTES)?;
+        let ground = Ground::new(options, plan.volume_bytes)?;
         summary.note(format!("The files of the emulated devices lie {}.", ground.place()));
         for store in &plan.stores {
             summary.add_store(&measure(options, &ground, store, plan.rounds)?);

@@ -1,14 +1,16 @@
 //! File systems that benchmarks mount, and the programs that they call.
 
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::{fs, io};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::BenchError;
 
@@ -25,7 +27,8 @@ pub(crate) fn call(program: impl AsRef<Path>, args: &[&str]) -> Result<String, B
     said(program, apart(program, args).output())
 }
 
-/// Runs a program that takes its time and must end well. It is ended, too, when the benchmark is to end ([`BenchError::Stopped`]).
+/// Runs a program that takes its time and must end well. It is ended with all that it has started, too, when the benchmark is to end
+/// ([`BenchError::Stopped`]).
 pub(crate) fn call_long(
     program: impl AsRef<Path>,
     args: &[&str],
@@ -34,29 +37,46 @@ pub(crate) fn call_long(
     let program = program.as_ref();
     let run = || -> io::Result<Output> {
         let mut child = apart(program, args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let process = match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            Ok(process) => process,
-            Err(e) => {
-                child.kill().and_then(|()| child.wait())?;
-                return Err(e.into());
+        let group = Pid::from_child(&child);
+        let pause = || {
+            if stopped.load(Ordering::Relaxed) {
+                // The child has not been waited for: the number is still its own. If all have just ended, so much the better.
+                let _ = kill_process_group(group, Signal::TERM);
+            }
+            thread::sleep(POLL);
+        };
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let (stdout, stderr) = thread::scope(|scope| {
+            // What it has started may hold its pipes for longer than it lives itself.
+            let (stdout, stderr) = (scope.spawn(|| all_of(stdout)), scope.spawn(|| all_of(stderr)));
+            while !(stdout.is_finished() && stderr.is_finished()) {
+                pause();
+            }
+            (joined(stdout), joined(stderr))
+        });
+        let status = loop {
+            match child.try_wait()? {
+                Some(status) => break status,
+                None => pause(),
             }
         };
-        thread::scope(|scope| {
-            let ends = scope.spawn(|| child.wait_with_output());
-            while !ends.is_finished() {
-                if stopped.load(Ordering::Relaxed) {
-                    // If it has just ended by itself, so much the better.
-                    let _ = pidfd_send_signal(&process, Signal::TERM);
-                }
-                thread::sleep(POLL);
-            }
-            ends.join().unwrap_or_else(|panic| resume_unwind(panic))
-        })
+        Ok(Output { status, stdout: stdout?, stderr: stderr? })
     };
     match said(program, run()) {
         Err(_) if stopped.load(Ordering::Relaxed) => Err(BenchError::Stopped),
         said => said,
     }
+}
+
+/// All that comes through a pipe.
+fn all_of(pipe: Option<impl Read>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes))?;
+    Ok(bytes)
+}
+
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// A program in a process group of its own.
@@ -124,4 +144,37 @@ pub(crate) fn missing() -> Option<String> {
         return Some("this kernel has no FUSE or no loop devices".to_owned());
     }
     call("mkfs.ext4", &["-V"]).err().map(|_| "mkfs.ext4 is missing".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_has_started_ends_with_it_when_the_benchmark_is_to_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let (begun, lived) = (dir.path().join("begun"), dir.path().join("lived"));
+        let script = r#"(sleep 3; echo >"$2") & echo >"$1"; wait"#;
+        let stopped = AtomicBool::new(false);
+        let result = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !begun.exists() {
+                    thread::sleep(POLL);
+                }
+                stopped.store(true, Ordering::Relaxed);
+            });
+            let args = ["-c", script, "sh", path(&begun).unwrap(), path(&lived).unwrap()];
+            call_long("sh", &args, &stopped)
+        });
+        assert!(matches!(result, Err(BenchError::Stopped)), "{result:?}");
+        assert!(!lived.exists(), "the program's child has gone on to its end");
+    }
+
+    #[test]
+    fn what_a_program_says_and_how_it_ends_is_told() {
+        let call = |script| call_long("sh", &["-c", script], &AtomicBool::new(false));
+        assert_eq!(call("echo all is well").unwrap(), "all is well\n");
+        let failed = call("echo much is wrong >&2; exit 4").unwrap_err().to_string();
+        assert!(failed.contains("sh failed: much is wrong"), "{failed}");
+    }
 }

@@ -46,7 +46,7 @@ const LOADS: [&str; 4] = [POSTGRESQL, WIREDTIGER, REDIS, NEIGHBOUR];
 /// The one that the others are compared with, as in the paper.
 const BASE: &str = "cfq";
 /// What a quick run compares.
-const QUICK: [&str; 3] = ["rcp", "fifo", BASE];
+const QUICK: [&str; 2] = ["rcp", BASE];
 
 /// Names of the loads under which schedulers are compared.
 pub fn priority_loads() -> impl Iterator<Item = &'static str> {

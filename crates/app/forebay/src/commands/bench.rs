@@ -37,7 +37,8 @@ pub enum What {
 /// Arguments of `forebay bench`.
 #[derive(clap::Args)]
 #[command(after_help = "Example: forebay bench volume --out /mnt/fast/bench\n\n\
-Uses up to 3 GiB in a directory of its own below DIR, which it removes: DIR must lie on the device that is to be \
+Uses up to 3 GiB (`priority`: 6 GiB, in memory if there is room) in a directory of its own below DIR, which it removes; what `priority` \
+installs in DIR/wiredtiger stays: DIR must lie on the device that is to be \
 measured (`engine` needs none). Writes DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this \
 machine's at this moment.\n\n\
 `priority` goes on where a load or a scheduler cannot be measured, says so in its report, and exits with 1.\n\n\

@@ -20,7 +20,7 @@ const ONE_OF: [f64; 5] = [2.0, 10.0, 100.0, 1000.0, 10_000.0];
 /// What the figures are, for who has the report alone.
 const MEANINGS: &[&str] = &[
     "Two daemons serve the same emulated store over NBD: cached, behind 64 MiB of emulate:nvdram that are full, and uncached (--no-cache). \
-     Writes of 4 KiB go to random places of 1 GiB. The daemons have their slices in turn.",
+     Writes of 4 KiB go to random places of 1 GiB (256 MiB with --quick). The daemons have their slices in turn.",
     "throughput_of_uncached: writes a second, medians of the slices. p99_9_of_uncached: within which 99.9% of all writes end.",
     "worst_10ms_of_median: writes that end in the worst 10 ms of all slices, against those of the median 10 ms, cached.",
     "reads_during_flush, writes_during_flush: operations a second at depth 8 while everything dirty is flushed, against those without a flush.",

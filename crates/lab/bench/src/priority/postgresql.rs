@@ -68,6 +68,7 @@ pub(crate) fn measure(bench: &Bench<'_>, running: &Running<'_>) -> Result<Slice,
     Ok(Slice {
         seconds: bench.plan.time.as_secs_f64(),
         latencies_us: transactions.latencies_us,
+        late: 0,
         background: [("checkpoints", took)].into(),
         waits_ms,
         neighbour_bytes_per_second: 0.0,

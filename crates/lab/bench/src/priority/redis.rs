@@ -67,6 +67,7 @@ impl Load for Records {
             Ok(Slice {
                 seconds: plan.time.as_secs_f64(),
                 latencies_us: answers.latencies_us,
+                late: 0,
                 background: background.into(),
                 waits_ms,
                 neighbour_bytes_per_second: 0.0,

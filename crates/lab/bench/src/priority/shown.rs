@@ -19,6 +19,8 @@ pub(crate) struct Slice {
     pub(crate) seconds: f64,
     /// Of each request, in microseconds.
     pub(crate) latencies_us: Vec<u64>,
+    /// How many of these were under way when the seconds were over.
+    pub(crate) late: u64,
     /// Seconds that each task in the background took which ended meanwhile, by what it was.
     pub(crate) background: BTreeMap<&'static str, Vec<f64>>,
     /// Milliseconds that critical tasks waited meanwhile, by kind, as `forebay waits` has them.
@@ -28,9 +30,10 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
-    /// Requests a second.
+    /// Requests that ended within the time, a second.
     pub(crate) fn per_second(&self) -> f64 {
-        self.latencies_us.len() as f64 / self.seconds.max(f64::MIN_POSITIVE)
+        (self.latencies_us.len() as u64).saturating_sub(self.late) as f64
+            / self.seconds.max(f64::MIN_POSITIVE)
     }
 
     /// A percentile in milliseconds: the least that at least so many requests did not exceed. Of fewer requests than a percentile is of, it is the
@@ -62,6 +65,7 @@ impl Slice {
         self.seconds += other.seconds;
         self.neighbour_bytes_per_second =
             neighbours.iter().sum::<f64>() / self.seconds.max(f64::MIN_POSITIVE);
+        self.late += other.late;
         self.latencies_us.extend(other.latencies_us);
         self.latencies_us.sort_unstable();
         for (what, took) in other.background {

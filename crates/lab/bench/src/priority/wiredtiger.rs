@@ -130,6 +130,7 @@ impl Load for Documents {
 fn of_driver(figures: &Value, latencies: &[u8]) -> Result<Slice, BenchError> {
     let strange = || BenchError::Forebay(format!("WiredTiger's driver says {figures}"));
     let seconds = figures.get("seconds").and_then(Value::as_f64).ok_or_else(strange)?;
+    let late = figures.get("operations_late").and_then(Value::as_u64).ok_or_else(strange)?;
     let checkpoints = figures.get("checkpoint_ms").and_then(Value::as_array).ok_or_else(strange)?;
     let took = checkpoints.iter().filter_map(Value::as_f64).map(|ms| ms / 1000.0).collect();
     let (numbers, rest) = latencies.as_chunks::<4>();
@@ -138,7 +139,8 @@ fn of_driver(figures: &Value, latencies: &[u8]) -> Result<Slice, BenchError> {
     }
     let mut latencies_us: Vec<u64> = numbers.iter().map(|us| u32::from_ne_bytes(*us).into()).collect();
     latencies_us.sort_unstable();
-    Ok(Slice { seconds, latencies_us, background: [("checkpoints", took)].into(), ..Slice::default() })
+    let background = [("checkpoints", took)].into();
+    Ok(Slice { seconds, latencies_us, late, background, ..Slice::default() })
 }
 
 /// What the driver has said so far.
@@ -212,10 +214,13 @@ mod tests {
 
     #[test]
     fn the_drivers_figures_are_read_as_it_writes_them() {
-        let figures = serde_json::json!({"seconds": 2.5, "checkpoint_ms": [1500.0, 500.0], "operations": 3});
+        let figures = serde_json::json!({
+            "seconds": 2.0, "checkpoint_ms": [1500.0, 500.0], "operations": 2, "operations_late": 1,
+        });
         let bytes: Vec<u8> = [900u32, 100, 500].iter().flat_map(|us| us.to_ne_bytes()).collect();
         let slice = of_driver(&figures, &bytes).unwrap();
-        assert_eq!((slice.seconds, slice.latencies_us.as_slice()), (2.5, &[100, 500, 900][..]));
+        assert_eq!((slice.seconds, slice.latencies_us.as_slice()), (2.0, &[100, 500, 900][..]));
+        assert_eq!(slice.per_second(), 1.0, "what ended too late is in no rate");
         assert_eq!(
             (slice.background["checkpoints"].len(), slice.background_seconds("checkpoints")),
             (2, Some(1.0))
