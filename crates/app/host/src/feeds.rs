@@ -1,13 +1,12 @@
 //! Clients whose requests the volume's own thread fetches.
 
-use std::io;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_block::{Feed, Fetched};
-use forebay_device::{Ring, Watch};
+use forebay_device::{Ring, Seen, Watch};
 
 /// Clients at a time whose requests the volume's thread fetches (P7): of more, threads of their own do better.
 const FEEDS_MAX: usize = 16;
@@ -49,13 +48,15 @@ struct Adopted {
     watch: Watch,
     /// It has to be asked.
     ready: bool,
+    /// Its client sends nothing more: it is asked until it leaves, for nothing will tell of its socket again.
+    ends: bool,
 }
 
 /// The feeds of a volume's thread.
 #[derive(Default)]
 pub(crate) struct Feeds {
     adopted: Vec<Adopted>,
-    readable: Vec<Watch>,
+    seen: Vec<Seen>,
 }
 
 impl Feeds {
@@ -63,7 +64,7 @@ impl Feeds {
     pub(crate) fn adopt(&mut self, ring: &Ring, new: NewFeed) {
         let NewFeed { feed, place } = new;
         let watch = ring.watch(feed.socket().as_raw_fd());
-        self.adopted.push(Adopted { _place: place, feed, watch, ready: true });
+        self.adopted.push(Adopted { _place: place, feed, watch, ready: true, ends: false });
     }
 
     /// Whether one of them has something that has not been fetched.
@@ -72,22 +73,17 @@ impl Feeds {
     }
 
     /// Gives all of them up.
-    ///
-    /// # Errors
-    /// Those of the ring.
-    pub(crate) fn give_up(&mut self, ring: &Ring) -> io::Result<()> {
-        self.adopted.drain(..).try_for_each(|adopted| ring.unwatch(adopted.watch))
+    pub(crate) fn give_up(&mut self, ring: &Ring) {
+        self.adopted.drain(..).for_each(|adopted| ring.unwatch(adopted.watch));
     }
 
     /// Asks all that have something, each once.
-    ///
-    /// # Errors
-    /// Those of the ring.
-    pub(crate) fn fetch(&mut self, ring: &Ring) -> io::Result<()> {
-        ring.take_readable(&mut self.readable);
-        for watch in self.readable.drain(..) {
+    pub(crate) fn fetch(&mut self, ring: &Ring) {
+        ring.take_seen(&mut self.seen);
+        for Seen { watch, ends } in self.seen.drain(..) {
             if let Some(adopted) = self.adopted.iter_mut().find(|adopted| adopted.watch == watch) {
                 adopted.ready = true;
+                adopted.ends |= ends;
             }
         }
         let mut n = 0;
@@ -95,15 +91,14 @@ impl Feeds {
             if adopted.ready {
                 // What one client's feed does wrong is no other client's trouble.
                 let fetched = catch_unwind(AssertUnwindSafe(|| adopted.feed.fetch()));
-                adopted.ready = matches!(fetched, Ok(Fetched::Part));
+                adopted.ready = adopted.ends || matches!(fetched, Ok(Fetched::Part));
                 if matches!(fetched, Ok(Fetched::Leaves) | Err(_)) {
-                    ring.unwatch(adopted.watch)?;
+                    ring.unwatch(adopted.watch);
                     self.adopted.swap_remove(n);
                     continue;
                 }
             }
             n += 1;
         }
-        Ok(())
     }
 }
