@@ -146,3 +146,19 @@ fn feeds_are_bounded_and_make_room() {
     write(&mut adopted(&handle).unwrap().0, &[9]);
     all.iter_mut().for_each(|(stream, _)| write(stream, &[8]));
 }
+
+/// A client that says nothing for a while gives its place up to one that wants it.
+#[test]
+fn a_silent_feed_makes_room() {
+    let (_place, volume) = volume();
+    let handle = volume.handle();
+    let mut all: Vec<_> = (0..16).map(|_| adopted(&handle).unwrap()).collect();
+    all.iter_mut().for_each(|(stream, _)| write(stream, &[1]));
+    std::thread::sleep(Duration::from_millis(1100));
+    let said = all.iter_mut().enumerate().filter(|(n, _)| *n != 5);
+    said.for_each(|(_, (stream, _))| write(stream, &[3]));
+    assert!(adopted(&handle).is_err(), "it comes back for the place");
+    write(&mut all[0].0, &[4]);
+    all[5].1.recv_timeout(Duration::from_secs(60)).unwrap();
+    write(&mut adopted(&handle).unwrap().0, &[9]);
+}
