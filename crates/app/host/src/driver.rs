@@ -129,6 +129,7 @@ impl Driver {
         shared: Arc<Shared>,
     ) -> Result<Self, std::io::Error> {
         let surveyor = Surveyor::start(devices.backing().survey()?, &shared)?;
+        let feeds = Feeds::new(shared.queue.feeds.clone());
         Ok(Self {
             ring,
             clock,
@@ -137,7 +138,7 @@ impl Driver {
             devices,
             shared,
             turns: Turns::default(),
-            feeds: Feeds::default(),
+            feeds,
             requests: HashMap::default(),
             commands: HashMap::default(),
             marks: HashMap::default(),
@@ -171,14 +172,13 @@ impl Driver {
     /// Serves until the end.
     pub(crate) fn serve(&mut self) -> End {
         loop {
-            if let Err(e) = self.feeds.fetch(&self.ring) {
-                return End::RingFailed(e);
-            }
+            self.feeds.fetch(&self.ring, || self.clock.now());
             self.take_in();
             let now = self.turn();
             if let Some(end) = self.end_reached() {
                 // What is left to be done on the devices is waited for alone.
-                return self.feeds.give_up(&self.ring).map_or_else(End::RingFailed, |()| end);
+                self.feeds.give_up(&self.ring);
+                return end;
             }
             if let Err(e) = self.sleep(now, |shared| shared.queue.is_empty(now)) {
                 return End::RingFailed(e);

@@ -154,6 +154,7 @@ impl Drop for Volume {
 
 /// The life of a volume's thread.
 fn run(config: VolumeConfig, opened: &mpsc::SyncSender<Opened>) -> Result<(), HostError> {
+    forebay_block::keep_pages();
     let name = config.name.clone();
     let mut driver = match start(config) {
         Ok((driver, shared, recovery)) => {

@@ -14,12 +14,20 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 #[repr(C, align(4096))]
 struct Page([u8; 4096]);
 
-/// Buffers of a page that a thread keeps for the next ones instead of giving them back (P7): of the size of most requests, they come and
-/// go with every one.
+/// Buffers of a page that a thread keeps for the next ones instead of giving them back, if it calls [`keep_pages`] (P7): of the size
+/// of most requests, they come and go with every one.
 const KEPT_MAX: usize = 32;
 
 thread_local! {
-    static KEPT: RefCell<Vec<Box<[Page]>>> = const { RefCell::new(Vec::new()) };
+    static KEPT: RefCell<Option<Vec<Box<[Page]>>>> = const { RefCell::new(None) };
+}
+
+/// From now on the calling thread keeps up to 32 buffers of up to 4096 bytes that are dropped on it, for its next ones. For threads
+/// that make buffers and drop them all the time, of which there are few.
+pub fn keep_pages() {
+    KEPT.with_borrow_mut(|kept| {
+        kept.get_or_insert_default();
+    });
 }
 
 /// A buffer's storage. A single page goes to those that the thread keeps.
@@ -33,7 +41,7 @@ impl Pages {
 
     /// A single page with whatever was in it.
     fn kept() -> Option<Self> {
-        KEPT.try_with(|kept| kept.borrow_mut().pop()).ok().flatten().map(Self)
+        KEPT.try_with(|kept| kept.borrow_mut().as_mut()?.pop()).ok().flatten().map(Self)
     }
 }
 
@@ -43,8 +51,9 @@ impl Drop for Pages {
             let pages = std::mem::take(&mut self.0);
             // A thread that ends keeps nothing.
             let _ = KEPT.try_with(|kept| {
-                let mut kept = kept.borrow_mut();
-                if kept.len() < KEPT_MAX {
+                if let Some(kept) = kept.borrow_mut().as_mut()
+                    && kept.len() < KEPT_MAX
+                {
                     kept.push(pages);
                 }
             });
@@ -199,6 +208,13 @@ mod tests {
     /// Whatever was in a page before, nothing of it is in the next buffer but where that is overwritten anyway; and few are kept.
     #[test]
     fn a_page_that_was_used_before_tells_nothing() {
+        drop(BufMut::copy_of(&[7; 4096]));
+        assert_eq!(
+            KEPT.with_borrow(Option::is_some),
+            false,
+            "a thread that did not ask for it keeps nothing"
+        );
+        keep_pages();
         for len in [1, 512, 4096] {
             drop(BufMut::copy_of(&[7; 4096]));
             assert_eq!(BufMut::for_overwriting(len).padded_mut()[0], 7, "it is used again");
@@ -209,6 +225,6 @@ mod tests {
         }
         let many: Vec<BufMut> = (0..2 * KEPT_MAX).map(|_| BufMut::zeroed(4096)).collect();
         drop(many);
-        assert_eq!(KEPT.with_borrow(Vec::len), KEPT_MAX);
+        assert_eq!(KEPT.with_borrow(|kept| kept.as_ref().map(Vec::len)), Some(KEPT_MAX));
     }
 }

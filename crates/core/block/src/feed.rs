@@ -29,7 +29,7 @@ pub trait Feed: Send {
     fn socket(&self) -> BorrowedFd<'_>;
 
     /// Fetches what has come, a bounded amount, and submits it by [`crate::BlockService::try_submit`]. Asked at first, because some may
-    /// have been read before, and each time that there is more in the socket. It must not block. A panic ends the feed and not
-    /// the volume: it is dropped then.
+    /// have been read before, and each time that there is more in the socket. Once the client has ended its side it is asked until
+    /// it leaves. It must not block. A panic ends the feed and not the volume: it is dropped then.
     fn fetch(&mut self) -> Fetched;
 }

@@ -18,7 +18,7 @@ pub mod size;
 pub mod time;
 mod units;
 
-pub use buffer::{Buf, BufMut};
+pub use buffer::{Buf, BufMut, keep_pages};
 pub use error::{Cause, ErrorKind, IoError, describe_errno, words_of};
 pub use feed::{Feed, Fetched};
 pub use frontend::{Clients, Frontend};

@@ -39,6 +39,6 @@ pub use file::FileDevice;
 pub use mapped::MappedDevice;
 pub use nbd::{NbdDevice, NbdSpec};
 pub use open::{DeviceSpec, UnknownDevice, open, open_side_file};
-pub use ring::{Ring, Waker, Watch};
+pub use ring::{Ring, Seen, Waker, Watch};
 pub use room::{Lack, lacks_room, reserve};
 pub use survey::Survey;

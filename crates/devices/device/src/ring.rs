@@ -97,6 +97,15 @@ struct Watched {
     armed: bool,
 }
 
+/// What a watch has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The watch.
+    pub watch: Watch,
+    /// Nothing follows what is there to be read now: the peer has ended its side, or is gone.
+    pub ends: bool,
+}
+
 /// Names a device among those that share a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientId(usize);
@@ -129,8 +138,10 @@ struct Reactor {
     wake_armed: bool,
     watched: Vec<Watched>,
     watches: u64,
-    /// Watches that have been seen readable and not been told.
-    readable: Vec<Watch>,
+    /// Watches that have ended for their owners and not for the kernel.
+    unwatched: Vec<Watch>,
+    /// What watches have seen and nobody has been told.
+    seen: Vec<Seen>,
 }
 
 /// A shared io_uring of one thread. Cloning shares it.
@@ -166,7 +177,8 @@ impl Ring {
             wake_armed: false,
             watched: Vec::new(),
             watches: 0,
-            readable: Vec::new(),
+            unwatched: Vec::new(),
+            seen: Vec::new(),
         }))))
     }
 
@@ -197,17 +209,14 @@ impl Ring {
         watch
     }
 
-    /// Ends a watch.
-    ///
-    /// # Errors
-    /// As [`Ring::submit_and_wait`].
-    pub fn unwatch(&self, watch: Watch) -> io::Result<()> {
-        self.0.borrow_mut().unwatch(watch)
+    /// Ends a watch. The kernel gives the file up in the next turn of the ring.
+    pub fn unwatch(&self, watch: Watch) {
+        self.0.borrow_mut().unwatch(watch);
     }
 
-    /// Fetches the watches that have seen something since the last call.
-    pub fn take_readable(&self, into: &mut Vec<Watch>) {
-        into.append(&mut self.0.borrow_mut().readable);
+    /// Fetches what watches have seen since the last call, each at most once.
+    pub fn take_seen(&self, into: &mut Vec<Seen>) {
+        into.append(&mut self.0.borrow_mut().seen);
     }
 
     /// Makes room for a device.
@@ -287,10 +296,16 @@ impl Reactor {
     }
 
     fn turn(&mut self, timeout: Option<Duration>, idle: impl FnOnce() -> bool) -> io::Result<()> {
-        self.arm_waker()?;
-        self.arm_watches()?;
+        match self.poll_anew() {
+            // What could not be queued now is in the next turn, which comes at once.
+            Err(e) if !is_passing(&e) => return Err(e),
+            polls => self.turn_with(if polls.is_ok() { timeout } else { Some(Duration::ZERO) }, idle),
+        }
+    }
+
+    fn turn_with(&mut self, timeout: Option<Duration>, idle: impl FnOnce() -> bool) -> io::Result<()> {
         let ready = self.mail > 0
-            || !self.readable.is_empty()
+            || !self.seen.is_empty()
             || !self.uring.completion().is_empty()
             || timeout == Some(Duration::ZERO);
         let result = if ready {
@@ -332,6 +347,13 @@ impl Reactor {
         unsafe { self.uring.submitter().enter::<libc::sigset_t>(queued, 0, ENTER_GETEVENTS, None) }.map(drop)
     }
 
+    /// Queues what the kernel is to wait for from now on, and what not any more.
+    fn poll_anew(&mut self) -> io::Result<()> {
+        self.arm_waker()?;
+        self.disarm_unwatched()?;
+        self.arm_watches()
+    }
+
     fn arm_waker(&mut self) -> io::Result<()> {
         if self.wake_armed {
             return Ok(());
@@ -357,23 +379,39 @@ impl Reactor {
         Ok(())
     }
 
-    fn unwatch(&mut self, watch: Watch) -> io::Result<()> {
-        self.readable.retain(|readable| *readable != watch);
-        let Some(n) = self.watched.iter().position(|watched| watched.watch == watch) else { return Ok(()) };
-        if !self.watched.swap_remove(n).armed {
-            return Ok(());
+    fn unwatch(&mut self, watch: Watch) {
+        self.seen.retain(|seen| seen.watch != watch);
+        let Some(n) = self.watched.iter().position(|watched| watched.watch == watch) else { return };
+        if self.watched.swap_remove(n).armed {
+            self.unwatched.push(watch);
         }
-        let entry = opcode::PollRemove::new(WATCH | watch.0).build().user_data(NOTHING);
-        // SAFETY: it names no memory.
-        unsafe { self.push(&entry) }
     }
 
-    /// A watch has seen something; unless `more` is true it will not again.
-    fn saw(&mut self, watch: Watch, more: bool) {
-        let Some(watched) = self.watched.iter_mut().find(|watched| watched.watch == watch) else { return };
+    fn disarm_unwatched(&mut self) -> io::Result<()> {
+        while let Some(watch) = self.unwatched.last() {
+            // To remove a poll whose file has just become readable fails and leaves it armed; to cancel it does not.
+            let entry = opcode::AsyncCancel::new(WATCH | watch.0).build().user_data(NOTHING);
+            // SAFETY: it names no memory.
+            unsafe { self.push(&entry) }?;
+            self.unwatched.pop();
+        }
+        Ok(())
+    }
+
+    /// A watch has seen something, or its poll has failed; unless `more` is true it will not again.
+    fn saw(&mut self, watch: Watch, result: i32, more: bool) {
+        let Some(watched) = self.watched.iter_mut().find(|watched| watched.watch == watch) else {
+            // Of one that has ended nothing is left in the kernel.
+            if !more {
+                self.unwatched.retain(|unwatched| *unwatched != watch);
+            }
+            return;
+        };
         watched.armed &= more;
-        if !self.readable.contains(&watch) {
-            self.readable.push(watch);
+        let ends = result >= 0 && result & i32::from(libc::POLLRDHUP | libc::POLLHUP) != 0;
+        match self.seen.iter_mut().find(|seen| seen.watch == watch) {
+            Some(seen) => seen.ends |= ends,
+            None => self.seen.push(Seen { watch, ends }),
         }
     }
 
@@ -389,7 +427,8 @@ impl Reactor {
                 continue;
             }
             if entry.user_data() & WATCH != 0 {
-                self.saw(Watch(entry.user_data() & !WATCH), cqueue::more(entry.flags()));
+                let watch = Watch(entry.user_data() & !WATCH);
+                self.saw(watch, entry.result(), cqueue::more(entry.flags()));
                 continue;
             }
             self.in_flight -= 1;
@@ -424,7 +463,7 @@ impl Drop for Reactor {
             // An error here leaves operations under way, which the lines below the loop deal with.
             let _ = self.turn(Some(DRAIN_STEP), || true);
             self.mail = 0;
-            self.readable.clear();
+            self.seen.clear();
         }
         if self.in_flight > 0 {
             // A device is stuck: the kernel may yet write to these buffers, so they are never given back.
@@ -470,28 +509,70 @@ mod tests {
         let mut wait = |timeout| {
             ring.submit_and_wait(Some(timeout), || true).unwrap();
             told.clear();
-            ring.take_readable(&mut told);
+            ring.take_seen(&mut told);
             told.clone()
         };
         far.write_all(b"before").unwrap();
         let watch = ring.watch(near.as_raw_fd());
-        assert_eq!(wait(Duration::from_secs(60)), [watch]);
+        assert_eq!(wait(Duration::from_secs(60)), [Seen { watch, ends: false }]);
         (&near).read_exact(&mut [0; 6]).unwrap();
         for _ in 0..100 {
             assert_eq!(wait(Duration::from_millis(1)), [], "nothing has come");
             far.write_all(b"more").unwrap();
-            assert_eq!(wait(Duration::from_secs(60)), [watch]);
+            assert_eq!(wait(Duration::from_secs(60)), [Seen { watch, ends: false }]);
             (&near).read_exact(&mut [0; 4]).unwrap();
         }
         let (other, mut beyond) = UnixStream::pair().unwrap();
         let second = ring.watch(other.as_raw_fd());
         beyond.write_all(b"x").unwrap();
-        assert_eq!(wait(Duration::from_secs(60)), [second]);
-        ring.unwatch(watch).unwrap();
+        assert_eq!(wait(Duration::from_secs(60)), [Seen { watch: second, ends: false }]);
+        ring.unwatch(watch);
         far.write_all(b"unseen").unwrap();
         assert_eq!(wait(Duration::from_millis(1)), []);
         drop(beyond);
-        assert_eq!(wait(Duration::from_secs(60)), [second], "its peer is gone");
+        assert_eq!(wait(Duration::from_secs(60)), [Seen { watch: second, ends: true }], "its peer is gone");
+    }
+
+    /// Whether something comes before a watch ends, or between that and the next turn: nothing is left of it in the kernel.
+    #[test]
+    fn nothing_is_left_of_a_watch_that_has_ended() {
+        for comes in [false, true] {
+            let ring = Ring::new().unwrap();
+            let (near, mut far) = UnixStream::pair().unwrap();
+            let watch = ring.watch(near.as_raw_fd());
+            ring.submit_and_wait(Some(Duration::ZERO), || true).unwrap();
+            ring.unwatch(watch);
+            if comes {
+                far.write_all(b"in between").unwrap();
+            }
+            ring.submit_and_wait(Some(Duration::from_secs(60)), || true).unwrap();
+            ring.submit_and_wait(Some(Duration::from_millis(1)), || true).unwrap();
+            // Completions of the poll that come from now on would be seen here.
+            far.write_all(b"later").unwrap();
+            let mut reactor = ring.0.borrow_mut();
+            reactor.sleep(Some(Duration::from_millis(20))).unwrap_err();
+            assert_eq!(reactor.uring.completion().len(), 0);
+            drop(reactor);
+            (&near).read_exact(&mut vec![0; if comes { 15 } else { 5 }]).unwrap();
+            drop(near);
+            far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            assert_eq!(far.read(&mut [0]).unwrap(), 0, "the kernel has given its file up");
+        }
+    }
+
+    /// The peer's last words and its end come in one.
+    #[test]
+    fn the_end_of_a_watched_socket_is_told_with_the_last_data() {
+        let ring = Ring::new().unwrap();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let watch = ring.watch(near.as_raw_fd());
+        ring.submit_and_wait(Some(Duration::ZERO), || true).unwrap();
+        far.write_all(b"bye").unwrap();
+        far.shutdown(std::net::Shutdown::Write).unwrap();
+        ring.submit_and_wait(Some(Duration::from_secs(60)), || true).unwrap();
+        let mut told = Vec::new();
+        ring.take_seen(&mut told);
+        assert_eq!(told, [Seen { watch, ends: true }]);
     }
 
     /// Without the announcement or the second look, the loop below sleeps over an item and the test hangs.

@@ -11,11 +11,12 @@ use crate::socket::Socket;
 use crate::tls::TlsInput;
 use crate::transport::Transport;
 
-/// Bytes that are read ahead. A small write arrives with its header, and with others, in one system call and is copied out of the
-/// window, which costs less than a second call.
+/// Bytes that are read ahead on the volume's thread. A small write arrives with its header, and with others, in one system call and is
+/// copied out of the window, which costs less than a second call.
 const WINDOW_BYTES: usize = 64 * 1024;
 
-/// Of these, bytes that the connection's own thread reads: of a large write, at most this much is copied.
+/// Bytes that the connection's own thread reads ahead: of a large write, at most this much is copied. The window has no more room
+/// until the volume's thread reads, which it does for few.
 const OWN_WINDOW_BYTES: usize = 16 * 1024;
 
 /// Longest data of a write that the volume's thread reads. To copy more of it takes longer than to hand it over, and another thread does
@@ -78,7 +79,7 @@ impl Input {
             Transport::Tls(session) => Source::Tls(Box::new(TlsInput::new(session))),
             plain @ Transport::Plain(_) => Source::Plain(plain),
         };
-        let window = vec![0; WINDOW_BYTES].into_boxed_slice();
+        let window = vec![0; OWN_WINDOW_BYTES].into_boxed_slice();
         Self { source, window, start: 0, end: 0, received: 0, failed: None, deadline: Some(deadline) }
     }
 
@@ -192,6 +193,11 @@ impl Input {
     /// Reads ahead what there is, without waiting; says whether there may be more than the window takes. An error, or the end of the stream, is
     /// found by who reads next.
     pub(crate) fn read_now(&mut self) -> Result<bool, ()> {
+        if self.window.len() < WINDOW_BYTES {
+            let mut wider = vec![0; WINDOW_BYTES].into_boxed_slice();
+            wider[self.start..self.end].copy_from_slice(&self.window[self.start..self.end]);
+            self.window = wider;
+        }
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > self.window.len() / 2 {

@@ -21,7 +21,7 @@ pub struct Limits {
     /// Time that a client has from its place among the handshakes to the start of transmission, TLS included.
     pub handshake_timeout: Duration,
     /// A client that takes no byte of a reply that waits for it, or sends none of a request that it has begun, for this long is
-    /// closed.
+    /// closed; the latter up to half as much later, if the volume's thread has its requests when it stops.
     pub stall_timeout: Duration,
 }
 

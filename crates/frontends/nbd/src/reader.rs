@@ -20,6 +20,10 @@ use crate::transmission::Verdict;
 /// So a client that the volume's thread has to give back again and again costs little more than one that it never gets.
 const QUICK_MIN: u32 = 64;
 
+/// Fetches in a row that find no more than another part of a request. Who sends in so small pieces costs the volume's thread more than
+/// the requests do.
+const PIECES_MAX: u32 = 8;
+
 /// A request on its way to the volume.
 struct Outgoing {
     op: Op,
@@ -38,6 +42,8 @@ pub(crate) struct Reader {
     refused: Option<Outgoing>,
     /// Quick requests in a row that its own thread has taken.
     quick: u32,
+    /// Fetches in a row that have taken none, and left a part of one.
+    pieces: u32,
 }
 
 /// What became of the first request that has been read ahead.
@@ -52,7 +58,7 @@ enum Next {
 impl Reader {
     pub(crate) fn new(serving: Arc<Serving>, input: Input, pid: u32, lane: u64) -> Self {
         let quick = if input.can_be_polled() { QUICK_MIN } else { 0 };
-        Self { serving, input, pid, lane, refused: None, quick }
+        Self { serving, input, pid, lane, refused: None, quick, pieces: 0 }
     }
 
     pub(crate) fn service(&self) -> &Arc<dyn BlockService> {
@@ -136,14 +142,18 @@ impl Reader {
         let Ok(full) = self.input.read_now() else {
             return Fetched::Leaves;
         };
+        let mut pieces = self.pieces + 1;
+        self.pieces = 0;
         loop {
             match self.take_next() {
-                Next::Taken => {}
-                Next::Incomplete if full => return Fetched::Part,
-                Next::Incomplete => return Fetched::All,
+                Next::Taken => pieces = 0,
                 Next::Slow => return Fetched::Leaves,
+                Next::Incomplete if self.input.has_part() && pieces >= PIECES_MAX => return Fetched::Leaves,
+                Next::Incomplete => break,
             }
         }
+        self.pieces = if self.input.has_part() { pieces } else { 0 };
+        if full { Fetched::Part } else { Fetched::All }
     }
 
     fn take_next(&mut self) -> Next {
@@ -169,8 +179,9 @@ impl Reader {
         if !self.serving.gate.try_enter(charge) {
             return Next::Slow;
         }
-        self.serving.count_arrival(request.command);
+        // At once: whatever goes wrong from here on, it leaves the gate.
         let ticket = Ticket { serving: Some(Arc::clone(&self.serving)), request, charge };
+        self.serving.count_arrival(request.command);
         let Outgoing { op, origin, done } = match op {
             Some(op) => self.outgoing(op, ticket),
             None => {

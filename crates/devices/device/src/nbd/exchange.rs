@@ -26,13 +26,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_block::{Buf, BufMut, Class, DeviceOp, DeviceResult, ErrorKind, IoError};
+use forebay_block::{Buf, BufMut, Class, DeviceOp, DeviceResult, ErrorKind, IoError, words_of};
 use forebay_nbd::codec::{NbdError, ReplyHeader, SimpleReply, command};
 
 use crate::device::Sign;
 use crate::nbd::handshake::{Stream, Terms, connect, read_alone};
 use crate::nbd::requests::{Request, requests};
-use crate::nbd::uri::NbdSpec;
+use crate::nbd::uri::{NbdSpec, Server};
 use crate::ring::Waker;
 
 /// Connections of a device.
@@ -500,9 +500,10 @@ impl Exchange {
     /// New connections to the same export; `None` when the device is no longer wanted.
     fn reconnect(&self, spec: &NbdSpec) -> Option<Streams> {
         let since = Instant::now();
+        let mut unreached = None;
         let mut said = false;
         loop {
-            let attempt = self.connect_anew(spec);
+            let attempt = self.connect_anew(spec, &mut unreached);
             let pause = if attempt.is_ok() { SETTLE_PAUSE } else { RETRY_PAUSE };
             let waiting = self.work[0].wait_timeout_while(self.state(), pause, |state| !state.closing);
             let (state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
@@ -535,10 +536,21 @@ impl Exchange {
         }
     }
 
-    /// Connects to what has the size and the abilities of what was opened, at each of its addresses.
-    fn connect_anew(&self, spec: &NbdSpec) -> Result<Streams, IoError> {
+    /// Connects to what has the size and the abilities of what was opened, at each of its addresses. The log names the first that cannot
+    /// be reached, unless it is `unreached` already.
+    fn connect_anew<'a>(
+        &self,
+        spec: &'a NbdSpec,
+        unreached: &mut Option<&'a Server>,
+    ) -> Result<Streams, IoError> {
         let one = |server| {
-            let (stream, terms) = connect(spec, server).map_err(|_| AWAY)?;
+            let (stream, terms) = connect(spec, server).map_err(|e| {
+                if unreached.replace(server) != Some(server) {
+                    let why = words_of(&e);
+                    tracing::warn!(%spec, "the NBD server at {server} cannot be reached, which is tried again: {why}");
+                }
+                AWAY
+            })?;
             (terms == self.terms).then_some(stream).ok_or(OTHER)
         };
         spec.servers().map(one).collect()

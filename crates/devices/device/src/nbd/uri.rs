@@ -25,6 +25,15 @@ pub(crate) enum Server {
     Tcp(String, u16),
 }
 
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => path.display().fmt(f),
+            Self::Tcp(host, port) => write!(f, "{host}, port {port}"),
+        }
+    }
+}
+
 /// An export of an NBD server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdSpec {
