@@ -479,10 +479,7 @@ fn bypasses_are_found_by_any_byte_of_their_blocks() {
     let second = part(&mut requests, 1, BLOCK_BYTES + 1024, Path::Bypass);
     let third = part(&mut requests, 2, BLOCK_BYTES, Path::Log);
     let fourth = part(&mut requests, 3, 3 * BLOCK_BYTES, Path::Bypass);
-    for (offset, len, expected) in [
-        (0, BLOCK_BYTES, vec![]),
-        (2 * BLOCK_BYTES, BLOCK_BYTES, vec![]),
-    ] {
+    for (offset, len, expected) in [(0, BLOCK_BYTES, vec![]), (2 * BLOCK_BYTES, BLOCK_BYTES, vec![])] {
         assert_eq!(requests.promote(offset, len), expected, "{offset} + {len}");
         assert!(![second, third, fourth].iter().any(|key| requests.is_awaited(*key)));
     }

@@ -367,7 +367,9 @@ mod tests {
     fn what_is_awaited_takes_along_what_its_blocks_and_its_part_hang_on() {
         let mut queue = Queue::default();
         // Each a part, its first block and how many: the third has two pieces.
-        for (part, block, count) in [(1, 0, 2), (2, 1, 2), (3, 2, 2), (4, 50, 1), (3, 20, 2), (5, 21, 3), (6, 9, 1)] {
+        for (part, block, count) in
+            [(1, 0, 2), (2, 1, 2), (3, 2, 2), (4, 50, 1), (3, 20, 2), (5, 21, 3), (6, 9, 1)]
+        {
             let mut append = write(part);
             append.extent = append.extent.map(|e| Extent { block: BlockNo(block), count, ..e });
             queue.push_patient(append);
