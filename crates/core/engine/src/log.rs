@@ -42,7 +42,7 @@ pub(crate) use self::batches::Written;
 pub(crate) use self::form::{Facts, SEGMENTS_RESERVED};
 pub(crate) use self::head::Resumed;
 pub(crate) use self::pins::Pinner;
-pub(crate) use self::queue::{Append, AppendOwner, May};
+pub(crate) use self::queue::{Append, AppendOwner, Go, May};
 
 mod batches;
 mod claims;
@@ -202,11 +202,9 @@ impl Log {
         self.queue.push_patient(append);
     }
 
-    /// Somebody waits for those of the patient writes whose extent is `awaited`.
-    pub(crate) fn promote(&mut self, awaited: impl Fn(&Extent) -> bool) {
-        if self.queue.has_patient() {
-            self.queue.promote(awaited);
-        }
+    /// Somebody waits for those of the patient writes that are `awaited`.
+    pub(crate) fn promote(&mut self, awaited: impl Fn(&Append) -> bool) {
+        self.queue.promote(awaited);
     }
 
     /// Puts what makes room or finishes a bypass into the log, ahead of writes, from the reserve if need be.
@@ -242,7 +240,7 @@ impl Log {
 
     /// Whether writes that nobody waits for wait to enter the log, and others.
     pub(crate) fn writers(&self) -> (bool, bool) {
-        let may = May { patient: false, ..May::FREELY };
+        let may = May { patient: Go::Not, ..May::FREELY };
         (self.queue.has_patient(), self.queue.next_kind(may).is_some())
     }
 

@@ -13,6 +13,9 @@ use forebay_policy::HOLD_MS_MAX;
 /// What becomes of writers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holding {
+    /// There is room.
+    Free,
+    /// They are held back, but this round goes.
     LetGo,
     /// They are held back from now on.
     Begins,
@@ -39,7 +42,7 @@ impl Hold {
     pub(crate) fn step(&mut self, edge: bool, progress: u64, now: Nanos) -> Holding {
         if !edge {
             self.held = None;
-            return Holding::LetGo;
+            return Holding::Free;
         }
         let Some(held) = &mut self.held else {
             self.held = Some(Held { since: now, progress });
@@ -67,10 +70,10 @@ mod tests {
 
     #[test]
     fn holds_until_there_is_room_or_nothing_moves() {
-        use Holding::{Begins, GoesOn, LetGo};
+        use Holding::{Begins, Free, GoesOn, LetGo};
         let mut hold = Hold::default();
         for (ms, edge, progress, expected, until) in [
-            (0, false, 0, LetGo, None),
+            (0, false, 0, Free, None),
             (1, true, 0, Begins, Some(1 + HOLD_MS_MAX)),
             (HOLD_MS_MAX, true, 0, GoesOn, Some(1 + HOLD_MS_MAX)),
             // Nothing has moved: one round goes, and no more.
@@ -79,7 +82,7 @@ mod tests {
             // Something has: they wait from the beginning.
             (2 * HOLD_MS_MAX, true, 1, GoesOn, Some(3 * HOLD_MS_MAX)),
             (1 + 2 * HOLD_MS_MAX, true, 1, GoesOn, Some(3 * HOLD_MS_MAX)),
-            (2 + 2 * HOLD_MS_MAX, false, 1, LetGo, None),
+            (2 + 2 * HOLD_MS_MAX, false, 1, Free, None),
             (3 + 2 * HOLD_MS_MAX, true, 1, Begins, Some(3 + 3 * HOLD_MS_MAX)),
         ] {
             let now = Nanos(0).plus_ms(ms);

@@ -5,6 +5,7 @@
 
 mod keeping;
 mod scale;
+mod slowed;
 mod world;
 
 use forebay_block::{Buf, Criticality, ErrorKind, Op, Origin, Reply};

@@ -45,6 +45,8 @@ const HINTED_NS: u64 = 1_000_000_000;
 const WINDOW_PERCENT: u64 = 25;
 /// Measurements in it.
 const SAMPLES: usize = 16;
+/// Parts of it in which evenly made room is counted: what is less waits for more, so that nothing is lost to rounding.
+const EVEN_PARTS: u64 = 1024;
 
 /// What is known of the log's room, in bytes of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,9 +89,9 @@ pub struct Throttle {
     /// Bytes a second at which room was made lately; 0 if that is not known.
     rate: u64,
     room: LogRoom,
-    looked_ns: u64,
-    /// What would have been made by then if it came evenly.
+    /// What would have been made if it came evenly, and when.
     even_bytes: u64,
+    even_ns: u64,
     critical: Pace,
     noncritical: Pace,
     /// Until then writes that are not known to be awaited count as such.
@@ -106,9 +108,10 @@ impl Throttle {
         } else {
             self.sample(room.made_bytes, window, now_ns);
         }
-        self.even_bytes = self.evenly_made(&room, window, now_ns);
+        if let Some(even) = self.evenly_made(&room, window, now_ns) {
+            (self.even_bytes, self.even_ns) = (even, now_ns);
+        }
         self.room = room;
-        self.looked_ns = now_ns;
     }
 
     fn sample(&mut self, made: u64, window: u64, now_ns: u64) {
@@ -127,12 +130,16 @@ impl Throttle {
         }
     }
 
-    /// What has been made if it comes evenly: at the rate of lately, and drawn to what was made.
-    fn evenly_made(&self, room: &LogRoom, window: u64, now_ns: u64) -> u64 {
+    /// What has been made if it comes evenly: at the rate of lately, and drawn to what was made. `None` if too little
+    /// to be counted has come since the last time.
+    fn evenly_made(&self, room: &LogRoom, window: u64, now_ns: u64) -> Option<u64> {
         let target = room.made_bytes;
-        let step = per_ns(self.rate, now_ns.saturating_sub(self.looked_ns));
+        let step = per_ns(self.rate, now_ns.saturating_sub(self.even_ns));
         if self.rate == 0 || step >= window || room.log_bytes != self.room.log_bytes {
-            return target;
+            return Some(target);
+        }
+        if step < window / EVEN_PARTS {
+            return None;
         }
         let even = self.even_bytes + step;
         let part = |of: u64| (u128::from(of) * u128::from(step) / u128::from(window.max(1))) as u64;
@@ -140,7 +147,7 @@ impl Throttle {
             true => even + part(target - even),
             false => even - part(even - target),
         };
-        drawn.clamp(room.made_bytes.saturating_sub(window), room.made_bytes + room.coming_bytes)
+        Some(drawn.clamp(room.made_bytes.saturating_sub(window), room.made_bytes + room.coming_bytes))
     }
 
     /// Bytes a second at which room is made, as far as is known now: less than it was if what is due does not come.
@@ -158,7 +165,7 @@ impl Throttle {
 
     /// Room as it would be if it came evenly.
     fn free_evenly(&self, now_ns: u64) -> u64 {
-        let made = self.even_bytes + per_ns(self.rate, now_ns.saturating_sub(self.looked_ns));
+        let made = self.even_bytes + per_ns(self.rate, now_ns.saturating_sub(self.even_ns));
         let made = made.min(self.room.made_bytes + self.room.coming_bytes);
         (self.room.free_bytes + made).saturating_sub(self.room.made_bytes).min(self.room.log_bytes)
     }
@@ -193,10 +200,15 @@ impl Throttle {
         if awaited {
             self.hinted_until_ns = now_ns.saturating_add(HINTED_NS);
         }
-        match awaited || now_ns >= self.hinted_until_ns {
-            true => Priority::Critical,
-            false => Priority::NonCritical,
+        match self.hinted_until_ns(now_ns) {
+            Some(_) if !awaited => Priority::NonCritical,
+            _ => Priority::Critical,
         }
+    }
+
+    /// Until when writes that are not known to be awaited are taken for nobody's; `None` if they are not now.
+    pub fn hinted_until_ns(&self, now_ns: u64) -> Option<u64> {
+        Some(self.hinted_until_ns).filter(|until| *until > now_ns)
     }
 
     /// Whether it has seen how fast room is made.
@@ -319,6 +331,11 @@ mod tests {
             [6, HINTED_NS + 4, HINTED_NS + 5].map(|now| throttle.kind(false, now)),
             [NonCritical, NonCritical, Critical]
         );
+        let until = Some(HINTED_NS + 5);
+        assert_eq!(
+            [6, HINTED_NS + 4, HINTED_NS + 5].map(|now| throttle.hinted_until_ns(now)),
+            [until, until, None]
+        );
     }
 
     #[test]
@@ -383,6 +400,20 @@ mod tests {
         let (least, most) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
         assert!(*most < least * 3 / 2, "from {least} to {most} ns");
         assert!(used >= (made - begun) * 95 / 100, "{used} of {}", made - begun);
+    }
+
+    #[test]
+    fn looking_often_makes_no_less_room() {
+        // A mebibyte in ten milliseconds; one looks each time that less than a byte has come, the other once.
+        let coming = LogRoom { coming_bytes: 4 << 20, ..room(12, 20 << 20) };
+        let [often, once] = [100_000, 1].map(|looks| {
+            let (mut throttle, now) = seen(10, 12);
+            throttle.look(coming, now);
+            (1..=looks).for_each(|n| throttle.look(coming, now + n * MS / looks));
+            throttle.free_evenly(now + MS)
+        });
+        assert!(once > coming.free_bytes + (96 << 10), "{once} bytes");
+        assert!(often.abs_diff(once) < 1 << 10, "{often} bytes, and {once}");
     }
 
     /// Writers who take whatever they are given: of each kind so many bytes at a time, if any.

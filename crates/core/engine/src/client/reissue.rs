@@ -60,14 +60,17 @@ pub(crate) enum Reissued {
 }
 
 impl Requests {
-    /// The bypasses that touch these bytes.
-    pub(crate) fn bypasses_of(&self, offset: u64, len: u64) -> Vec<PartKey> {
+    /// Somebody waits for what touches these bytes, whichever way it goes. The bypasses among it.
+    pub(crate) fn promote(&mut self, offset: u64, len: u64) -> Vec<PartKey> {
         let end = offset.saturating_add(len);
         let touched = |range: BlockRange| {
             range.first.offset() < end && range.end().saturating_mul(BLOCK_BYTES) > offset
         };
-        let bypasses = self.parts.iter().filter(|(_, p)| p.path == Path::Bypass && touched(p.range));
-        bypasses.map(|(key, _)| *key).collect()
+        let touched = self.parts.iter().filter(|(_, part)| touched(part.range));
+        let mut keys: Vec<PartKey> = touched.map(|(key, _)| *key).collect();
+        self.are_awaited(&keys);
+        keys.retain(|key| self.parts.get(key).is_some_and(|part| part.path == Path::Bypass));
+        keys
     }
 
     /// How the bypass can be reissued; `None` if it cannot.

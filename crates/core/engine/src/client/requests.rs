@@ -248,10 +248,10 @@ impl Requests {
     /// The part that has just arrived waits.
     pub(crate) fn wait(&mut self, key: PartKey) {
         let Some(part) = self.parts.get(&key) else { return };
-        let critical = part.critical;
+        let (critical, awaited) = (part.critical, part.awaited);
         self.waiting.add(key, part.range);
         if critical {
-            self.are_awaited(&[key]);
+            self.lends(&[key], awaited);
         }
     }
 
@@ -274,10 +274,15 @@ impl Requests {
     /// Somebody waits for these parts, in the order of their keys; and so for what waits before them for the same blocks, or for those of one
     /// that does.
     pub(crate) fn are_awaited(&mut self, keys: &[PartKey]) {
+        self.lends(keys, true);
+    }
+
+    /// These parts are critical, and so is what waits before them; it is known to be `awaited` only if they are.
+    fn lends(&mut self, keys: &[PartKey], awaited: bool) {
         for key in keys.iter().copied().chain(self.waiting.in_the_way_of(keys)) {
             if let Some(part) = self.parts.get_mut(&key) {
                 part.critical = true;
-                part.awaited = true;
+                part.awaited |= awaited;
             }
         }
     }

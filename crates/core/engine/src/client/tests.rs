@@ -477,17 +477,35 @@ fn bypasses_are_found_by_any_byte_of_their_blocks() {
         arrive(requests, id, Cut::write(offset, Buf::zeroed(512)), path)[0]
     };
     let second = part(&mut requests, 1, BLOCK_BYTES + 1024, Path::Bypass);
-    part(&mut requests, 2, BLOCK_BYTES, Path::Log);
+    let third = part(&mut requests, 2, BLOCK_BYTES, Path::Log);
     let fourth = part(&mut requests, 3, 3 * BLOCK_BYTES, Path::Bypass);
+    for (offset, len, expected) in [(0, BLOCK_BYTES, vec![]), (2 * BLOCK_BYTES, BLOCK_BYTES, vec![])] {
+        assert_eq!(requests.promote(offset, len), expected, "{offset} + {len}");
+        assert!(![second, third, fourth].iter().any(|key| requests.is_awaited(*key)));
+    }
     for (offset, len, expected) in [
-        (0, BLOCK_BYTES, vec![]),
         (0, BLOCK_BYTES + 1, vec![second]),
         (2 * BLOCK_BYTES - 1, 1, vec![second]),
-        (2 * BLOCK_BYTES, BLOCK_BYTES, vec![]),
         (0, u64::MAX, vec![second, fourth]),
     ] {
-        assert_eq!(requests.bypasses_of(offset, len), expected, "{offset} + {len}");
+        assert_eq!(requests.promote(offset, len), expected, "{offset} + {len}");
+        assert!(requests.is_awaited(second) && requests.is_awaited(third), "whichever way it goes");
     }
+}
+
+/// Who waits for blocks makes nobody count as known to be awaited who is not, and lends what is known.
+#[test]
+fn waiting_for_blocks_says_of_nobody_that_he_is_awaited() {
+    let mut requests = Requests::new(VOLUME);
+    let keys = [1, 2, 3].map(|id| {
+        let key = arrive(&mut requests, id, whole(1), Path::Log)[0];
+        if id == 3 {
+            requests.parts.get_mut(&key).unwrap().awaited = true;
+        }
+        requests.wait(key);
+        [1, 2, 3].map(|n| requests.is_awaited(PartKey(n)))
+    });
+    assert_eq!(keys, [[false; 3], [false; 3], [true; 3]]);
 }
 
 /// Each bypass that is to end with a supersede record has room for that promised, from its start on.

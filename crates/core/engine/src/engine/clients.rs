@@ -1,6 +1,6 @@
 //! Requests of clients: what the coordinator asks for them elsewhere, and what it does with what they say. See [`crate::client`].
 
-use forebay_block::{BlockNo, Buf, DeviceOp, DeviceResult, IoError, Origin, Reply, Seq};
+use forebay_block::{Buf, DeviceOp, DeviceResult, IoError, Origin, Reply, Seq};
 use forebay_policy::{
     Admission, AdmissionReason, Decision, Durability, Issuer, OnFull, WriteContext, WritePolicy,
 };
@@ -440,17 +440,13 @@ impl Engine {
 // Reissues.
 
 impl Engine {
-    /// Somebody waits for outstanding bypasses of these bytes: each of them that can goes to the log. A hint (P8): it may
+    /// Somebody waits for outstanding writes of these bytes: each bypass of them that can goes to the log. A hint (P8): it may
     /// come at any time, for any bytes, and changes no data.
     pub(super) fn promote(&mut self, offset: u64, len: u64) {
         if len == 0 {
             return;
         }
-        let last = BlockNo::containing(offset.saturating_add(len - 1));
-        let first = BlockNo::containing(offset);
-        self.throttle_promote(&[BlockRange::new(first, last.0 - first.0 + 1)]);
-        let mut keys = self.requests.bypasses_of(offset, len);
-        self.requests.are_awaited(&keys);
+        let mut keys = self.requests.promote(offset, len);
         let wanted = !keys.is_empty()
             && self.settings.admission.reissues()
             && self.settings.write_policy != WritePolicy::WriteThrough

@@ -6,9 +6,10 @@ use forebay_format::record::ExtentKind;
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::Role;
 use crate::locks::{BlockRange, Hold};
-use crate::log::{AppendOwner, Ask, Facts, Io, Pinner, Told, Written, reclaim};
+use crate::log::{AppendOwner, Ask, Facts, Io, May, Pinner, Told, Written, reclaim};
 use crate::map::segments::SlotRef;
 use crate::mutation::Mutation;
+use crate::staleness::Holding;
 use crate::wakes::Change;
 
 impl Engine {
@@ -75,15 +76,21 @@ impl Engine {
 
     /// Forms records from what is queued, as many as may be in flight.
     pub(super) fn log_form_batches(&mut self) {
+        self.throttle_look();
         if self.failure.latched() {
             return;
         }
-        self.throttle_look();
         self.throttle_lend();
         let round = self.log.begin_round();
-        let held = self.order_paces() | self.staleness_holds() || self.common_holds();
+        let (paced, holding) = (self.order_paces(), self.staleness_holds());
+        let held = paced || matches!(holding, Holding::Begins | Holding::GoesOn) || self.common_holds();
         loop {
-            let facts = self.log_facts(held);
+            let may = match holding {
+                // Who has waited that long does not wait for the throttle, too.
+                Holding::LetGo => May::FREELY,
+                _ => self.throttle_may(),
+            };
+            let facts = self.log_facts(held, may);
             let Some(formed) = self.log.form(round, &facts, &mut self.map) else { break };
             if let Some(kind) = formed.kind {
                 self.throttle.entered(kind, formed.ask.op.write_bytes(), self.now.0);
@@ -102,7 +109,7 @@ impl Engine {
         self.figures.stalls += u64::from(self.log.has_stalled(round));
     }
 
-    fn log_facts(&self, held: bool) -> Facts {
+    fn log_facts(&self, held: bool, may: May) -> Facts {
         Facts {
             now: self.now,
             wall_ns: self.wall_ns(),
@@ -110,7 +117,7 @@ impl Engine {
             consistent: self.backing_consistent(),
             progress: self.order.progress(),
             held,
-            may: self.throttle_may(),
+            may,
             settling: self.commands.settling(),
         }
     }

@@ -58,13 +58,13 @@ impl Engine {
         self.journal_missing().map_or(self.map.segments().dirty(), |(blocks, _)| blocks) * BLOCK_BYTES
     }
 
-    /// Whether writers are held back now.
-    pub(super) fn staleness_holds(&mut self) -> bool {
+    /// What becomes of writers now.
+    pub(super) fn staleness_holds(&mut self) -> Holding {
         let waits = self.life == Life::Running && self.log.has_writers() && !self.failure.latched();
         let edge = waits && self.staleness_percent() >= EDGE_PERCENT;
         let holding = self.hold.step(edge, self.destage_progress(), self.now);
         self.figures.holds += u64::from(holding == Holding::Begins);
-        holding != Holding::LetGo
+        holding
     }
 
     pub(super) fn staleness_next_wake(&self) -> Option<Nanos> {

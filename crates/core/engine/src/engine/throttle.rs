@@ -2,23 +2,23 @@
 //! ([`forebay_policy::Throttle`]).
 
 use forebay_block::Nanos;
-use forebay_format::record::Extent;
 use forebay_policy::{LogRoom, OnFull, Priority};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Life};
 use crate::interface::PartKey;
 use crate::locks::BlockRange;
-use crate::log::{Append, May, SEGMENTS_RESERVED};
+use crate::log::{Append, AppendOwner, Go, May, SEGMENTS_RESERVED};
 use crate::mutation::Mutation;
 
 impl Engine {
     /// Shows the throttle how much room there is. What is destaged in an order is paced by that order instead, and
-    /// what may go past a full log does so.
+    /// what may go past a full log does so. In a log that has failed, or at a stop, room is for nobody to be spared for.
     pub(super) fn throttle_look(&mut self) {
         let elsewhere = self.order.keeps_versions() || self.settings.on_full == OnFull::Bypass;
-        let room = match elsewhere {
-            true => LogRoom::default(),
-            false => self.throttle_room(),
+        let fills = self.life == Life::Running && !self.failure.latched() && !elsewhere;
+        let room = match fills {
+            true => self.throttle_room(),
+            false => LogRoom::default(),
         };
         self.throttle.look(room, self.now.0);
     }
@@ -50,8 +50,12 @@ impl Engine {
             true => !self.throttle.knows_rate(),
             false => self.throttle.due_ns(priority, self.now.0).is_none(),
         };
-        let awaited = is_due(Priority::Critical);
-        May { awaited, patient: is_due(Priority::NonCritical), slowly: self.is_slowed() }
+        let go = |priority| match is_due(priority) {
+            false => Go::Not,
+            true if self.throttle.slows(priority, self.now.0) => Go::Slowly,
+            true => Go::Freely,
+        };
+        May { awaited: go(Priority::Critical), patient: go(Priority::NonCritical) }
     }
 
     /// Writers that somebody waits for are slowed down.
@@ -68,11 +72,10 @@ impl Engine {
         let due = |waits: bool, priority| {
             Some(priority).filter(|_| waits).and_then(|priority| self.throttle.due_ns(priority, self.now.0))
         };
-        [due(patient, Priority::NonCritical), due(awaited, Priority::Critical)]
-            .into_iter()
-            .flatten()
-            .min()
-            .map(Nanos)
+        // When nobody says any more who waits, they are no longer patient.
+        let hinted = self.throttle.hinted_until_ns(self.now.0).unwrap_or(u64::MAX);
+        let patient = due(patient, Priority::NonCritical).map(|at| at.min(hinted));
+        [patient, due(awaited, Priority::Critical)].into_iter().flatten().min().map(Nanos)
     }
 
     /// Puts a piece of a write into the log. What nobody waits for stands apart while it is slowed down.
@@ -85,17 +88,19 @@ impl Engine {
         }
     }
 
-    /// What somebody waits for who waits for blocks of a write that nobody waits for is awaited, too.
+    /// Patient writes for which somebody has come to wait, or for their blocks, go on as others do; all of them where nobody says any more
+    /// who waits.
     pub(super) fn throttle_lend(&mut self) {
-        if self.log.writers().0 {
-            let awaited: Vec<BlockRange> = self.requests.critical_waiting().collect();
-            self.throttle_promote(&awaited);
+        if !self.log.writers().0 {
+            return;
         }
-    }
-
-    /// Somebody waits for writes of these blocks.
-    pub(super) fn throttle_promote(&mut self, awaited: &[BlockRange]) {
-        let range = |extent: &Extent| BlockRange::new(extent.block, u64::from(extent.count));
-        self.log.promote(|extent| awaited.iter().any(|awaited| awaited.overlaps(range(extent))));
+        let all = self.throttle.hinted_until_ns(self.now.0).is_none();
+        let blocks: Vec<BlockRange> = self.requests.critical_waiting().collect();
+        let requests = &self.requests;
+        self.log.promote(|patient| {
+            let is_awaited = matches!(patient.owner, AppendOwner::Part(key) if requests.is_awaited(key));
+            let range = patient.extent.map(|e| BlockRange::new(e.block, u64::from(e.count)));
+            all || is_awaited || range.is_some_and(|range| blocks.iter().any(|b| b.overlaps(range)))
+        });
     }
 }

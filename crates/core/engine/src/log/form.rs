@@ -16,7 +16,7 @@ use forebay_policy::{Durability, Priority};
 
 use crate::interface::Class;
 use crate::log::head::{Head, Size, checksums, lay_out};
-use crate::log::queue::{Append, AppendOwner, May};
+use crate::log::queue::{Append, AppendOwner, Go, May};
 use crate::log::{Ask, Io, Log};
 use crate::map::Map;
 use crate::mutation::Mutation;
@@ -64,9 +64,19 @@ pub(crate) struct Formed {
     pub(crate) after: Seq,
     /// Of this owner's append the record has a part only: there is one more piece to be told of.
     pub(crate) split: Option<AppendOwner>,
-    /// Which kind of writes it has, if any.
+    /// Which kind of writes it has, if any. Nothing else of it has data.
     pub(crate) kind: Option<Priority>,
     pub(crate) ask: Ask,
+}
+
+/// What goes into a record.
+#[derive(Default)]
+struct Taken {
+    taken: Vec<Append>,
+    /// So many of these are writes.
+    writes: usize,
+    /// The owner whose append was cut in two for that.
+    split: Option<AppendOwner>,
 }
 
 impl Log {
@@ -103,12 +113,12 @@ impl Log {
                 self.stalled = self.queue.has_writes();
                 return None;
             }
-            let (taken, split) = self.take_pieces(kind, facts, map);
+            let Taken { taken, writes, split } = self.take_pieces(kind, facts, map);
             if taken.is_empty() {
                 self.seal_head(map);
                 continue;
             }
-            return self.start(taken, split, kind, facts, map);
+            return self.start(taken, split, kind.filter(|_| writes > 0), facts, map);
         }
         None
     }
@@ -161,29 +171,20 @@ impl Log {
         }
     }
 
-    /// Takes from the queues what fits the next record, nothing if the segment is full for it; and the owner whose append was cut in
-    /// two for that.
-    fn take_pieces(
-        &mut self,
-        kind: Option<Priority>,
-        facts: &Facts,
-        map: &Map,
-    ) -> (Vec<Append>, Option<AppendOwner>) {
-        let (mut taken, mut size) = (Vec::new(), Size::default());
+    /// Takes from the queues what fits the next record, nothing if the segment is full for it.
+    fn take_pieces(&mut self, kind: Option<Priority>, facts: &Facts, map: &Map) -> Taken {
+        let (mut out, mut size) = (Taken::default(), Size::default());
         let writes = kind.filter(|_| !self.leaves_reserve(map));
-        let most = match (facts.may.slowly, writes) {
-            (true, Some(kind)) => self.queue.portion(kind),
-            _ => usize::MAX,
-        };
+        let slowly = writes.filter(|kind| facts.may.go(*kind) == Go::Slowly);
+        let portion = slowly.map(|kind| self.queue.portion(kind));
         let alone = self.is_to_begin();
-        let Some(head) = &self.head else { return (taken, None) };
+        let Some(head) = &self.head else { return out };
         if self.next_seq.0 - map.segments().get(head.index).first_seq.0 >= SEGMENT_RECORDS_MAX {
-            return (taken, None);
+            return out;
         }
-        while !alone || taken.is_empty() {
-            if !self.queue.has_urgent()
-                && (taken.len() >= most || facts.may.slowly && size.blocks >= SLOW_BLOCKS_MAX)
-            {
+        while !alone || out.taken.is_empty() {
+            let urgent = self.queue.has_urgent();
+            if !urgent && portion.is_some_and(|most| out.writes >= most || size.blocks >= SLOW_BLOCKS_MAX) {
                 break;
             }
             let Some(queue) = self.queue.next_from(writes) else { break };
@@ -191,7 +192,8 @@ impl Log {
             let more = Size::of(front.extent.as_ref());
             if head.fits(&self.layout, size.plus(more)) {
                 size = size.plus(more);
-                taken.extend(queue.pop_front());
+                out.taken.extend(queue.pop_front());
+                out.writes += usize::from(!urgent);
                 continue;
             }
             let part = |n: u32| size.plus(Size { extents: 1, blocks: n, slots: n as usize });
@@ -199,11 +201,12 @@ impl Log {
                 .rev()
                 .find(|n| head.fits(&self.layout, part(*n)));
             let split = room.and_then(|n| front.split_front(n));
-            let owner = split.as_ref().map(|first| first.owner);
-            taken.extend(split);
-            return (taken, owner);
+            out.split = split.as_ref().map(|first| first.owner);
+            out.writes += usize::from(!urgent && split.is_some());
+            out.taken.extend(split);
+            break;
         }
-        (taken, None)
+        out
     }
 
     /// Makes a record of what was taken, and asks for its write.

@@ -66,6 +66,13 @@ impl Append {
         Self { extent: None, data: None, owner: AppendOwner::Tick, durable, after: Seq(0) }
     }
 
+    /// Whether both speak of the same block.
+    fn touches(&self, other: &Self) -> bool {
+        let end = |e: &Extent| e.block.0 + u64::from(e.count);
+        let both = self.extent.as_ref().zip(other.extent.as_ref());
+        both.is_some_and(|(a, b)| a.block.0 < end(b) && b.block.0 < end(a))
+    }
+
     /// Cuts the first `blocks` blocks off; both parts tell the owner, who counts pieces.
     pub(super) fn split_front(&mut self, blocks: u32) -> Option<Append> {
         let (e, data) = (self.extent.as_mut()?, self.data.as_mut()?);
@@ -84,18 +91,32 @@ impl Append {
     }
 }
 
+/// Whether writes of a kind may enter the log now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Go {
+    Not,
+    /// They are slowed down: few go at a time.
+    Slowly,
+    Freely,
+}
+
 /// Which kinds of writes may enter the log now, as far as the throttle is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct May {
-    pub(crate) awaited: bool,
-    pub(crate) patient: bool,
-    /// They are slowed down: few go at a time.
-    pub(crate) slowly: bool,
+    pub(crate) awaited: Go,
+    pub(crate) patient: Go,
 }
 
 impl May {
     /// All of them do.
-    pub(crate) const FREELY: Self = Self { awaited: true, patient: true, slowly: false };
+    pub(crate) const FREELY: Self = Self { awaited: Go::Freely, patient: Go::Freely };
+
+    pub(super) fn go(self, kind: Priority) -> Go {
+        match kind {
+            Priority::Critical => self.awaited,
+            Priority::NonCritical => self.patient,
+        }
+    }
 }
 
 /// What waits to enter the log.
@@ -113,39 +134,40 @@ impl Queue {
     /// Behind everything queued before that touches the same blocks.
     pub(super) fn push(&mut self, append: Append) {
         self.expected = self.expected.saturating_sub(1);
-        if append.extent.is_some_and(|extent| Self::touches(&self.patient, &extent)) {
-            self.promote_all();
+        if !self.patient.is_empty() {
+            self.promote(|patient| patient.touches(&append));
         }
         self.writes.push_back(append);
     }
 
     /// Behind those that nobody waits for either. One that touches blocks of a write that is not patient stands behind that one.
     pub(super) fn push_patient(&mut self, append: Append) {
-        if append.extent.is_some_and(|extent| Self::touches(&self.writes, &extent)) {
+        if self.writes.iter().any(|write| write.touches(&append)) {
             return self.push(append);
         }
         self.expected = self.expected.saturating_sub(1);
         self.patient.push_back(append);
     }
 
-    fn touches(queue: &VecDeque<Append>, extent: &Extent) -> bool {
-        let end = |e: &Extent| e.block.0 + u64::from(e.count);
-        queue
-            .iter()
-            .filter_map(|a| a.extent.as_ref())
-            .any(|e| e.block.0 < end(extent) && extent.block.0 < end(e))
-    }
-
-    /// Somebody waits for one of the patient writes whose extent is `awaited`, if there is one: all of them go on as others do. So none
-    /// overtakes another on the same blocks.
-    pub(super) fn promote(&mut self, awaited: impl Fn(&Extent) -> bool) {
-        if self.patient.iter().filter_map(|a| a.extent.as_ref()).any(awaited) {
-            self.promote_all();
+    /// Those of the patient writes that are `awaited` go on as others do; with the other pieces of the same part, and with what touches the
+    /// blocks of one that goes, earlier or later: so none overtakes another there.
+    pub(super) fn promote(&mut self, awaited: impl Fn(&Append) -> bool) {
+        let mut go: Vec<bool> = self.patient.iter().map(awaited).collect();
+        let mut followed: Vec<usize> = (0..go.len()).filter(|n| go[*n]).collect();
+        if followed.is_empty() {
+            return;
         }
-    }
-
-    fn promote_all(&mut self) {
-        self.writes.append(&mut self.patient);
+        while let Some(at) = followed.pop() {
+            for (n, patient) in self.patient.iter().enumerate() {
+                if !go[n] && (patient.owner == self.patient[at].owner || patient.touches(&self.patient[at])) {
+                    go[n] = true;
+                    followed.push(n);
+                }
+            }
+        }
+        let (gone, left): (Vec<_>, Vec<_>) = self.patient.drain(..).zip(go).partition(|(_, goes)| *goes);
+        self.writes.extend(gone.into_iter().map(|(append, _)| append));
+        self.patient.extend(left.into_iter().map(|(append, _)| append));
     }
 
     /// Ahead of writes.
@@ -188,8 +210,8 @@ impl Queue {
 
     /// Writes of which kind go next, if any `may`. What nobody waits for is let go seldom, and goes first then.
     pub(super) fn next_kind(&self, may: May) -> Option<Priority> {
-        let patient = (may.patient && !self.patient.is_empty()).then_some(Priority::NonCritical);
-        patient.or_else(|| (may.awaited && !self.writes.is_empty()).then_some(Priority::Critical))
+        let goes = |kind: &Priority| may.go(*kind) != Go::Not && !self.kind(*kind).is_empty();
+        [Priority::NonCritical, Priority::Critical].into_iter().find(goes)
     }
 
     fn kind(&self, kind: Priority) -> &VecDeque<Append> {
@@ -237,9 +259,9 @@ impl Queue {
     }
 
     /// Whether a small record would rather wait for others to share its header with: until a record in flight is
-    /// done, if one is, or until the writers that were answered have come again.
+    /// done, if one is, or until the writers that were answered have come again. What nobody waits for has waited, and keeps nobody waiting.
     pub(super) fn waits_for_company(&self, kind: Priority, align: u32, in_flight: bool, now: Nanos) -> bool {
-        if align == 512 {
+        if align == 512 || kind == Priority::NonCritical {
             return false;
         }
         let company = in_flight || (self.expected > 0 && now < self.expected_until);
@@ -248,7 +270,7 @@ impl Queue {
             blocks = blocks.saturating_add(a.extent.map_or(0, |e| e.count));
             blocks < SHARED_BLOCKS_WANTED
         };
-        company && self.kind(kind).iter().take(SHARED_BLOCKS_WANTED as usize).all(small)
+        company && self.writes.iter().take(SHARED_BLOCKS_WANTED as usize).all(small)
     }
 
     /// When a write that waits for company while no record is in flight waits no more.
@@ -310,7 +332,7 @@ mod tests {
     fn what_nobody_waits_for_keeps_nobody_waiting_and_is_let_go_on_its_own() {
         let mut queue = Queue::default();
         (1..4).for_each(|n| queue.push_patient(write(n)));
-        let awaited = May { patient: false, ..May::FREELY };
+        let awaited = May { patient: Go::Not, ..May::FREELY };
         assert_eq!((queue.next_kind(awaited), queue.has_writes()), (None, true));
         queue.push(write(4));
         assert_eq!(queue.next_kind(awaited), Some(Priority::Critical));
@@ -320,10 +342,12 @@ mod tests {
             Some(Priority::NonCritical),
             "it is seldom let go, and goes then"
         );
-        queue.promote(|extent| extent.block == BlockNo(9));
+        queue.promote(|patient| patient.owner == AppendOwner::Part(PartKey(9)));
         assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![1, 2, 3], vec![4]));
-        queue.promote(|extent| extent.block == BlockNo(2));
-        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![], vec![4, 1, 2, 3]));
+        queue.promote(|patient| patient.owner == AppendOwner::Part(PartKey(2)));
+        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![1, 3], vec![4, 2]));
+        queue.promote(|_| true);
+        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![], vec![4, 2, 1, 3]));
         queue.push_urgent(write(5));
         assert_eq!(queue.next_from(None).map(|q| blocks(q)), Some(vec![5]));
         assert_eq!((queue.blocks(), queue.withdraw_parts().len(), queue.has_writes()), (4, 4, false));
@@ -334,9 +358,24 @@ mod tests {
         let mut queue = Queue::default();
         [1, 2].into_iter().for_each(|n| queue.push_patient(write(n)));
         queue.push(write(2));
-        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![], vec![1, 2, 2]));
-        [1, 3].into_iter().for_each(|n| queue.push_patient(write(n)));
-        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![3], vec![1, 2, 2, 1]));
+        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![1], vec![2, 2]));
+        [2, 3].into_iter().for_each(|n| queue.push_patient(write(n)));
+        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![1, 3], vec![2, 2, 2]));
+    }
+
+    #[test]
+    fn what_is_awaited_takes_along_what_its_blocks_and_its_part_hang_on() {
+        let mut queue = Queue::default();
+        // Each a part, its first block and how many: the third has two pieces.
+        for (part, block, count) in
+            [(1, 0, 2), (2, 1, 2), (3, 2, 2), (4, 50, 1), (3, 20, 2), (5, 21, 3), (6, 9, 1)]
+        {
+            let mut append = write(part);
+            append.extent = append.extent.map(|e| Extent { block: BlockNo(block), count, ..e });
+            queue.push_patient(append);
+        }
+        queue.promote(|patient| patient.owner == AppendOwner::Part(PartKey(2)));
+        assert_eq!((blocks(&queue.patient), blocks(&queue.writes)), (vec![50, 9], vec![0, 1, 2, 20, 21]));
     }
 
     #[test]

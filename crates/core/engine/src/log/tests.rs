@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay_block::{BlockNo, Buf, DeviceOp};
 use forebay_format::record::{ExtentKind, RecordHeader};
-use forebay_policy::Durability;
+use forebay_policy::{Durability, Priority};
 use proptest::prelude::*;
 
 use super::form::{Formed, Round};
@@ -309,6 +309,42 @@ fn writers_who_are_held_back_let_what_is_urgent_pass() {
     assert!(rig.log.has_writers());
     rig.facts.held = false;
     assert_eq!(rig.form().len(), 1);
+}
+
+/// What goes with writes who are slowed down takes none of their places, and is not taken for one of them.
+#[test]
+fn a_portion_is_of_writes_and_of_those_who_are_slowed_down() {
+    let mut rig = Rig::new(layout(512, 1 << 20, 8));
+    rig.facts.may = May { awaited: Go::Slowly, patient: Go::Freely };
+    (0..9).for_each(|n| rig.log.append_patient(Rig::entry(100 + n, 1, ExtentKind::Data, 1)));
+    (0..8).for_each(|n| rig.write(n, 1));
+    (0..3).for_each(|n| rig.log.append_urgent(Rig::entry(50 + n, 1, ExtentKind::Supersede, 0)));
+    rig.facts.held = true;
+    let urgent = rig.form();
+    assert_eq!(urgent.iter().map(|f| (rig.header(f).extents.len(), f.kind)).collect::<Vec<_>>(), [(3, None)]);
+    rig.facts.held = false;
+    (0..3).for_each(|n| rig.log.append_urgent(Rig::entry(60 + n, 1, ExtentKind::Supersede, 0)));
+    let formed = rig.form();
+    let formed: Vec<_> = formed.iter().map(|f| (rig.header(f).extents.len(), f.kind)).collect();
+    let (critical, patient) = (Some(Priority::Critical), Some(Priority::NonCritical));
+    assert_eq!(formed, [(12, patient), (4, critical), (4, critical)]);
+    // The one that begins a run has nothing but that.
+    let mut rig = Rig::new(layout(512, 1 << 20, 8));
+    rig.log.begin_after_crash();
+    rig.write(0, 1);
+    assert_eq!(rig.form().iter().map(|f| f.kind).collect::<Vec<_>>(), [None]);
+}
+
+/// What nobody waits for is let go seldom: then it waits for no company, and makes nobody wait.
+#[test]
+fn what_nobody_waits_for_waits_for_no_company() {
+    let mut rig = Rig::new(layout(4096, 1 << 20, 8));
+    rig.write(0, 1);
+    assert_eq!(rig.form().len(), 1);
+    rig.log.append_patient(Rig::entry(10, 1, ExtentKind::Data, 1));
+    rig.write(20, 4);
+    let kinds: Vec<_> = rig.form().iter().filter_map(|f| f.kind).collect();
+    assert_eq!(kinds, [Priority::NonCritical, Priority::Critical]);
 }
 
 #[test]
