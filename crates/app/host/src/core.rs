@@ -33,6 +33,11 @@ impl Core {
         }
     }
 
+    /// Whether requests wait for whichever came before them and touches the same bytes.
+    pub(crate) fn keeps_order(&self) -> bool {
+        matches!(self, Self::Plain(_))
+    }
+
     pub(crate) fn status(&self, now: Nanos) -> Status {
         match self {
             Self::Cached(engine) => engine.status(now),

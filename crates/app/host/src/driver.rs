@@ -316,12 +316,12 @@ impl Driver {
     }
 
     /// The piece of a long zero or trim that is carried out next, and the rest. Somebody else may want some of its blocks, or the
-    /// backing, and should not have to wait for all of it. Nothing is acknowledged before the last piece is done, and a crash before that
+    /// backing, and should not have to wait for all of it; without a cache that may be the same client. Nothing is acknowledged before the last piece is done, and a crash before that
     /// may leave some of the pieces done.
     fn cut(&self, op: Op) -> (Op, Option<Rest>) {
         match op {
             Op::Zero { offset, len, unmap, fua }
-                if len > ZERO_PIECE_BYTES && self.shared.queue.is_shared() =>
+                if len > ZERO_PIECE_BYTES && (self.core.keeps_order() || self.shared.queue.is_shared()) =>
             {
                 // The pieces meet at multiples of their length, so that they are made of whole blocks.
                 let first = ZERO_PIECE_BYTES - offset % ZERO_PIECE_BYTES;

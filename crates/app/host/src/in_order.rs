@@ -4,9 +4,10 @@
 //! are more urgent, and what comes after it must not find the older state for so long, nor be overwritten by it in the end. So the later
 //! one of two waits until the earlier one has ended. Whoever waits here lends its urgency to those before it.
 //!
-//! Searches are linear: the host admits 1,024 requests at a time (P7).
+//! Who comes is compared with all others, and who ends with none: it knows whom it held up. The host admits 1,024 requests at a time (P7), so
+//! that there are at most half a million pairs of them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use forebay_block::Op;
 use forebay_engine::{Class, RequestId};
@@ -44,60 +45,70 @@ impl Span {
 /// What a request touches, and whether it changes that.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
-    id: RequestId,
     blocks: Span,
     changes: bool,
 }
 
 impl Claim {
     fn excludes(&self, other: &Self) -> bool {
+        #[cfg(test)]
+        tests::COMPARED.with(|compared| compared.set(compared.get() + 1));
         (self.changes || other.changes) && self.blocks.overlaps(&other.blocks)
     }
+}
+
+/// A request that has not ended.
+struct Held {
+    claim: Claim,
+    /// It waits for so many that came before it.
+    waits_for: usize,
+    /// What is to begin then.
+    op: Option<Op>,
+    /// Those that wait for it, in the order in which they came.
+    holds_up: Vec<RequestId>,
 }
 
 /// Which requests are under way and which wait for them.
 #[derive(Default)]
 pub(crate) struct Turns {
-    under_way: Vec<Claim>,
-    waiting: VecDeque<(Claim, Op)>,
+    held: BTreeMap<RequestId, Held>,
+    waiting: usize,
 }
 
 impl Turns {
     /// Takes a request in: returns it if it may begin. `block`: what is touched is whole blocks of so many bytes.
     pub(crate) fn arrive(&mut self, id: RequestId, op: Op, block: u64) -> Option<Op> {
         let Some(span) = Span::of(&op) else { return Some(op) };
-        let claim = Claim { id, blocks: span.widened(block), changes: op.changes().is_some() };
-        let others = self.under_way.iter().chain(self.waiting.iter().map(|(claim, _)| claim));
-        if others.into_iter().any(|other| claim.excludes(other)) {
-            self.waiting.push_back((claim, op));
-            return None;
+        let claim = Claim { blocks: span.widened(block), changes: op.changes().is_some() };
+        let mut waits_for = 0;
+        for other in self.held.values_mut().filter(|other| claim.excludes(&other.claim)) {
+            other.holds_up.push(id);
+            waits_for += 1;
         }
-        self.under_way.push(claim);
-        Some(op)
+        let (op, begins) = if waits_for > 0 { (Some(op), None) } else { (None, Some(op)) };
+        self.waiting += usize::from(op.is_some());
+        self.held.insert(id, Held { claim, waits_for, op, holds_up: Vec::new() });
+        begins
     }
 
-    /// One has ended: returns those that may begin now.
+    /// One has ended: returns those that may begin now. Nothing is looked at but those that it held up.
     pub(crate) fn ended(&mut self, id: RequestId) -> Vec<(RequestId, Op)> {
-        let Some(at) = self.under_way.iter().position(|claim| claim.id == id) else { return Vec::new() };
-        self.under_way.swap_remove(at);
+        let Some(ended) = self.held.remove(&id) else { return Vec::new() };
         let mut begin = Vec::new();
-        let mut still: VecDeque<(Claim, Op)> = VecDeque::new();
-        for (claim, op) in std::mem::take(&mut self.waiting) {
-            let mut earlier = self.under_way.iter().chain(still.iter().map(|(claim, _)| claim));
-            if earlier.any(|other| claim.excludes(other)) {
-                still.push_back((claim, op));
-            } else {
-                self.under_way.push(claim);
-                begin.push((claim.id, op));
+        for id in ended.holds_up {
+            let Some(next) = self.held.get_mut(&id) else { continue };
+            next.waits_for -= 1;
+            if next.waits_for == 0 {
+                begin.extend(next.op.take().map(|op| (id, op)));
             }
         }
-        self.waiting = still;
+        self.waiting -= begin.len();
         begin
     }
 
     /// Requests that wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting
     }
 }
 
@@ -162,9 +173,16 @@ impl Askers {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use forebay_block::Buf;
 
     use super::*;
+
+    thread_local! {
+        /// How often two requests were compared.
+        pub(super) static COMPARED: Cell<u64> = const { Cell::new(0) };
+    }
 
     fn write(offset: u64, len: usize) -> Op {
         Op::Write { offset, data: Buf::zeroed(len), fua: true }
@@ -192,7 +210,24 @@ mod tests {
         assert_eq!(begun(&mut turns, 3), [4]);
         assert_eq!((begun(&mut turns, 7), begun(&mut turns, 8)), (vec![], vec![9]));
         assert_eq!((begun(&mut turns, 4), begun(&mut turns, 9)), (vec![], vec![]));
-        assert_eq!((turns.waiting(), turns.under_way.len()), (0, 0));
+        assert_eq!((turns.waiting(), turns.held.len()), (0, 0));
+    }
+
+    #[test]
+    fn who_ends_is_compared_with_nobody() {
+        let mut turns = Turns::default();
+        // Two writes to each of many places.
+        for n in 0..1024 {
+            let begins = turns.arrive(RequestId(n), write(n % 512 * 4096, 4096), 512).is_some();
+            assert_eq!(begins, n < 512);
+        }
+        COMPARED.set(0);
+        for n in 0..512 {
+            let begun = turns.ended(RequestId(n));
+            assert!(begun.len() == 1 && begun[0].0 == RequestId(512 + n));
+            assert_eq!(turns.waiting() as u64, 511 - n);
+        }
+        assert_eq!(COMPARED.get(), 0);
     }
 
     #[test]

@@ -141,7 +141,8 @@ impl LabelPlace {
                 written.map_err(|e| HostError::side_file("write the label", file, e))
             }
             (Update::Label { offset, bytes }, Self::Behind(start)) => {
-                bench.write(backing, start + offset, bytes.clone())
+                bench.write(backing, start + offset, bytes.clone())?;
+                bench.prove(backing, start + offset, bytes)
             }
             (Update::Flush, Self::SideFile(file)) => {
                 let synced = sync_side_file(file);
@@ -248,4 +249,84 @@ pub(crate) fn remove_durably(path: &Path) -> io::Result<()> {
 pub(crate) fn remove_side_file(file: &SideFile) -> io::Result<()> {
     file.remove()?;
     file.sync_entry()
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_block::{Class, DeviceResult, Nanos};
+    use forebay_device::{Clock, DeviceInfo, Ring, Survives};
+
+    use super::*;
+
+    /// An export with an address for what somebody waits for, which leads to the disk of this number.
+    struct TwoAddresses {
+        info: DeviceInfo,
+        critical: usize,
+        disks: [Vec<u8>; 2],
+        done: Vec<(u64, DeviceResult)>,
+    }
+
+    impl Device for TwoAddresses {
+        fn info(&self) -> &DeviceInfo {
+            &self.info
+        }
+
+        fn submit(&mut self, tag: u64, op: DeviceOp, class: Class, _: Nanos) {
+            let disk = &mut self.disks[if class == Class::Foreground { self.critical } else { 0 }];
+            let mut read = None;
+            match op {
+                DeviceOp::Read { offset, len } => {
+                    read = Some(Buf::copy_of(&disk[offset as usize..offset as usize + len]));
+                }
+                DeviceOp::Write { offset, bufs, .. } => {
+                    disk[offset as usize..][..bufs[0].len()].copy_from_slice(&bufs[0]);
+                }
+                DeviceOp::Zero { .. } | DeviceOp::Flush => {}
+            }
+            self.done.push((tag, Ok(read)));
+        }
+
+        fn poll(&mut self, _: Nanos, done: &mut Vec<(u64, DeviceResult)>) {
+            done.append(&mut self.done);
+        }
+    }
+
+    #[test]
+    fn a_label_that_is_not_seen_at_both_addresses_is_an_error() {
+        let (ring, clock) = (Ring::new().unwrap(), Clock::start());
+        let bench = Bench { ring: &ring, clock: &clock };
+        let info = DeviceInfo {
+            name: "nbd://one?critical=two".to_owned(),
+            kind: DeviceKind::Network,
+            size_bytes: 1 << 16,
+            logical_block: 512,
+            native_block: 512,
+            physical_block: 4096,
+            direct: true,
+            volatile_cache: true,
+            depth: 128,
+            survives: Survives::Unknown,
+            durability: "unknown",
+        };
+        let update = Update::Label { offset: 4096, bytes: Buf::copy_of(&[7; 4096]) };
+        for (critical, kind, is_well) in [
+            (0, DeviceKind::Network, true),
+            (1, DeviceKind::Network, false),
+            // It has one way to it.
+            (1, DeviceKind::Block, true),
+        ] {
+            let (info, done) = (DeviceInfo { kind, ..info.clone() }, Vec::new());
+            let mut export =
+                TwoAddresses { info, critical, disks: [vec![0; 1 << 16], vec![0; 1 << 16]], done };
+            let written = LabelPlace::Behind(32768).carry_out(&bench, &mut export, &update);
+            match written {
+                Ok(()) => assert!(is_well, "{critical} {kind:?}"),
+                Err(error) => {
+                    let told = error.to_string();
+                    assert!(!is_well && told.starts_with("the label of nbd://one?critical=two: "), "{told}");
+                    assert!(told.contains("these are two disks"), "{told}");
+                }
+            }
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! A volume without a cache: the backing as it is, through the same interface as the engine's.
 //!
 //! What clients wait for goes first here, too: operations stand in the backing's queue ([`PlainQueue`]) before they start. Where nobody
-//! has said yet that a request is critical, nothing is known of who waits, and everything counts as awaited. From then on writes are what
-//! nobody waits for, unless they are critical, or something comes to wait for them.
+//! has said of late that a request is critical ([`HINTED_NS`]), nothing is known of who waits, and everything counts as awaited. Else writes
+//! are what nobody waits for, unless they are critical, or something comes to wait for them.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use forebay_engine::{
     Class, Command, CommonError, Effect, Event, IoId, MarkError, PlainQueue, RequestId, Role, State, Status,
     Watch,
 };
-use forebay_policy::{AdmissionReason, Issuer, SchedulerKind, WritePolicy};
+use forebay_policy::{AdmissionReason, HINTED_NS, Issuer, SchedulerKind, WritePolicy};
 
 use crate::in_order::{Asker, Askers, Span, Turns};
 use crate::partial::{Next, Partial};
@@ -52,8 +52,8 @@ pub(crate) struct PassThrough {
     read_only: bool,
     turns: Turns,
     askers: Askers,
-    /// Somebody has said that a request is critical, so that the others are not.
-    knows_critical: bool,
+    /// Until then somebody has said of late that a request is critical, so that the others are not.
+    hinted_until: Nanos,
     queue: PlainQueue,
     scheduler: SchedulerKind,
     partial: HashMap<RequestId, Partial>,
@@ -95,7 +95,7 @@ impl PassThrough {
             read_only: backing.read_only,
             turns: Turns::default(),
             askers: Askers::default(),
-            knows_critical: false,
+            hinted_until: Nanos(0),
             queue: PlainQueue::new(scheduler, backing.depth),
             scheduler,
             partial: HashMap::new(),
@@ -117,7 +117,7 @@ impl PassThrough {
             Event::Request { id, op, origin } => self.request(id, op, &origin),
             Event::Io { id, result } => self.io_done(id, result),
             Event::Promote { offset, len } => {
-                self.knows_critical = true;
+                self.hinted();
                 self.are_awaited(Span { start: offset, end: offset.saturating_add(len) });
             }
             Event::Command { id, command } => match command {
@@ -216,12 +216,19 @@ impl PassThrough {
         }
     }
 
+    /// Somebody says who is critical.
+    fn hinted(&mut self) {
+        self.hinted_until = Nanos(self.now.0.saturating_add(HINTED_NS));
+    }
+
     /// Whether somebody waits for a request, as far as is known, and who asked for it.
     fn judge(&mut self, op: &Op, origin: &Origin) -> (Class, Issuer) {
-        self.knows_critical |= origin.criticality != Criticality::None;
+        if origin.criticality != Criticality::None {
+            self.hinted();
+        }
         match op {
             Op::Write { fua, .. } | Op::Zero { fua, .. } => {
-                let awaited = origin.is_awaited(*fua) || !self.knows_critical;
+                let awaited = origin.is_awaited(*fua) || self.now >= self.hinted_until;
                 let class = if awaited { Class::Foreground } else { Class::Background };
                 (class, Issuer { reason: Some(AdmissionReason::NoCache), ..Issuer::of(origin, *fua) })
             }

@@ -21,7 +21,8 @@ pub const REQUEST_BYTES_TOTAL_MAX: u64 = 256 << 20;
 /// Longest read or write in bytes.
 pub const REQUEST_BYTES_MAX: usize = 32 << 20;
 
-/// Zeroes and trims of more bytes than this are carried out in pieces of this length while others use the volume.
+/// Zeroes and trims of more bytes than this are carried out in pieces of this length while others use the volume,
+/// and always where there is no cache.
 pub const ZERO_PIECE_BYTES: u64 = 32 << 20;
 
 /// A client's request on its way to the thread.

@@ -1,11 +1,15 @@
 //! Reading a cache's two superblock copies.
 
-use forebay_block::{Buf, DeviceOp};
-use forebay_device::{Clock, Device, Ring, run_alone};
+use forebay_block::{Buf, DeviceOp, ErrorKind, IoError};
+use forebay_device::{Clock, Device, Ring, run_alone, shows_in_background};
 use forebay_format::FormatError;
 use forebay_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 
 use crate::error::HostError;
+
+/// Why a label that was written is not believed to be.
+const TWO_DISKS: &str = "it was written at its critical address and is not at the other one, so that these are two disks; give two \
+                         addresses of the same export";
 
 /// Means to carry out single operations on a device that nothing else uses at the time.
 pub(crate) struct Bench<'a> {
@@ -32,6 +36,21 @@ impl Bench<'_> {
     pub(crate) fn write(&self, device: &mut dyn Device, offset: u64, data: Buf) -> Result<(), HostError> {
         let op = DeviceOp::Write { offset, bufs: vec![data], durable: true };
         self.run(device, "writing", op).map(drop)
+    }
+
+    /// Refuses a backing that has two addresses of two disks: what was written at one of them is not at the other.
+    pub(crate) fn prove(
+        &self,
+        device: &mut dyn Device,
+        offset: u64,
+        written: &[u8],
+    ) -> Result<(), HostError> {
+        let (doing, error) = match shows_in_background(self.ring, self.clock, device, offset, written) {
+            Ok(true) => return Ok(()),
+            Ok(false) => ("the label", IoError::new(ErrorKind::Io, TWO_DISKS)),
+            Err(error) => ("reading the label", error),
+        };
+        Err(HostError::Device { doing, device: device.info().name.clone(), error })
     }
 
     /// The believable superblock of a cache, `None` if there is none.

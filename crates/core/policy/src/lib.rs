@@ -35,4 +35,4 @@ pub use scheduler::{
 };
 pub use settings::{Allowed, Durability, GroupEnds, OnFull, Order, Settings, UnknownSetting, WritePolicy};
 pub use staleness::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, Staleness};
-pub use throttle::{LogRoom, THROTTLE_NS_MAX, Throttle};
+pub use throttle::{HINTED_NS, LogRoom, THROTTLE_NS_MAX, Throttle};

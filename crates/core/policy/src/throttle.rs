@@ -40,7 +40,7 @@ pub const THROTTLE_NS_MAX: u64 = 250_000_000;
 /// Time by which a late writer may make up for its being late, in nanoseconds: who wakes them has no better clock.
 const LATE_NS_MAX: u64 = 1_000_000;
 /// How long after a write that is known to be awaited others count as not awaited, in nanoseconds.
-const HINTED_NS: u64 = 1_000_000_000;
+pub const HINTED_NS: u64 = 1_000_000_000;
 /// The rate is that of the latest such part of the log, in percent, that became free.
 const WINDOW_PERCENT: u64 = 25;
 /// Measurements in it.

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_block::{Class, DeviceOp, DeviceResult, Nanos};
+use forebay_block::{Class, DeviceOp, DeviceResult, IoError, Nanos};
 
 use crate::clock::Clock;
 use crate::ring::Ring;
@@ -191,9 +191,36 @@ pub trait Device {
 /// # Panics
 /// If the device has other operations under way: their results would be lost.
 pub fn run_alone(ring: &Ring, clock: &Clock, device: &mut dyn Device, op: DeviceOp) -> DeviceResult {
+    run_as(ring, clock, device, op, Class::Foreground)
+}
+
+/// Whether a device shows these bytes, which [`run_alone`] has durably written there, also to what nobody waits for. An export that
+/// has a connection of its own for that may be another one, or another disk, by mistake. `offset` and length are whole blocks of
+/// the device. Only [`DeviceKind::Network`] is asked.
+///
+/// # Errors
+/// They cannot be read.
+///
+/// # Panics
+/// As [`run_alone`].
+pub fn shows_in_background(
+    ring: &Ring,
+    clock: &Clock,
+    device: &mut dyn Device,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<bool, IoError> {
+    if device.info().kind != DeviceKind::Network {
+        return Ok(true);
+    }
+    let read = DeviceOp::Read { offset, len: bytes.len() };
+    Ok(run_as(ring, clock, device, read, Class::Background)?.is_some_and(|read| read[..] == *bytes))
+}
+
+fn run_as(ring: &Ring, clock: &Clock, device: &mut dyn Device, op: DeviceOp, class: Class) -> DeviceResult {
     const TAG: u64 = u64::MAX;
     let mut done = Vec::with_capacity(1);
-    device.submit(TAG, op, Class::Foreground, clock.now());
+    device.submit(TAG, op, class, clock.now());
     loop {
         device.poll(clock.now(), &mut done);
         if let Some((tag, result)) = done.pop() {

@@ -31,7 +31,9 @@ mod transfer;
 
 pub use access::{Access, OpenError};
 pub use clock::Clock;
-pub use device::{Beside, Device, DeviceInfo, DeviceKind, IsOurs, Sign, Survives, run_alone};
+pub use device::{
+    Beside, Device, DeviceInfo, DeviceKind, IsOurs, Sign, Survives, run_alone, shows_in_background,
+};
 pub use emulated::{EmulatedDevice, Lateness};
 pub use emulation::EmulateSpec;
 pub use entry::sync_entry;

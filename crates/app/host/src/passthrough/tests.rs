@@ -352,6 +352,32 @@ fn what_nobody_waits_for_gives_way_once_somebody_is_critical() {
     world.drain();
 }
 
+/// Who says who waits, and falls silent, is not taken at its word for good.
+#[test]
+fn what_was_said_of_who_waits_is_forgotten_when_nobody_says_more() {
+    for by_promotion in [false, true] {
+        let mut world = World::new(SchedulerKind::Rcp, 1, 512);
+        if by_promotion {
+            world.plain.handle(Event::Promote { offset: 0, len: 1 }, world.now);
+        } else {
+            world.ask(0, (0, 1), critical());
+        }
+        world.drain();
+        let said = world.now.0;
+        let mut background = |at: u64| {
+            let before = world.background;
+            world.now = Nanos(at);
+            world.ask(0, (1, 1), Origin::default());
+            world.drain();
+            world.background - before
+        };
+        // Draining takes some of the time.
+        assert_eq!(background(said + HINTED_NS / 2), 1);
+        assert_eq!(background(said + HINTED_NS), 0);
+        assert_eq!(background(said + 2 * HINTED_NS), 0);
+    }
+}
+
 /// The order in which operations came is that of `fifo`, whoever waits for them; and `rcp` may take over at any time.
 #[test]
 fn the_scheduler_is_exchanged_while_requests_wait() {

@@ -25,7 +25,7 @@ pub(super) const READ_EXPIRES_NS: u64 = 500_000_000;
 /// A write is due after so long, in nanoseconds (`write_expire`).
 pub(super) const WRITE_EXPIRES_NS: u64 = 5_000_000_000;
 /// After so long an operation does not wait for better classes any more, in nanoseconds (`prio_aging_expire`).
-const AGING_NS: u64 = 10_000_000_000;
+pub(super) const AGING_NS: u64 = 10_000_000_000;
 
 /// What waits of one class.
 #[derive(Debug, Default)]

@@ -20,7 +20,9 @@
 //! sequence, for the reason that [CFQ](super::cfq) here does not.
 //!
 //! **Bounds.** An account that has waited comes to be the one furthest behind, since all others advance. One
-//! that comes back stands where the one that is furthest behind stands, at least; so no account saves up. Of
+//! that comes back stands where the one that is furthest behind stands, at least; so no account saves up. New
+//! accounts could come without end, each behind all others: what has waited for [`AGING_NS`] goes before batches,
+//! the oldest first, and alternately with the rest. Of
 //! the starts while both wait, one in 16 is of a batch. At most [`ACCOUNTS_MAX`] accounts that are not waiting
 //! are remembered, and none once nothing waits or is outstanding.
 
@@ -28,6 +30,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use forebay_block::OpKind;
 
+use super::deadline::AGING_NS;
 use super::fifo::take;
 use super::turns::Turns;
 use super::{IoClass, Operation, Purpose, Round, Scheduler};
@@ -84,6 +87,8 @@ pub struct SplitA {
     /// The pass of the account that was furthest behind last.
     pass: u64,
     wake_ns: Option<u64>,
+    /// What started last had aged.
+    was_aged: bool,
 }
 
 /// What it costs, in bytes.
@@ -150,6 +155,17 @@ impl SplitA {
         }
         self.batch = Batch { since_ns: now_ns, ..Batch::default() };
         self.furthest_behind()
+    }
+
+    /// Starts the oldest of what waits for a batch, if it has waited for too long.
+    fn start_aged(&mut self, now_ns: u64) -> Option<u64> {
+        let (number, cause) = self.causes.first_key_value()?;
+        let oldest = self.accounts.get(cause)?.waiting.front()?;
+        if oldest.arrived_ns.saturating_add(AGING_NS) > now_ns {
+            return None;
+        }
+        let operation = self.take(*number)?;
+        Some(self.started(&operation))
     }
 
     fn start_wanted(&mut self) -> Option<u64> {
@@ -225,10 +241,12 @@ impl Scheduler for SplitA {
     }
 
     fn next(&mut self, now_ns: u64) -> Option<u64> {
-        match self.before_batches.is_second() {
+        let aged = if self.was_aged { None } else { self.start_aged(now_ns) };
+        self.was_aged = aged.is_some();
+        aged.or_else(|| match self.before_batches.is_second() {
             false => self.start_wanted().or_else(|| self.start_of_batch(now_ns)),
             true => self.start_of_batch(now_ns).or_else(|| self.start_wanted()),
-        }
+        })
     }
 
     fn ended(&mut self, number: u64) {
@@ -379,6 +397,24 @@ mod tests {
             split.ended(started);
         }
         assert!((90..=110).contains(&of_second), "{of_second} of 900 with a weight of 1 against 8");
+    }
+
+    /// Each of them is behind whoever has had something before.
+    #[test]
+    fn who_has_had_much_does_not_starve_beside_tasks_that_are_always_new() {
+        let mut split: SplitA = given([Operation { len: 1 << 20, ..read(0) }.of(1), read(1).of(2)]);
+        assert_eq!(start(&mut split, 0, 2), [0, 1]);
+        (2..5).for_each(|n| split.arrived(read(n).of(1)));
+        (0..2).for_each(|n| split.ended(n));
+        let aging_ms = AGING_NS / MS;
+        let mut at = Vec::new();
+        for now in 0..aging_ms + 10 {
+            split.arrived(read(10 + now).of(10 + now as u32).came(now));
+            let started = start(&mut split, now, 1)[0];
+            split.ended(started);
+            at.extend((2..5).contains(&started).then_some(now));
+        }
+        assert_eq!(at, [0, 2, 4].map(|turn| aging_ms + turn), "in turns with the rest");
     }
 
     #[test]

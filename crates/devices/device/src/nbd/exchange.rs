@@ -32,6 +32,7 @@ use forebay_nbd::codec::{NbdError, ReplyHeader, SimpleReply, command};
 use crate::device::Sign;
 use crate::nbd::handshake::{Stream, Terms, connect, read_alone};
 use crate::nbd::requests::{Request, requests};
+use crate::nbd::same::show_the_same;
 use crate::nbd::uri::{NbdSpec, Server};
 use crate::ring::Waker;
 
@@ -514,7 +515,11 @@ impl Exchange {
             drop(state);
             // After the pause, when whoever had it meanwhile has done with it.
             let shown = |stream: &Stream| self.shows(stream, sign.as_ref());
-            let attempt = attempt.and_then(|streams| streams.iter().try_for_each(shown).map(|()| streams));
+            let attempt = attempt.and_then(|streams| {
+                streams.iter().try_for_each(shown)?;
+                let are_one = show_the_same(&streams, &self.terms).map_err(|_| AWAY)?;
+                are_one.then_some(streams).ok_or(OTHER)
+            });
             match attempt {
                 Ok(streams) => {
                     let mut state = self.state();

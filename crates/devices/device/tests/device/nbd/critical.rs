@@ -2,6 +2,7 @@
 
 use command::{FLUSH, READ, WRITE};
 use forebay_block::DeviceResult;
+use forebay_device::{run_alone, shows_in_background};
 
 use super::*;
 
@@ -197,6 +198,8 @@ fn what_the_other_connection_had_not_answered_is_sent_anew() {
         server.deaf.store(LINES, SeqCst);
         server.hang_up(1 - deaf);
         ended(&driver, &mut *device).unwrap();
+        // Before they are used, new connections are read from.
+        server.asked.lock().unwrap().retain(|(_, command, _)| *command != READ);
         assert_eq!(server.asked_over(deaf), [(WRITE, 4096), (WRITE, 4096)]);
         assert_eq!(server.asked_over(1 - deaf), []);
         assert_eq!(server.disks.lock().unwrap()[0].0.lock().unwrap()[4096], 9 + deaf as u8);
@@ -212,22 +215,58 @@ fn a_critical_address_that_comes_back_with_another_disk_is_not_used() {
     run(&driver, &mut *device, write(8192, 7), Class::Foreground).unwrap();
     let is_ours = Arc::new(|bytes: &[u8]| *bytes == [7; 4096]);
     device.recognize_by(Some(Sign { offset: 8192, len: 4096, is_ours }));
-    let other = Disk::new();
+    is_not_used_with(&server, &driver, &mut *device, &Disk::new());
+}
+
+/// The same sign is on both: a copy, and the original has been written to since.
+#[test]
+fn two_addresses_that_come_back_with_two_disks_are_not_used() {
+    let directory = disk_directory();
+    let server = TwoLines::start(&directory, FLAGS);
+    let driver = Driver::new();
+    let mut device = driver.open(&server.uri());
+    let copy = Disk::new();
+    // A difference where both are compared.
+    run(&driver, &mut *device, write(8192, 7), Class::Foreground).unwrap();
+    is_not_used_with(&server, &driver, &mut *device, &copy);
+}
+
+/// The critical address comes back with this disk, until all fails, and then with the right one. Nothing is written to the other one.
+fn is_not_used_with(server: &TwoLines, driver: &Driver, device: &mut dyn Device, other: &Disk) {
     let ours = std::mem::replace(&mut server.disks.lock().unwrap()[1], other.clone());
     (0..LINES).for_each(|line| server.hang_up(line));
     let begun = Instant::now();
     for class in [Class::Foreground, Class::Background] {
-        let mut attempt = || run(&driver, &mut *device, write(0, 1), class).unwrap_err();
+        let mut attempt = || run(driver, device, write(0, 1), class).unwrap_err();
         while !attempt().context.contains("is not what was opened") {
             assert!(begun.elapsed() < PATIENCE, "the wrong one is taken for a server that is away");
         }
     }
     server.disks.lock().unwrap()[1] = ours.clone();
-    while run(&driver, &mut *device, write(0, 1), Class::Foreground).is_err() {
+    while run(driver, device, write(0, 1), Class::Foreground).is_err() {
         assert!(begun.elapsed() < PATIENCE, "the right one is not used either");
     }
     assert!(other.0.lock().unwrap().iter().all(|byte| *byte == 0), "written to another's disk");
     assert_eq!(ours.0.lock().unwrap()[0], 1);
+}
+
+/// Both are blank, so that nothing is seen when they are opened: what is written at one address is not at the other.
+#[test]
+fn two_blank_disks_are_told_apart_once_one_is_written_to() {
+    let directory = disk_directory();
+    let server = TwoLines::start(&directory, FLAGS);
+    let driver = Driver::new();
+    let mut device = driver.open(&server.uri());
+    assert!(is_seen_at_both(&driver, &mut *device));
+    drop(device);
+    *server.disks.lock().unwrap() = [Disk::new(), Disk::new()];
+    assert!(!is_seen_at_both(&driver, &mut *driver.open(&server.uri())));
+}
+
+fn is_seen_at_both(driver: &Driver, device: &mut dyn Device) -> bool {
+    let written = DeviceOp::Write { offset: 4096, bufs: vec![Buf::copy_of(&[9; 4096])], durable: true };
+    run_alone(&driver.ring, &driver.clock, device, written).unwrap();
+    shows_in_background(&driver.ring, &driver.clock, device, 4096, &[9; 4096]).unwrap()
 }
 
 #[test]
