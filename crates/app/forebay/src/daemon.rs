@@ -275,7 +275,7 @@ impl Daemon {
 
     /// One NBD server for each address, for all volumes that name it; those of the first that fails are returned.
     fn try_nbd(&self) -> Result<(), (Vec<Arc<Served>>, Failure)> {
-        let mut exports: BTreeMap<String, (Address, Vec<(Arc<Served>, bool)>)> = BTreeMap::new();
+        let mut exports: BTreeMap<String, (Address, Vec<_>)> = BTreeMap::new();
         for served in self.all() {
             for (address, critical) in served.plan().addresses() {
                 let entry =
