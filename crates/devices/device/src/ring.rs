@@ -298,7 +298,7 @@ impl Reactor {
     fn turn(&mut self, timeout: Option<Duration>, idle: impl FnOnce() -> bool) -> io::Result<()> {
         match self.poll_anew() {
             // What could not be queued now is in the next turn, which comes at once.
-            Err(e) if !is_passing(&e) => return Err(e),
+            Err(e) if !is_passing(&e) => Err(e),
             polls => self.turn_with(if polls.is_ok() { timeout } else { Some(Duration::ZERO) }, idle),
         }
     }
