@@ -341,6 +341,8 @@ fn what_nobody_waits_for_waits_for_no_company() {
     let mut rig = Rig::new(layout(4096, 1 << 20, 8));
     rig.write(0, 1);
     assert_eq!(rig.form().len(), 1);
+    rig.log.append_patient(Rig::entry(9, 1, ExtentKind::Data, 1));
+    assert_eq!(rig.form().len(), 1, "a record is in flight");
     rig.log.append_patient(Rig::entry(10, 1, ExtentKind::Data, 1));
     rig.write(20, 4);
     let kinds: Vec<_> = rig.form().iter().filter_map(|f| f.kind).collect();
