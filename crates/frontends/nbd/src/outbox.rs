@@ -171,7 +171,8 @@ impl Outbox {
     pub(crate) fn run_writer(&self) {
         loop {
             let mut state = hold(&self.state);
-            while state.queue.is_empty() && !state.finished && !state.broken {
+            // What a round gathers is counted, and left to the writer if need be, at its end.
+            while (state.queue.is_empty() || state.gathering) && !state.finished && !state.broken {
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             if state.broken || state.queue.is_empty() {
