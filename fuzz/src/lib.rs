@@ -1,10 +1,10 @@
 //! Entry points of the fuzz targets. Those of the format and the verifier are the very functions that the verifier's
 //! tests run over the same seeds.
 
-#[path = "../../crates/lab/verify/tests/verify/targets.rs"]
-pub mod targets;
 #[path = "../../crates/lab/verify/tests/verify/recovery.rs"]
 pub mod recovery;
+#[path = "../../crates/lab/verify/tests/verify/targets.rs"]
+pub mod targets;
 #[path = "../../crates/lab/verify/tests/verify/writer.rs"]
 pub mod writer;
 
