@@ -12,6 +12,8 @@ pub mod writer;
 pub mod recording;
 
 // What a person writes: the binary has no library.
+#[path = "../../crates/app/forebay/src/background_dirty.rs"]
+pub mod background_dirty;
 #[path = "../../crates/app/forebay/src/config.rs"]
 pub mod config;
 #[path = "../../crates/app/forebay/src/fuzzing.rs"]

@@ -8,8 +8,9 @@ use forebay_device::DeviceSpec;
 use forebay_device::decorate::Decoration;
 use forebay_emulate::Settings;
 use forebay_nbd::Address;
-use forebay_policy::{Admission, Durability, OnFull, Ranges, WritePolicy};
+use forebay_policy::{Admission, Durability, OnFull, Ranges, SchedulerKind, WritePolicy};
 
+use crate::background_dirty::BackgroundDirty;
 use crate::config::Config;
 use crate::{resident, volume_name};
 use forebay_policy::size;
@@ -25,6 +26,8 @@ pub fn texts(data: &[u8]) {
     reads_as_it_shows::<Ranges>(text);
     reads_as_it_shows::<OnFull>(text);
     reads_as_it_shows::<Durability>(text);
+    reads_as_it_shows::<SchedulerKind>(text);
+    reads_as_it_shows::<BackgroundDirty>(text);
     let _ = text.parse::<Decoration>();
     let _ = volume_name::parse(text);
     if let Ok(bytes) = size::parse(text) {
