@@ -362,10 +362,7 @@ impl Engine {
                 if settings.durability == Durability::Write {
                     self.log.want_durable(self.log.written_upto());
                 }
-                if settings.scheduler != self.settings.scheduler {
-                    self.backing.use_scheduler(settings.scheduler.build());
-                }
-                self.settings = settings;
+                self.follow(settings);
                 self.order_follow_policy();
                 self.effects.push(Effect::CommandDone { id, result: Ok(()) });
             }

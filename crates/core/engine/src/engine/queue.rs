@@ -1,7 +1,7 @@
 //! The backing's queue, fed and emptied: [`crate::backing::queue`] keeps what waits, the policy's scheduler chooses.
 
 use forebay_block::DeviceOp;
-use forebay_policy::{BACKING_SLOTS_MAX, Issuer, NONCRITICAL_BESIDE_CRITICAL, Priority, Round};
+use forebay_policy::{BACKING_SLOTS_MAX, Issuer, NONCRITICAL_BESIDE_CRITICAL, Priority, Round, Settings};
 
 use crate::backing::queue::Owner;
 use crate::engine::{Engine, IoOwner};
@@ -20,6 +20,14 @@ impl From<IoOwner> for Owner {
 }
 
 impl Engine {
+    /// These settings hold from here on; the scheduler is another one if they say so.
+    pub(super) fn follow(&mut self, settings: Settings) {
+        if settings.scheduler != self.settings.scheduler {
+            self.backing.use_scheduler(settings.scheduler.build());
+        }
+        self.settings = settings;
+    }
+
     /// Puts an operation into the queue.
     pub(super) fn backing_push(&mut self, id: IoId, op: DeviceOp, priority: Priority, owner: IoOwner) {
         let holds = match owner {

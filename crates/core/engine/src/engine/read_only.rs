@@ -29,10 +29,7 @@ impl Engine {
         let result = match command {
             // They are about writes: noted, and without effect.
             Command::Set(settings) => {
-                if settings.scheduler != self.settings.scheduler {
-                    self.backing.use_scheduler(settings.scheduler.build());
-                }
-                self.settings = settings;
+                self.follow(settings);
                 Ok(())
             }
             Command::SetRanges(_) | Command::SetEndurance(_) => Ok(()),
