@@ -9,14 +9,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_device::DeviceSpec;
-use forebay_host::{FormatOptions, JournalChoice, Volume, VolumeConfig, format};
+use forebay_host::{JournalChoice, Volume, VolumeConfig};
 
 use crate::BenchError;
 use crate::contender::Contender;
 use crate::dice::Dice;
 use crate::file_system::FileSystem;
 use crate::loads::Kind;
-use crate::site::Emulated;
+use crate::site::{Emulated, format_pair};
 use crate::store::{BLOCK_BYTES, Store};
 
 /// A store behind a network, with about 2 ms for an access as in Figure 1 of the paper; data survives the death of the process only.
@@ -97,18 +97,7 @@ fn open(
                 .map_err(|e| BenchError::system(format!("remove {}", path.display()), e))?;
         }
     }
-    let options = FormatOptions {
-        cache: DeviceSpec::Path(cache.clone()),
-        backing: DeviceSpec::Path(backing.clone()),
-        cache_bytes: Some(cache_bytes),
-        backing_bytes: Some(volume_bytes),
-        volume_bytes: None,
-        align: None,
-        logical_block: None,
-        force: false,
-        journal: JournalChoice::Auto,
-    };
-    format(&options, &mut |_, _| {}).map_err(forebay)?;
+    format_pair(&cache, &backing, cache_bytes, Some(volume_bytes))?;
     let mut config = VolumeConfig::new("bench", Some(Emulated::new(CACHE).at(&cache)?), store.at(&backing)?);
     // Twice the cache, so that the log is full before the ring is.
     let ring = backing.with_extension("log");

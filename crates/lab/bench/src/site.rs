@@ -95,18 +95,7 @@ impl Site {
         let mut cache = None;
         if let Some((model, bytes)) = &self.cache {
             cache = Some(model.at(&cache_file)?);
-            let options = FormatOptions {
-                cache: DeviceSpec::Path(cache_file),
-                backing: DeviceSpec::Path(backing.to_owned()),
-                cache_bytes: Some(*bytes),
-                backing_bytes: None,
-                volume_bytes: None,
-                align: None,
-                logical_block: None,
-                force: false,
-                journal: JournalChoice::Auto,
-            };
-            format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
+            format_pair(&cache_file, backing, *bytes, None)?;
         }
         let scratch = backing.parent().unwrap_or(Path::new("."));
         let backing = self.backing.at(backing)?;
@@ -115,6 +104,28 @@ impl Site {
         let device = daemon.attach()?;
         Ok((daemon, device))
     }
+}
+
+/// Makes a cache of so many bytes for the backing, and the backing if its size is given.
+pub(crate) fn format_pair(
+    cache: &Path,
+    backing: &Path,
+    cache_bytes: u64,
+    backing_bytes: Option<u64>,
+) -> Result<(), BenchError> {
+    let options = FormatOptions {
+        cache: DeviceSpec::Path(cache.to_owned()),
+        backing: DeviceSpec::Path(backing.to_owned()),
+        cache_bytes: Some(cache_bytes),
+        backing_bytes,
+        volume_bytes: None,
+        align: None,
+        logical_block: None,
+        force: false,
+        journal: JournalChoice::Auto,
+    };
+    format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_device::{Access, Clock, Device, DeviceSpec, Ring, open};
-use forebay_host::{FormatOptions, JournalChoice, Volume, VolumeConfig, format};
+use forebay_host::{Volume, VolumeConfig};
 
 use crate::conditions::rounds_of;
 use crate::cpu::cpu_time;
@@ -15,6 +15,7 @@ use crate::daemon::Daemon;
 use crate::load::{self, Sample, Shape};
 use crate::nbd_client::NbdClient;
 use crate::report::{Figures, Report, median};
+use crate::site::format_pair;
 use crate::{BenchError, Options};
 
 const SHAPES: [Shape; 5] = [
@@ -231,18 +232,7 @@ pub(crate) fn make_volume(
 ) -> Result<(PathBuf, PathBuf), BenchError> {
     let (cache, backing) = (dir.join(format!("{name}.cache")), dir.join(format!("{name}.img")));
     fs::create_dir_all(dir).map_err(|e| BenchError::system(format!("make {}", dir.display()), e))?;
-    let options = FormatOptions {
-        cache: DeviceSpec::Path(cache.clone()),
-        backing: DeviceSpec::Path(backing.clone()),
-        cache_bytes: Some(cache_bytes),
-        backing_bytes: Some(backing_bytes),
-        volume_bytes: None,
-        align: None,
-        logical_block: None,
-        force: false,
-        journal: JournalChoice::Auto,
-    };
-    format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
+    format_pair(&cache, &backing, cache_bytes, Some(backing_bytes))?;
     Ok((cache, backing))
 }
 

@@ -8,14 +8,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay_device::DeviceSpec;
-use forebay_host::{FormatOptions, JournalChoice, format};
 use serde_json::Value;
 
 use crate::cliffs::generator::{DEPTH_MAX, Generator, Kind, Load, Timing};
 use crate::cliffs::recording::Slice;
 use crate::daemon::Daemon;
 use crate::scratch::Scratch;
-use crate::site::{Emulated, NVDRAM};
+use crate::site::{Emulated, NVDRAM, format_pair};
 use crate::volume::make_file;
 use crate::{BenchError, Options};
 
@@ -274,17 +273,6 @@ fn make_cache(cache: &Path, backing: &Path) -> Result<DeviceSpec, BenchError> {
         // It is there from the second time on.
         let _ = fs::remove_file(old);
     }
-    let options = FormatOptions {
-        cache: DeviceSpec::Path(cache.to_owned()),
-        backing: DeviceSpec::Path(backing.to_owned()),
-        cache_bytes: Some(CACHE_BYTES),
-        backing_bytes: None,
-        volume_bytes: None,
-        align: None,
-        logical_block: None,
-        force: false,
-        journal: JournalChoice::Auto,
-    };
-    format(&options, &mut |_, _| {}).map_err(|e| BenchError::Forebay(e.to_string()))?;
+    format_pair(cache, backing, CACHE_BYTES, None)?;
     Emulated::new(NVDRAM).at(cache)
 }
