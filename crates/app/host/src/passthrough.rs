@@ -2,7 +2,8 @@
 //!
 //! What clients wait for goes first here, too: operations stand in the backing's queue ([`PlainQueue`]) before they start. Where nobody
 //! has said of late that a request is critical ([`HINTED_NS`]), nothing is known of who waits, and everything counts as awaited. Else writes
-//! are what nobody waits for, unless they are critical, or something comes to wait for them.
+//! are what nobody waits for, unless they are critical, or something comes to wait for them. Of those the device gets no more at a time
+//! than [`PIECE_BYTES`], for what it has begun it cannot leave.
 
 use std::collections::HashMap;
 
@@ -19,6 +20,9 @@ use forebay_policy::{AdmissionReason, HINTED_NS, Issuer, SchedulerKind, WritePol
 use crate::in_order::{Asker, Askers, Span, Turns};
 use crate::partial::{Next, Partial};
 
+/// A write that nobody waits for goes to the device in pieces of at most so many bytes: of 0.1 ms on an SSD.
+const PIECE_BYTES: u64 = 64 << 10;
+
 /// Whom a device operation is for.
 enum Purpose {
     Request {
@@ -28,6 +32,8 @@ enum Purpose {
         flush_follows: bool,
     },
     Command(RequestId),
+    /// One of several of a write.
+    Piece(RequestId),
     /// Of a request with parts of blocks; where it reads, if it does.
     Partial {
         id: RequestId,
@@ -41,8 +47,16 @@ enum Purpose {
     },
 }
 
-/// See the module's documentation. As thin as can be: a request is one operation of the backing, but a zero that must
-/// be durable is followed by a flush, and what does not suit the backing's blocks is made to ([`crate::partial`]). Requests that touch the
+/// A write in pieces.
+struct Pieces {
+    op: Op,
+    /// How many have not ended.
+    left: usize,
+    result: DeviceResult,
+}
+
+/// See the module's documentation. As thin as can be: a request is one operation of the backing, but a long write that nobody waits
+/// for is several, a zero that must be durable is followed by a flush, and what does not suit the backing's blocks is made to ([`crate::partial`]). Requests that touch the
 /// same bytes take turns ([`crate::in_order`]).
 pub(crate) struct PassThrough {
     volume_bytes: u64,
@@ -50,6 +64,8 @@ pub(crate) struct PassThrough {
     block: u64,
     /// Writes are refused, and nothing is asked of the backing but reads.
     read_only: bool,
+    /// Longest piece of a write that nobody waits for, in bytes: a multiple of the block.
+    piece_bytes: u64,
     turns: Turns,
     askers: Askers,
     /// Until then somebody has said of late that a request is critical, so that the others are not.
@@ -57,6 +73,7 @@ pub(crate) struct PassThrough {
     queue: PlainQueue,
     scheduler: SchedulerKind,
     partial: HashMap<RequestId, Partial>,
+    pieces: HashMap<RequestId, Pieces>,
     /// Operations of the backing, those that wait for it included.
     under_way: HashMap<IoId, Purpose>,
     effects: Vec<Effect>,
@@ -93,12 +110,14 @@ impl PassThrough {
             volume_bytes,
             block: backing.block.into(),
             read_only: backing.read_only,
+            piece_bytes: PIECE_BYTES,
             turns: Turns::default(),
             askers: Askers::default(),
             hinted_until: Nanos(0),
             queue: PlainQueue::new(scheduler, backing.depth),
             scheduler,
             partial: HashMap::new(),
+            pieces: HashMap::new(),
             under_way: HashMap::new(),
             effects: vec![Effect::Recovered(Ok(Default::default()))],
             stop: None,
@@ -181,9 +200,10 @@ impl PassThrough {
     }
 
     pub(crate) fn status(&self, now: Nanos) -> Status {
+        let further_pieces: usize = self.pieces.values().map(|pieces| pieces.left - 1).sum();
         let mut status = Status {
             state: Some(self.state),
-            requests: (self.under_way.len() + self.turns.waiting()) as u64,
+            requests: (self.under_way.len() - further_pieces + self.turns.waiting()) as u64,
             ailing: self.watch.ailing(now, false, self.wall_offset_ns),
             ..self.figures
         };
@@ -297,7 +317,43 @@ impl PassThrough {
         }
     }
 
+    fn begin_in_pieces(&mut self, id: RequestId, op: Op) {
+        let Op::Write { offset, data, fua } = &op else { return self.begin_whole(id, op) };
+        let (begin, end) = (*offset, *offset + data.len() as u64);
+        let mut pieces = Vec::new();
+        let mut at = begin;
+        while at < end {
+            let until = (at + 1).next_multiple_of(self.piece_bytes).min(end);
+            let piece = data.slice((at - begin) as usize, (until - at) as usize);
+            pieces.push(DeviceOp::Write { offset: at, bufs: vec![piece], durable: *fua });
+            at = until;
+        }
+        self.pieces.insert(id, Pieces { op, left: pieces.len(), result: Ok(None) });
+        pieces.into_iter().for_each(|piece| self.io(piece, Purpose::Piece(id)));
+    }
+
+    fn piece_done(&mut self, id: RequestId, result: DeviceResult) {
+        let Some(pieces) = self.pieces.get_mut(&id) else { return };
+        pieces.left -= 1;
+        if pieces.result.is_ok() {
+            pieces.result = result;
+        }
+        if pieces.left == 0
+            && let Some(Pieces { op, result, .. }) = self.pieces.remove(&id)
+        {
+            self.request_done(id, op, result);
+        }
+    }
+
     fn begin(&mut self, id: RequestId, op: Op) {
+        let is_long = matches!(&op, Op::Write { data, .. } if data.len() as u64 > self.piece_bytes);
+        match self.askers.of(Some(id)) {
+            (Class::Background, _) if is_long => self.begin_in_pieces(id, op),
+            _ => self.begin_whole(id, op),
+        }
+    }
+
+    fn begin_whole(&mut self, id: RequestId, op: Op) {
         let mut flush_follows = false;
         let device_op = match &op {
             Op::Read { offset, len } => DeviceOp::Read { offset: *offset, len: *len },
@@ -322,9 +378,10 @@ impl PassThrough {
         self.next_io += 1;
         let id = IoId(self.next_io);
         let request = match &purpose {
-            Purpose::Request { id, .. } | Purpose::Partial { id, .. } | Purpose::Widened { id, .. } => {
-                Some(*id)
-            }
+            Purpose::Request { id, .. }
+            | Purpose::Piece(id)
+            | Purpose::Partial { id, .. }
+            | Purpose::Widened { id, .. } => Some(*id),
             Purpose::Command(_) => None,
         };
         self.queue.push((id, op), request, self.askers.of(request), self.now);
@@ -346,6 +403,7 @@ impl PassThrough {
                 self.io(DeviceOp::Flush, Purpose::Request { id, op, flush_follows: false });
             }
             Some(Purpose::Request { id, op, .. }) => self.request_done(id, op, result),
+            Some(Purpose::Piece(id)) => self.piece_done(id, result),
             Some(Purpose::Partial { id, read }) => self.partial_done(id, read, result),
             Some(Purpose::Widened { id, op, skip }) => {
                 let len = match op {

@@ -3,6 +3,7 @@
 
 mod admission;
 mod allowance;
+mod backlog;
 mod demand;
 mod destaging;
 mod endurance;

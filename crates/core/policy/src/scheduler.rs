@@ -176,6 +176,8 @@ pub struct Operation {
     pub offset: Option<u64>,
     /// How many bytes; 0 for a flush.
     pub len: u64,
+    /// A write that is durable when it ends, so that no flush waits for it.
+    pub durable: bool,
     /// When it came, in nanoseconds of the monotonic clock.
     pub arrived_ns: u64,
 }

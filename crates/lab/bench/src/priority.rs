@@ -107,6 +107,11 @@ impl Plan {
         })
     }
 
+    /// How long PostgreSQL is measured: a checkpoint comes each 30 s.
+    fn postgresql_time(&self) -> Duration {
+        2 * self.time
+    }
+
     /// Who is measured under a load.
     fn contenders_of(&self, load: &str) -> Vec<Contender> {
         match load {
@@ -192,7 +197,7 @@ pub fn priority(options: &Options) -> Result<Report, BenchError> {
         )));
     }
     let how = format!(
-        "{} of {} s each, after {} s; what was measured of one is put together",
+        "{} of {} s each, twice that of PostgreSQL, after {} s; what was measured of one is put together",
         counted(plan.rounds.into(), "round"),
         plan.time.as_secs_f64(),
         plan.warm.as_secs_f64()

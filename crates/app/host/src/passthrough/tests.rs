@@ -50,8 +50,9 @@ impl World {
     fn new(scheduler: SchedulerKind, depth: usize, block: u32) -> Self {
         let backing = Backing { block, depth, read_only: false };
         let empty = || vec![0; SECTORS as usize];
+        let plain = PassThrough::new(SECTORS * SECTOR, backing, scheduler, 0);
         Self {
-            plain: PassThrough::new(SECTORS * SECTOR, backing, scheduler, 0),
+            plain: PassThrough { piece_bytes: 4096, ..plain },
             depth,
             now: Nanos(1),
             in_flight: Vec::new(),
@@ -350,6 +351,59 @@ fn what_nobody_waits_for_gives_way_once_somebody_is_critical() {
         assert!(!world.asked.contains_key(&answered) && world.asked.contains_key(&one));
     }
     world.drain();
+}
+
+/// What nobody waits for keeps the device for no longer than a piece of it takes. It is answered when all of it is there, and fails if any of it does.
+#[test]
+fn a_long_write_that_nobody_waits_for_goes_in_pieces() {
+    let mut world = World::new(SchedulerKind::Rcp, 1, 512);
+    world.ask(0, (0, 1), critical());
+    world.drain();
+    // From within a piece to within another one.
+    let long = world.ask(0, (6, 21), Origin::default());
+    world.poll();
+    let offsets = |world: &World| -> Vec<_> {
+        let piece =
+            |(_, op, _): &(IoId, DeviceOp, Vec<u64>)| (op.offset().unwrap() / SECTOR, op.bytes() / SECTOR);
+        world.in_flight.iter().map(piece).collect()
+    };
+    assert_eq!((offsets(&world), world.plain.status(world.now).requests), (vec![(6, 2)], 1));
+    let urgent = world.ask(0, (40, 24), critical());
+    for (piece, answered) in [((40, 24), false), ((8, 8), true), ((16, 8), true), ((24, 3), true)] {
+        world.end(0);
+        world.poll();
+        assert_eq!(offsets(&world), [piece]);
+        assert_eq!((world.asked.contains_key(&urgent), world.asked.contains_key(&long)), (!answered, true));
+    }
+    world.drain();
+    assert_eq!(world.held, world.newest);
+
+    // Of three pieces the second one fails.
+    let failing = world.ask(0, (0, 24), Origin::default());
+    world.asked.remove(&failing);
+    let mut replies = Vec::new();
+    for n in 0..3 {
+        let mut effects = Vec::new();
+        world.plain.poll(world.now, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Io { id, .. } => {
+                    let failed = Err(IoError::new(ErrorKind::Io, "write"));
+                    let result = if n == 1 { failed } else { Ok(None) };
+                    world.plain.handle(Event::Io { id, result }, world.now);
+                }
+                Effect::Reply { result, .. } => replies.push(result),
+                _ => {}
+            }
+        }
+    }
+    let mut effects = Vec::new();
+    world.plain.poll(world.now, &mut effects);
+    replies.extend(effects.into_iter().filter_map(|effect| match effect {
+        Effect::Reply { result, .. } => Some(result),
+        _ => None,
+    }));
+    assert!(matches!(replies[..], [Err(_)]), "{replies:?}");
 }
 
 /// Who says who waits, and falls silent, is not taken at its word for good.

@@ -103,6 +103,7 @@ fn described(number: u64, queued: &Queued) -> Operation {
         issuer: queued.issuer,
         offset: queued.op.offset(),
         len: queued.op.bytes(),
+        durable: matches!(queued.op, DeviceOp::Write { durable: true, .. }),
         arrived_ns: queued.arrived.0,
     }
 }

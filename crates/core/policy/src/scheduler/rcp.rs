@@ -9,14 +9,16 @@
 //!
 //! **What is different here.** When nothing critical has come for a while more and more non-critical ones may be
 //! outstanding, so that the device is used. Destaging goes before other non-critical writes while the log fills.
-//! What a device leaves for last is waited for ([`Overtaking`]). **Bound.** Of the starts while both wait, and a
-//! non-critical one may start, one in 16 is non-critical.
+//! What a device leaves for last is waited for ([`Overtaking`]). What it has acknowledged and a flush would wait for
+//! counts as outstanding ([`Backlog`]), but while the log fills. **Bound.** Of the starts while both wait, and a
+//! non-critical one may start, one in 16 is non-critical. The backlog lets 4 MiB of them start in a second at least.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use forebay_block::OpKind;
 
 use super::{Operation, Purpose, Round, Scheduler};
+use crate::backlog::Backlog;
 use crate::overtaking::{Overtaking, Standing};
 use crate::priority::{Background, BackingPriority, NONCRITICAL_BYTES_EACH, Priority, Waiting};
 
@@ -49,6 +51,7 @@ impl Started {
 pub struct Rcp {
     chooser: BackingPriority,
     overtaking: Overtaking,
+    backlog: Backlog,
     critical: VecDeque<Operation>,
     destaging: VecDeque<Operation>,
     requests: VecDeque<Operation>,
@@ -72,6 +75,13 @@ impl Rcp {
             (Some(_), _) => Background::Destage,
             (None, _) => Background::Bypass,
         }
+    }
+
+    /// Until when no non-critical operation starts for the sake of flushes. Whoever waits for room in the log waits for
+    /// destaging, whatever a flush takes.
+    fn background_held_until(&self) -> Option<u64> {
+        let waits = !(self.destaging.is_empty() && self.requests.is_empty());
+        self.backlog.held_until().filter(|_| waits && self.round.requests_max.is_none())
     }
 
     fn request_may_start(&self) -> bool {
@@ -119,16 +129,19 @@ impl Scheduler for Rcp {
 
     fn begin_round(&mut self, round: Round, now_ns: u64) -> bool {
         self.round = round;
+        self.backlog.pass(now_ns);
         let waits = !(self.critical.is_empty() && self.destaging.is_empty() && self.requests.is_empty());
         waits && !self.overtaking.holds_back(now_ns)
     }
 
     fn next(&mut self, now_ns: u64) -> Option<u64> {
         let requests = if self.request_may_start() { self.requests.len() } else { 0 };
+        let is_held = self.background_held_until().is_some();
+        let noncritical = if is_held { 0 } else { self.destaging.len() + requests };
         let priority = self.chooser.start(Waiting {
             slots: self.round.slots,
             critical: self.critical.len(),
-            noncritical: self.destaging.len() + requests,
+            noncritical,
             beside_critical: self.round.beside_critical,
             noncritical_bytes: self.noncritical_bytes,
         })?;
@@ -143,6 +156,13 @@ impl Scheduler for Rcp {
             (_, Priority::Critical) => Standing::Awaited,
             (_, Priority::NonCritical) => Standing::Unawaited,
         };
+        match (operation.kind, operation.purpose) {
+            (OpKind::Write, _) if !operation.durable => {
+                self.backlog.written(operation.len, priority == Priority::Critical);
+            }
+            (OpKind::Flush, Purpose::Request) => self.backlog.flush_started(operation.number),
+            _ => {}
+        }
         let overtaking = self.overtaking.started(standing, now_ns);
         let started = Started { operation, promoted: false, overtaking };
         let (bytes, requests) = started.noncritical();
@@ -153,6 +173,7 @@ impl Scheduler for Rcp {
     }
 
     fn ended(&mut self, number: u64) {
+        self.backlog.ended(number);
         if let Some(started) = self.outstanding.remove(&number) {
             let (bytes, requests) = started.noncritical();
             self.noncritical_bytes -= bytes;
@@ -163,7 +184,8 @@ impl Scheduler for Rcp {
     }
 
     fn next_wake_ns(&self) -> Option<u64> {
-        self.overtaking.held_until()
+        let held = self.overtaking.held_until();
+        held.or_else(|| self.background_held_until())
     }
 
     fn holds(&self) -> u64 {
@@ -189,6 +211,7 @@ mod tests {
             issuer: Issuer::default(),
             offset: Some(0),
             len: 4096,
+            durable: false,
             arrived_ns: 0,
         }
     }
@@ -249,6 +272,36 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| scheduler.next(0)).collect::<Vec<_>>(), [0, 1, 2]);
         scheduler.arrived(operation(9, Purpose::Request, Priority::Critical));
         assert_eq!(std::iter::from_fn(|| scheduler.next(0)).collect::<Vec<_>>(), [9]);
+    }
+
+    #[test]
+    fn what_a_flush_would_wait_for_counts_as_outstanding() {
+        const MS: u64 = 1_000_000;
+        use crate::scheduler::tests::{flush, given, one_by_one, start, write};
+        let long = |number| Operation { len: 128 << 10, ..write(number) };
+        // Of a device that takes 30 ms for each flush, and acknowledges writes at once.
+        let mut rcp: Rcp = given([]);
+        for n in 0..40 {
+            rcp.arrived(long(2 * n));
+            rcp.arrived(flush(2 * n + 1));
+            assert_eq!(start(&mut rcp, 100 * n, 9), [2 * n + 1, 2 * n], "nothing is left of what was before");
+            rcp.ended(2 * n);
+            rcp.ended(2 * n + 1);
+            assert_eq!(start(&mut rcp, 100 * n + 90, 9), []);
+        }
+        (100..102).for_each(|number| rcp.arrived(long(number)));
+        assert_eq!(one_by_one(&mut rcp, 4000, 9), [100], "one, of which enough is left");
+        let wake = rcp.next_wake_ns().expect("it is held until then");
+        assert!(
+            wake > 4010 * MS && rcp.begin_round(Round::default(), wake - MS) && rcp.next(wake - MS).is_none()
+        );
+        let mut fills = given::<Rcp>([]);
+        fills.backlog = rcp.backlog.clone();
+        fills.arrived(long(200));
+        assert!(fills.begin_round(Round { requests_max: Some(9), ..Round::default() }, wake - MS));
+        assert_eq!(fills.next(wake - MS), Some(200), "room in the log is waited for");
+        assert!(rcp.begin_round(Round::default(), wake));
+        assert_eq!(rcp.next(wake), Some(101));
     }
 
     proptest! {

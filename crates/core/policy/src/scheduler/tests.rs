@@ -20,6 +20,7 @@ pub(super) fn read(number: u64) -> Operation {
         issuer: Issuer { sync: true, ..Issuer::default() },
         offset: Some(0),
         len: 4096,
+        durable: false,
         arrived_ns: 0,
     }
 }
