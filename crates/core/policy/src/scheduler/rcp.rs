@@ -156,11 +156,12 @@ impl Scheduler for Rcp {
             (_, Priority::Critical) => Standing::Awaited,
             (_, Priority::NonCritical) => Standing::Unawaited,
         };
-        match (operation.kind, operation.purpose) {
-            (OpKind::Write, _) if !operation.durable => {
+        match operation.kind {
+            OpKind::Write if !operation.durable => {
                 self.backlog.written(operation.len, priority == Priority::Critical);
             }
-            (OpKind::Flush, Purpose::Request) => self.backlog.flush_started(operation.number),
+            // Not one that Forebay needs for itself.
+            OpKind::Flush if operation.issuer.sync => self.backlog.flush_started(operation.number),
             _ => {}
         }
         let overtaking = self.overtaking.started(standing, now_ns);
