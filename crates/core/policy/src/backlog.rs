@@ -129,12 +129,13 @@ impl Backlog {
         self.has_ended |= self.flush.is_some_and(|flush| flush.number == number);
     }
 
-    /// Until when no further write may start that nobody waits for; `None` if one may.
+    /// Until when no further write may start that nobody waits for, unless another flush comes; `None` if one may.
     pub fn held_until(&self) -> Option<u64> {
-        let expected = self.last_flush_ns.is_some_and(|last| self.at_ns < last.saturating_add(EXPECTED_NS));
+        let expected_until = self.last_flush_ns?.saturating_add(EXPECTED_NS);
         let most = scaled(DELAY_NS, self.rate, SECOND_NS);
         let falls_ns = || scaled(self.level - most, SECOND_NS, self.rate).saturating_add(1);
-        (expected && self.level > most).then(|| self.at_ns.saturating_add(falls_ns()))
+        let is_held = self.at_ns < expected_until && self.level > most;
+        is_held.then(|| self.at_ns.saturating_add(falls_ns()).min(expected_until))
     }
 
     /// From how long a flush took, in nanoseconds.
@@ -241,7 +242,7 @@ mod tests {
         backlog.written(1 << 30, false);
         assert_eq!(backlog.held_until(), None);
         backlog.flush_started(1);
-        assert!(backlog.held_until().is_some_and(|until| until > EXPECTED_NS));
+        assert_eq!(backlog.held_until(), Some(EXPECTED_NS), "not for as long as it takes");
         backlog.pass(EXPECTED_NS);
         assert_eq!(backlog.held_until(), None);
     }

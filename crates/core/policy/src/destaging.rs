@@ -26,6 +26,8 @@ pub struct Pressure {
     pub staleness_percent: u64,
     /// A writer waits for room, a command waits for everything to be destaged, the cache is failing, or the bound of staleness is near.
     pub urgent: bool,
+    /// Somebody has asked for all to be destaged: that is begun at once, and stands behind what clients wait for.
+    pub asked: bool,
     /// Nothing new enters the log as dirty (write-through), so that waiting for overwrites gains nothing; or the backing is to become consistent.
     pub draining: bool,
     /// Whatever enters the log has to reach the backing, one step after the other (ordered): waiting gains nothing, and makes what
@@ -119,12 +121,18 @@ impl Pressure {
     /// How many runs may be at the backing beside operations that clients wait for: one, and more as the log fills, so that
     /// reads do not keep it from being emptied until it is full.
     pub fn runs_beside_critical(&self) -> usize {
-        (self.runs_wanted() / RUNS_FOR_EACH_BESIDE_CRITICAL).max(NONCRITICAL_BESIDE_CRITICAL)
+        let by_itself = Self { asked: false, ..*self };
+        (by_itself.runs_wanted() / RUNS_FOR_EACH_BESIDE_CRITICAL).max(NONCRITICAL_BESIDE_CRITICAL)
+    }
+
+    /// Whether all is to be destaged as soon as can be.
+    pub fn hurries(&self) -> bool {
+        self.urgent || self.asked
     }
 
     /// Whether there is a reason to destage beyond that it could be done now: one that is worth a record of its own.
     pub fn presses(&self) -> bool {
-        self.urgent || self.runs_wanted() > 0
+        self.hurries() || self.runs_wanted() > 0
     }
 
     /// Whether the log is so full that destaging begins because of that.
@@ -166,7 +174,7 @@ impl Pressure {
         if self.blocks_dirty == 0 {
             return 0;
         }
-        if self.urgent {
+        if self.hurries() {
             return DESTAGE_RUNS_MAX;
         }
         // Up to the bound's edge, harder the nearer it is.
@@ -293,6 +301,12 @@ mod tests {
         assert_eq!(Pressure { blocks_dirty: 0, ..in_order }.runs(), 0);
         assert_eq!(in_order.runs_beside_critical(), 1, "as long as there is room it stands behind reads");
         assert_eq!(Pressure { urgent: true, ..at(90) }.runs(), DESTAGE_RUNS_MAX);
+        let asked = Pressure { asked: true, ..at(90) };
+        assert_eq!(
+            (asked.runs(), asked.runs_beside_critical(), asked.presses()),
+            (DESTAGE_RUNS_MAX, 1, true)
+        );
+        assert_eq!(Pressure { asked: true, ..at(0) }.runs_beside_critical(), 8, "the log fills");
         let stale = |staleness_percent| Pressure { staleness_percent, ..at(90) }.runs();
         let near: Vec<usize> = (0..200).map(stale).collect();
         assert!(

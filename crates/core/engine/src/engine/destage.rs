@@ -56,7 +56,7 @@ impl Engine {
 
     /// Somebody waits who cannot go on before something is destaged.
     pub(super) fn destage_is_urgent(&self) -> bool {
-        self.destage_pressure().urgent
+        self.destage_pressure().hurries()
     }
 
     pub(super) fn destage_pressure(&self) -> Pressure {
@@ -75,10 +75,10 @@ impl Engine {
             staleness_percent,
             urgent: staleness_percent >= EDGE_PERCENT
                 || self.room_is_awaited()
-                || self.commands.destaging()
                 || self.failure.latched()
                 || self.order.bypass_waits()
                 || self.order.is_pacing(),
+            asked: self.commands.destaging(),
             draining: self.settings.write_policy == WritePolicy::WriteThrough || self.order.is_catching_up(),
             in_order: self.order.lacks_for_good(),
         }
