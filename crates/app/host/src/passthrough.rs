@@ -55,9 +55,9 @@ struct Pieces {
     result: DeviceResult,
 }
 
-/// See the module's documentation. As thin as can be: a request is one operation of the backing, but a long write that nobody waits
-/// for is several, a zero that must be durable is followed by a flush, and what does not suit the backing's blocks is made to ([`crate::partial`]). Requests that touch the
-/// same bytes take turns ([`crate::in_order`]).
+/// See the module's documentation. As thin as can be: most requests are one operation of the backing. A long write that nobody waits
+/// for is several. A zero that must be durable is followed by a flush. What does not suit the backing's blocks is made to
+/// ([`crate::partial`]). Requests that touch the same bytes take turns ([`crate::in_order`]).
 pub(crate) struct PassThrough {
     volume_bytes: u64,
     /// Logical block of the backing in bytes.

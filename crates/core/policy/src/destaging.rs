@@ -24,7 +24,7 @@ pub struct Pressure {
     pub tail_dirty: bool,
     /// How much of the bound of staleness is used up, in percent; 0 without one.
     pub staleness_percent: u64,
-    /// A writer waits for room, a command waits for everything to be destaged, the cache is failing, or the bound of staleness is near.
+    /// A writer waits for room, the cache is failing, or the bound of staleness is near.
     pub urgent: bool,
     /// Somebody has asked for all to be destaged: that is begun at once, and stands behind what clients wait for.
     pub asked: bool,
