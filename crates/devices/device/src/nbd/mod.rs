@@ -85,6 +85,7 @@ impl NbdDevice {
                 physical_block: terms.sizes.preferred.clamp(terms.sizes.minimum, 4096),
                 direct: true,
                 volatile_cache: true,
+                atomic: false,
                 depth: DEPTH_MAX,
                 survives: Survives::Unknown,
                 durability: "unknown: the NBD server decides what a flush means",

@@ -89,6 +89,8 @@ pub(crate) fn requests(terms: &Terms, op: u64, asked: DeviceOp) -> (Vec<Request>
                 all.push(request(command::WRITE_ZEROES, flags, offset + at, part, Vec::new()));
             }
         }
+        // It is refused before it comes here.
+        DeviceOp::Commit(_) => {}
         DeviceOp::Zero { offset, len, .. } => {
             let buffer = ZERO_BUFFER_BYTES.min(payload_max);
             let zeroes = Buf::zeroed(buffer as usize);
