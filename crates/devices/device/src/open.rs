@@ -2,7 +2,8 @@
 //!
 //! A device is given as a path (regular file or block device), as `pmem:PATH` (memory-mapped file; for caches) or as
 //! `emulate:KIND:file=PATH[,key=value...]` (a file that takes the time of another device); for backings also as
-//! `nbd://HOST:PORT/EXPORT` or `nbd+unix:///EXPORT?socket=PATH` (an export of an NBD server).
+//! `nbd://HOST:PORT/EXPORT` or `nbd+unix:///EXPORT?socket=PATH` (an export of an NBD server), or as `rbd:POOL/IMAGE` (an image of a
+//! Ceph cluster).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use crate::emulation::{EmulateSpec, absolute};
 use crate::file::FileDevice;
 use crate::mapped::MappedDevice;
 use crate::nbd::{NbdDevice, NbdSpec};
+use crate::rbd::{RbdDevice, RbdSpec};
 use crate::ring::Ring;
 
 /// Where a device is and how it is to be driven. Read from text, its path is absolute.
@@ -31,15 +33,18 @@ pub enum DeviceSpec {
     Emulate(Box<EmulateSpec>),
     /// An export of an NBD server.
     Nbd(Box<NbdSpec>),
+    /// An image of a Ceph cluster.
+    Rbd(Box<RbdSpec>),
 }
 
 impl DeviceSpec {
-    /// The file or block device that holds the bytes; of an NBD export its address, which is for messages only.
+    /// The file or block device that holds the bytes; of an NBD export or an image its address, which is for messages only.
     pub fn path(&self) -> &Path {
         match self {
             Self::Path(path) | Self::Pmem(path) => path,
             Self::Emulate(spec) => &spec.file,
             Self::Nbd(spec) => spec.as_path(),
+            Self::Rbd(spec) => spec.as_path(),
         }
     }
 }
@@ -51,6 +56,7 @@ impl fmt::Display for DeviceSpec {
             Self::Pmem(path) => write!(f, "pmem:{}", path.display()),
             Self::Emulate(spec) => spec.fmt(f),
             Self::Nbd(spec) => spec.fmt(f),
+            Self::Rbd(spec) => spec.fmt(f),
         }
     }
 }
@@ -77,11 +83,12 @@ impl FromStr for DeviceSpec {
             Some((scheme @ ("nbd" | "nbd+unix"), rest)) => NbdSpec::read(scheme == "nbd+unix", rest)
                 .map(|spec| Self::Nbd(Box::new(spec)))
                 .map_err(unknown),
+            Some(("rbd", rest)) => RbdSpec::read(rest).map(|spec| Self::Rbd(Box::new(spec))).map_err(unknown),
             None if !given.is_empty() => Ok(Self::Path(absolute(given))),
             _ => Err(unknown(format!(
                 "known are PATH (a file or block device; ./PATH if it has a colon), pmem:PATH, \
-                 emulate:KIND:file=PATH (KIND is one of {}), and for backings nbd://HOST:PORT/EXPORT and \
-                 nbd+unix:///EXPORT?socket=PATH",
+                 emulate:KIND:file=PATH (KIND is one of {}), and for backings nbd://HOST:PORT/EXPORT, \
+                 nbd+unix:///EXPORT?socket=PATH and rbd:POOL/IMAGE",
                 EmulateSpec::kinds()
             ))),
         }
@@ -101,12 +108,13 @@ impl FromStr for DeviceSpec {
 /// [`OpenError`]; a missing file is never created.
 pub fn open(spec: &DeviceSpec, ring: &Ring, access: Access) -> Result<Box<dyn Device>, OpenError> {
     Ok(match (spec, access) {
-        (DeviceSpec::Pmem(path), Access::ReadWrite) => Box::new(MappedDevice::open(path)?),
+        (DeviceSpec::Pmem(path), Access::ReadWrite | Access::TakeOver) => Box::new(MappedDevice::open(path)?),
         (DeviceSpec::Path(path) | DeviceSpec::Pmem(path), _) => {
             Box::new(FileDevice::open(path, ring, access)?)
         }
         (DeviceSpec::Emulate(spec), _) => Box::new(EmulatedDevice::open(spec, ring, access)?),
         (DeviceSpec::Nbd(spec), _) => Box::new(NbdDevice::open(spec, ring, access)?),
+        (DeviceSpec::Rbd(spec), _) => Box::new(RbdDevice::open(spec, ring, access)?),
     })
 }
 
@@ -136,11 +144,13 @@ mod tests {
             assert!(told.contains("pmem:PATH"), "{told}");
         }
         assert_eq!(parse("pmem:/x").unwrap().to_string(), "pmem:/x");
-        for export in ["nbd://store:10809/db", "nbd+unix:///db?socket=/run/s"] {
+        for export in ["nbd://store:10809/db", "nbd+unix:///db?socket=/run/s", "rbd:pool/db,id=fore"] {
             assert_eq!(parse(export).unwrap().to_string(), export);
         }
         let told = parse("nbd://").unwrap_err().to_string();
         assert!(told.contains("'nbd://' does not name a device; it names no host"), "{told}");
+        let told = parse("rbd:pool/db@monday").unwrap_err().to_string();
+        assert!(told.contains("'rbd:pool/db@monday' does not name a device; it names a snapshot"), "{told}");
     }
     #[test]
     fn names_of_emulated_devices() {
