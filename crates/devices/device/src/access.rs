@@ -81,6 +81,15 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Whether there is nothing to be opened.
+    pub fn is_missing(&self) -> bool {
+        match self {
+            Self::Missing { .. } => true,
+            Self::System { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+
     pub(crate) fn system(doing: &'static str, path: &Path, source: io::Error) -> Self {
         Self::System { doing, path: path.to_owned(), source }
     }

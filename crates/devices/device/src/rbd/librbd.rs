@@ -18,7 +18,9 @@ type EndOfCall = unsafe extern "C" fn(completion: Handle, argument: *mut c_void)
 
 /// Of a lock: one client alone.
 const LOCK_MODE_EXCLUSIVE: c_int = 0;
-/// Of an image: it can be locked so.
+/// Of an image: it can be cloned, and be a clone.
+const FEATURE_LAYERING: u64 = 1;
+/// It can be locked so.
 const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
 /// Of zeroes: nothing is given back.
 const ZEROES_THICK: c_int = 1;
@@ -97,6 +99,8 @@ functions! {
     rbd rbd_open(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
     rbd rbd_open_read_only(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
     rbd rbd_close(Handle) -> c_int;
+    rbd rbd_create2(Handle, *const c_char, u64, u64, *mut c_int) -> c_int;
+    rbd rbd_remove(Handle, *const c_char) -> c_int;
     rbd rbd_stat(Handle, *mut ImageInfo, size_t) -> c_int;
     rbd rbd_get_stripe_count(Handle, *mut u64) -> c_int;
     rbd rbd_get_features(Handle, *mut u64) -> c_int;
@@ -275,6 +279,24 @@ impl Pool {
         // SAFETY: the handle is open, these are C strings, and the value has the length that is told.
         let set = unsafe { (lib.rados_setxattr)(self.handle, object.as_ptr(), name.as_ptr(), bytes, len) };
         answered(set).map(drop)
+    }
+
+    /// Makes an image that can be locked.
+    pub(super) fn make_image(&self, name: &str, size_bytes: u64) -> io::Result<()> {
+        let (name, features) = (c_string(name)?, FEATURE_LAYERING | FEATURE_EXCLUSIVE_LOCK);
+        // Objects as large as the cluster makes them.
+        let mut order = 0;
+        let (lib, order) = (self.lib, &raw mut order);
+        // SAFETY: the pool is open, and the name is a C string.
+        answered(unsafe { (lib.rbd_create2)(self.handle, name.as_ptr(), size_bytes, features, order) })
+            .map(drop)
+    }
+
+    /// Removes an image with all that it holds.
+    pub(super) fn remove_image(&self, name: &str) -> io::Result<()> {
+        let name = c_string(name)?;
+        // SAFETY: the pool is open, and the name is a C string.
+        answered(unsafe { (self.lib.rbd_remove)(self.handle, name.as_ptr()) }).map(drop)
     }
 
     /// An image of the pool.

@@ -4,7 +4,8 @@
 //! have it. Whether a power cut leaves it there is their stores' business. A flush is passed on all the same.
 //!
 //! The image's exclusive lock is this process's while the device is open ([`session`]); who lost it reads and writes nothing more. An operation that
-//! is not answered in time fails, and nothing passes it until its outcome is known ([`under_way`]).
+//! is not answered in time fails, and nothing passes it until its outcome is known ([`under_way`]). The library itself connects anew and sends
+//! again, so that no session is ever lost without the image: nothing of [`crate::remote`]'s exchange is needed.
 
 mod gather;
 mod librbd;
@@ -79,11 +80,13 @@ impl RbdDevice {
         Ok(Self {
             info: DeviceInfo {
                 name: spec.to_string(),
-                kind: DeviceKind::Network,
+                kind: DeviceKind::Remote,
+                several_ways: false,
                 size_bytes: extent.size_bytes / 512 * 512,
                 logical_block: 512,
                 native_block: 512,
                 physical_block: 4096,
+                unit_bytes: Some(extent.object_bytes).filter(|bytes| bytes.is_power_of_two()),
                 direct: true,
                 volatile_cache: false,
                 depth: DEPTH_MAX,

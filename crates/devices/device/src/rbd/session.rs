@@ -17,6 +17,7 @@ use crate::access::{Access, OpenError};
 use crate::rbd::librbd::{Cluster, Ended, Extent, Image, Pool};
 use crate::rbd::owner::{Note, Verdict, began, normalized, this_host};
 use crate::rbd::uri::RbdSpec;
+use crate::remote::RemoteSpec;
 
 /// Monitors gather changes for a second before they carry them out, so that a shorter limit than this would be none.
 const MONITOR_MIN: Duration = Duration::from_secs(10);
@@ -46,7 +47,8 @@ impl Session {
     pub(super) fn open(spec: &RbdSpec, access: Access) -> Result<Self, OpenError> {
         let failed = |doing| move |e| OpenError::system(doing, spec.as_path(), e);
         let cluster = connect(spec).map_err(failed("connect to"))?;
-        let (pool, image) = find(spec, &cluster, !access.writes()).map_err(failed("open"))?;
+        let pool = find_pool(spec, &cluster).map_err(failed("open"))?;
+        let image = find_image(spec, &pool, !access.writes()).map_err(failed("open"))?;
         let session = Self {
             extent: image.extent().map_err(failed("look at"))?,
             image,
@@ -203,6 +205,31 @@ impl Session {
     }
 }
 
+/// Makes the image of an address, if there is none; whether it has.
+pub(super) fn make(spec: &RbdSpec, size_bytes: u64) -> Result<bool, OpenError> {
+    match in_pool(spec, "make", |pool| pool.make_image(&spec.image, size_bytes)) {
+        Err(OpenError::System { source, .. }) if source.raw_os_error() == Some(libc::EEXIST) => Ok(false),
+        made => made.map(|()| true),
+    }
+}
+
+/// Removes the image of an address.
+pub(super) fn remove(spec: &RbdSpec) -> Result<(), OpenError> {
+    in_pool(spec, "remove", |pool| pool.remove_image(&spec.image))
+}
+
+/// Does something in the pool of an address, in a session of its own.
+fn in_pool(
+    spec: &RbdSpec,
+    doing: &'static str,
+    act: impl FnOnce(&Pool) -> io::Result<()>,
+) -> Result<(), OpenError> {
+    let failed = |doing| move |e| OpenError::system(doing, spec.as_path(), e);
+    let cluster = connect(spec).map_err(failed("connect to"))?;
+    let pool = find_pool(spec, &cluster).map_err(failed("open"))?;
+    act(&pool).map_err(|e| failed(doing)(forbidden(e, spec)))
+}
+
 /// Connects to the cluster.
 fn connect(spec: &RbdSpec) -> io::Result<Cluster> {
     let user = spec.id.as_deref().unwrap_or("admin");
@@ -251,25 +278,29 @@ fn seconds(time: Duration) -> String {
     time.as_millis().div_ceil(1000).to_string()
 }
 
-/// Finds pool and image.
-fn find(spec: &RbdSpec, cluster: &Cluster, read_only: bool) -> io::Result<(Pool, Image)> {
-    let missing = |what: String| {
-        move |e: io::Error| match e.raw_os_error() {
-            Some(libc::ENOENT) => io::Error::new(io::ErrorKind::NotFound, what),
-            Some(libc::ETIMEDOUT) => io::Error::new(io::ErrorKind::TimedOut, "the OSDs do not answer"),
-            _ => forbidden(e, spec),
-        }
-    };
-    let (name, image) = (&spec.pool, &spec.image);
-    let pool = cluster.pool(name, spec.namespace.as_deref());
-    let pool = pool.map_err(missing(format!("the cluster has no pool '{name}'")))?;
-    let place =
-        spec.namespace.as_ref().map_or_else(|| name.clone(), |namespace| format!("{name}/{namespace}"));
-    let opened = pool.image(image, read_only);
-    let opened = opened.map_err(missing(format!(
-        "there is no image '{image}' (`rbd create --size SIZE {place}/{image}` makes one)"
-    )))?;
-    Ok((pool, opened))
+fn find_pool(spec: &RbdSpec, cluster: &Cluster) -> io::Result<Pool> {
+    let pool = cluster.pool(&spec.pool, spec.namespace.as_deref());
+    pool.map_err(|e| missing(e, spec, || format!("the cluster has no pool '{}'", spec.pool)))
+}
+
+fn find_image(spec: &RbdSpec, pool: &Pool, read_only: bool) -> io::Result<Image> {
+    pool.image(&spec.image, read_only).map_err(|e| {
+        let (name, image) = (&spec.pool, &spec.image);
+        let place =
+            spec.namespace.as_ref().map_or_else(|| name.clone(), |namespace| format!("{name}/{namespace}"));
+        missing(e, spec, || {
+            format!("there is no image '{image}' (`rbd create --size SIZE {place}/{image}` makes one)")
+        })
+    })
+}
+
+/// Says what is missing, if that is it.
+fn missing(e: io::Error, spec: &RbdSpec, what: impl FnOnce() -> String) -> io::Error {
+    match e.raw_os_error() {
+        Some(libc::ENOENT) => io::Error::new(io::ErrorKind::NotFound, what()),
+        Some(libc::ETIMEDOUT) => io::Error::new(io::ErrorKind::TimedOut, "the OSDs do not answer"),
+        _ => forbidden(e, spec),
+    }
 }
 
 fn unfit(why: String) -> io::Error {

@@ -3,9 +3,15 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::{Access, OpenError};
 use crate::decorate::duration;
+use crate::device::Device;
+use crate::rbd::{RbdDevice, session};
+use crate::remote::RemoteSpec;
+use crate::ring::Ring;
 
 /// An operation that has not ended after so long is given up, if nothing else is said: what disks are given by kernels.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -88,9 +94,35 @@ impl RbdSpec {
         Ok(spec)
     }
 
-    /// What it was given as.
-    pub(crate) fn as_path(&self) -> &Path {
+    /// The image beside it, in which the journal lies of a backing here.
+    fn journal(&self) -> Self {
+        let (image, address) = (format!("{}.journal", self.image), self.address.display().to_string());
+        let own = format!("rbd:{}/{}", self.pool, self.image);
+        let options = address.strip_prefix(&own).unwrap_or_default();
+        let address = format!("{own}.journal{options}").into();
+        Self { image, address, ..self.clone() }
+    }
+}
+
+impl RemoteSpec for RbdSpec {
+    fn as_path(&self) -> &Path {
         &self.address
+    }
+
+    fn open(&self, ring: &Ring, access: Access) -> Result<Box<dyn Device>, OpenError> {
+        Ok(Box::new(RbdDevice::open(self, ring, access)?))
+    }
+
+    fn make(&self, size_bytes: u64) -> Result<bool, OpenError> {
+        session::make(self, size_bytes)
+    }
+
+    fn remove(&self) -> Result<(), OpenError> {
+        session::remove(self)
+    }
+
+    fn journal_beside(&self) -> Option<Arc<dyn RemoteSpec>> {
+        Some(Arc::new(self.journal()))
     }
 }
 
@@ -135,6 +167,13 @@ mod tests {
         assert_eq!((full.id.as_deref(), full.namespace.as_deref()), (Some("fore.bay"), Some("n")));
         assert_eq!(full.timeout, Duration::from_millis(1500));
         assert_eq!(full.to_string(), "rbd:p/i,timeout=1500ms,id=fore.bay,namespace=n,conf=/etc/c=d.conf");
+
+        let journal = full.journal();
+        assert_eq!(
+            journal.to_string(),
+            "rbd:p/i.journal,timeout=1500ms,id=fore.bay,namespace=n,conf=/etc/c=d.conf"
+        );
+        assert_eq!(RbdSpec::read(journal.to_string().strip_prefix("rbd:").unwrap()).unwrap(), journal);
 
         let relative = RbdSpec::read("p/i,conf=c").unwrap();
         let here = std::env::current_dir().unwrap().join("c");

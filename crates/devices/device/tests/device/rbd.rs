@@ -156,6 +156,7 @@ fn images_of_a_cluster() {
         ("a round trip", round_trip as fn(&Ceph)),
         ("zeroes", zeroes_give_back_whole_objects),
         ("refusals", what_cannot_be_used_is_refused_in_one_sentence),
+        ("making", an_image_is_made_where_there_is_none),
         ("one owner", an_image_has_one_owner),
         ("death", a_dead_process_of_this_host_leaves_no_lock),
         ("a takeover", who_is_taken_over_from_does_nothing_more),
@@ -172,7 +173,10 @@ fn round_trip(ceph: &Ceph) {
     let driver = Driver::new();
     let mut device = driver.open(&spec);
     let info = device.info().clone();
-    assert_eq!((info.size_bytes, info.logical_block, info.survives), (SIZE, 512, Survives::Unknown));
+    assert_eq!(
+        (info.size_bytes, info.logical_block, info.survives, info.unit_bytes),
+        (SIZE, 512, Survives::Unknown, Some(OBJECT))
+    );
     let model = exercise(&driver, &mut *device, 512);
     past_the_end_is_refused(&driver, &mut *device);
     assert!(ceph.content("plain") == model, "rbd export shows something else");
@@ -229,6 +233,21 @@ fn what_cannot_be_used_is_refused_in_one_sentence(ceph: &Ceph) {
         let told = try_open(&driver, &spec, Access::ReadWrite).err().unwrap();
         assert!(told.contains(words) && told.contains(&spec) && !told.contains('\n'), "{spec}: {told}");
     }
+}
+
+fn an_image_is_made_where_there_is_none(ceph: &Ceph) {
+    let spec: DeviceSpec = ceph.address("made").parse().unwrap();
+    let journal = spec.remote().unwrap().journal_beside().unwrap();
+    let driver = Driver::new();
+    assert!(open(&spec, &driver.ring, Access::ReadWrite).err().unwrap().is_missing());
+    assert!(journal.make(SIZE).unwrap() && !journal.make(2 * SIZE).unwrap(), "what is there stays");
+    let mut device = driver.open(&journal.to_string());
+    assert_eq!(device.info().size_bytes, SIZE);
+    driver.write(&mut *device, 0, &[1; 4096], true);
+    drop(device);
+    assert_eq!(ceph.content("made.journal")[..4096], [1; 4096]);
+    journal.remove().unwrap();
+    assert!(journal.open(&driver.ring, Access::ReadWrite).err().unwrap().is_missing());
 }
 
 fn an_image_has_one_owner(ceph: &Ceph) {
