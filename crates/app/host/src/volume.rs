@@ -238,6 +238,7 @@ fn start_cached(
         prepared: pair.prepared.take(),
         journal_left: pair.journal_left,
         backing_depth: pair.backing.info().depth,
+        backing_unit_bytes: pair.backing.info().unit_bytes,
         read_only: false,
     });
     let mut shared = Shared::new(
@@ -278,6 +279,7 @@ fn start_looking(
         prepared: None,
         journal_left: pair.journal_left,
         backing_depth: pair.backing.info().depth,
+        backing_unit_bytes: pair.backing.info().unit_bytes,
         read_only: true,
     });
     let logical_block = logical_block.unwrap_or(superblock.logical_block);

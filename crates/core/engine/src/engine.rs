@@ -2,6 +2,8 @@
 //! policies, and hands operations to the devices (`docs/design/architecture.md`, Rooms of the engine). What concerns one room lies in
 //! a file of that room's name below.
 
+use std::num::NonZeroU64;
+
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op};
 use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
@@ -160,7 +162,9 @@ impl Engine {
             requests: Requests::new(params.volume_bytes),
             reading: Reading::new(layout, params.volume_bytes),
             flushes: Flushes::new(params.clean_stop),
-            destage: Destage::default(),
+            destage: Destage::of_units(
+                params.backing_unit_bytes.and_then(|unit| NonZeroU64::new(unit / BLOCK_BYTES)),
+            ),
             order: Order::new(&params.settings, params.journal.is_some(), params.journal_left),
             journal: Journal::new(params.journal, params.prepared),
             points: Points::default(),

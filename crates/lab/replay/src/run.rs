@@ -130,6 +130,7 @@ pub(crate) fn fresh(
         prepared: None,
         journal_left: false,
         backing_depth: 128,
+        backing_unit_bytes: None,
         read_only: false,
     })
 }

@@ -40,6 +40,7 @@ impl Rig {
             prepared: None,
             journal_left: false,
             backing_depth: 256,
+            backing_unit_bytes: None,
             read_only: false,
         };
         let mut rig = Self {

@@ -24,6 +24,7 @@ impl Full {
             prepared: None,
             journal_left: false,
             backing_depth: 256,
+            backing_unit_bytes: None,
             read_only: false,
         };
         let mut full = Self { engine: Engine::new(params), cache, recovered: None };

@@ -78,6 +78,7 @@ impl World {
             prepared: None,
             journal_left: false,
             backing_depth: 256,
+            backing_unit_bytes: None,
             read_only: false,
         };
         let mut world = Self {

@@ -270,6 +270,7 @@ impl World {
             prepared: self.next_prepared.take(),
             journal_left: false,
             backing_depth: round.backing_depth,
+            backing_unit_bytes: None,
             read_only: false,
         })
     }

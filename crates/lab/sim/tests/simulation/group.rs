@@ -61,6 +61,7 @@ impl Member {
             prepared: None,
             journal_left: false,
             backing_depth: 256,
+            backing_unit_bytes: None,
             read_only: false,
         };
         let engine = match mutation {

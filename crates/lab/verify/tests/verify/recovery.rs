@@ -39,6 +39,7 @@ pub fn recover(image: &[u8]) -> Option<Result<RecoveryReport, RecoveryError>> {
         prepared: None,
         journal_left: false,
         backing_depth: 256,
+        backing_unit_bytes: None,
         read_only: false,
     });
     let mut cache = image.to_vec();

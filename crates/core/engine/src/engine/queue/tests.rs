@@ -70,6 +70,7 @@ impl Rig {
             prepared: None,
             journal_left: false,
             backing_depth: 256,
+            backing_unit_bytes: None,
             read_only: false,
         });
         let heard = Arc::default();
