@@ -19,6 +19,7 @@ use crate::emulation::{EmulateSpec, absolute};
 use crate::file::FileDevice;
 use crate::mapped::MappedDevice;
 use crate::nbd::NbdSpec;
+use crate::rbd::RbdSpec;
 use crate::remote::RemoteSpec;
 use crate::ring::Ring;
 
@@ -89,6 +90,7 @@ const REMOTE_KINDS: &[RemoteKind] = &[
         how: "nbd+unix:///EXPORT?socket=PATH",
         read: |rest| Ok(Arc::new(NbdSpec::read(true, rest)?)),
     },
+    RemoteKind { scheme: "rbd", how: "rbd:POOL/IMAGE", read: |rest| Ok(Arc::new(RbdSpec::read(rest)?)) },
 ];
 
 impl RemoteKind {
@@ -161,7 +163,7 @@ impl FromStr for DeviceSpec {
 /// [`OpenError`]; a missing file is never created.
 pub fn open(spec: &DeviceSpec, ring: &Ring, access: Access) -> Result<Box<dyn Device>, OpenError> {
     Ok(match (spec, access) {
-        (DeviceSpec::Pmem(path), Access::ReadWrite) => Box::new(MappedDevice::open(path)?),
+        (DeviceSpec::Pmem(path), Access::ReadWrite | Access::TakeOver) => Box::new(MappedDevice::open(path)?),
         (DeviceSpec::Path(path) | DeviceSpec::Pmem(path), _) => {
             Box::new(FileDevice::open(path, ring, access)?)
         }
@@ -196,7 +198,7 @@ mod tests {
             assert!(told.contains("pmem:PATH") && told.contains("nbd://HOST:PORT/EXPORT"), "{told}");
         }
         assert_eq!(parse("pmem:/x").unwrap().to_string(), "pmem:/x");
-        for export in ["nbd://store:10809/db", "nbd+unix:///db?socket=/run/s"] {
+        for export in ["nbd://store:10809/db", "nbd+unix:///db?socket=/run/s", "rbd:pool/db,id=fore"] {
             assert_eq!(parse(export).unwrap().to_string(), export);
         }
         let (export, again) = ("nbd://store:10809/db", parse("nbd://store:10809/db").unwrap());
