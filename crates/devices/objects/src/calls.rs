@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use forebay_block::Nanos;
+use forebay_block::{ErrorKind, Nanos};
 
 use crate::codec::HEADER_BYTES;
 use crate::face::{Counters, Effect, Limits};
@@ -70,7 +70,7 @@ pub(crate) struct Calls<J> {
     pub(crate) insists: bool,
     limits: Limits,
     /// Since when nothing was carried out, and what the store said last.
-    trouble: Option<(Nanos, String)>,
+    trouble: Option<(Nanos, ErrorKind, String)>,
     pub(crate) counters: Counters,
 }
 
@@ -186,9 +186,10 @@ impl<J: Clone> Calls<J> {
             return Some((call.job, Outcome::Failed { name: call.request.name().to_owned(), error }));
         }
         if error != StoreError::Missing {
-            let since = self.trouble.as_ref().map_or(now, |(since, _)| *since);
+            let since = self.trouble.as_ref().map_or(now, |(since, ..)| *since);
+            let kind = if matches!(error, StoreError::Full(_)) { ErrorKind::NoSpace } else { ErrorKind::Io };
             let what = format!("{} of {}: {error}", call.request.kind(), call.request.name());
-            self.trouble = Some((since, what));
+            self.trouble = Some((since, kind, what));
         }
         let pause = self.limits.pause_min.saturating_mul(1 << call.failures.min(16)).min(self.limits.pause_max);
         call.failures += 1;
@@ -198,8 +199,8 @@ impl<J: Clone> Calls<J> {
     }
 
     /// Since when no request has been carried out, and what the store said last; `None` if the last one was.
-    pub(crate) fn trouble(&self) -> Option<(Nanos, &str)> {
-        self.trouble.as_ref().map(|(since, what)| (*since, what.as_str()))
+    pub(crate) fn trouble(&self) -> Option<(Nanos, ErrorKind, &str)> {
+        self.trouble.as_ref().map(|(since, kind, what)| (*since, *kind, what.as_str()))
     }
 
     /// When [`Self::poll`] has something to tell; a time that has passed means at once.

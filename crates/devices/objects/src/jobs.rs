@@ -15,8 +15,8 @@ pub(crate) enum Job {
     Look,
     /// The claim of the owner that has come.
     Successor,
-    /// Collection: the table of a victim, or a range of its data.
-    Collect(Collecting),
+    /// Collection: a victim, by its row in the table of objects.
+    Collect(u32),
     /// A checkpoint: one of its objects exists.
     Index(Indexing),
     /// A delete that nobody waits for, of an object in this row of the table, if it has one.
@@ -47,17 +47,13 @@ pub(crate) enum Step {
     Begin,
 }
 
-/// What collection waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Collecting {
-    Table,
-    Data,
-}
-
 /// What a checkpoint waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Indexing {
     Part(u32),
     Manifest,
+    /// What readers find it by.
     Pointer,
+    /// The same of an earlier one, in case that its owner did not come to it.
+    OldPointer,
 }

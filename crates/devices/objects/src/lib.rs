@@ -28,7 +28,11 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+mod checkpoint;
 mod codec;
+mod collect;
+mod commands;
+mod creation;
 mod face;
 mod index;
 mod jobs;
@@ -37,12 +41,18 @@ mod log;
 mod map;
 mod names;
 mod open;
+mod reads;
+mod serve;
 mod state;
 mod store;
+mod trash;
+mod vault;
 mod walk;
 
+pub use creation::{CreateError, CreateParams, Creation};
 pub use face::{
     Access, Claim, Command, CommandError, Counters, Effect, Fault, Fenced, HOST_BYTES_MAX, Limits,
     Named, OpenError, OpenParams, Opened, Position, Takeover, Writer,
 };
 pub use store::{Answer, PAGE_NAMES_MAX, Request, StoreError};
+pub use vault::Vault;

@@ -70,6 +70,7 @@ impl Load {
         if self.with_index {
             state.begin_with(&manifest);
         }
+        state.parts.insert(self.at, manifest.object_parts + manifest.extent_parts);
         self.manifest = Some(manifest);
         Ok(self.ask(calls))
     }

@@ -15,10 +15,12 @@ use std::sync::Arc;
 use crate::codec::{Extent, ExtentKind, Identity, LogHead, Note, Span, Stamp, head_bytes, read_pieces};
 use crate::face::{Limits, Position};
 use crate::index::Place;
-use crate::map::{Map, Object};
+use crate::map::{Map, Object, Snapshot};
 
 /// Most extents of an object.
 const EXTENTS_MAX: usize = 8192;
+/// What an extent without data counts for among the buffered bytes.
+const ZERO_CHARGE_BYTES: u64 = 512;
 
 /// An object that is not sent yet.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ struct Batch {
     extents: Vec<Extent>,
     notes: Vec<Note>,
     data: Vec<u8>,
+    /// What it counts for among the buffered bytes.
+    charge: u64,
     commit: bool,
     released: bool,
 }
@@ -44,6 +48,7 @@ struct Flight {
     slot: u32,
     bytes: Arc<Vec<u8>>,
     data_bytes: u64,
+    charge: u64,
 }
 
 /// See the module's documentation.
@@ -71,6 +76,8 @@ pub(crate) struct Log {
     /// Whether the last sealed object has the mark.
     is_committed: bool,
     buffered_bytes: u64,
+    wants_snapshot: bool,
+    snapshot: Option<Snapshot>,
     pub(crate) commits_forced: u64,
 }
 
@@ -95,6 +102,8 @@ impl Log {
             uncommitted_bytes: 0,
             is_committed: true,
             buffered_bytes: 0,
+            wants_snapshot: false,
+            snapshot: None,
             commits_forced: 0,
         }
     }
@@ -122,13 +131,13 @@ impl Log {
         self.open.get_or_insert_with(|| {
             self.next_seq += 1;
             let at = Position { epoch, seq };
-            let object = Object { at, data_at: 0, sectors: 0, live: 0, pins: 0, holds: 0, is_stored: false };
             Batch {
-                slot: map.add(object),
+                slot: map.add(Object::in_memory(at)),
                 seq,
                 extents: Vec::new(),
                 notes: Vec::new(),
                 data: Vec::new(),
+                charge: 0,
                 commit: false,
                 released: false,
             }
@@ -171,11 +180,12 @@ impl Log {
                 }
                 _ => batch.extents.push(Extent { start, sectors, kind: ExtentKind::Data }),
             }
+            batch.charge += now.len() as u64;
             let is_full = batch.sectors() == object_sectors || batch.extents.len() >= EXTENTS_MAX;
             map.set(start, sectors.into(), Some(place));
             self.buffered_bytes += now.len() as u64;
             if is_full {
-                self.seal_full();
+                self.seal_full(map);
             }
             start += u64::from(sectors);
             data = later;
@@ -193,8 +203,11 @@ impl Log {
             let part = left.min(u32::MAX.into());
             let batch = self.open(map);
             batch.extents.push(Extent { start: at, sectors: part as u32, kind: ExtentKind::Zero });
-            if batch.extents.len() >= EXTENTS_MAX {
-                self.seal_full();
+            batch.charge += ZERO_CHARGE_BYTES;
+            let is_full = batch.extents.len() >= EXTENTS_MAX;
+            self.buffered_bytes += ZERO_CHARGE_BYTES;
+            if is_full {
+                self.seal_full(map);
             }
             (at, left) = (at + part, left - part);
         }
@@ -207,7 +220,7 @@ impl Log {
 
     /// Writes copies of what still lies where it was copied from into an object of their own. Gives the bytes that were taken.
     pub(crate) fn copy(&mut self, map: &mut Map, copies: &[Copied]) -> u64 {
-        self.seal_asked();
+        self.seal_asked(map);
         let mut taken = 0;
         for copied in copies {
             let from = map.object(copied.from.slot).at;
@@ -217,6 +230,7 @@ impl Log {
                 let bytes = &copied.data[offset as usize * 512..(offset + sectors) as usize * 512];
                 let place = Place { slot: batch.slot, pos: batch.sectors() };
                 batch.data.extend_from_slice(bytes);
+                batch.charge += bytes.len() as u64;
                 let start = copied.start + u64::from(offset);
                 let kind = ExtentKind::Moved(from, copied.from.pos + offset);
                 batch.extents.push(Extent { start, sectors, kind });
@@ -228,7 +242,7 @@ impl Log {
         self.buffered_bytes += taken;
         if self.open.is_some() {
             // Copies change nothing that a client sees: they commit themselves where nothing before them waits for a commit.
-            self.seal(self.is_committed);
+            self.seal(map, self.is_committed);
         }
         taken
     }
@@ -238,8 +252,7 @@ impl Log {
         if self.open.is_none() && !self.is_committed {
             if let Some(last) = self.sealed.back_mut() {
                 last.commit = true;
-                self.is_committed = true;
-                self.uncommitted_bytes = 0;
+                self.committed(map);
             } else {
                 // The last object is on its way without the mark.
                 self.open(map);
@@ -249,43 +262,64 @@ impl Log {
         self.next_seq
     }
 
-    /// Seals the open object with the mark, even an empty one. Nothing is uncommitted then.
-    pub(crate) fn commit(&mut self, map: &mut Map, released: bool) -> u64 {
-        if released {
-            self.open(map).released = true;
-        }
+    /// Seals the open object with the mark, so that nothing is uncommitted. Gives how many objects must exist for it.
+    pub(crate) fn commit(&mut self, map: &mut Map) -> u64 {
         let needed = self.ask_commit(map);
-        self.seal_asked();
+        self.seal_asked(map);
         needed
     }
 
+    /// The same with an object of its own if need be, which says how large the volume is, and whether this owner releases it.
+    pub(crate) fn commit_anyway(&mut self, map: &mut Map, released: bool) -> u64 {
+        self.open(map).released = released;
+        self.commit(map)
+    }
+
     /// Seals the open object, with the mark if somebody waits for it.
-    fn seal_asked(&mut self) {
-        if self.open.is_some() {
-            self.seal(self.is_wanted);
+    fn seal_asked(&mut self, map: &Map) {
+        self.seal(map, self.is_wanted);
+    }
+
+    fn seal_full(&mut self, map: &Map) {
+        let open_bytes = self.open.as_ref().map_or(0, |batch| batch.charge);
+        let is_forced = self.uncommitted_bytes + open_bytes >= self.atomic_bytes_max && !self.is_wanted;
+        self.commits_forced += u64::from(is_forced);
+        self.seal(map, is_forced || self.is_wanted);
+    }
+
+    fn seal(&mut self, map: &Map, commit: bool) {
+        let Some(mut batch) = self.open.take() else { return };
+        batch.commit = commit;
+        self.uncommitted_bytes += batch.charge;
+        self.is_wanted = false;
+        self.is_committed = false;
+        self.sealed.push_back(batch);
+        if commit {
+            self.committed(map);
         }
     }
 
-    fn seal_full(&mut self) {
-        let open_bytes = self.open.as_ref().map_or(0, |batch| batch.data.len() as u64);
-        let is_forced = self.uncommitted_bytes + open_bytes >= self.atomic_bytes_max && !self.is_wanted;
-        self.commits_forced += u64::from(is_forced);
-        // Who waits for a commit waits for what is written until then, too, but for nothing behind it.
-        self.seal(is_forced || self.is_wanted);
+    /// The last object has the mark, and nothing is open: the index is the state as of it.
+    fn committed(&mut self, map: &Map) {
+        self.is_committed = true;
+        self.uncommitted_bytes = 0;
+        if std::mem::take(&mut self.wants_snapshot) {
+            self.snapshot = Some(map.snapshot(self.position(self.next_seq - 1)));
+        }
     }
 
-    fn seal(&mut self, commit: bool) {
-        let Some(mut batch) = self.open.take() else { return };
-        batch.commit = commit;
-        self.is_committed = commit;
-        self.uncommitted_bytes = if commit { 0 } else { self.uncommitted_bytes + batch.data.len() as u64 };
-        self.is_wanted = false;
-        self.sealed.push_back(batch);
+    /// Asks for a snapshot as of the next commit mark, or of now if nothing is uncommitted.
+    pub(crate) fn want_snapshot(&mut self, map: &Map) {
+        if self.open.is_none() && self.is_committed {
+            self.snapshot = Some(map.snapshot(self.position(self.next_seq - 1)));
+        } else {
+            self.wants_snapshot = true;
+        }
     }
 
-    /// The last object that is part of the state if the index is exactly that state: nothing is open, and the mark is set.
-    pub(crate) fn boundary(&self) -> Option<Position> {
-        (self.open.is_none() && self.is_committed).then(|| self.position(self.next_seq - 1))
+    /// The snapshot that was asked for, once.
+    pub(crate) const fn take_snapshot(&mut self) -> Option<Snapshot> {
+        self.snapshot.take()
     }
 
     /// The next object to be created, if there is room for its flight: its sequence number and bytes.
@@ -294,7 +328,7 @@ impl Log {
             return None;
         }
         if self.sealed.is_empty() && self.is_wanted {
-            self.seal_asked();
+            self.seal_asked(map);
         }
         let batch = self.sealed.pop_front()?;
         let stamp = Stamp { nonce: self.nonce, time_ns };
@@ -308,7 +342,7 @@ impl Log {
             object.data_at = data_at;
             object.sectors = (data_bytes / 512) as u32;
         });
-        self.flying.insert(batch.seq, Flight { slot: batch.slot, bytes: Arc::clone(&bytes), data_bytes });
+        self.flying.insert(batch.seq, Flight { slot: batch.slot, bytes: Arc::clone(&bytes), data_bytes, charge: batch.charge });
         Some((batch.seq, bytes))
     }
 
@@ -316,7 +350,7 @@ impl Log {
     pub(crate) fn created(&mut self, map: &mut Map, seq: u64) {
         let Some(flight) = self.flying.remove(&seq) else { return };
         map.change(flight.slot, |object| object.is_stored = true);
-        self.buffered_bytes -= flight.data_bytes;
+        self.buffered_bytes -= flight.charge;
         self.early.insert(seq);
         while self.early.remove(&self.durable) {
             self.durable += 1;
@@ -339,7 +373,7 @@ impl Log {
         let Ok(data) = read_pieces(&self.identity(*seq), span, pieces) else {
             panic!("object {seq} has changed in memory")
         };
-        let skip = from - span.first as usize * 4096;
+        let skip = span.offset_of(place.pos);
         out.copy_from_slice(&data[skip..skip + out.len()]);
     }
 

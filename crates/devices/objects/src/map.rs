@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::codec::payload_bytes;
 use crate::face::Position;
-use crate::index::{Index, Piece, Place};
+use crate::index::{Chunks, Index, Piece, Place};
 
 /// An object of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,17 +22,29 @@ pub(crate) struct Object {
     pub(crate) holds: u32,
     /// Whether it is in the store; else it is in memory.
     pub(crate) is_stored: bool,
+    /// Whether it is going to be deleted.
+    pub(crate) is_doomed: bool,
 }
 
 impl Object {
+    /// An object of the log that is in the store.
+    pub(crate) const fn stored(at: Position, data_at: u32, sectors: u32) -> Self {
+        Self { at, data_at, sectors, live: 0, pins: 0, holds: 0, is_stored: true, is_doomed: false }
+    }
+
+    /// One that is not there yet.
+    pub(crate) const fn in_memory(at: Position) -> Self {
+        Self { at, data_at: 0, sectors: 0, live: 0, pins: 0, holds: 0, is_stored: false, is_doomed: false }
+    }
+
     /// Its length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.data_at) + payload_bytes(self.sectors)
     }
 
-    /// Whether nothing that the volume shows is in it.
+    /// Whether nothing in it is needed, and it waits for a checkpoint that does without it.
     const fn is_dead(&self) -> bool {
-        self.live == 0 && self.holds == 0
+        self.live == 0 && self.holds == 0 && !self.is_doomed
     }
 }
 
@@ -45,7 +57,7 @@ pub(crate) struct Sums {
     pub(crate) bytes: u64,
     /// Live sectors of all objects.
     pub(crate) live_sectors: u64,
-    /// Bytes of stored objects of which nothing is needed.
+    /// Bytes of stored objects of which nothing is needed, and that are not being deleted.
     pub(crate) dead_bytes: u64,
     /// Sectors of the payloads of stored objects that collection could empty: something in them is live, and no checkpoint holds them.
     pub(crate) used_sectors: u64,
@@ -53,6 +65,20 @@ pub(crate) struct Sums {
     pub(crate) used_live_sectors: u64,
     /// Of these objects, those with little data.
     pub(crate) small: u64,
+}
+
+/// See [`Map::snapshot`].
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    /// The last object of the log that counts.
+    pub(crate) at: Position,
+    pub(crate) chunks: Chunks,
+    /// Objects in which something is live, in the order of the log.
+    pub(crate) objects: Vec<u32>,
+    /// Which of these an object is, by its row.
+    pub(crate) ordinals: Vec<u32>,
+    /// Objects in which nothing is live, and that no named checkpoint needs.
+    pub(crate) dead: Vec<u32>,
 }
 
 /// See the module's documentation.
@@ -116,6 +142,12 @@ impl Map {
         self.slots.get(slot as usize)?.as_ref()
     }
 
+    /// Whether an owner has an object here.
+    pub(crate) fn has_of(&self, epoch: u64) -> bool {
+        let place = |seq| Position { epoch, seq };
+        self.by_place.range(place(0)..=place(u64::MAX)).next().is_some()
+    }
+
     pub(crate) fn slot_of(&self, at: Position) -> Option<u32> {
         self.by_place.get(&at).copied()
     }
@@ -154,7 +186,7 @@ impl Map {
         add(&mut sums.bytes, object.bytes());
         if object.is_dead() {
             add(&mut sums.dead_bytes, object.bytes());
-        } else if object.holds == 0 {
+        } else if object.live > 0 && object.holds == 0 {
             add(&mut sums.used_sectors, object.sectors.into());
             add(&mut sums.used_live_sectors, object.live.into());
             add(&mut sums.small, u64::from(object.sectors < self.small_sectors));
@@ -183,6 +215,26 @@ impl Map {
             piece.place == Some(from.plus((piece.start - start) as u32))
         };
         pieces.iter().filter(|p| is_there(p)).map(|p| ((p.start - start) as u32, p.sectors as u32)).collect()
+    }
+
+    /// What a checkpoint as of an object of the log consists of: everything up to it is in the map, and nothing else.
+    pub(crate) fn snapshot(&self, at: Position) -> Snapshot {
+        let mut snapshot = Snapshot {
+            at,
+            chunks: self.index.snapshot(),
+            objects: Vec::new(),
+            ordinals: vec![u32::MAX; self.slots.len()],
+            dead: Vec::new(),
+        };
+        for (slot, object) in self.objects() {
+            if object.live > 0 {
+                snapshot.ordinals[slot as usize] = snapshot.objects.len() as u32;
+                snapshot.objects.push(slot);
+            } else if object.is_dead() {
+                snapshot.dead.push(slot);
+            }
+        }
+        snapshot
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {

@@ -378,7 +378,7 @@ impl Open {
         head.before = walk.predecessor(&self.state);
         let bytes = head.encode(&[]);
         let data_at = head_bytes(&bytes).unwrap_or_default() as u32;
-        self.first = Some(Object { at, data_at, sectors: 0, live: 0, pins: 0, holds: 0, is_stored: true });
+        self.first = Some(Object::stored(at, data_at, 0));
         create(calls, Step::Begin, names::log(at), bytes);
     }
 

@@ -20,6 +20,8 @@ pub(crate) struct State {
     pub(crate) named: Vec<Named>,
     /// Objects that named checkpoints need, by the state that each keeps.
     pub(crate) held: BTreeMap<Position, Vec<u32>>,
+    /// How many parts the checkpoints have that are known.
+    pub(crate) parts: BTreeMap<Position, u32>,
     /// Owners whose logs have ended, ascending.
     pub(crate) ended: Vec<Ended>,
 }
@@ -35,6 +37,7 @@ impl State {
             time_ns: 0,
             named: Vec::new(),
             held: BTreeMap::new(),
+            parts: BTreeMap::new(),
             ended: Vec::new(),
         }
     }
@@ -142,6 +145,5 @@ impl State {
 }
 
 fn stored(entry: ObjectEntry) -> Object {
-    let ObjectEntry { at, data_at, sectors } = entry;
-    Object { at, data_at, sectors, live: 0, pins: 0, holds: 0, is_stored: true }
+    Object::stored(entry.at, entry.data_at, entry.sectors)
 }

@@ -50,6 +50,11 @@ impl Span {
         u64::from(self.first) * (DATA_BYTES + CRC_BYTES) as u64
     }
 
+    /// Where in the data of the span a sector of the payload begins, in bytes.
+    pub(crate) const fn offset_of(self, pos: u32) -> usize {
+        (pos - self.first * PIECE_SECTORS) as usize * 512
+    }
+
     /// Length in bytes.
     pub(crate) fn len(self) -> u64 {
         payload_bytes(self.sectors)
