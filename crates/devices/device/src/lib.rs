@@ -24,6 +24,7 @@ mod open;
 mod priority;
 mod ring;
 mod room;
+mod s3;
 mod stores;
 mod survey;
 mod syncs;

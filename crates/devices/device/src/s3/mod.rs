@@ -1,0 +1,6 @@
+//! A volume in an object store as a device.
+
+mod client;
+mod credentials;
+mod uri;
+mod workers;
