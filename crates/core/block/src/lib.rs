@@ -19,7 +19,7 @@ pub mod time;
 mod units;
 
 pub use buffer::{Buf, BufMut, keep_pages};
-pub use error::{Cause, ErrorKind, IoError, describe_errno, words_of};
+pub use error::{Answer, Cause, ErrorKind, IoError, describe_errno, words_of};
 pub use feed::{Feed, Fetched};
 pub use frontend::{Clients, Frontend};
 pub use gate::{Alone, Gate, Inside};

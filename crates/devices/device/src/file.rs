@@ -152,10 +152,12 @@ fn info(path: &Path, sort: Sort, medium: &Medium) -> DeviceInfo {
     DeviceInfo {
         name: path.display().to_string(),
         kind: if sort == Sort::Block { DeviceKind::Block } else { DeviceKind::File },
+        several_ways: false,
         size_bytes: medium.size_bytes,
         logical_block: medium.direct.map_or(512, |a| a.offset as u32),
         native_block: medium.native_block,
         physical_block: medium.physical_block,
+        unit_bytes: None,
         direct: medium.direct.is_some(),
         depth: medium.queue_depth.map_or(DEPTH_MAX, |depth| depth.clamp(1, DEPTH_MAX)),
         volatile_cache: medium.volatile_cache || medium.direct.is_none(),

@@ -79,10 +79,12 @@ impl MappedDevice {
             info: DeviceInfo {
                 name: path.display().to_string(),
                 kind: DeviceKind::Mapped,
+                several_ways: false,
                 size_bytes: medium.size_bytes,
                 logical_block: 512,
                 native_block: 512,
                 physical_block: if sync == Sync::Fence { 512 } else { medium.physical_block },
+                unit_bytes: None,
                 direct: sync == Sync::Fence,
                 volatile_cache: !dax,
                 depth: DEPTH,
