@@ -26,7 +26,7 @@ const PARTS_MAX: u32 = 2;
 const LOG_PER_CHECKPOINT: u64 = 8;
 
 /// A checkpoint that is being made.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Making {
     snapshot: Snapshot,
     manifest: Manifest,
@@ -40,7 +40,7 @@ struct Making {
 }
 
 /// A checkpoint that exists.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Made {
     pub(crate) at: Position,
     /// What it needs of the log.
@@ -50,7 +50,7 @@ pub(crate) struct Made {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Checkpoints {
     limits: Limits,
     /// The newest one.

@@ -30,7 +30,7 @@ use crate::walk::{Found, Next, Walk, read_head};
 const ROUNDS_MAX: u32 = 16;
 
 /// A volume that was opened.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Recovered {
     pub(crate) state: State,
     /// The owner's number, 0 for a reader.
@@ -53,7 +53,7 @@ pub(crate) enum Opening {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Open {
     params: OpenParams,
     small_sectors: u32,

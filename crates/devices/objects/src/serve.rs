@@ -20,7 +20,7 @@ use crate::store::Request;
 use crate::trash::Trash;
 
 /// A write, zeroes or a flush that is not in the log yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Queued {
     tag: u64,
     since: Nanos,
@@ -30,7 +30,7 @@ struct Queued {
 }
 
 /// Who waits until so many objects of the log exist.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Waiter {
     needed: u64,
     since: Nanos,
@@ -38,7 +38,7 @@ struct Waiter {
 }
 
 /// What an owner has beside what a reader has.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) nonce: [u8; 16],
     pub(crate) epoch: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Owner {
 }
 
 /// How serving goes on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Course {
     Goes,
     /// Another owner has come, with this number.
@@ -66,7 +66,7 @@ pub(crate) enum Course {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Serve {
     pub(crate) limits: Limits,
     pub(crate) state: State,
@@ -327,7 +327,8 @@ impl Serve {
                 }
                 _ => {}
             },
-            (Job::Collect(slot), Some(owner)) => {
+            // Nothing comes behind the object that releases the volume.
+            (Job::Collect(slot), Some(owner)) if !owner.commands.is_releasing() => {
                 owner.collect.answered(&mut self.state.map, &mut owner.log, volume, slot, outcome);
             }
             (Job::Index(indexing), Some(_)) => self.indexed(indexing),

@@ -16,7 +16,7 @@ use crate::state::State;
 const WINDOW_MAX: u64 = 32;
 
 /// What lies under a name of the log.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Found {
     /// An object of the log, and where its payload begins.
     Log(Box<LogHead>, u32),
@@ -25,7 +25,7 @@ pub(crate) enum Found {
 }
 
 /// What is to be done next.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Wait for the heads that were asked for.
     Wait,
@@ -38,7 +38,7 @@ pub(crate) enum Next {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Walk {
     /// The newest owner.
     newest: u64,
