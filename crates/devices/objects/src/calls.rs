@@ -98,6 +98,11 @@ impl<J: Clone> Calls<J> {
         id
     }
 
+    /// How many were started so far.
+    pub(crate) const fn started(&self) -> u64 {
+        self.next
+    }
+
     fn line_up(&mut self, id: u64, request: &Request) {
         let is_get = matches!(request, Request::Get { .. });
         if is_get { &mut self.gets } else { &mut self.ready }.push_back(id);

@@ -275,10 +275,8 @@ impl Open {
             }
             _ => Found::Missing,
         };
-        if let Some(walk) = &mut self.walk {
-            walk.take(at, found);
-        }
-        self.go_on(calls, time_ns)
+        let is_asked = self.walk.as_mut().is_some_and(|walk| walk.take(at, found));
+        if is_asked { self.go_on(calls, time_ns) } else { Ok(false) }
     }
 
     /// Walks on as far as that goes.

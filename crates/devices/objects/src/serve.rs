@@ -167,6 +167,16 @@ impl Serve {
 
     /// Does all that can be done now.
     pub(crate) fn go_on(&mut self, now: Nanos, time_ns: u64, calls: &mut Calls<Job>) {
+        loop {
+            let before = (calls.started(), self.effects.len());
+            self.turn(now, time_ns, calls);
+            if (calls.started(), self.effects.len()) == before {
+                return;
+            }
+        }
+    }
+
+    fn turn(&mut self, now: Nanos, time_ns: u64, calls: &mut Calls<Job>) {
         if self.owner.is_none() {
             for queued in std::mem::take(&mut self.queue) {
                 // What is read only is durable.
@@ -189,15 +199,17 @@ impl Serve {
             }
             owner.trash.go_on(map, calls);
         }
+        if !owner.commands.is_releasing()
+            && let Some(made) = owner.checkpoints.go_on(&self.state, &mut owner.log, calls, stamp)
+        {
+            owner.commands.made(&made, &mut self.state, &mut owner.log);
+        }
         while let Some((seq, bytes)) = owner.log.take_off(&mut self.state.map, time_ns) {
             owner.checkpoints.log_objects += 1;
             owner.checkpoints.log_bytes += bytes.len() as u64;
             owner.sent.insert(seq, now);
             let name = names::log(owner.log.position(seq));
             calls.start(Job::Log(seq), Request::Create { name, bytes });
-        }
-        if !owner.commands.is_releasing() {
-            owner.checkpoints.go_on(&self.state, &mut owner.log, calls, stamp);
         }
         self.answer_waiters(stamp, calls);
     }

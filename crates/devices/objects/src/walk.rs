@@ -108,11 +108,13 @@ impl Walk {
         (from..self.asked).map(|seq| Position { epoch: self.at.epoch, seq }).collect()
     }
 
-    /// Takes what was found under a name. What is not asked for any more is forgotten.
-    pub(crate) fn take(&mut self, at: Position, found: Found) {
-        if at.epoch == self.at.epoch && (self.at.seq..self.asked).contains(&at.seq) {
+    /// Takes what was found under a name. Gives whether it was waited for still.
+    pub(crate) fn take(&mut self, at: Position, found: Found) -> bool {
+        let is_asked = at.epoch == self.at.epoch && (self.at.seq..self.asked).contains(&at.seq);
+        if is_asked {
             self.found.insert(at.seq, found);
         }
+        is_asked
     }
 
     /// A fence exists where one was to be made.

@@ -4,7 +4,7 @@ use forebay_block::{DeviceOp, ErrorKind, Nanos};
 use forebay_objects::model::Model;
 use forebay_objects::{Access, Command, CommandError, OpenError, Takeover};
 
-use crate::world::{Host, open, small_limits, try_open, volume, write};
+use crate::world::{Host, open, try_open, volume, write};
 
 #[test]
 fn what_was_flushed_is_there_after_a_release_and_nobody_has_to_take_over() {
