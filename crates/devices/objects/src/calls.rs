@@ -20,7 +20,7 @@ use crate::store::{Answer, Request, StoreError};
 pub(crate) const HEAD_GUESS_BYTES: u64 = 16 << 10;
 
 /// How a request ended.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Outcome {
     /// The object exists with these bytes, by this or an earlier try of this call.
     Created,
@@ -34,7 +34,7 @@ pub(crate) enum Outcome {
     Failed { name: String, error: StoreError },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Call<J> {
     request: Request,
     job: J,
@@ -56,7 +56,7 @@ impl<J> Call<J> {
 }
 
 /// See the module's documentation. `J` says what a request is for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Calls<J> {
     next: u64,
     /// To be told by the next poll.
@@ -96,6 +96,11 @@ impl<J: Clone> Calls<J> {
         self.line_up(id, &request);
         self.calls.insert(id, Call { request, job, reads_back: false, failures: 0 });
         id
+    }
+
+    /// How many were started so far.
+    pub(crate) const fn started(&self) -> u64 {
+        self.next
     }
 
     fn line_up(&mut self, id: u64, request: &Request) {

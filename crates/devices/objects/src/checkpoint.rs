@@ -26,7 +26,7 @@ const PARTS_MAX: u32 = 2;
 const LOG_PER_CHECKPOINT: u64 = 8;
 
 /// A checkpoint that is being made.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Making {
     snapshot: Snapshot,
     manifest: Manifest,
@@ -40,7 +40,7 @@ struct Making {
 }
 
 /// A checkpoint that exists.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Made {
     pub(crate) at: Position,
     /// What it needs of the log.
@@ -50,7 +50,7 @@ pub(crate) struct Made {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Checkpoints {
     limits: Limits,
     /// The newest one.
@@ -99,15 +99,25 @@ impl Checkpoints {
         log.want_snapshot(map);
     }
 
-    /// Goes on.
-    pub(crate) fn go_on(&mut self, state: &State, log: &mut Log, calls: &mut Calls<Job>, stamp: Stamp) {
+    /// Goes on. Gives the checkpoint that is wanted if it exists already.
+    pub(crate) fn go_on(
+        &mut self,
+        state: &State,
+        log: &mut Log,
+        calls: &mut Calls<Job>,
+        stamp: Stamp,
+    ) -> Option<Made> {
         if let Some(snapshot) = log.take_snapshot() {
             self.is_wanted = false;
+            if self.newest == Some(snapshot.at) {
+                let objects = entries(&state.map, &snapshot);
+                return Some(Made { at: snapshot.at, objects, dead: Vec::new() });
+            }
             self.begin(state, snapshot, log.volume_sectors, stamp);
         }
-        let Some(making) = &mut self.making else { return };
+        let making = self.making.as_mut()?;
         if log.durable() <= making.snapshot.at.seq {
-            return;
+            return None;
         }
         let manifest = &making.manifest;
         let all = manifest.object_parts + manifest.extent_parts;
@@ -125,6 +135,7 @@ impl Checkpoints {
             let name = names::index(making.snapshot.at);
             calls.start(Job::Index(Indexing::Manifest), Request::Create { name, bytes: Arc::new(bytes) });
         }
+        None
     }
 
     fn begin(&mut self, state: &State, snapshot: Snapshot, volume_sectors: u64, stamp: Stamp) {
@@ -168,7 +179,7 @@ impl Checkpoints {
         self.is_own = true;
         self.log_objects -= making.log.0;
         self.log_bytes -= making.log.1;
-        let objects = making.snapshot.objects.iter().map(|slot| entry(&state.map, *slot)).collect();
+        let objects = entries(&state.map, &making.snapshot);
         Some(Made { at, objects, dead: making.snapshot.dead })
     }
 }
@@ -176,6 +187,10 @@ impl Checkpoints {
 fn entry(map: &Map, slot: u32) -> ObjectEntry {
     let object = map.object(slot);
     ObjectEntry { at: object.at, data_at: object.data_at, sectors: object.sectors }
+}
+
+fn entries(map: &Map, snapshot: &Snapshot) -> Vec<ObjectEntry> {
+    snapshot.objects.iter().map(|slot| entry(map, *slot)).collect()
 }
 
 impl Making {

@@ -26,7 +26,7 @@ const READS_MAX: usize = 4;
 const ROUND_OBJECTS_MAX: u64 = 8;
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Collect {
     utilization_min_percent: u64,
     small_objects_max: u64,
@@ -164,15 +164,6 @@ impl Collect {
     fn write(&mut self, map: &mut Map, log: &mut Log) {
         self.bytes_moved += log.copy(map, &self.gathered);
         self.gathered.clear();
-    }
-
-    /// Gives the round up.
-    pub(crate) fn stop(&mut self, map: &mut Map) {
-        self.gathered.clear();
-        let reading = std::mem::take(&mut self.reading);
-        for slot in self.waiting.drain(..).chain(self.pinned.drain(..)).chain(reading) {
-            map.change(slot, |object| object.pins -= 1);
-        }
     }
 }
 

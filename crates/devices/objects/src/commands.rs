@@ -25,7 +25,7 @@ use crate::trash::Trash;
 /// Most named checkpoints of a volume.
 const NAMES_MAX: usize = 64;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Stage {
     /// Until no other checkpoint is being made.
     ToName(String),
@@ -39,7 +39,7 @@ enum Stage {
     Releasing(u64),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct UnderWay {
     /// `None` when it was answered: it took too long.
     tag: Option<u64>,
@@ -48,7 +48,7 @@ struct UnderWay {
 }
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Commands {
     under_way: Option<UnderWay>,
     is_released: bool,

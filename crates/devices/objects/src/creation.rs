@@ -49,7 +49,7 @@ pub enum CreateError {
 }
 
 /// A volume that is being made; driven as a [`Vault`](crate::Vault).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Creation {
     calls: Calls<()>,
     mark: VolumeMark,

@@ -138,7 +138,7 @@ pub struct OpenParams {
 }
 
 /// What a vault wants done, or tells.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Effect {
     /// Carry out this request, and give its answer to [`Vault::answered`](crate::Vault::answered) with the same `id`. All requests that are
     /// told may be carried out at once, in any order.

@@ -89,7 +89,7 @@ impl Packed {
 pub(crate) type Chunks = BTreeMap<u32, Arc<Vec<Packed>>>;
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     chunks: Chunks,
     extents: u64,

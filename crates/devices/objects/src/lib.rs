@@ -39,6 +39,7 @@ mod jobs;
 mod load;
 mod log;
 mod map;
+pub mod model;
 mod names;
 mod open;
 mod reads;

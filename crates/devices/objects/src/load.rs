@@ -24,7 +24,7 @@ pub(crate) enum Loaded {
 }
 
 /// A checkpoint that is being read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Load {
     at: Position,
     manifest: Option<Manifest>,

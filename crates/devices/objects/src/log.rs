@@ -23,7 +23,7 @@ const EXTENTS_MAX: usize = 8192;
 const ZERO_CHARGE_BYTES: u64 = 512;
 
 /// An object that is not sent yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Batch {
     slot: u32,
     seq: u64,
@@ -43,7 +43,7 @@ impl Batch {
 }
 
 /// An object that is being created.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Flight {
     slot: u32,
     bytes: Arc<Vec<u8>>,
@@ -52,7 +52,7 @@ struct Flight {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Log {
     volume: [u8; 16],
     nonce: [u8; 16],
@@ -119,11 +119,6 @@ impl Log {
 
     pub(crate) const fn buffered_bytes(&self) -> u64 {
         self.buffered_bytes
-    }
-
-    /// Objects that are being created.
-    pub(crate) fn flights(&self) -> usize {
-        self.flying.len()
     }
 
     fn open(&mut self, map: &mut Map) -> &mut Batch {
@@ -383,7 +378,7 @@ impl Log {
 }
 
 /// Data that collection has read, to be written into a new object.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Copied {
     /// First sector in the volume.
     pub(crate) start: u64,

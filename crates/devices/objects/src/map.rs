@@ -68,7 +68,7 @@ pub(crate) struct Sums {
 }
 
 /// See [`Map::snapshot`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
     /// The last object of the log that counts.
     pub(crate) at: Position,
@@ -82,7 +82,7 @@ pub(crate) struct Snapshot {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Map {
     pub(crate) index: Index,
     slots: Vec<Option<Object>>,
@@ -155,11 +155,6 @@ impl Map {
     /// All objects with their rows, in the order of the log.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (u32, &Object)> {
         self.by_place.values().filter_map(|slot| Some((*slot, self.get(*slot)?)))
-    }
-
-    /// Rows, empty ones too.
-    pub(crate) fn rows(&self) -> usize {
-        self.slots.len()
     }
 
     pub(crate) fn change(&mut self, slot: u32, change: impl FnOnce(&mut Object)) {

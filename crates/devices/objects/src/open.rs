@@ -30,7 +30,7 @@ use crate::walk::{Found, Next, Walk, read_head};
 const ROUNDS_MAX: u32 = 16;
 
 /// A volume that was opened.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Recovered {
     pub(crate) state: State,
     /// The owner's number, 0 for a reader.
@@ -53,7 +53,7 @@ pub(crate) enum Opening {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Open {
     params: OpenParams,
     small_sectors: u32,
@@ -275,10 +275,8 @@ impl Open {
             }
             _ => Found::Missing,
         };
-        if let Some(walk) = &mut self.walk {
-            walk.take(at, found);
-        }
-        self.go_on(calls, time_ns)
+        let is_asked = self.walk.as_mut().is_some_and(|walk| walk.take(at, found));
+        if is_asked { self.go_on(calls, time_ns) } else { Ok(false) }
     }
 
     /// Walks on as far as that goes.

@@ -18,7 +18,7 @@ use crate::store::Request;
 const GAP_SECTORS_MAX: u32 = 64;
 
 /// Sectors of one object that are got together.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Part {
     slot: u32,
     pos: u32,
@@ -40,7 +40,7 @@ struct Reading {
 }
 
 /// A read that has ended.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ReadDone {
     pub(crate) tag: u64,
     /// When it was submitted.
@@ -49,7 +49,7 @@ pub(crate) struct ReadDone {
 }
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Reads {
     next: u64,
     under_way: BTreeMap<u64, Reading>,
@@ -182,6 +182,14 @@ impl Reads {
             reading.fault = Some(fault.clone());
             done.push(reading.end());
         }
+    }
+}
+
+impl Clone for Reading {
+    fn clone(&self) -> Self {
+        let Self { tag, since, left, .. } = *self;
+        let (parts, fault) = (self.parts.clone(), self.fault.clone());
+        Self { tag, since, buf: BufMut::copy_of(&self.buf), parts, left, fault }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::store::Request;
 use crate::trash::Trash;
 
 /// A write, zeroes or a flush that is not in the log yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Queued {
     tag: u64,
     since: Nanos,
@@ -30,7 +30,7 @@ struct Queued {
 }
 
 /// Who waits until so many objects of the log exist.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Waiter {
     needed: u64,
     since: Nanos,
@@ -38,7 +38,7 @@ struct Waiter {
 }
 
 /// What an owner has beside what a reader has.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) nonce: [u8; 16],
     pub(crate) epoch: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Owner {
 }
 
 /// How serving goes on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Course {
     Goes,
     /// Another owner has come, with this number.
@@ -66,7 +66,7 @@ pub(crate) enum Course {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Serve {
     pub(crate) limits: Limits,
     pub(crate) state: State,
@@ -167,6 +167,16 @@ impl Serve {
 
     /// Does all that can be done now.
     pub(crate) fn go_on(&mut self, now: Nanos, time_ns: u64, calls: &mut Calls<Job>) {
+        loop {
+            let before = (calls.started(), self.effects.len());
+            self.turn(now, time_ns, calls);
+            if (calls.started(), self.effects.len()) == before {
+                return;
+            }
+        }
+    }
+
+    fn turn(&mut self, now: Nanos, time_ns: u64, calls: &mut Calls<Job>) {
         if self.owner.is_none() {
             for queued in std::mem::take(&mut self.queue) {
                 // What is read only is durable.
@@ -189,15 +199,17 @@ impl Serve {
             }
             owner.trash.go_on(map, calls);
         }
+        if !owner.commands.is_releasing()
+            && let Some(made) = owner.checkpoints.go_on(&self.state, &mut owner.log, calls, stamp)
+        {
+            owner.commands.made(&made, &mut self.state, &mut owner.log);
+        }
         while let Some((seq, bytes)) = owner.log.take_off(&mut self.state.map, time_ns) {
             owner.checkpoints.log_objects += 1;
             owner.checkpoints.log_bytes += bytes.len() as u64;
             owner.sent.insert(seq, now);
             let name = names::log(owner.log.position(seq));
             calls.start(Job::Log(seq), Request::Create { name, bytes });
-        }
-        if !owner.commands.is_releasing() {
-            owner.checkpoints.go_on(&self.state, &mut owner.log, calls, stamp);
         }
         self.answer_waiters(stamp, calls);
     }
@@ -327,7 +339,8 @@ impl Serve {
                 }
                 _ => {}
             },
-            (Job::Collect(slot), Some(owner)) => {
+            // Nothing comes behind the object that releases the volume.
+            (Job::Collect(slot), Some(owner)) if !owner.commands.is_releasing() => {
                 owner.collect.answered(&mut self.state.map, &mut owner.log, volume, slot, outcome);
             }
             (Job::Index(indexing), Some(_)) => self.indexed(indexing),

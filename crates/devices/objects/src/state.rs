@@ -8,7 +8,7 @@ use crate::index::{CHUNK_SECTORS, Packed, Place};
 use crate::map::{Map, Object};
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct State {
     pub(crate) volume: [u8; 16],
     pub(crate) volume_sectors: u64,

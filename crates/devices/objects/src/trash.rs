@@ -19,7 +19,7 @@ const DELETES_MAX: usize = 16;
 const PREFIXES: [&str; 4] = [names::LOG, names::INDEX, names::PARTS, names::CHECKPOINTS];
 
 /// A search for what earlier owners have left.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Sweep {
     /// Which prefix.
     prefix: usize,
@@ -29,7 +29,7 @@ struct Sweep {
 }
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Trash {
     waiting: VecDeque<(String, Option<u32>)>,
     under_way: usize,

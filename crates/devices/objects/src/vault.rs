@@ -1,7 +1,5 @@
 //! The face of a volume in an object store: opening, serving, and the end.
 
-use std::sync::Arc;
-
 use forebay_block::{DeviceOp, ErrorKind, Nanos};
 
 use crate::calls::{Calls, HEAD_GUESS_BYTES, Outcome};
@@ -15,7 +13,7 @@ use crate::serve::{Course, Serve, fault};
 use crate::store::{Answer, Request, StoreError};
 
 /// What a vault is about.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Phase {
     Opening(Box<Open>),
     Serving(Box<Serve>),
@@ -27,7 +25,7 @@ enum Phase {
 }
 
 /// A block volume made of immutable objects. See the crate's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Vault {
     params: OpenParams,
     calls: Calls<Job>,
@@ -54,8 +52,8 @@ impl Vault {
 
     /// Takes an operation, of whole sectors of 512 bytes. Its end is told with `tag`; one that cannot be taken fails.
     ///
-    /// Reads show every write that was taken before, whether that is answered or not. A write is answered when it is in memory, or durable
-    /// if that is asked for; a flush when all that was answered before is durable.
+    /// A write is answered when it is in memory, or durable if that is asked for; a flush when all that was taken before is durable. A read shows
+    /// every write that was answered before it was taken.
     pub fn submit(&mut self, now: Nanos, tag: u64, op: DeviceOp) {
         let what = match &mut self.phase {
             Phase::Serving(serve) => return serve.submit(now, &mut self.calls, tag, op),

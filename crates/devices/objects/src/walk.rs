@@ -16,7 +16,7 @@ use crate::state::State;
 const WINDOW_MAX: u64 = 32;
 
 /// What lies under a name of the log.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Found {
     /// An object of the log, and where its payload begins.
     Log(Box<LogHead>, u32),
@@ -25,7 +25,7 @@ pub(crate) enum Found {
 }
 
 /// What is to be done next.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Wait for the heads that were asked for.
     Wait,
@@ -38,7 +38,7 @@ pub(crate) enum Next {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Walk {
     /// The newest owner.
     newest: u64,
@@ -108,11 +108,13 @@ impl Walk {
         (from..self.asked).map(|seq| Position { epoch: self.at.epoch, seq }).collect()
     }
 
-    /// Takes what was found under a name. What is not asked for any more is forgotten.
-    pub(crate) fn take(&mut self, at: Position, found: Found) {
-        if at.epoch == self.at.epoch && (self.at.seq..self.asked).contains(&at.seq) {
+    /// Takes what was found under a name. Gives whether it was waited for still.
+    pub(crate) fn take(&mut self, at: Position, found: Found) -> bool {
+        let is_asked = at.epoch == self.at.epoch && (self.at.seq..self.asked).contains(&at.seq);
+        if is_asked {
             self.found.insert(at.seq, found);
         }
+        is_asked
     }
 
     /// A fence exists where one was to be made.

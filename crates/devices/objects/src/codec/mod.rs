@@ -11,11 +11,10 @@ mod payload;
 use thiserror::Error;
 
 pub(crate) use checkpoint::{Ended, ExtentPart, Manifest, ObjectEntry, ObjectPart, Pointer, StoredExtent};
-pub(crate) use cursor::COUNTER_MAX;
-pub(crate) use header::{HEADER_BYTES, Identity, Kind, Stamp, head_bytes};
+pub(crate) use header::{HEADER_BYTES, Identity, Stamp, head_bytes};
 pub(crate) use log::{Extent, ExtentKind, LogHead, Note};
 pub(crate) use marks::{Fence, VolumeMark, claim_bytes, claim_of};
-pub(crate) use payload::{PIECE_SECTORS, Span, read_pieces, write_pieces, payload_bytes};
+pub(crate) use payload::{Span, payload_bytes, read_pieces};
 
 /// Largest volume in sectors of 512 bytes: 4 PiB.
 pub(crate) const VOLUME_SECTORS_MAX: u64 = 1 << 43;
