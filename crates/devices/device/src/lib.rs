@@ -48,4 +48,5 @@ pub use rbd::{RbdDevice, RbdSpec};
 pub use remote::RemoteSpec;
 pub use ring::{Ring, Seen, Waker, Watch};
 pub use room::{Lack, lacks_room, reserve};
+pub use s3::{S3Device, S3Spec};
 pub use survey::Survey;

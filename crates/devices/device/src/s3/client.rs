@@ -19,6 +19,7 @@ use url::Url;
 
 use crate::s3::credentials::{Credentials, Environment};
 use crate::s3::uri::{S3Spec, read_endpoint};
+use crate::s3::workers::Store;
 
 /// The region of stores that have none.
 const REGION: &str = "us-east-1";
@@ -41,6 +42,21 @@ pub(crate) struct Client {
     /// What the names of the volume's objects begin with, with a slash at its end.
     prefix: String,
     credentials: Credentials,
+}
+
+impl Store for Client {
+    fn carry_out(&self, request: &Request) -> Result<Answer, StoreError> {
+        match request {
+            Request::Create { name, bytes } => self.create(name, bytes),
+            Request::Get { name, from, len } => self.get(name, *from, *len),
+            Request::List { prefix, after } => self.list(prefix, after),
+            Request::Delete { name } => self.delete(name),
+        }
+    }
+
+    fn shut_down(&self) {
+        self.agent.clone().shutdown();
+    }
 }
 
 impl Client {
@@ -72,19 +88,6 @@ impl Client {
             .timeout_global(Some(spec.timeout * STUCK_LIMITS));
         let config = if is_encrypted { config.tls_config(tls()?) } else { config };
         Ok(Self { agent: config.build().into(), bucket, prefix: format!("{}/", spec.prefix), credentials })
-    }
-
-    /// Carries out a request, once.
-    ///
-    /// # Errors
-    /// It was not carried out, or it is not known.
-    pub(crate) fn carry_out(&self, request: &Request) -> Result<Answer, StoreError> {
-        match request {
-            Request::Create { name, bytes } => self.create(name, bytes),
-            Request::Get { name, from, len } => self.get(name, *from, *len),
-            Request::List { prefix, after } => self.list(prefix, after),
-            Request::Delete { name } => self.delete(name),
-        }
     }
 
     fn key(&self, name: &str) -> String {
@@ -171,11 +174,6 @@ impl Client {
             StoreError::Missing => Ok(Answer::Deleted),
             error => Err(error),
         }
-    }
-
-    /// Ends all connections: what is under way fails, and so does all that comes.
-    pub(crate) fn shut_down(&self) {
-        self.agent.clone().shutdown();
     }
 
     /// Sends a request, and again if the keys that it was signed with have been exchanged for others.

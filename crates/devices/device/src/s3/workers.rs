@@ -162,12 +162,12 @@ mod tests {
         }
     }
 
-    fn workers(together: usize, threads_max: usize) -> (Ring, Workers, Receiver<()>) {
+    fn workers(together: usize, threads_max: usize) -> (Ring, Receiver<()>, Workers) {
         let (ends, ended) = channel();
         let ring = Ring::new().unwrap();
         let store = Meeting { together: Barrier::new(together), ends: Mutex::new(ends) };
         let workers = Workers::new(Box::new(store), threads_max, ring.waker());
-        (ring, workers, ended)
+        (ring, ended, workers)
     }
 
     fn delete(name: &str) -> Request {
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn all_are_carried_out_at_a_time_and_wake_the_owner() {
-        let (ring, workers, ended) = workers(4, 4);
+        let (ring, ended, workers) = workers(4, 4);
         for round in 0..3 {
             for id in 0..4 {
                 workers.begin(round * 4 + id, delete(&id.to_string()));
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn what_comes_beyond_the_threads_waits() {
-        let (_ring, workers, _ended) = workers(2, 2);
+        let (_ring, _ended, workers) = workers(2, 2);
         for id in 0..6 {
             workers.begin(id, delete(""));
         }
