@@ -1,5 +1,8 @@
 //! Vaults on a store in memory.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
+mod crash;
 mod life;
+mod oracle;
+mod random;
 mod world;
