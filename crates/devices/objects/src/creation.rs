@@ -75,6 +75,11 @@ impl Creation {
         self.ended.as_ref()
     }
 
+    /// Since when no request has been carried out, and what the store said last; `None` if the last one was.
+    pub fn trouble(&self) -> Option<(Nanos, &str)> {
+        self.calls.trouble().map(|(since, _, what)| (since, what))
+    }
+
     /// Appends the requests to be carried out.
     pub fn poll(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
         self.calls.poll(now, effects);

@@ -9,5 +9,6 @@ mod fuse;
 mod harness;
 mod medium;
 mod nbd;
+mod rbd;
 mod round_trip;
 mod zero;
