@@ -275,6 +275,7 @@ pub(crate) fn cache_content(
         clean_stop: superblock.clean_stop,
         journal: None,
         prepared: None,
+        commits_in_place: false,
         journal_left: false,
         backing_depth: 1,
         backing_unit_bytes: None,

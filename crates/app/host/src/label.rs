@@ -281,7 +281,7 @@ mod tests {
                 DeviceOp::Write { offset, bufs, .. } => {
                     disk[offset as usize..][..bufs[0].len()].copy_from_slice(&bufs[0]);
                 }
-                DeviceOp::Zero { .. } | DeviceOp::Flush => {}
+                DeviceOp::Zero { .. } | DeviceOp::Flush | DeviceOp::Commit(_) => {}
             }
             self.done.push((tag, Ok(read)));
         }
@@ -306,6 +306,7 @@ mod tests {
             unit_bytes: None,
             direct: true,
             volatile_cache: true,
+            atomic: false,
             depth: 128,
             survives: Survives::Unknown,
             durability: "unknown",

@@ -166,7 +166,7 @@ impl Engine {
                 params.backing_unit_bytes.and_then(|unit| NonZeroU64::new(unit / BLOCK_BYTES)),
             ),
             order: Order::new(&params.settings, params.journal.is_some(), params.journal_left),
-            journal: Journal::new(params.journal, params.prepared),
+            journal: Journal::new(params.journal, params.prepared).in_place(params.commits_in_place),
             points: Points::default(),
             common: CommonPoints::default(),
             hold: Hold::default(),
@@ -302,8 +302,7 @@ impl Engine {
 
     /// Asks for a device operation; those of the backing stand in its queue first. The journal on its side writes one at a time.
     fn io(&mut self, role: Role, op: DeviceOp, class: Class, owner: IoOwner) {
-        let changes = matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. });
-        assert!(!(self.read_only && changes), "a volume that is only read changes nothing");
+        assert!(!(self.read_only && op.changes()), "a volume that is only read changes nothing");
         let id = self.new_io(owner, Some(Asked::new(role, &op)));
         match role {
             Role::Cache => self.figures.bytes_to_cache += op.write_bytes(),

@@ -56,6 +56,9 @@ pub struct Params {
     pub journal: Option<Head>,
     /// The group that this head says is prepared and not committed.
     pub prepared: Option<Group>,
+    /// The journal lies on the backing's own device, and that takes a [`DeviceOp::Commit`]: a group is in its place as soon as it is
+    /// committed, and the backing alone is always at a group's end.
+    pub commits_in_place: bool,
     /// The last run had a journal that this one has not: groups may be left in it, and what the log says of the order that the
     /// backing was kept in holds only with them.
     pub journal_left: bool,

@@ -38,7 +38,7 @@ impl From<OpKind> for Kind {
     fn from(kind: OpKind) -> Self {
         match kind {
             OpKind::Read => Self::Read,
-            OpKind::Write | OpKind::Zero => Self::Write,
+            OpKind::Write | OpKind::Zero | OpKind::Commit => Self::Write,
             OpKind::Flush => Self::Flush,
         }
     }

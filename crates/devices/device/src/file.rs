@@ -161,18 +161,26 @@ fn info(path: &Path, sort: Sort, medium: &Medium) -> DeviceInfo {
         direct: medium.direct.is_some(),
         depth: medium.queue_depth.map_or(DEPTH_MAX, |depth| depth.clamp(1, DEPTH_MAX)),
         volatile_cache: medium.volatile_cache || medium.direct.is_none(),
+        atomic: false,
         survives: medium.survives(),
         durability,
     }
 }
 
-/// Refuses operations that reach past the device's end.
+/// Why a device that is not [`DeviceInfo::atomic`] commits nothing.
+pub(crate) const NO_COMMIT: IoError = IoError::new(
+    ErrorKind::Unsupported,
+    "committing a group on a device that does nothing wholly or not at all",
+);
+
+/// Refuses operations that reach past the device's end, and commits: for devices that are not [`DeviceInfo::atomic`].
 pub(crate) fn check_range(op: &DeviceOp, size_bytes: u64) -> Result<(), IoError> {
     let (offset, len) = match op {
         DeviceOp::Read { offset, len } => (*offset, *len as u64),
         DeviceOp::Write { offset, .. } => (*offset, op.write_bytes()),
         DeviceOp::Zero { offset, len, .. } => (*offset, *len),
         DeviceOp::Flush => return Ok(()),
+        DeviceOp::Commit(_) => return Err(NO_COMMIT),
     };
     match offset.checked_add(len) {
         Some(end) if end <= size_bytes => Ok(()),

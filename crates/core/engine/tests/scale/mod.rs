@@ -22,6 +22,7 @@ impl Full {
             clean_stop: false,
             journal: None,
             prepared: None,
+            commits_in_place: false,
             journal_left: false,
             backing_depth: 256,
             backing_unit_bytes: None,

@@ -9,7 +9,7 @@
 
 mod gather;
 mod librbd;
-mod owner;
+pub(crate) mod owner;
 mod session;
 mod under_way;
 mod uri;

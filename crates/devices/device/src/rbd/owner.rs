@@ -91,7 +91,7 @@ impl Note {
 }
 
 /// What tells this host from others: its machine id, or its name if it has none.
-pub(super) fn this_host() -> String {
+pub(crate) fn this_host() -> String {
     let text = |path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     match text("/etc/machine-id") {
         id if id.is_empty() => text("/proc/sys/kernel/hostname"),
@@ -107,7 +107,7 @@ pub(super) fn normalized(address: &str) -> &str {
 }
 
 /// When a process began that is there and has not ended, in ticks after the boot.
-pub(super) fn began(pid: u32) -> Option<u64> {
+pub(crate) fn began(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     if has_ended(&stat) {
         return None;

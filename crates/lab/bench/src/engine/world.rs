@@ -76,6 +76,7 @@ impl World {
             clean_stop: false,
             journal: Some(Head { update: 1, generation: 1, ..head }),
             prepared: None,
+            commits_in_place: false,
             journal_left: false,
             backing_depth: 256,
             backing_unit_bytes: None,

@@ -68,6 +68,7 @@ impl Rig {
             clean_stop: true,
             journal: None,
             prepared: None,
+            commits_in_place: false,
             journal_left: false,
             backing_depth: 256,
             backing_unit_bytes: None,

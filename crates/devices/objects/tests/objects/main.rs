@@ -1,0 +1,10 @@
+//! Vaults on a store in memory.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod client;
+mod crash;
+mod life;
+mod oracle;
+mod owners;
+mod random;
+mod world;
