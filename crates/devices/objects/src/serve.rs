@@ -245,7 +245,7 @@ impl Serve {
                 DeviceOp::Zero { .. } if log.buffered_bytes() >= buffered_max => return,
                 DeviceOp::Zero { offset, len, .. } => log.zero(map, offset / 512, len / 512),
                 DeviceOp::Flush => needed = Some(log.ask_commit(map)),
-                DeviceOp::Read { .. } => {}
+                DeviceOp::Read { .. } | DeviceOp::Commit(_) => {}
             }
             let Some(Queued { tag, since, .. }) = self.queue.pop_front() else { return };
             match needed {

@@ -39,7 +39,9 @@ pub struct Client {
     whole: Option<Content>,
     next_tag: u64,
     /// A command that is not answered yet.
-    commanded: Option<u64>,
+    commanded: Option<(u64, Command, Content)>,
+    /// What named checkpoints keep.
+    pub names: BTreeMap<String, Content>,
     /// It waits for the end of a flush before it goes on.
     waits_for_flushes: bool,
     /// When the last read was submitted that was answered.
@@ -83,6 +85,7 @@ impl Client {
             whole: None,
             next_tag: 0,
             commanded: None,
+            names: BTreeMap::new(),
             waits_for_flushes,
             last_read_at: Nanos(0),
         }
@@ -105,7 +108,13 @@ impl Client {
 
     /// Takes the answers.
     fn hear(&mut self) {
-        self.commanded = self.commanded.filter(|tag| self.host.carried.remove(tag).is_none());
+        if let Some((tag, command, content)) = self.commanded.take() {
+            match (self.host.carried.remove(&tag), command) {
+                (None, command) => self.commanded = Some((tag, command, content)),
+                (Some(Ok(())), Command::Name(name)) => drop(self.names.insert(name, content)),
+                (Some(_), _) => {}
+            }
+        }
         for (tag, result) in std::mem::take(&mut self.host.done) {
             let waits = self.waits.remove(&tag).expect("it was asked for");
             match (waits, result) {
@@ -183,7 +192,10 @@ impl Client {
             let command = if is_there { Command::Unname(name) } else { Command::Name(name) };
             let tag = self.next_tag;
             self.next_tag += 1;
-            self.commanded = Some(tag);
+            if let Command::Unname(name) = &command {
+                self.names.remove(name);
+            }
+            self.commanded = Some((tag, command.clone(), self.oracle.newest()));
             self.host.vault.command(world.now, tag, command);
         }
     }

@@ -3,8 +3,11 @@
 
 mod client;
 mod crash;
+mod damage;
+mod explore;
 mod life;
 mod oracle;
 mod owners;
 mod random;
+mod sick;
 mod world;

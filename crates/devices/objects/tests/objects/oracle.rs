@@ -94,6 +94,11 @@ impl Oracle {
         content
     }
 
+    /// With all changes.
+    pub fn newest(&self) -> Content {
+        self.after(self.changes.len())
+    }
+
     /// What a sector may show that is read now: the version as of the last answered change, or a later one.
     pub fn versions(&self, sector: u64) -> Vec<u64> {
         let touches = |change: &Change| (change.start..change.start + change.sectors).contains(&sector);

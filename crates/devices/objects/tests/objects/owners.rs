@@ -10,7 +10,7 @@ fn takeover(seed: u64) -> (bool, bool) {
     let mut world = World::new(seed);
     let mut first = Client::new(&world, "first", Takeover::Never, true, Oracle::default());
     first.open(&mut world);
-    let mut go_on = |world: &mut World, client: &mut Client| {
+    let go_on = |world: &mut World, client: &mut Client| {
         if world.random.once_in(2) {
             client.submit(world);
         }
