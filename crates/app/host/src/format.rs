@@ -40,7 +40,7 @@ pub struct FormatOptions {
     pub backing: DeviceSpec,
     /// Size in bytes of the cache; needed for a file that is missing or empty, else what is there counts.
     pub cache_bytes: Option<u64>,
-    /// Make a sparse backing file of this size, in bytes, if it is missing.
+    /// Make a sparse backing file of this size, in bytes, if it is missing; or a store on another machine, of a kind that is made so.
     pub backing_bytes: Option<u64>,
     /// Size in bytes of the volume; the whole backing by default. On a block device, 12 KiB less leave room for a
     /// label at its end.
@@ -110,13 +110,17 @@ pub fn format_unless(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Formatted, HostError> {
     let failed = |e| HostError::system("format", options.cache.path(), e);
-    if matches!(options.cache, DeviceSpec::Nbd(_)) {
+    if options.cache.remote().is_some() {
         return Err(HostError::RemoteCache { cache: options.cache.to_string() });
     }
     let mut made = MadeFiles::default();
     let mut backing_lack = None;
-    if !matches!(options.backing, DeviceSpec::Nbd(_)) {
-        backing_lack = made.sparse_file(options.backing.path(), options.backing_bytes, FileRights::ALONE)?;
+    match (options.backing.remote(), options.backing_bytes) {
+        (None, bytes) => {
+            backing_lack = made.sparse_file(options.backing.path(), bytes, FileRights::ALONE)?;
+        }
+        (Some(backing), Some(bytes)) => made.remote(backing, bytes)?,
+        (Some(_), None) => {}
     }
     if options.cache_bytes.is_none() && !options.cache.path().exists() {
         let why = "does not exist: give --size to make a file";
@@ -161,10 +165,7 @@ pub fn format_unless(
         clean_stop: true,
         has_label,
         created_ns: wall_ns(),
-        backing_name: match &options.backing {
-            DeviceSpec::Nbd(export) => export.to_string(),
-            backing => absolute(backing.path()),
-        },
+        backing_name: options.backing.place(),
         fingerprint: match has_label {
             true => String::new(),
             false => fingerprint(options.backing.path(), backing.info().size_bytes),
@@ -184,7 +185,7 @@ pub fn format_unless(
         volume_bytes,
         logical_block,
         layout,
-        journal: match has_room(&place, volume_bytes, layout.segment_bytes.into()) {
+        journal: match has_room(&options.backing, &place, volume_bytes, layout.segment_bytes.into()) {
             true => JournalRoom::Enough,
             false => JournalRoom::Lacking(volume_that_leaves_room(
                 backing.info().size_bytes,
@@ -274,8 +275,10 @@ pub(crate) fn cache_content(
         clean_stop: superblock.clean_stop,
         journal: None,
         prepared: None,
+        commits_in_place: false,
         journal_left: false,
         backing_depth: 1,
+        backing_unit_bytes: None,
         read_only: true,
     });
     loop {
@@ -456,7 +459,7 @@ fn prepare(
             extent.allocation == Allocation::Data && extent.len == bytes
         }
         // Nothing is gained by writing over a whole flash device, or over memory.
-        DeviceKind::Block | DeviceKind::Mapped | DeviceKind::Network => true,
+        DeviceKind::Block | DeviceKind::Mapped | DeviceKind::Remote => true,
     };
     if !written_before {
         write_zeroes(bench, cache, Layout::SEGMENTS_OFFSET, bytes, watch)?;

@@ -196,7 +196,7 @@ impl Pair {
     ) -> Result<(), HostError> {
         let superblock = &self.identities.superblock;
         let (volume_bytes, segment_bytes) = (superblock.volume_bytes, superblock.layout.segment_bytes.into());
-        let backing = (&*self.backing, places.backing.path(), volume_bytes);
+        let backing = (&*self.backing, &places.backing, volume_bytes);
         let journal =
             Journal::open(bench, &self.choice, backing, segment_bytes, (access, true), &mut decorate)?;
         let Some(mut journal) = journal else { return Ok(()) };

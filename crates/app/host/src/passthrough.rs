@@ -205,7 +205,7 @@ impl PassThrough {
             state: Some(self.state),
             requests: (self.under_way.len() - further_pieces + self.turns.waiting()) as u64,
             ailing: self.watch.ailing(now, false, self.wall_offset_ns),
-            ..self.figures
+            ..self.figures.clone()
         };
         self.queue.tell(&mut status);
         status

@@ -228,6 +228,7 @@ fn start_cached(
         return Err(HostError::NoJournal { backing: places.backing.to_string() });
     }
     let superblock = &pair.identities.superblock;
+    let beside_volume = pair.journal.as_ref().is_some_and(|journal| journal.own_ref().is_none());
     let engine = Engine::new(Params {
         layout: superblock.layout,
         volume_bytes: superblock.volume_bytes,
@@ -236,8 +237,10 @@ fn start_cached(
         clean_stop,
         journal: pair.head.take(),
         prepared: pair.prepared.take(),
+        commits_in_place: beside_volume && pair.backing.info().atomic,
         journal_left: pair.journal_left,
         backing_depth: pair.backing.info().depth,
+        backing_unit_bytes: pair.backing.info().unit_bytes,
         read_only: false,
     });
     let mut shared = Shared::new(
@@ -276,8 +279,10 @@ fn start_looking(
         clean_stop,
         journal: None,
         prepared: None,
+        commits_in_place: false,
         journal_left: pair.journal_left,
         backing_depth: pair.backing.info().depth,
+        backing_unit_bytes: pair.backing.info().unit_bytes,
         read_only: true,
     });
     let logical_block = logical_block.unwrap_or(superblock.logical_block);

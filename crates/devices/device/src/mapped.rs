@@ -14,7 +14,7 @@ use crate::access::{Access, OpenError};
 use crate::claim::{Claimed, Sort, claim};
 use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::entry::sync_found_entry;
-use crate::file::check_range;
+use crate::file::{NO_COMMIT, check_range};
 use crate::ground::Ground;
 use crate::medium::Medium;
 use crate::room;
@@ -87,6 +87,7 @@ impl MappedDevice {
                 unit_bytes: None,
                 direct: sync == Sync::Fence,
                 volatile_cache: !dax,
+                atomic: false,
                 depth: DEPTH,
                 survives: medium.survives(),
                 durability,
@@ -158,6 +159,7 @@ impl MappedDevice {
                 fence();
                 Ok(None)
             }
+            DeviceOp::Commit(_) => Err(NO_COMMIT),
         }
     }
 

@@ -234,3 +234,119 @@ fn outcome<J>(call: &Call<J>, result: Result<Answer, StoreError>) -> Result<Outc
         (_, Err(error)) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    const BUSY: fn() -> StoreError = || StoreError::Busy("slow down".to_owned());
+    const UNKNOWN: fn() -> StoreError = || StoreError::Unknown("reset".to_owned());
+
+    struct Run {
+        calls: Calls<u8>,
+        now: Nanos,
+    }
+
+    impl Run {
+        fn create() -> Self {
+            let mut calls = Calls::new(&Limits::default());
+            let bytes = Arc::new([vec![7; HEADER_BYTES], vec![1; 100]].concat());
+            calls.start(1, Request::Create { name: "x".to_owned(), bytes });
+            Self { calls, now: Nanos(0) }
+        }
+
+        /// The one request that is sent next, and how many milliseconds later.
+        fn sent(&mut self) -> (u64, Request, u64) {
+            let begun = self.now;
+            self.now = self.now.max(self.calls.deadline().expect("it goes on"));
+            let mut effects = Vec::new();
+            self.calls.poll(self.now, &mut effects);
+            let Ok([Effect::Request { id, request }]) = <[Effect; 1]>::try_from(effects) else {
+                panic!("one request")
+            };
+            (id, request, self.now.since(begun) / 1_000_000)
+        }
+
+        fn answer(&mut self, id: u64, result: Result<Answer, StoreError>) -> Option<(u8, Outcome)> {
+            self.calls.answered(self.now, id, result)
+        }
+
+        fn own(&self) -> Result<Answer, StoreError> {
+            Ok(Answer::Object { bytes: [vec![7; HEADER_BYTES], vec![1; 50]].concat(), size: HEADER_BYTES as u64 + 100 })
+        }
+    }
+
+    #[test]
+    fn a_create_with_a_lost_answer_is_read_back_and_ones_own_object_is_no_conflict() {
+        let mut run = Run::create();
+        let (id, request, _) = run.sent();
+        assert_eq!(request.kind(), "create");
+        assert!(run.answer(id, Err(UNKNOWN())).is_none());
+        let (id, request, pause) = run.sent();
+        assert_eq!((request.kind(), pause), ("get", 50));
+        assert!(run.answer(id, Err(BUSY())).is_none());
+        let (id, request, pause) = run.sent();
+        assert_eq!((request.kind(), pause), ("get", 100), "pauses grow");
+        // It is not there: it is made again, and has come meanwhile.
+        assert!(run.answer(id, Err(StoreError::Missing)).is_none());
+        let (id, request, _) = run.sent();
+        assert_eq!(request.kind(), "create");
+        assert!(run.answer(id, Err(StoreError::Exists)).is_none());
+        let (id, request, pause) = run.sent();
+        assert_eq!((request.kind(), pause), ("get", 0));
+        let own = run.own();
+        assert!(matches!(run.answer(id, own), Some((1, Outcome::Created))));
+    }
+
+    #[test]
+    fn another_object_of_the_name_is_a_conflict() {
+        for (byte, size) in [(8, HEADER_BYTES as u64 + 100), (7, HEADER_BYTES as u64)] {
+            let mut run = Run::create();
+            let (id, ..) = run.sent();
+            assert!(run.answer(id, Err(StoreError::Exists)).is_none());
+            let (id, ..) = run.sent();
+            let other = Ok(Answer::Object { bytes: vec![byte; HEADER_BYTES], size });
+            assert!(matches!(run.answer(id, other), Some((1, Outcome::Conflict { .. }))));
+        }
+    }
+
+    #[test]
+    fn what_is_refused_for_good_fails_unless_it_is_insisted_on() {
+        let mut run = Run::create();
+        let (id, ..) = run.sent();
+        let refused = || Err(StoreError::Denied("no".to_owned()));
+        assert!(matches!(run.answer(id, refused()), Some((1, Outcome::Failed { .. }))));
+        let mut run = Run::create();
+        run.calls.insists = true;
+        for _ in 0..20 {
+            let (id, request, pause) = run.sent();
+            assert!(request.kind() == "create" && pause <= 5000);
+            assert!(run.answer(id, refused()).is_none());
+        }
+        assert_eq!(run.calls.trouble().unwrap().0, Nanos(0));
+        let (id, ..) = run.sent();
+        assert!(run.answer(id, Ok(Answer::Created)).is_some());
+        assert!(run.calls.trouble().is_none() && run.calls.deadline().is_none());
+    }
+
+    #[test]
+    fn no_more_gets_are_sent_than_the_limits_say() {
+        let limits = Limits { gets_max: 2, ..Limits::default() };
+        let mut calls: Calls<u8> = Calls::new(&limits);
+        for job in 0..3 {
+            calls.start(job, Request::Get { name: "x".to_owned(), from: 0, len: 1 });
+        }
+        let mut effects = Vec::new();
+        calls.poll(Nanos(0), &mut effects);
+        assert_eq!((effects.len(), calls.deadline()), (2, None));
+        // One that is forgotten has its place until it is answered.
+        calls.drop_where(|job| *job == 0);
+        calls.poll(Nanos(0), &mut effects);
+        assert_eq!(effects.len(), 2);
+        assert!(calls.answered(Nanos(0), 1, Err(UNKNOWN())).is_none());
+        calls.poll(Nanos(0), &mut effects);
+        assert_eq!(effects.len(), 3);
+    }
+}

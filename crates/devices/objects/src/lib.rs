@@ -34,6 +34,7 @@ mod collect;
 mod commands;
 mod creation;
 mod face;
+pub mod fuzzing;
 mod index;
 mod jobs;
 mod load;

@@ -10,6 +10,7 @@
 //! - L3: an object has the commit mark if a flush ends with it; recovery takes the log up to the last one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 
 use crate::codec::{Extent, ExtentKind, Identity, LogHead, Note, Span, Stamp, head_bytes, read_pieces};
@@ -43,12 +44,18 @@ impl Batch {
 }
 
 /// An object that is being created.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Flight {
     slot: u32,
     bytes: Arc<Vec<u8>>,
     data_bytes: u64,
     charge: u64,
+}
+
+impl fmt::Debug for Flight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.bytes.len())
+    }
 }
 
 /// See the module's documentation.

@@ -1,6 +1,7 @@
 //! A store in memory with the faults that real ones have, for tests and simulators.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::store::{Answer, PAGE_NAMES_MAX, Request, StoreError};
@@ -21,11 +22,19 @@ pub enum Fate {
 }
 
 /// See the module's documentation.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Model {
     objects: BTreeMap<String, Arc<Vec<u8>>>,
     late: Vec<Request>,
     page_names: usize,
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let objects = self.objects.iter().map(|(name, bytes)| (name, bytes.len()));
+        f.debug_map().entries(objects).finish()?;
+        write!(f, " late: {:?}", self.late)
+    }
 }
 
 impl Default for Model {

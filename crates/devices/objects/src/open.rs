@@ -299,10 +299,7 @@ impl Open {
                 self.is_again = true;
                 self.list_checkpoints(calls);
             }
-            Next::Ended if self.claim.is_some() => {
-                walk.fence();
-                return self.go_on(calls, time_ns);
-            }
+            Next::Ended if self.claim.is_some() => return self.begin_fences(calls, time_ns),
             Next::Ended if self.params.access == Access::Latest => return Ok(true),
             Next::Ended if walk.is_released() => self.make_claim(calls, time_ns),
             Next::Ended => get(calls, Step::Holder, names::claim(self.newest)),
@@ -334,9 +331,14 @@ impl Open {
         if let Outcome::Conflict { bytes, size } = outcome {
             return Err(OpenError::Lost(self.claim_in(Outcome::Object { bytes, size }, self.newest + 1)?));
         }
+        self.begin_fences(calls, time_ns)
+    }
+
+    fn begin_fences(&mut self, calls: &mut Calls<Job>, time_ns: u64) -> Progress {
         if let Some(walk) = &mut self.walk {
             walk.fence();
         }
+        forget_heads(calls);
         self.go_on(calls, time_ns)
     }
 
@@ -344,7 +346,10 @@ impl Open {
         let Some(walk) = &mut self.walk else { return Ok(false) };
         match outcome {
             Outcome::Created => walk.fenced(),
-            _ => walk.was_not_free(),
+            _ => {
+                walk.was_not_free();
+                forget_heads(calls);
+            }
         }
         self.go_on(calls, time_ns)
     }
@@ -431,6 +436,11 @@ impl Open {
 
 fn corrupt(name: String, damage: &Damage) -> OpenError {
     OpenError::Corrupt { name, what: damage.to_string() }
+}
+
+/// What was asked for before something has changed counts no more.
+fn forget_heads(calls: &mut Calls<Job>) {
+    calls.drop_where(|job| matches!(job, Job::Open(Step::Head(_))));
 }
 
 fn get(calls: &mut Calls<Job>, step: Step, name: String) {

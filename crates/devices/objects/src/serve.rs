@@ -245,7 +245,7 @@ impl Serve {
                 DeviceOp::Zero { .. } if log.buffered_bytes() >= buffered_max => return,
                 DeviceOp::Zero { offset, len, .. } => log.zero(map, offset / 512, len / 512),
                 DeviceOp::Flush => needed = Some(log.ask_commit(map)),
-                DeviceOp::Read { .. } => {}
+                DeviceOp::Read { .. } | DeviceOp::Commit(_) => {}
             }
             let Some(Queued { tag, since, .. }) = self.queue.pop_front() else { return };
             match needed {
@@ -328,9 +328,12 @@ impl Serve {
             (Job::Log(seq), Some(owner)) => match outcome {
                 Outcome::Created => {
                     let sent = owner.sent.remove(&seq);
-                    // What says that an object is gone must be asked for.
-                    owner.owned_at = owner.owned_at.and(owner.owned_at.max(sent));
                     owner.log.created(&mut self.state.map, seq);
+                    // It proves that no fence was there before it if all before it exist. Whether a lost object was deleted by another
+                    // owner must be asked for all the same.
+                    if seq < owner.log.durable() {
+                        owner.owned_at = owner.owned_at.and(owner.owned_at.max(sent));
+                    }
                 }
                 Outcome::Conflict { bytes, .. } => {
                     let identity = Identity { volume, at: owner.log.position(seq) };

@@ -1,6 +1,7 @@
 //! What a vault asks of an object store, and what the store answers. Whoever carries requests out may do so in any order, and carries out
 //! each at most as often as it is told to: the vault itself asks again after a failure.
 
+use std::fmt;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -9,7 +10,7 @@ use thiserror::Error;
 pub const PAGE_NAMES_MAX: usize = 1000;
 
 /// One request to the store. Names are relative to the volume's prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Request {
     /// Make an object that does not exist yet (`If-None-Match: *`), wholly or not at all. Answer: [`Answer::Created`]. It must not be sent
     /// again by whoever carries it out: an answer that was lost is [`StoreError::Unknown`].
@@ -40,6 +41,17 @@ pub enum Request {
         /// The object's name.
         name: String,
     },
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create { name, bytes } => write!(f, "create {name} of {} bytes", bytes.len()),
+            Self::Get { name, from, len } => write!(f, "get {name} from {from}, {len} bytes"),
+            Self::List { prefix, after } => write!(f, "list {prefix} after {after}"),
+            Self::Delete { name } => write!(f, "delete {name}"),
+        }
+    }
 }
 
 impl Request {

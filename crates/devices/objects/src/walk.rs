@@ -54,6 +54,8 @@ pub(crate) struct Walk {
     is_released: bool,
     /// Whether logs are ended where they end.
     is_fencing: bool,
+    /// Whether a fence is being made: until that has ended nothing else counts.
+    makes_fence: bool,
     /// Objects that were read, and their bytes.
     pub(crate) objects: u64,
     pub(crate) bytes: u64,
@@ -74,6 +76,7 @@ impl Walk {
             begun: Position { epoch, seq: if epoch == 0 { 0 } else { at.seq } },
             is_released: false,
             is_fencing: false,
+            makes_fence: false,
             objects: 0,
             bytes: 0,
         }
@@ -110,7 +113,8 @@ impl Walk {
 
     /// Takes what was found under a name. Gives whether it was waited for still.
     pub(crate) fn take(&mut self, at: Position, found: Found) -> bool {
-        let is_asked = at.epoch == self.at.epoch && (self.at.seq..self.asked).contains(&at.seq);
+        let is_asked =
+            !self.makes_fence && at.epoch == self.at.epoch && (self.at.seq..self.asked).contains(&at.seq);
         if is_asked {
             self.found.insert(at.seq, found);
         }
@@ -119,11 +123,13 @@ impl Walk {
 
     /// A fence exists where one was to be made.
     pub(crate) fn fenced(&mut self) {
+        self.makes_fence = false;
         self.found.insert(self.at.seq, Found::Fence);
     }
 
     /// The name of the fence has another object, which is asked for anew.
     pub(crate) fn was_not_free(&mut self) {
+        self.makes_fence = false;
         self.found.clear();
         self.asked = self.at.seq;
     }
@@ -139,7 +145,10 @@ impl Walk {
                     }
                     self.log(head, data_at, state);
                 }
-                Some(Found::Missing) if self.is_fencing => return Next::Fence(self.at),
+                Some(Found::Missing) if self.is_fencing => {
+                    self.makes_fence = true;
+                    return Next::Fence(self.at);
+                }
                 Some(Found::Missing | Found::Fence) => {
                     self.at = Position { epoch: self.at.epoch + 1, seq: 0 };
                     self.asked = 0;

@@ -100,6 +100,7 @@ impl NbdDevice {
                 direct: true,
                 volatile_cache: true,
                 unit_bytes: None,
+                atomic: false,
                 depth: DEPTH_MAX,
                 survives: Survives::Unknown,
                 durability: "unknown: the NBD server decides what a flush means",

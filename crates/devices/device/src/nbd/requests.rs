@@ -93,6 +93,8 @@ pub(crate) fn parts_of(terms: &Terms, asked: DeviceOp) -> Parts<Request> {
                 all.push(request(command::WRITE_ZEROES, flags, offset + at, part, Vec::new()));
             }
         }
+        // It is refused before it comes here.
+        DeviceOp::Commit(_) => {}
         DeviceOp::Zero { offset, len, .. } => {
             let buffer = ZERO_BUFFER_BYTES.min(payload_max);
             let zeroes = Buf::zeroed(buffer as usize);

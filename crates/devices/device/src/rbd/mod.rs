@@ -89,6 +89,7 @@ impl RbdDevice {
                 unit_bytes: Some(extent.object_bytes).filter(|bytes| bytes.is_power_of_two()),
                 direct: true,
                 volatile_cache: false,
+                atomic: false,
                 depth: DEPTH_MAX,
                 survives: Survives::Unknown,
                 durability: "unknown: what is acknowledged is on the OSDs, whose stores decide what a power cut leaves",

@@ -15,7 +15,7 @@ use forebay_objects::{
 use crate::access::{Access, OpenError};
 use crate::clock::Clock;
 use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
-use crate::file::check_range;
+use crate::file::check_ranges;
 use crate::rbd::owner::began;
 use crate::ring::{Ring, Waker};
 use crate::s3::client::Client;
@@ -122,6 +122,7 @@ impl S3Device {
                 unit_bytes: None,
                 direct: true,
                 volatile_cache: true,
+                atomic: true,
                 depth: DEPTH_MAX,
                 survives: Survives::PowerCut,
                 durability: "power cuts, as far as the object store keeps what it has acknowledged",
@@ -219,7 +220,7 @@ impl Device for S3Device {
 
     fn submit(&mut self, tag: u64, op: DeviceOp, _class: Class, now: Nanos) {
         self.now = (now, self.drive.clock.now());
-        if let Err(e) = check_range(&op, self.info.size_bytes) {
+        if let Err(e) = check_ranges(&op, self.info.size_bytes) {
             return self.finished.push((tag, Err(e)));
         }
         if op.kind() != OpKind::Flush && op.bytes() == 0 {
@@ -364,5 +365,6 @@ const fn doing(kind: OpKind) -> &'static str {
         OpKind::Write => "writing to an object store",
         OpKind::Flush => "flushing an object store",
         OpKind::Zero => "zeroing in an object store",
+        OpKind::Commit => "committing a group in an object store",
     }
 }

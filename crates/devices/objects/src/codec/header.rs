@@ -188,3 +188,8 @@ fn crc_of(whole: &[u8]) -> u32 {
     digest.update(&whole[CRC_AT + 4..]);
     digest.finalize() as u32
 }
+
+/// What an object says to be, if it is whole.
+pub(crate) fn identity_of(bytes: &[u8]) -> Result<Identity, Damage> {
+    Header::decode_any(bytes).map(|(header, _)| header.identity)
+}

@@ -169,6 +169,9 @@ fn read_extent(r: &mut Reader<'_>, volume_sectors: u64) -> Result<Extent, Damage
             let from = Position { epoch: r.counter("source")?, seq: r.counter("source")? };
             let pos = r.u32()?;
             r.u32()?;
+            if pos >= OBJECT_SECTORS_MAX {
+                return Err(Damage::Field("source"));
+            }
             ExtentKind::Moved(from, pos)
         }
         _ => return Err(Damage::Field("kind of extent")),

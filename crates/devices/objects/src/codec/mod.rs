@@ -7,11 +7,13 @@ mod header;
 mod log;
 mod marks;
 mod payload;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use thiserror::Error;
 
 pub(crate) use checkpoint::{Ended, ExtentPart, Manifest, ObjectEntry, ObjectPart, Pointer, StoredExtent};
-pub(crate) use header::{HEADER_BYTES, Identity, Stamp, head_bytes};
+pub(crate) use header::{HEADER_BYTES, Identity, Stamp, head_bytes, identity_of};
 pub(crate) use log::{Extent, ExtentKind, LogHead, Note};
 pub(crate) use marks::{Fence, VolumeMark, claim_bytes, claim_of};
 pub(crate) use payload::{Span, payload_bytes, read_pieces};
