@@ -143,7 +143,8 @@ impl S3Device {
     /// Hands over what the vault has room for, and takes what it tells.
     fn go_on(&mut self) {
         loop {
-            while self.vault.room() > 0
+            // One that is fenced has room for nothing, and fails everything.
+            while (self.vault.room() > 0 || self.is_fenced)
                 && let Some((tag, op)) = self.queue.pop_front()
             {
                 self.vault.submit(self.drive.clock.now(), tag, op);
