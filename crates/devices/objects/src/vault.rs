@@ -190,6 +190,11 @@ impl Vault {
         if !self.effects.is_empty() {
             return Some(Nanos(0));
         }
+        if let Phase::Serving(serve) = &self.phase
+            && serve.owner.as_ref().is_some_and(|owner| owner.collect.is_scanning())
+        {
+            return Some(Nanos(0));
+        }
         let expires = match &self.phase {
             Phase::Serving(serve) if self.calls.trouble().is_some() => serve.expires_at(),
             _ => None,

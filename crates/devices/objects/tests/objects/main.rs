@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod explore;
 mod life;
+mod noise;
 mod oracle;
 mod owners;
 mod random;
