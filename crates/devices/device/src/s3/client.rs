@@ -308,3 +308,6 @@ fn words(e: &ureq::Error) -> String {
         _ => "the request fails".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;
