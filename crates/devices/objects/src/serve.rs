@@ -87,7 +87,13 @@ pub(crate) fn fault(kind: ErrorKind, what: impl Into<String>) -> Fault {
 }
 
 impl Serve {
-    pub(crate) fn new(limits: Limits, nonce: [u8; 16], recovered: Recovered, now: Nanos, calls: &mut Calls<Job>) -> Self {
+    pub(crate) fn new(
+        limits: Limits,
+        nonce: [u8; 16],
+        recovered: Recovered,
+        now: Nanos,
+        calls: &mut Calls<Job>,
+    ) -> Self {
         calls.insists = true;
         let Recovered { mut state, epoch, first, checkpoint, log_objects, log_bytes, .. } = recovered;
         let owner = first.map(|first| {
@@ -158,7 +164,8 @@ impl Serve {
         }
         let Some(offset) = op.offset() else { return Ok(()) };
         let is_whole = offset.is_multiple_of(512) && op.bytes().is_multiple_of(512) && op.bytes() > 0;
-        let is_inside = offset.checked_add(op.bytes()).is_some_and(|end| end <= self.state.volume_sectors * 512);
+        let is_inside =
+            offset.checked_add(op.bytes()).is_some_and(|end| end <= self.state.volume_sectors * 512);
         if !is_whole || !is_inside {
             return Err(fault(ErrorKind::Invalid, "an operation that is not of whole sectors of the volume"));
         }
@@ -307,7 +314,8 @@ impl Serve {
         let volume = self.state.volume;
         match (job, &mut self.owner) {
             (Job::Read(number, index), _) => {
-                let (done, is_gone) = self.reads.answered(&mut self.state.map, volume, (number, index), outcome);
+                let (done, is_gone) =
+                    self.reads.answered(&mut self.state.map, volume, (number, index), outcome);
                 self.unproven.extend(done);
                 if let (true, Some(owner)) = (is_gone, &mut self.owner) {
                     // Another owner may have deleted it: whether there is one decides what is said.

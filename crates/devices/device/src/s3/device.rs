@@ -8,8 +8,8 @@ use std::time::Duration;
 use forebay_block::{Class, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, OpKind};
 use forebay_objects as objects;
 use forebay_objects::{
-    Answer, Claim, Command, CommandError, CreateError, CreateParams, Creation, Effect, Limits, OpenParams, Opened,
-    Request, Takeover, Vault, Writer,
+    Answer, Claim, Command, CommandError, CreateError, CreateParams, Creation, Effect, Limits, OpenParams,
+    Opened, Request, Takeover, Vault, Writer,
 };
 
 use crate::access::{Access, OpenError};
@@ -171,7 +171,8 @@ impl S3Device {
             }
             Effect::Fenced(fenced) => {
                 self.is_fenced = true;
-                let by = fenced.by.map_or_else(|| "another owner".to_owned(), |by| owner::words(&by.writer.host));
+                let by =
+                    fenced.by.map_or_else(|| "another owner".to_owned(), |by| owner::words(&by.writer.host));
                 tracing::error!(
                     "{}: {by} has taken it over; nothing more is written or read here, and the volume has to be stopped",
                     self.info.name
@@ -185,7 +186,9 @@ impl S3Device {
     fn tell(&mut self) {
         let name = &self.info.name;
         match (self.vault.trouble(), self.said_away) {
-            (Some((_, what)), false) => tracing::warn!("{name}: the object store fails, which is tried again: {what}"),
+            (Some((_, what)), false) => {
+                tracing::warn!("{name}: the object store fails, which is tried again: {what}")
+            }
             (None, true) => tracing::info!("{name}: the object store is well again"),
             _ => return,
         }
@@ -207,9 +210,7 @@ impl S3Device {
             result
         });
         others.into_iter().for_each(|effect| self.take(effect));
-        ended.unwrap_or_else(|what| {
-            Err(CommandError::Store(objects::Fault { kind: ErrorKind::Io, what }))
-        })
+        ended.unwrap_or_else(|what| Err(CommandError::Store(objects::Fault { kind: ErrorKind::Io, what })))
     }
 }
 

@@ -16,7 +16,11 @@ enum Waits {
     Change,
     /// A durable change, or a flush: so many changes are durable then.
     Durable(usize, bool),
-    Read { start: u64, versions: Vec<Vec<u64>>, at: Nanos },
+    Read {
+        start: u64,
+        versions: Vec<Vec<u64>>,
+        at: Nanos,
+    },
     /// All that is in the volume.
     Whole,
 }
@@ -77,7 +81,13 @@ impl World {
 }
 
 impl Client {
-    pub fn new(world: &World, name: &str, takeover: Takeover, waits_for_flushes: bool, oracle: Oracle) -> Self {
+    pub fn new(
+        world: &World,
+        name: &str,
+        takeover: Takeover,
+        waits_for_flushes: bool,
+        oracle: Oracle,
+    ) -> Self {
         Self {
             host: Host::open(name, Access::Own(takeover), small_limits(), world.now),
             oracle,
@@ -130,7 +140,10 @@ impl Client {
                     for (n, (found, versions)) in found.iter().zip(&versions).enumerate() {
                         let sector = start + n as u64;
                         let is_newer = self.oracle.versions(sector).contains(found);
-                        assert!(versions.contains(found) || is_newer, "sector {sector}: {found}, not {versions:?}");
+                        assert!(
+                            versions.contains(found) || is_newer,
+                            "sector {sector}: {found}, not {versions:?}"
+                        );
                     }
                     self.last_read_at = self.last_read_at.max(at);
                 }

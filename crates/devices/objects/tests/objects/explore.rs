@@ -104,7 +104,8 @@ fn start(takers: usize, faults: u32) -> State {
     owner.requests.reverse();
     let mut hosts = vec![owner];
     for taker in 0..takers {
-        let mut host = Host::open(&format!("taker {taker}"), Access::Own(Takeover::Always), small_limits(), now);
+        let mut host =
+            Host::open(&format!("taker {taker}"), Access::Own(Takeover::Always), small_limits(), now);
         host.poll(now);
         hosts.push(host);
     }
@@ -118,7 +119,8 @@ fn judge(state: State) {
         let is_lost = |error: &OpenError| matches!(error, OpenError::Lost(_));
         assert!(taker.refused.as_ref().is_none_or(is_lost), "{:?}", taker.refused);
     }
-    let acknowledged: Vec<u64> = (1..=2).filter(|tag| hosts[0].done.get(tag).is_some_and(Result::is_ok)).collect();
+    let acknowledged: Vec<u64> =
+        (1..=2).filter(|tag| hosts[0].done.get(tag).is_some_and(Result::is_ok)).collect();
     let epochs: Vec<u64> = hosts.iter().filter_map(|host| Some(host.opened.as_ref()?.epoch)).collect();
     let last = *epochs.iter().max().unwrap();
     assert!(last > 1, "somebody has taken the volume");
@@ -130,7 +132,8 @@ fn judge(state: State) {
         assert_eq!(result.is_ok(), epoch == last, "{result:?}");
         assert_eq!(host.fenced.is_some(), epoch != last);
     }
-    let winner = hosts.iter_mut().find(|host| host.opened.as_ref().is_some_and(|opened| opened.epoch == last));
+    let winner =
+        hosts.iter_mut().find(|host| host.opened.as_ref().is_some_and(|opened| opened.epoch == last));
     let whole = winner.unwrap().read_all(&mut now, &mut model);
     assert_eq!(whole[0], 1);
     for tag in acknowledged {

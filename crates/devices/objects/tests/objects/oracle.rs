@@ -33,7 +33,13 @@ pub struct Oracle {
 
 impl Default for Oracle {
     fn default() -> Self {
-        Self { base: vec![0; SECTORS as usize], changes: Vec::new(), by_tag: BTreeMap::new(), durable: 0, next_stamp: 1 }
+        Self {
+            base: vec![0; SECTORS as usize],
+            changes: Vec::new(),
+            by_tag: BTreeMap::new(),
+            durable: 0,
+            next_stamp: 1,
+        }
     }
 }
 
@@ -135,7 +141,11 @@ impl Oracle {
             }
         }
         let (least, most) = (self.after(self.durable), self.after(self.changes.len()));
-        Err(format!("found    {found:?}\ndurable  {least:?} ({})\nnewest   {most:?} ({})", self.durable, self.changes.len()))
+        Err(format!(
+            "found    {found:?}\ndurable  {least:?} ({})\nnewest   {most:?} ({})",
+            self.durable,
+            self.changes.len()
+        ))
     }
 
     /// Goes on from what was found.
