@@ -326,3 +326,6 @@ fn words(e: &ureq::Error) -> String {
         _ => "the request fails".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;

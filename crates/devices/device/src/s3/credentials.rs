@@ -278,6 +278,14 @@ fn lent(text: &str) -> Result<(Keys, Option<SystemTime>), String> {
 }
 
 #[cfg(test)]
+impl Credentials {
+    /// As if time had passed.
+    pub(crate) fn forget_when_tried(&self) {
+        self.held().tried -= PAUSE;
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
@@ -328,7 +336,7 @@ mod tests {
         let refused = found.keys();
         fs::write(&path, text.replace("one", "three")).unwrap();
         assert!(!found.have_changed(&refused), "not so soon again");
-        found.held().tried -= PAUSE;
+        found.forget_when_tried();
         assert!(found.have_changed(&refused));
         assert_eq!(*found.keys(), Keys::new("three", "s1"));
         assert!(!found.have_changed(&found.keys()));
@@ -398,9 +406,9 @@ mod tests {
         ]);
         let found = find(&[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &format!("{service}/"))]).unwrap();
         assert_eq!(*found.keys(), Keys::new_with_token("lent", "s", "t"), "not fetched anew at once");
-        found.held().tried -= PAUSE;
+        found.forget_when_tried();
         assert_eq!(*found.keys(), Keys::new_with_token("newer", "s", "t"));
-        found.held().tried -= PAUSE;
+        found.forget_when_tried();
         assert_eq!(*found.keys(), Keys::new_with_token("newer", "s", "t"), "and not before they end");
     }
 
