@@ -9,11 +9,11 @@
 # `+sync` behind `ordered:ORDER` or `journaled` is `--admission sync`: what is written back in the background goes past the cache, and
 # what was in the cache and what went past it have to be in one order. It needs BTF, for the tracker knows what is synchronous.
 #
-# FOREBAY_INSTANTS is the number of instants for each policy: 2 by default, 30 in `make soak`; POLICIES are those that are tried.
+# FOREBAY_INSTANTS is the number of instants for each policy: 1 by default, 30 in `make soak`; POLICIES are those that are tried.
 # Where PostgreSQL does not start the files are looked at all the same.
 source "$(dirname "$0")/harness.sh"
 
-INSTANTS=${FOREBAY_INSTANTS:-2}
+INSTANTS=${FOREBAY_INSTANTS:-1}
 POLICIES=${POLICIES-ordered:completion ordered:barrier journaled journaled:flushes journaled:points ordered:completion+sync ordered:barrier+sync journaled+sync}
 # Instants within which write-back has to show faults.
 WRITE_BACK_MAX=${FOREBAY_WRITE_BACK:-8}

@@ -79,7 +79,9 @@ for sync in commit flusher; do
         commit) (($(went "mongodb connection" direct) > 20)) || fail "$WHAT: clients that sync their commits are not critical" ;;
         flusher)
             (($(went "mongodb journal" direct) > 20)) || fail "$WHAT: the thread that flushes the log for all is not critical"
-            (($(went "mongodb connection" direct) == 0)) || fail "$WHAT: clients write the log themselves, so that it was not tested"
+            # A client that comes to the end of a log file may make the next one, and syncs it and its directory by itself.
+            own=$(went "mongodb connection" direct)
+            ((own * 10 <= $(went "mongodb journal" direct))) || fail "$WHAT: clients write the log themselves ($own writes), so that it was not tested"
             ;;
     esac
     (($(went "mongodb background" direct) == 0)) || fail "$WHAT: a thread in the background is critical"

@@ -18,7 +18,7 @@ use sd_notify::NotifyState;
 
 use crate::served::Served;
 use crate::service_manager::tell;
-use crate::trouble::explain;
+use crate::trouble::{Names, explain};
 
 /// How long a step is waited for while nothing moves.
 pub const STANDSTILL_MAX: Duration = Duration::from_secs(30);
@@ -89,10 +89,10 @@ impl<T: Send + 'static> Step<T> {
             let most = if failing { STANDSTILL_FAILING_MAX } else { STANDSTILL_MAX };
             let stood = moved.elapsed();
             if stood >= most {
-                self.each(&figures, |name, f| {
-                    let (waited, stood) = (self.waited(f), stood.as_secs());
+                self.each(&figures, |volume, f| {
+                    let (waited, stood) = (self.waited(&volume.names(), f), stood.as_secs());
                     tracing::error!(
-                        volume = name,
+                        volume = volume.name(),
                         "stopping: nothing has moved for {stood} s, no longer waiting for {waited}"
                     );
                 });
@@ -101,11 +101,9 @@ impl<T: Send + 'static> Step<T> {
             if Instant::now() >= tell_at {
                 tell_at = Instant::now() + TELL_EVERY;
                 let most = most.saturating_sub(stood).as_secs();
-                self.each(&figures, |name, f| {
-                    let text = format!(
-                        "stopping: waiting at most {most} s, if nothing moves, for {}",
-                        self.waited(f)
-                    );
+                self.each(&figures, |volume, f| {
+                    let (name, waited) = (volume.name(), self.waited(&volume.names(), f));
+                    let text = format!("stopping: waiting at most {most} s, if nothing moves, for {waited}");
                     tracing::warn!(volume = name, "{text}");
                     tell(&[NotifyState::Status(&format!("{name}: {text}"))]);
                 });
@@ -136,14 +134,14 @@ impl<T: Send + 'static> Step<T> {
             .collect();
     }
 
-    fn each(&self, figures: &[Status], say: impl Fn(&str, &Status)) {
-        self.left.iter().zip(figures).for_each(|(left, f)| say(left.volume.name(), f));
+    fn each(&self, figures: &[Status], say: impl Fn(&Served, &Status)) {
+        self.left.iter().zip(figures).for_each(|(left, f)| say(&left.volume, f));
     }
 
     /// What is waited for, and why.
-    fn waited(&self, f: &Status) -> String {
-        let why = match &f.backing_trouble() {
-            Some(answer) => explain(answer),
+    fn waited(&self, names: &Names, f: &Status) -> String {
+        let why = match f.backing_trouble() {
+            Some(answer) => explain(answer, names),
             None => "the backing has not answered yet, or a client takes its time".to_owned(),
         };
         format!(

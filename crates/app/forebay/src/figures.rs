@@ -11,6 +11,7 @@ use forebay_policy::{AdmissionReason, Settings, WritePolicy};
 use crate::health::health;
 use crate::plan::VolumePlan;
 use crate::staleness_histogram::StalenessHistogram;
+use crate::trouble::Names;
 
 /// What the engine does not know.
 pub struct Surroundings {
@@ -44,6 +45,8 @@ pub struct Surroundings {
     pub uptime: Duration,
     /// For how long the volume's thread has not answered.
     pub unanswered: Duration,
+    /// Its devices, for messages.
+    pub names: Names,
 }
 
 /// Age of the oldest write that the backing lacks.
@@ -60,7 +63,7 @@ pub fn volume_status(
     around: Surroundings,
 ) -> VolumeStatus {
     let caches = plan.cache.is_some() && settings.write_policy != WritePolicy::WriteThrough;
-    let (state, illness) = health(s, wall_ns, around.unanswered, caches);
+    let (state, illness) = health(s, &around.names, wall_ns, around.unanswered, caches);
     let complete = s.dirty_bytes == 0 && state != VolumeState::Starting;
     VolumeStatus {
         name: plan.name.clone(),
@@ -215,6 +218,7 @@ mod tests {
             clients: Clients::default(),
             uptime: Duration::from_secs(5),
             unanswered: Duration::ZERO,
+            names: Names::default(),
         };
         volume_status(&plan, figures, &plan.settings, NOW_NS, around)
     }
@@ -223,18 +227,18 @@ mod tests {
     fn a_recovery_point_is_told_only_where_there_is_one() {
         let clean = Status { state: Some(State::Healthy), ..Status::default() };
         assert_eq!(status(&clean).recovery_point, Some(rfc3339(NOW_NS)));
-        let starting = Status { state: Some(State::Starting), ..clean };
+        let starting = Status { state: Some(State::Starting), ..clean.clone() };
         assert_eq!(status(&starting).recovery_point, None, "what is dirty is not known yet");
         let missing =
-            Status { missing_bytes: 4096, oldest_missing_ns: Some(NOW_NS - 1_500_000_000), ..clean };
-        let dirty = Status { dirty_bytes: 4096, ..missing };
+            Status { missing_bytes: 4096, oldest_missing_ns: Some(NOW_NS - 1_500_000_000), ..clean.clone() };
+        let dirty = Status { dirty_bytes: 4096, ..missing.clone() };
         let dirty = status(&dirty);
         assert_eq!((dirty.recovery_point, dirty.staleness_bytes), (None, 4096));
-        let ordered = Status { backing_consistent: true, dirty_bytes: 4096, ..missing };
+        let ordered = Status { backing_consistent: true, dirty_bytes: 4096, ..missing.clone() };
         let as_of = Some(rfc3339(NOW_NS - 1_500_000_000));
         assert_eq!(status(&ordered).recovery_point, as_of, "consistent, but stale");
         assert!((dirty.staleness_seconds - 1.5).abs() < 1e-6);
-        let ahead = Status { oldest_missing_ns: Some(NOW_NS + 1), ..clean };
+        let ahead = Status { oldest_missing_ns: Some(NOW_NS + 1), ..clean.clone() };
         assert_eq!(status(&ahead).staleness_seconds, 0.0, "the clock was set back");
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_control::VolumeState;
 use forebay_engine::{Ailing, Ailment, State, Status};
 
-use crate::trouble::{below, explain, fenced};
+use crate::trouble::{Names, below, explain, failed_cache, fenced};
 
 /// A volume whose thread has not answered for so long is not well.
 const THREAD_SILENT_AFTER: Duration = Duration::from_secs(2);
@@ -23,6 +23,7 @@ pub struct Illness {
 /// cache.
 pub fn health(
     s: &Status,
+    names: &Names,
     wall_ns: u64,
     unanswered: Duration,
     caches: bool,
@@ -53,16 +54,16 @@ pub fn health(
         );
     }
     if let Some(since_ns) = s.cache_failed_ns {
-        let backing = s.ailing.map(|ailing| format!("; and {}", ails(&ailing, wall_ns))).unwrap_or_default();
-        let answer = s.cache_trouble.map(|trouble| format!(" ({trouble})")).unwrap_or_default();
+        let backing = s.ailing.as_ref().map(|ailing| format!("; and {}", ails(ailing, names, wall_ns)));
+        let (backing, answer) = (backing.unwrap_or_default(), failed_cache(s, names));
         let reason = format!(
             "the cache failed a durable write{answer}: nothing more is written to it, writes go to the backing{backing}"
         );
         return (VolumeState::Degraded, illness(reason, since_ns));
     }
-    let Some(ailing) = s.ailing else { return (state, None) };
+    let Some(ailing) = &s.ailing else { return (state, None) };
     let is_full = state == VolumeState::Full;
-    let reason = format!("{}: {}", ails(&ailing, wall_ns), meanwhile(ailing.ailment, caches, is_full));
+    let reason = format!("{}: {}", ails(ailing, names, wall_ns), meanwhile(&ailing.ailment, caches, is_full));
     // A backing that refuses writes fills the cache, which is the worse of the two for writers.
     let state = match ailing.ailment {
         Ailment::Failing(_) if is_full => VolumeState::Full,
@@ -71,20 +72,20 @@ pub fn health(
     (state, illness(reason, ailing.since_ns))
 }
 
-fn ails(ailing: &Ailing, wall_ns: u64) -> String {
-    let device = below(ailing.role);
+fn ails(ailing: &Ailing, names: &Names, wall_ns: u64) -> String {
+    let (device, name) = (below(ailing.role), &names.get(ailing.role).name);
     let seconds = wall_ns.saturating_sub(ailing.since_ns) / 1_000_000_000;
-    match ailing.ailment {
-        Ailment::Silent => format!("{device} has not answered for {seconds} s"),
+    match &ailing.ailment {
+        Ailment::Silent => format!("{device} has not answered for {seconds} s ({name})"),
         Ailment::Away => {
-            format!("the connection to {device} has been lost for {seconds} s, and is tried anew")
+            format!("the connection to {device} has been lost for {seconds} s, and is tried anew ({name})")
         }
-        Ailment::Failing(trouble) => explain(&trouble),
+        Ailment::Failing(trouble) => explain(trouble, names),
     }
 }
 
 /// What goes on.
-fn meanwhile(ailment: Ailment, caches: bool, is_full: bool) -> &'static str {
+fn meanwhile(ailment: &Ailment, caches: bool, is_full: bool) -> &'static str {
     match (ailment, caches, is_full) {
         (_, true, true) => "the cache is full, and writes wait until the backing takes data again",
         (Ailment::Silent | Ailment::Away, true, false) => {
@@ -100,18 +101,19 @@ fn meanwhile(ailment: Ailment, caches: bool, is_full: bool) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use forebay_block::{Cause, ErrorKind, OpKind};
-    use forebay_engine::{Asked, Trouble};
-
-    use forebay_engine::Role;
+    use forebay_block::{Answer, Cause, ErrorKind, OpKind};
+    use forebay_engine::{Asked, Role, Trouble};
 
     use super::*;
+    use crate::trouble::Named;
 
     const NOW_NS: u64 = 1_800_000_000_000_000_000;
     const SINCE_NS: u64 = NOW_NS - 3_000_000_000;
 
     fn judged(figures: Status, unanswered_s: u64, caches: bool) -> (VolumeState, String, u64) {
-        let (state, illness) = health(&figures, NOW_NS, Duration::from_secs(unanswered_s), caches);
+        let named = |name: &str| Named { name: name.to_owned(), is_remote: false };
+        let names = Names { cache: named("/dev/fast"), backing: named("/dev/slow"), ..Names::default() };
+        let (state, illness) = health(&figures, &names, NOW_NS, Duration::from_secs(unanswered_s), caches);
         illness.map_or((state, String::new(), 0), |i| (state, i.reason, i.since_ns))
     }
 
@@ -137,11 +139,13 @@ mod tests {
     fn a_backing_that_ails_degrades_and_says_what_goes_on() {
         let silent = judged(figures(State::Healthy, Ailment::Silent), 0, true);
         assert_eq!((silent.0, silent.2), (VolumeState::Degraded, SINCE_NS));
-        assert!(silent.1.contains("backing has not answered for 3 s") && silent.1.contains("has room"));
+        assert!(silent.1.contains("backing has not answered for 3 s (/dev/slow): "), "{}", silent.1);
+        assert!(silent.1.contains("has room"));
         let asked = Asked { role: Role::Backing, kind: OpKind::Write, offset: Some(0), len: 4096 };
         let full = Trouble { asked, kind: ErrorKind::NoSpace, context: "writing", cause: None };
         let failing = figures(State::Healthy, Ailment::Failing(full));
-        let (state, reason, _) = judged(failing, 0, false);
+        let (state, reason, _) = judged(failing.clone(), 0, false);
+        assert!(reason.starts_with("the backing: writing: ") && reason.contains("(/dev/slow: "), "{reason}");
         assert!(state == VolumeState::Degraded && reason.contains("no space left"), "{reason}");
         assert!(reason.contains("writes may fail"), "{reason}");
         assert_eq!(judged(figures(State::Full, Ailment::Silent), 0, true).0, VolumeState::Degraded);
@@ -167,18 +171,18 @@ mod tests {
     #[test]
     fn a_failed_cache_and_a_thread_that_hangs_come_first() {
         let asked = Asked { role: Role::Cache, kind: OpKind::Write, offset: Some(8192), len: 4096 };
-        let cause = Some(Cause { errno: 5, offset: Some(8192) });
+        let cause = Some(Cause { answer: Answer::System(5), offset: Some(8192) });
         let trouble = Trouble { asked, kind: ErrorKind::Io, context: "a test", cause };
         let failed = Status {
             cache_failed_ns: Some(5),
             cache_trouble: Some(trouble),
             ..figures(State::Degraded, Ailment::Silent)
         };
-        let (state, reason, since_ns) = judged(failed, 1, true);
+        let (state, reason, since_ns) = judged(failed.clone(), 1, true);
         assert_eq!((state, since_ns), (VolumeState::Degraded, 5));
         assert!(reason.contains("durable write") && reason.contains("not answered"), "{reason}");
         assert!(
-            reason.contains("(write of 4096 bytes at byte 8192: a test: input/output error)"),
+            reason.contains("(/dev/fast: write of 4096 bytes at byte 8192: a test: input/output error)"),
             "{reason}"
         );
         let (state, reason, since_ns) = judged(failed, 3, true);

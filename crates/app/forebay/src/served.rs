@@ -22,7 +22,7 @@ use crate::plan::VolumePlan;
 use crate::request_recorder::{RecordedVolume, RequestRecorder};
 use crate::staleness_histogram::StalenessHistogram;
 use crate::tracking::{Link, RatedVolume, Tracking};
-use crate::trouble::Trouble;
+use crate::trouble::{Names, Trouble};
 
 use self::opening::{volume_config, warn_of_weak_devices};
 
@@ -425,11 +425,16 @@ impl Served {
         if self.has_ended() { Duration::ZERO } else { self.handle.unanswered() }
     }
 
+    /// Its devices, for messages.
+    pub fn names(&self) -> Names {
+        Names::of(&self.handle)
+    }
+
     /// Logs what its devices have failed since the last time.
     pub fn look_for_trouble(&self) {
         let figures = self.handle.status();
         hold(&self.staleness).count(staleness_seconds(&figures, wall_ns()));
-        hold(&self.trouble).look(self.name(), &figures, &self.recorders.failures());
+        hold(&self.trouble).look(self.name(), &self.names(), &figures, &self.recorders.failures());
     }
 
     /// Its figures.
@@ -464,6 +469,7 @@ impl Served {
             clients: self.clients(),
             uptime: self.started.elapsed(),
             unanswered: if self.has_ended() { Duration::ZERO } else { unanswered },
+            names: self.names(),
         };
         volume_status(&self.plan, &figures, &settings, wall_ns, around)
     }

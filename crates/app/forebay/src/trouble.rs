@@ -6,8 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-use forebay_block::ErrorKind;
+use forebay_block::{Cause, ErrorKind};
+use forebay_device::{DeviceInfo, DeviceKind};
 use forebay_engine::{Ailment, Role, State, Status, Trouble as Answer};
+use forebay_host::VolumeHandle;
 use forebay_policy::size;
 use rustix::io::Errno;
 
@@ -20,7 +22,49 @@ const RECOVERED_AFTER: Duration = Duration::from_secs(10);
 /// A full cache from which nothing has gone to the backing for so long is stalled.
 const STALLED_AFTER: Duration = Duration::from_secs(10);
 
-/// What a device below the cache is called.
+/// A device as messages speak of it.
+#[derive(Clone, Debug, Default)]
+pub struct Named {
+    /// As its user has given it.
+    pub name: String,
+    /// It is a store on another machine.
+    pub is_remote: bool,
+}
+
+impl Named {
+    fn of(device: &DeviceInfo) -> Self {
+        Self { name: device.name.clone(), is_remote: device.kind == DeviceKind::Remote }
+    }
+}
+
+/// The devices of a volume.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    pub cache: Named,
+    pub backing: Named,
+    pub journal: Named,
+}
+
+impl Names {
+    pub fn of(volume: &VolumeHandle) -> Self {
+        let backing = volume.backing();
+        Self {
+            cache: volume.cache().map(Named::of).unwrap_or_default(),
+            backing: Named::of(backing),
+            journal: Named::of(volume.journal().unwrap_or(backing)),
+        }
+    }
+
+    pub fn get(&self, role: Role) -> &Named {
+        match role {
+            Role::Cache => &self.cache,
+            Role::Backing => &self.backing,
+            Role::Journal => &self.journal,
+        }
+    }
+}
+
+/// What a device below the cache is to the volume.
 pub fn below(role: Role) -> &'static str {
     match role {
         Role::Journal => "the journal on the backing's side",
@@ -28,10 +72,11 @@ pub fn below(role: Role) -> &'static str {
     }
 }
 
-/// What the backing's side answered, and what to do about it.
-pub fn explain(answer: &Answer) -> String {
-    let device = below(answer.asked.role);
-    let remedy = match (answer.cause.map(|cause| Errno::from_raw_os_error(cause.errno)), answer.kind) {
+/// What the backing's side answered, which device it is, and what to do about it.
+pub fn explain(answer: &Answer, names: &Names) -> String {
+    let (device, Named { name, is_remote }) = (below(answer.asked.role), names.get(answer.asked.role));
+    let errno = answer.cause.as_ref().and_then(Cause::errno);
+    let remedy = match (errno.map(Errno::from_raw_os_error), answer.kind) {
         (Some(Errno::NOSPC), _) => {
             "the file system below has no room for what is not allocated yet; make room there, and it goes on by itself"
         }
@@ -48,10 +93,21 @@ pub fn explain(answer: &Answer) -> String {
             "its device or file system is gone; bring it back, and restart if it does not go on by itself"
         }
         (_, ErrorKind::NoSpace) => "it is full; make room, and it goes on by itself",
-        _ if answer.context.contains("NBD") => "check its server; it is connected to anew by itself",
+        _ if *is_remote => "check the store; it is reached anew by itself",
         _ => "check the device",
     };
-    format!("{device}: {} ({remedy})", answer.error())
+    format!("{device}: {} ({name}: {remedy})", answer.error())
+}
+
+/// What the cache was asked and answered when it failed, in brackets.
+pub fn failed_cache(f: &Status, names: &Names) -> String {
+    let name = &names.cache.name;
+    f.cache_trouble.as_ref().map(|answer| format!(" ({name}: {answer})")).unwrap_or_default()
+}
+
+/// What ails the backing's side, or else this is to be done.
+fn why(f: &Status, names: &Names, remedy: &str) -> String {
+    f.backing_trouble().map_or(remedy.to_owned(), |answer| explain(answer, names))
 }
 
 /// What is so when another host has taken the backing over, and what to do; so many bytes were on the cache alone.
@@ -148,12 +204,12 @@ pub struct Trouble {
 
 impl Trouble {
     /// Logs what is new in the figures of a volume, and of the records of its devices that have failed.
-    pub fn look(&mut self, volume: &str, figures: &Status, records_failed: &[String]) {
+    pub fn look(&mut self, volume: &str, names: &Names, figures: &Status, records_failed: &[String]) {
         if records_failed.len() > self.records_ended {
             self.records_ended = records_failed.len();
             tracing::error!(volume, "{}; the volume goes on", records_failed.join("; "));
         }
-        for line in self.lines(figures, Instant::now()) {
+        for line in self.lines(names, figures, Instant::now()) {
             match line {
                 Line::Info(text) => tracing::info!(volume, "{text}"),
                 Line::Warn(text) => tracing::warn!(volume, "{text}"),
@@ -162,7 +218,7 @@ impl Trouble {
         }
     }
 
-    fn lines(&mut self, f: &Status, now: Instant) -> Vec<Line> {
+    fn lines(&mut self, names: &Names, f: &Status, now: Instant) -> Vec<Line> {
         let mut lines = Vec::new();
         if f.state == Some(State::Fenced) {
             // Nothing else is worth a line any more.
@@ -171,22 +227,22 @@ impl Trouble {
             }
             return lines;
         }
-        self.latch(f, &mut lines);
+        self.latch(names, f, &mut lines);
         self.counters(f, now, &mut lines);
-        self.backing(f, now, &mut lines);
-        self.room(f, now, &mut lines);
-        self.silence(f, now, &mut lines);
+        self.backing(names, f, now, &mut lines);
+        self.room(names, f, now, &mut lines);
+        self.silence(names, f, now, &mut lines);
         lines
     }
 
     /// The failure of the cache that latches (P9).
-    fn latch(&mut self, f: &Status, lines: &mut Vec<Line>) {
+    fn latch(&mut self, names: &Names, f: &Status, lines: &mut Vec<Line>) {
         if f.state != Some(State::Degraded) {
             return;
         }
         if self.latched.is_none() {
             self.latched = Some(Latched::Evacuating);
-            let answer = f.cache_trouble.map(|answer| format!(" ({answer})")).unwrap_or_default();
+            let answer = failed_cache(f, names);
             lines.push(Line::Error(format!(
                 "the cache failed a durable write{answer}: nothing more is written to it, writes go to the backing; {} of dirty \
                  data are being moved there. Once the cache is retired, stop the daemon, replace the device and \
@@ -231,7 +287,7 @@ impl Trouble {
         }
     }
 
-    fn backing(&mut self, f: &Status, now: Instant, lines: &mut Vec<Line>) {
+    fn backing(&mut self, names: &Names, f: &Status, now: Instant, lines: &mut Vec<Line>) {
         let moved_bytes = f.bytes_to_backing + f.read_bytes_missed;
         if f.backing_errors > self.backing.seen {
             let errors_before =
@@ -246,7 +302,7 @@ impl Trouble {
                     size::show(dirty)
                 ),
             };
-            let why = f.backing_trouble().as_ref().map_or("check the device".to_owned(), explain);
+            let why = why(f, names, "check the device");
             lines.push(Line::Warn(format!(
                 "{} of the backing failed, {} since start: {why}{waiting}",
                 counted(n, "operation"),
@@ -268,16 +324,17 @@ impl Trouble {
     }
 
     /// A device below the cache that answers nothing at all fails nothing either.
-    fn silence(&mut self, f: &Status, now: Instant, lines: &mut Vec<Line>) {
-        let silent = f.ailing.filter(|ailing| matches!(ailing.ailment, Ailment::Silent | Ailment::Away));
+    fn silence(&mut self, names: &Names, f: &Status, now: Instant, lines: &mut Vec<Line>) {
+        let silent = f.ailing.as_ref();
+        let silent = silent.filter(|ailing| matches!(ailing.ailment, Ailment::Silent | Ailment::Away));
         // One that is slow is silent again and again.
         let recently = self.silence_told_at.is_some_and(|at| now.duration_since(at) < TELL_AGAIN_AFTER);
         match silent {
             Some(ailing) if !self.silent && !recently => {
                 self.silent = true;
                 self.silence_told_at = Some(now);
-                lines
-                    .push(Line::Warn(format!("{} does not answer: what needs it waits", below(ailing.role))));
+                let (device, name) = (below(ailing.role), &names.get(ailing.role).name);
+                lines.push(Line::Warn(format!("{device} does not answer ({name}): what needs it waits")));
             }
             None if std::mem::take(&mut self.silent) => {
                 lines.push(Line::Info("what did not answer has answered".into()));
@@ -286,7 +343,7 @@ impl Trouble {
         }
     }
 
-    fn room(&mut self, f: &Status, now: Instant, lines: &mut Vec<Line>) {
+    fn room(&mut self, names: &Names, f: &Status, now: Instant, lines: &mut Vec<Line>) {
         let is_full = f.state == Some(State::Full);
         let Some(full) = &mut self.full else {
             if is_full {
@@ -322,7 +379,7 @@ impl Trouble {
             }
         } else if !full.stalled && now.duration_since(full.moved.0) >= STALLED_AFTER {
             full.stalled = true;
-            let why = f.backing_trouble().as_ref().map_or("repair the backing".to_owned(), explain);
+            let why = why(f, names, "repair the backing");
             lines.push(Line::Error(format!(
                 "the cache is full and the backing takes nothing: writers hang until it does; {why}; {} of dirty data are safe \
                  in the cache",
@@ -338,10 +395,19 @@ fn counted(n: u64, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use forebay_block::OpKind;
+    use forebay_block::{IoError, OpKind};
     use forebay_engine::{Ailing, Asked, Role};
 
     use super::*;
+
+    fn names() -> Names {
+        let named = |name: &str, is_remote| Named { name: name.to_owned(), is_remote };
+        Names {
+            cache: named("/dev/fast", false),
+            backing: named("/dev/slow", false),
+            journal: named("nbd://store/log", true),
+        }
+    }
 
     /// A volume whose figures are looked at once a second.
     struct Watched {
@@ -362,7 +428,7 @@ mod tests {
             for _ in 0..seconds {
                 self.now += Duration::from_secs(1);
                 change(&mut self.figures);
-                lines.extend(self.trouble.lines(&self.figures, self.now));
+                lines.extend(self.trouble.lines(&names(), &self.figures, self.now));
             }
             lines
         }
@@ -432,7 +498,7 @@ mod tests {
     #[test]
     fn a_failing_backing_is_told_with_its_cause_its_place_and_a_remedy() {
         let answer = |errno, role| {
-            let error = forebay_block::IoError::of_system(errno, "writing to a device", Some(8192));
+            let error = IoError::of_system(errno, "writing to a device", Some(8192));
             Answer {
                 asked: Asked { role, kind: OpKind::Write, offset: Some(8192), len: 4096 },
                 kind: error.kind,
@@ -454,12 +520,18 @@ mod tests {
                 let ailment = Ailment::Failing(answer(errno, Role::Backing));
                 f.ailing = Some(Ailing { role: Role::Backing, ailment, since_ns: 0 });
             });
-            let place = "the backing: writing to a device at byte 8192";
-            for part in [words, remedy, place] {
+            let place = "the backing: writing to a device at byte 8192: ";
+            for part in [words, remedy, place, " (/dev/slow: "] {
                 told(&lines, &[('w', part)]);
             }
         }
-        assert!(explain(&answer(28, Role::Journal)).starts_with("the journal on the backing's side: "));
+        let told = explain(&answer(28, Role::Journal), &names());
+        assert!(told.starts_with("the journal on the backing's side: writing to a device at "), "{told}");
+        let told = explain(&answer(5, Role::Journal), &names());
+        assert!(told.contains("input/output error (nbd://store/log: check the store"), "{told}");
+        let words = IoError::of_store(ErrorKind::Io, "writing an object", "HTTP 503 SlowDown", None);
+        let told = explain(&Answer { cause: words.cause, ..answer(5, Role::Journal) }, &names());
+        assert!(told.contains(": HTTP 503 SlowDown (nbd://store/log: check the store"), "{told}");
     }
 
     #[test]
@@ -478,11 +550,18 @@ mod tests {
     #[test]
     fn a_cache_that_latches_is_told_in_both_its_stages() {
         let mut v = Watched::healthy();
+        let asked = Asked { role: Role::Cache, kind: OpKind::Flush, offset: None, len: 0 };
+        let trouble = Answer { asked, kind: ErrorKind::Io, context: "a test", cause: None };
         let lines = v.seconds(3, |f| {
             f.state = Some(State::Degraded);
+            f.cache_trouble = Some(trouble.clone());
             (f.dirty_bytes, f.cached_bytes, f.cache_errors) = (8192, 12288, 1);
         });
         told(&lines, &[('e', "8 KiB of dirty data"), ('w', "1 operation of the cache")]);
+        told(
+            &lines[..1],
+            &[('e', "a durable write (/dev/fast: flush: a test: input/output error): nothing more")],
+        );
         told(&v.seconds(3, |f| f.dirty_bytes = 0), &[]);
         told(&v.seconds(3, |f| f.cached_bytes = 0), &[('w', "retired")]);
     }
@@ -502,15 +581,18 @@ mod tests {
         let mut v = Watched::healthy();
         let silent =
             Some(Ailing { role: forebay_engine::Role::Backing, ailment: Ailment::Silent, since_ns: 0 });
-        told(&v.seconds(5, |f| f.ailing = silent), &[('w', "the backing does not answer")]);
+        told(
+            &v.seconds(5, |f| f.ailing = silent.clone()),
+            &[('w', "the backing does not answer (/dev/slow)")],
+        );
         told(&v.seconds(1, |f| f.ailing = None), &[('i', "has answered")]);
         let mut second = 0;
         let lines = v.seconds(50, |f| {
             second += 1;
-            f.ailing = silent.filter(|_| second % 3 == 0);
+            f.ailing = silent.clone().filter(|_| second % 3 == 0);
         });
         told(&lines, &[]);
-        told(&v.seconds(20, |f| f.ailing = silent), &[('w', "does not answer")]);
+        told(&v.seconds(20, |f| f.ailing = silent.clone()), &[('w', "does not answer")]);
     }
 
     #[test]

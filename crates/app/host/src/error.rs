@@ -176,9 +176,9 @@ pub enum HostError {
         /// What the device demands.
         logical_block: u32,
     },
-    /// An export is to be a cache.
+    /// A store on another machine is to be a cache.
     #[error(
-        "{cache} cannot be a cache, which must lie on this host; an NBD export can be a backing or a journal"
+        "{cache} cannot be a cache, which must lie on this host; a store on another machine can be a backing or a journal"
     )]
     RemoteCache {
         /// The cache, as given.

@@ -17,7 +17,7 @@ use forebay_policy::Settings;
 
 use crate::error::{CacheContent, HostError};
 use crate::identity::{fingerprint, host_id, host_name, random_id, wall_ns};
-use crate::journal::{JournalChoice, has_room, volume_that_leaves_room};
+use crate::journal::{JournalChoice, bytes_behind, has_room, volume_that_leaves_room};
 use crate::label::LabelPlace;
 use crate::pair::{carry_out, check_blocks};
 use crate::recover::journal_left;
@@ -40,7 +40,8 @@ pub struct FormatOptions {
     pub backing: DeviceSpec,
     /// Size in bytes of the cache; needed for a file that is missing or empty, else what is there counts.
     pub cache_bytes: Option<u64>,
-    /// Make a sparse backing file of this size, in bytes, if it is missing.
+    /// Make a sparse backing file of this size, in bytes, if it is missing; or a store on another machine, of a kind that is made so, with
+    /// room for label and journal behind a volume of this size.
     pub backing_bytes: Option<u64>,
     /// Size in bytes of the volume; the whole backing by default. On a block device, 12 KiB less leave room for a
     /// label at its end.
@@ -56,6 +57,15 @@ pub struct FormatOptions {
     /// Where the journal lies of a backing that is taken away from its cache: it must hold nothing that the backing needs. With
     /// [`JournalChoice::None`] it is given up.
     pub journal: JournalChoice,
+}
+
+impl FormatOptions {
+    /// Size in bytes that a backing has which is made: a store on another machine has label and journal behind the volume, where they
+    /// take no room before they are written.
+    fn made_bytes(&self) -> Option<u64> {
+        let bytes = self.backing_bytes?;
+        Some(bytes + self.backing.remote().map_or(0, |_| bytes_behind(&self.backing)))
+    }
 }
 
 /// What was made.
@@ -110,13 +120,17 @@ pub fn format_unless(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Formatted, HostError> {
     let failed = |e| HostError::system("format", options.cache.path(), e);
-    if matches!(options.cache, DeviceSpec::Nbd(_)) {
+    if options.cache.remote().is_some() {
         return Err(HostError::RemoteCache { cache: options.cache.to_string() });
     }
     let mut made = MadeFiles::default();
     let mut backing_lack = None;
-    if !matches!(options.backing, DeviceSpec::Nbd(_)) {
-        backing_lack = made.sparse_file(options.backing.path(), options.backing_bytes, FileRights::ALONE)?;
+    match (options.backing.remote(), options.backing_bytes) {
+        (None, bytes) => {
+            backing_lack = made.sparse_file(options.backing.path(), bytes, FileRights::ALONE)?;
+        }
+        (Some(backing), Some(_)) => made.remote(backing, options.made_bytes().unwrap_or_default())?,
+        (Some(_), None) => {}
     }
     if options.cache_bytes.is_none() && !options.cache.path().exists() {
         let why = "does not exist: give --size to make a file";
@@ -161,10 +175,7 @@ pub fn format_unless(
         clean_stop: true,
         has_label,
         created_ns: wall_ns(),
-        backing_name: match &options.backing {
-            DeviceSpec::Nbd(export) => export.to_string(),
-            backing => absolute(backing.path()),
-        },
+        backing_name: options.backing.place(),
         fingerprint: match has_label {
             true => String::new(),
             false => fingerprint(options.backing.path(), backing.info().size_bytes),
@@ -184,7 +195,7 @@ pub fn format_unless(
         volume_bytes,
         logical_block,
         layout,
-        journal: match has_room(&place, volume_bytes, layout.segment_bytes.into()) {
+        journal: match has_room(&options.backing, &place, volume_bytes, layout.segment_bytes.into()) {
             true => JournalRoom::Enough,
             false => JournalRoom::Lacking(volume_that_leaves_room(
                 backing.info().size_bytes,
@@ -274,8 +285,10 @@ pub(crate) fn cache_content(
         clean_stop: superblock.clean_stop,
         journal: None,
         prepared: None,
+        commits_in_place: false,
         journal_left: false,
         backing_depth: 1,
+        backing_unit_bytes: None,
         read_only: true,
     });
     loop {
@@ -315,7 +328,8 @@ fn check_backing(
 ) -> Result<(), HostError> {
     let name = || options.backing.to_string();
     let size_bytes = backing.info().size_bytes;
-    if options.backing_bytes.is_some_and(|bytes| bytes != size_bytes) {
+    let is_asked_for = |bytes| bytes == size_bytes || options.made_bytes() == Some(size_bytes);
+    if !options.backing_bytes.is_none_or(is_asked_for) {
         let why = "exists and has another size than --backing-size says; leave that away to use it as it is";
         return Err(HostError::Size { path: name(), why });
     }
@@ -425,7 +439,11 @@ fn volume_bytes(backing: &DeviceInfo, logical_block: u32, options: &FormatOption
     let refuse = |why| Err(HostError::Size { path: options.backing.to_string(), why });
     // A part of a block of the device cannot be written.
     let unit = u64::from(logical_block.max(backing.logical_block));
-    let bytes = options.volume_bytes.unwrap_or(backing.size_bytes / unit * unit);
+    let whole = match options.backing.remote() {
+        Some(_) => options.backing_bytes.unwrap_or(backing.size_bytes),
+        None => backing.size_bytes,
+    };
+    let bytes = options.volume_bytes.unwrap_or(whole / unit * unit);
     match bytes {
         0 => refuse("is empty: make it with `truncate -s SIZE`"),
         _ if bytes > backing.size_bytes => refuse("is smaller than the volume is to be"),
@@ -456,7 +474,7 @@ fn prepare(
             extent.allocation == Allocation::Data && extent.len == bytes
         }
         // Nothing is gained by writing over a whole flash device, or over memory.
-        DeviceKind::Block | DeviceKind::Mapped | DeviceKind::Network => true,
+        DeviceKind::Block | DeviceKind::Mapped | DeviceKind::Remote => true,
     };
     if !written_before {
         write_zeroes(bench, cache, Layout::SEGMENTS_OFFSET, bytes, watch)?;

@@ -118,7 +118,7 @@ impl VolumeHandle {
         let waited = self.0.fresh.wait_timeout_while(self.0.published(), STATUS_WAIT_MAX, stale);
         let (mut published, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let unanswered = if stale(&mut published) { published.unanswered() } else { Duration::ZERO };
-        (published.status, unanswered)
+        (published.status.clone(), unanswered)
     }
 
     /// For how long the volume's thread has not answered, as far as is known: it is asked, and looked at when this is called

@@ -2,19 +2,18 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use forebay_block::{Buf, DeviceOp, IoError};
-use forebay_device::{Access, Device, DeviceSpec, Sign, open, open_side_file, sync_entry};
+use forebay_device::{Access, Device, DeviceSpec, RemoteSpec, Sign, open, open_side_file, sync_entry};
 use forebay_engine::Role;
-use forebay_format::FormatError;
 use forebay_format::identities::Identities;
 use forebay_format::journal::{Head, JOURNAL_RING_OFFSET};
 use forebay_format::label::{LABEL_BYTES, Label};
 use forebay_format::replay::{Replay, Step};
+use forebay_format::{FormatError, Layout};
 use forebay_guard::{FileRights, SideFile};
 
 use crate::error::HostError;
@@ -47,19 +46,41 @@ fn ring_behind(volume_bytes: u64, label: u64, segment_bytes: u64) -> Option<u64>
     (ring >= 2 * segment_bytes).then_some(ring)
 }
 
+/// So many bytes a store on another machine that is made has behind the volume: for its label, and for its journal if that has no
+/// store of its own.
+pub(crate) fn bytes_behind(backing: &DeviceSpec) -> u64 {
+    let journal = match beside_remote(backing) {
+        Some(_) => 0,
+        None => JOURNAL_RING_OFFSET + roomy_ring(Layout::SEGMENT_BYTES_MAX.into()),
+    };
+    4096 + LABEL_BYTES as u64 + journal
+}
+
 /// Whether a journal finds its place on the backing's side by itself.
-pub(crate) fn has_room(place: &LabelPlace, volume_bytes: u64, segment_bytes: u64) -> bool {
+pub(crate) fn has_room(
+    backing: &DeviceSpec,
+    place: &LabelPlace,
+    volume_bytes: u64,
+    segment_bytes: u64,
+) -> bool {
     match place {
+        _ if beside_remote(backing).is_some() => true,
         LabelPlace::SideFile(_) => true,
         LabelPlace::Behind(label) => ring_behind(volume_bytes, *label, segment_bytes).is_some(),
         LabelPlace::Nowhere => false,
     }
 }
 
+/// The journal of its own that a store on another machine has.
+fn beside_remote(backing: &DeviceSpec) -> Option<DeviceSpec> {
+    backing.remote().and_then(|spec| spec.journal_beside()).map(DeviceSpec::Remote)
+}
+
 /// Where the user wants the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum JournalChoice {
-    /// Where there is room on the backing's side: in a file beside a backing file, or between the volume's end and the label.
+    /// Where there is room on the backing's side: in a file beside a backing file, where a store on another machine keeps it, or between the
+    /// volume's end and the label.
     #[default]
     Auto,
     /// Nowhere.
@@ -86,16 +107,19 @@ impl Journal {
     pub(crate) fn open(
         bench: &Bench<'_>,
         choice: &JournalChoice,
-        backing: (&dyn Device, &Path, u64),
+        backing: (&dyn Device, &DeviceSpec, u64),
         segment_bytes: u64,
         (access, make): (Access, bool),
         decorate: &mut Option<Decorate<'_>>,
     ) -> Result<Option<Self>, HostError> {
-        let (device, path, volume_bytes) = backing;
-        let location = match (choice, LabelPlace::of(device, path, volume_bytes)) {
-            (JournalChoice::None, _) | (JournalChoice::Auto, LabelPlace::Nowhere) => return Ok(None),
-            (JournalChoice::At(spec), _) => Location::Named(spec.clone(), FileRights::of_backing(path)),
-            (JournalChoice::Auto, LabelPlace::Behind(end)) => {
+        let (device, spec, volume_bytes) = backing;
+        let place = LabelPlace::of(device, spec.path(), volume_bytes);
+        let named = |journal| Location::Named(journal, FileRights::of_backing(spec.path()));
+        let location = match (choice, beside_remote(spec), place) {
+            (JournalChoice::None, ..) | (JournalChoice::Auto, None, LabelPlace::Nowhere) => return Ok(None),
+            (JournalChoice::At(journal), ..) => named(journal.clone()),
+            (JournalChoice::Auto, Some(journal), _) => named(journal),
+            (JournalChoice::Auto, None, LabelPlace::Behind(end)) => {
                 let offset = volume_bytes.next_multiple_of(4096);
                 let ring = ring_behind(volume_bytes, end, segment_bytes);
                 let name = format!("{} behind the volume's end", device.info().name);
@@ -107,40 +131,43 @@ impl Journal {
                     made: None,
                 }));
             }
-            (JournalChoice::Auto, LabelPlace::SideFile(label)) => {
+            (JournalChoice::Auto, None, LabelPlace::SideFile(label)) => {
                 // Beside the label, and so beside the file itself, by whichever link it is given.
                 Location::Beside(beside(&label.path().with_extension(""), JOURNAL_SUFFIX))
             }
         };
         let least_bytes = JOURNAL_RING_OFFSET + 2 * segment_bytes;
-        let mut new = None;
-        if let Some(path) = location.path() {
+        let bytes = JOURNAL_RING_OFFSET + roomy_ring(segment_bytes);
+        let new = if let Some(journal) = location.remote() {
+            make && journal.make(bytes)?
+        } else {
             let found = Found::of(&location, least_bytes).map_err(|e| location.error("read", e))?;
             if found != Found::Whole && !make {
                 return Ok(None);
             }
-            let made = found.make(&location, JOURNAL_RING_OFFSET + roomy_ring(segment_bytes));
-            made.map_err(|e| HostError::JournalTakesNothing {
-                journal: path.display().to_string(),
+            found.make(&location, bytes).map_err(|e| HostError::JournalTakesNothing {
+                journal: location.name(),
                 error: IoError::of_system(e.raw_os_error().unwrap_or_default(), "making the file", None),
             })?;
-            new = (found == Found::Nothing).then(|| location.clone());
-        }
-        let (device, name) = match &location {
-            Location::Named(spec, _) => (open(spec, bench.ring, access)?, spec.to_string()),
-            Location::Beside(file) => {
-                (open_side_file(file, bench.ring, access)?, file.path().display().to_string())
-            }
+            found == Found::Nothing
         };
+        let opened = match &location {
+            Location::Named(spec, _) => open(spec, bench.ring, access),
+            Location::Beside(file) => open_side_file(file, bench.ring, access),
+        };
+        let device = match opened {
+            // There is none yet: who only looks for the store's own makes none.
+            Err(e) if *choice == JournalChoice::Auto && !make && e.is_missing() => return Ok(None),
+            opened => opened?,
+        };
+        let (name, made) = (location.name(), new.then_some(location));
         let device = match decorate {
             Some(decorate) => decorate(Role::Journal, device),
             None => device,
         };
         let size = device.info().size_bytes / 4096 * 4096;
         match size.checked_sub(JOURNAL_RING_OFFSET).filter(|ring| *ring >= 2 * segment_bytes) {
-            Some(ring_bytes) => {
-                Ok(Some(Self { device: Some(device), offset: 0, ring_bytes, name, made: new }))
-            }
+            Some(ring_bytes) => Ok(Some(Self { device: Some(device), offset: 0, ring_bytes, name, made })),
             None => Err(HostError::JournalTooSmall { journal: name, bytes: size, least_bytes }),
         }
     }
@@ -316,12 +343,19 @@ enum Location {
 }
 
 impl Location {
-    /// Its path, if it may be a file.
-    fn path(&self) -> Option<&Path> {
+    /// The store on another machine, if it is one.
+    fn remote(&self) -> Option<&dyn RemoteSpec> {
         match self {
-            Self::Named(DeviceSpec::Nbd(_), _) => None,
-            Self::Named(spec, _) => Some(spec.path()),
-            Self::Beside(file) => Some(file.path()),
+            Self::Named(spec, _) => spec.remote().map(|spec| &**spec),
+            Self::Beside(_) => None,
+        }
+    }
+
+    /// For messages.
+    fn name(&self) -> String {
+        match self {
+            Self::Named(spec, _) => spec.to_string(),
+            Self::Beside(file) => file.path().display().to_string(),
         }
     }
 
@@ -348,6 +382,7 @@ impl Location {
 
     fn remove_durably(&self) -> io::Result<()> {
         match self {
+            Self::Named(DeviceSpec::Remote(spec), _) => spec.remove().map_err(io::Error::other),
             Self::Named(spec, _) => remove_durably(spec.path()),
             Self::Beside(file) => remove_side_file(file),
         }
@@ -394,10 +429,6 @@ impl Found {
 
     /// Makes a file of this size of it, durably, unless it is whole. What was not there is not there if that fails.
     fn make(self, location: &Location, bytes: u64) -> io::Result<()> {
-        // What is no file is whole, or cannot be made.
-        if location.path().is_none() {
-            return Ok(());
-        }
         let finish = |file: File| {
             file.set_len(bytes)?;
             file.sync_all()?;

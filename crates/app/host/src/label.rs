@@ -66,8 +66,8 @@ impl LabelPlace {
                 let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
                 Self::SideFile(beside(&path, LABEL_SUFFIX))
             }
-            (DeviceKind::Block | DeviceKind::Network, Some(end)) if volume_bytes <= end => Self::Behind(end),
-            (DeviceKind::Block | DeviceKind::Network, _) => Self::Nowhere,
+            (DeviceKind::Block | DeviceKind::Remote, Some(end)) if volume_bytes <= end => Self::Behind(end),
+            (DeviceKind::Block | DeviceKind::Remote, _) => Self::Nowhere,
         }
     }
 
@@ -281,7 +281,7 @@ mod tests {
                 DeviceOp::Write { offset, bufs, .. } => {
                     disk[offset as usize..][..bufs[0].len()].copy_from_slice(&bufs[0]);
                 }
-                DeviceOp::Zero { .. } | DeviceOp::Flush => {}
+                DeviceOp::Zero { .. } | DeviceOp::Flush | DeviceOp::Commit(_) => {}
             }
             self.done.push((tag, Ok(read)));
         }
@@ -297,30 +297,28 @@ mod tests {
         let bench = Bench { ring: &ring, clock: &clock };
         let info = DeviceInfo {
             name: "nbd://one?critical=two".to_owned(),
-            kind: DeviceKind::Network,
+            kind: DeviceKind::Remote,
+            several_ways: true,
             size_bytes: 1 << 16,
             logical_block: 512,
             native_block: 512,
             physical_block: 4096,
+            unit_bytes: None,
             direct: true,
             volatile_cache: true,
+            atomic: false,
             depth: 128,
             survives: Survives::Unknown,
             durability: "unknown",
         };
         let update = Update::Label { offset: 4096, bytes: Buf::copy_of(&[7; 4096]) };
-        for (critical, kind, is_well) in [
-            (0, DeviceKind::Network, true),
-            (1, DeviceKind::Network, false),
-            // It has one way to it.
-            (1, DeviceKind::Block, true),
-        ] {
-            let (info, done) = (DeviceInfo { kind, ..info.clone() }, Vec::new());
+        for (critical, several_ways, is_well) in [(0, true, true), (1, true, false), (1, false, true)] {
+            let (info, done) = (DeviceInfo { several_ways, ..info.clone() }, Vec::new());
             let mut export =
                 TwoAddresses { info, critical, disks: [vec![0; 1 << 16], vec![0; 1 << 16]], done };
             let written = LabelPlace::Behind(32768).carry_out(&bench, &mut export, &update);
             match written {
-                Ok(()) => assert!(is_well, "{critical} {kind:?}"),
+                Ok(()) => assert!(is_well, "{critical} {several_ways}"),
                 Err(error) => {
                     let told = error.to_string();
                     assert!(!is_well && told.starts_with("the label of nbd://one?critical=two: "), "{told}");

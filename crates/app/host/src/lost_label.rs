@@ -13,7 +13,7 @@ use forebay_format::pairing::{Refusal, decide};
 use forebay_format::superblock::{CacheState, Superblock};
 
 use crate::error::{CacheContent, HostError};
-use crate::format::{absolute, cache_content};
+use crate::format::cache_content;
 use crate::identity::{host_id, host_name, wall_ns};
 use crate::journal::{Journal, JournalChoice};
 use crate::label::LabelPlace;
@@ -128,7 +128,7 @@ pub fn pair_again(options: &PairOptions) -> Result<PairedAgain, HostError> {
         generation: superblock.layout.generation,
         clean_stop: superblock.clean_stop,
         content: cache_content(&bench, &mut *cache, &superblock),
-        is_in_place: superblock.backing_name == absolute(options.backing.path()),
+        is_in_place: superblock.backing_name == options.backing.place(),
         backing_name: superblock.backing_name.clone(),
         journal_agrees,
         label: place.clone(),
@@ -156,7 +156,7 @@ fn journal_head(
     backing: &mut dyn Device,
     superblock: &Superblock,
 ) -> Result<Option<Head>, HostError> {
-    let of = (&*backing, options.backing.path(), superblock.volume_bytes);
+    let of = (&*backing, &options.backing, superblock.volume_bytes);
     match Journal::open(bench, &options.journal, of, 4096, (Access::ReadWrite, false), &mut None)? {
         Some(mut journal) => journal.head(bench, backing),
         None => Ok(None),

@@ -177,7 +177,7 @@ mod tests {
                         medium[offset as usize..(offset + len) as usize].fill(0);
                         (None, Ok(None))
                     }
-                    DeviceOp::Flush => (None, Ok(None)),
+                    DeviceOp::Flush | DeviceOp::Commit(_) => (None, Ok(None)),
                 };
                 next = partial.ended(offset, result);
             }

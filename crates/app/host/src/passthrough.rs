@@ -213,7 +213,7 @@ impl PassThrough {
             requests: (self.under_way.len() - further_pieces + self.turns.waiting()) as u64,
             fenced_ns: self.fenced_at.map(|at| self.wall_offset_ns.saturating_add(at.0)),
             ailing: self.watch.ailing(now, false, self.wall_offset_ns),
-            ..self.figures
+            ..self.figures.clone()
         };
         self.queue.tell(&mut status);
         status

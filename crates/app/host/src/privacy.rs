@@ -22,10 +22,9 @@ pub fn keep_private(
         JournalChoice::At(journal) => Some(journal),
         JournalChoice::Auto | JournalChoice::None => None,
     };
-    let named = cache.into_iter().chain(journal);
-    let mut found: Vec<_> =
-        named.map(|spec| (spec.path().to_owned(), rights.keep(spec.path(), look_only))).collect();
-    if let Ok(real) = fs::canonicalize(backing.path()) {
+    let named = cache.into_iter().chain(journal).filter_map(DeviceSpec::local);
+    let mut found: Vec<_> = named.map(|path| (path.to_owned(), rights.keep(path, look_only))).collect();
+    if let Some(Ok(real)) = backing.local().map(fs::canonicalize) {
         let files = [LABEL_SUFFIX, JOURNAL_SUFFIX].map(|suffix| beside(&real, suffix));
         found.extend(files.map(|file| (file.path().to_owned(), file.keep(look_only))));
     }

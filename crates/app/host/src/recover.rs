@@ -61,7 +61,9 @@ impl Found {
         options: RecoverOptions,
         among: bool,
     ) -> Result<Self, HostError> {
-        let mut backing = open(spec, bench.ring, Access::ReadWrite)?;
+        // Who only looks takes nothing away from anybody.
+        let access = Access::to_write(options.takeover && !options.look);
+        let mut backing = open(spec, bench.ring, access)?;
         let name = spec.to_string();
         let unknown = |why: &str| HostError::NothingToRecover { backing: name.clone(), why: why.to_owned() };
         let Some((place, label)) = LabelPlace::find(bench, &mut *backing, spec.path())? else {
@@ -75,12 +77,11 @@ impl Found {
             return Err(HostError::OwnerMayLive { backing: name, host_name, cache });
         }
         backing.recognize_by(place.sign(vec![label.clone()]));
-        let Some((journal, head)) =
-            journal_of(bench, &*backing, spec.path(), &label, journal, Access::ReadWrite)?
-                .map(|mut journal| journal.head(bench, &mut *backing).map(|head| (journal, head)))
-                .transpose()?
-                .and_then(|(journal, head)| Some((journal, head?)))
-                .filter(|(_, head)| head.is_of(&label))
+        let Some((journal, head)) = journal_of(bench, &*backing, spec, &label, journal, access)?
+            .map(|mut journal| journal.head(bench, &mut *backing).map(|head| (journal, head)))
+            .transpose()?
+            .and_then(|(journal, head)| Some((journal, head?)))
+            .filter(|(_, head)| head.is_of(&label))
         else {
             return Err(unknown(
                 "is not known to be consistent: no journal of its latest run was found. If that run had --write-policy ordered or \
@@ -239,12 +240,12 @@ pub(crate) fn holds_prepared(backing: &DeviceSpec, common: &Common) -> HostError
 pub(crate) fn journal_of(
     bench: &Bench<'_>,
     backing: &dyn Device,
-    path: &Path,
+    spec: &DeviceSpec,
     label: &Label,
     choice: &JournalChoice,
     access: Access,
 ) -> Result<Option<Journal>, HostError> {
-    Journal::open(bench, choice, (backing, path, label.volume_bytes), 4096, (access, false), &mut None)
+    Journal::open(bench, choice, (backing, spec, label.volume_bytes), 4096, (access, false), &mut None)
 }
 
 /// The journal that tells how the backing was left, with its head, of a backing that is about to go on without its cache. `None` if
@@ -261,7 +262,7 @@ pub(crate) fn journal_left(
         return Ok(None);
     }
     let missing = || HostError::JournalMissing { backing: spec.to_string() };
-    let mut journal = journal_of(bench, backing, spec.path(), label, choice, access)?.ok_or_else(missing)?;
+    let mut journal = journal_of(bench, backing, spec, label, choice, access)?.ok_or_else(missing)?;
     let head = journal.head(bench, backing)?;
     let ids = (label.backing_id, label.cache_id);
     let head = head.filter(|head| (head.backing_id, head.cache_id) == ids).ok_or_else(missing)?;

@@ -8,8 +8,8 @@ use forebay_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superbloc
 use crate::error::HostError;
 
 /// Why a label that was written is not believed to be.
-const TWO_DISKS: &str = "it was written at its critical address and is not at the other one, so that these are two disks; give two \
-                         addresses of the same export";
+const TWO_DISKS: &str = "it was written at one of its addresses and is not at the other one, so that these are two disks; give two \
+                         addresses of the same one";
 
 /// Means to carry out single operations on a device that nothing else uses at the time.
 pub(crate) struct Bench<'a> {

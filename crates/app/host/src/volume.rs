@@ -218,7 +218,8 @@ fn start_cached(
     let logical_block = config.logical_block;
     let places = Places { cache, backing: config.backing, journal: config.journal, logical_block };
     let mut decorate = config.decorate.take();
-    let mut pair = Pair::open(ring, clock, &places, Access::ReadWrite, decorate.as_mut().map(around))?;
+    let access = Access::to_write(config.takeover);
+    let mut pair = Pair::open(ring, clock, &places, access, decorate.as_mut().map(around))?;
     pair.member = config.member.take();
     let wants_journal = config.settings.write_policy == WritePolicy::Journaled;
     let decorate = decorate.as_mut().map(around);
@@ -227,6 +228,7 @@ fn start_cached(
         return Err(HostError::NoJournal { backing: places.backing.to_string() });
     }
     let superblock = &pair.identities.superblock;
+    let beside_volume = pair.journal.as_ref().is_some_and(|journal| journal.own_ref().is_none());
     let engine = Engine::new(Params {
         layout: superblock.layout,
         volume_bytes: superblock.volume_bytes,
@@ -235,8 +237,10 @@ fn start_cached(
         clean_stop,
         journal: pair.head.take(),
         prepared: pair.prepared.take(),
+        commits_in_place: beside_volume && pair.backing.info().atomic,
         journal_left: pair.journal_left,
         backing_depth: pair.backing.info().depth,
+        backing_unit_bytes: pair.backing.info().unit_bytes,
         read_only: false,
     });
     let mut shared = Shared::new(
@@ -275,8 +279,10 @@ fn start_looking(
         clean_stop,
         journal: None,
         prepared: None,
+        commits_in_place: false,
         journal_left: pair.journal_left,
         backing_depth: pair.backing.info().depth,
+        backing_unit_bytes: pair.backing.info().unit_bytes,
         read_only: true,
     });
     let logical_block = logical_block.unwrap_or(superblock.logical_block);
@@ -304,7 +310,7 @@ fn content_of_its_cache(bench: &Bench<'_>, label: &Label) -> Option<CacheContent
 }
 
 fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Started, HostError> {
-    let access = if config.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let access = if config.read_only { Access::ReadOnly } else { Access::to_write(config.takeover) };
     let mut backing = open(&config.backing, ring, access)?;
     if let Some(mut decorate) = config.decorate {
         backing = decorate(Role::Backing, backing);

@@ -1,6 +1,7 @@
 //! Errors of the block service and of devices.
 
-use std::io;
+use std::sync::Arc;
+use std::{fmt, io};
 
 use thiserror::Error;
 
@@ -26,13 +27,42 @@ pub enum ErrorKind {
     Fenced,
 }
 
-/// What the system answered, and where on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What somebody answered who failed an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The system, with a Linux errno.
+    System(i32),
+    /// A store on another machine, in its own words, such as `HTTP 503 SlowDown`.
+    Store(Arc<str>),
+}
+
+/// In words for a person.
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(errno) => f.write_str(&describe_errno(*errno)),
+            Self::Store(words) => f.write_str(words),
+        }
+    }
+}
+
+/// Who failed an operation, and where on the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
-    /// The Linux errno.
-    pub errno: i32,
+    /// What was answered.
+    pub answer: Answer,
     /// Byte offset of the operation; `None` where it has none.
     pub offset: Option<u64>,
+}
+
+impl Cause {
+    /// The Linux errno, where the system answered.
+    pub const fn errno(&self) -> Option<i32> {
+        match self.answer {
+            Answer::System(errno) => Some(errno),
+            Answer::Store(_) => None,
+        }
+    }
 }
 
 /// A failed operation: what kind, and during what.
@@ -43,7 +73,7 @@ pub struct IoError {
     pub kind: ErrorKind,
     /// What was being done, in words for a person.
     pub context: &'static str,
-    /// What the system answered, where it was the system that failed it.
+    /// What was answered, where it was the system or a store that failed it.
     pub cause: Option<Cause>,
 }
 
@@ -55,15 +85,24 @@ impl IoError {
 
     /// An error that the system answered, of an operation at this byte offset.
     pub const fn of_system(errno: i32, context: &'static str, offset: Option<u64>) -> Self {
-        Self { kind: ErrorKind::from_errno(errno), context, cause: Some(Cause { errno, offset }) }
+        let cause = Cause { answer: Answer::System(errno), offset };
+        Self { kind: ErrorKind::from_errno(errno), context, cause: Some(cause) }
+    }
+
+    /// An error of `kind` that a store on another machine answered, in its own words, of an operation at this byte offset.
+    pub fn of_store(
+        kind: ErrorKind,
+        context: &'static str,
+        words: impl Into<Arc<str>>,
+        offset: Option<u64>,
+    ) -> Self {
+        Self { kind, context, cause: Some(Cause { answer: Answer::Store(words.into()), offset }) }
     }
 
     fn answer(&self) -> String {
-        match self.cause {
-            Some(Cause { errno, offset: Some(offset) }) => {
-                format!(" at byte {offset}: {}", describe_errno(errno))
-            }
-            Some(Cause { errno, offset: None }) => format!(": {}", describe_errno(errno)),
+        match &self.cause {
+            Some(Cause { answer, offset: Some(offset) }) => format!(" at byte {offset}: {answer}"),
+            Some(Cause { answer, offset: None }) => format!(": {answer}"),
             None => format!(": {}", self.kind.describe()),
         }
     }
@@ -148,7 +187,11 @@ mod tests {
         assert_eq!(full.to_string(), "writing to a device at byte 4096: no space left on the device");
         let quota = IoError::of_system(122, "flushing a device", None);
         assert_eq!(quota.to_string(), "flushing a device: the disk quota is used up");
+        assert_eq!(full.cause.unwrap().errno(), Some(28));
         assert_eq!([27, 28, 122].map(ErrorKind::from_errno), [ErrorKind::NoSpace; 3]);
         assert_eq!(IoError::new(ErrorKind::Io, "reading").to_string(), "reading: input/output error");
+        let busy = IoError::of_store(ErrorKind::Io, "writing an object", "HTTP 503 SlowDown", Some(512));
+        assert_eq!(busy.to_string(), "writing an object at byte 512: HTTP 503 SlowDown");
+        assert_eq!(busy.cause.unwrap().errno(), None);
     }
 }

@@ -34,6 +34,35 @@ pub enum DeviceOp {
         /// Whether the space may be given back.
         unmap: bool,
     },
+    /// Take a group from the journal into its place and write the journal's head, wholly or not at all. Completes when that would
+    /// survive a power cut. Only for a device that says that it can.
+    ///
+    /// An error means that nothing of it was carried out, or that the device carries out nothing more until it is opened anew.
+    Commit(Box<Commit>),
+}
+
+/// What becomes visible at once by a [`DeviceOp::Commit`]. No two of its ranges overlap.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    /// Where the head of the journal is written.
+    pub head_offset: u64,
+    /// The head.
+    pub head: Buf,
+    /// What is moved, as of all operations that had completed before: what lay there reads as zeroes from then on.
+    pub moves: Vec<Move>,
+    /// Byte offset and length of what is to read as zeroes.
+    pub zeroes: Vec<(u64, u64)>,
+}
+
+/// Bytes that are moved without being sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Byte offset where they lie, in the journal.
+    pub from: u64,
+    /// Byte offset where they go, on the backing.
+    pub to: u64,
+    /// How many.
+    pub len: u64,
 }
 
 /// Whether somebody waits for a device operation (`docs/design/promises.md`, I/O priority). It decides about speed alone.
@@ -56,6 +85,8 @@ pub enum OpKind {
     Flush,
     /// It zeroes, or discards.
     Zero,
+    /// It commits a group.
+    Commit,
 }
 
 impl OpKind {
@@ -66,6 +97,7 @@ impl OpKind {
             Self::Write => "write",
             Self::Flush => "flush",
             Self::Zero => "zero",
+            Self::Commit => "commit",
         }
     }
 }
@@ -78,15 +110,22 @@ impl DeviceOp {
             Self::Write { .. } => OpKind::Write,
             Self::Flush => OpKind::Flush,
             Self::Zero { .. } => OpKind::Zero,
+            Self::Commit(_) => OpKind::Commit,
         }
     }
 
-    /// Where on the device, in bytes; `None` for a flush.
+    /// Whether it changes what the device holds.
+    pub const fn changes(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Zero { .. } | Self::Commit(_))
+    }
+
+    /// Where on the device, in bytes, of a commit its head; `None` for a flush.
     pub const fn offset(&self) -> Option<u64> {
         match self {
             Self::Read { offset, .. } | Self::Write { offset, .. } | Self::Zero { offset, .. } => {
                 Some(*offset)
             }
+            Self::Commit(commit) => Some(commit.head_offset),
             Self::Flush => None,
         }
     }
@@ -97,11 +136,15 @@ impl DeviceOp {
             Self::Read { len, .. } => *len as u64,
             Self::Write { .. } => self.write_bytes(),
             Self::Zero { len, .. } => *len,
+            Self::Commit(commit) => {
+                commit.head.len() as u64 + commit.in_place().map(|(_, len)| len).sum::<u64>()
+            }
             Self::Flush => 0,
         }
     }
 
-    /// The same operation so many bytes further on, for what lies at an offset of its device.
+    /// The same operation so many bytes further on, for what lies at an offset of its device: of a commit the journal, but not the
+    /// places where its blocks go.
     #[must_use]
     pub fn moved(self, by: u64) -> Self {
         match self {
@@ -109,15 +152,28 @@ impl DeviceOp {
             Self::Write { offset, bufs, durable } => Self::Write { offset: offset + by, bufs, durable },
             Self::Zero { offset, len, unmap } => Self::Zero { offset: offset + by, len, unmap },
             Self::Flush => Self::Flush,
+            Self::Commit(mut commit) => {
+                commit.head_offset += by;
+                commit.moves.iter_mut().for_each(|moved| moved.from += by);
+                Self::Commit(commit)
+            }
         }
     }
 
-    /// Bytes that a write carries; 0 for other operations.
+    /// Bytes that a write carries, of a commit its head; 0 for other operations.
     pub fn write_bytes(&self) -> u64 {
         match self {
             Self::Write { bufs, .. } => bufs.iter().map(|b| b.len() as u64).sum(),
+            Self::Commit(commit) => commit.head.len() as u64,
             _ => 0,
         }
+    }
+}
+
+impl Commit {
+    /// Byte offset and length of what changes in place, on the backing.
+    pub fn in_place(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.moves.iter().map(|moved| (moved.to, moved.len)).chain(self.zeroes.iter().copied())
     }
 }
 

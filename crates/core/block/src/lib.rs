@@ -19,11 +19,11 @@ pub mod time;
 mod units;
 
 pub use buffer::{Buf, BufMut, keep_pages};
-pub use error::{Cause, ErrorKind, IoError, describe_errno, words_of};
+pub use error::{Answer, Cause, ErrorKind, IoError, describe_errno, words_of};
 pub use feed::{Feed, Fetched};
 pub use frontend::{Clients, Frontend};
 pub use gate::{Alone, Gate, Inside};
-pub use io::{Class, DeviceOp, DeviceResult, OpKind};
+pub use io::{Class, Commit, DeviceOp, DeviceResult, Move, OpKind};
 pub use round::{Gathers, Round};
 pub use service::{
     Allocation, BlockService, Completion, Content, Criticality, Op, Origin, Refused, Reply,

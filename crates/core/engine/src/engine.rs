@@ -2,6 +2,8 @@
 //! policies, and hands operations to the devices (`docs/design/architecture.md`, Rooms of the engine). What concerns one room lies in
 //! a file of that room's name below.
 
+use std::num::NonZeroU64;
+
 use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, Op};
 use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
@@ -165,9 +167,11 @@ impl Engine {
             requests: Requests::new(params.volume_bytes),
             reading: Reading::new(layout, params.volume_bytes),
             flushes: Flushes::new(params.clean_stop),
-            destage: Destage::default(),
+            destage: Destage::of_units(
+                params.backing_unit_bytes.and_then(|unit| NonZeroU64::new(unit / BLOCK_BYTES)),
+            ),
             order: Order::new(&params.settings, params.journal.is_some(), params.journal_left),
-            journal: Journal::new(params.journal, params.prepared),
+            journal: Journal::new(params.journal, params.prepared).in_place(params.commits_in_place),
             points: Points::default(),
             common: CommonPoints::default(),
             hold: Hold::default(),
@@ -311,8 +315,7 @@ impl Engine {
 
     /// Asks for a device operation; those of the backing stand in its queue first. The journal on its side writes one at a time.
     fn io(&mut self, role: Role, op: DeviceOp, class: Class, owner: IoOwner) {
-        let changes = matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. });
-        assert!(!(self.read_only && changes), "a volume that is only read changes nothing");
+        assert!(!(self.read_only && op.changes()), "a volume that is only read changes nothing");
         let id = self.new_io(owner, Some(Asked::new(role, &op)));
         match role {
             Role::Cache => self.figures.bytes_to_cache += op.write_bytes(),

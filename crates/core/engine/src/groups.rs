@@ -25,10 +25,14 @@
 //! | [`ring`] | committed groups, and where they lie |
 //! | [`open`] | what the next group would have, and takes |
 //! | [`group`] | the group under way |
+//! | [`commit`] | one that is in its place as soon as it is committed |
 //! | [`head`] | what the medium says, and is to say |
 //! | [`journal`] | these four, as one machine |
 //! | [`points`] | points at which groups end |
 //! | [`shared_points`] | points shared with other volumes |
+//!
+//! A backing that does several things wholly or not at all needs no replay: a group goes from the ring into its place with the head
+//! that commits it ([`commit`]).
 //!
 //! All of them know the others by [`Facts`]. They ask for nothing: what is to be read, written or told is in their answers.
 
@@ -38,6 +42,7 @@ use forebay_policy::{GroupEnds, Settings, WritePolicy};
 use crate::interface::{CommonError, MarkError, PartKey, RequestId};
 use crate::map::Map;
 
+mod commit;
 mod group;
 mod head;
 pub(crate) mod journal;

@@ -56,12 +56,18 @@ pub struct Params {
     pub journal: Option<Head>,
     /// The group that this head says is prepared and not committed.
     pub prepared: Option<Group>,
+    /// The journal lies on the backing's own device, and that takes a [`DeviceOp::Commit`]: a group is in its place as soon as it is
+    /// committed, and the backing alone is always at a group's end.
+    pub commits_in_place: bool,
     /// The last run had a journal that this one has not: groups may be left in it, and what the log says of the order that the
     /// backing was kept in holds only with them.
     pub journal_left: bool,
     /// Operations that the backing takes at a time, at least 1. So many are started there; more wait in the backing's queue, where what
     /// somebody waits for goes first.
     pub backing_depth: usize,
+    /// Destaging is best in whole and aligned pieces of so many bytes, as of the objects that the backing is made of; `None` where that makes
+    /// no difference.
+    pub backing_unit_bytes: Option<u64>,
     /// The volume is only read: writes are refused, and nothing is asked of the devices that would change them. The generation is
     /// not durable then.
     pub read_only: bool,
@@ -402,7 +408,7 @@ impl Asked {
 }
 
 /// What a device answered when it failed an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
     /// What it was asked.
     pub asked: Asked,
@@ -410,18 +416,18 @@ pub struct Trouble {
     pub kind: ErrorKind,
     /// What was being done, in words for a person.
     pub context: &'static str,
-    /// What the system answered, where it was the system that failed it.
+    /// What was answered, where it was the system or a store that failed it.
     pub cause: Option<Cause>,
 }
 
 impl Trouble {
     pub(crate) fn new(asked: Asked, error: &IoError) -> Self {
-        Self { asked, kind: error.kind, context: error.context, cause: error.cause }
+        Self { asked, kind: error.kind, context: error.context, cause: error.cause.clone() }
     }
 
     /// The error.
     pub fn error(&self) -> IoError {
-        IoError { kind: self.kind, context: self.context, cause: self.cause }
+        IoError { kind: self.kind, context: self.context, cause: self.cause.clone() }
     }
 }
 
@@ -434,13 +440,13 @@ impl fmt::Display for Trouble {
             write!(f, " of {len} bytes at byte {offset}")?;
         }
         // The place has been said.
-        let cause = self.cause.map(|cause| Cause { offset: None, ..cause });
+        let cause = self.cause.clone().map(|cause| Cause { offset: None, ..cause });
         write!(f, ": {}", IoError { cause, ..self.error() })
     }
 }
 
 /// What ails a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ailment {
     /// It was given an operation and has not answered.
     Silent,
@@ -451,7 +457,7 @@ pub enum Ailment {
 }
 
 /// A device below the cache that does not do what it is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ailing {
     /// Which one: the backing, or the journal on its side.
     pub role: Role,
@@ -463,8 +469,8 @@ pub struct Ailing {
 
 impl Status {
     /// What the backing, or the journal on its side, answers while it fails what it is given.
-    pub fn backing_trouble(&self) -> Option<Trouble> {
-        match self.ailing?.ailment {
+    pub fn backing_trouble(&self) -> Option<&Trouble> {
+        match &self.ailing.as_ref()?.ailment {
             Ailment::Failing(trouble) => Some(trouble),
             Ailment::Silent | Ailment::Away => None,
         }
@@ -472,7 +478,7 @@ impl Status {
 }
 
 /// Figures of a volume, all since start unless said otherwise.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Status {
     /// See [`State`]; `None` only in `Status::default()`.
     pub state: Option<State>,

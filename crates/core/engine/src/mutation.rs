@@ -105,6 +105,10 @@ mutations! {
     JournalFlushesBacking,
     /// A committed version is taken for replaced although no group has the newer one yet.
     JournalReplacesEarly,
+    /// A group is moved into its place although something else is on its way there.
+    CommitForgetsPlaces,
+    /// What a group in its place has replaced is destaged all the same.
+    CommitKeepsOlder,
 
     // Consistency points.
 

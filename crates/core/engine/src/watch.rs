@@ -38,7 +38,7 @@ impl From<OpKind> for Kind {
     fn from(kind: OpKind) -> Self {
         match kind {
             OpKind::Read => Self::Read,
-            OpKind::Write | OpKind::Zero => Self::Write,
+            OpKind::Write | OpKind::Zero | OpKind::Commit => Self::Write,
             OpKind::Flush => Self::Flush,
         }
     }
@@ -112,7 +112,7 @@ impl Watch {
                 (role, Ailment::Silent, fails.map_or(since, |failing| failing.since.min(since)))
             }
             (None, Some(failing)) => {
-                (failing.trouble.asked.role, Ailment::Failing(failing.trouble), failing.since)
+                (failing.trouble.asked.role, Ailment::Failing(failing.trouble.clone()), failing.since)
             }
             (None, None) => return None,
         };
@@ -120,8 +120,8 @@ impl Watch {
     }
 
     /// What a device below the cache answered when it failed last, if it is not well again.
-    pub(crate) fn trouble(&self, now: Nanos) -> Option<Trouble> {
-        self.fails(now, true).map(|failing| failing.trouble)
+    pub(crate) fn trouble(&self, now: Nanos) -> Option<&Trouble> {
+        self.fails(now, true).map(|failing| &failing.trouble)
     }
 
     fn fails(&self, now: Nanos, retries: bool) -> Option<&Failing> {

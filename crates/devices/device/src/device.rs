@@ -19,20 +19,8 @@ pub enum DeviceKind {
     Block,
     /// A file or persistent memory, mapped into the process.
     Mapped,
-    /// An export of an NBD server.
-    Network,
-}
-
-impl DeviceKind {
-    /// One word for status output.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Block => "block",
-            Self::Mapped => "mapped",
-            Self::Network => "nbd",
-        }
-    }
+    /// A store on another machine.
+    Remote,
 }
 
 /// What a durable write to the device outlives.
@@ -54,6 +42,8 @@ pub struct DeviceInfo {
     pub name: String,
     /// What it is made of.
     pub kind: DeviceKind,
+    /// There are several ways to it, which may lead to several devices by mistake, see [`shows_in_background`].
+    pub several_ways: bool,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Offsets and lengths of writes must be multiples of this; a power of two, at least 512.
@@ -63,10 +53,14 @@ pub struct DeviceInfo {
     pub native_block: u32,
     /// Writes that are multiples of this cost no read-modify-write in the device; at least `logical_block`.
     pub physical_block: u32,
+    /// Background writes are best whole and aligned pieces of this size, in bytes: a power of two. `None` where that makes no difference.
+    pub unit_bytes: Option<u64>,
     /// Whether I/O bypasses the kernel's page cache.
     pub direct: bool,
     /// Whether the device may lose completed writes that are neither durable nor flushed when power is cut.
     pub volatile_cache: bool,
+    /// Whether it takes a [`DeviceOp::Commit`].
+    pub atomic: bool,
     /// Operations that it takes at a time, at least 1: none of so many waits for another's end before the kernel, the server or the model has
     /// it. Further ones wait in the order in which they were submitted, whoever waits for them.
     pub depth: usize,
@@ -163,8 +157,8 @@ pub trait Device {
         let _ = what;
     }
 
-    /// From now on a device that was away and comes back is used only if it shows this; meanwhile, operations fail. For exports of
-    /// a server, behind whose name may be another disk, or one that somebody else has taken over; other devices do not come back.
+    /// From now on a device that was away and comes back is used only if it shows this; meanwhile, operations fail. For stores on
+    /// other machines: behind the name may be another one, or one that somebody else has taken over. Other devices do not come back.
     fn recognize_by(&mut self, sign: Option<Sign>) {
         let _ = sign;
     }
@@ -200,9 +194,9 @@ pub fn run_alone(ring: &Ring, clock: &Clock, device: &mut dyn Device, op: Device
     run_as(ring, clock, device, op, Class::Foreground)
 }
 
-/// Whether a device shows these bytes, which [`run_alone`] has durably written there, also to what nobody waits for. An export that
-/// has a connection of its own for that may be another one, or another disk, by mistake. `offset` and length are whole blocks of
-/// the device. Only [`DeviceKind::Network`] is asked.
+/// Whether a device shows these bytes, which [`run_alone`] has durably written there, also to what nobody waits for. A way of its own for
+/// that may lead to another device by mistake. `offset` and length are whole blocks of the device. One with
+/// [a single way](DeviceInfo::several_ways) to it is not asked.
 ///
 /// # Errors
 /// They cannot be read.
@@ -216,7 +210,7 @@ pub fn shows_in_background(
     offset: u64,
     bytes: &[u8],
 ) -> Result<bool, IoError> {
-    if device.info().kind != DeviceKind::Network {
+    if !device.info().several_ways {
         return Ok(true);
     }
     let read = DeviceOp::Read { offset, len: bytes.len() };

@@ -152,30 +152,46 @@ fn info(path: &Path, sort: Sort, medium: &Medium) -> DeviceInfo {
     DeviceInfo {
         name: path.display().to_string(),
         kind: if sort == Sort::Block { DeviceKind::Block } else { DeviceKind::File },
+        several_ways: false,
         size_bytes: medium.size_bytes,
         logical_block: medium.direct.map_or(512, |a| a.offset as u32),
         native_block: medium.native_block,
         physical_block: medium.physical_block,
+        unit_bytes: None,
         direct: medium.direct.is_some(),
         depth: medium.queue_depth.map_or(DEPTH_MAX, |depth| depth.clamp(1, DEPTH_MAX)),
         volatile_cache: medium.volatile_cache || medium.direct.is_none(),
+        atomic: false,
         survives: medium.survives(),
         durability,
     }
 }
 
-/// Refuses operations that reach past the device's end.
+/// Why a device that is not [`DeviceInfo::atomic`] commits nothing.
+pub(crate) const NO_COMMIT: IoError = IoError::new(
+    ErrorKind::Unsupported,
+    "committing a group on a device that does nothing wholly or not at all",
+);
+
+/// Refuses operations that reach past the device's end, and commits: for devices that are not [`DeviceInfo::atomic`].
 pub(crate) fn check_range(op: &DeviceOp, size_bytes: u64) -> Result<(), IoError> {
-    let (offset, len) = match op {
-        DeviceOp::Read { offset, len } => (*offset, *len as u64),
-        DeviceOp::Write { offset, .. } => (*offset, op.write_bytes()),
-        DeviceOp::Zero { offset, len, .. } => (*offset, *len),
-        DeviceOp::Flush => return Ok(()),
+    if matches!(op, DeviceOp::Commit(_)) { Err(NO_COMMIT) } else { check_ranges(op, size_bytes) }
+}
+
+/// Refuses operations that reach past the device's end.
+pub(crate) fn check_ranges(op: &DeviceOp, size_bytes: u64) -> Result<(), IoError> {
+    let ends = |(offset, len): (u64, u64)| offset.checked_add(len).is_some_and(|end| end <= size_bytes);
+    let within = match op {
+        DeviceOp::Flush => true,
+        DeviceOp::Commit(commit) => {
+            let from = commit.moves.iter().map(|moved| (moved.from, moved.len));
+            let head = (commit.head_offset, commit.head.len() as u64);
+            from.chain(commit.in_place()).chain([head]).all(ends)
+        }
+        op => op.offset().is_none_or(|offset| ends((offset, op.bytes()))),
     };
-    match offset.checked_add(len) {
-        Some(end) if end <= size_bytes => Ok(()),
-        _ => Err(IoError::new(ErrorKind::Invalid, "reaching past the end of a device")),
-    }
+    let error = IoError::new(ErrorKind::Invalid, "reaching past the end of a device");
+    within.then_some(()).ok_or(error)
 }
 
 impl Device for FileDevice {

@@ -3,7 +3,7 @@
 //! A [`Device`] belongs to one thread. Operations are submitted with a tag and their ends are polled; nothing blocks but
 //! [`Ring::submit_and_wait`], the one place where a volume's thread sleeps. Files and block devices go through
 //! io_uring ([`FileDevice`]), persistent memory and tmpfs can be mapped ([`MappedDevice`]), a file can take the time of
-//! another device ([`EmulatedDevice`]), a backing may be an export of an NBD server ([`NbdDevice`]), and the decorators in
+//! another device ([`EmulatedDevice`]), a backing may be on another machine ([`RemoteSpec`]), and the decorators in
 //! [`decorate`] wrap any of them to delay, throttle, fail or measure it.
 
 mod access;
@@ -22,8 +22,11 @@ mod medium;
 mod nbd;
 mod open;
 mod priority;
+mod rbd;
+mod remote;
 mod ring;
 mod room;
+mod s3;
 mod stores;
 mod survey;
 mod syncs;
@@ -41,6 +44,9 @@ pub use file::FileDevice;
 pub use mapped::MappedDevice;
 pub use nbd::{NbdDevice, NbdSpec};
 pub use open::{DeviceSpec, UnknownDevice, open, open_side_file};
+pub use rbd::{RbdDevice, RbdSpec};
+pub use remote::RemoteSpec;
 pub use ring::{Ring, Seen, Waker, Watch};
 pub use room::{Lack, lacks_room, reserve};
+pub use s3::{S3Device, S3Spec};
 pub use survey::Survey;

@@ -14,7 +14,7 @@ use crate::access::{Access, OpenError};
 use crate::claim::{Claimed, Sort, claim};
 use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::entry::sync_found_entry;
-use crate::file::check_range;
+use crate::file::{NO_COMMIT, check_range};
 use crate::ground::Ground;
 use crate::medium::Medium;
 use crate::room;
@@ -79,12 +79,15 @@ impl MappedDevice {
             info: DeviceInfo {
                 name: path.display().to_string(),
                 kind: DeviceKind::Mapped,
+                several_ways: false,
                 size_bytes: medium.size_bytes,
                 logical_block: 512,
                 native_block: 512,
                 physical_block: if sync == Sync::Fence { 512 } else { medium.physical_block },
+                unit_bytes: None,
                 direct: sync == Sync::Fence,
                 volatile_cache: !dax,
+                atomic: false,
                 depth: DEPTH,
                 survives: medium.survives(),
                 durability,
@@ -156,6 +159,7 @@ impl MappedDevice {
                 fence();
                 Ok(None)
             }
+            DeviceOp::Commit(_) => Err(NO_COMMIT),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Naming and opening devices.
 //!
 //! A device is given as a path (regular file or block device), as `pmem:PATH` (memory-mapped file; for caches) or as
-//! `emulate:KIND:file=PATH[,key=value...]` (a file that takes the time of another device); for backings also as
-//! `nbd://HOST:PORT/EXPORT` or `nbd+unix:///EXPORT?socket=PATH` (an export of an NBD server).
+//! `emulate:KIND:file=PATH[,key=value...]` (a file that takes the time of another device); for backings also as the address of a
+//! store on another machine, of one of the [`REMOTE_KINDS`].
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use forebay_guard::SideFile;
 use thiserror::Error;
@@ -17,8 +18,11 @@ use crate::emulated::EmulatedDevice;
 use crate::emulation::{EmulateSpec, absolute};
 use crate::file::FileDevice;
 use crate::mapped::MappedDevice;
-use crate::nbd::{NbdDevice, NbdSpec};
+use crate::nbd::NbdSpec;
+use crate::rbd::RbdSpec;
+use crate::remote::RemoteSpec;
 use crate::ring::Ring;
+use crate::s3::S3Spec;
 
 /// Where a device is and how it is to be driven. Read from text, its path is absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,18 +33,78 @@ pub enum DeviceSpec {
     Pmem(PathBuf),
     /// A file that takes the time of another device.
     Emulate(Box<EmulateSpec>),
-    /// An export of an NBD server.
-    Nbd(Box<NbdSpec>),
+    /// A store on another machine.
+    Remote(Arc<dyn RemoteSpec>),
 }
 
 impl DeviceSpec {
-    /// The file or block device that holds the bytes; of an NBD export its address, which is for messages only.
+    /// The file or block device that holds the bytes; of a store on another machine its address, which is for messages only.
     pub fn path(&self) -> &Path {
         match self {
             Self::Path(path) | Self::Pmem(path) => path,
             Self::Emulate(spec) => &spec.file,
-            Self::Nbd(spec) => spec.as_path(),
+            Self::Remote(spec) => spec.as_path(),
         }
+    }
+
+    /// The file or block device that holds the bytes, if it is of this machine.
+    pub fn local(&self) -> Option<&Path> {
+        if self.remote().is_some() { None } else { Some(self.path()) }
+    }
+
+    /// The store on another machine, if it is one.
+    pub fn remote(&self) -> Option<&Arc<dyn RemoteSpec>> {
+        match self {
+            Self::Remote(spec) => Some(spec),
+            Self::Path(_) | Self::Pmem(_) | Self::Emulate(_) => None,
+        }
+    }
+
+    /// The name by which a superblock knows it again: its address, or its path without how it is driven.
+    pub fn place(&self) -> String {
+        match self.local() {
+            Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string(),
+            None => self.to_string(),
+        }
+    }
+}
+
+/// A kind of store on another machine.
+struct RemoteKind {
+    /// What its addresses begin with, before the colon.
+    scheme: &'static str,
+    /// How they are written.
+    how: &'static str,
+    /// Reads what follows the colon; else says what is wrong with it.
+    read: fn(&str) -> Result<Arc<dyn RemoteSpec>, String>,
+}
+
+/// All that there are. A further one is a line here, and a folder with its [`RemoteSpec`].
+const REMOTE_KINDS: &[RemoteKind] = &[
+    RemoteKind {
+        scheme: "nbd",
+        how: "nbd://HOST:PORT/EXPORT",
+        read: |rest| Ok(Arc::new(NbdSpec::read(false, rest)?)),
+    },
+    RemoteKind {
+        scheme: "nbd+unix",
+        how: "nbd+unix:///EXPORT?socket=PATH",
+        read: |rest| Ok(Arc::new(NbdSpec::read(true, rest)?)),
+    },
+    RemoteKind { scheme: "rbd", how: "rbd:POOL/IMAGE", read: |rest| Ok(Arc::new(RbdSpec::read(rest)?)) },
+    RemoteKind { scheme: "s3", how: "s3://BUCKET/PREFIX", read: |rest| Ok(Arc::new(S3Spec::read(rest)?)) },
+];
+
+impl RemoteKind {
+    fn of_scheme(scheme: &str) -> Option<&'static Self> {
+        REMOTE_KINDS.iter().find(|kind| kind.scheme == scheme)
+    }
+
+    /// How all of them are written, in words.
+    fn all() -> String {
+        let mut all = REMOTE_KINDS.iter().map(|kind| kind.how);
+        let last = all.next_back().unwrap_or_default();
+        format!("{} and {last}", all.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -50,7 +114,7 @@ impl fmt::Display for DeviceSpec {
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Pmem(path) => write!(f, "pmem:{}", path.display()),
             Self::Emulate(spec) => spec.fmt(f),
-            Self::Nbd(spec) => spec.fmt(f),
+            Self::Remote(spec) => spec.fmt(f),
         }
     }
 }
@@ -67,24 +131,35 @@ impl FromStr for DeviceSpec {
     type Err = UnknownDevice;
 
     fn from_str(given: &str) -> Result<Self, UnknownDevice> {
-        let unknown = |why| UnknownDevice { given: given.to_owned(), why };
+        let unknown = |why| UnknownDevice { given: without_keys(given), why };
         let scheme = given.split_once(':').filter(|(scheme, _)| !scheme.contains('/'));
         match scheme {
             Some(("pmem", path)) if !path.is_empty() => Ok(Self::Pmem(absolute(path))),
             Some(("emulate", rest)) => {
                 EmulateSpec::read(rest).map(|spec| Self::Emulate(Box::new(spec))).map_err(unknown)
             }
-            Some((scheme @ ("nbd" | "nbd+unix"), rest)) => NbdSpec::read(scheme == "nbd+unix", rest)
-                .map(|spec| Self::Nbd(Box::new(spec)))
-                .map_err(unknown),
             None if !given.is_empty() => Ok(Self::Path(absolute(given))),
-            _ => Err(unknown(format!(
-                "known are PATH (a file or block device; ./PATH if it has a colon), pmem:PATH, \
-                 emulate:KIND:file=PATH (KIND is one of {}), and for backings nbd://HOST:PORT/EXPORT and \
-                 nbd+unix:///EXPORT?socket=PATH",
-                EmulateSpec::kinds()
-            ))),
+            _ => match scheme.and_then(|(scheme, rest)| Some((RemoteKind::of_scheme(scheme)?, rest))) {
+                Some((kind, rest)) => (kind.read)(rest).map(Self::Remote).map_err(unknown),
+                None => Err(unknown(format!(
+                    "known are PATH (a file or block device; ./PATH if it has a colon), pmem:PATH, \
+                     emulate:KIND:file=PATH (KIND is one of {}), and for backings {}",
+                    EmulateSpec::kinds(),
+                    RemoteKind::all()
+                ))),
+            },
         }
+    }
+}
+
+/// An address for a message. Who writes a key before an `@` by mistake does not want to read it in a log.
+fn without_keys(given: &str) -> String {
+    match given.rsplit_once('@') {
+        Some((before, after)) => {
+            let begin = before.rfind("://").map_or("", |at| &before[..at + 3]);
+            format!("{begin}...@{after}")
+        }
+        None => given.to_owned(),
     }
 }
 
@@ -101,12 +176,12 @@ impl FromStr for DeviceSpec {
 /// [`OpenError`]; a missing file is never created.
 pub fn open(spec: &DeviceSpec, ring: &Ring, access: Access) -> Result<Box<dyn Device>, OpenError> {
     Ok(match (spec, access) {
-        (DeviceSpec::Pmem(path), Access::ReadWrite) => Box::new(MappedDevice::open(path)?),
+        (DeviceSpec::Pmem(path), Access::ReadWrite | Access::TakeOver) => Box::new(MappedDevice::open(path)?),
         (DeviceSpec::Path(path) | DeviceSpec::Pmem(path), _) => {
             Box::new(FileDevice::open(path, ring, access)?)
         }
         (DeviceSpec::Emulate(spec), _) => Box::new(EmulatedDevice::open(spec, ring, access)?),
-        (DeviceSpec::Nbd(spec), _) => Box::new(NbdDevice::open(spec, ring, access)?),
+        (DeviceSpec::Remote(spec), _) => spec.open(ring, access)?,
     })
 }
 
@@ -133,12 +208,20 @@ mod tests {
         );
         for bad in ["", "pmem:", "floppy:a", "nbd+x:/y"] {
             let told = parse(bad).unwrap_err().to_string();
-            assert!(told.contains("pmem:PATH"), "{told}");
+            assert!(told.contains("pmem:PATH") && told.contains("nbd://HOST:PORT/EXPORT"), "{told}");
         }
         assert_eq!(parse("pmem:/x").unwrap().to_string(), "pmem:/x");
-        for export in ["nbd://store:10809/db", "nbd+unix:///db?socket=/run/s"] {
+        for export in ["nbd://store:10809/db", "nbd+unix:///db?socket=/run/s", "rbd:pool/db,id=fore"] {
             assert_eq!(parse(export).unwrap().to_string(), export);
         }
+        let (export, again) = ("nbd://store:10809/db", parse("nbd://store:10809/db").unwrap());
+        assert_eq!(parse(export), Ok(again.clone()));
+        assert_ne!(parse("nbd://store:10809/db?timeout=2s"), Ok(again.clone()));
+        assert_eq!((again.local(), again.place()), (None, export.to_owned()));
+        let file = parse("pmem:/x").unwrap();
+        assert_eq!((file.local(), file.place()), (Some(Path::new("/x")), "/x".to_owned()));
+        let told = parse("s3://bucket/db,endpoint=https://key:secret@store").unwrap_err().to_string();
+        assert!(told.starts_with("'s3://bucket/db,endpoint=https://...@store' does not name"), "{told}");
         let told = parse("nbd://").unwrap_err().to_string();
         assert!(told.contains("'nbd://' does not name a device; it names no host"), "{told}");
     }

@@ -17,6 +17,7 @@ use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
 use libc::iovec;
 
+use crate::file::NO_COMMIT;
 use crate::syncs::Seen;
 
 /// Parts of one vectored write; the kernel's own limit (UIO_MAXIOV).
@@ -154,6 +155,7 @@ impl Transfer {
                 let way = if unmap { first_way } else { first_way.max(ZeroWay::Range) };
                 (offset, Work::Zero { len, done: 0, way, zeroes: None })
             }
+            DeviceOp::Commit(_) => return Err(NO_COMMIT),
         };
         Ok(Self { tag, offset, work, retries: 0, seen, io_priority: 0 })
     }

@@ -40,6 +40,9 @@ impl From<&DeviceOp> for Operation {
                 (Access::Write { durable: *durable }, *offset, op.write_bytes())
             }
             DeviceOp::Flush => (Access::Flush, 0, 0),
+            DeviceOp::Commit(commit) => {
+                (Access::Write { durable: true }, commit.head_offset, commit.head.len() as u64)
+            }
             DeviceOp::Zero { offset, len, unmap } => (Access::Zero { unmap: *unmap }, *offset, *len),
         };
         Self { access, offset, len }

@@ -79,6 +79,11 @@ impl Recorder {
         self.lock().put(role, Brief::End { op, errno }, &[]);
     }
 
+    /// Ends the record before its time: what comes next cannot be told in it.
+    pub fn end_early(&self, why: &str) {
+        self.lock().fail(why);
+    }
+
     /// Why the record has ended before its time.
     pub fn failure(&self) -> Option<String> {
         self.lock().failure.clone()

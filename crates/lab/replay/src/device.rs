@@ -43,7 +43,7 @@ impl Device {
                 self.written += op.write_bytes();
                 self.keep(*offset, bufs);
             }
-            DeviceOp::Flush | DeviceOp::Zero { .. } => {}
+            DeviceOp::Flush | DeviceOp::Zero { .. } | DeviceOp::Commit(_) => {}
         }
     }
 

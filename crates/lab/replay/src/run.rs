@@ -128,8 +128,10 @@ pub(crate) fn fresh(
         clean_stop: false,
         journal: (settings.write_policy == WritePolicy::Journaled).then_some(head),
         prepared: None,
+        commits_in_place: false,
         journal_left: false,
         backing_depth: 128,
+        backing_unit_bytes: None,
         read_only: false,
     })
 }

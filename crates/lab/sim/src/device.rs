@@ -1,6 +1,6 @@
 //! A simulated device: a medium, a queue whose operations complete out of order, and faults.
 
-use forebay_block::{BLOCK_BYTES, Buf, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
+use forebay_block::{BLOCK_BYTES, Buf, Commit, DeviceOp, DeviceResult, ErrorKind, IoError, Move, Nanos};
 use forebay_emulate::Operation;
 use forebay_engine::{IoId, Role};
 use forebay_format::Layout;
@@ -352,6 +352,9 @@ impl Device {
             DeviceOp::Zero { offset, len, .. } => {
                 self.write(offset, Data::Zeroes(len as usize), false, io.effect, harm);
             }
+            DeviceOp::Commit(commit) if error.is_none() => self.commit(*commit),
+            // An error says that nothing of it was done.
+            DeviceOp::Commit(_) => {}
             DeviceOp::Flush if done && self.keeps_flush_from_lying() => {
                 self.media.fail_flush(io.flush_mark, false);
                 return Err(IoError::new(ErrorKind::Io, "simulated flush over a write of unknown outcome"));
@@ -377,6 +380,29 @@ impl Device {
             Some(kind) => Err(IoError::new(kind, "simulated fault")),
             None => Ok(outcome),
         }
+    }
+
+    /// Carries out a commit, durably.
+    fn commit(&mut self, commit: Commit) {
+        for Move { from, to, len } in commit.moves {
+            let moved = self.media.read_buf(from, len as usize);
+            self.media.write(to, Data::Bufs(vec![moved]), true);
+            self.media.write(from, Data::Zeroes(len as usize), true);
+        }
+        for (offset, len) in commit.zeroes {
+            self.media.write(offset, Data::Zeroes(len as usize), true);
+        }
+        self.media.write(commit.head_offset, Data::Bufs(vec![commit.head]), true);
+    }
+
+    /// The commits in flight that may still be carried out, wholly or not at all.
+    fn commits_in_flight(&mut self) -> Vec<Commit> {
+        let reaches = |io: &mut InFlight| {
+            matches!(io.op, DeviceOp::Commit(_)) && io.effect.and_then(Effect::error).is_none()
+        };
+        let under_way = self.in_flight.extract_if(.., reaches);
+        let commit = |io: InFlight| if let DeviceOp::Commit(commit) = io.op { Some(*commit) } else { None };
+        under_way.filter_map(commit).collect()
     }
 
     fn write(&mut self, offset: u64, data: Data, durable: bool, effect: Option<Effect>, harm: &mut Harm) {
@@ -454,8 +480,18 @@ impl Device {
             .collect()
     }
 
+    /// Each commit in flight is carried out wholly, or not at all.
+    fn settle_commits(&mut self, choose: &mut dyn FnMut(usize) -> usize) {
+        for commit in self.commits_in_flight() {
+            if choose(2) == 1 {
+                self.commit(commit);
+            }
+        }
+    }
+
     /// The engine's process dies, the device lives on: each write in flight lands wholly or not at all.
     pub fn lose_client(&mut self, random: &mut Random) {
+        self.settle_commits(&mut |_| usize::from(random.percent(50)));
         let mut writes = self.writes_in_flight();
         random.shuffle(&mut writes);
         for (offset, data) in writes {
@@ -468,6 +504,7 @@ impl Device {
 
     /// As [`Device::lose_client`], with every outcome to be seen.
     pub fn lose_client_by_choice(&mut self, choose: &mut dyn FnMut(usize) -> usize) {
+        self.settle_commits(choose);
         for (offset, data) in self.writes_in_flight() {
             if choose(2) == 1 {
                 self.media.write(offset, data, false);
@@ -478,12 +515,14 @@ impl Device {
 
     /// As [`Device::cut`], with every outcome to be seen.
     pub fn cut_by_choice(&mut self, choose: &mut dyn FnMut(usize) -> usize) {
+        self.settle_commits(choose);
         let writes = self.writes_in_flight();
         self.media.cut_by_choice(writes, choose);
     }
 
     /// A power cut.
     pub fn cut(&mut self, survival: Survival, random: &mut Random) {
+        self.settle_commits(&mut |_| usize::from(random.percent(50)));
         let mut writes = self.writes_in_flight();
         random.shuffle(&mut writes);
         self.media.cut_at_random(writes, survival, random);

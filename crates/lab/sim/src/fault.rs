@@ -32,7 +32,7 @@ impl OpKind {
     pub const fn of(op: &DeviceOp) -> Self {
         match op {
             DeviceOp::Read { .. } => Self::Read,
-            DeviceOp::Write { .. } => Self::Write,
+            DeviceOp::Write { .. } | DeviceOp::Commit(_) => Self::Write,
             DeviceOp::Flush => Self::Flush,
             DeviceOp::Zero { .. } => Self::Zero,
         }

@@ -26,6 +26,9 @@ pub struct Shape {
     pub journal_bytes: u64,
     /// The journal lies on a device of its own, which has its own faults, but loses power with the backing.
     pub journal_apart: bool,
+    /// The backing, on which the journal lies then, does several things wholly or not at all: groups are in their places as soon as
+    /// they are committed.
+    pub commits_in_place: bool,
 }
 
 /// A request or command of the script.

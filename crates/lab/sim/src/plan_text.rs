@@ -186,7 +186,7 @@ impl fmt::Display for Plan {
             s.align,
             Flags(&[(s.stamped, "stamped")]),
             if s.journal_bytes > 0 { format!(" journal {}", s.journal_bytes) } else { String::new() },
-            Flags(&[(s.journal_apart, "apart")])
+            Flags(&[(s.journal_apart, "apart"), (s.commits_in_place, "in-place")])
         )?;
         for (role, model) in [(Role::Cache, &self.cache_model), (Role::Backing, &self.backing_model)] {
             if let Some(model) = model {

@@ -131,6 +131,7 @@ pub fn worlds(bound: Bound) -> Vec<Named> {
                 _ => 0,
             },
             journal_apart: false,
+            commits_in_place: false,
         };
         let small = SmallWorld {
             shape,

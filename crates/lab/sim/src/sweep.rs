@@ -180,6 +180,7 @@ const SHAPE: Shape = Shape {
     stamped: true,
     journal_bytes: 2 * Layout::SEGMENT_BYTES_MIN as u64,
     journal_apart: true,
+    commits_in_place: false,
 };
 
 /// A fixed script: writes of all kinds, zeroes, reads and flushes, some of them in bursts.

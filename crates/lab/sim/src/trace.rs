@@ -103,6 +103,11 @@ pub fn describe_op(role: Role, op: &DeviceOp) -> (String, Vec<(u64, u64)>) {
     match op {
         DeviceOp::Read { offset, len } => (format!("{name} read {offset}+{len}"), own(*offset, *len as u64)),
         DeviceOp::Flush => (format!("{name} flush"), Vec::new()),
+        DeviceOp::Commit(commit) => {
+            let places = commit.in_place().map(|(offset, len)| (offset / sector, len / sector)).collect();
+            let (moves, zeroes) = (commit.moves.len(), commit.zeroes.len());
+            (format!("{name} commit {} [{moves} moves, {zeroes} zeroes]", commit.head_offset), places)
+        }
         DeviceOp::Zero { offset, len, unmap } => {
             let how = if *unmap { "discard" } else { "zero" };
             (format!("{name} {how} {offset}+{len}"), own(*offset, *len))

@@ -111,6 +111,7 @@ impl World {
                 stamped: false,
                 journal_bytes: 0,
                 journal_apart: false,
+                commits_in_place: false,
             },
             layout: Layout {
                 cache_id: [0; 16],

@@ -102,7 +102,7 @@ const FIGURES: &[(&str, &str, &str, &str, Shown)] = &[
     (
         "docs/guide/nbd-backing.md",
         "for {} times the limit is stuck",
-        "devices/device/src/nbd/exchange.rs",
+        "devices/device/src/nbd/connections.rs",
         "STUCK_LIMITS",
         word,
     ),
@@ -123,7 +123,7 @@ const FIGURES: &[(&str, &str, &str, &str, Shown)] = &[
     (
         "docs/guide/nbd-backing.md",
         "Operations wait {} s for a server that is away",
-        "devices/device/src/nbd/exchange.rs",
+        "devices/device/src/remote/mod.rs",
         "AWAY_MAX",
         seconds,
     ),

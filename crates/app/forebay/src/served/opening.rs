@@ -41,8 +41,8 @@ pub(super) fn warn_of_weak_devices(plan: &VolumePlan, handle: &VolumeHandle) {
         let volume = &plan.name;
         let weak = match device.survives {
             Survives::PowerCut => None,
-            // A server is asked to flush, as its protocol has it; there is nothing that its user could do about it.
-            Survives::Unknown if device.kind == DeviceKind::Network => None,
+            // A store is asked to flush, as its protocol has it; there is nothing that its user could do about it.
+            Survives::Unknown if device.kind == DeviceKind::Remote => None,
             Survives::Unknown => Some("it is not known whether what is on this device survives a power cut"),
             Survives::ProcessDeath => Some("what is on this device does not survive a power cut"),
         };

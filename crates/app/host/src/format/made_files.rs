@@ -4,9 +4,10 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use forebay_block::BLOCK_BYTES;
-use forebay_device::{Lack, lacks_room, reserve, sync_entry};
+use forebay_device::{Lack, RemoteSpec, lacks_room, reserve, sync_entry};
 use forebay_guard::{FileRights, SideFile};
 
 use super::{absolute, check_room};
@@ -24,6 +25,8 @@ enum Made {
     Lengthened(PathBuf, Inode, u64),
     /// There was no label.
     Label(SideFile),
+    /// There was no such store on another machine.
+    Remote(Arc<dyn RemoteSpec>),
 }
 
 /// Device and number.
@@ -113,6 +116,14 @@ impl MadeFiles {
         sized.map_err(failed)
     }
 
+    /// Makes a store on another machine that is missing, if its kind is made so.
+    pub(super) fn remote(&mut self, spec: &Arc<dyn RemoteSpec>, bytes: u64) -> Result<(), HostError> {
+        if spec.make(bytes)? {
+            self.0.push(Made::Remote(Arc::clone(spec)));
+        }
+        Ok(())
+    }
+
     /// A file that was there has become longer than it was.
     pub(super) fn lengthened(&mut self, path: &Path, size_before: u64) {
         if let Ok(meta) = fs::metadata(path) {
@@ -153,6 +164,7 @@ impl Drop for MadeFiles {
                     _ => Ok(()),
                 },
                 Made::Label(file) => remove_side_file(file),
+                Made::Remote(spec) => spec.remove().map_err(io::Error::other),
                 Made::Lengthened(path, was, bytes) => {
                     let file = OpenOptions::new().write(true).open(path);
                     file.and_then(|file: File| match inode(&file.metadata()?) == *was {

@@ -113,7 +113,7 @@ impl World {
         self.background += u64::from(class == Class::Background);
         let block = self.plain.block.max(SECTOR);
         let span = |op: &DeviceOp| op.offset().map(|at| (at, at + op.bytes()));
-        let changes = |op: &DeviceOp| matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. });
+        let changes = DeviceOp::changes;
         if let Some((start, end)) = span(&op) {
             assert!(start % block == 0 && end % block == 0 && start < end, "{op:?}");
             for (_, other, _) in &self.in_flight {
@@ -162,6 +162,7 @@ impl World {
                 let both = self.durable.iter_mut().zip(before);
                 both.for_each(|(durable, before)| *durable = before.max(*durable));
             }
+            DeviceOp::Commit(_) => panic!("there are no groups without a cache"),
         }
         self.now = Nanos(self.now.0 + 100_000);
         self.plain.handle(Event::Io { id, result: Ok(data) }, self.now);

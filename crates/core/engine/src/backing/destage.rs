@@ -14,6 +14,7 @@
 //! gives no lock back: the coordinator does, as the answers say. How much may be on its way is the policy's choice.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 use forebay_block::{BLOCK_BYTES, BlockNo, Buf, DeviceOp, Nanos, Seq};
 
@@ -108,6 +109,11 @@ pub(crate) struct Destage {
 }
 
 impl Destage {
+    /// To a backing that takes so many blocks best together, if that makes a difference.
+    pub(crate) fn of_units(unit: Option<NonZeroU64>) -> Self {
+        Self { plan: Plan::of_units(unit), ..Self::default() }
+    }
+
     /// What goes to the backing is worth records of its own in the log, beside those of clients.
     pub(crate) fn presses(&self) -> bool {
         self.presses

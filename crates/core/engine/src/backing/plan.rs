@@ -6,6 +6,7 @@
 //! While writers wait for room the plan is *hurried*: room comes from the tail of the log, so that it has the tail's blocks alone.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 use forebay_block::BlockNo;
 use forebay_policy::{PLAN_BLOCKS_LEAST, PLAN_BLOCKS_MAX};
@@ -17,8 +18,10 @@ use crate::map::Map;
 use crate::map::segments::{Slot, SlotKind, SlotRef};
 use crate::mutation::{Mutation, Planted};
 
-/// Longest run, in blocks (1 MiB).
-const RUN_BLOCKS_MAX: usize = 256;
+/// Longest run, in blocks (1 MiB), where the backing has no larger unit.
+const RUN_BLOCKS_MAX: u64 = 256;
+/// Longest run of a backing with larger units, in blocks (4 MiB).
+const RUN_BLOCKS_OF_UNIT_MAX: u64 = 1024;
 
 /// Where segments are to become free evenly, a plan has such a part of the log at most.
 const EVENLY_ONE_IN: usize = 32;
@@ -33,9 +36,24 @@ pub(super) struct Plan {
     hurried: bool,
     /// The newest run of before the plan that was made while they do.
     before: RunKey,
+    /// Blocks that the backing takes best together, if that makes a difference.
+    unit: Option<NonZeroU64>,
 }
 
 impl Plan {
+    /// Runs end where units of the backing do, of so many blocks each.
+    pub(super) fn of_units(unit: Option<NonZeroU64>) -> Self {
+        Self { unit, ..Self::default() }
+    }
+
+    /// Blocks of the longest run that begins with this one: whole units from the first unit's end on.
+    fn run_max(&self, first: BlockNo) -> usize {
+        let Some(unit) = self.unit.map(NonZeroU64::get) else { return RUN_BLOCKS_MAX as usize };
+        let longest = unit.clamp(RUN_BLOCKS_MAX, RUN_BLOCKS_OF_UNIT_MAX);
+        let end = (first.0 + longest) / unit * unit;
+        end.checked_sub(first.0).filter(|len| *len > 0).unwrap_or(longest) as usize
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
@@ -142,7 +160,8 @@ impl Plan {
         in_order: bool,
         planted: Planted,
     ) {
-        while members.len() < RUN_BLOCKS_MAX {
+        let run_max = self.run_max(first);
+        while members.len() < run_max {
             let next = first.plus(members.len() as u64);
             // In order, only what is in the same set may go along; in a hurry, what makes room.
             let planned = self.blocks.front().filter(|(block, _)| *block == next).map(|(_, slot)| *slot);
@@ -170,4 +189,22 @@ impl Plan {
 
 fn is_zero(slot: &Slot) -> bool {
     slot.kind() == SlotKind::Zero
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_end_where_units_do() {
+        let ends = |unit, first: u64| {
+            let plan = Plan::of_units(NonZeroU64::new(unit));
+            first + plan.run_max(BlockNo(first)) as u64
+        };
+        // Without units; in small ones; in those of an object; in larger ones than a run can be.
+        assert_eq!([0, 5, 300].map(|first| ends(0, first)), [256, 261, 556]);
+        assert_eq!([0, 5, 16, 250].map(|first| ends(16, first)), [256, 256, 272, 496]);
+        assert_eq!([0, 1, 1023, 1024, 3000].map(|first| ends(1024, first)), [1024, 1024, 1024, 2048, 3072]);
+        assert_eq!([0, 7, 1024, 5000].map(|first| ends(4096, first)), [1024, 1031, 2048, 6024]);
+    }
 }

@@ -11,6 +11,7 @@ use crate::groups::journal::{Collected, HeadStep, Step, Written};
 use crate::groups::points::{Allowed, Point};
 use crate::groups::{Facts, Told};
 use crate::interface::{Class, CommonStep, Effect, PartKey, RequestId, Role};
+use crate::locks::{BlockRange, Hold};
 use crate::map::Map;
 use crate::map::member::Bad;
 use crate::map::segments::SlotRef;
@@ -162,7 +163,13 @@ impl Engine {
                     let role = if wrong { Role::Backing } else { Role::Journal };
                     return self.io(role, DeviceOp::Flush, Class::Background, IoOwner::GroupFlush);
                 }
-                Some(Step::Gone) => return self.groups_changed(),
+                Some(Step::Hold(places)) if self.hold_places(&places) => self.journal.hold_places(),
+                // It is asked for again when something has ended.
+                Some(Step::Hold(_)) => return,
+                Some(Step::Gone(held)) => {
+                    self.release_places(held);
+                    return self.groups_changed();
+                }
             }
         }
     }
@@ -211,7 +218,7 @@ impl Engine {
 
     fn head_write_if_due(&mut self) {
         let facts = self.group_facts();
-        match self.journal.head_step(&self.map, &self.points, facts) {
+        match self.journal.head_step(&self.map, &self.points, facts, self.volume_bytes) {
             HeadStep::Nothing => {}
             HeadStep::Durable => self.log.want_durable(facts.written),
             HeadStep::Write(op) => self.io(Role::Journal, op, Class::Background, IoOwner::JournalHead),
@@ -223,9 +230,12 @@ impl Engine {
         let good = result.is_ok();
         let written = self.journal.head_written(good, &mut self.map, &mut self.points, facts);
         self.figures.backing_errors += u64::from(!good);
-        let Some(Written { committed, cut, told, goes }) = written else { return };
+        let Some(Written { committed, in_place, cut, told, goes }) = written else { return };
         if let Some(entries) = committed {
             self.group_committed(&entries, cut);
+        }
+        if let Some(places) = in_place {
+            self.group_is_in_place(places);
         }
         self.groups_told(told);
         if goes {
@@ -238,6 +248,45 @@ impl Engine {
         self.destage_replaced(entries);
         self.figures.groups_cut += u64::from(cut);
         self.figures.groups += 1;
+    }
+
+    /// Takes these places on the backing, all or none.
+    fn hold_places(&mut self, places: &[BlockRange]) -> bool {
+        if self.mutant(Mutation::CommitForgetsPlaces) {
+            return true;
+        }
+        let is_taken = |range: &BlockRange| !self.locks.try_take(*range, Hold::Backing);
+        let Some(taken) = places.iter().position(is_taken) else { return true };
+        places[..taken].iter().for_each(|range| self.locks.release(*range, Hold::Backing));
+        false
+    }
+
+    fn release_places(&mut self, places: Vec<BlockRange>) {
+        if !self.mutant(Mutation::CommitForgetsPlaces) {
+            places.into_iter().for_each(|range| self.release(range, Hold::Backing));
+        }
+    }
+
+    /// A group has come to its place with its commit, and with it all that the log has up to its end.
+    fn group_is_in_place(&mut self, places: Vec<BlockRange>) {
+        let (after, upto) = (self.order.progress().unwrap_or_default(), self.journal.committed());
+        let dirty = self.map.segments().dirty_after(after).take_while(|(seq, _)| *seq <= upto);
+        let dirty: Vec<_> = dirty.collect();
+        let block = |engine: &Self, slot: SlotRef| engine.map.segments().slot(slot).block();
+        for (n, (seq, slot)) in dirty.iter().copied().enumerate() {
+            let is_older = |engine: &Self| {
+                dirty[n + 1..].iter().any(|(_, later)| block(engine, *later) == block(engine, slot))
+            };
+            if self.mutant(Mutation::CommitKeepsOlder) && is_older(self) {
+                continue;
+            }
+            self.destage_landed(slot, seq);
+        }
+        self.release_places(places);
+        self.wakes.raise(Change::Destaged);
+        if self.map.segments().dirty() == 0 {
+            self.log_is_clean();
+        }
     }
 
     // Points.

@@ -38,8 +38,10 @@ impl Rig {
             clean_stop: false,
             journal: Some(Head::new([8; 16], layout.cache_id, VOLUME_BYTES, 16 << 20)),
             prepared: None,
+            commits_in_place: false,
             journal_left: false,
             backing_depth: 256,
+            backing_unit_bytes: None,
             read_only: false,
         };
         let mut rig = Self {

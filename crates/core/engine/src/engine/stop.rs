@@ -165,8 +165,9 @@ impl Engine {
     }
 
     fn backing_fails_error(&self) -> IoError {
+        let answer = self.watch.trouble(self.now);
         let (kind, cause) =
-            self.watch.trouble(self.now).map_or((ErrorKind::Io, None), |answer| (answer.kind, answer.cause));
+            answer.map_or((ErrorKind::Io, None), |answer| (answer.kind, answer.cause.clone()));
         let context = "destaging to a backing that fails (dirty data stays cached and is tried again)";
         IoError { kind, context, cause }
     }

@@ -68,6 +68,19 @@ pub(super) struct Group {
     losses: u64,
     /// It will not be committed.
     given_up: bool,
+    /// How its blocks get to their places.
+    places: Places,
+}
+
+/// How the blocks of a group get to their places on the backing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Places {
+    /// After the commit, from the log.
+    Later,
+    /// With the commit: it waits until nothing else is on its way there.
+    Wanted,
+    /// With the commit: nothing else may go there.
+    Held,
 }
 
 impl Group {
@@ -80,13 +93,38 @@ impl Group {
         losses: u64,
     ) -> Self {
         let (phase, asked, outstanding, given_up) = (Phase::Writing, 0, 0, false);
-        Self { descriptor, members, point, phase, since, asked, outstanding, losses, given_up }
+        let places = Places::Later;
+        Self { descriptor, members, point, phase, since, asked, outstanding, losses, given_up, places }
     }
 
     /// An earlier run has left it prepared.
     pub(super) fn found(descriptor: Descriptor, common: Option<Common>) -> Self {
         let point = Some(Point::found(&descriptor.moment, common));
         Self { phase: Phase::Prepared, ..Self::new(descriptor, Vec::new(), point, Nanos(0), 0) }
+    }
+
+    /// The same, with its blocks in their places with the commit, or after it.
+    pub(super) fn in_place(self, in_place: bool) -> Self {
+        Self { places: if in_place { Places::Wanted } else { Places::Later }, ..self }
+    }
+
+    /// Its commit waits for nothing but its places.
+    pub(super) fn wants_places(&self) -> bool {
+        self.places == Places::Wanted && self.phase == Phase::Committing && !self.given_up
+    }
+
+    /// They are held for it.
+    pub(super) fn hold_places(&mut self) {
+        self.places = Places::Held;
+    }
+
+    /// Whether they are.
+    pub(super) fn holds_places(&self) -> bool {
+        self.places == Places::Held
+    }
+
+    pub(super) fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
     }
 
     pub(super) fn moment(&self) -> &Moment {
@@ -115,9 +153,9 @@ impl Group {
         self.descriptor.bytes()
     }
 
-    /// What the head is to say of it: nothing if it is given up.
+    /// What the head is to say of it: nothing if it is given up, or waits for its places.
     pub(super) fn told(&self) -> Option<Phase> {
-        Some(self.phase).filter(|_| !self.given_up)
+        Some(self.phase).filter(|_| !self.given_up && !self.wants_places())
     }
 
     /// It ends at a point that other volumes share.

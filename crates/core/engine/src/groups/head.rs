@@ -249,6 +249,10 @@ fn take_group(head: &mut Head, truth: Truth<'_>) {
     }
     (head.head, head.prepared) = (behind, behind);
     head.committed = group.moment().clone();
+    if group.holds_places() {
+        // It is in its place with this very head: nothing is to be done again.
+        (head.tail, head.applied) = (behind, head.committed.clone());
+    }
     let kept = planted.is(Mutation::CommonForgetsToRenounce);
     match group.common() {
         Some(common) => head.common = Common { decided: common.prepared, prepared: 0, ..common.clone() },

@@ -25,6 +25,7 @@ use crate::map::member::Member;
 use crate::map::segments::{SlotKind, SlotRef};
 use crate::mutation::{Mutation, Planted};
 
+use super::commit::{commit, places};
 use super::group::{Group, Next};
 use super::head::{Heads, Truth, commits};
 use super::open::{Bounds, Choice, Found, Open, Verdict, look};
@@ -58,8 +59,10 @@ pub(crate) enum Step {
     Gather(usize, Vec<Member>),
     /// Flush the journal.
     Flush,
-    /// Nothing: it is given up, and gone. Who waits until nothing is left of it may go on.
-    Gone,
+    /// See that nothing else is on its way to these places, nor comes to be.
+    Hold(Vec<BlockRange>),
+    /// Nothing: it is given up, and gone. Who waits until nothing is left of it may go on; it has held these places.
+    Gone(Vec<BlockRange>),
 }
 
 /// What is to be done for the head.
@@ -74,6 +77,8 @@ pub(crate) enum HeadStep {
 pub(crate) struct Written {
     /// The blocks of the group that is committed with it.
     pub(crate) committed: Option<Arc<Vec<GroupEntry>>>,
+    /// The places that it has held, if it is in its place now.
+    pub(crate) in_place: Option<Vec<BlockRange>>,
     /// That group ends at no point, although groups should.
     pub(crate) cut: bool,
     pub(crate) told: Vec<Told>,
@@ -90,6 +95,8 @@ pub(crate) struct Journal {
     open: Open,
     /// Everything up to here is in a committed group, or before all of them.
     committed: Seq,
+    /// Groups are in their places as soon as they are committed.
+    in_place: bool,
     /// It is not used any more.
     retired: bool,
     /// Somebody waits for the head to leave groups behind.
@@ -103,6 +110,12 @@ impl Journal {
         let common = head.as_ref().map(|head| head.common.clone());
         let group = prepared.map(|descriptor| Group::found(descriptor, common));
         Self { heads: Heads::new(head), group, ..Self::default() }
+    }
+
+    /// The same, with groups that are in their places as soon as they are committed, or after it.
+    pub(crate) fn in_place(self, in_place: bool) -> Self {
+        let group = self.group.map(|group| group.in_place(in_place));
+        Self { group, in_place, ..self }
     }
 
     #[cfg(feature = "mutations")]
@@ -417,7 +430,8 @@ impl Journal {
         members.iter().for_each(|m| map.segments_mut().pin(m.slot.segment()));
         let since = self.open.since().unwrap_or(facts.now);
         let bytes = descriptor.encode();
-        self.group = Some(Group::new(descriptor, members, point, since, facts.losses));
+        let group = Group::new(descriptor, members, point, since, facts.losses);
+        self.group = Some(group.in_place(self.in_place));
         self.count_open(map, upto, facts);
         self.write(position, vec![bytes])
     }
@@ -443,6 +457,9 @@ impl Journal {
             let told_of = group.may_be_told_of() && self.heads.tells_of_prepared();
             return (!told_of).then(|| self.abandon(map, facts));
         }
+        if group.wants_places() {
+            return Some(Step::Hold(places(group.entries())));
+        }
         Some(match group.next()? {
             Next::Gather(first, members) => Step::Gather(first, members),
             Next::Flush => Step::Flush,
@@ -451,11 +468,20 @@ impl Journal {
 
     /// The group will not be committed; its blocks are collected again.
     fn abandon(&mut self, map: &mut Map, facts: Facts) -> Step {
+        let mut held = Vec::new();
         if let Some(mut group) = self.group.take() {
             group.unpin(map.segments_mut());
             self.count_open(map, self.committed, facts);
+            if group.holds_places() {
+                held = places(group.entries());
+            }
         }
-        Step::Gone
+        Step::Gone(held)
+    }
+
+    /// The places of the group under way are held for it.
+    pub(crate) fn hold_places(&mut self) {
+        self.group.iter_mut().for_each(Group::hold_places);
     }
 
     /// Data blocks of the group from `first` on are gathered: what is to be written.
@@ -503,7 +529,13 @@ impl Journal {
     // The head.
 
     /// Writes the head if that is due.
-    pub(crate) fn head_step(&mut self, map: &Map, points: &Points, facts: Facts) -> HeadStep {
+    pub(crate) fn head_step(
+        &mut self,
+        map: &Map,
+        points: &Points,
+        facts: Facts,
+        volume_bytes: u64,
+    ) -> HeadStep {
         if self.heads.is_writing() {
             return HeadStep::Nothing;
         }
@@ -511,8 +543,13 @@ impl Journal {
             return HeadStep::Durable;
         };
         let hurried = self.hurry || facts.leaving || facts.settling;
-        let op = self.heads.write(wanted, facts.now, hurried, points.is_renouncing(), self.planted);
-        op.map_or(HeadStep::Nothing, HeadStep::Write)
+        let write = self.heads.write(wanted, facts.now, hurried, points.is_renouncing(), self.planted);
+        let Some(write) = write else { return HeadStep::Nothing };
+        let group = self.group.as_ref().filter(|group| group.holds_places() && self.heads.is_committing());
+        HeadStep::Write(match group.zip(self.heads.durable()) {
+            Some((group, head)) => commit(write, group.descriptor(), head, volume_bytes),
+            None => write,
+        })
     }
 
     /// The head on its way is written, or could not be; `None` if it could not.
@@ -532,10 +569,12 @@ impl Journal {
         }
         self.pause.worked();
         self.ring.leave_behind(head.tail);
-        let mut written = Written { committed: None, cut: false, told: Vec::new(), goes: false };
+        let mut written =
+            Written { committed: None, in_place: None, cut: false, told: Vec::new(), goes: false };
         let commits = self.heads.durable().is_some_and(|before| commits(&head, before));
         if commits && let Some(mut group) = self.group.take() {
             group.unpin(map.segments_mut());
+            written.in_place = group.holds_places().then(|| places(group.entries()));
             let (Descriptor { position, moment, entries, .. }, point) = group.into_parts();
             self.committed = moment.seq;
             written.cut = point.is_none() && facts.keeps_points();
@@ -544,7 +583,9 @@ impl Journal {
             }
             let entries = Arc::new(entries);
             written.committed = Some(entries.clone());
-            self.ring.push(InRing { position, end: head.head, moment, entries });
+            if written.in_place.is_none() {
+                self.ring.push(InRing { position, end: head.head, moment, entries });
+            }
         }
         if head.committed.point == 0 {
             self.ring.forget_points();

@@ -22,8 +22,10 @@ impl Full {
             clean_stop: false,
             journal: None,
             prepared: None,
+            commits_in_place: false,
             journal_left: false,
             backing_depth: 256,
+            backing_unit_bytes: None,
             read_only: false,
         };
         let mut full = Self { engine: Engine::new(params), cache, recovered: None };

@@ -89,8 +89,10 @@ impl World {
             clean_stop: false,
             journal: (ring > 0).then(|| Head::new([8; 16], layout.cache_id, volume_bytes, ring)),
             prepared: None,
+            commits_in_place: false,
             journal_left: false,
             backing_depth: 256,
+            backing_unit_bytes: None,
             read_only: false,
         };
         let mut world = Self {
@@ -519,7 +521,7 @@ impl World {
     fn end(&mut self, at: usize) {
         let (id, role, op) = self.ios.remove(at);
         self.now = Nanos(self.now.0 + 10_000);
-        let changes = matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. });
+        let changes = op.changes();
         let layout = self.params.layout;
         let fails = |op: &DeviceOp| {
             let DeviceOp::Read { offset, len } = *op else { return false };
@@ -562,7 +564,7 @@ impl World {
                 }
                 None
             }
-            DeviceOp::Flush => None,
+            DeviceOp::Flush | DeviceOp::Commit(_) => None,
             DeviceOp::Zero { offset, len, .. } => {
                 device[*offset as usize..][..*len as usize].fill(0);
                 None

@@ -63,7 +63,7 @@ impl Place {
                 bytes[offset as usize..][..len as usize].fill(0);
                 None
             }
-            DeviceOp::Flush => None,
+            DeviceOp::Flush | DeviceOp::Commit(_) => None,
         })
     }
 

@@ -64,7 +64,9 @@ impl Scheduler for Deadline {
         let class = self.classes.entry(operation.issuer.io_priority.class()).or_default();
         let (direction, expires_ns) = match operation.kind {
             OpKind::Read => (Direction::First, READ_EXPIRES_NS),
-            OpKind::Write | OpKind::Zero | OpKind::Flush => (Direction::Second, WRITE_EXPIRES_NS),
+            OpKind::Write | OpKind::Zero | OpKind::Flush | OpKind::Commit => {
+                (Direction::Second, WRITE_EXPIRES_NS)
+            }
         };
         class.batches.of(direction).insert(&operation, expires_ns);
         class.by_age.insert(&operation, AGING_NS);

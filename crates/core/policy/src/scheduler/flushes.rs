@@ -28,7 +28,7 @@ impl<S: Scheduler> Scheduler for FlushesFirst<S> {
     fn arrived(&mut self, operation: Operation) {
         match operation.kind {
             OpKind::Flush => self.flushes.push_back(operation.number),
-            OpKind::Read | OpKind::Write | OpKind::Zero => self.others.arrived(operation),
+            OpKind::Read | OpKind::Write | OpKind::Zero | OpKind::Commit => self.others.arrived(operation),
         }
     }
 

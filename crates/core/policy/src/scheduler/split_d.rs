@@ -122,7 +122,7 @@ impl SplitD {
         let (direction, expires_ns) = match operation.kind {
             OpKind::Read => (Direction::First, READ_EXPIRES_NS),
             OpKind::Flush => (Direction::Second, 0),
-            OpKind::Write | OpKind::Zero => (Direction::Second, fsync_ns(operation)),
+            OpKind::Write | OpKind::Zero | OpKind::Commit => (Direction::Second, fsync_ns(operation)),
         };
         self.awaited.of(direction).insert(operation, expires_ns);
     }

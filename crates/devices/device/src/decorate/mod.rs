@@ -60,7 +60,7 @@ impl OpKind {
         match op {
             DeviceOp::Read { .. } => Self::Read,
             DeviceOp::Write { durable: false, .. } => Self::Write,
-            DeviceOp::Write { durable: true, .. } => Self::DurableWrite,
+            DeviceOp::Write { durable: true, .. } | DeviceOp::Commit(_) => Self::DurableWrite,
             DeviceOp::Flush => Self::Flush,
             DeviceOp::Zero { .. } => Self::Zero,
         }
@@ -105,6 +105,7 @@ pub(crate) fn range_of(op: &DeviceOp) -> (u64, u64) {
         DeviceOp::Read { offset, len } => (*offset, *len as u64),
         DeviceOp::Write { offset, .. } => (*offset, op.write_bytes()),
         DeviceOp::Zero { offset, len, .. } => (*offset, *len),
+        DeviceOp::Commit(commit) => (commit.head_offset, commit.head.len() as u64),
         DeviceOp::Flush => (0, 0),
     }
 }

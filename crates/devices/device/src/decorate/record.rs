@@ -92,6 +92,11 @@ impl Device for Recorded {
             DeviceOp::Zero { offset, len, unmap } => {
                 Some(self.recorder.zero(self.role, *offset, *len, *unmap))
             }
+            DeviceOp::Commit(_) => {
+                self.recorder
+                    .end_early("a group was committed in one operation, for which a record has no entry");
+                None
+            }
         };
         if let Some(number) = number {
             self.under_way.insert(tag, number);

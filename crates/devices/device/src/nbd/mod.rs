@@ -1,13 +1,13 @@
 //! An export of an NBD server as a device: for backings, and for journals beside them.
 //!
-//! One connection, or two of which one is for what somebody waits for; two threads for each ([`exchange`]); simple replies. What a server lacks is made of what it has: a durable
+//! One connection, or two of which one is for what somebody waits for; two threads for each ([`connections`]); simple replies. What a server lacks is made of what it has: a durable
 //! write is a write and a flush, zeroing is writing. A server that goes away is waited for; what it offers when it is back is used
 //! only if it has the size and the abilities of what was opened, and shows its owner's sign ([`Device::recognize_by`]).
 //!
 //! NBD knows no exclusive use. Two daemons of this host cannot open the same export by the same name; beyond that it is the
 //! server's business, and that of the backing's label.
 
-mod exchange;
+mod connections;
 mod handshake;
 mod requests;
 mod same;
@@ -18,6 +18,7 @@ use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,10 +32,11 @@ pub use uri::NbdSpec;
 use crate::access::{Access, OpenError};
 use crate::device::{Device, DeviceInfo, DeviceKind, Sign, Survives};
 use crate::file::check_range;
-use crate::nbd::exchange::{DEPTH_MAX, Exchange, SETTLE_PAUSE};
+use crate::nbd::connections::{Connections, DEPTH_MAX, SETTLE_PAUSE};
 use crate::nbd::handshake::{Stream, Terms, connect};
 use crate::nbd::same::show_the_same;
 use crate::nbd::uri::Server;
+use crate::remote::RemoteSpec;
 use crate::ring::Ring;
 
 /// How long an opening waits for a holder of the export that may be about to end.
@@ -42,10 +44,20 @@ const HOLDER_WAIT_MAX: Duration = Duration::from_secs(1);
 /// How often it looks.
 const HOLDER_POLL: Duration = Duration::from_millis(20);
 
+impl RemoteSpec for NbdSpec {
+    fn as_path(&self) -> &Path {
+        &self.uri
+    }
+
+    fn open(&self, ring: &Ring, access: Access) -> Result<Box<dyn Device>, OpenError> {
+        Ok(Box::new(NbdDevice::open(self, ring, access)?))
+    }
+}
+
 /// See the module's documentation.
 pub struct NbdDevice {
     info: DeviceInfo,
-    exchange: Arc<Exchange>,
+    connections: Arc<Connections>,
     finished: Vec<(u64, DeviceResult)>,
     /// They go with the process, however that ends.
     _claims: Vec<UnixListener>,
@@ -61,7 +73,7 @@ impl NbdDevice {
         let failed = |doing| move |e| OpenError::system(doing, spec.as_path(), e);
         let claims = spec.servers().map(|server| claim(spec, server)).collect::<Result<_, _>>()?;
         let (streams, terms) = connect_all(spec).map_err(failed("connect to"))?;
-        if access == Access::ReadWrite && terms.offers(export_flag::READ_ONLY) {
+        if access.writes() && terms.offers(export_flag::READ_ONLY) {
             return Err(OpenError::ReadOnly {
                 path: spec.as_path().to_owned(),
                 why: "the export is read-only",
@@ -74,22 +86,26 @@ impl NbdDevice {
             let why = "what its critical address offers is another disk: it holds other data";
             return Err(failed("use")(io::Error::new(io::ErrorKind::InvalidInput, why)));
         }
-        let exchange = Exchange::start(spec, streams.into(), terms, ring.waker()).map_err(failed("use"))?;
+        let connections =
+            Connections::start(spec, streams.into(), terms, ring.waker()).map_err(failed("use"))?;
         Ok(Self {
             info: DeviceInfo {
                 name: spec.to_string(),
-                kind: DeviceKind::Network,
+                kind: DeviceKind::Remote,
+                several_ways: spec.critical.is_some(),
                 size_bytes: terms.size_bytes,
                 logical_block: terms.sizes.minimum,
                 native_block: terms.sizes.minimum,
                 physical_block: terms.sizes.preferred.clamp(terms.sizes.minimum, 4096),
                 direct: true,
                 volatile_cache: true,
+                unit_bytes: None,
+                atomic: false,
                 depth: DEPTH_MAX,
                 survives: Survives::Unknown,
                 durability: "unknown: the NBD server decides what a flush means",
             },
-            exchange,
+            connections,
             finished: Vec::new(),
             _claims: claims,
         })
@@ -154,35 +170,35 @@ impl Device for NbdDevice {
 
     fn submit(&mut self, tag: u64, op: DeviceOp, class: Class, _now: Nanos) {
         match check_range(&op, self.info.size_bytes) {
-            Ok(()) => self.exchange.submit(tag, op, class),
+            Ok(()) => self.connections.submit(tag, op, class),
             Err(e) => self.finished.push((tag, Err(e))),
         }
     }
 
     fn poll(&mut self, _now: Nanos, done: &mut Vec<(u64, DeviceResult)>) {
         done.append(&mut self.finished);
-        self.exchange.poll(done);
+        self.connections.exchange.poll(done);
     }
 
     fn waiting(&self) -> usize {
-        self.exchange.waiting()
+        self.connections.exchange.waiting()
     }
 
     fn away(&self) -> Option<Duration> {
-        self.exchange.away()
+        self.connections.exchange.away()
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        (!self.finished.is_empty() || self.exchange.has_done()).then_some(Nanos(0))
+        (!self.finished.is_empty() || self.connections.exchange.has_done()).then_some(Nanos(0))
     }
 
     fn recognize_by(&mut self, sign: Option<Sign>) {
-        self.exchange.recognize_by(sign);
+        self.connections.exchange.recognize_by(sign);
     }
 }
 
 impl Drop for NbdDevice {
     fn drop(&mut self) {
-        self.exchange.close();
+        self.connections.end();
     }
 }

@@ -4,6 +4,7 @@ use forebay_block::{Buf, DeviceOp};
 use forebay_nbd::codec::{Request as Header, command, command_flag, export_flag};
 
 use crate::nbd::handshake::Terms;
+use crate::remote::{self, Effect, Parts};
 
 /// Longest payload of one request, in bytes, of a server that takes longer ones.
 const PAYLOAD_BYTES_MAX: u32 = 8 << 20;
@@ -15,37 +16,24 @@ const ZERO_BUFFER_BYTES: u32 = 1 << 20;
 /// One request of an operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// The operation's number.
-    pub(crate) op: u64,
-    /// Which of its requests this is.
-    pub(crate) part: usize,
     /// Bits of [`command_flag`].
     flags: u16,
     /// One of [`command`].
     pub(crate) command: u16,
-    offset: u64,
+    pub(crate) offset: u64,
     pub(crate) len: u32,
     /// What a write writes; none of it is empty.
     pub(crate) data: Vec<Buf>,
 }
 
 impl Request {
-    pub(crate) const fn flush(op: u64) -> Self {
-        Self::bare(command::FLUSH, op)
-    }
-
     /// What is sent last on a connection; it is not answered.
     pub(crate) const fn disconnect() -> Self {
-        Self::bare(command::DISC, 0)
+        Self::bare(command::DISC)
     }
 
-    const fn bare(command: u16, op: u64) -> Self {
-        Self { op, part: 0, flags: 0, command, offset: 0, len: 0, data: Vec::new() }
-    }
-
-    /// Whether it changes something that the server may keep in a volatile cache.
-    pub(crate) const fn is_volatile(&self) -> bool {
-        matches!(self.command, command::WRITE | command::WRITE_ZEROES) && self.flags & command_flag::FUA == 0
+    const fn bare(command: u16) -> Self {
+        Self { flags: 0, command, offset: 0, len: 0, data: Vec::new() }
     }
 
     pub(crate) fn header(&self, cookie: u64) -> Vec<u8> {
@@ -56,17 +44,33 @@ impl Request {
     }
 }
 
-/// The requests of an operation, and whether a flush must follow them.
-pub(crate) fn requests(terms: &Terms, op: u64, asked: DeviceOp) -> (Vec<Request>, bool) {
+impl remote::Request for Request {
+    fn flush() -> Self {
+        Self::bare(command::FLUSH)
+    }
+
+    fn effect(&self) -> Effect {
+        match self.command {
+            command::READ => Effect::Reads,
+            command::FLUSH => Effect::Flushes,
+            _ if self.flags & command_flag::FUA == 0 => Effect::ChangesVolatile,
+            _ => Effect::ChangesDurably,
+        }
+    }
+}
+
+/// What an operation is made of.
+pub(crate) fn parts_of(terms: &Terms, asked: DeviceOp) -> Parts<Request> {
     let payload_max = terms.sizes.maximum.min(PAYLOAD_BYTES_MAX) / 4096 * 4096;
     let request = |command, flags, offset, len: u64, data| {
         // The parts that are cut below are shorter than 4 GiB.
-        Request { op, part: 0, flags, command, offset, len: len as u32, data }
+        Request { flags, command, offset, len: len as u32, data }
     };
     let mut all = Vec::new();
     let mut then_flush = false;
+    let reads = matches!(asked, DeviceOp::Read { .. });
     match asked {
-        DeviceOp::Flush => all.push(Request::flush(op)),
+        DeviceOp::Flush => all.push(Request::bare(command::FLUSH)),
         DeviceOp::Read { offset, len } => {
             for (at, part) in parts(len as u64, u64::from(payload_max)) {
                 all.push(request(command::READ, 0, offset + at, part, Vec::new()));
@@ -89,6 +93,8 @@ pub(crate) fn requests(terms: &Terms, op: u64, asked: DeviceOp) -> (Vec<Request>
                 all.push(request(command::WRITE_ZEROES, flags, offset + at, part, Vec::new()));
             }
         }
+        // It is refused before it comes here.
+        DeviceOp::Commit(_) => {}
         DeviceOp::Zero { offset, len, .. } => {
             let buffer = ZERO_BUFFER_BYTES.min(payload_max);
             let zeroes = Buf::zeroed(buffer as usize);
@@ -98,10 +104,7 @@ pub(crate) fn requests(terms: &Terms, op: u64, asked: DeviceOp) -> (Vec<Request>
             }
         }
     }
-    for (part, request) in all.iter_mut().enumerate() {
-        request.part = part;
-    }
-    (all, then_flush)
+    Parts { reads, requests: all, then_flush }
 }
 
 /// Where the parts of so many bytes begin, and how long they are.
@@ -136,6 +139,7 @@ mod tests {
     use forebay_nbd::codec::BlockSizes;
 
     use super::*;
+    use crate::remote::Request as _;
 
     fn terms(flags: u16, maximum: u32) -> Terms {
         Terms::new(1 << 30, flags, BlockSizes { minimum: 512, preferred: 4096, maximum })
@@ -146,29 +150,37 @@ mod tests {
         let terms = terms(export_flag::SEND_FUA, 8192);
         let data: Vec<u8> = (0..20 * 1024_u32).map(|i| (i / 512) as u8).collect();
         let bufs = data.chunks(1536).map(Buf::copy_of).collect();
-        let (all, then_flush) = requests(&terms, 3, DeviceOp::Write { offset: 4096, bufs, durable: true });
-        assert!(!then_flush);
-        let shape: Vec<_> = all.iter().map(|r| (r.part, r.offset, r.len, r.is_volatile())).collect();
-        assert_eq!(shape, [(0, 4096, 8192, false), (1, 12288, 8192, false), (2, 20480, 4096, false)]);
+        let write = parts_of(&terms, DeviceOp::Write { offset: 4096, bufs, durable: true });
+        assert!(!write.then_flush && !write.reads);
+        let all = write.requests;
+        let shape: Vec<_> = all.iter().map(|r| (r.offset, r.len)).collect();
+        assert_eq!(shape, [(4096, 8192), (12288, 8192), (20480, 4096)]);
+        assert!(all.iter().all(|r| r.effect() == Effect::ChangesDurably));
         let sent: Vec<u8> = all.iter().flat_map(|r| r.data.iter().flat_map(|b| b.to_vec())).collect();
         assert_eq!(sent, data);
 
-        let (all, _) = requests(&terms, 3, DeviceOp::Read { offset: 512, len: 8704 });
-        assert_eq!(all.iter().map(|r| (r.offset, r.len)).collect::<Vec<_>>(), [(512, 8192), (8704, 512)]);
+        let read = parts_of(&terms, DeviceOp::Read { offset: 512, len: 8704 });
+        assert!(read.reads && read.requests.iter().all(|r| r.effect() == Effect::Reads));
+        assert_eq!(
+            read.requests.iter().map(|r| (r.offset, r.len)).collect::<Vec<_>>(),
+            [(512, 8192), (8704, 512)]
+        );
     }
 
     #[test]
     fn what_a_server_lacks_is_made_of_what_it_has() {
         let poor = terms(0, 1 << 20);
         let bufs = vec![Buf::zeroed(512)];
-        let (all, then_flush) = requests(&poor, 0, DeviceOp::Write { offset: 0, bufs, durable: true });
-        assert!(then_flush && all.len() == 1 && all[0].is_volatile());
+        let Parts { requests, then_flush, .. } =
+            parts_of(&poor, DeviceOp::Write { offset: 0, bufs, durable: true });
+        assert!(then_flush && requests.len() == 1 && requests[0].effect() == Effect::ChangesVolatile);
         let zero = DeviceOp::Zero { offset: 0, len: (1 << 20) + 512, unmap: true };
-        let (all, _) = requests(&poor, 0, zero.clone());
+        let all = parts_of(&poor, zero.clone()).requests;
         assert!(all.iter().all(|r| r.command == command::WRITE) && all.len() == 2 && all[1].len == 512);
-        let (all, _) = requests(&terms(export_flag::SEND_WRITE_ZEROES, 1 << 20), 0, zero);
-        assert!(all.len() == 1 && all[0].command == command::WRITE_ZEROES && all[0].is_volatile());
+        let all = parts_of(&terms(export_flag::SEND_WRITE_ZEROES, 1 << 20), zero).requests;
+        assert!(all.len() == 1 && all[0].command == command::WRITE_ZEROES);
+        assert_eq!(all[0].effect(), Effect::ChangesVolatile);
         let long = DeviceOp::Zero { offset: 0, len: 5 << 30, unmap: false };
-        assert_eq!(requests(&terms(export_flag::SEND_WRITE_ZEROES, 4096), 0, long).0.len(), 5);
+        assert_eq!(parts_of(&terms(export_flag::SEND_WRITE_ZEROES, 4096), long).requests.len(), 5);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::decorate::duration;
@@ -45,7 +45,7 @@ pub struct NbdSpec {
     /// For so long a server that owes an answer may be silent.
     pub(crate) timeout: Duration,
     /// As it was given; a path only so that messages can name every device alike.
-    uri: PathBuf,
+    pub(crate) uri: PathBuf,
 }
 
 impl NbdSpec {
@@ -100,11 +100,6 @@ impl NbdSpec {
     /// The addresses of its connections: that of all operations, or of those that nobody waits for, comes first.
     pub(crate) fn servers(&self) -> impl Iterator<Item = &Server> {
         [&self.server].into_iter().chain(&self.critical)
-    }
-
-    /// What it was given as.
-    pub(crate) fn as_path(&self) -> &Path {
-        &self.uri
     }
 }
 

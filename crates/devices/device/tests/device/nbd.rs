@@ -89,7 +89,7 @@ fn servers_rich_and_poor() {
         let driver = Driver::new();
         let mut device = driver.open(&server.uri());
         let info = device.info().clone();
-        assert_eq!((info.kind, info.size_bytes), (DeviceKind::Network, SIZE), "{arguments:?}");
+        assert_eq!((info.kind, info.size_bytes), (DeviceKind::Remote, SIZE), "{arguments:?}");
         assert_eq!(info.survives, Survives::Unknown, "the server decides");
         exercise(&driver, &mut *device, u64::from(info.logical_block));
         past_the_end_is_refused(&driver, &mut *device);

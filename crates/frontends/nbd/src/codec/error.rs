@@ -42,6 +42,23 @@ impl NbdError {
     }
 }
 
+impl NbdError {
+    /// What the protocol calls it; `None` for success, and for what it does not know.
+    pub const fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::EPERM => "EPERM",
+            Self::EIO => "EIO",
+            Self::ENOMEM => "ENOMEM",
+            Self::EINVAL => "EINVAL",
+            Self::ENOSPC => "ENOSPC",
+            Self::EOVERFLOW => "EOVERFLOW",
+            Self::ENOTSUP => "ENOTSUP",
+            Self::ESHUTDOWN => "ESHUTDOWN",
+            _ => return None,
+        })
+    }
+}
+
 impl From<ErrorKind> for NbdError {
     fn from(kind: ErrorKind) -> Self {
         match kind {
@@ -59,7 +76,10 @@ impl fmt::Display for NbdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind() {
             None => f.write_str("success"),
-            Some(kind) => write!(f, "{} (NBD error {})", kind.describe(), self.0),
+            Some(kind) => match self.name() {
+                Some(name) => write!(f, "NBD error {name}: {}", kind.describe()),
+                None => write!(f, "NBD error {}: {}", self.0, kind.describe()),
+            },
         }
     }
 }

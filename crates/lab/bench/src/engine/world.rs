@@ -76,8 +76,10 @@ impl World {
             clean_stop: false,
             journal: Some(Head { update: 1, generation: 1, ..head }),
             prepared: None,
+            commits_in_place: false,
             journal_left: false,
             backing_depth: 256,
+            backing_unit_bytes: None,
             read_only: false,
         };
         let mut world = Self {

@@ -256,12 +256,14 @@ impl Reader {
         words.keyword("align")?;
         let align = words.number()?;
         let (mut stamped, mut journal_bytes, mut journal_apart) = (false, 0, false);
+        let mut commits_in_place = false;
         while let Some(word) = words.0.next() {
             match word {
                 "stamped" => stamped = true,
                 "journal" => journal_bytes = words.number()?,
                 "apart" => journal_apart = true,
-                other => return Err(format!("'{other}' is neither stamped, journal nor apart")),
+                "in-place" => commits_in_place = true,
+                other => return Err(format!("'{other}' is neither stamped, journal, apart nor in-place")),
             }
         }
         let shape = Shape {
@@ -272,6 +274,7 @@ impl Reader {
             stamped,
             journal_bytes,
             journal_apart,
+            commits_in_place,
         };
         // Stamps have room for 2^24 sectors; the cache is kept in memory.
         let fits = (512..=1 << 32).contains(&volume_bytes)
@@ -279,6 +282,11 @@ impl Reader {
             && journal_bytes <= 1 << 32;
         if journal_bytes > 0 && (journal_bytes % 4096 != 0 || journal_bytes < 2 * u64::from(segment_bytes)) {
             return Err("the journal's ring holds at least two segments, and whole blocks".to_owned());
+        }
+        if commits_in_place && (journal_apart || journal_bytes == 0) {
+            return Err(
+                "groups are in-place with their commit only where the journal lies on the backing".to_owned()
+            );
         }
         if !fits || volume_bytes % 512 != 0 || segment_bytes % 4096 != 0 || segment_bytes == 0 {
             return Err("a volume or cache of this size cannot be simulated".to_owned());

@@ -236,6 +236,7 @@ impl World {
             }
             DeviceOp::Write { offset, bufs, durable } => (offset, Data::Bufs(bufs), durable),
             DeviceOp::Zero { offset, len, .. } => (offset, Data::Zeroes(len as usize), false),
+            DeviceOp::Commit(_) => return Err(broken("wall", "a replay commits a group".to_owned())),
         };
         let crashes = *crash_at == Some(1);
         *crash_at = crash_at.map(|n| n - 1);

@@ -270,8 +270,10 @@ impl World {
             clean_stop,
             journal: self.next_head.take(),
             prepared: self.next_prepared.take(),
+            commits_in_place: self.shape.commits_in_place,
             journal_left: false,
             backing_depth: round.backing_depth,
+            backing_unit_bytes: None,
             read_only: false,
         })
     }

@@ -28,6 +28,7 @@ fn small(durability: Durability) -> SmallWorld {
             stamped: true,
             journal_bytes: 0,
             journal_apart: false,
+            commits_in_place: false,
         },
         settings: Settings { durability, ..Settings::default() },
         script: vec![write(0, 2), write(1, 1), Action::Flush, write(0, 1)],

@@ -59,8 +59,10 @@ impl Member {
             clean_stop: false,
             journal: Some(head),
             prepared: None,
+            commits_in_place: false,
             journal_left: false,
             backing_depth: 256,
+            backing_unit_bytes: None,
             read_only: false,
         };
         let engine = match mutation {
@@ -98,7 +100,7 @@ impl Member {
                 }
             }
             DeviceOp::Zero { offset, len, .. } => bytes[*offset as usize..][..*len as usize].fill(0),
-            DeviceOp::Flush => {}
+            DeviceOp::Flush | DeviceOp::Commit(_) => {}
         }
         None
     }

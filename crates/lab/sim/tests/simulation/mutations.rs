@@ -120,6 +120,8 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::OrderForgetsToRenounce
         | M::JournalCutsRecords => (CONSISTENT, 1000),
         M::JournalForgetsHeld => (CONSISTENT, 8000),
+        M::CommitForgetsPlaces => (HINTED_CONSISTENT, 4000),
+        M::CommitKeepsOlder => (CONSISTENT, 1000),
         M::OrderRecordsNowhere => (CONSISTENT, 80_000),
         M::OrderVoidsEarly => (CONSISTENT, 200),
         M::PointTakesLater

@@ -37,8 +37,10 @@ pub fn recover(image: &[u8]) -> Option<Result<RecoveryReport, RecoveryError>> {
         clean_stop: superblock.clean_stop,
         journal: None,
         prepared: None,
+        commits_in_place: false,
         journal_left: false,
         backing_depth: 256,
+        backing_unit_bytes: None,
         read_only: false,
     });
     let mut cache = image.to_vec();
@@ -67,7 +69,7 @@ pub fn recover(image: &[u8]) -> Option<Result<RecoveryReport, RecoveryError>> {
             true => now = engine.next_wake().unwrap_or(now).max(now.plus_ms(1)),
             false => {
                 let (id, role, op) = under_way.remove(0);
-                let changes = matches!(op, DeviceOp::Write { .. } | DeviceOp::Zero { .. });
+                let changes = op.changes();
                 assert!(recovered.is_some() || !changes, "recovery changes nothing: {op:?}");
                 let data = match role {
                     Role::Cache => perform(&mut cache, &op),
@@ -92,7 +94,7 @@ fn perform(device: &mut [u8], op: &DeviceOp) -> Option<Buf> {
             }
         }
         DeviceOp::Zero { offset, len, .. } => device[*offset as usize..][..*len as usize].fill(0),
-        DeviceOp::Flush => {}
+        DeviceOp::Flush | DeviceOp::Commit(_) => {}
     }
     None
 }
@@ -103,7 +105,7 @@ fn at_backing(volume_bytes: u64, op: &DeviceOp) -> Option<Buf> {
         DeviceOp::Read { offset, len } => (*offset, *len as u64),
         DeviceOp::Write { offset, .. } => (*offset, op.write_bytes()),
         DeviceOp::Zero { offset, len, .. } => (*offset, *len),
-        DeviceOp::Flush => return None,
+        DeviceOp::Flush | DeviceOp::Commit(_) => return None,
     };
     assert!(offset + len <= volume_bytes, "{op:?} goes behind the volume's end");
     matches!(op, DeviceOp::Read { .. }).then(|| BufMut::zeroed(len as usize).freeze())

@@ -187,6 +187,15 @@ impl World {
     }
 }
 
+#[test]
+fn runs_are_cut_where_units_of_the_backing_end() {
+    let mut world = World::new(&(1000..1050).collect::<Vec<_>>());
+    world.destage = Destage::of_units(NonZeroU64::new(1024));
+    world.begin();
+    let runs = world.under_way.iter().map(|(_, range, _)| (range.first.0, range.count));
+    assert_eq!(runs.collect::<Vec<_>>(), [(1000, 24), (1024, 26)]);
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Begin,

@@ -68,8 +68,10 @@ impl Rig {
             clean_stop: true,
             journal: None,
             prepared: None,
+            commits_in_place: false,
             journal_left: false,
             backing_depth: 256,
+            backing_unit_bytes: None,
             read_only: false,
         });
         let heard = Arc::default();

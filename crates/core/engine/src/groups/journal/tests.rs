@@ -60,7 +60,7 @@ impl World {
                     }
                 }
                 Step::Flush => assert!(!self.journal.group_flushed(true, self.facts.losses, now)),
-                Step::Gone => panic!("it is given up"),
+                Step::Hold(_) | Step::Gone(_) => panic!("it is given up"),
             }
         }
     }
@@ -68,7 +68,7 @@ impl World {
     /// Writes the head, if that is due.
     fn head(&mut self, good: bool) -> Option<Written> {
         let facts = self.facts;
-        let HeadStep::Write(_) = self.journal.head_step(&self.sample.map, &self.points, facts) else {
+        let HeadStep::Write(_) = self.journal.head_step(&self.sample.map, &self.points, facts, 0) else {
             return None;
         };
         self.journal.head_written(good, &mut self.sample.map, &mut self.points, facts)
@@ -141,7 +141,7 @@ fn a_group_that_fails_is_begun_again() {
         let mut w = World::new(16);
         w.start(GroupEnd::Anywhere).unwrap();
         assert_eq!(happens(&mut w), failures > 0, "{what}");
-        assert!(matches!(w.go_on(), Some(Step::Gone)), "{what}");
+        assert!(matches!(w.go_on(), Some(Step::Gone(_))), "{what}");
         assert_eq!((w.journal.groups(), w.journal.failures()), (0, failures), "{what}");
         assert_eq!(w.journal.is_paused(w.facts.now), failures > 0, "{what}");
         w.facts = Facts { consistent: true, journaled: true, ..w.facts };
