@@ -386,19 +386,26 @@ impl Device {
     fn commit(&mut self, commit: Commit) {
         for Move { from, to, len } in commit.moves {
             let moved = self.media.read_buf(from, len as usize);
-            self.media.write(to, Data::Bufs(vec![moved]), true);
-            self.media.write(from, Data::Zeroes(len as usize), true);
+            self.write_at_once(to, Data::Bufs(vec![moved]));
+            self.write_at_once(from, Data::Zeroes(len as usize));
         }
         for (offset, len) in commit.zeroes {
-            self.media.write(offset, Data::Zeroes(len as usize), true);
+            self.write_at_once(offset, Data::Zeroes(len as usize));
         }
-        self.media.write(commit.head_offset, Data::Bufs(vec![commit.head]), true);
+        self.write_at_once(commit.head_offset, Data::Bufs(vec![commit.head]));
+    }
+
+    fn write_at_once(&mut self, offset: u64, data: Data) {
+        self.supersede_unknown(offset, data.len());
+        self.media.write(offset, data, true);
     }
 
     /// The commits in flight that may still be carried out, wholly or not at all.
     fn commits_in_flight(&mut self) -> Vec<Commit> {
         let reaches = |io: &mut InFlight| {
-            matches!(io.op, DeviceOp::Commit(_)) && io.effect.and_then(Effect::error).is_none()
+            matches!(io.op, DeviceOp::Commit(_))
+                && io.effect.and_then(Effect::error).is_none()
+                && io.fenced.is_none()
         };
         let under_way = self.in_flight.extract_if(.., reaches);
         let commit = |io: InFlight| if let DeviceOp::Commit(commit) = io.op { Some(*commit) } else { None };

@@ -154,16 +154,13 @@ pub fn plan(seed: u64, options: Options) -> Plan {
     plan
 }
 
-/// One journal in three lies on a device of its own, and takes part of the backing's faults there. Of the others one in three lies on
-/// a backing that puts groups in their places with their commit. A stream of its own again.
+/// One journal in three lies on a device of its own, and takes part of the backing's faults there. A stream of its own again.
 fn choose_place_of_journal(plan: &mut Plan) {
     let mut random = Random::derived(plan.seed, JOURNAL_STREAM);
     plan.shape.journal_apart = plan.shape.journal_bytes > 0 && random.below(3) == 0;
     let faults = plan.rounds.iter_mut().flat_map(|round| &mut round.faults);
     let theirs = faults.filter(|fault| fault.role == Role::Backing && plan.shape.journal_apart);
     theirs.filter(|_| random.percent(40)).for_each(|fault| fault.role = Role::Journal);
-    plan.shape.commits_in_place =
-        plan.shape.journal_bytes > 0 && !plan.shape.journal_apart && random.below(3) == 0;
 }
 
 /// In one plan of three most of what would be write-back keeps an order. A stream of its own, so that the rest of a plan is

@@ -18,6 +18,8 @@ pub(super) fn sicken(plan: &mut Plan, options: Options) {
     }
     let mut random = Random::derived(plan.seed, STREAM);
     let apart = plan.shape.journal_apart;
+    // Some such stores put groups in their places with their commit.
+    plan.shape.commits_in_place = plan.shape.journal_bytes > 0 && !apart && random.below(3) == 0;
     let (ails, is_taken_over) = (options.faults && random.percent(75), random.percent(60));
     let last = plan.rounds.len() - 1;
     for i in 0..last {

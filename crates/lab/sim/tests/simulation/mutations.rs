@@ -27,6 +27,8 @@ const POINTS: &[Theme] = &[Theme::Points];
 const COMMON: &[Theme] = &[Theme::Common];
 const HINTED: &[Theme] = &[Theme::Hinted];
 const REMOTE: &[Theme] = &[Theme::Remote];
+const REMOTE_CONSISTENT: &[Theme] = &[Theme::Remote, Theme::Consistent];
+const REMOTE_HINTED_CONSISTENT: &[Theme] = &[Theme::Remote, Theme::Hinted, Theme::Consistent];
 const SCHEDULED: &[Theme] = &[Theme::Scheduled];
 const HINTED_CONSISTENT: &[Theme] = &[Theme::Hinted, Theme::Consistent];
 const CROWDED_COPIES: &[Theme] = &[Theme::Crowded, Theme::Copies];
@@ -120,8 +122,8 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         | M::OrderForgetsToRenounce
         | M::JournalCutsRecords => (CONSISTENT, 1000),
         M::JournalForgetsHeld => (CONSISTENT, 8000),
-        M::CommitForgetsPlaces => (HINTED_CONSISTENT, 4000),
-        M::CommitKeepsOlder => (CONSISTENT, 1000),
+        M::CommitForgetsPlaces => (REMOTE_HINTED_CONSISTENT, 8000),
+        M::CommitKeepsOlder => (REMOTE_CONSISTENT, 2000),
         M::OrderRecordsNowhere => (CONSISTENT, 80_000),
         M::OrderVoidsEarly => (CONSISTENT, 200),
         M::PointTakesLater

@@ -90,7 +90,7 @@ fn mutations() -> Vec<(&'static str, &'static str, Promise, &'static [Theme], u6
             "A flush succeeds while the outcome of a write is unknown.",
             Promise { flushes: false, ..right },
             THEMES[2],
-            3000,
+            8000,
         ),
         (
             "LateUnderReaders",
