@@ -3,8 +3,8 @@
 use crc_fast::{CrcAlgorithm, checksum};
 
 use crate::codec::{
-    Damage, ExtentPart, Fence, HEADER_BYTES, Identity, LogHead, Manifest, ObjectPart, Pointer, VolumeMark, claim_of,
-    head_bytes, identity_of,
+    Damage, ExtentPart, Fence, HEADER_BYTES, Identity, LogHead, Manifest, ObjectPart, Pointer, VolumeMark,
+    claim_of, head_bytes, identity_of,
 };
 use crate::state::State;
 

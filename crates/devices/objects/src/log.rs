@@ -94,7 +94,13 @@ pub(crate) struct Log {
 
 impl Log {
     /// The log of an owner whose first object exists.
-    pub(crate) fn new(volume: [u8; 16], nonce: [u8; 16], epoch: u64, volume_sectors: u64, limits: &Limits) -> Self {
+    pub(crate) fn new(
+        volume: [u8; 16],
+        nonce: [u8; 16],
+        epoch: u64,
+        volume_sectors: u64,
+        limits: &Limits,
+    ) -> Self {
         Self {
             volume,
             nonce,
@@ -182,7 +188,9 @@ impl Log {
             let place = Place { slot: batch.slot, pos: batch.sectors() };
             batch.data.extend_from_slice(now);
             match batch.extents.last_mut() {
-                Some(last) if last.kind == ExtentKind::Data && last.start + u64::from(last.sectors) == start => {
+                Some(last)
+                    if last.kind == ExtentKind::Data && last.start + u64::from(last.sectors) == start =>
+                {
                     last.sectors += sectors;
                 }
                 _ => batch.extents.push(Extent { start, sectors, kind: ExtentKind::Data }),
@@ -395,7 +403,10 @@ impl Log {
             object.data_at = data_at;
             object.sectors = (data_bytes / 512) as u32;
         });
-        self.flying.insert(batch.seq, Flight { slot: batch.slot, bytes: Arc::clone(&bytes), data_bytes, charge: batch.charge });
+        self.flying.insert(
+            batch.seq,
+            Flight { slot: batch.slot, bytes: Arc::clone(&bytes), data_bytes, charge: batch.charge },
+        );
         Some((batch.seq, bytes))
     }
 
@@ -419,7 +430,9 @@ impl Log {
             return;
         }
         let flight = self.flying.iter().find(|(_, flight)| flight.slot == place.slot);
-        let Some((seq, flight)) = flight else { panic!("object {} is neither stored nor in memory", place.slot) };
+        let Some((seq, flight)) = flight else {
+            panic!("object {} is neither stored nor in memory", place.slot)
+        };
         let span = Span::of((flight.data_bytes / 512) as u32, place.pos, (out.len() / 512) as u32);
         let at = head_bytes(&flight.bytes).unwrap_or_default() + span.from() as usize;
         let pieces = &flight.bytes[at..at + span.len() as usize];

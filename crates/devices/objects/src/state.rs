@@ -74,7 +74,9 @@ impl State {
                 let (start, sectors) = (u32::from(extent.start), u32::from(extent.sectors));
                 let place = Place { slot: extent.object, pos: extent.pos.into() };
                 let object = self.map.get(place.slot).ok_or("an extent lies in no object")?;
-                if place.pos + sectors > object.sectors || base + u64::from(start + sectors) > self.volume_sectors {
+                if place.pos + sectors > object.sectors
+                    || base + u64::from(start + sectors) > self.volume_sectors
+                {
                     return Err("an extent lies outside of its object or of the volume");
                 }
                 self.map.change(place.slot, |object| object.live += sectors);

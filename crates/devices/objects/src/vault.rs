@@ -69,7 +69,9 @@ impl Vault {
     pub fn command(&mut self, now: Nanos, tag: u64, command: Command) {
         let error = match &mut self.phase {
             Phase::Serving(serve) => match &mut serve.owner {
-                Some(owner) => return owner.commands.start(now, tag, command, &mut serve.state, &mut owner.log),
+                Some(owner) => {
+                    return owner.commands.start(now, tag, command, &mut serve.state, &mut owner.log);
+                }
                 None => CommandError::Invalid("the volume is open to be read"),
             },
             Phase::Losing(..) => CommandError::Fenced(Fenced { by: None }),
@@ -84,14 +86,16 @@ impl Vault {
         let Some((job, outcome)) = self.calls.answered(now, id, result) else { return };
         let time_ns = self.time_ns(now);
         match (std::mem::replace(&mut self.phase, Phase::Refused), job) {
-            (Phase::Opening(open), Job::Open(step)) => match open.handle(&mut self.calls, time_ns, step, outcome) {
-                Opening::Goes(open) => self.phase = Phase::Opening(open),
-                Opening::Done(recovered) => self.opened(now, *recovered),
-                Opening::Refused(error) => {
-                    self.calls.drop_all();
-                    self.effects.push(Effect::Refused(error));
+            (Phase::Opening(open), Job::Open(step)) => {
+                match open.handle(&mut self.calls, time_ns, step, outcome) {
+                    Opening::Goes(open) => self.phase = Phase::Opening(open),
+                    Opening::Done(recovered) => self.opened(now, *recovered),
+                    Opening::Refused(error) => {
+                        self.calls.drop_all();
+                        self.effects.push(Effect::Refused(error));
+                    }
                 }
-            },
+            }
             (Phase::Serving(mut serve), job) => {
                 let course = serve.answered(now, &mut self.calls, job, outcome);
                 self.phase = Phase::Serving(serve);

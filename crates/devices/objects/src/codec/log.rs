@@ -98,7 +98,12 @@ impl LogHead {
     /// # Panics
     /// If the data is not that of the extents.
     pub(crate) fn encode(&self, data: &[u8]) -> Vec<u8> {
-        assert_eq!(data.len() as u64, u64::from(self.payload_sectors()) * 512, "data of {}", self.identity.at);
+        assert_eq!(
+            data.len() as u64,
+            u64::from(self.payload_sectors()) * 512,
+            "data of {}",
+            self.identity.at
+        );
         let mut table = Vec::with_capacity(self.extents.len() * EXTENT_BYTES);
         for extent in &self.extents {
             put_u64(&mut table, extent.start);

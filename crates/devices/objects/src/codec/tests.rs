@@ -158,7 +158,10 @@ fn any_range_of_a_payload_proves_itself() {
             let part = &payload[span.from() as usize..(span.from() + span.len()) as usize];
             let read = read_pieces(&identity(3, 7), span, part).unwrap();
             let from = span.offset_of(pos);
-            assert!(read[from..from + sectors as usize * 512] == data[pos as usize * 512..][..sectors as usize * 512]);
+            assert!(
+                read[from..from + sectors as usize * 512]
+                    == data[pos as usize * 512..][..sectors as usize * 512]
+            );
             // Another object's piece, another piece of this one, and one that is cut short.
             assert_eq!(read_pieces(&identity(3, 8), span, part), Err(span.first));
             let moved = Span { first: span.first + 1, ..span };
@@ -191,5 +194,8 @@ fn the_header_lies_as_the_document_says() {
     assert_eq!(bytes[12..16], [1, 0, 4, 0]);
     assert_eq!((&bytes[16..32], &bytes[32..48]), (&VOLUME[..], &STAMP.nonce[..]));
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-    assert_eq!([48, 56, 64, 72, 80, 88, 96, 104, 112, 120].map(number), [2, 9, STAMP.time_ns, 0, 0, 0, 3, 0, 0, 0]);
+    assert_eq!(
+        [48, 56, 64, 72, 80, 88, 96, 104, 112, 120].map(number),
+        [2, 9, STAMP.time_ns, 0, 0, 0, 3, 0, 0, 0]
+    );
 }
