@@ -43,7 +43,7 @@ fn bytes_requests_and_room_are_bounded() {
     let before = host.vault.counters();
     // Large writes: one byte for each byte, a request for each object of 4 MiB.
     for tag in 0..16_u64 {
-        host.run(&mut now, &mut model, tag, write(tag % 8 << 20, &vec![tag as u8; 1 << 20], false)).unwrap();
+        host.run(&mut now, &mut model, tag, write((tag % 8) << 20, &vec![tag as u8; 1 << 20], false)).unwrap();
     }
     host.run(&mut now, &mut model, 99, DeviceOp::Flush).unwrap();
     let counters = host.vault.counters();
