@@ -161,7 +161,7 @@ mod tests {
             cache_failed_ns: Some(5),
             ..figures(State::Fenced, Ailment::Silent)
         };
-        let (state, reason, since_ns) = judged(figures, 3, true);
+        let (state, reason, since_ns) = judged(figures.clone(), 3, true);
         assert_eq!((state, since_ns), (VolumeState::Fenced, SINCE_NS));
         assert!(reason.contains("another host has taken") && reason.contains("3M"), "{reason}");
         let (_, reason, _) = judged(Status { dirty_bytes: 0, ..figures }, 0, false);
