@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A Ceph of one node, for tests and trials: a monitor, an OSD in memory, and on demand an S3 gateway (RGW). All of it listens on
-# 127.0.0.1 and lies under one directory. What is stored is gone when it is stopped.
+# 127.0.0.1, or another address of this host, and lies under one directory. What is stored is gone when it is stopped.
 #
-# Usage: ceph-one-node.sh up DIRECTORY [--rgw] [--mon-port N] [--rgw-port N] [--memory BYTES]
+# Usage: ceph-one-node.sh up DIRECTORY [--rgw] [--address IP] [--mon-port N] [--rgw-port N] [--memory BYTES]
 #        ceph-one-node.sh down DIRECTORY
 #
 # When `up` returns, everything answers. DIRECTORY/env is for `source`: CEPH_CONF, and with --rgw the address and the keys in the
@@ -22,10 +22,11 @@ usage() { sed -n 's/^# \(Usage:\|      \) \(ceph-.*\)/\1 \2/p' "$0" >&2; exit 2;
 action=${1:-} directory=${2:-}
 [[ $action == up || $action == down ]] && [[ -n $directory ]] || usage
 shift 2
-gateway=no mon_port='' rgw_port='' memory=$((4 << 30))
+gateway=no address=127.0.0.1 mon_port='' rgw_port='' memory=$((4 << 30))
 while (($#)); do
     case $action:$1 in
         up:--rgw) gateway=yes; shift; continue ;;
+        up:--address) address=${2:-}; [[ $address =~ ^[0-9.]+$ ]] || usage; shift 2; continue ;;
         up:--mon-port) mon_port=${2:-} ;;
         up:--rgw-port) rgw_port=${2:-} ;;
         up:--memory) memory=${2:-} ;;
@@ -92,7 +93,7 @@ free_port() {
     local port
     while port=$((RANDOM % 16384 + 15000)); do
         # shellcheck disable=SC2188
-        (</dev/tcp/127.0.0.1/"$port") 2>/dev/null || break
+        (</dev/tcp/"$address"/"$port") 2>/dev/null || break
     done
     echo "$port"
 }
@@ -105,9 +106,9 @@ export CEPH_CONF=$directory/ceph.conf
 cat >"$CEPH_CONF" <<END
 [global]
 fsid = $cluster
-mon_host = [v2:127.0.0.1:$mon_port/0]
-public_addr = 127.0.0.1
-cluster_addr = 127.0.0.1
+mon_host = [v2:$address:$mon_port/0]
+public_addr = $address
+cluster_addr = $address
 ms_bind_msgr1 = false
 # Without authentication there are no keys to encrypt with.
 ms_cluster_mode = crc
@@ -159,7 +160,7 @@ osd_op_num_shards = 2
 osd_op_num_threads_per_shard = 1
 [client]
 rbd_cache = false
-rgw_frontends = beast endpoint=127.0.0.1:$rgw_port
+rgw_frontends = beast endpoint=$address:$rgw_port
 rgw_data = $directory/rgw
 rgw_enable_usage_log = false
 rgw_thread_pool_size = 64
@@ -187,7 +188,7 @@ as=()
 mkdir -p "$directory"/{mon,osd,rgw,crash}
 touch "$directory/keyring"
 
-run "making the monitor's map" monmaptool --create --fsid "$cluster" --addv a "[v2:127.0.0.1:$mon_port/0]" "$directory/monmap"
+run "making the monitor's map" monmaptool --create --fsid "$cluster" --addv a "[v2:$address:$mon_port/0]" "$directory/monmap"
 run "making the monitor" ceph-mon "${as[@]}" --mkfs -i a --monmap "$directory/monmap" --keyring /dev/null
 run "starting the monitor" ceph-mon "${as[@]}" -i a
 await timeout 10 ceph mon stat || what_failed "the monitor does not answer"
@@ -209,11 +210,11 @@ echo "export CEPH_CONF=$CEPH_CONF" >"$directory/env.new"
 
 if [[ $gateway == yes ]]; then
     run "starting the gateway" radosgw "${as[@]}" -n client.rgw --no-mon-config
-    await curl --silent --max-time 10 "http://127.0.0.1:$rgw_port/" || what_failed "the gateway does not answer"
+    await curl --silent --max-time 10 "http://$address:$rgw_port/" || what_failed "the gateway does not answer"
     run "making the gateway's user" radosgw-admin user create --uid "$ACCESS_KEY" --display-name tests \
         --access-key "$ACCESS_KEY" --secret-key "$SECRET_KEY"
     cat >>"$directory/env.new" <<END
-export AWS_ENDPOINT_URL=http://127.0.0.1:$rgw_port
+export AWS_ENDPOINT_URL=http://$address:$rgw_port
 export AWS_ACCESS_KEY_ID=$ACCESS_KEY
 export AWS_SECRET_ACCESS_KEY=$SECRET_KEY
 export AWS_REGION=us-east-1

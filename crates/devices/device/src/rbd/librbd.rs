@@ -93,6 +93,7 @@ functions! {
     rados rados_blocklist_add(Handle, *mut c_char, u32) -> c_int;
     rados rados_ioctx_create(Handle, *const c_char, *mut Handle) -> c_int;
     rados rados_ioctx_set_namespace(Handle, *const c_char);
+    rados rados_set_pool_full_try(Handle);
     rados rados_ioctx_destroy(Handle);
     rados rados_getxattr(Handle, *const c_char, *const c_char, *mut c_char, size_t) -> c_int;
     rados rados_setxattr(Handle, *const c_char, *const c_char, *const c_char, size_t) -> c_int;
@@ -231,6 +232,9 @@ impl Cluster {
             // SAFETY: the handle is open, and the name is a C string.
             unsafe { (self.lib.rados_ioctx_set_namespace)(handle, namespace.as_ptr()) };
         }
+        // A pool that is full says so, and does not keep whoever writes waiting.
+        // SAFETY: the handle is open.
+        unsafe { (self.lib.rados_set_pool_full_try)(handle) };
         Ok(Pool { lib: self.lib, handle })
     }
 }

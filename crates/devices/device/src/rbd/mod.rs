@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forebay_block::{Buf, Class, DeviceOp, DeviceResult, Nanos};
+use forebay_block::{Buf, Class, DeviceOp, DeviceResult, ErrorKind, Nanos};
 
 pub use uri::RbdSpec;
 
@@ -89,6 +89,7 @@ impl RbdDevice {
                 unit_bytes: Some(extent.object_bytes).filter(|bytes| bytes.is_power_of_two()),
                 direct: true,
                 volatile_cache: false,
+                atomic: false,
                 depth: DEPTH_MAX,
                 survives: Survives::Unknown,
                 durability: "unknown: what is acknowledged is on the OSDs, whose stores decide what a power cut leaves",
@@ -159,6 +160,10 @@ impl Device for RbdDevice {
 
     fn waiting(&self) -> usize {
         self.under_way.waiting()
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.under_way.over().is_some_and(|why| why.kind == ErrorKind::Fenced)
     }
 
     fn away(&self) -> Option<Duration> {

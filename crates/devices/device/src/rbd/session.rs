@@ -190,6 +190,8 @@ impl Session {
             DeviceOp::Write { offset, bufs, .. } => self.image.write(offset, bufs, ended),
             DeviceOp::Zero { offset, len, unmap } => self.image.zero(offset, len, unmap, ended),
             DeviceOp::Flush => self.image.flush(ended),
+            // It is refused before it comes here.
+            DeviceOp::Commit(_) => ended(Err(libc::EOPNOTSUPP)),
         }
     }
 

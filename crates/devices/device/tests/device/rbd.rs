@@ -160,6 +160,7 @@ fn images_of_a_cluster() {
         ("one owner", an_image_has_one_owner),
         ("death", a_dead_process_of_this_host_leaves_no_lock),
         ("a takeover", who_is_taken_over_from_does_nothing_more),
+        ("a full cluster", a_full_cluster_says_so_and_is_used_again),
         ("a silent OSD", what_a_silent_osd_does_later_undoes_nothing),
     ] {
         let begun = Instant::now();
@@ -324,6 +325,43 @@ fn who_is_taken_over_from_does_nothing_more(ceph: &Ceph) {
     drop(second);
     let content = ceph.content("taken");
     assert!(content[..4096] == [3; 4096] && content[4096..].iter().all(|b| *b == 0));
+}
+
+fn a_full_cluster_says_so_and_is_used_again(ceph: &Ceph) {
+    let spec = ceph.image("full", &[]);
+    let driver = Driver::new();
+    let mut device = driver.open(&spec);
+    driver.write(&mut *device, 0, &[1; 4096], true);
+    let ratios = |nearly: &str, almost: &str, full: &str| {
+        for (ratio, value) in [("full", full), ("backfillfull", almost), ("nearfull", nearly)] {
+            ceph.run("ceph", &["osd", &format!("set-{ratio}-ratio"), value]);
+        }
+    };
+    ratios("0.0000001", "0.0000002", "0.0000003");
+    let limit = Instant::now() + Duration::from_secs(60);
+    // Until the OSD has looked. What takes no more room than before is written all the same.
+    let mut end = 4096;
+    let refused = loop {
+        assert!(Instant::now() < limit && end < SIZE, "it does not become full");
+        match driver.run(&mut *device, write(end, 2)) {
+            Ok(_) => std::thread::sleep(Duration::from_millis(50)),
+            Err(e) => break e,
+        }
+        end += 4096;
+    };
+    assert_eq!(
+        refused.to_string(),
+        format!("writing to an RBD image at byte {end}: no space left on the device")
+    );
+    assert_eq!(driver.read(&mut *device, 0, 4096)[..], [1; 4096]);
+    ratios("0.85", "0.9", "0.95");
+    while driver.run(&mut *device, write(end, 3)).is_err() {
+        assert!(Instant::now() < limit, "it stays full");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(device);
+    let content = ceph.content("full");
+    assert!(content[..4096] == [1; 4096] && content[end as usize..][..4096] == [3; 4096]);
 }
 
 fn what_a_silent_osd_does_later_undoes_nothing(ceph: &Ceph) {
