@@ -409,7 +409,8 @@ impl PassThrough {
                 if self.state == State::Stopping && self.stop.is_none() {
                     self.state = State::Stopped;
                 }
-                self.effects.push(Effect::CommandDone { id, result: result.map(drop) });
+                let result = if self.fenced_at.is_some() { Err(FENCED) } else { result.map(drop) };
+                self.effects.push(Effect::CommandDone { id, result });
             }
             Some(Purpose::Request { id, op, flush_follows: true }) if result.is_ok() => {
                 self.io(DeviceOp::Flush, Purpose::Request { id, op, flush_follows: false });
