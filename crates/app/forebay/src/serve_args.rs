@@ -70,7 +70,8 @@ pub struct Args {
     pub cache: Option<String>,
 
     /// The store behind it: a file or block device, an NBD export (nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH),
-    /// or emulate:KIND:file=PATH; an export's options critical=ADDRESS and timeout=TIME are in docs/guide/nbd-backing.md
+    /// an image of a Ceph cluster (rbd:POOL/IMAGE), or emulate:KIND:file=PATH; the options of exports and images are in
+    /// docs/guide/nbd-backing.md and docs/guide/rbd-backing.md
     #[arg(long, value_name = "BACKING")]
     pub backing: Option<String>,
 
@@ -137,8 +138,8 @@ pub struct Args {
     pub max_staleness: Option<MaxStaleness>,
 
     /// Where the journal for --write-policy journaled lies: a file, block device or NBD export on the backing's side,
-    /// or `none`. It must share the backing's fate [default: a file beside a backing file, or the room behind the
-    /// volume's end on a device or NBD export]
+    /// or `none`. It must share the backing's fate [default: a file or image beside a backing that is one, or the room
+    /// behind the volume's end on a device or NBD export]
     #[arg(long, value_name = "LOCATION")]
     pub journal: Option<String>,
 
@@ -186,7 +187,8 @@ pub struct Args {
     #[arg(long)]
     pub accept_stale: bool,
 
-    /// Serve a volume that another host has not stopped cleanly; make sure that it does not run there any more
+    /// Serve a volume that another host has not stopped cleanly; make sure that it does not run there any more. An image of
+    /// a Ceph cluster is taken away from there
     #[arg(long)]
     pub takeover: bool,
 

@@ -110,6 +110,20 @@ fn why(f: &Status, names: &Names, remedy: &str) -> String {
     f.backing_trouble().map_or(remedy.to_owned(), |answer| explain(answer, names))
 }
 
+/// What is so when another host has taken the backing over, and what to do; so many bytes were on the cache alone.
+pub fn fenced(dirty_bytes: u64) -> String {
+    let lost = match dirty_bytes {
+        0 => "the backing had everything that was written here".to_owned(),
+        dirty => {
+            format!("{} that the backing lacks stay in the cache here, which is void", size::show(dirty))
+        }
+    };
+    format!(
+        "another host has taken the backing over: every request ends with an error, so that nothing old is read and nothing is lost \
+         unnoticed; {lost}. Stop this daemon, and use the volume on the other host"
+    )
+}
+
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Line {
@@ -182,6 +196,8 @@ pub struct Trouble {
     /// It was told that a device below the cache is silent.
     silent: bool,
     silence_told_at: Option<Instant>,
+    /// It was told that the backing is another host's.
+    fenced: bool,
     /// Records that have ended before their time.
     records_ended: usize,
 }
@@ -204,6 +220,13 @@ impl Trouble {
 
     fn lines(&mut self, names: &Names, f: &Status, now: Instant) -> Vec<Line> {
         let mut lines = Vec::new();
+        if f.state == Some(State::Fenced) {
+            // Nothing else is worth a line any more.
+            if !std::mem::replace(&mut self.fenced, true) {
+                lines.push(Line::Error(fenced(f.dirty_bytes)));
+            }
+            return lines;
+        }
         self.latch(names, f, &mut lines);
         self.counters(f, now, &mut lines);
         self.backing(names, f, now, &mut lines);
@@ -437,6 +460,18 @@ mod tests {
             f.dirty_bytes = 1 << 20;
         };
         told(&v.seconds(1000, busy), &[]);
+    }
+
+    #[test]
+    fn that_another_host_has_the_backing_is_told_once_and_nothing_else_any_more() {
+        let mut v = Watched::healthy();
+        let fenced = |f: &mut Status| {
+            f.state = Some(State::Fenced);
+            f.backing_errors += 7;
+            f.errors += 7;
+            f.dirty_bytes = 8192;
+        };
+        told(&v.seconds(300, fenced), &[('e', "another host has taken the backing over")]);
     }
 
     #[test]

@@ -206,7 +206,7 @@ mod tests {
         assert_eq!((begun(&mut turns, 6), turns.waiting()), (vec![], 4));
         assert_eq!(begun(&mut turns, 1), [5]);
         assert_eq!(begun(&mut turns, 2), [3]);
-        assert_eq!(begun(&mut turns, 5), []);
+        assert_eq!(begun(&mut turns, 5), [0_u64; 0]);
         assert_eq!(begun(&mut turns, 3), [4]);
         assert_eq!((begun(&mut turns, 7), begun(&mut turns, 8)), (vec![], vec![9]));
         assert_eq!((begun(&mut turns, 4), begun(&mut turns, 9)), (vec![], vec![]));
@@ -256,7 +256,7 @@ mod tests {
             askers.are_awaited(at).into_iter().map(|id| id.0).collect()
         };
         assert_eq!(turned(&mut askers, span(1536, 1537)), [3, 1]);
-        assert_eq!(turned(&mut askers, span(1536, 1537)), [], "once");
+        assert_eq!(turned(&mut askers, span(1536, 1537)), [0_u64; 0], "once");
         assert_eq!(
             (askers.of(Some(RequestId(3))).0, askers.of(Some(RequestId(5))).0),
             (Foreground, Background)

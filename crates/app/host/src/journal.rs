@@ -11,11 +11,11 @@ use forebay_device::{
     Access, Device, DeviceSpec, OpenError, RemoteSpec, Ring, Sign, open, open_side_file, sync_entry,
 };
 use forebay_engine::Role;
-use forebay_format::FormatError;
 use forebay_format::identities::Identities;
 use forebay_format::journal::{Head, JOURNAL_RING_OFFSET};
 use forebay_format::label::{LABEL_BYTES, Label};
 use forebay_format::replay::{Replay, Step};
+use forebay_format::{FormatError, Layout};
 use forebay_guard::{FileRights, SideFile};
 
 use crate::error::HostError;
@@ -46,6 +46,16 @@ pub(crate) fn volume_that_leaves_room(device_bytes: u64, segment_bytes: u64) -> 
 fn ring_behind(volume_bytes: u64, label: u64, segment_bytes: u64) -> Option<u64> {
     let ring = label.checked_sub(volume_bytes.next_multiple_of(4096) + JOURNAL_RING_OFFSET)?;
     (ring >= 2 * segment_bytes).then_some(ring)
+}
+
+/// So many bytes a store on another machine that is made has behind the volume: for its label, and for its journal if that has no
+/// store of its own.
+pub(crate) fn bytes_behind(backing: &DeviceSpec) -> u64 {
+    let journal = match beside_remote(backing) {
+        Some(_) => 0,
+        None => JOURNAL_RING_OFFSET + roomy_ring(Layout::SEGMENT_BYTES_MAX.into()),
+    };
+    4096 + LABEL_BYTES as u64 + journal
 }
 
 /// Whether a journal finds its place on the backing's side by itself.

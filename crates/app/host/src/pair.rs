@@ -191,20 +191,14 @@ impl Pair {
         &mut self,
         bench: &Bench<'_>,
         places: &Places,
-        generation: u64,
+        (generation, access): (u64, Access),
         mut decorate: Option<Decorate<'_>>,
     ) -> Result<(), HostError> {
         let superblock = &self.identities.superblock;
         let (volume_bytes, segment_bytes) = (superblock.volume_bytes, superblock.layout.segment_bytes.into());
         let backing = (&*self.backing, &places.backing, volume_bytes);
-        let journal = Journal::open(
-            bench,
-            &self.choice,
-            backing,
-            segment_bytes,
-            (Access::ReadWrite, true),
-            &mut decorate,
-        )?;
+        let journal =
+            Journal::open(bench, &self.choice, backing, segment_bytes, (access, true), &mut decorate)?;
         let Some(mut journal) = journal else { return Ok(()) };
         let mut found = journal.head(bench, &mut *self.backing)?;
         if let Some(head) = found.take() {
@@ -257,7 +251,7 @@ impl Pair {
             self.backing.recognize_by(self.place.sign(vec![label.clone(), begun]));
         }
         // Who does not ask for a journal is served without one if there can be none; the label says so, and the log has it all.
-        let begun = self.begin_journal(bench, places, generation, decorate);
+        let begun = self.begin_journal(bench, places, (generation, Access::to_write(takeover)), decorate);
         let begun = begun.and_then(|()| {
             self.journal.as_mut().map_or(Ok(()), |journal| journal.find_room(bench, journal_is_wanted))
         });

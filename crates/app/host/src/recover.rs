@@ -61,7 +61,9 @@ impl Found {
         options: RecoverOptions,
         among: bool,
     ) -> Result<Self, HostError> {
-        let mut backing = open(spec, bench.ring, Access::ReadWrite)?;
+        // Who only looks takes nothing away from anybody.
+        let access = Access::to_write(options.takeover && !options.look);
+        let mut backing = open(spec, bench.ring, access)?;
         let name = spec.to_string();
         let unknown = |why: &str| HostError::NothingToRecover { backing: name.clone(), why: why.to_owned() };
         let Some((place, label)) = LabelPlace::find(bench, &mut *backing, spec.path())? else {
@@ -75,7 +77,7 @@ impl Found {
             return Err(HostError::OwnerMayLive { backing: name, host_name, cache });
         }
         backing.recognize_by(place.sign(vec![label.clone()]));
-        let Some((journal, head)) = journal_of(bench, &*backing, spec, &label, journal, Access::ReadWrite)?
+        let Some((journal, head)) = journal_of(bench, &*backing, spec, &label, journal, access)?
             .map(|mut journal| journal.head(bench, &mut *backing).map(|head| (journal, head)))
             .transpose()?
             .and_then(|(journal, head)| Some((journal, head?)))

@@ -218,7 +218,8 @@ fn start_cached(
     let logical_block = config.logical_block;
     let places = Places { cache, backing: config.backing, journal: config.journal, logical_block };
     let mut decorate = config.decorate.take();
-    let mut pair = Pair::open(ring, clock, &places, Access::ReadWrite, decorate.as_mut().map(around))?;
+    let access = Access::to_write(config.takeover);
+    let mut pair = Pair::open(ring, clock, &places, access, decorate.as_mut().map(around))?;
     pair.member = config.member.take();
     let wants_journal = config.settings.write_policy == WritePolicy::Journaled;
     let decorate = decorate.as_mut().map(around);
@@ -309,7 +310,7 @@ fn content_of_its_cache(bench: &Bench<'_>, label: &Label) -> Option<CacheContent
 }
 
 fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Started, HostError> {
-    let access = if config.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let access = if config.read_only { Access::ReadOnly } else { Access::to_write(config.takeover) };
     let mut backing = open(&config.backing, ring, access)?;
     if let Some(mut decorate) = config.decorate {
         backing = decorate(Role::Backing, backing);

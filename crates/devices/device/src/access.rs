@@ -12,8 +12,22 @@ use thiserror::Error;
 pub enum Access {
     /// Reading and writing.
     ReadWrite,
+    /// Reading and writing, although another host may have it, which is surely dead: what can be taken away from there is, for good.
+    TakeOver,
     /// Reading alone: nothing can be written through it, and what cannot be written to is opened all the same.
     ReadOnly,
+}
+
+impl Access {
+    /// For writing, `takeover` if the user has said that another host that has it is dead.
+    pub const fn to_write(takeover: bool) -> Self {
+        if takeover { Self::TakeOver } else { Self::ReadWrite }
+    }
+
+    /// Whether it can be written to.
+    pub const fn writes(self) -> bool {
+        !matches!(self, Self::ReadOnly)
+    }
 }
 
 /// Why a device could not be opened.

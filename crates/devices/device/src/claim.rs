@@ -50,7 +50,7 @@ pub(crate) fn claim(path: &Path, access: Access) -> Result<Claimed, OpenError> {
 /// The same of a file beside a backing.
 pub(crate) fn claim_side_file(file: &SideFile, access: Access) -> Result<Claimed, OpenError> {
     claim_by(file.path(), || {
-        let opened = file.open(access == Access::ReadWrite);
+        let opened = file.open(access.writes());
         let opened = opened.map_err(|e| OpenError::of_side_file("open", file.path(), e))?;
         lock_attempt(file.path(), opened, Sort::File)
     })
@@ -95,14 +95,16 @@ fn try_claim(path: &Path, access: Access) -> Result<Attempt, OpenError> {
         Err(e) => {
             let error = match access {
                 // Only what can be read is worth saying this of.
-                Access::ReadWrite if open(path, 0, Access::ReadOnly).is_ok() => read_only(path, &e),
+                Access::ReadWrite | Access::TakeOver if open(path, 0, Access::ReadOnly).is_ok() => {
+                    read_only(path, &e)
+                }
                 _ => None,
             };
             return Err(error.unwrap_or_else(|| OpenError::system("open", path, e)));
         }
     };
     // The kernel lets a block device that is set read-only be opened for writing, and fails every write.
-    if sort == Sort::Block && access == Access::ReadWrite {
+    if sort == Sort::Block && access.writes() {
         let is_read_only = device_is_read_only(&file).map_err(|e| OpenError::system("look at", path, e))?;
         if is_read_only {
             return Err(OpenError::ReadOnly { path: path.to_owned(), why: "the device is set read-only" });
@@ -120,7 +122,7 @@ fn lock_attempt(path: &Path, file: File, sort: Sort) -> Result<Attempt, OpenErro
 }
 
 fn open(path: &Path, flags: i32, access: Access) -> io::Result<File> {
-    let write = access == Access::ReadWrite;
+    let write = access.writes();
     OpenOptions::new().read(true).write(write).custom_flags(flags | libc::O_CLOEXEC).open(path)
 }
 

@@ -91,7 +91,7 @@ impl EmulatedDevice {
     pub fn open(spec: &EmulateSpec, ring: &Ring, access: Access) -> Result<Self, OpenError> {
         let mut inner: Box<dyn Device> = Box::new(FileDevice::open(&spec.file, ring, access)?);
         let memory = (DeviceKind::File, Survives::ProcessDeath);
-        let mapped = access == Access::ReadWrite && (inner.info().kind, inner.info().survives) == memory;
+        let mapped = access.writes() && (inner.info().kind, inner.info().survives) == memory;
         if mapped && spec.settings.kind() == Kind::Nvdram {
             // System calls take longer than the memory that they are to emulate.
             drop(inner);
@@ -181,6 +181,10 @@ impl Device for EmulatedDevice {
 
     fn away(&self) -> Option<std::time::Duration> {
         self.inner.away()
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.inner.is_fenced()
     }
 
     fn deadline(&self) -> Option<Nanos> {

@@ -24,8 +24,8 @@ pub struct Args {
     /// The cache to make: a file or block device, pmem:PATH or emulate:KIND:file=PATH
     cache: DeviceSpec,
 
-    /// The store behind it: a file, block device or NBD export (nbd://HOST:PORT/EXPORT or
-    /// nbd+unix:///EXPORT?socket=PATH). What is on it stays as it is
+    /// The store behind it: a file, block device, NBD export (nbd://HOST:PORT/EXPORT or
+    /// nbd+unix:///EXPORT?socket=PATH) or image of a Ceph cluster (rbd:POOL/IMAGE). What is on it stays as it is
     #[arg(long)]
     backing: DeviceSpec,
 
@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, value_parser = size::parse_some)]
     size: Option<u64>,
 
-    /// Make a sparse backing file of this size if there is none
+    /// Make a sparse backing file, or an image of a Ceph cluster, of this size if there is none
     #[arg(long, value_name = "SIZE", value_parser = size::parse_some)]
     backing_size: Option<u64>,
 

@@ -40,7 +40,8 @@ pub struct Args {
     #[arg(long)]
     list: bool,
 
-    /// Recover although the host of the last run has not stopped the volume cleanly; make sure that it is dead
+    /// Recover although the host of the last run has not stopped the volume cleanly; make sure that it is dead. An image
+    /// of a Ceph cluster is taken away from it
     #[arg(long)]
     takeover: bool,
 

@@ -240,9 +240,7 @@ impl Terms {
         let unfit = |why: &str| Err(io::Error::new(io::ErrorKind::Unsupported, why.to_owned()));
         let BlockSizes { minimum, preferred, maximum } = self.sizes;
         match () {
-            () if access == Access::ReadWrite
-                && !self.offers(export_flag::HAS_FLAGS | export_flag::SEND_FLUSH) =>
-            {
+            () if access.writes() && !self.offers(export_flag::HAS_FLAGS | export_flag::SEND_FLUSH) => {
                 unfit("the export takes no flush, so that nothing written to it would be known to be durable")
             }
             () if !minimum.is_power_of_two() || !preferred.is_power_of_two() || minimum > 4096 => {

@@ -73,7 +73,7 @@ impl NbdDevice {
         let failed = |doing| move |e| OpenError::system(doing, spec.as_path(), e);
         let claims = spec.servers().map(|server| claim(spec, server)).collect::<Result<_, _>>()?;
         let (streams, terms) = connect_all(spec).map_err(failed("connect to"))?;
-        if access == Access::ReadWrite && terms.offers(export_flag::READ_ONLY) {
+        if access.writes() && terms.offers(export_flag::READ_ONLY) {
             return Err(OpenError::ReadOnly {
                 path: spec.as_path().to_owned(),
                 why: "the export is read-only",

@@ -9,5 +9,7 @@ mod fuse;
 mod harness;
 mod medium;
 mod nbd;
+mod rbd;
 mod round_trip;
+mod s3;
 mod zero;

@@ -1,0 +1,181 @@
+//! An image of a Ceph cluster (RBD) as a device: for backings, and for journals beside them.
+//!
+//! librbd does the work, on threads of its own ([`librbd`]); its cache is off, so that a write that is acknowledged is on all OSDs that are to
+//! have it. Whether a power cut leaves it there is their stores' business. A flush is passed on all the same.
+//!
+//! The image's exclusive lock is this process's while the device is open ([`session`]); who lost it reads and writes nothing more. An operation that
+//! is not answered in time fails, and nothing passes it until its outcome is known ([`under_way`]). The library itself connects anew and sends
+//! again, so that no session is ever lost without the image: nothing of [`crate::remote`]'s exchange is needed.
+
+mod gather;
+mod librbd;
+pub(crate) mod owner;
+mod session;
+mod under_way;
+mod uri;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use forebay_block::{Buf, Class, DeviceOp, DeviceResult, Nanos};
+
+pub use uri::RbdSpec;
+
+use crate::access::{Access, OpenError};
+use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
+use crate::file::check_range;
+use crate::rbd::session::Session;
+use crate::rbd::under_way::{DEPTH_MAX, UnderWay};
+use crate::ring::{Ring, Waker};
+
+/// What librbd has answered and nobody has taken in: the number of an operation, and what it has read, or an errno.
+type Answers = Vec<(u64, Result<Option<Buf>, i32>)>;
+
+/// Shared with the library's threads.
+struct Mailbox {
+    answers: Mutex<Answers>,
+    /// The owner has been woken since it last looked.
+    woken: AtomicBool,
+    waker: Waker,
+}
+
+impl Mailbox {
+    fn put(&self, number: u64, answer: Result<Option<Buf>, i32>) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push((number, answer));
+        if !self.woken.swap(true, Ordering::SeqCst) {
+            self.waker.wake_always();
+        }
+    }
+
+    fn take(&self) -> Answers {
+        // Before looking, so that what ends from now on wakes again.
+        self.woken.store(false, Ordering::SeqCst);
+        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// See the module's documentation.
+pub struct RbdDevice {
+    info: DeviceInfo,
+    /// `None` only while it is dropped.
+    session: Option<Session>,
+    under_way: UnderWay,
+    mailbox: Arc<Mailbox>,
+    /// The time when it was last polled.
+    now: Nanos,
+    /// The log has said that it is away.
+    said_away: bool,
+}
+
+impl RbdDevice {
+    /// Connects to a cluster and opens an image of it.
+    ///
+    /// # Errors
+    /// [`OpenError`]: Ceph's libraries are missing, the cluster or the image cannot be reached or used, or another client has it.
+    pub fn open(spec: &RbdSpec, ring: &Ring, access: Access) -> Result<Self, OpenError> {
+        let session = Session::open(spec, access)?;
+        let extent = session.extent;
+        let (answers, woken) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self {
+            info: DeviceInfo {
+                name: spec.to_string(),
+                kind: DeviceKind::Remote,
+                several_ways: false,
+                size_bytes: extent.size_bytes / 512 * 512,
+                logical_block: 512,
+                native_block: 512,
+                physical_block: 4096,
+                unit_bytes: Some(extent.object_bytes).filter(|bytes| bytes.is_power_of_two()),
+                direct: true,
+                volatile_cache: false,
+                atomic: false,
+                depth: DEPTH_MAX,
+                survives: Survives::Unknown,
+                durability: "unknown: what is acknowledged is on the OSDs, whose stores decide what a power cut leaves",
+            },
+            under_way: UnderWay::new(spec.timeout, extent.object_bytes),
+            session: Some(session),
+            mailbox: Arc::new(Mailbox { answers, woken, waker: ring.waker() }),
+            now: Nanos(0),
+            said_away: false,
+        })
+    }
+
+    fn begin(&mut self) {
+        let Some(session) = &self.session else { return };
+        while let Some((number, op)) = self.under_way.begin() {
+            let mailbox = Arc::clone(&self.mailbox);
+            session.start(op, Box::new(move |answer| mailbox.put(number, answer)));
+        }
+    }
+
+    /// The log tells once that the image is away, and once that it is back.
+    fn tell(&mut self) {
+        let name = &self.info.name;
+        match (self.under_way.away_since().is_some(), self.said_away) {
+            (true, false) => match self.under_way.over() {
+                Some(why) => tracing::error!("{name}: {}; the volume has to be stopped", why.context),
+                None => {
+                    tracing::warn!("{name}: the cluster does not answer in time; what was sent is waited for")
+                }
+            },
+            (false, true) => tracing::info!("{name}: the cluster has answered everything"),
+            _ => return,
+        }
+        self.said_away = !self.said_away;
+    }
+}
+
+impl Device for RbdDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn submit(&mut self, tag: u64, op: DeviceOp, _class: Class, now: Nanos) {
+        match check_range(&op, self.info.size_bytes) {
+            Ok(()) => self.under_way.submit(tag, op, now),
+            Err(e) => self.under_way.fail(tag, e),
+        }
+        self.begin();
+    }
+
+    fn poll(&mut self, now: Nanos, done: &mut Vec<(u64, DeviceResult)>) {
+        self.now = now;
+        for (number, answer) in self.mailbox.take() {
+            self.under_way.end(number, answer, now);
+        }
+        self.under_way.expire(now);
+        self.begin();
+        self.tell();
+        self.under_way.take_done(done);
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        match self.under_way.has_done() {
+            true => Some(Nanos(0)),
+            false => self.under_way.next_expiry(),
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.under_way.waiting()
+    }
+
+    fn away(&self) -> Option<Duration> {
+        self.under_way.away_since().map(|since| Duration::from_nanos(self.now.since(since)))
+    }
+}
+
+impl Drop for RbdDevice {
+    fn drop(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        for (number, answer) in self.mailbox.take() {
+            self.under_way.end(number, answer, self.now);
+        }
+        match self.under_way.is_idle() {
+            true => session.close(),
+            false => session.abandon(),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! A volume from its creation on, on a store without faults.
+
+use forebay_block::{DeviceOp, ErrorKind, Nanos};
+use forebay_objects::model::Model;
+use forebay_objects::{Access, Command, CommandError, OpenError, Takeover};
+
+use crate::world::{Host, open, try_open, volume, write};
+
+#[test]
+fn what_was_flushed_is_there_after_a_release_and_nobody_has_to_take_over() {
+    let (mut model, mut now) = (volume(1 << 20), Nanos(0));
+    let mut first = open("first", Takeover::Never, &mut now, &mut model);
+    assert_eq!(first.opened.as_ref().unwrap().epoch, 1);
+    first.run(&mut now, &mut model, 1, write(4096, &[7; 8192], false)).unwrap();
+    first.run(&mut now, &mut model, 2, write(512, &[8; 512], false)).unwrap();
+    first.run(&mut now, &mut model, 3, DeviceOp::Zero { offset: 8192, len: 512, unmap: true }).unwrap();
+    first.run(&mut now, &mut model, 4, DeviceOp::Flush).unwrap();
+    let whole = first.read_all(&mut now, &mut model);
+    assert_eq!((whole[512], whole[1024], whole[4096], whole[8192], whole[8704]), (8, 0, 7, 0, 7));
+
+    let error = try_open("second", Access::Own(Takeover::Never), &mut now, &mut model).unwrap_err();
+    let OpenError::InUse(claim) = &error else { panic!("{error:?}") };
+    assert_eq!((claim.epoch, claim.writer.host.as_str()), (1, "first"));
+
+    assert_eq!(first.command(&mut now, &mut model, Command::Release), Ok(()));
+    let after = first.run(&mut now, &mut model, 5, DeviceOp::Flush).unwrap_err();
+    assert_eq!(after.kind, ErrorKind::Shutdown);
+    let mut second = open("second", Takeover::Never, &mut now, &mut model);
+    let opened = second.opened.clone().unwrap();
+    assert_eq!((opened.epoch, opened.taken_from), (2, None));
+    assert!(second.read_all(&mut now, &mut model) == whole);
+}
+
+#[test]
+fn an_idle_volume_makes_no_requests() {
+    let (mut model, mut now) = (volume(1 << 20), Nanos(0));
+    let mut host = open("host", Takeover::Never, &mut now, &mut model);
+    for tag in 0..40 {
+        host.run(&mut now, &mut model, tag, write(tag * 4096, &[tag as u8; 4096], true)).unwrap();
+    }
+    now = now.plus_ms(3_600_000);
+    host.poll(now);
+    assert!(host.requests.is_empty() && host.vault.deadline().is_none());
+    let looks = host.vault.counters().gets;
+    let read = DeviceOp::Read { offset: 1 << 19, len: 512 };
+    host.run(&mut now, &mut model, 50, read.clone()).unwrap();
+    host.run(&mut now, &mut model, 51, read).unwrap();
+    assert_eq!(host.vault.counters().gets, looks + 1, "one look is enough for a second");
+}
+
+#[test]
+fn a_durable_write_at_depth_one_is_one_request() {
+    let (mut model, mut now) = (volume(1 << 20), Nanos(0));
+    let mut host = Host::open("host", Access::Own(Takeover::Never), Default::default(), now);
+    host.settle(&mut now, &mut model);
+    let before = host.vault.counters();
+    for tag in 0..10 {
+        host.run(&mut now, &mut model, tag, write(tag * 4096, &[1; 4096], true)).unwrap();
+        host.run(&mut now, &mut model, 100 + tag, DeviceOp::Flush).unwrap();
+    }
+    let after = host.vault.counters();
+    assert_eq!(after.creates - before.creates, 10, "a flush with nothing to do costs nothing");
+    assert_eq!((after.gets, after.lists), (before.gets, before.lists));
+    assert!(after.bytes_up - before.bytes_up < 10 * 4096 * 21 / 20);
+}
+
+#[test]
+fn a_prefix_with_something_else_is_no_volume() {
+    let mut now = Nanos(0);
+    let error = try_open("host", Access::Own(Takeover::Always), &mut now, &mut Model::default()).unwrap_err();
+    assert_eq!(error, OpenError::NoVolume);
+}
+
+#[test]
+fn a_volume_grows_and_stays_grown() {
+    let (mut model, mut now) = (volume(1 << 20), Nanos(0));
+    let mut host = open("host", Takeover::Never, &mut now, &mut model);
+    let behind = write(1 << 20, &[1; 512], true);
+    assert_eq!(host.run(&mut now, &mut model, 1, behind.clone()).unwrap_err().kind, ErrorKind::Invalid);
+    assert_eq!(host.command(&mut now, &mut model, Command::Resize(2 << 20)), Ok(()));
+    host.run(&mut now, &mut model, 2, behind).unwrap();
+    assert!(matches!(
+        host.command(&mut now, &mut model, Command::Resize(1 << 20)),
+        Err(CommandError::Invalid(_))
+    ));
+    // Many checkpoints later, too.
+    for tag in 10..50 {
+        host.run(&mut now, &mut model, tag, write(tag * 512, &[1; 512], true)).unwrap();
+    }
+    let mut next = open("next", Takeover::Always, &mut now, &mut model);
+    assert_eq!(next.opened.clone().unwrap().size_bytes, 2 << 20);
+    assert_eq!(next.read_all(&mut now, &mut model)[1 << 20], 1);
+}
+
+#[test]
+fn a_named_checkpoint_stays_as_it_is_while_the_writer_goes_on() {
+    let (mut model, mut now) = (volume(256 << 10), Nanos(0));
+    let mut host = open("host", Takeover::Never, &mut now, &mut model);
+    for tag in 0..60_u64 {
+        host.run(&mut now, &mut model, tag, write(tag % 16 * 4096, &[tag as u8; 4096], true)).unwrap();
+    }
+    let then = host.read_all(&mut now, &mut model);
+    assert_eq!(host.command(&mut now, &mut model, Command::Name("then".to_owned())), Ok(()));
+    let again = host.command(&mut now, &mut model, Command::Name("then".to_owned()));
+    assert!(matches!(again, Err(CommandError::Invalid(_))));
+    let mut reader = try_open("reader", Access::Checkpoint("then".to_owned()), &mut now, &mut model).unwrap();
+    for tag in 100..300_u64 {
+        host.run(&mut now, &mut model, tag, write(tag % 16 * 4096, &[tag as u8; 4096], true)).unwrap();
+    }
+    assert!(reader.read_all(&mut now, &mut model) == then);
+    assert_eq!(
+        reader.run(&mut now, &mut model, 1, write(0, &[0; 512], true)).unwrap_err().kind,
+        ErrorKind::ReadOnly
+    );
+
+    // The next owner keeps it, too.
+    let mut next = open("next", Takeover::Always, &mut now, &mut model);
+    assert_eq!(next.vault.named().len(), 1);
+    for tag in 0..100_u64 {
+        next.run(&mut now, &mut model, tag, write(tag % 16 * 4096, &[tag as u8; 4096], true)).unwrap();
+    }
+    let mut reader = try_open("reader", Access::Checkpoint("then".to_owned()), &mut now, &mut model).unwrap();
+    assert!(reader.read_all(&mut now, &mut model) == then);
+
+    let held = model.objects().len();
+    assert_eq!(next.command(&mut now, &mut model, Command::Unname("then".to_owned())), Ok(()));
+    for tag in 100..200_u64 {
+        next.run(&mut now, &mut model, tag, write(tag % 16 * 4096, &[tag as u8; 4096], true)).unwrap();
+    }
+    assert!(model.objects().len() < held, "what it kept is gone");
+    let gone = try_open("reader", Access::Checkpoint("then".to_owned()), &mut now, &mut model).unwrap_err();
+    assert_eq!(gone, OpenError::NoCheckpoint("then".to_owned()));
+}
+
+#[test]
+fn what_is_overwritten_is_collected_and_what_is_kept_is_bounded() {
+    let (mut model, mut now) = (volume(256 << 10), Nanos(0));
+    let mut host = open("host", Takeover::Never, &mut now, &mut model);
+    let mut random = 1_u64;
+    for tag in 0..3000_u64 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let at = (random >> 33) % 64 * 4096;
+        host.run(&mut now, &mut model, tag, write(at, &[tag as u8; 4096], tag % 3 == 0)).unwrap();
+    }
+    host.run(&mut now, &mut model, 9000, DeviceOp::Flush).unwrap();
+    let counters = host.vault.counters();
+    let stored: usize =
+        model.objects().iter().filter(|(n, _)| n.starts_with("log/")).map(|(_, b)| b.len()).sum();
+    assert_eq!(counters.stored_bytes, stored as u64);
+    assert_eq!(counters.live_bytes, 256 << 10);
+    assert!(stored < 3 * (256 << 10), "{counters:?}");
+    assert!(counters.bytes_moved > 0 && counters.log_objects < 30, "{counters:?}");
+    let whole = host.read_all(&mut now, &mut model);
+    let mut next = open("next", Takeover::Always, &mut now, &mut model);
+    assert!(next.read_all(&mut now, &mut model) == whole);
+}

@@ -1,0 +1,332 @@
+#!/usr/bin/env bash
+# A backing that is an image of a Ceph cluster: a real one of one node, in a network namespace of the script's own. The record of what the
+# daemon sent is judged at every instant, as in ordered.sh and journaled.sh. The daemon is killed under load and started again, which
+# needs nobody's help. A second daemon is refused. The OSD is silent, restarted and full, and the monitor silent, which clients do not notice.
+# Another host takes over from a daemon that is cut off and has clients: the backing is at the consistency point that was declared, exactly, and
+# nothing of the first host comes when it is back. PostgreSQL loses nothing when the daemon is killed. In the end the pool is deleted.
+#
+# N is the number of requests of a recorded run: 1,500 by default.
+if [[ -z ${FOREBAY_RBD_NET:-} ]]; then
+    [[ $(id -u) != 0 ]] || exec unshare --net env FOREBAY_RBD_NET=own "$0" "$@"
+fi
+source "$(dirname "$0")/harness.sh"
+
+N=${N:-1500}
+NODE=$ROOT/scripts/ceph-one-node.sh
+CEPH=$DIR/ceph
+# Where the cluster is, and the two ends of the other host's cable.
+ADDRESS=10.213.0.1
+HERE=10.213.1.1
+THERE=10.213.1.2
+
+[[ $(id -u) == 0 ]] || skip "only root has network namespaces"
+need ceph-mon ceph-osd ceph rbd rados ip nsenter python3 mkfs.ext4 e2fsck losetup setpriv
+need_block_devices
+source "$ROOT/tests/harness-postgresql.sh"
+
+end_cluster() {
+    local code=$?
+    trap - EXIT ERR
+    set +e
+    ceph_signal CONT
+    "$NODE" down "$CEPH" >/dev/null 2>&1
+    [[ -z ${ELSEWHERE:-} ]] || kill -KILL "$ELSEWHERE" 2>/dev/null
+    (exit "$code")
+    cleanup
+}
+trap end_cluster EXIT
+
+# ceph_signal SIGNAL [DAEMON]: to one of the cluster's daemons, or to all.
+ceph_signal() {
+    local file
+    for file in "$CEPH"/${2:-*}.pid; do
+        kill "-$1" "$(cat "$file")" 2>/dev/null || true
+    done
+}
+
+ip link set lo up
+ip address add "$ADDRESS/32" dev lo
+"$NODE" up "$CEPH" --address "$ADDRESS" >/dev/null || fail "the cluster does not start"
+source "$CEPH/env"
+note "a cluster after $SECONDS s"
+
+# Another host: its own network, name and machine id.
+echo 00000000000000000000000000000002 >other-id
+unshare --net --mount --uts bash -c "echo elsewhere >/proc/sys/kernel/hostname
+    [[ ! -e /etc/machine-id ]] || mount --bind '$DIR/other-id' /etc/machine-id
+    touch '$DIR/elsewhere'; exec sleep infinity" &
+ELSEWHERE=$!
+await "$PATIENCE" test -e elsewhere || fail "there is no other host"
+ip link add cable type veth peer name cable netns "$ELSEWHERE"
+ip address add "$HERE/30" dev cable
+ip link set cable up
+on_other_host() { nsenter --target "$ELSEWHERE" --net --mount --uts -- "$@"; }
+on_other_host ip link set lo up
+on_other_host ip address add "$THERE/30" dev cable
+on_other_host ip link set cable up
+on_other_host ip route add default via "$HERE"
+cat >there <<END
+#!/usr/bin/env bash
+exec nsenter --target $ELSEWHERE --net --mount --uts -- "$FOREBAY" "\$@"
+END
+chmod +x there
+
+# new_pair NAME BYTES FORMAT_FLAGS...: a new image and a cache for it.
+new_pair() {
+    local name=$1 bytes=$2
+    shift 2
+    rm -f cache
+    BACKING="rbd:rbd/$name,conf=$CEPH_CONF,timeout=2s"
+    rbd create "$name" --size "$bytes" || fail "rbd create failed"
+    "$FOREBAY" format "$DIR/cache" --backing "$BACKING" "$@" >formatted || fail "format failed"
+    grep -q "label lies behind the volume" formatted || fail "the image has no label: $(cat formatted)"
+}
+
+serve_image() { serve_plain --cache "$DIR/cache" --backing "$BACKING" --nbd "unix:$NBD" "$@"; }
+
+write_stamps() { stamp "$1" write --target "nbd:unix:$NBD" --state state --seed $RANDOM "${@:2}"; }
+
+# judge_image NAME STATE: what Ceph's own program reads.
+judge_image() {
+    rm -f exported
+    rbd export --no-progress "$1" exported || fail "$WHAT: rbd export failed"
+    stamp 0 verify --target "file:$DIR/exported" --state "$2" --quiet
+}
+
+# logged WORDS: the daemon has said so since the log was emptied.
+logged() { grep -q -- "$1" "$LOG"; }
+wants_line() { await "$PATIENCE" logged "$1" || fail "$WHAT: the daemon does not log '$1'"; }
+is_state() { [[ " $* " == *" $(status state) "* ]]; }
+wants_state() { await "$PATIENCE" is_state "$@" || fail "$WHAT: the volume is $(status state)"; }
+
+# --- every instant of what is sent
+
+recorded() {
+    rm -f state record acks
+    new_pair "$1" 48M --size 8M --volume-size 32M
+    serve_image --decorate backing:record:file=record "${@:2}"
+    write_stamps 0 --acks acks --operations "$N" --threads 4 --largest 8 --mix 94,0,0,6
+    see
+    went_to_cache 2
+    kill_daemon
+}
+
+WHAT=ordered
+recorded ordered --write-policy ordered --order completion
+stamp 0 order --record record --acks acks --order completion
+(($(figure instants) > 100)) || fail "$(figure instants) instants are too few: $STAMPED"
+stamp 1 order --record record --acks acks --order completion --swaps 1
+pass "ordered: consistent at all $(figure instants) instants"
+
+WHAT=journaled
+recorded groups --write-policy journaled --group-size 1M --group-age 100ms
+rbd info groups.journal >/dev/null || fail "the journal is not in an image beside the backing"
+stamp 0 order --record record --acks acks --journal
+(($(figure instants) > 100 && $(figure groups) > 3)) || fail "too little was tried: $STAMPED"
+pass "journaled: a group's end at all $(figure instants) instants"
+stamp 1 order --record record --acks acks
+
+# --- one owner, also after a kill
+
+WHAT="one owner"
+rm -f state
+: >"$LOG"
+new_pair owned 48M --size 24M --volume-size 40M
+for cycle in 1 2 3; do
+    serve_image --write-policy write-back
+    if ((cycle > 1)); then
+        stamp 0 verify --target "nbd:unix:$NBD" --state state --quiet
+        (($(grep -c "the lock of the RBD image was broken" "$LOG") == cycle - 1)) || fail "the lock of the killed daemon was not found"
+    fi
+    if ((cycle < 3)); then
+        kill_daemon_under_writer 300 1200 --target "nbd:unix:$NBD" --state state --largest 64 --threads 4
+    fi
+done
+refused 3 "in use by another process of this host (process $DAEMON)" "$FOREBAY" serve --name two --cache cache2 --backing "$BACKING" --no-cache
+refused 3 "in use by another process of this host" "$FOREBAY" recover "$BACKING"
+refused 3 "in use by the Ceph client at $ADDRESS:0/.*give --takeover" "$DIR/there" recover "$BACKING"
+kill_daemon
+# The other host knows nothing of the dead one's process, and the label says that its cache has not been emptied.
+refused 3 "in use by the Ceph client" "$DIR/there" recover "$BACKING"
+pass "a killed daemon's image is its host's again at once, and nobody else's"
+
+# --- a sick cluster
+
+WHAT=sick
+rm -f state
+: >"$LOG"
+new_pair sick 48M --size 96M --volume-size 40M --logical-block 4096
+serve_image --write-policy write-back
+# Writes of whole blocks, which need no read of the backing.
+absorbed() { write_stamps 0 --operations 250 --largest 64 --threads 4 --mix 96,0,0,4; }
+absorbed
+fb flush db >/dev/null || fail "flush failed"
+
+WHAT="the OSD is silent"
+ceph_signal STOP osd.0
+absorbed
+fb flush db >/dev/null 2>&1 &
+flush=$!
+OWN+=("$flush")
+wants_line "no answer in time"
+wants_state degraded
+sleep 2
+! ended "$flush" || fail "$WHAT: a flush ended, which nothing can be known of"
+absorbed
+ceph_signal CONT osd.0
+wait "$flush" || fail "$WHAT: the flush failed after all"
+wants_state healthy
+fb flush db >/dev/null || fail "$WHAT: nothing goes to the backing"
+judge_image sick state
+pass "$WHAT for a while: no client notices, no flush ends, nothing is lost"
+
+WHAT="the OSD is restarted"
+ceph_signal TERM osd.0
+await "$PATIENCE" ended "$(cat "$CEPH/osd.0.pid")" || fail "the OSD does not end"
+absorbed
+ceph-osd --setuser root --setgroup root -i 0 >/dev/null 2>&1 || fail "the OSD does not start"
+absorbed
+fb flush db >/dev/null || fail "$WHAT: nothing goes to the backing"
+judge_image sick state
+pass "$WHAT: no client notices, nothing is lost"
+
+WHAT="the monitor is silent"
+ceph_signal STOP mon.a
+absorbed
+fb flush db >/dev/null || fail "$WHAT: nothing goes to the backing"
+refused 1 "no monitor of the cluster answers" "$FOREBAY" recover "rbd:rbd/owned,conf=$CEPH_CONF,timeout=1s"
+ceph_signal CONT mon.a
+judge_image sick state
+pass "$WHAT: the volume goes on, and a start says so"
+
+WHAT="the cluster is full"
+ratios() {
+    ceph osd set-full-ratio "$3" && ceph osd set-backfillfull-ratio "$2" && ceph osd set-nearfull-ratio "$1"
+} >/dev/null 2>&1
+stop_daemon
+rm -f state
+: >"$LOG"
+new_pair full 48M --size 96M --volume-size 40M --logical-block 4096
+serve_image --write-policy write-back
+ratios 0.0000001 0.0000002 0.0000003 || fail "the ratios cannot be set"
+is_full() { ceph health detail | grep -q 'full osd(s)'; }
+await "$PATIENCE" is_full || fail "the cluster does not become full"
+absorbed
+fb flush db >/dev/null 2>&1 &
+flush=$!
+wants_line "no space left on the device"
+absorbed
+ratios 0.85 0.9 0.95
+wait "$flush" || fb flush db >/dev/null || fail "$WHAT: nothing goes to the backing"
+fb flush db >/dev/null
+judge_image full state
+stop_daemon
+pass "$WHAT: no client notices, the log says so, and all is there when it has room"
+
+# --- another host takes over from one that is cut off and has clients
+
+WHAT=takeover
+rm -f state
+: >"$LOG"
+new_pair taken 200M --size 64M --volume-size 32M
+(
+    cd "$DIR"
+    exec ./there serve "${CONTROL[@]}" --name db --cache "$DIR/cache" --backing "$BACKING" --nbd "unix:$NBD" \
+        --write-policy journaled --group-ends points
+) >ready 2>>"$LOG" </dev/null &
+DAEMON=$!
+await_ready
+write_stamps 0 --operations 400 --largest 32
+fb mark db --label whole >point
+cp state state.point
+refused 3 "in use by the Ceph client at $THERE:0/.*give --takeover" "$FOREBAY" recover "$BACKING"
+"$FOREBAY_STAMP" write --target "nbd:unix:$NBD" --state state --seconds 4 --threads 4 --largest 16 --seed $RANDOM \
+    --allow any:eio >stamp.out 2>stamp.err &
+writer=$!
+OWN+=("$writer")
+sleep 0.5
+ip link set cable down
+! ended "$writer" || fail "the first host has no client: $(cat stamp.err)"
+"$FOREBAY" recover "$BACKING" --takeover >recovered || fail "recover failed"
+grep -q "consistency point $(cat point) 'whole'" recovered || fail "not at the point: $(cat recovered)"
+FIRST=$DAEMON FIRST_LOG=$LOG FIRST_CONTROL=("${CONTROL[@]}")
+NBD=$DIR/nbd2 LOG=$DIR/second.log CONTROL=(--control "$DIR/control2")
+OWN+=("$FIRST")
+serve_plain --no-cache --accept-stale --takeover --backing "$BACKING" --nbd "unix:$NBD"
+stamp 0 verify --target "nbd:unix:$NBD" --state state.point --quiet
+cp state.point state.second
+stamp 0 write --target "nbd:unix:$NBD" --state state.second --seed $RANDOM --operations 200 --largest 32
+ip link set cable up
+is_told() { grep -q "another client has taken over" "$FIRST_LOG"; }
+await "$PATIENCE" is_told || fail "the first host does not notice that it was taken over from"
+[[ $("$FOREBAY" status db --json "${FIRST_CONTROL[@]}" | python3 -c 'import json, sys; print(json.load(sys.stdin)["state"])') == degraded ]] ||
+    fail "the first host's volume is not degraded"
+wait "$writer" || true
+stamp 0 write --target "nbd:unix:$NBD" --state state.second --seed $RANDOM --operations 100 --largest 32
+stop_daemon
+judge_image taken state.second
+kill_process "$FIRST"
+refused 3 "" ./there serve --name db --control "$DIR/control" --cache "$DIR/cache" --backing "$BACKING" --nbd "unix:$DIR/nbd"
+pass "another host is at the point that was declared, exactly, and the first writes nothing more"
+NBD=$DIR/nbd LOG=$DIR/daemon.log CONTROL=(--control "$DIR/control")
+OWN=()
+
+# --- PostgreSQL
+
+WHAT=PostgreSQL
+CLIENT=$ROOT/tests/clients/postgresql_commits.py
+new_pair postgresql 300M --size 48M --volume-size 280M
+serve_database() {
+    serve_plain --cache "$DIR/cache" --backing "$BACKING" --fuse "$DIR/volume" --write-policy "$1"
+    attach_device
+}
+serve_database write-back
+mkfs.ext4 -q -E lazy_itable_init=1,nodiscard "$DEVICE"
+mkdir -p "$MOUNT"
+mount "$DEVICE" "$MOUNT"
+init_postgres <<'CONF'
+shared_buffers = 16MB
+max_wal_size = 32MB
+min_wal_size = 32MB
+restart_after_crash = off
+CONF
+sync -f "$MOUNT"
+start_postgres || postgres_does_not_start
+for policy in write-back journaled; do
+    python3 "$CLIENT" write "$SOCKETS" acknowledged --clients 4 >client.out 2>client.err &
+    client=$!
+    OWN+=("$client")
+    await "$PATIENCE" grep -q writing client.out || fail "the client does not write: $(cat client.err)"
+    acknowledged_more "$client"
+    doze 200 1500
+    see
+    kill_daemon
+    end_postgres QUIT
+    wait "$client" || fail "the client ended with an error: $(cat client.err)"
+    unmount_dead
+    serve_database "$policy"
+    check_file_system
+    start_postgres || postgres_does_not_start
+    there=$(python3 "$CLIENT" check "$SOCKETS" acknowledged 2>&1) || fail "after kill $KILLS: $there"
+done
+end_postgres TERM
+umount "$MOUNT"
+fb flush db >/dev/null || fail "flush failed"
+fb detach db >/dev/null
+stop_daemon
+pass "PostgreSQL: $there commits of $(sort -u acknowledged | wc -l) acknowledged are there after 2 kills"
+
+# --- the pool is deleted
+
+WHAT="the pool is deleted"
+: >"$LOG"
+rm -f state
+new_pair gone 48M --size 96M --volume-size 40M --logical-block 4096
+serve_image --write-policy write-back
+absorbed
+ceph osd pool delete rbd rbd --yes-i-really-really-mean-it >/dev/null 2>&1 || fail "the pool cannot be deleted"
+absorbed
+wants_line "writing to an RBD image at byte .*: No such file or directory"
+wants_state degraded
+kill_daemon
+pass "$WHAT: the log says so, and clients go on as long as the cache has room ($SECONDS s)"
