@@ -167,7 +167,11 @@ impl Collect {
             for extent in chunk.iter() {
                 let Place { slot, pos } = extent.place();
                 if let Some(live) = self.victims.get_mut(&slot) {
-                    live.push(Live { start: base + u64::from(extent.start()), sectors: extent.sectors(), pos });
+                    live.push(Live {
+                        start: base + u64::from(extent.start()),
+                        sectors: extent.sectors(),
+                        pos,
+                    });
                 }
             }
         }

@@ -89,7 +89,13 @@ pub(crate) fn fault(kind: ErrorKind, what: impl Into<String>) -> Fault {
 }
 
 impl Serve {
-    pub(crate) fn new(limits: Limits, nonce: [u8; 16], recovered: Recovered, now: Nanos, calls: &mut Calls<Job>) -> Self {
+    pub(crate) fn new(
+        limits: Limits,
+        nonce: [u8; 16],
+        recovered: Recovered,
+        now: Nanos,
+        calls: &mut Calls<Job>,
+    ) -> Self {
         calls.insists = true;
         let Recovered { mut state, epoch, first, checkpoint, log_objects, log_bytes, .. } = recovered;
         let owner = first.map(|first| {
@@ -173,7 +179,11 @@ impl Serve {
             }
             other => is_fit(other.offset().unwrap_or(0), other.bytes()),
         };
-        if is_fine { Ok(()) } else { Err(fault(ErrorKind::Invalid, "it is not of whole sectors of the volume")) }
+        if is_fine {
+            Ok(())
+        } else {
+            Err(fault(ErrorKind::Invalid, "it is not of whole sectors of the volume"))
+        }
     }
 
     /// Does all that can be done now.
@@ -323,7 +333,8 @@ impl Serve {
         let volume = self.state.volume;
         match (job, &mut self.owner) {
             (Job::Read(number, index), _) => {
-                let (done, is_gone) = self.reads.answered(&mut self.state.map, volume, (number, index), outcome);
+                let (done, is_gone) =
+                    self.reads.answered(&mut self.state.map, volume, (number, index), outcome);
                 self.unproven.extend(done);
                 if let (true, Some(owner)) = (is_gone, &mut self.owner) {
                     // Another owner may have deleted it: whether there is one decides what is said.
