@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forebay_block::{Buf, Class, DeviceOp, DeviceResult, Nanos};
+use forebay_block::{Buf, Class, DeviceOp, DeviceResult, ErrorKind, Nanos};
 
 pub use uri::RbdSpec;
 
@@ -177,6 +177,10 @@ impl Device for RbdDevice {
 
     fn waiting(&self) -> usize {
         self.under_way.waiting()
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.under_way.over().is_some_and(|why| why.kind == ErrorKind::Fenced)
     }
 
     fn away(&self) -> Option<Duration> {

@@ -251,6 +251,10 @@ impl Device for S3Device {
         self.queue.len()
     }
 
+    fn is_fenced(&self) -> bool {
+        self.is_fenced
+    }
+
     fn away(&self) -> Option<Duration> {
         self.vault.trouble().map(|(since, _)| Duration::from_nanos(self.drive.clock.now().since(since)))
     }
