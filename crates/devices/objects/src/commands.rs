@@ -171,12 +171,15 @@ impl Commands {
                 under_way.stage = Stage::Pointing;
             }
             Stage::Unnamed(name, at, needed) if *needed <= durable => {
-                state.let_go(*at);
                 trash.add_pointer(name, *at);
-                if newest != Some(*at)
-                    && let Some(parts) = state.parts.remove(at)
-                {
-                    trash.add_checkpoint(*at, parts);
+                // Another name may keep the same state.
+                if !state.is_named(*at) {
+                    state.let_go(*at);
+                    if newest != Some(*at)
+                        && let Some(parts) = state.parts.remove(at)
+                    {
+                        trash.add_checkpoint(*at, parts);
+                    }
                 }
                 self.end();
             }

@@ -308,6 +308,9 @@ impl Open {
                 create(calls, Step::Fence, names::log(at), fence.encode());
             }
             Next::Disagrees => return self.anew(calls),
+            Next::Wrong(at, what) => {
+                return Err(OpenError::Corrupt { name: names::log(at), what: what.to_owned() });
+            }
             Next::Ended if walk.is_fencing() => {
                 self.is_again = true;
                 self.list_checkpoints(calls);
@@ -370,6 +373,8 @@ impl Open {
     /// The logs of all owners before have ended, and nothing of them is missing.
     fn have_all(&mut self, calls: &mut Calls<Job>, time_ns: u64) -> Progress {
         self.to_hold = self.state.named.iter().map(|named| named.at).collect();
+        self.to_hold.sort_unstable();
+        self.to_hold.dedup();
         // From here on what is loaded is a checkpoint that is held.
         if let Some(walk) = &mut self.walk {
             walk.end(&mut self.state);

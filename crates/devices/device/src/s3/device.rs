@@ -13,9 +13,9 @@ use forebay_objects::{
 };
 
 use crate::access::{Access, OpenError};
+use crate::bounds::check_ranges;
 use crate::clock::Clock;
 use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
-use crate::file::check_ranges;
 use crate::rbd::owner::began;
 use crate::ring::{Ring, Waker};
 use crate::s3::client::Client;
@@ -254,6 +254,10 @@ impl Device for S3Device {
 
     fn waiting(&self) -> usize {
         self.queue.len()
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.is_fenced
     }
 
     fn away(&self) -> Option<Duration> {
