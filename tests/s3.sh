@@ -45,7 +45,7 @@ start_versitygw() {
     HIDDEN+=("$SECRET")
     mkdir objects beside
     ROOT_ACCESS_KEY=$KEY ROOT_SECRET_KEY=$SECRET "$ROOT/target/versitygw/versitygw" --port "127.0.0.1:$PORT" --quiet \
-        posix --sidecar beside objects >>versitygw.out 2>&1 &
+        posix --sidecar "$DIR/beside" "$DIR/objects" >>versitygw.out 2>&1 &
     OWN+=($!)
     await "$PATIENCE" listens "$PORT" || fail "versitygw does not start: $(cat versitygw.out)"
 }
@@ -69,7 +69,7 @@ new_volume() {
     VOLUME=$((VOLUME + 1))
     BACKING=s3://volumes/test/$VOLUME,timeout=2s
     rm -f cache state state.point
-    "$FOREBAY" format cache --size 32M --backing "$BACKING" --backing-size 96M --volume-size 64M >formatted ||
+    "$FOREBAY" format cache --size 32M --backing "$BACKING" --backing-size 64M >formatted ||
         fail "format failed"
 }
 
@@ -112,6 +112,8 @@ cache_lost() {
     write_stamps 0 --operations "$N" --largest 32
     fb mark db --label whole >point
     cp state state.point
+    at_point() { [[ $(status backing_point) == "$(cat point)" ]]; }
+    await "$PATIENCE" at_point || fail "$WHAT: the point is not committed"
     write_stamps 0 --operations 100 --threads 4 --largest 16
     see
     kill_daemon

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_block::{BlockService, Clients, Frontend};
 use forebay_control::{Explanation, FailureKind, GroupState, GroupStep, Knob, Progress, VolumeStatus};
+use forebay_device::Billed;
 use forebay_device::decorate::Recorders;
 use forebay_engine::Status;
 use forebay_fuse::{Attachment, FuseExport};
@@ -471,6 +472,7 @@ impl Served {
             uptime: self.started.elapsed(),
             unanswered: if self.has_ended() { Duration::ZERO } else { unanswered },
             names: self.names(),
+            store: self.handle.backing().billed.as_ref().map(Billed::figures),
         };
         volume_status(&self.plan, &figures, &settings, wall_ns, around)
     }

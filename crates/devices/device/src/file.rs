@@ -165,6 +165,7 @@ fn info(path: &Path, sort: Sort, medium: &Medium) -> DeviceInfo {
         atomic: false,
         survives: medium.survives(),
         durability,
+        billed: None,
     }
 }
 

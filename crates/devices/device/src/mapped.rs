@@ -91,6 +91,7 @@ impl MappedDevice {
                 depth: DEPTH,
                 survives: medium.survives(),
                 durability,
+                billed: None,
             },
             claimed,
             map,

@@ -104,6 +104,7 @@ impl NbdDevice {
                 depth: DEPTH_MAX,
                 survives: Survives::Unknown,
                 durability: "unknown: the NBD server decides what a flush means",
+                billed: None,
             },
             connections,
             finished: Vec::new(),

@@ -110,6 +110,7 @@ impl RbdDevice {
                 depth: DEPTH_MAX,
                 survives: Survives::Unknown,
                 durability: "unknown: what is acknowledged is on the OSDs, whose stores decide what a power cut leaves",
+                billed: None,
             },
             under_way: UnderWay::new(spec.timeout, extent.object_bytes),
             session: Some(session),
