@@ -44,7 +44,7 @@ bench: build ## Run the benchmarks at full length (hours; admission-* and priori
 soak: ## The long forms of the tests: SOAK_MINUTES of simulation, all sweeps, a full cache of 8 GiB, 30 lost caches a policy, over 1,000 power cuts
 	@scripts/soak.sh
 
-histories: ## The histories of 20,000 simulated worlds are the kept ones; UPDATE_HISTORIES=1 keeps those found
+histories: ## The histories of 21,000 simulated worlds are the kept ones; UPDATE_HISTORIES=1 keeps those found
 	FOREBAY_ALL_HISTORIES=1 $(CARGO) test --locked -p forebay-sim --test simulation histories
 
 kernel: build ## The tracker on another kernel, and on device-mapper, in a virtual machine

@@ -37,6 +37,9 @@ pub use forebay_tracker::fuzzing as tracker;
 /// Traces of requests; the tests of `crates/lab/replay` run the same functions.
 pub use forebay_replay::fuzzing as replay;
 
+/// Objects of volumes in object stores; the tests of `crates/devices/objects` run the same functions.
+pub use forebay_objects::fuzzing as objects;
+
 /// A line from a client of the control socket.
 pub fn control_request(data: &[u8]) {
     let _ = forebay_control::parse_request(data);

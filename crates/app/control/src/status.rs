@@ -16,6 +16,8 @@ pub enum VolumeState {
     Degraded,
     /// Serving, but writers wait for destaging to make room.
     Full,
+    /// Refusing everything, because another host has taken the backing over.
+    Fenced,
     /// Refusing new requests, finishing those under way.
     Stopping,
     /// Not served, though the daemon was started to serve it.
@@ -28,11 +30,12 @@ pub enum VolumeState {
 
 impl VolumeState {
     /// Every state.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Starting,
         Self::Healthy,
         Self::Degraded,
         Self::Full,
+        Self::Fenced,
         Self::Stopping,
         Self::Refused,
         Self::Unreachable,
@@ -46,6 +49,7 @@ impl VolumeState {
             Self::Healthy => "healthy",
             Self::Degraded => "degraded",
             Self::Full => "full",
+            Self::Fenced => "fenced",
             Self::Stopping => "stopping",
             Self::Refused => "refused",
             Self::Unreachable => "unreachable",
@@ -107,9 +111,9 @@ described! {
     VolumeStatus {
         #[doc = "Name of the volume."]
         Label => name: String,
-        #[doc = "What the volume is doing: `starting`, `healthy`, `degraded`, `full` or `stopping`; `refused`, `unreachable` or `gone` where there are [no figures](#volumes-without-figures)."]
+        #[doc = "What the volume is doing: `starting`, `healthy`, `degraded`, `full`, `fenced` or `stopping`; `refused`, `unreachable` or `gone` where there are [no figures](#volumes-without-figures)."]
         State => state: VolumeState,
-        #[doc = "What is wrong, in words, and what continues meanwhile; while `state` is `degraded`, or `full` with a backing that fails. Null otherwise."]
+        #[doc = "What is wrong, in words, and what continues meanwhile; while `state` is `degraded` or `fenced`, or `full` with a backing that fails. Null otherwise."]
         Detail => reason: Option<String>,
         #[doc = "Since when (RFC 3339, UTC) that has been so; null while nothing is wrong."]
         Detail => degraded_since: Option<String>,

@@ -8,10 +8,10 @@ use forebay_control::{Knob, VolumeState, VolumeStatus, rfc3339};
 use forebay_engine::Status;
 use forebay_policy::{AdmissionReason, Settings, WritePolicy};
 
+use crate::diagnosis::Names;
 use crate::health::health;
 use crate::plan::VolumePlan;
 use crate::staleness_histogram::StalenessHistogram;
-use crate::trouble::Names;
 
 /// What the engine does not know.
 pub struct Surroundings {

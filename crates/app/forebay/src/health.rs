@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_control::VolumeState;
 use forebay_engine::{Ailing, Ailment, State, Status};
 
-use crate::trouble::{Names, below, explain, failed_cache};
+use crate::diagnosis::{Names, below, explain, failed_cache, fenced};
 
 /// A volume whose thread has not answered for so long is not well.
 const THREAD_SILENT_AFTER: Duration = Duration::from_secs(2);
@@ -33,12 +33,16 @@ pub fn health(
         Some(State::Healthy) => VolumeState::Healthy,
         Some(State::Degraded) => VolumeState::Degraded,
         Some(State::Full) => VolumeState::Full,
+        Some(State::Fenced) => VolumeState::Fenced,
         Some(State::Stopping | State::Stopped) => VolumeState::Stopping,
     };
+    let illness = |reason: String, since_ns: u64| Some(Illness { reason, since_ns });
+    if state == VolumeState::Fenced {
+        return (state, illness(fenced(s.dirty_bytes), s.fenced_ns.unwrap_or(wall_ns)));
+    }
     if !matches!(state, VolumeState::Healthy | VolumeState::Degraded | VolumeState::Full) {
         return (state, None);
     }
-    let illness = |reason: String, since_ns: u64| Some(Illness { reason, since_ns });
     if unanswered >= THREAD_SILENT_AFTER {
         let reason = format!(
             "the volume's thread has not answered for {} s: the figures are old, and requests wait",
@@ -101,7 +105,7 @@ mod tests {
     use forebay_engine::{Asked, Role, Trouble};
 
     use super::*;
-    use crate::trouble::Named;
+    use crate::diagnosis::Named;
 
     const NOW_NS: u64 = 1_800_000_000_000_000_000;
     const SINCE_NS: u64 = NOW_NS - 3_000_000_000;
@@ -147,6 +151,21 @@ mod tests {
         assert_eq!(judged(figures(State::Full, Ailment::Silent), 0, true).0, VolumeState::Degraded);
         let (state, reason, _) = judged(Status { state: Some(State::Full), ..failing }, 0, true);
         assert!(state == VolumeState::Full && reason.contains("cache is full"), "{reason}");
+    }
+
+    #[test]
+    fn a_backing_of_another_host_comes_before_all_else() {
+        let figures = Status {
+            fenced_ns: Some(SINCE_NS),
+            dirty_bytes: 3 << 20,
+            cache_failed_ns: Some(5),
+            ..figures(State::Fenced, Ailment::Silent)
+        };
+        let (state, reason, since_ns) = judged(figures.clone(), 3, true);
+        assert_eq!((state, since_ns), (VolumeState::Fenced, SINCE_NS));
+        assert!(reason.contains("another host has taken") && reason.contains("3M"), "{reason}");
+        let (_, reason, _) = judged(Status { dirty_bytes: 0, ..figures }, 0, false);
+        assert!(reason.contains("everything that was written"), "{reason}");
     }
 
     #[test]

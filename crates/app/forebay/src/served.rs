@@ -15,6 +15,7 @@ use forebay_host::{Common, CommonStep, Ending, HostError, Observer, Volume, Volu
 use forebay_policy::{GroupEnds, Settings, WritePolicy};
 
 use crate::changes::{Changes, Circumstances, check_ranges, idle, nobody_is_critical, out_of_volume};
+use crate::diagnosis::Names;
 use crate::failure::{Failure, Outcome, from_host};
 use crate::figures::{Surroundings, staleness_seconds, volume_status};
 use crate::patience::Patience;
@@ -22,7 +23,7 @@ use crate::plan::VolumePlan;
 use crate::request_recorder::{RecordedVolume, RequestRecorder};
 use crate::staleness_histogram::StalenessHistogram;
 use crate::tracking::{Link, RatedVolume, Tracking};
-use crate::trouble::{Names, Trouble};
+use crate::trouble::Trouble;
 
 use self::opening::{volume_config, warn_of_weak_devices};
 

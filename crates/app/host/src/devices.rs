@@ -65,6 +65,17 @@ impl Devices {
         }
     }
 
+    /// Whether what is below the cache is another host's.
+    pub(crate) fn is_fenced(&self) -> bool {
+        match self {
+            Self::Pair(pair) => {
+                let journal = pair.journal.as_ref().and_then(|j| j.own_ref());
+                pair.backing.is_fenced() || journal.is_some_and(Device::is_fenced)
+            }
+            Self::Backing(backing) => backing.is_fenced(),
+        }
+    }
+
     pub(crate) fn poll(&mut self, now: Nanos, done: &mut Vec<(u64, DeviceResult)>) {
         match self {
             Self::Pair(pair) => {

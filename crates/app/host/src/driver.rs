@@ -23,7 +23,8 @@ use forebay_block::{
 };
 use forebay_device::{Beside, Clock, Ring};
 use forebay_engine::{
-    Ailing, Ailment, Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role,
+    Ailing, Ailment, Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role, State,
+    Status,
 };
 
 use crate::core::Core;
@@ -199,6 +200,9 @@ impl Driver {
     fn step(&mut self) -> Nanos {
         let now = self.clock.now();
         self.devices.poll(now, &mut self.done);
+        if self.devices.is_fenced() {
+            self.core.handle(Event::Fenced, now);
+        }
         let mut done = std::mem::take(&mut self.done);
         for (tag, result) in done.drain(..) {
             self.under_way -= 1;
@@ -530,9 +534,11 @@ impl Driver {
 
     /// Writes the last words on the devices after a stop; `clean` if the core could leave everything in order.
     pub(crate) fn finish(&mut self, ending: Ending, clean: bool) -> Result<(), HostError> {
-        let dirty_bytes = self.core.status(self.clock.now()).dirty_bytes;
+        let Status { state, dirty_bytes, .. } = self.core.status(self.clock.now());
         let bench = Bench { ring: &self.ring, clock: &self.clock };
         match &mut self.devices {
+            // What is said of the backing is another host's to say.
+            _ if state == Some(State::Fenced) => Ok(()),
             // No run was begun.
             Devices::Pair(_) if self.shared.info.read_only && ending == Ending::Release => {
                 Err(HostError::ReadOnly {

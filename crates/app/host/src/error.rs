@@ -571,6 +571,7 @@ impl HostError {
             | Self::NothingToRecover { .. }
             | Self::OwnerMayLive { .. }
             | Self::Mark { error: MarkError::Policy(_) | MarkError::ReadOnly, .. }
+            | Self::Recovery { error: RecoveryError::Fenced, .. }
             | Self::Common {
                 error: CommonError::NoMember | CommonError::Mark(MarkError::Policy(_)), ..
             }

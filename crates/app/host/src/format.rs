@@ -17,7 +17,7 @@ use forebay_policy::Settings;
 
 use crate::error::{CacheContent, HostError};
 use crate::identity::{fingerprint, host_id, host_name, random_id, wall_ns};
-use crate::journal::{JournalChoice, has_room, volume_that_leaves_room};
+use crate::journal::{JournalChoice, bytes_behind, has_room, volume_that_leaves_room};
 use crate::label::LabelPlace;
 use crate::pair::{carry_out, check_blocks};
 use crate::recover::journal_left;
@@ -40,7 +40,8 @@ pub struct FormatOptions {
     pub backing: DeviceSpec,
     /// Size in bytes of the cache; needed for a file that is missing or empty, else what is there counts.
     pub cache_bytes: Option<u64>,
-    /// Make a sparse backing file of this size, in bytes, if it is missing; or a store on another machine, of a kind that is made so.
+    /// Make a sparse backing file of this size, in bytes, if it is missing; or a store on another machine, of a kind that is made so, with
+    /// room for label and journal behind a volume of this size.
     pub backing_bytes: Option<u64>,
     /// Size in bytes of the volume; the whole backing by default. On a block device, 12 KiB less leave room for a
     /// label at its end.
@@ -56,6 +57,15 @@ pub struct FormatOptions {
     /// Where the journal lies of a backing that is taken away from its cache: it must hold nothing that the backing needs. With
     /// [`JournalChoice::None`] it is given up.
     pub journal: JournalChoice,
+}
+
+impl FormatOptions {
+    /// Size in bytes that a backing has which is made: a store on another machine has label and journal behind the volume, where they
+    /// take no room before they are written.
+    fn made_bytes(&self) -> Option<u64> {
+        let bytes = self.backing_bytes?;
+        Some(bytes + self.backing.remote().map_or(0, |_| bytes_behind(&self.backing)))
+    }
 }
 
 /// What was made.
@@ -119,7 +129,7 @@ pub fn format_unless(
         (None, bytes) => {
             backing_lack = made.sparse_file(options.backing.path(), bytes, FileRights::ALONE)?;
         }
-        (Some(backing), Some(bytes)) => made.remote(backing, bytes)?,
+        (Some(backing), Some(_)) => made.remote(backing, options.made_bytes().unwrap_or_default())?,
         (Some(_), None) => {}
     }
     if options.cache_bytes.is_none() && !options.cache.path().exists() {
@@ -318,7 +328,8 @@ fn check_backing(
 ) -> Result<(), HostError> {
     let name = || options.backing.to_string();
     let size_bytes = backing.info().size_bytes;
-    if options.backing_bytes.is_some_and(|bytes| bytes != size_bytes) {
+    let is_asked_for = |bytes| bytes == size_bytes || options.made_bytes() == Some(size_bytes);
+    if !options.backing_bytes.is_none_or(is_asked_for) {
         let why = "exists and has another size than --backing-size says; leave that away to use it as it is";
         return Err(HostError::Size { path: name(), why });
     }
@@ -428,7 +439,11 @@ fn volume_bytes(backing: &DeviceInfo, logical_block: u32, options: &FormatOption
     let refuse = |why| Err(HostError::Size { path: options.backing.to_string(), why });
     // A part of a block of the device cannot be written.
     let unit = u64::from(logical_block.max(backing.logical_block));
-    let bytes = options.volume_bytes.unwrap_or(backing.size_bytes / unit * unit);
+    let whole = match options.backing.remote() {
+        Some(_) => options.backing_bytes.unwrap_or(backing.size_bytes),
+        None => backing.size_bytes,
+    };
+    let bytes = options.volume_bytes.unwrap_or(whole / unit * unit);
     match bytes {
         0 => refuse("is empty: make it with `truncate -s SIZE`"),
         _ if bytes > backing.size_bytes => refuse("is smaller than the volume is to be"),

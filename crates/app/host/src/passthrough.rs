@@ -23,6 +23,9 @@ use crate::partial::{Next, Partial};
 /// A write that nobody waits for goes to the device in pieces of at most so many bytes: of 0.1 ms on an SSD.
 const PIECE_BYTES: u64 = 64 << 10;
 
+/// What clients are told when the backing is another host's.
+const FENCED: IoError = IoError::new(ErrorKind::Fenced, "request");
+
 /// Whom a device operation is for.
 enum Purpose {
     Request {
@@ -81,6 +84,8 @@ pub(crate) struct PassThrough {
     stop: Option<RequestId>,
     next_io: u64,
     state: State,
+    /// Since when the backing is another host's.
+    fenced_at: Option<Nanos>,
     figures: Status,
     watch: Watch,
     /// Wall-clock time at which the clock of the events read 0.
@@ -123,6 +128,7 @@ impl PassThrough {
             stop: None,
             next_io: 0,
             state: State::Healthy,
+            fenced_at: None,
             figures: Status::default(),
             watch: Watch::default(),
             wall_offset_ns,
@@ -135,6 +141,7 @@ impl PassThrough {
         match event {
             Event::Request { id, op, origin } => self.request(id, op, &origin),
             Event::Io { id, result } => self.io_done(id, result),
+            Event::Fenced => self.fence(),
             Event::Promote { offset, len } => {
                 self.hinted();
                 self.are_awaited(Span { start: offset, end: offset.saturating_add(len) });
@@ -204,6 +211,7 @@ impl PassThrough {
         let mut status = Status {
             state: Some(self.state),
             requests: (self.under_way.len() - further_pieces + self.turns.waiting()) as u64,
+            fenced_ns: self.fenced_at.map(|at| self.wall_offset_ns.saturating_add(at.0)),
             ailing: self.watch.ailing(now, false, self.wall_offset_ns),
             ..self.figures.clone()
         };
@@ -214,6 +222,7 @@ impl PassThrough {
     fn request(&mut self, id: RequestId, op: Op, origin: &Origin) {
         let refusal = match self.state {
             State::Stopping | State::Stopped => Err(IoError::new(ErrorKind::Shutdown, "request")),
+            State::Fenced => Err(FENCED),
             _ if self.read_only && matches!(op, Op::Write { .. } | Op::Zero { .. }) => {
                 Err(IoError::new(ErrorKind::ReadOnly, "write, discard or zero"))
             }
@@ -392,12 +401,16 @@ impl PassThrough {
         self.figures.backing_errors += u64::from(result.is_err());
         self.watch.ended(id, &result, self.now, false);
         self.queue.ended(id);
+        if result.as_ref().is_err_and(|error| error.kind == ErrorKind::Fenced) {
+            self.fence();
+        }
         match self.under_way.remove(&id) {
             Some(Purpose::Command(id)) => {
                 if self.state == State::Stopping && self.stop.is_none() {
                     self.state = State::Stopped;
                 }
-                self.effects.push(Effect::CommandDone { id, result: result.map(drop) });
+                let result = if self.fenced_at.is_some() { Err(FENCED) } else { result.map(drop) };
+                self.effects.push(Effect::CommandDone { id, result });
             }
             Some(Purpose::Request { id, op, flush_follows: true }) if result.is_ok() => {
                 self.io(DeviceOp::Flush, Purpose::Request { id, op, flush_follows: false });
@@ -458,7 +471,16 @@ impl PassThrough {
         self.figures.reasons.count(AdmissionReason::NoCache);
     }
 
+    /// Another host has taken the backing over, for good: nothing is answered well any more, whatever the backing has said.
+    fn fence(&mut self) {
+        if self.state == State::Healthy {
+            self.state = State::Fenced;
+        }
+        self.fenced_at.get_or_insert(self.now);
+    }
+
     fn reply(&mut self, id: RequestId, result: Result<Reply, IoError>) {
+        let result = if self.fenced_at.is_some() { Err(FENCED) } else { result };
         self.askers.ended(id);
         self.figures.errors += u64::from(result.is_err());
         self.effects.push(Effect::Reply { id, result });

@@ -22,6 +22,9 @@ pub enum ErrorKind {
     ReadOnly,
     /// The volume is stopping (ESHUTDOWN).
     Shutdown,
+    /// Another host has taken the store over, for good: nothing that this one asks for is carried out any more (P6). A
+    /// client sees EIO.
+    Fenced,
 }
 
 /// What somebody answered who failed an operation.
@@ -146,13 +149,14 @@ impl ErrorKind {
             Self::Unsupported => "operation not supported by the device",
             Self::ReadOnly => "the volume is read-only",
             Self::Shutdown => "the volume is stopping",
+            Self::Fenced => "another host has taken the backing over",
         }
     }
 
     /// The Linux errno that a client of the volume is shown.
     pub const fn errno(self) -> i32 {
         match self {
-            Self::Io | Self::Corrupt => 5,
+            Self::Io | Self::Corrupt | Self::Fenced => 5,
             Self::NoSpace => 28,
             Self::Invalid => 22,
             Self::Unsupported => 95,

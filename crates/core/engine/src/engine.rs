@@ -40,6 +40,7 @@ use crate::watch::Watch;
 mod clients;
 mod destage;
 mod failure;
+mod fence;
 mod flushes;
 mod groups;
 mod log;
@@ -81,6 +82,8 @@ enum Life {
     Running,
     Stopping,
     Stopped,
+    /// The backing is another host's, for good.
+    Fenced,
 }
 
 /// A volume's cache engine. See the crate's documentation.
@@ -112,6 +115,8 @@ pub struct Engine {
     /// What it was told last of how much room was made: that never shrinks.
     throttle_made: u64,
     failure: Failure,
+    /// Since when the backing is another host's.
+    fenced_at: Option<Nanos>,
     commands: Commands,
     /// No device is changed, see [`read_only`].
     read_only: bool,
@@ -175,6 +180,7 @@ impl Engine {
             throttle: Throttle::default(),
             throttle_made: 0,
             failure: Failure::default(),
+            fenced_at: None,
             commands: Commands::default(),
             read_only: params.read_only,
             looking_ends: None,
@@ -202,6 +208,8 @@ impl Engine {
         match event {
             Event::Request { id, op, origin } => self.request_arrived(id, op, origin),
             Event::Io { id, result } => self.io_done(id, result),
+            Event::Fenced => self.fence(),
+            Event::Promote { .. } if self.life == Life::Fenced => {}
             Event::Promote { offset, len } => self.promote(offset, len),
             Event::Command { id, command } => self.command_arrived(id, command),
         }
@@ -212,11 +220,13 @@ impl Engine {
         self.now = self.now.max(now);
         match self.life {
             Life::New | Life::Recovering => self.recovery_step(),
-            Life::RecoveryFailed | Life::Stopped => {}
+            Life::RecoveryFailed | Life::Stopped | Life::Fenced => {}
             Life::Running | Life::Stopping if self.read_only => self.look_step(),
             Life::Running | Life::Stopping => self.run(),
         }
-        self.backing_start();
+        if self.life != Life::Fenced {
+            self.backing_start();
+        }
         effects.append(&mut self.effects);
     }
 
@@ -281,6 +291,9 @@ impl Engine {
         let Some((owner, asked)) = self.ios.remove(&id) else { panic!("completion of unknown {id:?}") };
         self.backing.ended(id);
         self.watch.ended(id, &result, self.now, self.retries());
+        if self.is_fenced_by(asked, &result) {
+            return;
+        }
         let latched = self.failure.latched();
         match owner {
             IoOwner::Log(owner) => self.log_io_done(owner, result),
@@ -349,6 +362,7 @@ impl Engine {
 
     fn command_arrived(&mut self, id: RequestId, command: Command) {
         match command {
+            command if self.life == Life::Fenced => self.fenced_command(id, &command),
             command if self.read_only => self.look_command(id, command),
             Command::Set(settings)
                 if settings.write_policy == WritePolicy::Journaled && !self.journal.exists() =>
@@ -388,6 +402,7 @@ impl Engine {
         let refusal = match self.life {
             Life::Running => forebay_block::check_bounds(&op, self.volume_bytes).err(),
             Life::Stopping | Life::Stopped => Some(IoError::new(ErrorKind::Shutdown, "request")),
+            Life::Fenced => Some(fence::FENCED),
             _ => Some(IoError::new(ErrorKind::Io, "request before recovery has ended")),
         };
         if let Some(error) = refusal {
@@ -425,6 +440,7 @@ impl Engine {
             Life::Running => State::Healthy,
             Life::Stopping => State::Stopping,
             Life::Stopped => State::Stopped,
+            Life::Fenced => State::Fenced,
         };
         let segment_bytes = u64::from(self.layout.segment_bytes);
         Status {
@@ -446,6 +462,7 @@ impl Engine {
             common_prepared: self.journal.common_state().1,
             common_wanted: self.common_is_wanted() && self.life == Life::Running && self.common_presses(),
             ailing: self.watch.ailing(self.now.max(now), self.retries(), self.wall_offset_ns),
+            fenced_ns: self.fenced_at.map(|at| self.wall_offset_ns.saturating_add(at.0)),
             cache_failed_ns: self.failure.since().map(|at| self.wall_offset_ns.saturating_add(at.0)),
             cache_trouble: self.failure.trouble(),
             index_bytes: self.map.bytes() as u64,

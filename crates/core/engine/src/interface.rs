@@ -92,6 +92,9 @@ pub enum Event {
         /// Its outcome; for a read exactly the bytes asked for.
         result: DeviceResult,
     },
+    /// Another host has taken over the backing, or the journal on its side, and the host knows it without an operation: as an
+    /// operation of theirs that ends with [`ErrorKind::Fenced`].
+    Fenced,
     /// A critical task waits for outstanding writes of these bytes: bypasses among them may go to the log instead (I/O
     /// inheritance). Only a hint (P8); not answered.
     Promote {
@@ -227,6 +230,9 @@ pub enum MarkError {
     /// The volume stops.
     #[error("the volume is stopping")]
     Stopping,
+    /// The backing is somebody else's.
+    #[error("another host has taken the backing over")]
+    Fenced,
     /// Nothing is written.
     #[error("the volume is read-only")]
     ReadOnly,
@@ -346,6 +352,9 @@ pub enum RecoveryError {
         /// The rule that it breaks.
         what: Impossible,
     },
+    /// The backing is another host's.
+    #[error("another host has taken the backing over")]
+    Fenced,
     /// The backing has what the log should have, too: a write to the cache that was durable has been lost.
     #[error(
         "the log ends at record {last_seq}, but the backing has record {backing_seq}: the cache has lost writes; run \
@@ -374,6 +383,8 @@ pub enum State {
     Stopping,
     /// Stopped cleanly; nothing is outstanding.
     Stopped,
+    /// Another host has taken the backing over (P6): every request is answered with an error, for good.
+    Fenced,
 }
 
 /// What a device was asked.
@@ -495,6 +506,8 @@ pub struct Status {
     pub cache_failed_ns: Option<u64>,
     /// What the cache was asked and answered then.
     pub cache_trouble: Option<Trouble>,
+    /// Wall-clock time (ns since 1970) from which on it was known that another host has taken the backing over (P6).
+    pub fenced_ns: Option<u64>,
     /// Reads answered.
     pub reads: u64,
     /// Bytes read from the cache.

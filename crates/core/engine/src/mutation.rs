@@ -315,6 +315,12 @@ mutations! {
     RetiresEarly,
     /// After the cache has failed, writes do not wait for the log to be retired.
     IgnoresTaint,
+    /// That another host has taken the backing over is taken for an error as any other.
+    IgnoresFence,
+    /// What was decided just before it was known that another host has taken the backing over is answered all the same.
+    FenceLetsAnswersGo,
+    /// Commands that wait when another host has taken the backing over are never answered.
+    FenceForgetsCommands,
 }
 
 /// Which mutation an engine, or a part of it, has.

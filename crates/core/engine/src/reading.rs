@@ -26,7 +26,7 @@ use forebay_block::{BlockNo, Buf, DeviceOp, DeviceResult, IoError, Seq};
 use forebay_format::Layout;
 use forebay_policy::Issuer;
 
-use crate::interface::{Class, Role};
+use crate::interface::{Class, RequestId, Role};
 use crate::map::Map;
 use crate::map::member::{Bad, Member};
 use crate::mutation::Planted;
@@ -107,6 +107,13 @@ impl Reading {
     /// No read is under way; gatherings may be.
     pub(crate) fn has_no_reads(&self) -> bool {
         self.reads.is_idle()
+    }
+
+    /// The reads of clients that are not answered, in the order of their names.
+    pub(crate) fn unanswered(&self) -> Vec<RequestId> {
+        let mut ids: Vec<_> = self.reads.clients().collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// Reads the newest version of these bytes, of which there is at least one.

@@ -258,6 +258,12 @@ impl Commands {
         matches!(self.phase(), Some(Phase::Settling | Phase::Recording | Phase::Closing))
     }
 
+    /// The commands that are not answered, which nothing comes of any more.
+    pub(crate) fn give_up(&mut self) -> Vec<RequestId> {
+        let destages = std::mem::take(&mut self.destages).into_iter().map(|waiting| waiting.command.id);
+        destages.chain(self.stop.take().map(|stop| stop.id)).collect()
+    }
+
     /// How far the stop has come, if there is one.
     pub(crate) fn phase(&self) -> Option<Phase> {
         self.stop.as_ref().map(|stop| stop.phase)

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod fenced;
 mod keeping;
 mod scale;
 mod slowed;

@@ -136,6 +136,12 @@ pub trait Device {
         None
     }
 
+    /// Whether another host has taken over what is behind the device, for good: all operations on it end with
+    /// [`ErrorKind::Fenced`](forebay_block::ErrorKind::Fenced). It wakes its owner when it learns of that.
+    fn is_fenced(&self) -> bool {
+        false
+    }
+
     /// Where the device has data and where holes, for clients that want to skip holes; to be asked on another thread. A device that cannot tell
     /// has data everywhere.
     ///

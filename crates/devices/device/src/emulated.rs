@@ -183,6 +183,10 @@ impl Device for EmulatedDevice {
         self.inner.away()
     }
 
+    fn is_fenced(&self) -> bool {
+        self.inner.is_fenced()
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         let due = self.model.next_event().map(|at| Nanos(at.0.saturating_sub(WAKE_EARLY_NS)));
         [self.inner.deadline(), due].into_iter().flatten().min()

@@ -7,6 +7,7 @@
 //! [`decorate`] wrap any of them to delay, throttle, fail or measure it.
 
 mod access;
+mod bounds;
 mod claim;
 mod clock;
 pub mod decorate;

@@ -25,13 +25,25 @@ pub(crate) enum Outcome {
     /// The object exists with these bytes, by this or an earlier try of this call.
     Created,
     /// Another object has the name. These are its first bytes.
-    Conflict { bytes: Vec<u8>, size: u64 },
-    Object { bytes: Vec<u8>, size: u64 },
+    Conflict {
+        bytes: Vec<u8>,
+        size: u64,
+    },
+    Object {
+        bytes: Vec<u8>,
+        size: u64,
+    },
     Missing,
-    Page { names: Vec<String>, more: bool },
+    Page {
+        names: Vec<String>,
+        more: bool,
+    },
     Deleted,
     /// It was refused, and will be.
-    Failed { name: String, error: StoreError },
+    Failed {
+        name: String,
+        error: StoreError,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -196,7 +208,8 @@ impl<J: Clone> Calls<J> {
             let what = format!("{} of {}: {error}", call.request.kind(), call.request.name());
             self.trouble = Some((since, kind, what));
         }
-        let pause = self.limits.pause_min.saturating_mul(1 << call.failures.min(16)).min(self.limits.pause_max);
+        let pause =
+            self.limits.pause_min.saturating_mul(1 << call.failures.min(16)).min(self.limits.pause_max);
         call.failures += 1;
         self.counters.retries += 1;
         self.pausing.insert((Nanos(now.0.saturating_add(pause.as_nanos() as u64)), id));
@@ -274,7 +287,10 @@ mod tests {
         }
 
         fn own(&self) -> Result<Answer, StoreError> {
-            Ok(Answer::Object { bytes: [vec![7; HEADER_BYTES], vec![1; 50]].concat(), size: HEADER_BYTES as u64 + 100 })
+            Ok(Answer::Object {
+                bytes: [vec![7; HEADER_BYTES], vec![1; 50]].concat(),
+                size: HEADER_BYTES as u64 + 100,
+            })
         }
     }
 

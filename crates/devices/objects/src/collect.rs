@@ -1,17 +1,21 @@
 //! Collection: what is live in objects that are mostly dead, or small, is copied into new ones. The old ones are dead then, and go with the
 //! next checkpoint.
 //!
+//! ```text
+//!  idle ── much is dead, or small ──► choose victims ──► find what is live in them, chunk by chunk ──► read ──► copy ──► idle
+//! ```
+//!
 //! - G1: a copy names its source and is made only of what the index still has there. Recovery does the same in the same order, so that a
 //!   copy never hides a newer write.
 //! - G2: a victim is pinned until what is live in it was copied.
 //! - G3: a victim that cannot be read whole is left as it is.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::calls::{Calls, Outcome};
-use crate::codec::{ExtentKind, Identity, LogHead, Span, head_bytes, payload_bytes, read_pieces};
+use crate::codec::{Identity, Span, read_pieces};
 use crate::face::Limits;
-use crate::index::Place;
+use crate::index::{CHUNK_SECTORS, Chunks, Place};
 use crate::jobs::Job;
 use crate::log::{Copied, Log};
 use crate::map::{Map, Object, Sums};
@@ -20,10 +24,22 @@ use crate::store::Request;
 
 /// Victims of a round.
 const VICTIMS_MAX: usize = 1024;
+/// Live data of a round, in whole objects.
+const ROUND_OBJECTS_MAX: u64 = 32;
+/// Chunks of the index that are looked through at a time.
+const CHUNKS_MAX: usize = 256;
 /// Victims that are read at a time.
 const READS_MAX: usize = 4;
-/// Live data of a round, in whole objects.
-const ROUND_OBJECTS_MAX: u64 = 8;
+/// Most victims that are remembered as damaged: with more, collection stops.
+const DAMAGED_MAX: usize = 1024;
+
+/// Consecutive sectors of the volume that lie in a victim.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    start: u64,
+    sectors: u32,
+    pos: u32,
+}
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
@@ -32,21 +48,21 @@ pub(crate) struct Collect {
     small_objects_max: u64,
     object_sectors: u32,
     small_sectors: u32,
+    /// The victims, and what was found to be live in them.
+    victims: BTreeMap<u32, Vec<Live>>,
+    /// The index when they were chosen, as far as it is not looked through yet.
+    scan: Option<Chunks>,
     /// Victims that are not read yet.
     waiting: VecDeque<u32>,
     reading: BTreeSet<u32>,
     gathered: Vec<Copied>,
-    /// Victims of which something is gathered: they are pinned.
-    pinned: Vec<u32>,
+    gathered_sectors: u32,
     /// Victims that could not be read: they are not tried again.
     damaged: BTreeSet<u32>,
     /// The table of objects when no round was due or possible: it is not looked through again before it has changed.
     looked: Sums,
     pub(crate) bytes_moved: u64,
 }
-
-/// Most victims that are remembered as damaged: with more, collection stops.
-const DAMAGED_MAX: usize = 1024;
 
 impl Collect {
     pub(crate) fn new(limits: &Limits) -> Self {
@@ -56,31 +72,40 @@ impl Collect {
             small_objects_max: limits.small_objects_max as u64,
             object_sectors,
             small_sectors: object_sectors / 16,
+            victims: BTreeMap::new(),
+            scan: None,
             waiting: VecDeque::new(),
             reading: BTreeSet::new(),
             gathered: Vec::new(),
-            pinned: Vec::new(),
+            gathered_sectors: 0,
             damaged: BTreeSet::new(),
             looked: Sums::default(),
             bytes_moved: 0,
         }
     }
 
-    fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.reading.is_empty()
+    /// Whether it has something to do that waits for nothing.
+    pub(crate) const fn is_scanning(&self) -> bool {
+        self.scan.is_some()
     }
 
-    /// Begins a round if one is due, and reads on.
+    /// Begins a round if one is due, and goes on with it.
     pub(crate) fn go_on(&mut self, map: &mut Map, calls: &mut Calls<Job>) {
-        if self.is_idle() && self.damaged.len() < DAMAGED_MAX {
+        if self.victims.is_empty() && self.damaged.len() < DAMAGED_MAX {
             self.choose(map);
         }
+        self.find();
         while self.reading.len() < READS_MAX
             && let Some(slot) = self.waiting.pop_front()
         {
             let object = map.object(slot);
-            let (name, len) = (names::log(object.at), object.bytes());
-            calls.start(Job::Collect(slot), Request::Get { name, from: 0, len });
+            let Some(span) = self.span(slot, object) else {
+                // Nothing is live in it any more.
+                self.forget(map, slot);
+                continue;
+            };
+            let (name, from) = (names::log(object.at), u64::from(object.data_at) + span.from());
+            calls.start(Job::Collect(slot), Request::Get { name, from, len: span.len() });
             self.reading.insert(slot);
         }
     }
@@ -92,7 +117,7 @@ impl Collect {
             return;
         }
         self.looked = sums;
-        let waste = sums.used_sectors - sums.used_live_sectors;
+        let waste = sums.used_sectors.saturating_sub(sums.used_live_sectors);
         let is_wasteful = sums.used_live_sectors * 100 < sums.used_sectors * self.utilization_min_percent
             && waste >= u64::from(self.object_sectors);
         let is_scattered = sums.small > self.small_objects_max;
@@ -122,11 +147,50 @@ impl Collect {
             }
             room -= u64::from(live);
             map.change(slot, |object| object.pins += 1);
-            self.waiting.push_back(slot);
+            self.victims.insert(slot, Vec::new());
+        }
+        if !self.victims.is_empty() {
+            self.scan = Some(map.index.snapshot());
         }
     }
 
-    /// Takes a victim as it was read. Gives whether it was found damaged or missing.
+    /// Looks for what is live in the victims, a part of the index at a time.
+    fn find(&mut self) {
+        let Some(chunks) = &mut self.scan else { return };
+        for _ in 0..CHUNKS_MAX {
+            let Some((number, chunk)) = chunks.pop_first() else {
+                self.scan = None;
+                self.waiting = self.victims.keys().copied().collect();
+                return;
+            };
+            let base = u64::from(number) * u64::from(CHUNK_SECTORS);
+            for extent in chunk.iter() {
+                let Place { slot, pos } = extent.place();
+                if let Some(live) = self.victims.get_mut(&slot) {
+                    live.push(Live {
+                        start: base + u64::from(extent.start()),
+                        sectors: extent.sectors(),
+                        pos,
+                    });
+                }
+            }
+        }
+    }
+
+    /// What must be read of a victim.
+    fn span(&self, slot: u32, object: &Object) -> Option<Span> {
+        let live = self.victims.get(&slot)?;
+        let from = live.iter().map(|live| live.pos).min()?;
+        let end = live.iter().map(|live| live.pos + live.sectors).max()?;
+        Some(Span::of(object.sectors, from, end - from))
+    }
+
+    fn forget(&mut self, map: &mut Map, slot: u32) {
+        self.victims.remove(&slot);
+        map.change(slot, |object| object.pins -= 1);
+    }
+
+    /// Takes a victim as it was read.
     pub(crate) fn answered(
         &mut self,
         map: &mut Map,
@@ -134,65 +198,46 @@ impl Collect {
         volume: [u8; 16],
         slot: u32,
         outcome: Outcome,
-    ) -> bool {
+    ) {
         self.reading.remove(&slot);
-        self.pinned.push(slot);
-        let copies = match outcome {
-            Outcome::Object { bytes, size } => live_parts(map, volume, slot, &bytes, size),
+        let object = *map.object(slot);
+        let identity = Identity { volume, at: object.at };
+        let read = match (outcome, self.span(slot, &object)) {
+            (Outcome::Object { bytes, .. }, Some(span)) => {
+                read_pieces(&identity, span, &bytes).ok().map(|data| (span, data))
+            }
             _ => None,
         };
-        let is_damaged = copies.is_none();
-        if is_damaged {
-            self.damaged.insert(slot);
-        }
-        for copied in copies.into_iter().flatten() {
-            let gathered: u32 = self.gathered.iter().map(|copied| copied.sectors).sum();
-            if gathered + copied.sectors > self.object_sectors {
-                self.write(map, log);
+        match read {
+            None => drop(self.damaged.insert(slot)),
+            Some((span, data)) => {
+                for live in self.victims.get(&slot).cloned().unwrap_or_default() {
+                    let from = span.offset_of(live.pos);
+                    let data = data[from..from + live.sectors as usize * 512].to_vec();
+                    self.gather(map, log, slot, live, data);
+                }
             }
-            self.gathered.push(copied);
         }
-        if self.is_idle() {
+        if self.reading.is_empty() && self.waiting.is_empty() {
             self.write(map, log);
-            for slot in self.pinned.drain(..) {
+            for slot in std::mem::take(&mut self.victims).into_keys() {
                 map.change(slot, |object| object.pins -= 1);
             }
         }
-        is_damaged
+    }
+
+    fn gather(&mut self, map: &mut Map, log: &mut Log, slot: u32, live: Live, data: Vec<u8>) {
+        if self.gathered_sectors + live.sectors > self.object_sectors {
+            self.write(map, log);
+        }
+        self.gathered_sectors += live.sectors;
+        let from = Place { slot, pos: live.pos };
+        self.gathered.push(Copied { start: live.start, sectors: live.sectors, from, data });
     }
 
     fn write(&mut self, map: &mut Map, log: &mut Log) {
         self.bytes_moved += log.copy(map, &self.gathered);
         self.gathered.clear();
+        self.gathered_sectors = 0;
     }
-}
-
-/// The data of an object that the index still has there; `None` if it is damaged.
-fn live_parts(map: &Map, volume: [u8; 16], slot: u32, bytes: &[u8], size: u64) -> Option<Vec<Copied>> {
-    let object = map.object(slot);
-    let identity = Identity { volume, at: object.at };
-    let head = LogHead::decode(bytes, size, &identity).ok()?;
-    let payload = bytes.get(head_bytes(bytes).ok()?..)?;
-    if head.payload_sectors() != object.sectors || payload.len() as u64 != payload_bytes(object.sectors) {
-        return None;
-    }
-    let mut copies = Vec::new();
-    let mut pos = 0;
-    for extent in head.extents.iter().filter(|extent| extent.kind != ExtentKind::Zero) {
-        let from = Place { slot, pos };
-        for (offset, sectors) in map.still_there(extent.start, extent.sectors, from) {
-            let span = Span::of(object.sectors, pos + offset, sectors);
-            let at = span.from() as usize;
-            let data = read_pieces(&identity, span, payload.get(at..at + span.len() as usize)?).ok()?;
-            let skip = span.offset_of(pos + offset);
-            copies.push(Copied {
-                start: extent.start + u64::from(offset),
-                sectors,
-                from: from.plus(offset),
-                data: data[skip..skip + sectors as usize * 512].to_vec(),
-            });
-        }
-        pos += extent.sectors;
-    }
-    Some(copies)
 }

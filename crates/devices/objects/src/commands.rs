@@ -93,7 +93,9 @@ impl Commands {
             Command::Name(name) if state.named.iter().any(|named| named.name == name) => {
                 invalid("a checkpoint of this name exists")
             }
-            Command::Name(_) if state.named.len() >= NAMES_MAX => invalid("the volume has 64 named checkpoints"),
+            Command::Name(_) if state.named.len() >= NAMES_MAX => {
+                invalid("the volume has 64 named checkpoints")
+            }
             Command::Name(name) => Ok(Stage::ToName(name)),
             Command::Unname(name) => {
                 let Some(named) = state.named.iter().find(|named| named.name == name).cloned() else {
@@ -117,7 +119,13 @@ impl Commands {
     }
 
     /// Goes on where that needs no answer of the store. `is_quiet`: no operation waits.
-    pub(crate) fn go_on(&mut self, state: &mut State, log: &mut Log, checkpoints: &mut Checkpoints, is_quiet: bool) {
+    pub(crate) fn go_on(
+        &mut self,
+        state: &mut State,
+        log: &mut Log,
+        checkpoints: &mut Checkpoints,
+        is_quiet: bool,
+    ) {
         let Some(under_way) = &mut self.under_way else { return };
         match &mut under_way.stage {
             Stage::ToName(name) if !checkpoints.is_busy() => {
@@ -163,12 +171,15 @@ impl Commands {
                 under_way.stage = Stage::Pointing;
             }
             Stage::Unnamed(name, at, needed) if *needed <= durable => {
-                state.let_go(*at);
                 trash.add_pointer(name, *at);
-                if newest != Some(*at)
-                    && let Some(parts) = state.parts.remove(at)
-                {
-                    trash.add_checkpoint(*at, parts);
+                // Another name may keep the same state.
+                if !state.is_named(*at) {
+                    state.let_go(*at);
+                    if newest != Some(*at)
+                        && let Some(parts) = state.parts.remove(at)
+                    {
+                        trash.add_checkpoint(*at, parts);
+                    }
                 }
                 self.end();
             }

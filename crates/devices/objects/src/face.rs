@@ -170,7 +170,6 @@ pub enum Effect {
     Fenced(Fenced),
 }
 
-
 /// What is known of a volume that was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {

@@ -218,7 +218,13 @@ impl Index {
 }
 
 /// Puts one extent, or none, in the place of a range of a chunk.
-fn replace(chunk: &mut Vec<Packed>, from: u32, to: u32, place: Option<Place>, freed: &mut impl FnMut(u32, u32)) {
+fn replace(
+    chunk: &mut Vec<Packed>,
+    from: u32,
+    to: u32,
+    place: Option<Place>,
+    freed: &mut impl FnMut(u32, u32),
+) {
     let mut first = chunk.partition_point(|e| e.end() <= from);
     let mut behind = first + chunk[first..].partition_point(|e| e.start() < to);
     let mut parts: [Option<Packed>; 3] = [None; 3];
@@ -279,7 +285,10 @@ mod tests {
     fn an_extent_takes_ten_bytes() {
         assert_eq!((size_of::<Packed>(), align_of::<Packed>()), (10, 2));
         let extent = Packed::new(8191, 1, Place { slot: 0xDEAD_BEEF, pos: 32767 });
-        assert_eq!((extent.start(), extent.end(), extent.place()), (8191, 8192, Place { slot: 0xDEAD_BEEF, pos: 32767 }));
+        assert_eq!(
+            (extent.start(), extent.end(), extent.place()),
+            (8191, 8192, Place { slot: 0xDEAD_BEEF, pos: 32767 })
+        );
     }
 
     #[test]
@@ -290,11 +299,14 @@ mod tests {
         index.set(24, 8, place(1, 16), &mut freed);
         index.set(16, 8, place(1, 8), &mut freed);
         assert_eq!(index.extents(), 1);
-        assert_eq!(index.pieces(0, 40), [
-            Piece { start: 0, sectors: 8, place: None },
-            Piece { start: 8, sectors: 24, place: place(1, 0) },
-            Piece { start: 32, sectors: 8, place: None },
-        ]);
+        assert_eq!(
+            index.pieces(0, 40),
+            [
+                Piece { start: 0, sectors: 8, place: None },
+                Piece { start: 8, sectors: 24, place: place(1, 0) },
+                Piece { start: 32, sectors: 8, place: None },
+            ]
+        );
     }
 
     proptest! {

@@ -53,8 +53,8 @@ mod walk;
 
 pub use creation::{CreateError, CreateParams, Creation};
 pub use face::{
-    Access, Claim, Command, CommandError, Counters, Effect, Fault, Fenced, HOST_BYTES_MAX, Limits,
-    Named, OpenError, OpenParams, Opened, Position, Takeover, Writer,
+    Access, Claim, Command, CommandError, Counters, Effect, Fault, Fenced, HOST_BYTES_MAX, Limits, Named,
+    OpenError, OpenParams, Opened, Position, Takeover, Writer,
 };
 pub use store::{Answer, PAGE_NAMES_MAX, Request, StoreError};
 pub use vault::Vault;

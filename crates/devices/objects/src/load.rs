@@ -127,7 +127,10 @@ impl Load {
         let end = if self.done < objects { objects } else { all };
         while self.asked < end.min(self.done + PARTS_MAX) {
             let name = names::part(self.at, self.asked);
-            calls.start(Job::Open(Step::Part(self.asked)), Request::Get { name, from: 0, len: PART_BYTES_MAX });
+            calls.start(
+                Job::Open(Step::Part(self.asked)),
+                Request::Get { name, from: 0, len: PART_BYTES_MAX },
+            );
             self.asked += 1;
         }
         Loaded::Part

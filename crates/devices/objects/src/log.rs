@@ -7,11 +7,13 @@
 //! - L1: an object counts as durable when it and all before it exist.
 //! - L2: what is written after an object was sealed goes to a later one. Within the open object a sector that is written again is written
 //!   in its place: objects appear wholly or not at all.
-//! - L3: an object has the commit mark if a flush ends with it; recovery takes the log up to the last one.
+//! - L3: an object has the commit mark if a flush or a group ends with it; recovery takes the log up to the last one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+
+use forebay_block::Commit;
 
 use crate::codec::{Extent, ExtentKind, Identity, LogHead, Note, Span, Stamp, head_bytes, read_pieces};
 use crate::face::{Limits, Position};
@@ -21,7 +23,7 @@ use crate::map::{Map, Object, Snapshot};
 /// Most extents of an object.
 const EXTENTS_MAX: usize = 8192;
 /// What an extent without data counts for among the buffered bytes.
-const ZERO_CHARGE_BYTES: u64 = 512;
+const BARE_CHARGE_BYTES: u64 = 64;
 
 /// An object that is not sent yet.
 #[derive(Clone, Debug)]
@@ -82,6 +84,8 @@ pub(crate) struct Log {
     uncommitted_bytes: u64,
     /// Whether the last sealed object has the mark.
     is_committed: bool,
+    /// A group is being taken, which bears the mark at its end.
+    is_in_group: bool,
     buffered_bytes: u64,
     wants_snapshot: bool,
     snapshot: Option<Snapshot>,
@@ -90,7 +94,13 @@ pub(crate) struct Log {
 
 impl Log {
     /// The log of an owner whose first object exists.
-    pub(crate) fn new(volume: [u8; 16], nonce: [u8; 16], epoch: u64, volume_sectors: u64, limits: &Limits) -> Self {
+    pub(crate) fn new(
+        volume: [u8; 16],
+        nonce: [u8; 16],
+        epoch: u64,
+        volume_sectors: u64,
+        limits: &Limits,
+    ) -> Self {
         Self {
             volume,
             nonce,
@@ -108,6 +118,7 @@ impl Log {
             durable: 1,
             uncommitted_bytes: 0,
             is_committed: true,
+            is_in_group: false,
             buffered_bytes: 0,
             wants_snapshot: false,
             snapshot: None,
@@ -177,7 +188,9 @@ impl Log {
             let place = Place { slot: batch.slot, pos: batch.sectors() };
             batch.data.extend_from_slice(now);
             match batch.extents.last_mut() {
-                Some(last) if last.kind == ExtentKind::Data && last.start + u64::from(last.sectors) == start => {
+                Some(last)
+                    if last.kind == ExtentKind::Data && last.start + u64::from(last.sectors) == start =>
+                {
                     last.sectors += sectors;
                 }
                 _ => batch.extents.push(Extent { start, sectors, kind: ExtentKind::Data }),
@@ -202,17 +215,62 @@ impl Log {
         map.set(start, sectors, None);
         let (mut at, mut left) = (start, sectors);
         while left > 0 {
-            let part = left.min(u32::MAX.into());
-            let batch = self.open(map);
-            batch.extents.push(Extent { start: at, sectors: part as u32, kind: ExtentKind::Zero });
-            batch.charge += ZERO_CHARGE_BYTES;
-            let is_full = batch.extents.len() >= EXTENTS_MAX;
-            self.buffered_bytes += ZERO_CHARGE_BYTES;
-            if is_full {
-                self.seal_full(map);
+            let part = left.min(u32::MAX.into()) as u32;
+            let extents = &mut self.open(map).extents;
+            match extents.last_mut() {
+                Some(last)
+                    if last.kind == ExtentKind::Zero
+                        && last.start + u64::from(last.sectors) == at
+                        && last.sectors.checked_add(part).is_some() =>
+                {
+                    last.sectors += part;
+                }
+                _ => self.push_bare(map, Extent { start: at, sectors: part, kind: ExtentKind::Zero }),
             }
-            (at, left) = (at + part, left - part);
+            (at, left) = (at + u64::from(part), left - u64::from(part));
         }
+    }
+
+    /// Adds an extent that has no data in the object.
+    fn push_bare(&mut self, map: &mut Map, extent: Extent) {
+        let batch = self.open(map);
+        batch.extents.push(extent);
+        batch.charge += BARE_CHARGE_BYTES;
+        let is_full = batch.extents.len() >= EXTENTS_MAX;
+        self.buffered_bytes += BARE_CHARGE_BYTES;
+        if is_full {
+            self.seal_full(map);
+        }
+    }
+
+    /// Carries out a group: data that is moved is not written again. Only the last object bears the commit mark. Gives how many objects
+    /// must exist for it.
+    pub(crate) fn group(&mut self, map: &mut Map, commit: &Commit) -> u64 {
+        // Who waits for a commit mark has it before.
+        self.seal_asked(map);
+        self.is_in_group = true;
+        for moved in &commit.moves {
+            for piece in map.index.pieces(moved.from / 512, moved.len / 512) {
+                let start = moved.to / 512 + (piece.start - moved.from / 512);
+                match piece.place {
+                    None => self.zero(map, start, piece.sectors),
+                    Some(place) => {
+                        let kind = ExtentKind::Linked(map.object(place.slot).at, place.pos);
+                        map.set(start, piece.sectors, Some(place));
+                        self.push_bare(map, Extent { start, sectors: piece.sectors as u32, kind });
+                    }
+                }
+            }
+        }
+        for moved in &commit.moves {
+            self.zero(map, moved.from / 512, moved.len / 512);
+        }
+        for (offset, len) in &commit.zeroes {
+            self.zero(map, offset / 512, len / 512);
+        }
+        self.write(map, commit.head_offset / 512, &commit.head);
+        self.is_in_group = false;
+        self.commit(map)
     }
 
     /// Puts a note into the open object.
@@ -284,7 +342,8 @@ impl Log {
 
     fn seal_full(&mut self, map: &Map) {
         let open_bytes = self.open.as_ref().map_or(0, |batch| batch.charge);
-        let is_forced = self.uncommitted_bytes + open_bytes >= self.atomic_bytes_max && !self.is_wanted;
+        let is_due = self.uncommitted_bytes + open_bytes >= self.atomic_bytes_max;
+        let is_forced = is_due && !self.is_wanted && !self.is_in_group;
         self.commits_forced += u64::from(is_forced);
         self.seal(map, is_forced || self.is_wanted);
     }
@@ -344,7 +403,10 @@ impl Log {
             object.data_at = data_at;
             object.sectors = (data_bytes / 512) as u32;
         });
-        self.flying.insert(batch.seq, Flight { slot: batch.slot, bytes: Arc::clone(&bytes), data_bytes, charge: batch.charge });
+        self.flying.insert(
+            batch.seq,
+            Flight { slot: batch.slot, bytes: Arc::clone(&bytes), data_bytes, charge: batch.charge },
+        );
         Some((batch.seq, bytes))
     }
 
@@ -368,7 +430,9 @@ impl Log {
             return;
         }
         let flight = self.flying.iter().find(|(_, flight)| flight.slot == place.slot);
-        let Some((seq, flight)) = flight else { panic!("object {} is neither stored nor in memory", place.slot) };
+        let Some((seq, flight)) = flight else {
+            panic!("object {} is neither stored nor in memory", place.slot)
+        };
         let span = Span::of((flight.data_bytes / 512) as u32, place.pos, (out.len() / 512) as u32);
         let at = head_bytes(&flight.bytes).unwrap_or_default() + span.from() as usize;
         let pieces = &flight.bytes[at..at + span.len() as usize];

@@ -206,9 +206,7 @@ impl Map {
     /// The parts of a range that still lie in an object from a sector of its payload on: offset in the range, and sectors.
     pub(crate) fn still_there(&self, start: u64, sectors: u32, from: Place) -> Vec<(u32, u32)> {
         let pieces = self.index.pieces(start, sectors.into());
-        let is_there = |piece: &Piece| {
-            piece.place == Some(from.plus((piece.start - start) as u32))
-        };
+        let is_there = |piece: &Piece| piece.place == Some(from.plus((piece.start - start) as u32));
         pieces.iter().filter(|p| is_there(p)).map(|p| ((p.start - start) as u32, p.sectors as u32)).collect()
     }
 

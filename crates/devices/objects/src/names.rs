@@ -102,7 +102,12 @@ mod tests {
         assert_eq!(index_of(&index(at)), Some(at));
         assert_eq!(part_of(&part(at, 9)), Some(at));
         assert_eq!(checkpoint_of(&checkpoint("a.b", at)), Some(("a.b", at)));
-        for wrong in ["log/2a/0", "log/000000000000002A/ffffffffffffffff", "log/000000000000002a", "log/+00000000000002a/ffffffffffffffff"] {
+        for wrong in [
+            "log/2a/0",
+            "log/000000000000002A/ffffffffffffffff",
+            "log/000000000000002a",
+            "log/+00000000000002a/ffffffffffffffff",
+        ] {
             assert_eq!(log_of(wrong), None, "{wrong}");
         }
         for name in ["", "a/b", "a b", "ä", &"x".repeat(65)] {

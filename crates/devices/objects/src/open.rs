@@ -16,7 +16,9 @@
 use std::sync::Arc;
 
 use crate::calls::{Calls, HEAD_GUESS_BYTES, Outcome};
-use crate::codec::{Damage, Fence, Identity, LogHead, Pointer, Stamp, VolumeMark, claim_bytes, claim_of, head_bytes};
+use crate::codec::{
+    Damage, Fence, Identity, LogHead, Pointer, Stamp, VolumeMark, claim_bytes, claim_of, head_bytes,
+};
 use crate::face::{Access, Claim, OpenError, OpenParams, Position, Takeover};
 use crate::jobs::{Job, Step};
 use crate::load::{Load, Loaded, Wrong};
@@ -168,8 +170,12 @@ impl Open {
     }
 
     fn pointer(&mut self, calls: &mut Calls<Job>, outcome: Outcome) -> Progress {
-        let (Access::Checkpoint(name), Some(at)) = (&self.params.access, self.listed) else { return Ok(false) };
-        let Outcome::Object { bytes, .. } = outcome else { return Err(OpenError::NoCheckpoint(name.clone())) };
+        let (Access::Checkpoint(name), Some(at)) = (&self.params.access, self.listed) else {
+            return Ok(false);
+        };
+        let Outcome::Object { bytes, .. } = outcome else {
+            return Err(OpenError::NoCheckpoint(name.clone()));
+        };
         let path = names::checkpoint(name, at);
         let pointer = Pointer::decode(&bytes, &self.identity(at)).map_err(|damage| corrupt(path, &damage))?;
         if pointer.name != *name {
@@ -193,7 +199,11 @@ impl Open {
         }
         if self.is_again {
             self.is_again = false;
-            return if self.listed == self.checkpoint { self.have_all(calls, time_ns) } else { self.anew(calls) };
+            return if self.listed == self.checkpoint {
+                self.have_all(calls, time_ns)
+            } else {
+                self.anew(calls)
+            };
         }
         self.checkpoint = self.listed;
         match self.checkpoint {
@@ -268,7 +278,10 @@ impl Open {
                 match head.map_err(|damage| corrupt(names::log(at), &damage))? {
                     Ok(found) => found,
                     Err(len) => {
-                        calls.start(Job::Open(Step::Head(at)), Request::Get { name: names::log(at), from: 0, len });
+                        calls.start(
+                            Job::Open(Step::Head(at)),
+                            Request::Get { name: names::log(at), from: 0, len },
+                        );
                         return Ok(false);
                     }
                 }
@@ -295,6 +308,9 @@ impl Open {
                 create(calls, Step::Fence, names::log(at), fence.encode());
             }
             Next::Disagrees => return self.anew(calls),
+            Next::Wrong(at, what) => {
+                return Err(OpenError::Corrupt { name: names::log(at), what: what.to_owned() });
+            }
             Next::Ended if walk.is_fencing() => {
                 self.is_again = true;
                 self.list_checkpoints(calls);
@@ -357,6 +373,8 @@ impl Open {
     /// The logs of all owners before have ended, and nothing of them is missing.
     fn have_all(&mut self, calls: &mut Calls<Job>, time_ns: u64) -> Progress {
         self.to_hold = self.state.named.iter().map(|named| named.at).collect();
+        self.to_hold.sort_unstable();
+        self.to_hold.dedup();
         // From here on what is loaded is a checkpoint that is held.
         if let Some(walk) = &mut self.walk {
             walk.end(&mut self.state);
@@ -388,7 +406,8 @@ impl Open {
     fn begun(&mut self, calls: &mut Calls<Job>, outcome: Outcome) -> Progress {
         let Outcome::Conflict { bytes, .. } = outcome else { return Ok(true) };
         let Some(at) = self.first.map(|first| first.at) else { return Ok(true) };
-        let fence = Fence::decode(&bytes, &self.identity(at)).map_err(|damage| corrupt(names::log(at), &damage))?;
+        let fence =
+            Fence::decode(&bytes, &self.identity(at)).map_err(|damage| corrupt(names::log(at), &damage))?;
         self.newest = fence.by;
         get(calls, Step::Winner, names::claim(fence.by));
         Ok(false)
@@ -401,7 +420,9 @@ impl Open {
     /// Begins once more with the newest checkpoint.
     fn anew(&mut self, calls: &mut Calls<Job>) -> Progress {
         self.rounds += 1;
-        let Some(mark) = self.mark.filter(|_| self.rounds < ROUNDS_MAX) else { return Err(OpenError::Unsettled) };
+        let Some(mark) = self.mark.filter(|_| self.rounds < ROUNDS_MAX) else {
+            return Err(OpenError::Unsettled);
+        };
         calls.drop_all();
         self.state = State::empty(mark.volume, mark.sectors, self.small_sectors);
         (self.load, self.walk) = (None, None);

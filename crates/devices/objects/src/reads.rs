@@ -149,10 +149,13 @@ impl Reads {
                     }
                 }
             }
-            Outcome::Failed { name, error } => reading.fault = fault(ErrorKind::Io, format!("{name}: {error}")),
+            Outcome::Failed { name, error } => {
+                reading.fault = fault(ErrorKind::Io, format!("{name}: {error}"))
+            }
             _ => {
                 is_gone = true;
-                reading.fault = fault(ErrorKind::Corrupt, format!("{name}: the object is gone from the store"));
+                reading.fault =
+                    fault(ErrorKind::Corrupt, format!("{name}: the object is gone from the store"));
             }
         }
         if reading.left > 0 {

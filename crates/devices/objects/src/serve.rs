@@ -9,7 +9,7 @@ use crate::checkpoint::Checkpoints;
 use crate::codec::{Fence, Identity, Stamp, claim_of};
 use crate::collect::Collect;
 use crate::commands::Commands;
-use crate::face::{Claim, CommandError, Effect, Fault, Limits, Position};
+use crate::face::{Claim, CommandError, Effect, Fault, Limits};
 use crate::jobs::{Indexing, Job};
 use crate::log::Log;
 use crate::names;
@@ -35,6 +35,8 @@ struct Waiter {
     needed: u64,
     since: Nanos,
     tag: u64,
+    /// It is a group, which may be carried out whatever its client is told: it fails only if nothing more is carried out.
+    is_group: bool,
 }
 
 /// What an owner has beside what a reader has.
@@ -87,7 +89,13 @@ pub(crate) fn fault(kind: ErrorKind, what: impl Into<String>) -> Fault {
 }
 
 impl Serve {
-    pub(crate) fn new(limits: Limits, nonce: [u8; 16], recovered: Recovered, now: Nanos, calls: &mut Calls<Job>) -> Self {
+    pub(crate) fn new(
+        limits: Limits,
+        nonce: [u8; 16],
+        recovered: Recovered,
+        now: Nanos,
+        calls: &mut Calls<Job>,
+    ) -> Self {
         calls.insists = true;
         let Recovered { mut state, epoch, first, checkpoint, log_objects, log_bytes, .. } = recovered;
         let owner = first.map(|first| {
@@ -156,13 +164,26 @@ impl Serve {
         if self.owner.as_ref().is_some_and(|owner| owner.commands.is_releasing()) {
             return Err(fault(ErrorKind::Shutdown, "the volume is being released"));
         }
-        let Some(offset) = op.offset() else { return Ok(()) };
-        let is_whole = offset.is_multiple_of(512) && op.bytes().is_multiple_of(512) && op.bytes() > 0;
-        let is_inside = offset.checked_add(op.bytes()).is_some_and(|end| end <= self.state.volume_sectors * 512);
-        if !is_whole || !is_inside {
-            return Err(fault(ErrorKind::Invalid, "an operation that is not of whole sectors of the volume"));
+        let size = self.state.volume_sectors * 512;
+        let is_fit = |offset: u64, len: u64| {
+            let is_whole = offset.is_multiple_of(512) && len.is_multiple_of(512) && len > 0;
+            is_whole && offset.checked_add(len).is_some_and(|end| end <= size)
+        };
+        let is_fine = match op {
+            DeviceOp::Flush => true,
+            DeviceOp::Commit(commit) => {
+                let mut moves = commit.moves.iter();
+                is_fit(commit.head_offset, commit.head.len() as u64)
+                    && moves.all(|moved| is_fit(moved.from, moved.len) && is_fit(moved.to, moved.len))
+                    && commit.zeroes.iter().all(|(offset, len)| is_fit(*offset, *len))
+            }
+            other => is_fit(other.offset().unwrap_or(0), other.bytes()),
+        };
+        if is_fine {
+            Ok(())
+        } else {
+            Err(fault(ErrorKind::Invalid, "it is not of whole sectors of the volume"))
         }
-        Ok(())
     }
 
     /// Does all that can be done now.
@@ -219,7 +240,7 @@ impl Serve {
         let buffered_max = self.limits.buffered_bytes_max;
         while let (Some(queued), Some(owner)) = (self.queue.front_mut(), &mut self.owner) {
             let (log, map) = (&mut owner.log, &mut self.state.map);
-            let mut needed = None;
+            let (mut needed, mut is_group) = (None, false);
             match &queued.op {
                 DeviceOp::Write { offset, bufs, durable } => {
                     let (mut at, mut is_full) = (0, false);
@@ -244,12 +265,17 @@ impl Serve {
                 }
                 DeviceOp::Zero { .. } if log.buffered_bytes() >= buffered_max => return,
                 DeviceOp::Zero { offset, len, .. } => log.zero(map, offset / 512, len / 512),
+                DeviceOp::Commit(_) if log.buffered_bytes() >= buffered_max => return,
+                DeviceOp::Commit(commit) => {
+                    needed = Some(log.group(map, commit));
+                    is_group = true;
+                }
                 DeviceOp::Flush => needed = Some(log.ask_commit(map)),
-                DeviceOp::Read { .. } | DeviceOp::Commit(_) => {}
+                DeviceOp::Read { .. } => {}
             }
             let Some(Queued { tag, since, .. }) = self.queue.pop_front() else { return };
             match needed {
-                Some(needed) => self.waiters.push_back(Waiter { needed, since, tag }),
+                Some(needed) => self.waiters.push_back(Waiter { needed, since, tag, is_group }),
                 None => self.done(tag, Ok(None)),
             }
         }
@@ -307,7 +333,8 @@ impl Serve {
         let volume = self.state.volume;
         match (job, &mut self.owner) {
             (Job::Read(number, index), _) => {
-                let (done, is_gone) = self.reads.answered(&mut self.state.map, volume, (number, index), outcome);
+                let (done, is_gone) =
+                    self.reads.answered(&mut self.state.map, volume, (number, index), outcome);
                 self.unproven.extend(done);
                 if let (true, Some(owner)) = (is_gone, &mut self.owner) {
                     // Another owner may have deleted it: whether there is one decides what is said.
@@ -367,8 +394,7 @@ impl Serve {
                 let is_first = !owner.checkpoints.is_own;
                 let Some(made) = owner.checkpoints.made(&mut self.state) else { return };
                 owner.trash.add_dead(&mut self.state.map, &made.dead);
-                let is_named = |at: Position| self.state.named.iter().any(|named| named.at == at);
-                if let Some(before) = before.filter(|at| !is_named(*at))
+                if let Some(before) = before.filter(|at| !self.state.is_named(*at))
                     && let Some(parts) = self.state.parts.remove(&before)
                 {
                     owner.trash.add_checkpoint(before, parts);
@@ -406,7 +432,7 @@ impl Serve {
     pub(crate) fn expires_at(&self) -> Option<Nanos> {
         let oldest = [
             self.queue.front().map(|queued| queued.since),
-            self.waiters.front().map(|waiter| waiter.since),
+            self.waiters.iter().find(|waiter| !waiter.is_group).map(|waiter| waiter.since),
             self.reads.oldest(),
             self.unproven.front().map(|done| done.since),
             self.owner.as_ref().and_then(|owner| owner.commands.since()),
@@ -420,8 +446,13 @@ impl Serve {
             self.done(queued.tag, Err(what.clone()));
         }
         let mut done = Vec::new();
-        while let Some(waiter) = self.waiters.pop_front_if(|waiter| waiter.since <= upto) {
-            self.done(waiter.tag, Err(what.clone()));
+        let is_end = upto == Nanos(u64::MAX);
+        for waiter in std::mem::take(&mut self.waiters) {
+            if waiter.since <= upto && (is_end || !waiter.is_group) {
+                self.done(waiter.tag, Err(what.clone()));
+            } else {
+                self.waiters.push_back(waiter);
+            }
         }
         while let Some(read) = self.unproven.pop_front_if(|read| read.since <= upto) {
             done.push(read);

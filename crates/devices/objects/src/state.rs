@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::codec::{Ended, ExtentKind, ExtentPart, LogHead, Manifest, Note, ObjectEntry};
+use crate::codec::{Ended, ExtentKind, ExtentPart, LogHead, Manifest, Note, OBJECT_SECTORS_MAX, ObjectEntry};
 use crate::face::{Named, Position};
 use crate::index::{CHUNK_SECTORS, Packed, Place};
 use crate::map::{Map, Object};
@@ -74,7 +74,9 @@ impl State {
                 let (start, sectors) = (u32::from(extent.start), u32::from(extent.sectors));
                 let place = Place { slot: extent.object, pos: extent.pos.into() };
                 let object = self.map.get(place.slot).ok_or("an extent lies in no object")?;
-                if place.pos + sectors > object.sectors || base + u64::from(start + sectors) > self.volume_sectors {
+                if place.pos + sectors > object.sectors
+                    || base + u64::from(start + sectors) > self.volume_sectors
+                {
                     return Err("an extent lies outside of its object or of the volume");
                 }
                 self.map.change(place.slot, |object| object.live += sectors);
@@ -85,8 +87,16 @@ impl State {
         Ok(())
     }
 
+    /// Whether a state has a name.
+    pub(crate) fn is_named(&self, at: Position) -> bool {
+        self.named.iter().any(|named| named.at == at)
+    }
+
     /// What a named checkpoint needs, which is kept from now on.
     pub(crate) fn hold(&mut self, named: Position, entries: &[ObjectEntry]) {
+        if self.held.contains_key(&named) {
+            return;
+        }
         for entry in entries {
             let slot = self.map.slot_of(entry.at).unwrap_or_else(|| self.map.add(stored(*entry)));
             self.map.change(slot, |object| object.holds += 1);
@@ -102,7 +112,7 @@ impl State {
     }
 
     /// What the next committed object of the log says.
-    pub(crate) fn apply(&mut self, head: &LogHead, data_at: u32) {
+    pub(crate) fn apply(&mut self, head: &LogHead, data_at: u32) -> Result<(), &'static str> {
         let at = head.identity.at;
         let sectors = head.payload_sectors();
         let slot = self.map.add(stored(ObjectEntry { at, data_at, sectors }));
@@ -113,6 +123,15 @@ impl State {
                 ExtentKind::Data => self.map.set(extent.start, extent.sectors.into(), Some(place)),
                 ExtentKind::Zero => {
                     self.map.set(extent.start, extent.sectors.into(), None);
+                    continue;
+                }
+                ExtentKind::Linked(from, from_pos) => {
+                    let slot = self.map.slot_of(from).ok_or("it points to an object that is not there")?;
+                    if from_pos + extent.sectors.min(OBJECT_SECTORS_MAX) > self.map.object(slot).sectors {
+                        return Err("it points behind the end of an object");
+                    }
+                    let place = Place { slot, pos: from_pos };
+                    self.map.set(extent.start, extent.sectors.into(), Some(place));
                     continue;
                 }
                 ExtentKind::Moved(from, from_pos) => {
@@ -133,6 +152,7 @@ impl State {
         self.volume_sectors = head.volume_sectors;
         self.as_of = at;
         self.time_ns = head.stamp.time_ns;
+        Ok(())
     }
 
     /// A change of the list of named checkpoints. What they need is not looked at.

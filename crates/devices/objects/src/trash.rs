@@ -127,8 +127,7 @@ fn is_left_over(state: &State, own: u64, newest: Option<Position>, name: &str) -
         return state.map.slot_of(at).is_none() && ended.is_some_and(|ended| ended.fence != at.seq);
     }
     if let Some(at) = names::index_of(name).or_else(|| names::part_of(name)) {
-        let is_named = state.named.iter().any(|named| named.at == at);
-        return newest.is_some_and(|newest| at < newest) && at.epoch < own && !is_named;
+        return newest.is_some_and(|newest| at < newest) && at.epoch < own && !state.is_named(at);
     }
     let is_kept = |(name, at)| state.named.iter().any(|named| named.name == name && named.at == at);
     names::checkpoint_of(name).is_some_and(|found| found.1.epoch < own && !is_kept(found))

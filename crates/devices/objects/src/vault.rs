@@ -58,8 +58,8 @@ impl Vault {
         let what = match &mut self.phase {
             Phase::Serving(serve) => return serve.submit(now, &mut self.calls, tag, op),
             Phase::Opening(_) | Phase::Refused => fault(ErrorKind::Io, "the volume is not open"),
-            Phase::Losing(..) => fault(ErrorKind::Io, Fenced { by: None }.to_string()),
-            Phase::Fenced(fenced) => fault(ErrorKind::Io, fenced.to_string()),
+            Phase::Losing(..) => fault(ErrorKind::Fenced, Fenced { by: None }.to_string()),
+            Phase::Fenced(fenced) => fault(ErrorKind::Fenced, fenced.to_string()),
             Phase::Released => fault(ErrorKind::Shutdown, "the volume is released"),
         };
         self.effects.push(Effect::Done { tag, result: Err(what) });
@@ -69,7 +69,9 @@ impl Vault {
     pub fn command(&mut self, now: Nanos, tag: u64, command: Command) {
         let error = match &mut self.phase {
             Phase::Serving(serve) => match &mut serve.owner {
-                Some(owner) => return owner.commands.start(now, tag, command, &mut serve.state, &mut owner.log),
+                Some(owner) => {
+                    return owner.commands.start(now, tag, command, &mut serve.state, &mut owner.log);
+                }
                 None => CommandError::Invalid("the volume is open to be read"),
             },
             Phase::Losing(..) => CommandError::Fenced(Fenced { by: None }),
@@ -84,14 +86,16 @@ impl Vault {
         let Some((job, outcome)) = self.calls.answered(now, id, result) else { return };
         let time_ns = self.time_ns(now);
         match (std::mem::replace(&mut self.phase, Phase::Refused), job) {
-            (Phase::Opening(open), Job::Open(step)) => match open.handle(&mut self.calls, time_ns, step, outcome) {
-                Opening::Goes(open) => self.phase = Phase::Opening(open),
-                Opening::Done(recovered) => self.opened(now, *recovered),
-                Opening::Refused(error) => {
-                    self.calls.drop_all();
-                    self.effects.push(Effect::Refused(error));
+            (Phase::Opening(open), Job::Open(step)) => {
+                match open.handle(&mut self.calls, time_ns, step, outcome) {
+                    Opening::Goes(open) => self.phase = Phase::Opening(open),
+                    Opening::Done(recovered) => self.opened(now, *recovered),
+                    Opening::Refused(error) => {
+                        self.calls.drop_all();
+                        self.effects.push(Effect::Refused(error));
+                    }
                 }
-            },
+            }
             (Phase::Serving(mut serve), job) => {
                 let course = serve.answered(now, &mut self.calls, job, outcome);
                 self.phase = Phase::Serving(serve);
@@ -151,7 +155,7 @@ impl Vault {
     fn stop(&mut self, fenced: &Fenced) -> Option<[u8; 16]> {
         self.calls.drop_all();
         let Phase::Serving(serve) = &mut self.phase else { return None };
-        serve.fail_all(&mut self.calls, &fault(ErrorKind::Io, fenced.to_string()));
+        serve.fail_all(&mut self.calls, &fault(ErrorKind::Fenced, fenced.to_string()));
         if let Some(owner) = &mut serve.owner {
             owner.commands.fail(CommandError::Fenced(fenced.clone()));
             owner.commands.take_effects(&mut serve.effects);
@@ -184,6 +188,11 @@ impl Vault {
     /// When [`Vault::poll`] must be called even if nothing happens; a time in the past means at once.
     pub fn deadline(&self) -> Option<Nanos> {
         if !self.effects.is_empty() {
+            return Some(Nanos(0));
+        }
+        if let Phase::Serving(serve) = &self.phase
+            && serve.owner.as_ref().is_some_and(|owner| owner.collect.is_scanning())
+        {
             return Some(Nanos(0));
         }
         let expires = match &self.phase {

@@ -35,6 +35,8 @@ pub(crate) enum Next {
     Ended,
     /// What was read does not agree: something has changed meanwhile, or is lost.
     Disagrees,
+    /// This object says what cannot be.
+    Wrong(Position, &'static str),
 }
 
 /// See the module's documentation.
@@ -143,7 +145,9 @@ impl Walk {
                     if self.at.seq == 0 && !self.begins(&head, state) {
                         return Next::Disagrees;
                     }
-                    self.log(head, data_at, state);
+                    if let Err((at, what)) = self.log(head, data_at, state) {
+                        return Next::Wrong(at, what);
+                    }
                 }
                 Some(Found::Missing) if self.is_fencing => {
                     self.makes_fence = true;
@@ -159,7 +163,12 @@ impl Walk {
         Next::Ended
     }
 
-    fn log(&mut self, head: Box<LogHead>, data_at: u32, state: &mut State) {
+    fn log(
+        &mut self,
+        head: Box<LogHead>,
+        data_at: u32,
+        state: &mut State,
+    ) -> Result<(), (Position, &'static str)> {
         self.at.seq += 1;
         self.begun = self.at;
         self.is_released = head.released;
@@ -169,9 +178,10 @@ impl Walk {
         self.pending.push((head, data_at));
         if is_commit {
             for (head, data_at) in self.pending.drain(..) {
-                state.apply(&head, data_at);
+                state.apply(&head, data_at).map_err(|what| (head.identity.at, what))?;
             }
         }
+        Ok(())
     }
 
     /// Whether the first object of an owner agrees with what was found of the one before, which has ended.

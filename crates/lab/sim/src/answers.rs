@@ -33,6 +33,7 @@ impl<S: Subject> Life<'_, S> {
                 if p.count > 0 { vec![(p.first, p.count)] } else { Vec::new() },
             )
         });
+        self.answers_after_fence(result.is_ok())?;
         match (result, &p.asked) {
             (Err(e), _) => self.failed(&p, &e),
             (Ok(Reply::Data(data)), Asked::Read(ticket)) => self.check_read(&p, *ticket, &data),
@@ -73,6 +74,10 @@ impl<S: Subject> Life<'_, S> {
         let world = &mut self.world;
         world.oracle.fail_read(ticket);
         for (sector, _) in (p.first..).zip(holes).filter(|(_, hole)| **hole) {
+            if world.backing.is_unknown(sector * SECTOR_BYTES, SECTOR) {
+                // Who asks next waits until it is known.
+                continue;
+            }
             world.oracle.reopen_read(ticket);
             let data = world.backing.media.read(sector * SECTOR_BYTES, SECTOR);
             world.oracle.finish_read(ticket, sector, data)?;
@@ -112,9 +117,11 @@ impl<S: Subject> Life<'_, S> {
         self.note(&[8, id.0, u64::from(result.is_ok())], || {
             (format!("done   {:>4} {result:?}", id.0), Vec::new())
         });
+        self.answers_after_fence(result.is_ok())?;
         if let Err(e) = &result {
             self.world.stats.errors += 1;
             let excused = match ordered {
+                _ if self.world.is_fenced() => true,
                 Ordered::Set(_) => false,
                 _ => self.has_failed() || self.world.oracle.may_fail(0, u64::MAX, 0) || self.stopping,
             };
@@ -163,12 +170,14 @@ impl<S: Subject> Life<'_, S> {
         self.note(&[13, id.0, u64::from(result.is_ok())], || {
             (format!("marked {:>4} {label}: {result:?}", id.0), Vec::new())
         });
+        self.answers_after_fence(result.is_ok())?;
         let excused = match result {
             Ok(number) => return self.world.judge_marked(number, &label),
             Err(MarkError::Policy(_)) => !in_groups || !self.keeps_groups(),
             Err(MarkError::NotConsistent) => true,
             Err(MarkError::Failing) => self.has_failed(),
             Err(MarkError::Stopping) => self.stopping,
+            Err(MarkError::Fenced) => self.world.is_fenced(),
             Err(MarkError::TooMany | MarkError::ReadOnly) => false,
             Err(MarkError::Member) => shared || self.settings.group_ends == GroupEnds::Common,
         };
@@ -208,6 +217,7 @@ impl<S: Subject> Life<'_, S> {
             // A stop gives up writes that wait for room which only destaging would make.
             ErrorKind::Shutdown => p.after_stop || (self.stopping && matches!(p.asked, Asked::Write(_))),
             ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Corrupt => self.is_excused(p),
+            ErrorKind::Fenced => self.world.is_fenced(),
             ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::ReadOnly => false,
         };
         if excused {

@@ -200,6 +200,7 @@ pub fn figures(s: &Stats) -> String {
         ("crashes before recovery", s.crashes_in_start),
         ("older and foreign refused", s.pairs_refused),
         ("caches lost for good", s.caches_lost),
+        ("stores taken over", s.taken_over),
         ("journals replayed", s.replays),
         ("caches removed for good", s.caches_released),
         ("clean stops", s.stops),

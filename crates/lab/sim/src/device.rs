@@ -12,6 +12,11 @@ use crate::media::{Data, Media, Survival};
 use crate::random::Random;
 use crate::stamp::{self, Content, SECTOR};
 
+mod remote;
+
+pub use remote::Promise;
+use remote::Remote;
+
 /// What a fault that the device does not report has done to the volume's data on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Harm {
@@ -78,6 +83,8 @@ pub struct InFlight {
     early: Option<Buf>,
     /// It arrived when the world's counter of steps stood here.
     pub step: u64,
+    /// What came of it when another host took the device over.
+    fenced: Option<(DeviceResult, Harm)>,
 }
 
 /// How long operations take: `base + below(spread)`, with one in `tail_one_in` ten times as long.
@@ -116,6 +123,8 @@ pub struct Device {
     pub effects: EffectCounts,
     /// Errors that were reported in this round, by kind of operation in the order of [`OpKind::ALL`].
     pub errors: [u64; OpKind::ALL.len()],
+    /// What a store behind a network adds.
+    remote: Remote,
 }
 
 impl Device {
@@ -135,6 +144,7 @@ impl Device {
             unreadable: Vec::new(),
             effects: EffectCounts::default(),
             errors: Default::default(),
+            remote: Remote::default(),
         }
     }
 
@@ -147,6 +157,7 @@ impl Device {
         self.unreadable.clear();
         self.effects = EffectCounts::default();
         self.errors = Default::default();
+        self.remote.reset();
     }
 
     /// Prepares for a round: `seed` decides the latencies.
@@ -181,6 +192,7 @@ impl Device {
     pub fn heal(&mut self) {
         self.faults.clear();
         self.unreadable.clear();
+        self.end_session();
     }
 
     /// Takes an operation; returns after how long it completes.
@@ -193,11 +205,14 @@ impl Device {
         match effect {
             Some(Effect::Slow) => ns *= 30,
             Some(Effect::Stuck) => ns += 2_000_000_000,
+            Some(Effect::Late) => ns += 3_000_000_000,
+            Some(Effect::Away) => ns += 5_000_000_000,
             _ => {}
         }
-        let late_ns = if matches!(effect, Some(Effect::Slow | Effect::Stuck)) { ns } else { 0 };
+        let late = matches!(effect, Some(Effect::Slow | Effect::Stuck | Effect::Late | Effect::Away));
+        let late_ns = if late { ns } else { 0 };
         let early = match &op {
-            DeviceOp::Read { offset, len } if self.random.percent(50) => {
+            DeviceOp::Read { offset, len } if self.random.percent(50) && !self.is_unknown(*offset, *len) => {
                 Some(self.media.read_buf(*offset, *len))
             }
             _ => None,
@@ -210,6 +225,7 @@ impl Device {
             late_ns,
             early,
             step,
+            fenced: self.refusal(),
         });
         Nanos(ns)
     }
@@ -253,6 +269,9 @@ impl Device {
 
     /// A durable write of the host's that goes well, while nothing else is in flight.
     pub fn write_alone(&mut self, offset: u64, bytes: Buf) {
+        if self.is_fenced() {
+            return;
+        }
         self.media.write(offset, Data::Bufs(vec![bytes]), true);
     }
 
@@ -260,8 +279,8 @@ impl Device {
     pub fn begin_alone(&mut self, offset: u64, bytes: Buf, step: u64) {
         let op = DeviceOp::Write { offset, bufs: vec![bytes], durable: true };
         let flush_mark = self.media.flush_mark();
-        let (effect, late_ns, early) = (None, 0, None);
-        self.in_flight.push(InFlight { id: IoId(0), op, effect, flush_mark, late_ns, early, step });
+        let (effect, late_ns, early, fenced) = (None, 0, None, self.refusal());
+        self.in_flight.push(InFlight { id: IoId(0), op, effect, flush_mark, late_ns, early, step, fenced });
     }
 
     /// A durable write of the host's while the engine runs, carried out at once: faults that the device reports hit it.
@@ -269,6 +288,9 @@ impl Device {
     /// # Errors
     /// Those of the fault.
     pub fn write_with_faults(&mut self, offset: u64, bytes: Buf) -> Result<(), IoError> {
+        if let Some((Err(error), _)) = self.refusal() {
+            return Err(error);
+        }
         let data = Data::Bufs(vec![bytes]);
         let op = DeviceOp::Write { offset, bufs: Vec::new(), durable: true };
         let effect = self.effect_of(&op).filter(|effect| !effect.is_silent());
@@ -292,10 +314,21 @@ impl Device {
         let at = self.in_flight.iter().position(|i| i.id == id);
         let io = self.in_flight.swap_remove(at.unwrap_or_else(|| panic!("{id:?} is not in flight")));
         let kind = OpKind::of(&io.op);
-        let mut harm = Harm::default();
-        let result = self.carry_out(io, &mut harm);
+        self.let_unknown_land();
+        let (result, harm) = self.outcome(io);
         self.count_error(kind, result.is_err());
         (result, harm)
+    }
+
+    fn outcome(&mut self, mut io: InFlight) -> (DeviceResult, Harm) {
+        if let Some(fenced) = io.fenced.take() {
+            return fenced;
+        }
+        if io.effect == Some(Effect::Away) {
+            io.effect = Some(if self.random.percent(50) { Effect::Eio } else { Effect::EioDone });
+        }
+        let mut harm = Harm::default();
+        (self.carry_out(io, &mut harm), harm)
     }
 
     fn carry_out(&mut self, io: InFlight, harm: &mut Harm) -> DeviceResult {
@@ -308,6 +341,9 @@ impl Device {
                 if self.unreadable.iter().any(|s| sectors.contains(s)) {
                     return Err(IoError::new(ErrorKind::Io, "simulated latent sector error"));
                 }
+                if self.keeps_read_from_guessing(offset, len) {
+                    return Err(IoError::new(ErrorKind::Io, "simulated read of what may still change"));
+                }
                 outcome = io.early.or_else(|| Some(self.media.read_buf(offset, len)));
             }
             DeviceOp::Write { offset, bufs, durable } => {
@@ -319,6 +355,10 @@ impl Device {
             DeviceOp::Commit(commit) if error.is_none() => self.commit(*commit),
             // An error says that nothing of it was done.
             DeviceOp::Commit(_) => {}
+            DeviceOp::Flush if done && self.keeps_flush_from_lying() => {
+                self.media.fail_flush(io.flush_mark, false);
+                return Err(IoError::new(ErrorKind::Io, "simulated flush over a write of unknown outcome"));
+            }
             DeviceOp::Flush if done => self.media.flush(io.flush_mark),
             DeviceOp::Flush => {
                 harm.reset = io.effect == Some(Effect::Reset);
@@ -367,7 +407,8 @@ impl Device {
 
     fn write(&mut self, offset: u64, data: Data, durable: bool, effect: Option<Effect>, harm: &mut Harm) {
         match effect {
-            Some(Effect::Eio | Effect::NoSpace | Effect::Reset) => {}
+            Some(Effect::Eio | Effect::NoSpace | Effect::Reset | Effect::Away) => {}
+            Some(Effect::Late) => self.forget_outcome(offset, &data),
             Some(Effect::EioTorn) => {
                 for (i, sector) in data.flat().chunks_exact(SECTOR).enumerate() {
                     if self.random.percent(50) {
@@ -400,6 +441,7 @@ impl Device {
             None | Some(Effect::EioDone | Effect::Slow | Effect::Stuck) => {
                 let sectors = offset / SECTOR as u64..(offset + data.len() as u64) / SECTOR as u64;
                 self.unreadable.retain(|s| !sectors.contains(s));
+                self.supersede_unknown(offset, data.len());
                 self.media.write(offset, data, durable);
             }
         }
@@ -421,15 +463,20 @@ impl Device {
 
     /// The writes in flight that may still reach the medium.
     pub fn writes_in_flight(&mut self) -> Vec<(u64, Data)> {
-        let reaches = |e: Option<Effect>| !e.is_some_and(|e| e.error().is_some() || e.is_silent());
+        let reaches = |e: Option<Effect>| match e {
+            Some(Effect::Away | Effect::Late) | None => true,
+            Some(e) => e.error().is_none() && !e.is_silent(),
+        };
+        let unknown = self.unknown_at_death();
         self.in_flight
             .drain(..)
-            .filter(|io| reaches(io.effect))
+            .filter(|io| reaches(io.effect) && io.fenced.is_none())
             .filter_map(|io| match io.op {
                 DeviceOp::Write { offset, bufs, .. } => Some((offset, Data::Bufs(bufs))),
                 DeviceOp::Zero { offset, len, .. } => Some((offset, Data::Zeroes(len as usize))),
                 _ => None,
             })
+            .chain(unknown)
             .collect()
     }
 

@@ -65,11 +65,16 @@ pub enum Effect {
     Lost,
     /// A write that is reported as done and went elsewhere.
     Misdirected,
+    /// No answer comes for five seconds, and then an error takes its place; everything was done, or nothing.
+    Away,
+    /// No answer comes for three seconds, and then an error takes its place. Each block of a write is carried out later, or
+    /// never.
+    Late,
 }
 
 impl Effect {
     /// Every effect, with its spelling in plans.
-    pub const ALL: [(Self, &'static str); 9] = [
+    pub const ALL: [(Self, &'static str); 11] = [
         (Self::Eio, "eio"),
         (Self::EioDone, "eio-done"),
         (Self::EioTorn, "eio-torn"),
@@ -79,12 +84,16 @@ impl Effect {
         (Self::Reset, "reset"),
         (Self::Lost, "lost"),
         (Self::Misdirected, "misdirected"),
+        (Self::Away, "away"),
+        (Self::Late, "late"),
     ];
 
     /// What the engine is told; `None` if it is told that all is well.
     pub const fn error(self) -> Option<ErrorKind> {
         match self {
-            Self::Eio | Self::EioDone | Self::EioTorn | Self::Reset => Some(ErrorKind::Io),
+            Self::Eio | Self::EioDone | Self::EioTorn | Self::Reset | Self::Away | Self::Late => {
+                Some(ErrorKind::Io)
+            }
             Self::NoSpace => Some(ErrorKind::NoSpace),
             Self::Slow | Self::Stuck | Self::Lost | Self::Misdirected => None,
         }

@@ -16,6 +16,7 @@ use crate::random::Random;
 mod exchange;
 mod hints;
 mod points;
+mod remote;
 mod scheduled;
 mod shared_points;
 mod staleness;
@@ -149,6 +150,7 @@ pub fn plan(seed: u64, options: Options) -> Plan {
     staleness::bound(&mut plan, options);
     hints::hint(&mut plan, options);
     scheduled::schedule(&mut plan, options);
+    remote::sicken(&mut plan, options);
     plan
 }
 

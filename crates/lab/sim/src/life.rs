@@ -20,6 +20,7 @@ use crate::wall;
 use crate::world::{Retirement, World};
 
 mod death;
+mod fence;
 mod lag;
 mod queue;
 mod requests;
@@ -136,6 +137,8 @@ pub struct Life<'w, S> {
     coordinator: Option<rounds::Coordinator>,
     /// Steps of rounds that are not answered, and whether the volume was a member then.
     asked_common: Vec<(RequestId, bool)>,
+    /// The engine knows that another host has taken over what is on the backing's side.
+    pub(crate) knows_of_fence: bool,
     /// Looks on.
     pub watch: Option<Watch<'w>>,
 }
@@ -172,6 +175,7 @@ impl<'w, S: Subject> Life<'w, S> {
             progress: now,
             coordinator: None,
             asked_common: Vec::new(),
+            knows_of_fence: false,
             watch: None,
         }
     }
@@ -262,6 +266,7 @@ impl<'w, S: Subject> Life<'w, S> {
     fn carry_out(&mut self, effect: Effect) -> Result<(), Interrupt> {
         match effect {
             Effect::Io { id, role, op, class } => {
+                self.asks_after_fence()?;
                 if role == Role::Backing {
                     self.queue.starts(id, class)?;
                 }
@@ -450,6 +455,9 @@ impl<'w, S: Subject> Life<'w, S> {
             self.lag.may_shrink = true;
         }
         self.queue.ended(id);
+        if matches!(what, Due::Backing(_) | Due::Journal(_)) {
+            self.may_know_of_fence(&result);
+        }
         self.engine.handle(Event::Io { id, result }, self.now);
         Ok(())
     }

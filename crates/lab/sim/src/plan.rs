@@ -93,6 +93,13 @@ pub enum Action {
     Destage,
     /// Wait until everything is answered.
     Drain,
+    /// Another host takes over what is on the backing's side: what is under way there is carried out now or never.
+    Fence {
+        /// The backing, or the journal that lies apart.
+        role: Role,
+        /// The host learns of it without an operation, at once.
+        told: bool,
+    },
 }
 
 /// A round of a consistency group, by a coordinator that may fall silent.

@@ -109,6 +109,9 @@ impl fmt::Display for Action {
             }
             Self::Destage => f.write_str("destage"),
             Self::Drain => f.write_str("drain"),
+            Self::Fence { role, told } => {
+                write!(f, "fence {}{}", name_of(&ROLES, *role), Flags(&[(*told, "told")]))
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use forebay_block::Nanos;
 use forebay_engine::{Engine, Params, RecoveryError, State};
 
+use crate::device::Promise;
 use crate::emulated::Emulated;
 use crate::fault::{Effect, OpKind};
 use crate::life::{Death, Life, Watch};
@@ -45,6 +46,8 @@ pub struct Simulator {
     pub second_opinion: bool,
     /// What decides who belongs to whom.
     pub protocol: Protocol,
+    /// What the stores promise.
+    pub promise: Promise,
 }
 
 impl Simulator {
@@ -80,7 +83,7 @@ impl Simulator {
             .rounds
             .iter()
             .any(|r| !r.damages.is_empty() || r.faults.iter().any(|f| f.effect.is_silent()));
-        self.world.protocol = self.protocol;
+        (self.world.protocol, self.world.promise) = (self.protocol, self.promise);
         let older = |b: &Between| matches!(b, Between::Older { .. });
         self.world.keeps_images = plan.rounds.iter().flat_map(|r| &r.between).any(older);
         self.world.begin(plan.shape, decays, Trace::new(detail));
@@ -129,6 +132,9 @@ impl Simulator {
     ) -> Ended {
         let world = &mut self.world;
         let mut fate = Random::derived(round.schedule, 5);
+        if !matches!(round.between.first(), Some(Between::Lose { .. })) {
+            world.must_be_ours(&mut fate).map_err(|i| (i, 0))?;
+        }
         for event in &round.between {
             world.happens(event, &mut fate).map_err(|i| (i, 0))?;
         }
@@ -149,7 +155,8 @@ impl Simulator {
             End::CrashAfter(steps, _) => steps,
             _ => u64::MAX,
         };
-        let healthy = round.faults.is_empty() && !world.decays && world.backing.emulated.is_none();
+        let fences = round.steps.iter().any(|step| matches!(step.action, Action::Fence { .. }));
+        let healthy = round.faults.is_empty() && !world.decays && world.backing.emulated.is_none() && !fences;
         let random = Random::derived(round.schedule, 3);
         let mut script =
             Script { life: Life::new(world, make(params), round.settings, random, crash_at), healed: false };
@@ -365,7 +372,7 @@ impl<S: Subject> Script<'_, S> {
             || world.cache.has_been(Effect::Reset)
             || world.has_given_up()
             || world.may_have_given_up(now);
-        if cache_failed || may_be_lost || !keeps_order {
+        if cache_failed || may_be_lost || !keeps_order || world.is_fenced() {
             return Ok(());
         }
         world.heal();

@@ -7,7 +7,7 @@ use forebay_format::journal::{Group, Head};
 use forebay_format::label::LABEL_BYTES;
 
 use crate::consistency::Consistency;
-use crate::device::Device;
+use crate::device::{Device, Promise};
 use crate::fault::Effect;
 use crate::media::{Survival, View};
 use crate::oracle::{Crash, Kept, Oracle};
@@ -22,6 +22,7 @@ mod decay;
 mod journal;
 mod owners;
 mod stats;
+mod takeover;
 
 use decay::{Breach, Durability};
 pub use owners::{Image, Protocol, Retirement};
@@ -54,6 +55,8 @@ pub struct World {
     pub steps: u64,
     /// What decides who belongs to whom.
     pub protocol: Protocol,
+    /// What the stores promise.
+    pub promise: Promise,
     /// What the running process knows of both devices.
     identities: Option<Identities>,
     /// Whether the log has been retired: the next start is without this cache then.
@@ -126,6 +129,7 @@ impl World {
             trace: Trace::default(),
             steps: 0,
             protocol: Protocol::default(),
+            promise: Promise::default(),
             identities: None,
             retirement: Retirement::None,
             runs: 0,
@@ -163,6 +167,7 @@ impl World {
         self.journal.wipe(journal as usize);
         for device in [&mut self.cache, &mut self.backing, &mut self.journal] {
             device.volume_bytes = shape.volume_bytes;
+            device.promises(self.promise);
         }
         if shape.stamped {
             let stamp = |data: &mut [u8]| stamp::fill(data, 0, WriteNo(0));

@@ -47,3 +47,6 @@ mod owners;
 
 #[path = "simulation/group.rs"]
 mod group;
+
+#[path = "simulation/remote.rs"]
+mod remote;

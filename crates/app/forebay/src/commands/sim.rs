@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use forebay_control::FailureKind;
 use forebay_sim::campaign::{Campaign, Counted, Finding, figure};
-use forebay_sim::generate::Options;
+use forebay_sim::generate::{Options, Theme};
 use forebay_sim::in_order::{THREADS_MAX, in_order};
 use forebay_sim::plan::Plan;
 
@@ -24,6 +24,8 @@ pub enum Faults {
     Reported,
     /// Rot, lost and misdirected writes, too
     All,
+    /// Those of a store behind a network in every plan, and another host that takes it over
+    Remote,
 }
 
 /// Arguments of `forebay sim`.
@@ -129,6 +131,7 @@ fn campaign(args: &Args) -> Outcome {
     let options = Options {
         faults: !matches!(args.faults, Faults::None),
         decay: matches!(args.faults, Faults::All),
+        themes: if matches!(args.faults, Faults::Remote) { &[Theme::Remote] } else { &[] },
         ..Options::default()
     };
     let worker = || {

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use forebay_block::ErrorKind;
 use forebay_device::decorate::{ErrorInjected, InjectHandle, Rule};
 use forebay_engine::{Role, State};
 use forebay_host::{Ending, Volume, VolumeConfig};
@@ -83,6 +84,34 @@ fn a_cache_that_fails_for_good_is_given_up_without_loss() {
     let client = Client(volume.handle());
     for territory in &mut territories {
         assert_eq!(territory.check_all(&client), 0);
+    }
+}
+
+/// With a cache and without: everything ends with an error from then on, and the last words are the other host's.
+#[test]
+fn a_volume_whose_backing_another_host_has_taken_over_serves_nothing() {
+    for plain in [false, true] {
+        let place = Place::formatted(8 * MIB, VOLUME);
+        let (mut config, _, backing) = injected(&place);
+        if plain {
+            Volume::open(place.config()).unwrap().end(Ending::Release).unwrap();
+            config = VolumeConfig { decorate: config.decorate.take(), ..place.plain_config() };
+        }
+        let volume = Volume::open(config).unwrap();
+        let client = Client(volume.handle());
+        let mut territories = divide(VOLUME, 4, 23);
+        work(&client, &mut territories, 50);
+        backing.set([rule("any:fenced")]);
+        assert!(client.0.destage().unwrap_err().to_string().contains("another host"), "plain {plain}");
+        assert_eq!(client.0.status().state, Some(State::Fenced), "plain {plain}");
+        let before = place.content("backing");
+        // Of what is cached nothing is read, either, and nothing is tried again.
+        backing.set([]);
+        assert_eq!(client.read(0, 4096).unwrap_err().kind, ErrorKind::Fenced, "plain {plain}");
+        assert_eq!(client.write(0, &[7; 4096]).unwrap_err().kind, ErrorKind::Fenced, "plain {plain}");
+        let ended = volume.end(Ending::Destage).unwrap_err().to_string();
+        assert!(ended.contains("another host"), "plain {plain}: {ended}");
+        assert_eq!(place.content("backing"), before, "plain {plain}");
     }
 }
 

@@ -68,6 +68,11 @@ impl Flushes {
         self.waiting.len()
     }
 
+    /// Those who wait.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = RequestId> {
+        self.waiting.iter().map(|flush| flush.id)
+    }
+
     /// The most urgent of those who wait.
     pub(crate) fn issuer(&self) -> Issuer {
         Issuer::most_urgent(self.waiting.iter().map(|flush| flush.issuer))

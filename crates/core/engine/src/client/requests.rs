@@ -131,6 +131,13 @@ impl Requests {
         self.requests.len() + self.flushes.len()
     }
 
+    /// The requests and flushes that are not answered, in the order of their names.
+    pub(crate) fn unanswered(&self) -> Vec<RequestId> {
+        let mut ids: Vec<_> = self.requests.keys().copied().chain(self.flushes.ids()).collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// Nothing is under way, locks held for clean copies included.
     pub(crate) fn is_idle(&self) -> bool {
         self.requests.is_empty() && self.parts.is_empty() && self.flushes.len() == 0

@@ -42,7 +42,7 @@ impl Engine {
         }
     }
 
-    fn groups_told(&mut self, told: Vec<Told>) {
+    pub(super) fn groups_told(&mut self, told: Vec<Told>) {
         for told in told {
             match told {
                 Told::Marked(id, result) => self.effects.push(Effect::Marked { id, result }),

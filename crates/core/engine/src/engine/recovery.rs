@@ -56,7 +56,7 @@ impl Engine {
         self.effects.push(Effect::Recovered(Ok(found.report)));
     }
 
-    fn recovery_failed(&mut self, error: RecoveryError) {
+    pub(super) fn recovery_failed(&mut self, error: RecoveryError) {
         self.recovery = None;
         self.life = Life::RecoveryFailed;
         self.effects.push(Effect::Recovered(Err(error)));

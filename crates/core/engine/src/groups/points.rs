@@ -186,7 +186,7 @@ impl Points {
         let mut told = Vec::new();
         let failing = facts.given_up.then_some(MarkError::Failing);
         if let Some(error) = refusal.or(failing) {
-            told.extend(self.refuse(|_| true, &error.into()));
+            told.extend(self.give_up(&error.into()));
         }
         let shared = facts.shares_points();
         told.extend(self.refuse(|point| point.common.is_some() && !shared, &CommonError::NoMember));
@@ -197,6 +197,11 @@ impl Points {
     /// Those that other volumes share will not be committed.
     pub(super) fn refuse_common(&mut self, error: &CommonError) -> Vec<Told> {
         self.refuse(|point| point.common.is_some(), error)
+    }
+
+    /// None of them will be committed.
+    pub(crate) fn give_up(&mut self, error: &CommonError) -> Vec<Told> {
+        self.refuse(|_| true, error)
     }
 
     /// These points will not be committed.

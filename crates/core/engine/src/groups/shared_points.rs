@@ -221,11 +221,17 @@ impl CommonPoints {
         }
         if let Some(error) = refusal {
             told.extend(points.refuse_common(&error));
-            let waiting = self.begin.take().into_iter().chain(self.settle.take().map(|settle| settle.id));
-            told.extend(waiting.map(|id| Told::Common(id, Err(error.clone()))));
+            told.extend(self.give_up(&error));
         }
         told.extend(self.cut_if_at_rest(facts, at_rest));
         told
+    }
+
+    /// Nothing comes of the round that is under way.
+    pub(crate) fn give_up(&mut self, error: &CommonError) -> Vec<Told> {
+        let cut = self.let_go(error);
+        let waiting = self.begin.take().into_iter().chain(self.settle.take().map(|settle| settle.id));
+        cut.into_iter().chain(waiting.map(|id| Told::Common(id, Err(error.clone())))).collect()
     }
 
     /// Who waits for a point to be settled, or for everything to be at rest.

@@ -56,6 +56,14 @@ impl Reads {
         self.jobs.is_empty()
     }
 
+    /// The requests of clients that wait for data.
+    pub(super) fn clients(&self) -> impl Iterator<Item = RequestId> {
+        self.jobs.values().filter_map(|job| match job.reader {
+            Reader::Client(id) => Some(id),
+            Reader::Base { .. } => None,
+        })
+    }
+
     pub(super) fn issuer_of(&self, job: JobKey) -> Issuer {
         self.jobs.get(&job).map(|job| job.issuer).unwrap_or_default()
     }

@@ -51,6 +51,8 @@ pub struct World {
     pub backing_fails: bool,
     /// The backing's flushes fail.
     pub flushes_fail: bool,
+    /// Another host has taken over the backing and the journal on its side.
+    pub backing_fenced: bool,
     /// The backing ends nothing.
     pub backing_rests: bool,
     /// While nothing is under way no time passes.
@@ -116,6 +118,7 @@ impl World {
             retiring: None,
             backing_fails: false,
             flushes_fail: false,
+            backing_fenced: false,
             backing_rests: false,
             clock_rests: false,
             errors_expected: false,
@@ -359,6 +362,22 @@ impl World {
         self.engine.status(self.now)
     }
 
+    /// The host knows without an operation that another one has taken the backing over.
+    pub fn fence(&mut self) {
+        self.engine.handle(Event::Fenced, self.now);
+    }
+
+    /// What comes of a command, if it has been answered.
+    pub fn outcome(&self, command: u64) -> Option<&Result<(), IoError>> {
+        self.commands.get(&command)
+    }
+
+    /// Operations under way, once the engine has been asked what is to be done.
+    pub fn ios(&mut self) -> usize {
+        self.poll();
+        self.ios.len()
+    }
+
     /// A hint that somebody waits.
     pub fn promote(&mut self, offset: u64, len: u64) {
         self.engine.handle(Event::Promote { offset, len }, self.now);
@@ -513,6 +532,9 @@ impl World {
                 || self.summaries_unreadable && ends_segment && len < layout.segment_bytes as usize
         };
         let result = match role {
+            Role::Backing | Role::Journal if self.backing_fenced => {
+                Err(IoError::new(ErrorKind::Fenced, "backing"))
+            }
             Role::Backing if changes && self.backing_fails => Err(IoError::new(ErrorKind::Io, "backing")),
             Role::Backing if matches!(op, DeviceOp::Flush) && self.flushes_fail => {
                 Err(IoError::new(ErrorKind::Io, "backing"))

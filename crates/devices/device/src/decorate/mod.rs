@@ -11,7 +11,7 @@
 //! ```
 //!
 //! KIND is `read`, `write` (durable or not), `durable` (durable writes), `flush`, `zero` or `any`; ERRNO is `eio`,
-//! `enospc`, `einval`, `eopnotsupp`, `erofs`; TIME takes `us`, `ms`, `s`; SIZE takes K, M, G, T. Of a rule's
+//! `enospc`, `einval`, `eopnotsupp`, `erofs`, `fenced`; TIME takes `us`, `ms`, `s`; SIZE takes K, M, G, T. Of a rule's
 //! conditions all must hold; `every=100` fails each hundredth matching operation, `after=10` spares the first ten,
 //! `times=3` fails three and then no more, `once` is `times=1`, `done` carries the operation out before it fails it.
 //! A record is shared by all devices of a volume that name its file; its path has no colon.

@@ -110,7 +110,8 @@ fn rule<'a>(mut words: impl Iterator<Item = &'a str>) -> Parsed<Rule> {
         Some("einval") => ErrorKind::Invalid,
         Some("eopnotsupp") => ErrorKind::Unsupported,
         Some("erofs") => ErrorKind::ReadOnly,
-        _ => return Err("errors are eio, enospc, einval, eopnotsupp and erofs"),
+        Some("fenced") => ErrorKind::Fenced,
+        _ => return Err("errors are eio, enospc, einval, eopnotsupp, erofs and fenced"),
     };
     let mut rule = Rule { kinds, error, ..Rule::default() };
     for word in words {

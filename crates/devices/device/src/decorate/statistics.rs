@@ -153,6 +153,10 @@ impl Device for Measured {
         self.inner.away()
     }
 
+    fn is_fenced(&self) -> bool {
+        self.inner.is_fenced()
+    }
+
     fn deadline(&self) -> Option<Nanos> {
         self.inner.deadline()
     }

@@ -14,20 +14,21 @@ mod session;
 mod under_way;
 mod uri;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forebay_block::{Buf, Class, DeviceOp, DeviceResult, Nanos};
+use forebay_block::{Buf, Class, DeviceOp, DeviceResult, ErrorKind, Nanos};
 
 pub use uri::RbdSpec;
 
 use crate::access::{Access, OpenError};
+use crate::bounds::check_range;
 use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
-use crate::file::check_range;
 use crate::rbd::session::Session;
 use crate::rbd::under_way::{DEPTH_MAX, UnderWay};
-use crate::ring::{Ring, Waker};
+use crate::remote::{Bell, RemoteSpec};
+use crate::ring::Ring;
 
 /// What librbd has answered and nobody has taken in: the number of an operation, and what it has read, or an errno.
 type Answers = Vec<(u64, Result<Option<Buf>, i32>)>;
@@ -35,23 +36,40 @@ type Answers = Vec<(u64, Result<Option<Buf>, i32>)>;
 /// Shared with the library's threads.
 struct Mailbox {
     answers: Mutex<Answers>,
-    /// The owner has been woken since it last looked.
-    woken: AtomicBool,
-    waker: Waker,
+    bell: Bell,
 }
 
 impl Mailbox {
     fn put(&self, number: u64, answer: Result<Option<Buf>, i32>) {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).push((number, answer));
-        if !self.woken.swap(true, Ordering::SeqCst) {
-            self.waker.wake_always();
-        }
+        self.bell.ring();
     }
 
     fn take(&self) -> Answers {
-        // Before looking, so that what ends from now on wakes again.
-        self.woken.store(false, Ordering::SeqCst);
+        self.bell.heard();
         std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl RemoteSpec for RbdSpec {
+    fn as_path(&self) -> &Path {
+        &self.address
+    }
+
+    fn open(&self, ring: &Ring, access: Access) -> Result<Box<dyn Device>, OpenError> {
+        Ok(Box::new(RbdDevice::open(self, ring, access)?))
+    }
+
+    fn make(&self, size_bytes: u64) -> Result<bool, OpenError> {
+        session::make(self, size_bytes)
+    }
+
+    fn remove(&self) -> Result<(), OpenError> {
+        session::remove(self)
+    }
+
+    fn journal_beside(&self) -> Option<Arc<dyn RemoteSpec>> {
+        Some(Arc::new(self.journal()))
     }
 }
 
@@ -76,7 +94,6 @@ impl RbdDevice {
     pub fn open(spec: &RbdSpec, ring: &Ring, access: Access) -> Result<Self, OpenError> {
         let session = Session::open(spec, access)?;
         let extent = session.extent;
-        let (answers, woken) = (Mutex::default(), AtomicBool::new(false));
         Ok(Self {
             info: DeviceInfo {
                 name: spec.to_string(),
@@ -96,7 +113,7 @@ impl RbdDevice {
             },
             under_way: UnderWay::new(spec.timeout, extent.object_bytes),
             session: Some(session),
-            mailbox: Arc::new(Mailbox { answers, woken, waker: ring.waker() }),
+            mailbox: Arc::new(Mailbox { answers: Mutex::default(), bell: Bell::new(ring.waker()) }),
             now: Nanos(0),
             said_away: false,
         })
@@ -160,6 +177,10 @@ impl Device for RbdDevice {
 
     fn waiting(&self) -> usize {
         self.under_way.waiting()
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.under_way.over().is_some_and(|why| why.kind == ErrorKind::Fenced)
     }
 
     fn away(&self) -> Option<Duration> {

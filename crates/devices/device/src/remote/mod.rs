@@ -1,4 +1,5 @@
-//! What all backings on other machines share: requests on their way to a store that may go away, and what its owner may believe then.
+//! Backings on other machines: their addresses ([`RemoteSpec`]), how their owner is woken ([`Bell`]), and requests on their way to a store that
+//! may go away, with what their owner may believe then. A kind whose library sends anew by itself needs nothing of the latter.
 //!
 //! ```text
 //!  submit ──► queue ──► who sends ──► store ──► who receives ──► done ──► poll
@@ -23,6 +24,7 @@
 //! has made sure that nothing comes from an earlier one any more ([`Exchange::settle`]).
 
 mod address;
+mod bell;
 mod durability;
 mod exchange;
 mod operations;
@@ -35,6 +37,7 @@ use std::time::Duration;
 use forebay_block::{Buf, IoError};
 
 pub use self::address::RemoteSpec;
+pub(crate) use self::bell::Bell;
 pub(crate) use self::exchange::{Exchange, Work};
 
 /// While a store is away, operations wait for so long; then those that wait fail at each further attempt to reach it.

@@ -66,11 +66,15 @@ impl Client {
     /// There are no credentials, or the environment names no store: in words for a person.
     pub(crate) fn new(spec: &S3Spec, environment: &Environment, connections: usize) -> Result<Self, String> {
         let region = spec.region.clone();
-        let region = region.or_else(|| environment.get("AWS_REGION")).or_else(|| environment.get("AWS_DEFAULT_REGION"));
+        let region = region
+            .or_else(|| environment.get("AWS_REGION"))
+            .or_else(|| environment.get("AWS_DEFAULT_REGION"));
         let named = environment.get("AWS_ENDPOINT_URL_S3").or_else(|| environment.get("AWS_ENDPOINT_URL"));
         let endpoint = match (&spec.endpoint, named) {
             (Some(endpoint), _) => Some(endpoint.clone()),
-            (None, Some(text)) => Some(read_endpoint(&text).map_err(|e| format!("in AWS_ENDPOINT_URL, {e}"))?),
+            (None, Some(text)) => {
+                Some(read_endpoint(&text).map_err(|e| format!("in AWS_ENDPOINT_URL, {e}"))?)
+            }
             (None, None) => None,
         };
         let bucket = bucket(spec, endpoint, region)?;
@@ -117,8 +121,9 @@ impl Client {
         let mut answer = self.run(&Method::GET, sign, Some(("range", &range)), || ())?;
         match answer.status() {
             StatusCode::PARTIAL_CONTENT => {
-                let size = whole_size(&answer)
-                    .ok_or_else(|| StoreError::Refused("a part of an object comes without its whole size".to_owned()))?;
+                let size = whole_size(&answer).ok_or_else(|| {
+                    StoreError::Refused("a part of an object comes without its whole size".to_owned())
+                })?;
                 let part = len.min(size.saturating_sub(from));
                 Ok(Answer::Object { bytes: read_exactly(&mut answer, part)?, size })
             }
@@ -140,7 +145,8 @@ impl Client {
     }
 
     fn list(&self, prefix: &str, after: &str) -> Result<Answer, StoreError> {
-        let (prefix, after) = (self.key(prefix), Some(after).filter(|after| !after.is_empty()).map(|after| self.key(after)));
+        let (prefix, after) =
+            (self.key(prefix), Some(after).filter(|after| !after.is_empty()).map(|after| self.key(after)));
         let sign = |keys: &Keys| {
             let mut action = self.bucket.list_objects_v2(Some(keys));
             action.with_prefix(&*prefix);
@@ -158,7 +164,8 @@ impl Client {
         let text = text.map_err(|e| StoreError::Unknown(words(&e)))?;
         let strange = || StoreError::Refused("a listing cannot be understood".to_owned());
         let page = ListObjectsV2::parse_response(&text).map_err(|_| strange())?;
-        let names = page.contents.iter().map(|object| object.key.strip_prefix(&self.prefix).map(str::to_owned));
+        let names =
+            page.contents.iter().map(|object| object.key.strip_prefix(&self.prefix).map(str::to_owned));
         let names = names.collect::<Option<Vec<_>>>().ok_or_else(strange)?;
         Ok(Answer::Page { names, more: page.next_continuation_token.is_some() })
     }
@@ -197,8 +204,12 @@ impl Client {
                 // Nothing was sent.
                 ureq::Error::HostNotFound
                 | ureq::Error::ConnectionFailed
-                | ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => StoreError::Busy(words(&e)),
-                ureq::Error::Io(io) if io.kind() == io::ErrorKind::ConnectionRefused => StoreError::Busy(words_of(&io)),
+                | ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
+                    StoreError::Busy(words(&e))
+                }
+                ureq::Error::Io(io) if io.kind() == io::ErrorKind::ConnectionRefused => {
+                    StoreError::Busy(words_of(&io))
+                }
                 _ => StoreError::Unknown(words(&e)),
             })?;
             let is_refused = matches!(answer.status(), StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED);
@@ -232,9 +243,12 @@ fn bucket(spec: &S3Spec, endpoint: Option<Url>, region: Option<String>) -> Resul
 fn tls() -> Result<TlsConfig, String> {
     let found = rustls_native_certs::load_native_certs().certs;
     if found.is_empty() {
-        return Err("this host knows no certificate authority (Debian's package is ca-certificates)".to_owned());
+        return Err(
+            "this host knows no certificate authority (Debian's package is ca-certificates)".to_owned()
+        );
     }
-    let roots: Vec<_> = found.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
+    let roots: Vec<_> =
+        found.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
     let crypto = Arc::new(rustls::crypto::ring::default_provider());
     Ok(TlsConfig::builder()
         .root_certs(RootCerts::new_with_certs(&roots))
@@ -274,7 +288,9 @@ fn refusal(answer: &mut Response<Body>) -> StoreError {
     let colon = if message.is_empty() { "" } else { ": " };
     let told = format!("{} {reason}{colon}{message}", status.as_u16());
     match (status, code.as_str()) {
-        (_, "QuotaExceeded" | "XMinioStorageFull") | (StatusCode::INSUFFICIENT_STORAGE, _) => StoreError::Full(told),
+        (_, "QuotaExceeded" | "XMinioStorageFull") | (StatusCode::INSUFFICIENT_STORAGE, _) => {
+            StoreError::Full(told)
+        }
         (_, "NoSuchBucket") => StoreError::NoBucket(told),
         (StatusCode::NOT_FOUND, _) => StoreError::Missing,
         (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => StoreError::Denied(told),
@@ -296,7 +312,9 @@ fn element(text: &str, name: &str) -> String {
 /// Why there is no answer, in words for a person; without the address, which is signed.
 fn words(e: &ureq::Error) -> String {
     match e {
-        ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => "it cannot be reached in time".to_owned(),
+        ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
+            "it cannot be reached in time".to_owned()
+        }
         ureq::Error::Timeout(_) => "nothing comes in time".to_owned(),
         ureq::Error::Io(e) => words_of(e),
         ureq::Error::HostNotFound => "its name is not known".to_owned(),
@@ -308,3 +326,6 @@ fn words(e: &ureq::Error) -> String {
         _ => "the request fails".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;

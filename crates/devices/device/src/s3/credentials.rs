@@ -80,14 +80,16 @@ impl Credentials {
     /// There are none, or they cannot be read: in words for a person.
     pub(crate) fn find(environment: &Environment) -> Result<Self, String> {
         let variable = |name| environment.get(name);
-        if let (Some(key), Some(secret)) = (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) {
+        if let (Some(key), Some(secret)) = (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"))
+        {
             let keys = match variable("AWS_SESSION_TOKEN") {
                 Some(token) => Keys::new_with_token(key, secret, token),
                 None => Keys::new(key, secret),
             };
             return Ok(Self::of(Source::Variables, keys, None));
         }
-        let is_named = ["AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE"].into_iter().any(|v| variable(v).is_some());
+        let is_named =
+            ["AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE"].into_iter().any(|v| variable(v).is_some());
         let file = Source::file(environment);
         let in_container = Source::container(environment);
         let mut sources = Vec::new();
@@ -179,7 +181,8 @@ impl Source {
     }
 
     fn instance(environment: &Environment) -> Option<Self> {
-        let is_off = environment.get("AWS_EC2_METADATA_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
+        let is_off =
+            environment.get("AWS_EC2_METADATA_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
         let service = environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT");
         let service = service.unwrap_or_else(|| INSTANCE_SERVICE.to_owned());
         (!is_off).then(|| Self::Instance { service: service.trim_end_matches('/').to_owned() })
@@ -190,11 +193,14 @@ impl Source {
         match self {
             Self::Variables => Err("variables do not change".to_owned()),
             Self::File { path, profile } => {
-                let text = fs::read_to_string(path)
-                    .map_err(|e| format!("{} cannot be read: {}", path.display(), forebay_block::words_of(&e)))?;
+                let text = fs::read_to_string(path).map_err(|e| {
+                    format!("{} cannot be read: {}", path.display(), forebay_block::words_of(&e))
+                })?;
                 let keys = in_profile(&text, profile).ok_or_else(|| {
                     let path = path.display();
-                    format!("{path} has no aws_access_key_id and aws_secret_access_key in its profile '{profile}'")
+                    format!(
+                        "{path} has no aws_access_key_id and aws_secret_access_key in its profile '{profile}'"
+                    )
                 })?;
                 Ok((keys, None))
             }
@@ -248,13 +254,18 @@ fn in_profile(text: &str, profile: &str) -> Option<Keys> {
 /// What a service of the machine answers. It is never asked through a proxy.
 fn ask(url: &str, method: &str, header: Option<(&str, &str)>) -> Result<String, String> {
     let silent = |_| format!("the service for credentials at {url} does not answer");
-    let agent: Agent =
-        Agent::config_builder().timeout_global(Some(SERVICE_TIMEOUT)).proxy(None).max_redirects(0).build().into();
+    let agent: Agent = Agent::config_builder()
+        .timeout_global(Some(SERVICE_TIMEOUT))
+        .proxy(None)
+        .max_redirects(0)
+        .build()
+        .into();
     let mut request = ureq::http::Request::builder().method(method).uri(url);
     if let Some((name, value)) = header {
         request = request.header(name, value);
     }
-    let request = request.body(()).map_err(|_| format!("'{url}' is no address of a service for credentials"))?;
+    let request =
+        request.body(()).map_err(|_| format!("'{url}' is no address of a service for credentials"))?;
     let mut answer = agent.run(request).map_err(silent)?;
     answer.body_mut().read_to_string().map_err(silent)
 }
@@ -264,6 +275,14 @@ fn lent(text: &str) -> Result<(Keys, Option<SystemTime>), String> {
     let lent = Lent::deserialize(text).map_err(|_| "the service for credentials lends none".to_owned())?;
     let end = UNIX_EPOCH + Duration::from_secs(u64::try_from(lent.expiration().as_second()).unwrap_or(0));
     Ok((lent.into_credentials(), Some(end)))
+}
+
+#[cfg(test)]
+impl Credentials {
+    /// As if time had passed.
+    pub(crate) fn forget_when_tried(&self) {
+        self.held().tried -= PAUSE;
+    }
 }
 
 #[cfg(test)]
@@ -317,7 +336,7 @@ mod tests {
         let refused = found.keys();
         fs::write(&path, text.replace("one", "three")).unwrap();
         assert!(!found.have_changed(&refused), "not so soon again");
-        found.held().tried -= PAUSE;
+        found.forget_when_tried();
         assert!(found.have_changed(&refused));
         assert_eq!(*found.keys(), Keys::new("three", "s1"));
         assert!(!found.have_changed(&found.keys()));
@@ -350,10 +369,14 @@ mod tests {
                     head.push(byte[0]);
                 }
                 let head = String::from_utf8(head).unwrap();
-                let code = if begin.lines().all(|line| head.contains(line)) { "200 OK" } else { "404 Not Found" };
+                let code =
+                    if begin.lines().all(|line| head.contains(line)) { "200 OK" } else { "404 Not Found" };
                 let length = body.len();
-                write!(stream, "HTTP/1.1 {code}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
-                    .unwrap();
+                write!(
+                    stream,
+                    "HTTP/1.1 {code}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+                )
+                .unwrap();
             }
         });
         address
@@ -369,17 +392,23 @@ mod tests {
     fn a_machine_lends_them_for_a_time() {
         let service = serve(vec![
             ("PUT /latest/api/token HTTP/1.1\nx-aws-ec2-metadata-token-ttl-seconds: 300", "gate".to_owned()),
-            ("GET /latest/meta-data/iam/security-credentials/ HTTP/1.1\nx-aws-ec2-metadata-token: gate", "role\n".to_owned()),
-            ("GET /latest/meta-data/iam/security-credentials/role HTTP/1.1", lent_until("2020-01-01T00:00:00Z")),
+            (
+                "GET /latest/meta-data/iam/security-credentials/ HTTP/1.1\nx-aws-ec2-metadata-token: gate",
+                "role\n".to_owned(),
+            ),
+            (
+                "GET /latest/meta-data/iam/security-credentials/role HTTP/1.1",
+                lent_until("2020-01-01T00:00:00Z"),
+            ),
             ("PUT", "gate".to_owned()),
             ("GET", "role".to_owned()),
             ("GET", lent_until("2120-01-01T00:00:00Z").replace("lent", "newer")),
         ]);
         let found = find(&[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &format!("{service}/"))]).unwrap();
         assert_eq!(*found.keys(), Keys::new_with_token("lent", "s", "t"), "not fetched anew at once");
-        found.held().tried -= PAUSE;
+        found.forget_when_tried();
         assert_eq!(*found.keys(), Keys::new_with_token("newer", "s", "t"));
-        found.held().tried -= PAUSE;
+        found.forget_when_tried();
         assert_eq!(*found.keys(), Keys::new_with_token("newer", "s", "t"), "and not before they end");
     }
 
@@ -387,7 +416,8 @@ mod tests {
     fn a_container_lends_them_to_who_shows_a_token() {
         let token = tempfile::NamedTempFile::new().unwrap();
         fs::write(&token, "pass\n").unwrap();
-        let service = serve(vec![("GET /keys HTTP/1.1\nauthorization: pass", lent_until("2120-01-01T00:00:00Z"))]);
+        let service =
+            serve(vec![("GET /keys HTTP/1.1\nauthorization: pass", lent_until("2120-01-01T00:00:00Z"))]);
         let url = format!("{service}/keys");
         let found = find(&[
             ("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url),

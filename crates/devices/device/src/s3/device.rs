@@ -8,14 +8,14 @@ use std::time::Duration;
 use forebay_block::{Class, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, OpKind};
 use forebay_objects as objects;
 use forebay_objects::{
-    Answer, Claim, Command, CommandError, CreateError, CreateParams, Creation, Effect, Limits, OpenParams, Opened,
-    Request, Takeover, Vault, Writer,
+    Answer, Claim, Command, CommandError, CreateError, CreateParams, Creation, Effect, Limits, OpenParams,
+    Opened, Request, Takeover, Vault, Writer,
 };
 
 use crate::access::{Access, OpenError};
+use crate::bounds::check_ranges;
 use crate::clock::Clock;
 use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
-use crate::file::check_ranges;
 use crate::rbd::owner::began;
 use crate::ring::{Ring, Waker};
 use crate::s3::client::Client;
@@ -143,7 +143,8 @@ impl S3Device {
     /// Hands over what the vault has room for, and takes what it tells.
     fn go_on(&mut self) {
         loop {
-            while self.vault.room() > 0
+            // One that is fenced has room for nothing, and fails everything.
+            while (self.vault.room() > 0 || self.is_fenced)
                 && let Some((tag, op)) = self.queue.pop_front()
             {
                 self.vault.submit(self.drive.clock.now(), tag, op);
@@ -170,7 +171,8 @@ impl S3Device {
             }
             Effect::Fenced(fenced) => {
                 self.is_fenced = true;
-                let by = fenced.by.map_or_else(|| "another owner".to_owned(), |by| owner::words(&by.writer.host));
+                let by =
+                    fenced.by.map_or_else(|| "another owner".to_owned(), |by| owner::words(&by.writer.host));
                 tracing::error!(
                     "{}: {by} has taken it over; nothing more is written or read here, and the volume has to be stopped",
                     self.info.name
@@ -184,7 +186,9 @@ impl S3Device {
     fn tell(&mut self) {
         let name = &self.info.name;
         match (self.vault.trouble(), self.said_away) {
-            (Some((_, what)), false) => tracing::warn!("{name}: the object store fails, which is tried again: {what}"),
+            (Some((_, what)), false) => {
+                tracing::warn!("{name}: the object store fails, which is tried again: {what}")
+            }
             (None, true) => tracing::info!("{name}: the object store is well again"),
             _ => return,
         }
@@ -206,9 +210,7 @@ impl S3Device {
             result
         });
         others.into_iter().for_each(|effect| self.take(effect));
-        ended.unwrap_or_else(|what| {
-            Err(CommandError::Store(objects::Fault { kind: ErrorKind::Io, what }))
-        })
+        ended.unwrap_or_else(|what| Err(CommandError::Store(objects::Fault { kind: ErrorKind::Io, what })))
     }
 }
 
@@ -247,6 +249,10 @@ impl Device for S3Device {
 
     fn waiting(&self) -> usize {
         self.queue.len()
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.is_fenced
     }
 
     fn away(&self) -> Option<Duration> {

@@ -89,7 +89,8 @@ impl Drive {
             {
                 return Err(what.to_owned());
             }
-            let pause = driven.deadline().map_or(WAIT_MAX, |at| Duration::from_nanos(at.since(now)).min(WAIT_MAX));
+            let pause =
+                driven.deadline().map_or(WAIT_MAX, |at| Duration::from_nanos(at.since(now)).min(WAIT_MAX));
             self.workers.wait(pause);
         }
     }

@@ -104,7 +104,11 @@ mod tests {
             ("me m1 b0 7 42 1000", None, false),
             ("me m1 b1 7 42 1000", None, false),
         ] {
-            assert_eq!(me.knows_dead(&Process::decode(other).unwrap(), |_| began), is_dead, "{other} {began:?}");
+            assert_eq!(
+                me.knows_dead(&Process::decode(other).unwrap(), |_| began),
+                is_dead,
+                "{other} {began:?}"
+            );
         }
     }
 }

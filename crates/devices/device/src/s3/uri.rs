@@ -81,7 +81,11 @@ fn check_bucket(bucket: &str) -> Result<(), String> {
     let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
     let ends_well = bucket.starts_with(|c: char| c.is_ascii_alphanumeric());
     (BUCKET_BYTES.contains(&bucket.len()) && ends_well && bucket.bytes().all(known)).then_some(()).ok_or_else(
-        || format!("a bucket's name has 3 to 63 letters, digits, points and hyphens, which '{bucket}' has not"),
+        || {
+            format!(
+                "a bucket's name has 3 to 63 letters, digits, points and hyphens, which '{bucket}' has not"
+            )
+        },
     )
 }
 
@@ -100,7 +104,9 @@ fn check_prefix(prefix: &str) -> Result<(), String> {
 
 /// The address of a store, such as `https://store:9000`.
 pub(super) fn read_endpoint(text: &str) -> Result<Url, String> {
-    let bad = || "its endpoint is http://HOST:PORT or https://HOST:PORT, without a user, a key or a query".to_owned();
+    let bad = || {
+        "its endpoint is http://HOST:PORT or https://HOST:PORT, without a user, a key or a query".to_owned()
+    };
     let url = Url::parse(text).map_err(|_| bad())?;
     let is_plain = url.username().is_empty() && url.password().is_none();
     let is_whole = url.has_host() && url.query().is_none() && url.fragment().is_none();
@@ -140,7 +146,8 @@ mod tests {
         assert_eq!((spec.bucket.as_str(), spec.prefix.as_str()), ("bucket", "volumes/db"));
         assert_eq!((spec.endpoint, spec.region, spec.checkpoint), (None, None, None));
         assert_eq!(spec.timeout, TIMEOUT);
-        let all = "//b.c-d/db/,timeout=1500ms,checkpoint=before-7.1,endpoint=http://[::1]:7480/s3,region=eu_1";
+        let all =
+            "//b.c-d/db/,timeout=1500ms,checkpoint=before-7.1,endpoint=http://[::1]:7480/s3,region=eu_1";
         let spec = S3Spec::read(all).unwrap();
         assert_eq!(spec.to_string(), format!("s3:{all}"));
         assert_eq!((spec.bucket.as_str(), spec.prefix.as_str()), ("b.c-d", "db"));

@@ -11,4 +11,5 @@ mod medium;
 mod nbd;
 mod rbd;
 mod round_trip;
+mod s3;
 mod zero;

@@ -155,7 +155,8 @@ impl Header {
         header.payload_sectors = r.u32()?;
         header.flags = r.u32()?;
         header.entries = r.u32()?;
-        header.other = Position { epoch: r.counter("other epoch")?, seq: r.counter("other sequence number")? };
+        header.other =
+            Position { epoch: r.counter("other epoch")?, seq: r.counter("other sequence number")? };
         header.more = r.u32()?;
         header.payload_crc = r.u32()?;
         if header.volume_sectors > VOLUME_SECTORS_MAX {

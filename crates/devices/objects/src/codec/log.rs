@@ -15,6 +15,7 @@ const RELEASED: u32 = 2;
 const DATA: u32 = 0;
 const ZERO: u32 = 1;
 const MOVED: u32 = 2;
+const LINKED: u32 = 3;
 
 const NAMED: u16 = 0;
 const UNNAMED: u16 = 1;
@@ -40,6 +41,15 @@ pub(crate) enum ExtentKind {
     Zero,
     /// It is copied from this object, from this sector of its payload on. It counts only where that is still the newest version.
     Moved(Position, u32),
+    /// Its data lies in this object, or an earlier one, from this sector of its payload on.
+    Linked(Position, u32),
+}
+
+impl ExtentKind {
+    /// Whether its data is in the payload of the object that says so.
+    pub(crate) const fn has_data(self) -> bool {
+        matches!(self, Self::Data | Self::Moved(..))
+    }
 }
 
 /// A change of the list of named checkpoints.
@@ -80,7 +90,7 @@ impl LogHead {
 
     /// Sectors of data.
     pub(crate) fn payload_sectors(&self) -> u32 {
-        self.extents.iter().filter(|e| e.kind != ExtentKind::Zero).map(|e| e.sectors).sum()
+        self.extents.iter().filter(|e| e.kind.has_data()).map(|e| e.sectors).sum()
     }
 
     /// The whole object.
@@ -88,7 +98,12 @@ impl LogHead {
     /// # Panics
     /// If the data is not that of the extents.
     pub(crate) fn encode(&self, data: &[u8]) -> Vec<u8> {
-        assert_eq!(data.len() as u64, u64::from(self.payload_sectors()) * 512, "data of {}", self.identity.at);
+        assert_eq!(
+            data.len() as u64,
+            u64::from(self.payload_sectors()) * 512,
+            "data of {}",
+            self.identity.at
+        );
         let mut table = Vec::with_capacity(self.extents.len() * EXTENT_BYTES);
         for extent in &self.extents {
             put_u64(&mut table, extent.start);
@@ -96,8 +111,8 @@ impl LogHead {
             match extent.kind {
                 ExtentKind::Data => put_u32(&mut table, DATA),
                 ExtentKind::Zero => put_u32(&mut table, ZERO),
-                ExtentKind::Moved(from, pos) => {
-                    put_u32(&mut table, MOVED);
+                ExtentKind::Moved(from, pos) | ExtentKind::Linked(from, pos) => {
+                    put_u32(&mut table, if extent.kind.has_data() { MOVED } else { LINKED });
                     put_u64(&mut table, from.epoch);
                     put_u64(&mut table, from.seq);
                     put_u32(&mut table, pos);
@@ -141,7 +156,7 @@ impl LogHead {
         let mut payload = 0_u64;
         for _ in 0..header.entries {
             let extent = read_extent(&mut r, head.volume_sectors)?;
-            if extent.kind != ExtentKind::Zero {
+            if extent.kind.has_data() {
                 payload += u64::from(extent.sectors);
             }
             head.extents.push(extent);
@@ -165,14 +180,14 @@ fn read_extent(r: &mut Reader<'_>, volume_sectors: u64) -> Result<Extent, Damage
     let kind = match kind {
         DATA => ExtentKind::Data,
         ZERO => ExtentKind::Zero,
-        MOVED => {
+        MOVED | LINKED => {
             let from = Position { epoch: r.counter("source")?, seq: r.counter("source")? };
             let pos = r.u32()?;
             r.u32()?;
             if pos >= OBJECT_SECTORS_MAX {
                 return Err(Damage::Field("source"));
             }
-            ExtentKind::Moved(from, pos)
+            if kind == MOVED { ExtentKind::Moved(from, pos) } else { ExtentKind::Linked(from, pos) }
         }
         _ => return Err(Damage::Field("kind of extent")),
     };

@@ -8,7 +8,7 @@ mod log;
 mod marks;
 mod payload;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use thiserror::Error;
 

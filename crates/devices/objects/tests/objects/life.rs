@@ -79,7 +79,10 @@ fn a_volume_grows_and_stays_grown() {
     assert_eq!(host.run(&mut now, &mut model, 1, behind.clone()).unwrap_err().kind, ErrorKind::Invalid);
     assert_eq!(host.command(&mut now, &mut model, Command::Resize(2 << 20)), Ok(()));
     host.run(&mut now, &mut model, 2, behind).unwrap();
-    assert!(matches!(host.command(&mut now, &mut model, Command::Resize(1 << 20)), Err(CommandError::Invalid(_))));
+    assert!(matches!(
+        host.command(&mut now, &mut model, Command::Resize(1 << 20)),
+        Err(CommandError::Invalid(_))
+    ));
     // Many checkpoints later, too.
     for tag in 10..50 {
         host.run(&mut now, &mut model, tag, write(tag * 512, &[1; 512], true)).unwrap();
@@ -105,7 +108,10 @@ fn a_named_checkpoint_stays_as_it_is_while_the_writer_goes_on() {
         host.run(&mut now, &mut model, tag, write(tag % 16 * 4096, &[tag as u8; 4096], true)).unwrap();
     }
     assert!(reader.read_all(&mut now, &mut model) == then);
-    assert_eq!(reader.run(&mut now, &mut model, 1, write(0, &[0; 512], true)).unwrap_err().kind, ErrorKind::ReadOnly);
+    assert_eq!(
+        reader.run(&mut now, &mut model, 1, write(0, &[0; 512], true)).unwrap_err().kind,
+        ErrorKind::ReadOnly
+    );
 
     // The next owner keeps it, too.
     let mut next = open("next", Takeover::Always, &mut now, &mut model);
@@ -138,7 +144,8 @@ fn what_is_overwritten_is_collected_and_what_is_kept_is_bounded() {
     }
     host.run(&mut now, &mut model, 9000, DeviceOp::Flush).unwrap();
     let counters = host.vault.counters();
-    let stored: usize = model.objects().iter().filter(|(n, _)| n.starts_with("log/")).map(|(_, b)| b.len()).sum();
+    let stored: usize =
+        model.objects().iter().filter(|(n, _)| n.starts_with("log/")).map(|(_, b)| b.len()).sum();
     assert_eq!(counters.stored_bytes, stored as u64);
     assert_eq!(counters.live_bytes, 256 << 10);
     assert!(stored < 3 * (256 << 10), "{counters:?}");

@@ -133,6 +133,9 @@ fn an_object_that_is_gone_is_an_error_unless_another_owner_has_come() {
     open("next", Takeover::Always, &mut now, &mut model);
     model.objects_mut().remove(name);
     let fault = host.run(&mut now, &mut model, 3, read).unwrap_err();
-    assert_eq!((fault.kind, fault.what.as_str()), (ErrorKind::Io, "next has taken the volume over, as owner 2"));
+    assert_eq!(
+        (fault.kind, fault.what.as_str()),
+        (ErrorKind::Fenced, "next has taken the volume over, as owner 2")
+    );
     assert_eq!(host.fenced.unwrap().by.unwrap().writer.host, "next");
 }

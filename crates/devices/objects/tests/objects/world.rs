@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use forebay_block::{Buf, DeviceOp, Nanos};
 use forebay_objects::model::{Fate, Model};
 use forebay_objects::{
-    Access, Command, CommandError, CreateParams, Creation, Effect, Fault, Fenced, Limits, OpenError, OpenParams,
-    Opened, Request, Takeover, Vault, Writer,
+    Access, Command, CommandError, CreateParams, Creation, Effect, Fault, Fenced, Limits, OpenError,
+    OpenParams, Opened, Request, Takeover, Vault, Writer,
 };
 
 pub const VOLUME: [u8; 16] = *b"the test's volum";
@@ -101,13 +101,24 @@ impl Host {
     }
 
     /// The same until an operation has ended.
-    pub fn run(&mut self, now: &mut Nanos, model: &mut Model, tag: u64, op: DeviceOp) -> Result<Option<Vec<u8>>, Fault> {
+    pub fn run(
+        &mut self,
+        now: &mut Nanos,
+        model: &mut Model,
+        tag: u64,
+        op: DeviceOp,
+    ) -> Result<Option<Vec<u8>>, Fault> {
         self.vault.submit(*now, tag, op);
         self.settle(now, model);
         self.done.remove(&tag).expect("it is answered")
     }
 
-    pub fn command(&mut self, now: &mut Nanos, model: &mut Model, command: Command) -> Result<(), CommandError> {
+    pub fn command(
+        &mut self,
+        now: &mut Nanos,
+        model: &mut Model,
+        command: Command,
+    ) -> Result<(), CommandError> {
         self.vault.command(*now, u64::MAX, command);
         self.settle(now, model);
         self.carried.remove(&u64::MAX).expect("it is answered")
@@ -144,12 +155,7 @@ pub fn volume(size_bytes: u64) -> Model {
 }
 
 /// A vault that is open, or why it is not.
-pub fn try_open(
-    name: &str,
-    access: Access,
-    now: &mut Nanos,
-    model: &mut Model,
-) -> Result<Host, OpenError> {
+pub fn try_open(name: &str, access: Access, now: &mut Nanos, model: &mut Model) -> Result<Host, OpenError> {
     let mut host = Host::open(name, access, small_limits(), *now);
     host.settle(now, model);
     match host.refused.take() {

@@ -62,7 +62,7 @@ impl NbdError {
 impl From<ErrorKind> for NbdError {
     fn from(kind: ErrorKind) -> Self {
         match kind {
-            ErrorKind::Io | ErrorKind::Corrupt => Self::EIO,
+            ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Fenced => Self::EIO,
             ErrorKind::NoSpace => Self::ENOSPC,
             ErrorKind::Invalid => Self::EINVAL,
             ErrorKind::Unsupported => Self::ENOTSUP,

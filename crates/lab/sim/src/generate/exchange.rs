@@ -15,7 +15,7 @@ const LAST_WORDS: u64 = 3;
 /// Writes that remove a cache.
 const RELEASE_WRITES: u64 = 5;
 /// Writes that make a pair.
-const PAIR_WRITES: u64 = 3;
+pub(super) const PAIR_WRITES: u64 = 3;
 
 /// Adds it to the plan's rounds; `often` if that is what the plan is about.
 pub(super) fn exchange(seed: u64, rounds: Vec<Round>, often: bool) -> Vec<Round> {
@@ -82,7 +82,7 @@ fn events(random: &mut Random, before: usize, destaged: bool, factor: u64) -> Ve
     events
 }
 
-fn host_crash(random: &mut Random, writes: u64) -> Option<HostCrash> {
+pub(super) fn host_crash(random: &mut Random, writes: u64) -> Option<HostCrash> {
     random.percent(50).then(|| HostCrash { write: random.between(1, writes), kind: crash(random) })
 }
 

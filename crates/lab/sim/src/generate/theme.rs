@@ -41,6 +41,8 @@ pub enum Theme {
     Stale,
     /// Hints of who waits for what, most of them lies.
     Hinted,
+    /// A store behind a network: answers that do not come, writes that are carried out later, and another host that takes over.
+    Remote,
     /// Every scheduler of the backing's queue, and backings that take few operations at a time.
     Scheduled,
 }
@@ -146,6 +148,12 @@ impl Manner {
                 self.busy = true;
                 self.options.actions_max *= 2;
                 self.settings.write_policy = WritePolicy::WriteBack;
+                (self.faulty, self.decaying) = (false, false);
+            }
+            Theme::Remote => {
+                self.hot.1 = self.hot.1.min(64);
+                self.reads_percent = 50;
+                self.flush_percent = self.flush_percent.max(10);
                 (self.faulty, self.decaying) = (false, false);
             }
             Theme::Hinted => {

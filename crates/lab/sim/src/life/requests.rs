@@ -45,6 +45,7 @@ impl<S: Subject> Life<'_, S> {
                 self.order(id, ordered, Command::Mark { label });
                 Ok(())
             }
+            Action::Fence { role, told } => self.fence(role, told),
             Action::Round(round) => {
                 self.begin_round(round);
                 Ok(())

@@ -109,6 +109,7 @@ impl<S: Subject> Life<'_, S> {
         self.note(&[14, id.0, u64::from(result.is_ok())], || {
             (format!("common {:>4} {result:?}", id.0), Vec::new())
         });
+        self.answers_after_fence(result.is_ok())?;
         let Some(mut c) = self.coordinator.take_if(|c| c.asked == Some(id)) else { return Ok(()) };
         c.asked = None;
         match result {
@@ -128,6 +129,7 @@ impl<S: Subject> Life<'_, S> {
                             || self.has_failed()
                     }
                     CommonError::Mark(MarkError::Stopping) => self.stopping,
+                    CommonError::Mark(MarkError::Fenced) => self.world.is_fenced(),
                     CommonError::Mark(MarkError::Failing) => self.has_failed(),
                     // It is only one at a time, and no two are without an end in between.
                     CommonError::Overtaken => c.stage == Stage::Settle || c.stage == Stage::SettleOld,

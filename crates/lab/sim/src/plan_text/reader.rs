@@ -151,6 +151,11 @@ impl<'a> Words<'a> {
             }
             "destage" => Action::Destage,
             "drain" => Action::Drain,
+            "fence" => {
+                let role = self.one_of(&ROLES[1..])?;
+                let [told] = self.flags(["told"])?;
+                Action::Fence { role, told }
+            }
             other => return Err(format!("'{other}' is not an action")),
         })
     }

@@ -20,7 +20,7 @@ impl Simulator {
         forks: &HashMap<u64, Vec<CrashKind>>,
     ) -> HashMap<(u64, CrashKind), Outcome> {
         let mut outcomes = HashMap::new();
-        let mut copy = Self { protocol: self.protocol, ..Self::default() };
+        let mut copy = Self { protocol: self.protocol, promise: self.promise, ..Self::default() };
         let mut watch = |world: &World, death: Death| {
             let step = death.step;
             for kind in forks.get(&step).into_iter().flatten() {

@@ -68,7 +68,7 @@ impl World {
 
     /// The cache is gone for good, and power with it. The backing alone has what is promised of it; a new cache is put
     /// before it, and the old one never comes back.
-    fn lose_cache(
+    pub(super) fn lose_cache(
         &mut self,
         wiped: bool,
         plain: bool,
@@ -77,8 +77,13 @@ impl World {
     ) -> Result<(), Interrupt> {
         let lost = self.identities()?.superblock;
         let survival = *random.pick(&Survival::ALL);
-        self.crash(CrashKind::Cut { cache: true, backing: true, survival }, random);
+        // A store that another host has taken over does not lose power with the cache.
+        let backing = !self.is_fenced();
+        self.crash(CrashKind::Cut { cache: true, backing, survival }, random);
         self.judge_order()?;
+        if self.is_fenced() {
+            self.take_over()?;
+        }
         // `forebay recover`
         let now = self.identities()?;
         self.replay(&now, None)?;

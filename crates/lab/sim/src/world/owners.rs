@@ -17,6 +17,8 @@ use crate::violation::{Interrupt, broken};
 
 /// The host that all lives run on.
 const HOST: [u8; 16] = [0x40; 16];
+/// One that takes a backing over.
+pub(super) const OTHER_HOST: [u8; 16] = [0x41; 16];
 /// Wall-clock time of the world's beginning, nanoseconds since 1970.
 const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
 /// From one run to the next, nanoseconds.

@@ -37,6 +37,8 @@ pub struct Stats {
     pub pairs_refused: u64,
     /// Caches that were lost for good.
     pub caches_lost: u64,
+    /// Stores that another host took over while their owner lived.
+    pub taken_over: u64,
     /// Journals whose groups were applied before a start.
     pub replays: u64,
     /// Caches that were removed for good.
@@ -80,6 +82,7 @@ impl Stats {
         self.crashes_in_start += other.crashes_in_start;
         self.pairs_refused += other.pairs_refused;
         self.caches_lost += other.caches_lost;
+        self.taken_over += other.taken_over;
         self.replays += other.replays;
         self.caches_released += other.caches_released;
         self.retired += other.retired;

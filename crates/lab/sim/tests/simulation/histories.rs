@@ -15,13 +15,15 @@ use forebay_sim::trace::Detail;
 use crate::threads::on_two_threads;
 
 /// Seeds in the list.
-const SEEDS: usize = 20_000;
+const SEEDS: usize = LOCAL_SEEDS + 1000;
+/// The first of them whose store is behind a network.
+const LOCAL_SEEDS: usize = 20_000;
 /// Hashes on one line of it.
 const PER_LINE: usize = 20;
 /// Of so many lines one is run where not all are asked for.
 const SHARE: usize = 20;
 
-/// All themes, each as a campaign of its own.
+/// All other themes, each as a campaign of its own.
 const THEMES: [&[Theme]; 15] = [
     &[],
     &[Theme::Contended],
@@ -40,8 +42,19 @@ const THEMES: [&[Theme]; 15] = [
     &[Theme::Hinted],
 ];
 
-/// What the plan of a seed is about: none, reported and all faults in turn, and every theme with each.
+/// A store behind a network, with different ways to it.
+const REMOTE: [&[Theme]; 4] = [
+    &[Theme::Remote],
+    &[Theme::Remote, Theme::Copies],
+    &[Theme::Remote, Theme::Consistent],
+    &[Theme::Remote, Theme::Contended],
+];
+
+/// What the plan of a seed is about: none, reported and all faults in turn, and every theme with each; then stores behind a network.
 fn options(seed: usize) -> Options {
+    if seed >= LOCAL_SEEDS {
+        return Options { decay: false, themes: REMOTE[seed % REMOTE.len()], ..Options::default() };
+    }
     let faults = seed % 3;
     Options {
         faults: faults > 0,

@@ -26,6 +26,7 @@ const STALE: &[Theme] = &[Theme::Stale];
 const POINTS: &[Theme] = &[Theme::Points];
 const COMMON: &[Theme] = &[Theme::Common];
 const HINTED: &[Theme] = &[Theme::Hinted];
+const REMOTE: &[Theme] = &[Theme::Remote];
 const SCHEDULED: &[Theme] = &[Theme::Scheduled];
 const HINTED_CONSISTENT: &[Theme] = &[Theme::Hinted, Theme::Consistent];
 const CROWDED_COPIES: &[Theme] = &[Theme::Crowded, Theme::Copies];
@@ -139,6 +140,8 @@ const fn expectation(mutation: Mutation) -> (&'static [Theme], u64) {
         M::StalenessByAgeAlone => (STALE, 2000),
         M::PacesForGood => (CONSISTENT, 200),
         M::ThrottleNeverReleases => (CROWDED, 400),
+        M::IgnoresFence | M::FenceForgetsCommands => (REMOTE, 100),
+        M::FenceLetsAnswersGo => (REMOTE, 200),
         M::ReissueUnlocksBacking | M::ReissueSkipsLog => (HINTED, 200),
         M::LandingCleansNewer => (HINTED, 1000),
         M::QueueForgetsNonCritical => (ANY, 100),

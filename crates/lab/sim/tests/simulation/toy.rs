@@ -251,7 +251,7 @@ impl Subject for Toy {
         match event {
             Event::Request { id, op, .. } => self.request(id, op),
             Event::Io { result, .. } => self.done(result),
-            Event::Promote { .. } => {}
+            Event::Promote { .. } | Event::Fenced => {}
             Event::Command { id, command: Command::Set(settings) } => {
                 self.settings = settings;
                 self.effects.push(Effect::CommandDone { id, result: Ok(()) });

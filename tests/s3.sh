@@ -1,0 +1,248 @@
+#!/usr/bin/env bash
+# A backing that is a volume in an object store: on Ceph's RADOS gateway, and on versitygw, an independent server. On each of them:
+#
+# - daemons are killed under load and started again, under random policies, and nothing is lost;
+# - the cache is thrown away: what `recover` and `serve --no-cache --accept-stale` then show is the last point that was declared;
+# - another daemon is refused while one has the volume, and takes it over if it is told to; nothing that the first one sends after that
+#   counts, and it reads nothing any more;
+# - the store falls ill, in every way that one can: clients notice nothing while the cache has room, `status` says `degraded` and why,
+#   and all goes on by itself when the store is well.
+#
+# Keys are in nothing that is shown. N is the number of requests of a load: 400 by default.
+source "$(dirname "$0")/harness.sh"
+
+N=${N:-400}
+STORE_CLIENT=$ROOT/tests/clients/object_store.py
+need python3 ceph-mon ceph-osd ceph radosgw curl go
+
+# A prefix of its own for each scene.
+VOLUME=0
+
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+listens() { (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+start_rgw() {
+    "$ROOT/scripts/ceph-one-node.sh" up "$DIR/ceph" --rgw >ceph.out 2>&1 || fail "no Ceph: $(cat ceph.out)"
+    OWN+=($(cat "$DIR"/ceph/*.pid))
+    source "$DIR/ceph/env"
+    PORT=${AWS_ENDPOINT_URL##*:} KEY=$AWS_ACCESS_KEY_ID SECRET=$AWS_SECRET_ACCESS_KEY
+    # They are exchanged later, so that they are in a file.
+    unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY
+    export AWS_SHARED_CREDENTIALS_FILE=$DIR/credentials
+    write_keys "$KEY" "$SECRET"
+}
+
+write_keys() {
+    printf '[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n' "$1" "$2" >credentials.new
+    mv credentials.new credentials
+    HIDDEN+=("$2")
+}
+
+start_versitygw() {
+    "$ROOT/scripts/versitygw.sh" "$ROOT/target/versitygw" >versitygw.out 2>&1 || skip "no versitygw: $(cat versitygw.out)"
+    PORT=$(free_port) KEY=versity SECRET=versity-secret
+    export AWS_ACCESS_KEY_ID=$KEY AWS_SECRET_ACCESS_KEY=$SECRET
+    HIDDEN+=("$SECRET")
+    mkdir objects beside
+    ROOT_ACCESS_KEY=$KEY ROOT_SECRET_KEY=$SECRET "$ROOT/target/versitygw/versitygw" --port "127.0.0.1:$PORT" --quiet \
+        posix --sidecar beside objects >>versitygw.out 2>&1 &
+    OWN+=($!)
+    await "$PATIENCE" listens "$PORT" || fail "versitygw does not start: $(cat versitygw.out)"
+}
+
+# The store behind something that falls ill as the file `illness` says.
+start_sick_store() {
+    SICK=$(free_port)
+    echo well >illness
+    python3 "$ROOT/tests/clients/sick_store.py" "$SICK" "$PORT" illness 2>>sick.out &
+    OWN+=($!)
+    await "$PATIENCE" listens "$SICK" || fail "sick_store.py does not start: $(cat sick.out)"
+    export AWS_ENDPOINT_URL=http://127.0.0.1:$SICK
+}
+
+objects() {
+    AWS_ACCESS_KEY_ID=$KEY AWS_SECRET_ACCESS_KEY=$SECRET AWS_ENDPOINT_URL=http://127.0.0.1:$PORT python3 "$STORE_CLIENT" "$@"
+}
+
+# new_volume: $BACKING is a volume of 64 MiB in a prefix of its own, with a fresh cache.
+new_volume() {
+    VOLUME=$((VOLUME + 1))
+    BACKING=s3://volumes/test/$VOLUME,timeout=2s
+    rm -f cache state state.point
+    "$FOREBAY" format cache --size 32M --backing "$BACKING" --backing-size 96M --volume-size 64M >formatted ||
+        fail "format failed"
+}
+
+serve_volume() { serve_plain --backing "$BACKING" --nbd "unix:$NBD" "$@"; }
+
+write_stamps() { stamp "$1" write --target "nbd:unix:$NBD" --state state --seed $RANDOM "${@:2}"; }
+verify_stamps() { stamp "$1" verify --target "nbd:unix:$NBD" --state "${2:-state}" --quiet; }
+
+wants_state() {
+    is_in() { [[ $(status state) == "$1" ]]; }
+    await "$PATIENCE" is_in "$1" || fail "$WHAT: the state is $(status state), not $1"
+}
+
+killed_under_load() {
+    WHAT="$STORE, killed"
+    new_volume
+    local kills
+    for ((kills = 0; kills < 3; kills++)); do
+        choose_policy
+        serve_volume --cache cache "${POLICY[@]}" --durability "$(any_of write flush)"
+        [[ ! -e state ]] || verify_stamps 0
+        kill_daemon_under_writer 300 1500 --target "nbd:unix:$NBD" --state state --threads 4 --largest 32
+    done
+    # Nobody has to say that the last owner is dead: it was of this host.
+    serve_volume --cache cache
+    verify_stamps 0
+    fb flush db >/dev/null || fail "$WHAT: flush failed"
+    stop_daemon
+    # What was flushed is in the store, without the cache.
+    serve_volume --no-cache --accept-stale --read-only
+    verify_stamps 0
+    stop_daemon
+    pass "$WHAT under load $kills times: nothing is lost, with the cache or, after a flush, without"
+}
+
+cache_lost() {
+    WHAT="$STORE, lost cache"
+    new_volume
+    serve_volume --cache cache --write-policy journaled --group-ends points
+    write_stamps 0 --operations "$N" --largest 32
+    fb mark db --label whole >point
+    cp state state.point
+    write_stamps 0 --operations 100 --threads 4 --largest 16
+    see
+    kill_daemon
+    rm cache
+    "$FOREBAY" recover "$BACKING" >recovered || fail "$WHAT: recover failed"
+    grep -q "consistency point $(cat point) 'whole'" recovered || fail "$WHAT: not at the point: $(cat recovered)"
+    serve_volume --no-cache --accept-stale
+    verify_stamps 0 state.point
+    verify_stamps 1
+    stop_daemon
+    pass "$WHAT: the point that was declared, exactly"
+}
+
+taken_over() {
+    local first
+    WHAT="$STORE, takeover"
+    new_volume
+    serve_volume --cache cache --write-policy write-through
+    write_stamps 0 --operations "$N" --largest 32
+    refused 3 "is in use by another process\|is in use by process" "$FOREBAY" serve --name two --no-cache --accept-stale \
+        --backing "$BACKING" --control two.control --nbd "unix:$DIR/two"
+    first=$DAEMON
+    : >"$LOG"
+    "$FOREBAY" serve --name two --no-cache --accept-stale --takeover --backing "$BACKING" --control two.control \
+        --nbd "unix:$DIR/two" >ready.two 2>two.log </dev/null &
+    OWN+=($!)
+    await "$PATIENCE" grep -q ^ready ready.two || fail "$WHAT: not taken over: $(cat two.log)"
+    grep -q "taken over from process" two.log || fail "$WHAT: not told from whom: $(cat two.log)"
+    stamp 0 verify --target "nbd:unix:$DIR/two" --state state --quiet
+    # The first one writes once more, and finds out.
+    stamp "0 1 2 3" write --target "nbd:unix:$NBD" --state state.first --operations 20 --allow any:eio --seed $RANDOM
+    await "$PATIENCE" grep -q "has taken it over" "$LOG" || fail "$WHAT: the first one does not say that it is fenced"
+    stamp 0 verify --target "nbd:unix:$DIR/two" --state state --quiet
+    kill_process "$first"
+    DAEMON=
+    pass "$WHAT: refused until it is told to, and then the first one writes no more"
+}
+
+# ill ILLNESS SECONDS [FLAGS...]: the store has it for so long, while clients write what the cache has room for.
+ill() {
+    WHAT="$STORE, $1"
+    : >"$LOG"
+    # Something that the backing lacks, all the time.
+    write_stamps 0 --operations 50 --largest 4
+    echo "$1" >illness
+    write_stamps 0 --operations 100 --largest 4
+    case $2 in
+        degraded)
+            (fb flush db >/dev/null 2>&1 || true) &
+            wants_state degraded
+            await "$PATIENCE" grep -q "$3" "$LOG" || fail "$WHAT: the log does not say why: $(cat "$LOG")"
+            write_stamps 0 --operations 100 --largest 4
+            ;;
+    esac
+    echo well >illness
+    wants_state healthy
+    fb flush db >/dev/null || fail "$WHAT: nothing goes to the store"
+    verify_stamps 0
+    pass "$WHAT: hidden, and it goes on by itself"
+}
+
+sick() {
+    new_volume
+    serve_volume --cache cache
+    ill "status 500" degraded "500 Sick: it says 500"
+    ill "status 503" degraded "503 Sick"
+    ill "reset" degraded "reset"
+    ill "silent" degraded "nothing comes in time"
+    ill "slow 0.3" healthy
+    ill "lost PUT" healthy
+}
+
+bucket_gone() {
+    WHAT="$STORE, bucket gone"
+    : >"$LOG"
+    write_stamps 0 --operations 50 --largest 4
+    mv objects/volumes away
+    (fb flush db >/dev/null 2>&1 || true) &
+    wants_state degraded
+    await "$PATIENCE" grep -q "NoSuchBucket" "$LOG" || fail "$WHAT: the log does not say so: $(cat "$LOG")"
+    write_stamps 0 --operations 100 --largest 4
+    mv away objects/volumes
+    wants_state healthy
+    fb flush db >/dev/null || fail "$WHAT: nothing goes to the store"
+    verify_stamps 0
+    pass "$WHAT: hidden, and it goes on by itself"
+}
+
+keys_exchanged() {
+    WHAT="$STORE, keys exchanged"
+    : >"$LOG"
+    radosgw-admin key create --uid "$KEY" --key-type s3 --access-key newer --secret-key newer-secret >/dev/null 2>&1
+    radosgw-admin key rm --uid "$KEY" --key-type s3 --access-key "$KEY" >/dev/null 2>&1
+    write_stamps 0 --operations 50 --largest 4
+    (fb flush db >/dev/null 2>&1 || true) &
+    wants_state degraded
+    await "$PATIENCE" grep -q "403" "$LOG" || fail "$WHAT: the log does not say so: $(cat "$LOG")"
+    write_stamps 0 --operations 100 --largest 4
+    write_keys newer newer-secret
+    wants_state healthy
+    fb flush db >/dev/null || fail "$WHAT: nothing goes to the store"
+    verify_stamps 0
+    pass "$WHAT: the new ones are used without a restart"
+}
+
+# Keys are in nothing that was printed, or that the daemon tells.
+nothing_shows_keys() {
+    local hidden
+    fb status db --json >shown.status
+    for hidden in "${HIDDEN[@]}" X-Amz-; do
+        ! grep -qF -- "$hidden" "$LOG" shown.status formatted ready recovered two.log ||
+            fail "$STORE: something shows '$hidden'"
+    done
+}
+
+HIDDEN=()
+for STORE in versitygw rgw; do
+    "start_$STORE"
+    objects make-bucket volumes
+    objects races volumes 10 || fail "$STORE does not create once"
+    start_sick_store
+    killed_under_load
+    cache_lost
+    taken_over
+    sick
+    if [[ $STORE == rgw ]]; then keys_exchanged; else bucket_gone; fi
+    nothing_shows_keys
+    stop_daemon
+done
+went_to_cache 2
+
+refused 1 "no credentials" env AWS_SHARED_CREDENTIALS_FILE="$DIR/none" "$FOREBAY" recover "$BACKING"
+refused 3 "cannot be a cache" "$FOREBAY" format s3://volumes/cache --backing "$BACKING"
+pass "refusals: no credentials, a cache in an object store"
