@@ -57,6 +57,13 @@ pub(crate) struct Owner {
     looking: Option<Nanos>,
 }
 
+impl Owner {
+    /// Whether memory has room for collection.
+    fn may_collect(&self, limits: &Limits) -> bool {
+        !self.commands.is_releasing() && self.log.buffered_bytes() <= limits.buffered_bytes_max / 2
+    }
+}
+
 /// How serving goes on.
 #[derive(Clone, Debug)]
 pub(crate) enum Course {
@@ -100,7 +107,7 @@ impl Serve {
         let Recovered { mut state, epoch, first, checkpoint, log_objects, log_bytes, .. } = recovered;
         let owner = first.map(|first| {
             state.map.add(first);
-            (state.as_of, state.time_ns) = (first.at, state.time_ns);
+            state.as_of = first.at;
             let behind = (log_objects + 1, log_bytes + first.bytes());
             Owner {
                 nonce,
@@ -186,6 +193,13 @@ impl Serve {
         }
     }
 
+    /// Whether something is to be done that waits for nothing.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.owner
+            .as_ref()
+            .is_some_and(|owner| owner.collect.is_scanning() && owner.may_collect(&self.limits))
+    }
+
     /// Does all that can be done now.
     pub(crate) fn go_on(&mut self, now: Nanos, time_ns: u64, calls: &mut Calls<Job>) {
         loop {
@@ -215,8 +229,8 @@ impl Serve {
             if !owner.checkpoints.is_busy() && !owner.commands.is_naming() && owner.checkpoints.is_due(map) {
                 owner.checkpoints.want(&mut owner.log, map);
             }
-            if owner.log.buffered_bytes() <= self.limits.buffered_bytes_max / 2 {
-                owner.collect.go_on(map, calls);
+            if owner.may_collect(&self.limits) {
+                owner.collect.go_on(map, &mut owner.log, calls);
             }
             owner.trash.go_on(map, calls);
         }
@@ -415,10 +429,10 @@ impl Serve {
     /// Ends what has waited for too long while the store is sick.
     pub(crate) fn expire(&mut self, now: Nanos, calls: &mut Calls<Job>) {
         let patience = self.limits.patience.as_nanos() as u64;
-        let Some((since, kind, what)) = calls.trouble() else { return };
+        let Some((_, kind, what)) = calls.trouble() else { return };
         let Some(upto) = now.0.checked_sub(patience).map(Nanos) else { return };
-        let seconds = now.since(since) / 1_000_000_000;
-        let what = fault(kind, format!("the store has done nothing for {seconds} s: {what}"));
+        let seconds = self.limits.patience.as_secs();
+        let what = fault(kind, format!("it has waited for the store for {seconds} s: {what}"));
         self.fail_upto(calls, upto, &what);
         if let Some(owner) = &mut self.owner
             && owner.commands.since().is_some_and(|since| since <= upto)

@@ -191,7 +191,7 @@ impl Vault {
             return Some(Nanos(0));
         }
         if let Phase::Serving(serve) = &self.phase
-            && serve.owner.as_ref().is_some_and(|owner| owner.collect.is_scanning())
+            && serve.is_at_work()
         {
             return Some(Nanos(0));
         }
