@@ -17,7 +17,7 @@ use forebay_host::{
 use forebay_policy::{Settings, WritePolicy};
 
 use crate::client::Client;
-use crate::place::{MIB, Place};
+use crate::place::{MIB, Place, sparse};
 
 /// What a volume needs behind its end for its label.
 const LABEL_BYTES: u64 = 12 << 10;
@@ -104,15 +104,15 @@ fn store(place: &Place, has_journal: bool) -> DeviceSpec {
 }
 
 fn options(place: &Place, has_journal: bool) -> FormatOptions {
-    FormatOptions {
-        backing: store(place, has_journal),
-        volume_bytes: Some(4 * MIB - LABEL_BYTES),
-        ..place.options(8 * MIB, 4 * MIB)
-    }
+    FormatOptions { backing: store(place, has_journal), ..place.options(8 * MIB, 4 * MIB) }
 }
 
+/// A pair with a store that somebody else has made, in which there is room for a label alone.
 fn formatted(place: &Place, has_journal: bool) -> Formatted {
-    format(&options(place, has_journal), &mut |_, _| {}).unwrap()
+    sparse(&place.path("image"), 4 * MIB);
+    let volume_bytes = Some(4 * MIB - LABEL_BYTES);
+    let options = FormatOptions { volume_bytes, backing_bytes: None, ..options(place, has_journal) };
+    format(&options, &mut |_, _| {}).unwrap()
 }
 
 fn files(place: &Place) -> Vec<String> {
@@ -142,6 +142,11 @@ fn a_store_that_was_made_goes_again_if_nothing_comes_of_it() {
     fs::write(place.path("image"), vec![7; 4 * MIB as usize]).unwrap();
     assert!(format(&small, &mut |_, _| {}).is_err());
     assert_eq!(place.content("image"), vec![7; 4 * MIB as usize]);
+    // What is made has room for the label behind the volume, and keeps it.
+    let place = Place::new();
+    let made = format(&options(&place, false), &mut |_, _| {}).unwrap();
+    assert!(matches!(made.label, LabelPlace::Behind(at) if at >= 4 * MIB), "{:?}", made.label);
+    assert_eq!((made.volume_bytes, files(&place)), (4 * MIB, vec!["cache".to_owned(), "image".to_owned()]));
 }
 
 #[test]
