@@ -261,6 +261,16 @@ described! {
         Counter("forebay_backing_promoted_total") => backing_promoted: u64,
         #[doc = "Times that the backing started nothing for the sake of an operation that a client waits for, since many later ones had overtaken it. That lasts until it has ended, at most 0.1 s, or 25 ms in which nothing ends."]
         Counter("forebay_backing_holds_total") => backing_holds: u64,
+        #[doc = "Requests to the object store that the backing is in, by what they do: `create`, `get`, `list`, `delete`; `retry` are those of them that were sent again. Empty for other backings."]
+        Counters("forebay_store_requests_total", "request") => store_requests: BTreeMap<String, u64>,
+        #[doc = "Bytes of objects that were `sent` to the store and `received`; of those sent, `moved` by collection, and `checkpoints`."]
+        Counters("forebay_store_bytes_total", "what") => store_bytes: BTreeMap<String, u64>,
+        #[doc = "Objects in the store that hold data of the volume; 0 for other backings."]
+        Gauge("forebay_store_objects") => store_objects: u64,
+        #[doc = "Bytes of these objects."]
+        Gauge("forebay_store_stored_bytes") => store_stored_bytes: u64,
+        #[doc = "Data in them that can still be read, in bytes: what is stored beyond that is space amplification."]
+        Gauge("forebay_store_live_bytes") => store_live_bytes: u64,
         #[doc = "Requests under way."]
         Gauge("forebay_requests") => requests: u64,
         #[doc = "Resident memory of the daemon, in bytes; its volumes share it."]

@@ -16,9 +16,9 @@ use forebay_engine::Status;
 use forebay_policy::size;
 use sd_notify::NotifyState;
 
+use crate::diagnosis::{Names, explain};
 use crate::served::Served;
 use crate::service_manager::tell;
-use crate::trouble::{Names, explain};
 
 /// How long a step is waited for while nothing moves.
 pub const STANDSTILL_MAX: Duration = Duration::from_secs(30);

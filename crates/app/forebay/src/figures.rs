@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use forebay_block::Clients;
 use forebay_control::{Knob, VolumeState, VolumeStatus, rfc3339};
+use forebay_device::StoreFigures;
 use forebay_engine::Status;
 use forebay_policy::{AdmissionReason, Settings, WritePolicy};
 
+use crate::diagnosis::Names;
 use crate::health::health;
 use crate::plan::VolumePlan;
 use crate::staleness_histogram::StalenessHistogram;
-use crate::trouble::Names;
 
 /// What the engine does not know.
 pub struct Surroundings {
@@ -47,6 +48,8 @@ pub struct Surroundings {
     pub unanswered: Duration,
     /// Its devices, for messages.
     pub names: Names,
+    /// What its backing costs, if that is paid for.
+    pub store: Option<StoreFigures>,
 }
 
 /// Age of the oldest write that the backing lacks.
@@ -65,6 +68,11 @@ pub fn volume_status(
     let caches = plan.cache.is_some() && settings.write_policy != WritePolicy::WriteThrough;
     let (state, illness) = health(s, &around.names, wall_ns, around.unanswered, caches);
     let complete = s.dirty_bytes == 0 && state != VolumeState::Starting;
+    let store = around.store.unwrap_or_default();
+    let named = |counts: &[(&str, u64)]| -> BTreeMap<String, u64> {
+        let counts = counts.iter().filter(|_| around.store.is_some());
+        counts.map(|(name, count)| ((*name).to_owned(), *count)).collect()
+    };
     VolumeStatus {
         name: plan.name.clone(),
         state,
@@ -147,6 +155,22 @@ pub fn volume_status(
         backing_waiting_noncritical: s.backing_waiting_noncritical,
         backing_promoted: s.backing_promoted,
         backing_holds: s.backing_holds,
+        store_requests: named(&[
+            ("create", store.creates),
+            ("get", store.gets),
+            ("list", store.lists),
+            ("delete", store.deletes),
+            ("retry", store.retries),
+        ]),
+        store_bytes: named(&[
+            ("sent", store.bytes_sent),
+            ("moved", store.bytes_moved),
+            ("checkpoints", store.bytes_checkpoints),
+            ("received", store.bytes_received),
+        ]),
+        store_objects: store.objects,
+        store_stored_bytes: store.stored_bytes,
+        store_live_bytes: store.live_bytes,
         requests: s.requests,
         memory_bytes: resident_bytes(),
         index_bytes: s.index_bytes,
@@ -219,6 +243,7 @@ mod tests {
             uptime: Duration::from_secs(5),
             unanswered: Duration::ZERO,
             names: Names::default(),
+            store: None,
         };
         volume_status(&plan, figures, &plan.settings, NOW_NS, around)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_control::VolumeState;
 use forebay_engine::{Ailing, Ailment, State, Status};
 
-use crate::trouble::{Names, below, explain, failed_cache, fenced};
+use crate::diagnosis::{Names, below, explain, failed_cache, fenced};
 
 /// A volume whose thread has not answered for so long is not well.
 const THREAD_SILENT_AFTER: Duration = Duration::from_secs(2);
@@ -105,7 +105,7 @@ mod tests {
     use forebay_engine::{Asked, Role, Trouble};
 
     use super::*;
-    use crate::trouble::Named;
+    use crate::diagnosis::Named;
 
     const NOW_NS: u64 = 1_800_000_000_000_000_000;
     const SINCE_NS: u64 = NOW_NS - 3_000_000_000;
@@ -161,7 +161,7 @@ mod tests {
             cache_failed_ns: Some(5),
             ..figures(State::Fenced, Ailment::Silent)
         };
-        let (state, reason, since_ns) = judged(figures, 3, true);
+        let (state, reason, since_ns) = judged(figures.clone(), 3, true);
         assert_eq!((state, since_ns), (VolumeState::Fenced, SINCE_NS));
         assert!(reason.contains("another host has taken") && reason.contains("3M"), "{reason}");
         let (_, reason, _) = judged(Status { dirty_bytes: 0, ..figures }, 0, false);

@@ -10,6 +10,7 @@ mod consistency_group;
 mod control_path;
 mod daemon;
 mod device_decoration;
+mod diagnosis;
 mod ending;
 mod failure;
 mod figures;

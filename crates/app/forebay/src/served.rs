@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_block::{BlockService, Clients, Frontend};
 use forebay_control::{Explanation, FailureKind, GroupState, GroupStep, Knob, Progress, VolumeStatus};
+use forebay_device::Billed;
 use forebay_device::decorate::Recorders;
 use forebay_engine::Status;
 use forebay_fuse::{Attachment, FuseExport};
@@ -15,6 +16,7 @@ use forebay_host::{Common, CommonStep, Ending, HostError, Observer, Volume, Volu
 use forebay_policy::{GroupEnds, Settings, WritePolicy};
 
 use crate::changes::{Changes, Circumstances, check_ranges, idle, nobody_is_critical, out_of_volume};
+use crate::diagnosis::Names;
 use crate::failure::{Failure, Outcome, from_host};
 use crate::figures::{Surroundings, staleness_seconds, volume_status};
 use crate::patience::Patience;
@@ -22,7 +24,7 @@ use crate::plan::VolumePlan;
 use crate::request_recorder::{RecordedVolume, RequestRecorder};
 use crate::staleness_histogram::StalenessHistogram;
 use crate::tracking::{Link, RatedVolume, Tracking};
-use crate::trouble::{Names, Trouble};
+use crate::trouble::Trouble;
 
 use self::opening::{volume_config, warn_of_weak_devices};
 
@@ -470,6 +472,7 @@ impl Served {
             uptime: self.started.elapsed(),
             unanswered: if self.has_ended() { Duration::ZERO } else { unanswered },
             names: self.names(),
+            store: self.handle.backing().billed.as_ref().map(Billed::figures),
         };
         volume_status(&self.plan, &figures, &settings, wall_ns, around)
     }

@@ -20,7 +20,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Of the NBD crate it uses the codec, which serves both sides.
     (
         "forebay-device",
-        &["forebay-block", "forebay-emulate", "forebay-guard", "forebay-nbd", "forebay-objects", "forebay-record"],
+        &[
+            "forebay-block",
+            "forebay-emulate",
+            "forebay-guard",
+            "forebay-nbd",
+            "forebay-objects",
+            "forebay-record",
+        ],
     ),
     ("forebay-control", &["forebay-block", "forebay-guard", "forebay-policy"]),
     (
@@ -215,7 +222,8 @@ fn no_file_is_too_long_or_named_for_nothing() {
 #[test]
 fn the_core_uses_no_crate_that_does_io_keeps_time_or_is_random() {
     let all = dependencies();
-    for krate in ["forebay-format", "forebay-policy", "forebay-engine", "forebay-emulate", "forebay-objects"] {
+    for krate in ["forebay-format", "forebay-policy", "forebay-engine", "forebay-emulate", "forebay-objects"]
+    {
         for other in all[krate].iter().filter(|d| !d.starts_with("forebay")) {
             assert!(
                 PURE.contains(&other.as_str()),
@@ -340,8 +348,10 @@ fn sources(krate: &str) -> Vec<PathBuf> {
 
 /// Crates in which no module leads back to itself by what modules use of each other outside their tests: each can be understood before
 /// those that use it. Whoever needs one of its users has something in the wrong place.
-const WITHOUT_CIRCLES: &[&str] =
-    &["bench", "block", "control", "device", "emulate", "forebay", "guard", "hint", "objects", "policy", "replay"];
+const WITHOUT_CIRCLES: &[&str] = &[
+    "bench", "block", "control", "device", "emulate", "forebay", "guard", "hint", "objects", "policy",
+    "replay",
+];
 
 #[test]
 fn modules_use_each_other_in_one_direction() {

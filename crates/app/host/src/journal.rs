@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_block::{Buf, DeviceOp, IoError};
-use forebay_device::{Access, Device, DeviceSpec, RemoteSpec, Sign, open, open_side_file, sync_entry};
+use forebay_device::{
+    Access, Device, DeviceSpec, OpenError, RemoteSpec, Ring, Sign, open, open_side_file, sync_entry,
+};
 use forebay_engine::Role;
 use forebay_format::identities::Identities;
 use forebay_format::journal::{Head, JOURNAL_RING_OFFSET};
@@ -138,9 +140,8 @@ impl Journal {
         };
         let least_bytes = JOURNAL_RING_OFFSET + 2 * segment_bytes;
         let bytes = JOURNAL_RING_OFFSET + roomy_ring(segment_bytes);
-        let new = if let Some(journal) = location.remote() {
-            make && journal.make(bytes)?
-        } else {
+        let mut new = false;
+        if location.remote().is_none() {
             let found = Found::of(&location, least_bytes).map_err(|e| location.error("read", e))?;
             if found != Found::Whole && !make {
                 return Ok(None);
@@ -149,16 +150,18 @@ impl Journal {
                 journal: location.name(),
                 error: IoError::of_system(e.raw_os_error().unwrap_or_default(), "making the file", None),
             })?;
-            found == Found::Nothing
-        };
-        let opened = match &location {
-            Location::Named(spec, _) => open(spec, bench.ring, access),
-            Location::Beside(file) => open_side_file(file, bench.ring, access),
-        };
-        let device = match opened {
-            // There is none yet: who only looks for the store's own makes none.
-            Err(e) if *choice == JournalChoice::Auto && !make && e.is_missing() => return Ok(None),
-            opened => opened?,
+            new = found == Found::Nothing;
+        }
+        let device = match (location.open(bench.ring, access), location.remote()) {
+            // There is none yet of the store's own, and who only looks for it makes none.
+            (Err(e), Some(_)) if e.is_missing() && !make && *choice == JournalChoice::Auto => {
+                return Ok(None);
+            }
+            (Err(e), Some(journal)) if e.is_missing() && make => {
+                new = journal.make(bytes)?;
+                if new { location.open(bench.ring, access)? } else { return Err(e.into()) }
+            }
+            (opened, _) => opened?,
         };
         let (name, made) = (location.name(), new.then_some(location));
         let device = match decorate {
@@ -356,6 +359,13 @@ impl Location {
         match self {
             Self::Named(spec, _) => spec.to_string(),
             Self::Beside(file) => file.path().display().to_string(),
+        }
+    }
+
+    fn open(&self, ring: &Ring, access: Access) -> Result<Box<dyn Device>, OpenError> {
+        match self {
+            Self::Named(spec, _) => open(spec, ring, access),
+            Self::Beside(file) => open_side_file(file, ring, access),
         }
     }
 

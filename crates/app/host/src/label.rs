@@ -310,6 +310,7 @@ mod tests {
             depth: 128,
             survives: Survives::Unknown,
             durability: "unknown",
+            billed: None,
         };
         let update = Update::Label { offset: 4096, bytes: Buf::copy_of(&[7; 4096]) };
         for (critical, several_ways, is_well) in [(0, true, true), (1, true, false), (1, false, true)] {

@@ -8,6 +8,7 @@ use forebay_block::{Class, DeviceOp, DeviceResult, IoError, Nanos};
 
 use crate::clock::Clock;
 use crate::ring::Ring;
+use crate::store_figures::Billed;
 use crate::survey::Survey;
 
 /// What a device is made of.
@@ -68,6 +69,8 @@ pub struct DeviceInfo {
     pub survives: Survives,
     /// The same for a person: one phrase.
     pub durability: &'static str,
+    /// What it costs, where requests and bytes are paid for.
+    pub billed: Option<Billed>,
 }
 
 /// A durable write of a file beside a device, see [`Device::beside`].

@@ -7,6 +7,7 @@
 //! [`decorate`] wrap any of them to delay, throttle, fail or measure it.
 
 mod access;
+mod bounds;
 mod claim;
 mod clock;
 pub mod decorate;
@@ -27,6 +28,7 @@ mod remote;
 mod ring;
 mod room;
 mod s3;
+mod store_figures;
 mod stores;
 mod survey;
 mod syncs;
@@ -49,4 +51,5 @@ pub use remote::RemoteSpec;
 pub use ring::{Ring, Seen, Waker, Watch};
 pub use room::{Lack, lacks_room, reserve};
 pub use s3::{S3Device, S3Spec};
+pub use store_figures::{Billed, StoreFigures};
 pub use survey::Survey;

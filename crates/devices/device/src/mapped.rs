@@ -11,10 +11,10 @@ use std::ptr::{self, NonNull};
 use forebay_block::{Buf, BufMut, Class, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 
 use crate::access::{Access, OpenError};
+use crate::bounds::{NO_COMMIT, check_range};
 use crate::claim::{Claimed, Sort, claim};
 use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::entry::sync_found_entry;
-use crate::file::{NO_COMMIT, check_range};
 use crate::ground::Ground;
 use crate::medium::Medium;
 use crate::room;
@@ -91,6 +91,7 @@ impl MappedDevice {
                 depth: DEPTH,
                 survives: medium.survives(),
                 durability,
+                billed: None,
             },
             claimed,
             map,

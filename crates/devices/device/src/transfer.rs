@@ -17,7 +17,7 @@ use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
 use libc::iovec;
 
-use crate::file::NO_COMMIT;
+use crate::bounds::NO_COMMIT;
 use crate::syncs::Seen;
 
 /// Parts of one vectored write; the kernel's own limit (UIO_MAXIOV).

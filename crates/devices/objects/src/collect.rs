@@ -90,7 +90,7 @@ impl Collect {
     }
 
     /// Begins a round if one is due, and goes on with it.
-    pub(crate) fn go_on(&mut self, map: &mut Map, calls: &mut Calls<Job>) {
+    pub(crate) fn go_on(&mut self, map: &mut Map, log: &mut Log, calls: &mut Calls<Job>) {
         if self.victims.is_empty() && self.damaged.len() < DAMAGED_MAX {
             self.choose(map);
         }
@@ -101,12 +101,22 @@ impl Collect {
             let object = map.object(slot);
             let Some(span) = self.span(slot, object) else {
                 // Nothing is live in it any more.
-                self.forget(map, slot);
                 continue;
             };
             let (name, from) = (names::log(object.at), u64::from(object.data_at) + span.from());
             calls.start(Job::Collect(slot), Request::Get { name, from, len: span.len() });
             self.reading.insert(slot);
+        }
+        self.end(map, log);
+    }
+
+    /// Ends the round when all victims are read.
+    fn end(&mut self, map: &mut Map, log: &mut Log) {
+        if self.scan.is_none() && self.reading.is_empty() && self.waiting.is_empty() {
+            self.write(map, log);
+            for slot in std::mem::take(&mut self.victims).into_keys() {
+                map.change(slot, |object| object.pins -= 1);
+            }
         }
     }
 
@@ -166,8 +176,12 @@ impl Collect {
             let base = u64::from(number) * u64::from(CHUNK_SECTORS);
             for extent in chunk.iter() {
                 let Place { slot, pos } = extent.place();
-                if let Some(live) = self.victims.get_mut(&slot) {
-                    live.push(Live { start: base + u64::from(extent.start()), sectors: extent.sectors(), pos });
+                let Some(live) = self.victims.get_mut(&slot) else { continue };
+                // Whoever wrote the victim may have made larger objects.
+                for at in (0..extent.sectors()).step_by(self.object_sectors as usize) {
+                    let start = base + u64::from(extent.start() + at);
+                    let sectors = (extent.sectors() - at).min(self.object_sectors);
+                    live.push(Live { start, sectors, pos: pos + at });
                 }
             }
         }
@@ -179,11 +193,6 @@ impl Collect {
         let from = live.iter().map(|live| live.pos).min()?;
         let end = live.iter().map(|live| live.pos + live.sectors).max()?;
         Some(Span::of(object.sectors, from, end - from))
-    }
-
-    fn forget(&mut self, map: &mut Map, slot: u32) {
-        self.victims.remove(&slot);
-        map.change(slot, |object| object.pins -= 1);
     }
 
     /// Takes a victim as it was read.
@@ -214,12 +223,7 @@ impl Collect {
                 }
             }
         }
-        if self.reading.is_empty() && self.waiting.is_empty() {
-            self.write(map, log);
-            for slot in std::mem::take(&mut self.victims).into_keys() {
-                map.change(slot, |object| object.pins -= 1);
-            }
-        }
+        self.end(map, log);
     }
 
     fn gather(&mut self, map: &mut Map, log: &mut Log, slot: u32, live: Live, data: Vec<u8>) {
@@ -232,6 +236,9 @@ impl Collect {
     }
 
     fn write(&mut self, map: &mut Map, log: &mut Log) {
+        if self.gathered.is_empty() {
+            return;
+        }
         self.bytes_moved += log.copy(map, &self.gathered);
         self.gathered.clear();
         self.gathered_sectors = 0;

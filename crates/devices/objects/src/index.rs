@@ -98,6 +98,16 @@ pub(crate) struct Index {
 }
 
 impl Index {
+    /// Whether a range reads as zeroes.
+    pub(crate) fn is_clear(&self, start: u64, sectors: u64) -> bool {
+        let end = start + sectors;
+        self.chunks.range(chunk_of(start)..=chunk_of(end - 1)).all(|(number, chunk)| {
+            let base = chunk_start(*number);
+            let first = chunk.partition_point(|e| base + u64::from(e.end()) <= start);
+            chunk.get(first).is_none_or(|e| base + u64::from(e.start()) >= end)
+        })
+    }
+
     /// What lies where in a range, without a gap.
     pub(crate) fn pieces(&self, start: u64, sectors: u64) -> Vec<Piece> {
         let mut all: Vec<Piece> = Vec::new();
@@ -313,7 +323,7 @@ mod tests {
         #[test]
         fn it_is_an_array_of_sectors(
             changes in prop::collection::vec((0..SECTORS, 1..20_000_u64, prop::option::of((0..4_u32, 0..64_u32))), 1..60),
-            looks in prop::collection::vec((0..SECTORS, 1..SECTORS), 5),
+            looks in prop::collection::vec((0..SECTORS, prop_oneof![1..SECTORS, 1..4000_u64]), 9),
         ) {
             let mut index = Index::default();
             let mut model = vec![None; SECTORS as usize];
@@ -339,6 +349,8 @@ mod tests {
             for (start, sectors) in looks {
                 let sectors = sectors.min(SECTORS - start);
                 let mut at = start;
+                let is_clear = model[start as usize..(start + sectors) as usize].iter().all(Option::is_none);
+                prop_assert_eq!(index.is_clear(start, sectors), is_clear);
                 for piece in index.pieces(start, sectors) {
                     prop_assert_eq!(piece.start, at);
                     for n in 0..piece.sectors {

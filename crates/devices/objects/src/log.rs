@@ -209,7 +209,7 @@ impl Log {
 
     /// A range reads as zeroes from now on.
     pub(crate) fn zero(&mut self, map: &mut Map, start: u64, sectors: u64) {
-        if map.index.pieces(start, sectors).iter().all(|piece| piece.place.is_none()) {
+        if map.index.is_clear(start, sectors) {
             return;
         }
         map.set(start, sectors, None);

@@ -67,6 +67,31 @@ pub(crate) struct Sums {
     pub(crate) small: u64,
 }
 
+impl Sums {
+    fn change(&mut self, small_sectors: u32, object: &mut Object, change: impl FnOnce(&mut Object)) {
+        self.count(small_sectors, object, -1);
+        change(object);
+        self.count(small_sectors, object, 1);
+    }
+
+    fn count(&mut self, small_sectors: u32, object: &Object, sign: i64) {
+        let add = |sum: &mut u64, value: u64| *sum = sum.wrapping_add_signed(sign * value as i64);
+        add(&mut self.live_sectors, object.live.into());
+        if !object.is_stored {
+            return;
+        }
+        add(&mut self.objects, 1);
+        add(&mut self.bytes, object.bytes());
+        if object.is_dead() {
+            add(&mut self.dead_bytes, object.bytes());
+        } else if object.live > 0 && object.holds == 0 {
+            add(&mut self.used_sectors, object.sectors.into());
+            add(&mut self.used_live_sectors, object.live.into());
+            add(&mut self.small, u64::from(object.sectors < small_sectors));
+        }
+    }
+}
+
 /// See [`Map::snapshot`].
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
@@ -116,7 +141,7 @@ impl Map {
         });
         self.by_place.insert(object.at, slot);
         self.slots[slot as usize] = Some(object);
-        self.count(&object, 1);
+        self.sums.count(self.small_sectors, &object, 1);
         slot
     }
 
@@ -126,7 +151,7 @@ impl Map {
             assert_eq!(object.live, 0, "object {} is forgotten while it is used", object.at);
             self.by_place.remove(&object.at);
             self.free.push(slot);
-            self.count(&object, -1);
+            self.sums.count(self.small_sectors, &object, -1);
         }
     }
 
@@ -158,46 +183,23 @@ impl Map {
     }
 
     pub(crate) fn change(&mut self, slot: u32, change: impl FnOnce(&mut Object)) {
-        let Some(Some(object)) = self.slots.get_mut(slot as usize) else { return };
-        let before = *object;
-        change(object);
-        let after = *object;
-        self.count(&before, -1);
-        self.count(&after, 1);
+        if let Some(Some(object)) = self.slots.get_mut(slot as usize) {
+            self.sums.change(self.small_sectors, object, change);
+        }
     }
 
     pub(crate) fn sums(&self) -> Sums {
         self.sums
     }
 
-    fn count(&mut self, object: &Object, sign: i64) {
-        let add = |sum: &mut u64, value: u64| *sum = sum.wrapping_add_signed(sign * value as i64);
-        let sums = &mut self.sums;
-        add(&mut sums.live_sectors, object.live.into());
-        if !object.is_stored {
-            return;
-        }
-        add(&mut sums.objects, 1);
-        add(&mut sums.bytes, object.bytes());
-        if object.is_dead() {
-            add(&mut sums.dead_bytes, object.bytes());
-        } else if object.live > 0 && object.holds == 0 {
-            add(&mut sums.used_sectors, object.sectors.into());
-            add(&mut sums.used_live_sectors, object.live.into());
-            add(&mut sums.small, u64::from(object.sectors < self.small_sectors));
-        }
-    }
-
     /// From now on a range of the volume lies there, or reads as zeroes.
     pub(crate) fn set(&mut self, start: u64, sectors: u64, place: Option<Place>) {
-        let mut freed: Vec<(u32, u32)> = Vec::new();
-        self.index.set(start, sectors, place, &mut |slot, sectors| match freed.last_mut() {
-            Some((last, sum)) if *last == slot => *sum += sectors,
-            _ => freed.push((slot, sectors)),
+        let Self { index, slots, sums, small_sectors, .. } = self;
+        index.set(start, sectors, place, &mut |slot, sectors| {
+            if let Some(Some(object)) = slots.get_mut(slot as usize) {
+                sums.change(*small_sectors, object, |object| object.live -= sectors);
+            }
         });
-        for (slot, sectors) in freed {
-            self.change(slot, |object| object.live -= sectors);
-        }
         if let Some(place) = place {
             self.change(place.slot, |object| object.live += sectors as u32);
         }

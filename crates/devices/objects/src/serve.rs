@@ -57,6 +57,13 @@ pub(crate) struct Owner {
     looking: Option<Nanos>,
 }
 
+impl Owner {
+    /// Whether memory has room for collection.
+    fn may_collect(&self, limits: &Limits) -> bool {
+        !self.commands.is_releasing() && self.log.buffered_bytes() <= limits.buffered_bytes_max / 2
+    }
+}
+
 /// How serving goes on.
 #[derive(Clone, Debug)]
 pub(crate) enum Course {
@@ -89,12 +96,18 @@ pub(crate) fn fault(kind: ErrorKind, what: impl Into<String>) -> Fault {
 }
 
 impl Serve {
-    pub(crate) fn new(limits: Limits, nonce: [u8; 16], recovered: Recovered, now: Nanos, calls: &mut Calls<Job>) -> Self {
+    pub(crate) fn new(
+        limits: Limits,
+        nonce: [u8; 16],
+        recovered: Recovered,
+        now: Nanos,
+        calls: &mut Calls<Job>,
+    ) -> Self {
         calls.insists = true;
         let Recovered { mut state, epoch, first, checkpoint, log_objects, log_bytes, .. } = recovered;
         let owner = first.map(|first| {
             state.map.add(first);
-            (state.as_of, state.time_ns) = (first.at, state.time_ns);
+            state.as_of = first.at;
             let behind = (log_objects + 1, log_bytes + first.bytes());
             Owner {
                 nonce,
@@ -173,7 +186,18 @@ impl Serve {
             }
             other => is_fit(other.offset().unwrap_or(0), other.bytes()),
         };
-        if is_fine { Ok(()) } else { Err(fault(ErrorKind::Invalid, "it is not of whole sectors of the volume")) }
+        if is_fine {
+            Ok(())
+        } else {
+            Err(fault(ErrorKind::Invalid, "it is not of whole sectors of the volume"))
+        }
+    }
+
+    /// Whether something is to be done that waits for nothing.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.owner
+            .as_ref()
+            .is_some_and(|owner| owner.collect.is_scanning() && owner.may_collect(&self.limits))
     }
 
     /// Does all that can be done now.
@@ -205,8 +229,8 @@ impl Serve {
             if !owner.checkpoints.is_busy() && !owner.commands.is_naming() && owner.checkpoints.is_due(map) {
                 owner.checkpoints.want(&mut owner.log, map);
             }
-            if owner.log.buffered_bytes() <= self.limits.buffered_bytes_max / 2 {
-                owner.collect.go_on(map, calls);
+            if owner.may_collect(&self.limits) {
+                owner.collect.go_on(map, &mut owner.log, calls);
             }
             owner.trash.go_on(map, calls);
         }
@@ -323,7 +347,8 @@ impl Serve {
         let volume = self.state.volume;
         match (job, &mut self.owner) {
             (Job::Read(number, index), _) => {
-                let (done, is_gone) = self.reads.answered(&mut self.state.map, volume, (number, index), outcome);
+                let (done, is_gone) =
+                    self.reads.answered(&mut self.state.map, volume, (number, index), outcome);
                 self.unproven.extend(done);
                 if let (true, Some(owner)) = (is_gone, &mut self.owner) {
                     // Another owner may have deleted it: whether there is one decides what is said.
@@ -404,10 +429,10 @@ impl Serve {
     /// Ends what has waited for too long while the store is sick.
     pub(crate) fn expire(&mut self, now: Nanos, calls: &mut Calls<Job>) {
         let patience = self.limits.patience.as_nanos() as u64;
-        let Some((since, kind, what)) = calls.trouble() else { return };
+        let Some((_, kind, what)) = calls.trouble() else { return };
         let Some(upto) = now.0.checked_sub(patience).map(Nanos) else { return };
-        let seconds = now.since(since) / 1_000_000_000;
-        let what = fault(kind, format!("the store has done nothing for {seconds} s: {what}"));
+        let seconds = self.limits.patience.as_secs();
+        let what = fault(kind, format!("it has waited for the store for {seconds} s: {what}"));
         self.fail_upto(calls, upto, &what);
         if let Some(owner) = &mut self.owner
             && owner.commands.since().is_some_and(|since| since <= upto)

@@ -67,7 +67,7 @@ impl State {
         for (number, extents) in &part.0 {
             let base = u64::from(*number) * u64::from(CHUNK_SECTORS);
             let mut chunk = Vec::with_capacity(extents.len());
-            if !self.map.index.pieces(base, CHUNK_SECTORS.into()).iter().all(|piece| piece.place.is_none()) {
+            if !self.map.index.is_clear(base, CHUNK_SECTORS.into()) {
                 return Err("a part of the volume stands there twice");
             }
             for extent in extents {

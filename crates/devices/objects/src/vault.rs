@@ -58,8 +58,8 @@ impl Vault {
         let what = match &mut self.phase {
             Phase::Serving(serve) => return serve.submit(now, &mut self.calls, tag, op),
             Phase::Opening(_) | Phase::Refused => fault(ErrorKind::Io, "the volume is not open"),
-            Phase::Losing(..) => fault(ErrorKind::Io, Fenced { by: None }.to_string()),
-            Phase::Fenced(fenced) => fault(ErrorKind::Io, fenced.to_string()),
+            Phase::Losing(..) => fault(ErrorKind::Fenced, Fenced { by: None }.to_string()),
+            Phase::Fenced(fenced) => fault(ErrorKind::Fenced, fenced.to_string()),
             Phase::Released => fault(ErrorKind::Shutdown, "the volume is released"),
         };
         self.effects.push(Effect::Done { tag, result: Err(what) });
@@ -155,7 +155,7 @@ impl Vault {
     fn stop(&mut self, fenced: &Fenced) -> Option<[u8; 16]> {
         self.calls.drop_all();
         let Phase::Serving(serve) = &mut self.phase else { return None };
-        serve.fail_all(&mut self.calls, &fault(ErrorKind::Io, fenced.to_string()));
+        serve.fail_all(&mut self.calls, &fault(ErrorKind::Fenced, fenced.to_string()));
         if let Some(owner) = &mut serve.owner {
             owner.commands.fail(CommandError::Fenced(fenced.clone()));
             owner.commands.take_effects(&mut serve.effects);
@@ -191,7 +191,7 @@ impl Vault {
             return Some(Nanos(0));
         }
         if let Phase::Serving(serve) = &self.phase
-            && serve.owner.as_ref().is_some_and(|owner| owner.collect.is_scanning())
+            && serve.is_at_work()
         {
             return Some(Nanos(0));
         }

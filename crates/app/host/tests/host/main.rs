@@ -15,6 +15,7 @@ mod place;
 mod plain;
 mod privacy;
 mod recover;
+mod remote;
 mod resize;
 mod stamp;
 mod survive;

@@ -108,6 +108,8 @@ fn a_log_is_not_recovered_for_a_backing_of_another_host() {
         clean_stop: false,
         journal: None,
         prepared: None,
+        commits_in_place: false,
+        backing_unit_bytes: None,
         journal_left: false,
         backing_depth: 1,
         read_only: false,

@@ -30,8 +30,8 @@ use forebay_nbd::codec::export_flag;
 pub use uri::NbdSpec;
 
 use crate::access::{Access, OpenError};
+use crate::bounds::check_range;
 use crate::device::{Device, DeviceInfo, DeviceKind, Sign, Survives};
-use crate::file::check_range;
 use crate::nbd::connections::{Connections, DEPTH_MAX, SETTLE_PAUSE};
 use crate::nbd::handshake::{Stream, Terms, connect};
 use crate::nbd::same::show_the_same;
@@ -104,6 +104,7 @@ impl NbdDevice {
                 depth: DEPTH_MAX,
                 survives: Survives::Unknown,
                 durability: "unknown: the NBD server decides what a flush means",
+                billed: None,
             },
             connections,
             finished: Vec::new(),

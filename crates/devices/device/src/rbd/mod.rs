@@ -14,20 +14,21 @@ mod session;
 mod under_way;
 mod uri;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forebay_block::{Buf, Class, DeviceOp, DeviceResult, Nanos};
+use forebay_block::{Buf, Class, DeviceOp, DeviceResult, ErrorKind, Nanos};
 
 pub use uri::RbdSpec;
 
 use crate::access::{Access, OpenError};
+use crate::bounds::check_range;
 use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
-use crate::file::check_range;
 use crate::rbd::session::Session;
 use crate::rbd::under_way::{DEPTH_MAX, UnderWay};
-use crate::ring::{Ring, Waker};
+use crate::remote::{Bell, RemoteSpec};
+use crate::ring::Ring;
 
 /// What librbd has answered and nobody has taken in: the number of an operation, and what it has read, or an errno.
 type Answers = Vec<(u64, Result<Option<Buf>, i32>)>;
@@ -35,24 +36,49 @@ type Answers = Vec<(u64, Result<Option<Buf>, i32>)>;
 /// Shared with the library's threads.
 struct Mailbox {
     answers: Mutex<Answers>,
-    /// The owner has been woken since it last looked.
-    woken: AtomicBool,
-    waker: Waker,
+    bell: Bell,
 }
 
 impl Mailbox {
     fn put(&self, number: u64, answer: Result<Option<Buf>, i32>) {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).push((number, answer));
-        if !self.woken.swap(true, Ordering::SeqCst) {
-            self.waker.wake_always();
-        }
+        self.bell.ring();
     }
 
     fn take(&self) -> Answers {
-        // Before looking, so that what ends from now on wakes again.
-        self.woken.store(false, Ordering::SeqCst);
+        self.bell.heard();
         std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+impl RemoteSpec for RbdSpec {
+    fn as_path(&self) -> &Path {
+        &self.address
+    }
+
+    fn open(&self, ring: &Ring, access: Access) -> Result<Box<dyn Device>, OpenError> {
+        Ok(Box::new(RbdDevice::open(self, ring, access)?))
+    }
+
+    fn make(&self, size_bytes: u64) -> Result<bool, OpenError> {
+        session::make(self, size_bytes)
+    }
+
+    fn remove(&self) -> Result<(), OpenError> {
+        session::remove(self)
+    }
+
+    fn journal_beside(&self) -> Option<Arc<dyn RemoteSpec>> {
+        Some(Arc::new(self.journal()))
+    }
+}
+
+/// What the log says of an image.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    There,
+    Away,
+    Lost,
 }
 
 /// See the module's documentation.
@@ -64,8 +90,8 @@ pub struct RbdDevice {
     mailbox: Arc<Mailbox>,
     /// The time when it was last polled.
     now: Nanos,
-    /// The log has said that it is away.
-    said_away: bool,
+    /// What the log has been told.
+    told: Told,
 }
 
 impl RbdDevice {
@@ -76,7 +102,6 @@ impl RbdDevice {
     pub fn open(spec: &RbdSpec, ring: &Ring, access: Access) -> Result<Self, OpenError> {
         let session = Session::open(spec, access)?;
         let extent = session.extent;
-        let (answers, woken) = (Mutex::default(), AtomicBool::new(false));
         Ok(Self {
             info: DeviceInfo {
                 name: spec.to_string(),
@@ -93,12 +118,13 @@ impl RbdDevice {
                 depth: DEPTH_MAX,
                 survives: Survives::Unknown,
                 durability: "unknown: what is acknowledged is on the OSDs, whose stores decide what a power cut leaves",
+                billed: None,
             },
             under_way: UnderWay::new(spec.timeout, extent.object_bytes),
             session: Some(session),
-            mailbox: Arc::new(Mailbox { answers, woken, waker: ring.waker() }),
+            mailbox: Arc::new(Mailbox { answers: Mutex::default(), bell: Bell::new(ring.waker()) }),
             now: Nanos(0),
-            said_away: false,
+            told: Told::There,
         })
     }
 
@@ -110,20 +136,27 @@ impl RbdDevice {
         }
     }
 
-    /// The log tells once that the image is away, and once that it is back.
+    /// The log tells once that the image is away, that it is back, and that it is lost.
     fn tell(&mut self) {
         let name = &self.info.name;
-        match (self.under_way.away_since().is_some(), self.said_away) {
-            (true, false) => match self.under_way.over() {
-                Some(why) => tracing::error!("{name}: {}; the volume has to be stopped", why.context),
-                None => {
-                    tracing::warn!("{name}: the cluster does not answer in time; what was sent is waited for")
-                }
-            },
-            (false, true) => tracing::info!("{name}: the cluster has answered everything"),
-            _ => return,
+        let news = match (self.under_way.over(), self.under_way.away_since()) {
+            (Some(_), _) => Told::Lost,
+            (None, Some(_)) => Told::Away,
+            (None, None) => Told::There,
+        };
+        if news == std::mem::replace(&mut self.told, news) {
+            return;
         }
-        self.said_away = !self.said_away;
+        match (news, self.under_way.over()) {
+            (Told::Lost, why) => {
+                let why = why.map_or("", |why| why.context);
+                tracing::error!("{name}: {why}; the volume has to be stopped");
+            }
+            (Told::Away, _) => {
+                tracing::warn!("{name}: the cluster does not answer in time; what was sent is waited for")
+            }
+            (Told::There, _) => tracing::info!("{name}: the cluster has answered everything"),
+        }
     }
 }
 
@@ -160,6 +193,10 @@ impl Device for RbdDevice {
 
     fn waiting(&self) -> usize {
         self.under_way.waiting()
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.under_way.over().is_some_and(|why| why.kind == ErrorKind::Fenced)
     }
 
     fn away(&self) -> Option<Duration> {

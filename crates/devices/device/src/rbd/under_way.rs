@@ -26,7 +26,7 @@ pub(crate) const DEPTH_MAX: usize = 128;
 
 /// Why operations fail once the image is somebody else's.
 pub(crate) const FENCED: IoError = IoError::new(
-    ErrorKind::Io,
+    ErrorKind::Fenced,
     "using an RBD image that another client has taken over; nothing more is read from it or written to it",
 );
 /// Why they fail once nobody knows what an earlier one has done.

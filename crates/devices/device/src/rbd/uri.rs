@@ -2,16 +2,10 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::access::{Access, OpenError};
 use crate::decorate::duration;
-use crate::device::Device;
-use crate::rbd::{RbdDevice, session};
-use crate::remote::RemoteSpec;
-use crate::ring::Ring;
 
 /// An operation that has not ended after so long is given up, if nothing else is said: what disks are given by kernels.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -35,7 +29,7 @@ pub struct RbdSpec {
     /// An operation that has not ended after so long is given up.
     pub(crate) timeout: Duration,
     /// All of it as text, its path absolute; a path only so that messages can name every device alike.
-    address: PathBuf,
+    pub(crate) address: PathBuf,
 }
 
 impl RbdSpec {
@@ -95,34 +89,12 @@ impl RbdSpec {
     }
 
     /// The image beside it, in which the journal lies of a backing here.
-    fn journal(&self) -> Self {
+    pub(crate) fn journal(&self) -> Self {
         let (image, address) = (format!("{}.journal", self.image), self.address.display().to_string());
         let own = format!("rbd:{}/{}", self.pool, self.image);
         let options = address.strip_prefix(&own).unwrap_or_default();
         let address = format!("{own}.journal{options}").into();
         Self { image, address, ..self.clone() }
-    }
-}
-
-impl RemoteSpec for RbdSpec {
-    fn as_path(&self) -> &Path {
-        &self.address
-    }
-
-    fn open(&self, ring: &Ring, access: Access) -> Result<Box<dyn Device>, OpenError> {
-        Ok(Box::new(RbdDevice::open(self, ring, access)?))
-    }
-
-    fn make(&self, size_bytes: u64) -> Result<bool, OpenError> {
-        session::make(self, size_bytes)
-    }
-
-    fn remove(&self) -> Result<(), OpenError> {
-        session::remove(self)
-    }
-
-    fn journal_beside(&self) -> Option<Arc<dyn RemoteSpec>> {
-        Some(Arc::new(self.journal()))
     }
 }
 

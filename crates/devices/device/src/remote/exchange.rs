@@ -1,12 +1,12 @@
 //! What the owner of a remote device and the threads that speak to its store share.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_block::{DeviceResult, IoError};
 
 use crate::device::Sign;
+use crate::remote::bell::Bell;
 use crate::remote::state::State;
 use crate::remote::{Ending, Parts, Request};
 use crate::ring::Waker;
@@ -34,9 +34,7 @@ pub(crate) struct Exchange<R> {
     over: Condvar,
     /// So many requests are sent over a line and have not ended, at most.
     depth_max: usize,
-    waker: Waker,
-    /// The owner has been woken since it last looked.
-    woken: AtomicBool,
+    bell: Bell,
 }
 
 /// The owner's side.
@@ -44,8 +42,8 @@ impl<R: Request> Exchange<R> {
     /// Without a session, and not away either.
     pub(crate) fn new(lines: usize, depth_max: usize, waker: Waker) -> Self {
         let work = (0..lines).map(|_| Condvar::new()).collect();
-        let (state, woken) = (Mutex::new(State::new(lines)), AtomicBool::new(false));
-        Self { state, work, over: Condvar::new(), depth_max, waker, woken }
+        let (state, bell) = (Mutex::new(State::new(lines)), Bell::new(waker));
+        Self { state, work, over: Condvar::new(), depth_max, bell }
     }
 
     /// A thread that panics with the lock held leaves a state that is whole: nothing in it can panic half-way.
@@ -61,8 +59,7 @@ impl<R: Request> Exchange<R> {
 
     /// Appends the operations that have ended.
     pub(crate) fn poll(&self, done: &mut Vec<(u64, DeviceResult)>) {
-        // Before looking, so that what ends from now on wakes again.
-        self.woken.store(false, Ordering::SeqCst);
+        self.bell.heard();
         self.state().poll(done);
     }
 
@@ -131,7 +128,7 @@ impl<R: Request> Exchange<R> {
     pub(crate) fn end(&self, line: usize, cookie: u64, ending: Ending) {
         self.state().end(line, cookie, ending);
         self.work[line].notify_one();
-        self.tell_owner();
+        self.bell.ring();
     }
 
     /// A session begins, and what waits is sent in it; false if none is wanted any more.
@@ -171,7 +168,7 @@ impl<R: Request> Exchange<R> {
         self.wake_all();
         let goes_on = !state.closing;
         drop(state);
-        self.tell_owner();
+        self.bell.ring();
         goes_on
     }
 
@@ -183,7 +180,7 @@ impl<R: Request> Exchange<R> {
     /// The store was not reached for this reason. What has waited for it for too long fails.
     pub(crate) fn not_reached(&self, why: &IoError) {
         self.state().give_up(why, Instant::now());
-        self.tell_owner();
+        self.bell.ring();
     }
 
     /// Waits for so long, unless the device is closed before: false then.
@@ -201,11 +198,5 @@ impl<R: Request> Exchange<R> {
     /// All that wait for anything but an answer look again.
     fn wake_all(&self) {
         self.work.iter().chain([&self.over]).for_each(Condvar::notify_all);
-    }
-
-    fn tell_owner(&self) {
-        if !self.woken.swap(true, Ordering::SeqCst) {
-            self.waker.wake_always();
-        }
     }
 }

@@ -1,4 +1,5 @@
-//! What all backings on other machines share: requests on their way to a store that may go away, and what its owner may believe then.
+//! Backings on other machines: their addresses ([`RemoteSpec`]), how their owner is woken ([`Bell`]), and requests on their way to a store that
+//! may go away, with what their owner may believe then. A kind whose library sends anew by itself needs nothing of the latter.
 //!
 //! ```text
 //!  submit ──► queue ──► who sends ──► store ──► who receives ──► done ──► poll
@@ -18,11 +19,12 @@
 //! failure. As with a disk, whoever flushes writes anew what it has heard of as written until then.
 //!
 //! **What nobody knows the end of.** A request that was sent and not answered may have been carried out, or may be later
-//! ([`Ending::Unknown`]). Its operation fails, or it is sent anew; in neither case does a flush count as covering what it wrote. As long as the
-//! session goes on, the store's own order puts what is written anew behind it. Another session may begin only when the kind
-//! has made sure that nothing comes from an earlier one any more ([`Exchange::settle`]).
+//! ([`Ending::Unknown`]). Its operation fails, or it is sent anew; in neither case does a flush count as covering what it wrote. While the
+//! session goes on, what is written anew must come behind it by the store's own order; a kind whose store keeps none loses the session.
+//! Another session may begin only when the kind has made sure that nothing comes from an earlier one any more ([`Exchange::settle`]).
 
 mod address;
+mod bell;
 mod durability;
 mod exchange;
 mod operations;
@@ -35,6 +37,7 @@ use std::time::Duration;
 use forebay_block::{Buf, IoError};
 
 pub use self::address::RemoteSpec;
+pub(crate) use self::bell::Bell;
 pub(crate) use self::exchange::{Exchange, Work};
 
 /// While a store is away, operations wait for so long; then those that wait fail at each further attempt to reach it.

@@ -8,14 +8,14 @@ use std::time::Duration;
 use forebay_block::{Class, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, OpKind};
 use forebay_objects as objects;
 use forebay_objects::{
-    Answer, Claim, Command, CommandError, CreateError, CreateParams, Creation, Effect, Limits, OpenParams,
+    Answer, Claim, Command, CommandError, Counters, CreateError, CreateParams, Creation, Effect, Limits, OpenParams,
     Opened, Request, Takeover, Vault, Writer,
 };
 
 use crate::access::{Access, OpenError};
+use crate::bounds::check_ranges;
 use crate::clock::Clock;
 use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
-use crate::file::check_ranges;
 use crate::rbd::owner::began;
 use crate::ring::{Ring, Waker};
 use crate::s3::client::Client;
@@ -24,6 +24,7 @@ use crate::s3::drive::Drive;
 use crate::s3::owner::{self, Process};
 use crate::s3::uri::S3Spec;
 use crate::s3::workers::{Store, Workers};
+use crate::store_figures::{Billed, StoreFigures};
 
 /// Operations that it takes at a time.
 const DEPTH_MAX: usize = 128;
@@ -126,6 +127,7 @@ impl S3Device {
                 depth: DEPTH_MAX,
                 survives: Survives::PowerCut,
                 durability: "power cuts, as far as the object store keeps what it has acknowledged",
+                billed: Some(Billed::default()),
             },
             now: (Nanos(0), drive.clock.now()),
             drive,
@@ -159,6 +161,9 @@ impl S3Device {
             }
         }
         self.tell();
+        if let Some(billed) = &self.info.billed {
+            billed.put(figures(&self.vault.counters()));
+        }
     }
 
     fn take(&mut self, effect: Effect) {
@@ -249,6 +254,10 @@ impl Device for S3Device {
 
     fn waiting(&self) -> usize {
         self.queue.len()
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.is_fenced
     }
 
     fn away(&self) -> Option<Duration> {
@@ -356,6 +365,23 @@ fn tell_opened(spec: &S3Spec, opened: &Opened) {
     if let Some(claim) = &opened.taken_from {
         let who = owner::words(&claim.writer.host);
         tracing::warn!(%spec, "taken over from {who}, which had not released it; it can write nothing there any more");
+    }
+}
+
+fn figures(counters: &Counters) -> StoreFigures {
+    StoreFigures {
+        creates: counters.creates,
+        gets: counters.gets,
+        lists: counters.lists,
+        deletes: counters.deletes,
+        retries: counters.retries,
+        bytes_sent: counters.bytes_up,
+        bytes_moved: counters.bytes_moved,
+        bytes_checkpoints: counters.bytes_checkpoints,
+        bytes_received: counters.bytes_down,
+        objects: counters.objects,
+        stored_bytes: counters.stored_bytes,
+        live_bytes: counters.live_bytes,
     }
 }
 

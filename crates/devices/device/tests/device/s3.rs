@@ -143,9 +143,13 @@ fn an_owner_is_asked_for_and_fenced() {
     let mut second = open(&spec(volume), &driver.ring, Access::TakeOver).unwrap();
     assert_eq!(driver.read(&mut *second, 0, 4096)[..], [1; 4096]);
     assert_eq!(driver.read(&mut *second, 4096, 4096)[..], [2; 4096]);
-    let late = DeviceOp::Write { offset: 0, bufs: vec![forebay_block::Buf::copy_of(&[3; 4096])], durable: true };
+    let late =
+        DeviceOp::Write { offset: 0, bufs: vec![forebay_block::Buf::copy_of(&[3; 4096])], durable: true };
     let told = driver.run(&mut *first, late).unwrap_err().to_string();
-    assert!(told.starts_with("writing to an object store at byte 0: ") && told.contains("taken the volume over"), "{told}");
+    assert!(
+        told.starts_with("writing to an object store at byte 0: ") && told.contains("taken the volume over"),
+        "{told}"
+    );
     let read = driver.run(&mut *first, DeviceOp::Read { offset: 0, len: 4096 });
     assert!(read.unwrap_err().to_string().contains("taken the volume over"));
     // The one that goes takes nothing from the one that stays.
@@ -174,7 +178,8 @@ fn what_the_store_says_is_told() {
     let told = driver.refused("s3://bucket/made,checkpoint=none", Access::ReadWrite);
     assert!(told.contains("a checkpoint stays as it was"), "{told}");
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let told = driver.refused(&format!("s3://bucket/db,endpoint=http://{nobody},timeout=1s"), Access::ReadWrite);
+    let told =
+        driver.refused(&format!("s3://bucket/db,endpoint=http://{nobody},timeout=1s"), Access::ReadWrite);
     assert!(told.contains("Connection refused"), "{told}");
     assert!(!told.contains("hidden-secret") && !told.contains("Signature"), "{told}");
 }

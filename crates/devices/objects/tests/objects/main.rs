@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
 mod client;
+mod cost;
 mod crash;
 mod damage;
 mod explore;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use forebay_block::{Buf, DeviceOp};
+use forebay_block::{Buf, Commit, DeviceOp, Move};
+
+use crate::random::Random;
 
 pub const SECTORS: u64 = 128;
 
@@ -12,9 +14,10 @@ pub type Content = Vec<u64>;
 /// A change that was submitted.
 #[derive(Clone, Debug)]
 struct Change {
-    start: u64,
-    sectors: u64,
-    stamp: u64,
+    /// First sector, how many, and what is on them then.
+    parts: Vec<(u64, u64, Put)>,
+    /// It is there wholly or not at all.
+    is_whole: bool,
     is_answered: bool,
     /// It is durable itself, or the next thing that was submitted was a flush.
     ends_group: bool,
@@ -29,6 +32,14 @@ pub struct Oracle {
     /// So many changes are durable for sure.
     durable: usize,
     next_stamp: u64,
+}
+
+/// What a change puts on sectors.
+#[derive(Clone, Copy, Debug)]
+enum Put {
+    Stamp(u64),
+    /// What is on the sectors from this one on.
+    From(u64),
 }
 
 impl Default for Oracle {
@@ -58,12 +69,46 @@ impl Oracle {
         let stamp = if zero { 0 } else { self.next_stamp };
         self.next_stamp += 1;
         self.by_tag.insert(tag, self.changes.len());
-        self.changes.push(Change { start, sectors, stamp, is_answered: false, ends_group: durable });
+        let parts = vec![(start, sectors, Put::Stamp(stamp))];
+        self.changes.push(Change { parts, is_whole: false, is_answered: false, ends_group: durable });
         if zero {
             return DeviceOp::Zero { offset: start * 512, len: sectors * 512, unmap: true };
         }
         let bytes = stamp.to_le_bytes().repeat(sectors as usize * 64);
         DeviceOp::Write { offset: start * 512, bufs: vec![Buf::copy_of(&bytes)], durable }
+    }
+
+    /// A group to be submitted: some sectors are moved, some zeroed, one is written.
+    pub fn group(&mut self, tag: u64, random: &mut Random) -> DeviceOp {
+        let stamp = self.next_stamp;
+        self.next_stamp += 1;
+        self.by_tag.insert(tag, self.changes.len());
+        // Sectors in a random order, no two of the same.
+        let mut sectors: Vec<u64> = (0..SECTORS / 4).collect();
+        for n in (1..sectors.len()).rev() {
+            sectors.swap(n, random.below(n as u64 + 1) as usize);
+        }
+        let mut places = sectors.into_iter().map(|n| n * 4);
+        let mut place = || places.next().unwrap();
+        let mut parts = Vec::new();
+        let (head, zeroed) = (place(), place());
+        let moves: Vec<Move> = (0..1 + random.below(4))
+            .map(|_| {
+                let (from, to, sectors) = (place(), place(), 1 + random.below(4));
+                parts.push((to, sectors, Put::From(from)));
+                Move { from: from * 512, to: to * 512, len: sectors * 512 }
+            })
+            .collect();
+        parts.extend(moves.iter().map(|moved| (moved.from / 512, moved.len / 512, Put::Stamp(0))));
+        parts.push((zeroed, 3, Put::Stamp(0)));
+        parts.push((head, 1, Put::Stamp(stamp)));
+        self.changes.push(Change { parts, is_whole: true, is_answered: false, ends_group: true });
+        DeviceOp::Commit(Box::new(Commit {
+            head_offset: head * 512,
+            head: Buf::copy_of(&stamp.to_le_bytes().repeat(64)),
+            moves,
+            zeroes: vec![(zeroed * 512, 3 * 512)],
+        }))
     }
 
     /// A flush is submitted; gives what [`Self::flushed`] is to be told.
@@ -95,7 +140,7 @@ impl Oracle {
     fn after(&self, changes: usize) -> Content {
         let mut content = self.base.clone();
         for change in &self.changes[..changes] {
-            content[change.start as usize..(change.start + change.sectors) as usize].fill(change.stamp);
+            change.carry_out(&mut content);
         }
         content
     }
@@ -105,15 +150,17 @@ impl Oracle {
         self.after(self.changes.len())
     }
 
-    /// What a sector may show that is read now: the version as of the last answered change, or a later one.
-    pub fn versions(&self, sector: u64) -> Vec<u64> {
-        let touches = |change: &Change| (change.start..change.start + change.sectors).contains(&sector);
-        let mut versions = vec![self.base[sector as usize]];
-        for change in self.changes.iter().filter(|change| touches(change)) {
-            if change.is_answered {
-                versions.clear();
+    /// What the sectors may show that are read now: the version as of the last answered change, or a later one.
+    pub fn versions(&self, start: u64, sectors: u64) -> Vec<Vec<u64>> {
+        let answered = self.changes.iter().rposition(|change| change.is_answered).map_or(0, |last| last + 1);
+        let mut content = self.after(answered);
+        let range = start as usize..(start + sectors) as usize;
+        let mut versions: Vec<Vec<u64>> = content[range.clone()].iter().map(|stamp| vec![*stamp]).collect();
+        for change in &self.changes[answered..] {
+            change.carry_out(&mut content);
+            for (versions, stamp) in versions.iter_mut().zip(&content[range.clone()]) {
+                versions.push(*stamp);
             }
-            versions.push(change.stamp);
         }
         versions
     }
@@ -130,10 +177,13 @@ impl Oracle {
             if *found == content {
                 return Ok(upto);
             }
-            if let (false, Some(next)) = (whole_groups, self.changes.get(upto)) {
-                for sector in next.start..next.start + next.sectors {
-                    let is_new = found[sector as usize] == next.stamp;
-                    content[sector as usize] = if is_new { next.stamp } else { content[sector as usize] };
+            if let (false, Some(next)) = (whole_groups, self.changes.get(upto).filter(|next| !next.is_whole))
+            {
+                let mut newer = content.clone();
+                next.carry_out(&mut newer);
+                for (sector, newer) in newer.into_iter().enumerate().filter(|(n, newer)| found[*n] == *newer)
+                {
+                    content[sector] = newer;
                 }
                 if *found == content {
                     return Ok(upto);
@@ -151,5 +201,19 @@ impl Oracle {
     /// Goes on from what was found.
     pub fn begin_with(&mut self, content: Content) {
         *self = Self { base: content, next_stamp: self.next_stamp, ..Self::default() };
+    }
+}
+
+impl Change {
+    fn carry_out(&self, content: &mut Content) {
+        let before = content.clone();
+        for (start, sectors, put) in &self.parts {
+            for n in 0..*sectors {
+                content[(start + n) as usize] = match put {
+                    Put::Stamp(stamp) => *stamp,
+                    Put::From(from) => before[(from + n) as usize],
+                };
+            }
+        }
     }
 }

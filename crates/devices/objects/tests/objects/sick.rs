@@ -66,7 +66,7 @@ fn what_waits_too_long_fails_and_nothing_that_was_written_is_lost() {
     assert_eq!(host.done.len(), 21);
     let fault = host.done[&50].clone().unwrap_err();
     assert_eq!(fault.kind, ErrorKind::NoSpace);
-    assert!(fault.what.starts_with("the store has done nothing for 60 s: create of log/"), "{fault}");
+    assert!(fault.what.starts_with("it has waited for the store for 60 s: create of log/"), "{fault}");
     assert_eq!(host.done.values().filter(|result| result.is_ok()).count(), 8);
     host.done.clear();
     // The next flush covers what was answered before.
@@ -135,7 +135,7 @@ fn an_object_that_is_gone_is_an_error_unless_another_owner_has_come() {
     let fault = host.run(&mut now, &mut model, 3, read).unwrap_err();
     assert_eq!(
         (fault.kind, fault.what.as_str()),
-        (ErrorKind::Io, "next has taken the volume over, as owner 2")
+        (ErrorKind::Fenced, "next has taken the volume over, as owner 2")
     );
     assert_eq!(host.fenced.unwrap().by.unwrap().writer.host, "next");
 }

@@ -127,7 +127,12 @@ fn requests_are_what_a_store_expects() {
     for (asked, words) in asked.iter().zip([
         &["PUT /bucket/volumes/db/log/1?", "if-none-match: *", "host%3Bif-none-match", "an object"][..],
         &["GET /bucket/volumes/db/log/1?", "range: bytes=2-5\r\n"],
-        &["GET /bucket/?", "prefix=volumes%2Fdb%2Flog%2F&", "start-after=volumes%2Fdb%2Flog%2F0", "list-type=2"],
+        &[
+            "GET /bucket/?",
+            "prefix=volumes%2Fdb%2Flog%2F&",
+            "start-after=volumes%2Fdb%2Flog%2F0",
+            "list-type=2",
+        ],
         &["DELETE /bucket/volumes/db/log/1?"],
     ]) {
         for word in words.iter().chain(&["X-Amz-Signature="]) {
@@ -149,7 +154,11 @@ fn every_refusal_has_its_meaning() {
         ("502 Bad Gateway", "<html>", unknown("502 Bad Gateway")),
         ("408 Request Timeout", "", unknown("408 Request Timeout")),
         ("400 Bad Request", "<Error><Code>RequestTimeout</Code></Error>", unknown("400 RequestTimeout")),
-        ("503 Slow Down", "<Error><Code>SlowDown</Code></Error>", Err(StoreError::Busy("503 SlowDown".to_owned()))),
+        (
+            "503 Slow Down",
+            "<Error><Code>SlowDown</Code></Error>",
+            Err(StoreError::Busy("503 SlowDown".to_owned())),
+        ),
         ("429 Too Many Requests", "", Err(StoreError::Busy("429 Too Many Requests".to_owned()))),
         ("507 Insufficient Storage", "", Err(StoreError::Full("507 Insufficient Storage".to_owned()))),
         (
@@ -179,7 +188,9 @@ fn every_refusal_has_its_meaning() {
     let no_bucket = Reply::Whole("404 Not Found", "<Error><Code>NoSuchBucket</Code></Error>");
     assert_eq!(told(no_bucket, &get(0, 9)), Err(StoreError::NoBucket("404 NoSuchBucket".to_owned())));
     let long = Box::leak(format!("<Message>{}</Message>", "x".repeat(9999)).into_boxed_str());
-    let Err(StoreError::Refused(long)) = told(Reply::Whole("400 Bad Request", long), &create()) else { panic!() };
+    let Err(StoreError::Refused(long)) = told(Reply::Whole("400 Bad Request", long), &create()) else {
+        panic!()
+    };
     assert!(long.len() < 300, "{long}");
 }
 
@@ -207,8 +218,13 @@ fn parts_of_objects_come_as_they_are() {
         assert!(matches!(told(reply, &request), Err(StoreError::Refused(_))));
     }
     let list = Request::List { prefix: String::new(), after: String::new() };
-    for strange in ["", "<html>", "<ListBucketResult><Contents><Key>elsewhere</Key></Contents></ListBucketResult>"] {
-        assert!(matches!(told(Reply::Whole("200 OK", strange), &list), Err(StoreError::Refused(_))), "{strange}");
+    for strange in
+        ["", "<html>", "<ListBucketResult><Contents><Key>elsewhere</Key></Contents></ListBucketResult>"]
+    {
+        assert!(
+            matches!(told(Reply::Whole("200 OK", strange), &list), Err(StoreError::Refused(_))),
+            "{strange}"
+        );
     }
 }
 
@@ -240,7 +256,8 @@ fn no_answer_is_no_refusal() {
 fn keys_that_were_exchanged_are_used_at_once() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let write = |id: &str| {
-        std::fs::write(&file, format!("[default]\naws_access_key_id={id}\naws_secret_access_key=s\n")).unwrap();
+        std::fs::write(&file, format!("[default]\naws_access_key_id={id}\naws_secret_access_key=s\n"))
+            .unwrap();
     };
     write("old-id");
     let refusal = Reply::Whole("403 Forbidden", "<Error><Code>InvalidAccessKeyId</Code></Error>");
@@ -255,7 +272,8 @@ fn keys_that_were_exchanged_are_used_at_once() {
     assert_eq!(client.carry_out(&create()), Ok(Answer::Created));
     assert_eq!(client.carry_out(&create()), denied, "the new ones are refused, too");
     let asked = script.asked();
-    let with = |id: &str| asked.iter().filter(|asked| asked.contains(&format!("X-Amz-Credential={id}"))).count();
+    let with =
+        |id: &str| asked.iter().filter(|asked| asked.contains(&format!("X-Amz-Credential={id}"))).count();
     assert_eq!((with("old-id"), with("new-id")), (2, 2));
 }
 
@@ -265,7 +283,9 @@ fn where_a_store_is() {
         let spec = S3Spec::read(rest).unwrap();
         let environment = Environment::of(|name| {
             let found = variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-            found.or_else(|| name.starts_with("AWS_").then(|| "key".to_owned()).filter(|_| name.contains("_KEY")))
+            found.or_else(|| {
+                name.starts_with("AWS_").then(|| "key".to_owned()).filter(|_| name.contains("_KEY"))
+            })
         });
         Client::new(&spec, &environment, 1).map(|client| client.bucket.base_url().to_string())
     };
