@@ -24,10 +24,11 @@ use crate::rbd::gather::Gather;
 /// Operations that librbd has at a time; the rest waits, bounded by what the volume has under way.
 pub(crate) const DEPTH_MAX: usize = 128;
 
-/// Why operations fail once the image is somebody else's.
+/// Why operations fail once the image is somebody else's, or nobody's.
 pub(crate) const FENCED: IoError = IoError::new(
     ErrorKind::Fenced,
-    "using an RBD image that another client has taken over; nothing more is read from it or written to it",
+    "using an RBD image whose lock is lost, for another client has taken over or the image was deleted; nothing more is read \
+     from it or written to it",
 );
 /// Why they fail once nobody knows what an earlier one has done.
 pub(crate) const UNKNOWN: IoError = IoError::new(
