@@ -4,10 +4,13 @@ use std::ffi::CString;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_block::ErrorKind;
+use forebay_block::{Class, DeviceOp, DeviceResult, ErrorKind, Nanos};
 use forebay_device::decorate::{ErrorInjected, InjectHandle, Rule};
+use forebay_device::{Device, DeviceInfo};
 use forebay_engine::{Role, State};
 use forebay_host::{Ending, Volume, VolumeConfig};
 
@@ -112,6 +115,57 @@ fn a_volume_whose_backing_another_host_has_taken_over_serves_nothing() {
         let ended = volume.end(Ending::Destage).unwrap_err().to_string();
         assert!(ended.contains("another host"), "plain {plain}: {ended}");
         assert_eq!(place.content("backing"), before, "plain {plain}");
+    }
+}
+
+/// A device that learns by itself that another host has taken it over, and is asked for nothing.
+struct TakenOver(Box<dyn Device>, Arc<AtomicBool>);
+
+impl Device for TakenOver {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+
+    fn submit(&mut self, tag: u64, op: DeviceOp, class: Class, now: Nanos) {
+        self.0.submit(tag, op, class, now);
+    }
+
+    fn poll(&mut self, now: Nanos, done: &mut Vec<(u64, DeviceResult)>) {
+        self.0.poll(now, done);
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.0.deadline()
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.1.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn what_is_cached_is_not_read_either_once_a_device_has_learnt_of_another_host() {
+    for plain in [false, true] {
+        let place = Place::formatted(8 * MIB, VOLUME);
+        let taken_over = Arc::new(AtomicBool::new(false));
+        let mut config = place.config();
+        if plain {
+            Volume::open(place.config()).unwrap().end(Ending::Release).unwrap();
+            config = place.plain_config();
+        }
+        let told = Arc::clone(&taken_over);
+        config.decorate = Some(Box::new(move |role, device| match role {
+            Role::Backing => Box::new(TakenOver(device, Arc::clone(&told))),
+            _ => device,
+        }));
+        let volume = Volume::open(config).unwrap();
+        let client = Client(volume.handle());
+        client.write(0, &[7; 4096]).unwrap();
+        assert_eq!(&client.read(0, 4096).unwrap()[..], [7; 4096]);
+        taken_over.store(true, Ordering::SeqCst);
+        assert_eq!(client.read(0, 4096).unwrap_err().kind, ErrorKind::Fenced, "plain {plain}");
+        assert_eq!(client.0.status().state, Some(State::Fenced), "plain {plain}");
+        assert!(volume.end(Ending::Keep).is_err(), "plain {plain}");
     }
 }
 

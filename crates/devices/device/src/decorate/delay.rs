@@ -92,10 +92,6 @@ impl Device for Delayed {
         self.inner.away()
     }
 
-    fn is_fenced(&self) -> bool {
-        self.inner.is_fenced()
-    }
-
     fn deadline(&self) -> Option<Nanos> {
         earlier(self.inner.deadline(), self.due.peek().map(|Reverse((at, _))| *at))
     }

@@ -173,10 +173,6 @@ impl Device for ErrorInjected {
         self.inner.away()
     }
 
-    fn is_fenced(&self) -> bool {
-        self.inner.is_fenced()
-    }
-
     fn deadline(&self) -> Option<Nanos> {
         if self.failed.is_empty() { self.inner.deadline() } else { Some(Nanos(0)) }
     }

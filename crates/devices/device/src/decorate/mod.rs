@@ -131,6 +131,10 @@ macro_rules! pass_through {
             self.inner.info()
         }
 
+        fn is_fenced(&self) -> bool {
+            self.inner.is_fenced()
+        }
+
         fn survey(&self) -> std::io::Result<$crate::Survey> {
             self.inner.survey()
         }

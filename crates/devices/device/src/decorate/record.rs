@@ -119,10 +119,6 @@ impl Device for Recorded {
         self.inner.away()
     }
 
-    fn is_fenced(&self) -> bool {
-        self.inner.is_fenced()
-    }
-
     fn deadline(&self) -> Option<Nanos> {
         self.inner.deadline()
     }

@@ -153,10 +153,6 @@ impl Device for Measured {
         self.inner.away()
     }
 
-    fn is_fenced(&self) -> bool {
-        self.inner.is_fenced()
-    }
-
     fn deadline(&self) -> Option<Nanos> {
         self.inner.deadline()
     }

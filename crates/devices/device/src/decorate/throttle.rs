@@ -108,10 +108,6 @@ impl Device for Throttled {
         self.inner.away()
     }
 
-    fn is_fenced(&self) -> bool {
-        self.inner.is_fenced()
-    }
-
     fn deadline(&self) -> Option<Nanos> {
         let waiting = (!self.queue.is_empty()).then(|| {
             let ready = [self.bytes, self.operations].into_iter().flatten().map(|b| b.ready_at());

@@ -73,6 +73,14 @@ impl RemoteSpec for RbdSpec {
     }
 }
 
+/// What the log says of an image.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    There,
+    Away,
+    Lost,
+}
+
 /// See the module's documentation.
 pub struct RbdDevice {
     info: DeviceInfo,
@@ -82,8 +90,8 @@ pub struct RbdDevice {
     mailbox: Arc<Mailbox>,
     /// The time when it was last polled.
     now: Nanos,
-    /// The log has said that it is away.
-    said_away: bool,
+    /// What the log has been told.
+    told: Told,
 }
 
 impl RbdDevice {
@@ -116,7 +124,7 @@ impl RbdDevice {
             session: Some(session),
             mailbox: Arc::new(Mailbox { answers: Mutex::default(), bell: Bell::new(ring.waker()) }),
             now: Nanos(0),
-            said_away: false,
+            told: Told::There,
         })
     }
 
@@ -128,20 +136,27 @@ impl RbdDevice {
         }
     }
 
-    /// The log tells once that the image is away, and once that it is back.
+    /// The log tells once that the image is away, that it is back, and that it is lost.
     fn tell(&mut self) {
         let name = &self.info.name;
-        match (self.under_way.away_since().is_some(), self.said_away) {
-            (true, false) => match self.under_way.over() {
-                Some(why) => tracing::error!("{name}: {}; the volume has to be stopped", why.context),
-                None => {
-                    tracing::warn!("{name}: the cluster does not answer in time; what was sent is waited for")
-                }
-            },
-            (false, true) => tracing::info!("{name}: the cluster has answered everything"),
-            _ => return,
+        let news = match (self.under_way.over(), self.under_way.away_since()) {
+            (Some(_), _) => Told::Lost,
+            (None, Some(_)) => Told::Away,
+            (None, None) => Told::There,
+        };
+        if news == std::mem::replace(&mut self.told, news) {
+            return;
         }
-        self.said_away = !self.said_away;
+        match (news, self.under_way.over()) {
+            (Told::Lost, why) => {
+                let why = why.map_or("", |why| why.context);
+                tracing::error!("{name}: {why}; the volume has to be stopped");
+            }
+            (Told::Away, _) => {
+                tracing::warn!("{name}: the cluster does not answer in time; what was sent is waited for")
+            }
+            (Told::There, _) => tracing::info!("{name}: the cluster has answered everything"),
+        }
     }
 }
 

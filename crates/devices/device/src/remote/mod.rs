@@ -19,9 +19,9 @@
 //! failure. As with a disk, whoever flushes writes anew what it has heard of as written until then.
 //!
 //! **What nobody knows the end of.** A request that was sent and not answered may have been carried out, or may be later
-//! ([`Ending::Unknown`]). Its operation fails, or it is sent anew; in neither case does a flush count as covering what it wrote. As long as the
-//! session goes on, the store's own order puts what is written anew behind it. Another session may begin only when the kind
-//! has made sure that nothing comes from an earlier one any more ([`Exchange::settle`]).
+//! ([`Ending::Unknown`]). Its operation fails, or it is sent anew; in neither case does a flush count as covering what it wrote. While the
+//! session goes on, what is written anew must come behind it by the store's own order; a kind whose store keeps none loses the session.
+//! Another session may begin only when the kind has made sure that nothing comes from an earlier one any more ([`Exchange::settle`]).
 
 mod address;
 mod bell;
