@@ -130,7 +130,7 @@ cache_lost() {
     see
     kill_daemon
     rm cache
-    "$FOREBAY" recover "$BACKING" >recovered || fail "$WHAT: recover failed"
+    "$FOREBAY" recover "$BACKING" >recovered 2>recover.err || fail "$WHAT: recover failed"
     grep -q "consistency point $(cat point) 'whole'" recovered || fail "$WHAT: not at the point: $(cat recovered)"
     serve_volume --no-cache --accept-stale
     verify_stamps 0 state.point

@@ -8,8 +8,8 @@ use std::time::Duration;
 use forebay_block::{Class, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, OpKind};
 use forebay_objects as objects;
 use forebay_objects::{
-    Answer, Claim, Command, CommandError, Counters, CreateError, CreateParams, Creation, Effect, Limits, OpenParams,
-    Opened, Request, Takeover, Vault, Writer,
+    Answer, Claim, Command, CommandError, Counters, CreateError, CreateParams, Creation, Effect, Limits,
+    OpenParams, Opened, Request, Takeover, Vault, Writer,
 };
 
 use crate::access::{Access, OpenError};
