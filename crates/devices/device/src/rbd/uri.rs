@@ -125,6 +125,8 @@ impl fmt::Display for RbdSpec {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
