@@ -13,7 +13,7 @@ source "$(dirname "$0")/harness.sh"
 
 N=${N:-400}
 STORE_CLIENT=$ROOT/tests/clients/object_store.py
-need python3 ceph-mon ceph-osd ceph radosgw curl go
+need python3 ceph-mon ceph-osd ceph radosgw curl
 
 # A prefix of its own for each scene.
 VOLUME=0
@@ -51,7 +51,6 @@ write_keys() {
 }
 
 start_versitygw() {
-    "$ROOT/scripts/versitygw.sh" "$ROOT/target/versitygw" >versitygw.out 2>&1 || skip "no versitygw: $(cat versitygw.out)"
     PORT=$(free_port) KEY=versity SECRET=versity-secret
     export AWS_ACCESS_KEY_ID=$KEY AWS_SECRET_ACCESS_KEY=$SECRET
     HIDDEN+=("$SECRET")
@@ -208,7 +207,7 @@ sick() {
     write_blocks 100
     ill "status 500" "500 Sick: it says 500"
     ill "lost PUT"
-    [[ $STORE == versitygw ]] || return 0
+    [[ $STORE == "${SERVERS[0]}" ]] || return 0
     # What does not depend on who is ill.
     ill "status 503" "503 Sick"
     ill "reset" "reset"
@@ -256,7 +255,13 @@ nothing_shows_keys() {
 }
 
 HIDDEN=()
-for STORE in versitygw rgw; do
+SERVERS=(versitygw rgw)
+# Go's modules come from somewhere else than all other packages, which may not be reached.
+"$ROOT/scripts/versitygw.sh" "$ROOT/target/versitygw" >versitygw.out 2>&1 || {
+    note "the second server is left out: $(tail -n 1 versitygw.out)"
+    SERVERS=(rgw)
+}
+for STORE in "${SERVERS[@]}"; do
     "start_$STORE"
     objects make-bucket volumes
     objects races volumes 10 || fail "$STORE does not create once"

@@ -163,7 +163,7 @@ mod tests {
         };
         let (state, reason, since_ns) = judged(figures.clone(), 3, true);
         assert_eq!((state, since_ns), (VolumeState::Fenced, SINCE_NS));
-        assert!(reason.contains("another host has taken") && reason.contains("3M"), "{reason}");
+        assert!(reason.contains("another host has taken") && reason.contains("3 MiB"), "{reason}");
         let (_, reason, _) = judged(Status { dirty_bytes: 0, ..figures }, 0, false);
         assert!(reason.contains("everything that was written"), "{reason}");
     }

@@ -19,6 +19,9 @@ use crate::store::{Answer, Request, StoreError};
 /// So much of an object is read at first where its length is not known.
 pub(crate) const HEAD_GUESS_BYTES: u64 = 16 << 10;
 
+/// So often an object may be missing that is to be there, before that is told as a failure of the store.
+const CONTRADICTIONS_MAX: u32 = 3;
+
 /// How a request ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
@@ -187,7 +190,6 @@ impl<J: Clone> Calls<J> {
         };
         match error {
             StoreError::Exists if is_create => {
-                self.trouble = None;
                 call.reads_back = true;
                 self.ready.push_back(id);
                 return None;
@@ -202,7 +204,8 @@ impl<J: Clone> Calls<J> {
             let call = self.calls.remove(&id)?;
             return Some((call.job, Outcome::Failed { name: call.request.name().to_owned(), error }));
         }
-        if error != StoreError::Missing {
+        // A store that goes on to say that something is there, and that it is not, is not well.
+        if error != StoreError::Missing || call.failures >= CONTRADICTIONS_MAX {
             let since = self.trouble.as_ref().map_or(now, |(since, ..)| *since);
             let kind = if matches!(error, StoreError::Full(_)) { ErrorKind::NoSpace } else { ErrorKind::Io };
             let what = format!("{} of {}: {error}", call.request.kind(), call.request.name());
@@ -326,6 +329,21 @@ mod tests {
             let other = Ok(Answer::Object { bytes: vec![byte; HEADER_BYTES], size });
             assert!(matches!(run.answer(id, other), Some((1, Outcome::Conflict { .. }))));
         }
+    }
+
+    #[test]
+    fn a_store_that_contradicts_itself_is_not_well() {
+        let mut run = Run::create();
+        for _ in 0..CONTRADICTIONS_MAX + 1 {
+            assert!(run.calls.trouble().is_none());
+            let (id, ..) = run.sent();
+            assert!(run.answer(id, Err(StoreError::Exists)).is_none());
+            let (id, ..) = run.sent();
+            assert!(run.answer(id, Err(StoreError::Missing)).is_none());
+        }
+        assert!(run.calls.trouble().is_some());
+        let (id, ..) = run.sent();
+        assert!(run.answer(id, Ok(Answer::Created)).is_some() && run.calls.trouble().is_none());
     }
 
     #[test]

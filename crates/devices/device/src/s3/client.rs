@@ -292,7 +292,9 @@ fn refusal(answer: &mut Response<Body>) -> StoreError {
             StoreError::Full(told)
         }
         (_, "NoSuchBucket") => StoreError::NoBucket(told),
-        (StatusCode::NOT_FOUND, _) => StoreError::Missing,
+        (StatusCode::NOT_FOUND, "NoSuchKey") => StoreError::Missing,
+        // Something between, or another service: it says nothing of the object.
+        (StatusCode::NOT_FOUND, _) => StoreError::Unknown(told),
         (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => StoreError::Denied(told),
         (StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS, _) => StoreError::Busy(told),
         (StatusCode::REQUEST_TIMEOUT, _) | (_, "RequestTimeout") => StoreError::Unknown(told),
