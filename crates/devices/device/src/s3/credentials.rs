@@ -23,7 +23,10 @@ const CONTAINER_SERVICE: &str = "http://169.254.170.2";
 const INSTANCE_SERVICE: &str = "http://169.254.169.254";
 
 /// The variables of a process.
-pub(crate) struct Environment(Box<dyn Fn(&str) -> Option<String> + Send + Sync>);
+pub(crate) struct Environment(Box<Lookup>);
+
+/// The value of the variable of a name.
+type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 impl Environment {
     /// This process's own.

@@ -35,7 +35,7 @@ const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// The tag of a command, of which there is one at a time.
 const COMMAND: u64 = 0;
 
-/// See [`super`].
+/// See the module's documentation.
 pub struct S3Device {
     info: DeviceInfo,
     drive: Drive,
