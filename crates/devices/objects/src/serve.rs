@@ -58,6 +58,15 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
+    /// Asks whether another owner has come, unless that is asked already.
+    fn look(&mut self, now: Nanos, calls: &mut Calls<Job>) {
+        if self.looking.is_none() {
+            self.looking = Some(now);
+            let name = names::claim(self.epoch + 1);
+            calls.start(Job::Look, Request::Get { name, from: 0, len: HEAD_GUESS_BYTES });
+        }
+    }
+
     /// Whether memory has room for collection.
     fn may_collect(&self, limits: &Limits) -> bool {
         !self.commands.is_releasing() && self.log.buffered_bytes() <= limits.buffered_bytes_max / 2
@@ -308,6 +317,15 @@ impl Serve {
         owner.commands.take_effects(&mut self.effects);
     }
 
+    /// Asks whether another owner has come, unless it is known of a moment ago.
+    pub(crate) fn look(&mut self, now: Nanos, calls: &mut Calls<Job>) {
+        let interval = self.limits.look_interval.as_nanos() as u64;
+        let Some(owner) = &mut self.owner else { return };
+        if owner.owned_at.is_none_or(|at| now.since(at) > interval) {
+            owner.look(now, calls);
+        }
+    }
+
     /// Answers reads as far as it is certain that nobody else had begun so shortly before each; else asks.
     fn prove(&mut self, now: Nanos, calls: &mut Calls<Job>) {
         let interval = self.limits.look_interval.as_nanos() as u64;
@@ -329,10 +347,8 @@ impl Serve {
         }
         let waits = !open.is_empty() || self.reads.oldest().is_some_and(|since| !is_proven(since));
         self.unproven = open;
-        if waits && owner.looking.is_none() {
-            owner.looking = Some(now);
-            let name = names::claim(owner.epoch + 1);
-            calls.start(Job::Look, Request::Get { name, from: 0, len: HEAD_GUESS_BYTES });
+        if waits {
+            owner.look(now, calls);
         }
     }
 

@@ -65,6 +65,14 @@ impl Vault {
         self.effects.push(Effect::Done { tag, result: Err(what) });
     }
 
+    /// Says that clients are being served, by a cache in front of the volume: an owner finds out whether it still is one, if it does not know it of a
+    /// moment ago ([`Limits::look_interval`](crate::Limits::look_interval)).
+    pub fn look(&mut self, now: Nanos) {
+        if let Phase::Serving(serve) = &mut self.phase {
+            serve.look(now, &mut self.calls);
+        }
+    }
+
     /// Takes a command. Its end is told with `tag`.
     pub fn command(&mut self, now: Nanos, tag: u64, command: Command) {
         let error = match &mut self.phase {

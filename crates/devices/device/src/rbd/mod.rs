@@ -16,7 +16,8 @@ mod uri;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Class, DeviceOp, DeviceResult, ErrorKind, Nanos};
 
@@ -92,7 +93,25 @@ pub struct RbdDevice {
     now: Nanos,
     /// What the log has been told.
     told: Told,
+    probe: Probe,
 }
+
+/// Whoever is served from the cache asks nothing of the image, and must not be for long if somebody else has it: as long as the volume has
+/// something to do, it is asked for a sector now and then.
+#[derive(Default)]
+struct Probe {
+    /// Something was answered then.
+    heard: Nanos,
+    /// It is asked for.
+    is_out: bool,
+}
+
+/// The number of that read, which no operation has.
+const PROBE: u64 = 0;
+/// It is asked for when nothing has been answered for so long.
+const PROBE_AFTER: Duration = Duration::from_secs(1);
+/// The end of one that is out is waited for so long when the image is closed.
+const PROBE_WAIT: Duration = Duration::from_secs(1);
 
 impl RbdDevice {
     /// Connects to a cluster and opens an image of it.
@@ -125,6 +144,7 @@ impl RbdDevice {
             mailbox: Arc::new(Mailbox { answers: Mutex::default(), bell: Bell::new(ring.waker()) }),
             now: Nanos(0),
             told: Told::There,
+            probe: Probe::default(),
         })
     }
 
@@ -133,6 +153,32 @@ impl RbdDevice {
         while let Some((number, op)) = self.under_way.begin() {
             let mailbox = Arc::clone(&self.mailbox);
             session.start(op, Box::new(move |answer| mailbox.put(number, answer)));
+        }
+    }
+
+    /// Takes in what the library has answered.
+    fn take_in(&mut self) {
+        for (number, answer) in self.mailbox.take() {
+            if answer.is_ok() {
+                self.probe.heard = self.now;
+            }
+            if number == PROBE {
+                self.probe.is_out = false;
+                self.under_way.probed(answer.err(), self.now);
+            } else {
+                self.under_way.end(number, answer, self.now);
+            }
+        }
+    }
+
+    fn ask_if_silent(&mut self) {
+        let is_silent = self.now.since(self.probe.heard) >= PROBE_AFTER.as_nanos() as u64;
+        let Some(session) = &self.session else { return };
+        if is_silent && !self.probe.is_out && self.under_way.over().is_none() {
+            self.probe.is_out = true;
+            let mailbox = Arc::clone(&self.mailbox);
+            let read = DeviceOp::Read { offset: 0, len: 512 };
+            session.start(read, Box::new(move |answer| mailbox.put(PROBE, answer)));
         }
     }
 
@@ -175,11 +221,10 @@ impl Device for RbdDevice {
 
     fn poll(&mut self, now: Nanos, done: &mut Vec<(u64, DeviceResult)>) {
         self.now = now;
-        for (number, answer) in self.mailbox.take() {
-            self.under_way.end(number, answer, now);
-        }
+        self.take_in();
         self.under_way.expire(now);
         self.begin();
+        self.ask_if_silent();
         self.tell();
         self.under_way.take_done(done);
     }
@@ -206,11 +251,14 @@ impl Device for RbdDevice {
 
 impl Drop for RbdDevice {
     fn drop(&mut self) {
-        let Some(session) = self.session.take() else { return };
-        for (number, answer) in self.mailbox.take() {
-            self.under_way.end(number, answer, self.now);
+        let begun = Instant::now();
+        self.take_in();
+        while self.probe.is_out && begun.elapsed() < PROBE_WAIT {
+            thread::sleep(Duration::from_millis(1));
+            self.take_in();
         }
-        match self.under_way.is_idle() {
+        let Some(session) = self.session.take() else { return };
+        match self.under_way.is_idle() && !self.probe.is_out {
             true => session.close(),
             false => session.abandon(),
         }

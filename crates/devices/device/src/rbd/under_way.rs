@@ -184,6 +184,13 @@ impl UnderWay {
         self.done.push((tag, result));
     }
 
+    /// The image was asked whether it is still this process's; the errno that it has answered.
+    pub(crate) fn probed(&mut self, errno: Option<i32>, now: Nanos) {
+        if matches!(errno, Some(BLOCKLISTED | UNLOCKED)) {
+            self.end_all(FENCED, now);
+        }
+    }
+
     /// From now on everything fails.
     fn end_all(&mut self, why: IoError, now: Nanos) {
         let (why, _) = self.over.get_or_insert((why, now));
@@ -385,6 +392,13 @@ mod tests {
             }
             assert_eq!((all.away_since(), all.is_idle()), (Some(at(1)), false));
         }
+        // A question that is refused is enough; one that fails otherwise tells nothing.
+        let mut all = two_seconds();
+        all.probed(Some(libc::EIO), at(1));
+        all.probed(None, at(1));
+        assert!(all.over().is_none());
+        all.probed(Some(libc::ESHUTDOWN), at(2));
+        assert_eq!((all.over(), all.away_since()), (Some(&FENCED), Some(at(2))));
         // Of a read it is known that it has changed nothing.
         let mut all = two_seconds();
         all.submit(1, read(0), at(0));

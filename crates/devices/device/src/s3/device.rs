@@ -240,6 +240,8 @@ impl Device for S3Device {
 
     fn poll(&mut self, now: Nanos, done: &mut Vec<(u64, DeviceResult)>) {
         self.now = (now, self.drive.clock.now());
+        // Whoever is served from the cache asks nothing of the store, and must not be for long if somebody else has it.
+        self.vault.look(self.now.1);
         self.go_on();
         done.append(&mut self.finished);
     }

@@ -63,6 +63,21 @@ fn takeover(seed: u64) -> (bool, bool) {
     (fenced.is_some(), lost > 0 && world.now > Nanos(0))
 }
 
+/// Clients of the first are served by its cache alone.
+#[test]
+fn an_owner_that_is_asked_for_nothing_learns_of_its_successor() {
+    let mut world = World::new(7);
+    let mut first = Client::new(&world, "first", Takeover::Never, true, Oracle::default());
+    first.open(&mut world);
+    let mut second = Client::new(&world, "second", Takeover::Always, true, Oracle::default());
+    second.open(&mut world);
+    for _ in 0..10_000 {
+        first.host.vault.look(world.now);
+        first.turn(&mut world);
+    }
+    assert!(first.host.fenced.is_some(), "after {} s", world.now.0 / 1_000_000_000);
+}
+
 #[test]
 fn an_owner_that_goes_on_beside_its_successor_loses_and_adds_nothing() {
     let all: Vec<(bool, bool)> = (0..500).map(takeover).collect();
