@@ -9,7 +9,7 @@ RUN=(gcc:gcc clang:clang make:make pkg-config:pkg-config losetup:mount mkfs.ext4
 TEST=(fio:fio qemu-io:qemu-utils nbdinfo:libnbd-bin nbdsh:python3-libnbd nbdkit:nbdkit python3:python3 jq:jq openssl:openssl
       redis-server:redis-server redis-cli:redis-tools pg_ctlcluster:postgresql pgrep:procps setpriv:util-linux strace:strace mkfs.xfs:xfsprogs
       mkfs.btrfs:btrfs-progs sfdisk:fdisk ip:iproute2 mariadbd:mariadb-server mariadb:mariadb-client sysbench:sysbench
-      ceph-mon:ceph-mon ceph-osd:ceph-osd ceph:ceph-common radosgw:radosgw curl:curl s3backer:s3backer go:golang-go)
+      ceph-mon:ceph-mon ceph-osd:ceph-osd ceph:ceph-common radosgw:radosgw curl:curl go:golang-go)
 
 want=("${RUN[@]}")
 case "${1:-run}" in
