@@ -125,11 +125,11 @@ pub fn format_unless(
     }
     let mut made = MadeFiles::default();
     let mut backing_lack = None;
-    match (options.backing.remote(), options.backing_bytes) {
+    match (options.backing.remote(), options.made_bytes()) {
         (None, bytes) => {
             backing_lack = made.sparse_file(options.backing.path(), bytes, FileRights::ALONE)?;
         }
-        (Some(backing), Some(_)) => made.remote(backing, options.made_bytes().unwrap_or_default())?,
+        (Some(backing), Some(bytes)) => made.remote(backing, bytes)?,
         (Some(_), None) => {}
     }
     if options.cache_bytes.is_none() && !options.cache.path().exists() {
@@ -439,10 +439,8 @@ fn volume_bytes(backing: &DeviceInfo, logical_block: u32, options: &FormatOption
     let refuse = |why| Err(HostError::Size { path: options.backing.to_string(), why });
     // A part of a block of the device cannot be written.
     let unit = u64::from(logical_block.max(backing.logical_block));
-    let whole = match options.backing.remote() {
-        Some(_) => options.backing_bytes.unwrap_or(backing.size_bytes),
-        None => backing.size_bytes,
-    };
+    // What is behind a volume that it was made for is for label and journal.
+    let whole = options.backing_bytes.unwrap_or(backing.size_bytes);
     let bytes = options.volume_bytes.unwrap_or(whole / unit * unit);
     match bytes {
         0 => refuse("is empty: make it with `truncate -s SIZE`"),

@@ -11,21 +11,13 @@
 //!
 //! Breaking makes the cluster refuse everything that the old session may still have on its way.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-
-use crate::claim::has_ended;
+use crate::remote::Process;
 
 /// A process of this host, and the session that it opens an image by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Note {
     address: String,
-    boot: String,
-    /// Which processes can be seen where it runs.
-    pid_namespace: u64,
-    pid: u32,
-    /// When it began, in ticks after the boot: numbers of processes are used again.
-    began: u64,
+    process: Process,
 }
 
 /// What is to be done about the owner of a lock.
@@ -42,32 +34,18 @@ pub(super) enum Verdict {
 impl Note {
     /// That of this process.
     pub(super) fn of_this_process(address: &str) -> Self {
-        let pid = std::process::id();
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        Self {
-            address: normalized(address).to_owned(),
-            boot: boot.trim().to_owned(),
-            pid_namespace: fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino()),
-            pid,
-            began: began(pid).unwrap_or(0),
-        }
+        Self { address: normalized(address).to_owned(), process: Process::own() }
     }
 
     pub(super) fn encode(&self) -> String {
-        let Self { address, boot, pid_namespace, pid, began } = self;
-        format!("1 {address} {boot} {pid_namespace} {pid} {began}")
+        format!("1 {} {}", self.address, self.process)
     }
 
     pub(super) fn decode(text: &str) -> Option<Self> {
-        let mut fields = text.split(' ');
-        let mut next = || fields.next().filter(|field| !field.is_empty());
-        if next()? != "1" {
-            return None;
-        }
-        let (address, boot) = (next()?.to_owned(), next()?.to_owned());
-        let (pid_namespace, pid, began) =
-            (next()?.parse().ok()?, next()?.parse().ok()?, next()?.parse().ok()?);
-        fields.next().is_none().then_some(Self { address, boot, pid_namespace, pid, began })
+        let fields: Vec<&str> = text.split(' ').collect();
+        let ["1", address, process @ ..] = &fields[..] else { return None };
+        let process = Process::read(process)?;
+        fields.iter().all(|field| !field.is_empty()).then(|| Self { address: (*address).to_owned(), process })
     }
 
     /// What is to be done about the owner of a lock, if `note` is the one that this host has left; this is the note of the process that asks.
@@ -81,21 +59,10 @@ impl Note {
         match note {
             Some(note) if note.address != normalized(owner) => Verdict::Lives(None),
             None => Verdict::Lives(None),
-            Some(note) if (&note.boot, note.pid_namespace) != (&self.boot, self.pid_namespace) => {
-                Verdict::LivesIfHeardOf
-            }
-            Some(note) if began(note.pid) == Some(note.began) => Verdict::Lives(Some(note.pid)),
+            Some(note) if !self.process.sees(&note.process) => Verdict::LivesIfHeardOf,
+            Some(note) if note.process.is_there(began) => Verdict::Lives(Some(note.process.pid)),
             Some(_) => Verdict::Dead,
         }
-    }
-}
-
-/// What tells this host from others: its machine id, or its name if it has none.
-pub(crate) fn this_host() -> String {
-    let text = |path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    match text("/etc/machine-id") {
-        id if id.is_empty() => text("/proc/sys/kernel/hostname"),
-        id => id,
     }
 }
 
@@ -106,29 +73,21 @@ pub(super) fn normalized(address: &str) -> &str {
     ["v1:", "v2:", "any:"].iter().find_map(|version| first.strip_prefix(version)).unwrap_or(first)
 }
 
-/// When a process began that is there and has not ended, in ticks after the boot.
-pub(crate) fn began(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    if has_ended(&stat) {
-        return None;
-    }
-    // "pid (name) state ..."; the 22nd field of all.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn note(address: &str) -> Note {
-        Note { address: address.to_owned(), boot: "b0".to_owned(), pid_namespace: 7, pid: 42, began: 1000 }
+        let process = Process { boot: "b0".to_owned(), pid_namespace: 7, pid: 42, began: 1000 };
+        Note { address: address.to_owned(), process }
     }
 
     #[test]
     fn a_note_is_read_as_it_was_written() {
         let own = Note::of_this_process("v2:10.0.0.1:0/77");
-        assert_eq!((own.address.as_str(), own.pid), ("10.0.0.1:0/77", std::process::id()));
-        assert!(own.began > 0 && own.pid_namespace > 0 && own.boot.len() > 30, "{own:?}");
+        let Note { address, process } = &own;
+        assert_eq!((address.as_str(), process.pid), ("10.0.0.1:0/77", std::process::id()));
+        assert!(process.began > 0 && process.pid_namespace > 0 && process.boot.len() > 30, "{own:?}");
         assert_eq!(Note::decode(&own.encode()), Some(own));
         for damaged in ["", "1", "2 a b 1 2 3", "1 a b 1 2", "1 a b 1 2 x", "1 a b 1 2 3 4", "1  b 1 2 3"] {
             assert_eq!(Note::decode(damaged), None, "{damaged}");
@@ -138,8 +97,9 @@ mod tests {
     #[test]
     fn only_the_dead_of_this_host_lose_their_lock_without_a_word() {
         let (me, owner) = (note("10.0.0.1:0/2"), "10.0.0.1:0/1");
-        let other_boot = Note { boot: "b1".to_owned(), ..note(owner) };
-        let container = Note { pid_namespace: 8, ..note(owner) };
+        let (mut other_boot, mut container) = (note(owner), note(owner));
+        "b1".clone_into(&mut other_boot.process.boot);
+        container.process.pid_namespace = 8;
         for (left, alive, verdict) in [
             (None, None, Verdict::Lives(None)),
             (Some(note("10.0.0.1:0/3")), None, Verdict::Lives(None)),
@@ -164,19 +124,5 @@ mod tests {
         ] {
             assert_eq!(normalized(given), bare);
         }
-    }
-
-    #[test]
-    fn a_process_that_is_there_has_begun_and_one_that_has_ended_has_not() {
-        assert!(began(std::process::id()).is_some());
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        let pid = child.id();
-        let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while began(pid).is_some() {
-            assert!(std::time::Instant::now() < limit, "an unreaped child is a zombie");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        child.wait().unwrap();
-        assert_eq!(began(pid), None);
     }
 }

@@ -15,9 +15,9 @@ use forebay_block::{DeviceOp, words_of};
 
 use crate::access::{Access, OpenError};
 use crate::rbd::librbd::{Cluster, Ended, Extent, Image, Pool};
-use crate::rbd::owner::{Note, Verdict, began, normalized, this_host};
+use crate::rbd::owner::{Note, Verdict, normalized};
 use crate::rbd::uri::RbdSpec;
-use crate::remote::RemoteSpec;
+use crate::remote::{RemoteSpec, began, this_host};
 
 /// Monitors gather changes for a second before they carry them out, so that a shorter limit than this would be none.
 const MONITOR_MIN: Duration = Duration::from_secs(10);

@@ -28,6 +28,7 @@ mod bell;
 mod durability;
 mod exchange;
 mod operations;
+mod process;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,7 @@ use forebay_block::{Buf, IoError};
 pub use self::address::RemoteSpec;
 pub(crate) use self::bell::Bell;
 pub(crate) use self::exchange::{Exchange, Work};
+pub(crate) use self::process::{Process, began, host_name, this_host};
 
 /// While a store is away, operations wait for so long; then those that wait fail at each further attempt to reach it.
 const AWAY_MAX: Duration = Duration::from_secs(5);

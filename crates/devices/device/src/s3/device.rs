@@ -16,12 +16,12 @@ use crate::access::{Access, OpenError};
 use crate::bounds::check_ranges;
 use crate::clock::Clock;
 use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
-use crate::rbd::owner::began;
+use crate::remote::began;
 use crate::ring::{Ring, Waker};
 use crate::s3::client::Client;
 use crate::s3::credentials::Environment;
 use crate::s3::drive::Drive;
-use crate::s3::owner::{self, Process};
+use crate::s3::owner::{self, Owner};
 use crate::s3::uri::S3Spec;
 use crate::s3::workers::{Store, Workers};
 use crate::store_figures::{Billed, StoreFigures};
@@ -67,7 +67,7 @@ impl S3Device {
         }
         let failed = |why| OpenError::system("open", spec.as_path(), io::Error::other(why));
         let mut drive = start(spec, ring.waker())?;
-        let own = Process::own();
+        let own = Owner::own();
         let mut attempt = match (access, &spec.checkpoint) {
             (Access::ReadOnly, Some(name)) => objects::Access::Checkpoint(name.clone()),
             (Access::ReadOnly, None) => objects::Access::Latest,
@@ -306,7 +306,7 @@ pub(super) fn make(spec: &S3Spec, size_bytes: u64) -> Result<bool, OpenError> {
     let params = CreateParams {
         volume: random().map_err(system)?,
         size_bytes,
-        writer: writer(&Process::own()).map_err(system)?,
+        writer: writer(&Owner::own()).map_err(system)?,
         time_ns: time_ns(&drive.clock),
         limits: Limits::default(),
     };
@@ -336,7 +336,7 @@ pub(super) fn remove(spec: &S3Spec) -> Result<(), OpenError> {
     }
 }
 
-fn writer(own: &Process) -> io::Result<Writer> {
+fn writer(own: &Owner) -> io::Result<Writer> {
     Ok(Writer { nonce: random()?, host: own.encode() })
 }
 
@@ -350,13 +350,13 @@ fn time_ns(clock: &Clock) -> u64 {
     clock.wall_offset_ns() + clock.now().0
 }
 
-fn is_dead(own: &Process, claim: &Claim) -> bool {
-    Process::decode(&claim.writer.host).is_some_and(|other| own.knows_dead(&other, began))
+fn is_dead(own: &Owner, claim: &Claim) -> bool {
+    Owner::decode(&claim.writer.host).is_some_and(|other| own.knows_dead(&other, began))
 }
 
 /// Who has the volume, and what is to be done.
-fn holder(claim: &Claim, own: &Process) -> String {
-    if Process::decode(&claim.writer.host).as_ref() == Some(own) {
+fn holder(claim: &Claim, own: &Owner) -> String {
+    if Owner::decode(&claim.writer.host).as_ref() == Some(own) {
         return "this process itself (given twice?)".to_owned();
     }
     let who = owner::words(&claim.writer.host);
