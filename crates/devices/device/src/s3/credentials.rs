@@ -267,6 +267,10 @@ fn ask(url: &str, method: &str, header: Option<(&str, &str)>) -> Result<String, 
     if let Some((name, value)) = header {
         request = request.header(name, value);
     }
+    // Else it would be sent in chunks, which such a service need not understand.
+    if method == "PUT" {
+        request = request.header("content-length", "0");
+    }
     let request =
         request.body(()).map_err(|_| format!("'{url}' is no address of a service for credentials"))?;
     let mut answer = agent.run(request).map_err(silent)?;
@@ -375,11 +379,10 @@ mod tests {
                 let code =
                     if begin.lines().all(|line| head.contains(line)) { "200 OK" } else { "404 Not Found" };
                 let length = body.len();
-                write!(
-                    stream,
+                let answer = format!(
                     "HTTP/1.1 {code}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
-                )
-                .unwrap();
+                );
+                stream.write_all(answer.as_bytes()).unwrap();
             }
         });
         address
@@ -403,7 +406,7 @@ mod tests {
                 "GET /latest/meta-data/iam/security-credentials/role HTTP/1.1",
                 lent_until("2020-01-01T00:00:00Z"),
             ),
-            ("PUT", "gate".to_owned()),
+            ("PUT /latest/api/token HTTP/1.1\ncontent-length: 0", "gate".to_owned()),
             ("GET", "role".to_owned()),
             ("GET", lent_until("2120-01-01T00:00:00Z").replace("lent", "newer")),
         ]);
