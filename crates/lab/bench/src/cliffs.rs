@@ -9,16 +9,13 @@ use crate::site::Emulated;
 use crate::{BenchError, Options};
 
 mod durable;
-mod generator;
-mod hollow;
 mod pair;
-mod recording;
 mod summary;
 mod write_path;
 
-use generator::{Kind, Timing};
+use crate::generator::{Kind, Timing};
 use pair::{Ground, Pair, Who};
-use recording::Recording;
+use crate::recording::Recording;
 
 /// Operations under way; those that say most come first, for who has no time for all.
 const DEPTHS: [usize; 8] = [8, 1, 32, 128, 4, 16, 2, 64];

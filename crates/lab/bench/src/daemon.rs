@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use forebay_control::{Client, Request};
 use forebay_device::DeviceSpec;
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::BenchError;
 use crate::mounted::{call, path};
@@ -37,8 +38,22 @@ impl Daemon {
         fuse: bool,
         settings: &[(String, String)],
     ) -> Result<Self, BenchError> {
+        Self::start_in(&[], forebay, scratch, cache, backing, fuse, settings)
+    }
+
+    /// The same, with these variables in its environment.
+    pub(crate) fn start_in(
+        environment: &[(String, String)],
+        forebay: &Path,
+        scratch: &Path,
+        cache: Option<&DeviceSpec>,
+        backing: &DeviceSpec,
+        fuse: bool,
+        settings: &[(String, String)],
+    ) -> Result<Self, BenchError> {
         let (nbd, control) = (scratch.join("nbd.sock"), scratch.join("control.sock"));
         let mut command = Command::new(forebay);
+        command.envs(environment.iter().cloned());
         command.args(["--log", "error", "serve", "--name", NAME]);
         match cache {
             Some(cache) => command.args(["--cache", &cache.to_string()]),
@@ -99,12 +114,22 @@ impl Daemon {
     }
 
     /// The volume's figures.
-    pub(crate) fn status(&self) -> Result<serde_json::Value, BenchError> {
+    pub(crate) fn status(&self) -> Result<Value, BenchError> {
         self.json("status")
     }
 
+    /// What of the cache is dirty.
+    pub(crate) fn dirty_share(&self) -> Result<f64, BenchError> {
+        let status = self.status()?;
+        let number = |key: &str| status.get(key).and_then(Value::as_f64);
+        match (number("dirty_bytes"), number("cache_bytes")) {
+            (Some(dirty), Some(cache)) if cache > 0.0 => Ok(dirty / cache),
+            _ => Err(BenchError::Forebay("the status does not say what of the cache is dirty".into())),
+        }
+    }
+
     /// What a command says of the volume, as JSON.
-    pub(crate) fn json(&self, command: &str) -> Result<serde_json::Value, BenchError> {
+    pub(crate) fn json(&self, command: &str) -> Result<Value, BenchError> {
         let text = self.tell_with(command, &["--json"])?;
         serde_json::from_str(&text)
             .map_err(|e| BenchError::Forebay(format!("what `forebay {command}` says is no JSON: {e}")))

@@ -27,6 +27,15 @@ pub(crate) fn call(program: impl AsRef<Path>, args: &[&str]) -> Result<String, B
     said(program, apart(program, args).output())
 }
 
+/// The same, with these variables in its environment.
+pub(crate) fn call_in(
+    environment: &[(String, String)],
+    program: &Path,
+    args: &[&str],
+) -> Result<String, BenchError> {
+    said(program, apart(program, args).envs(environment.iter().cloned()).output())
+}
+
 /// Runs a program that takes its time and must end well. It is ended with all that it has started, too, when the benchmark is to end
 /// ([`BenchError::Stopped`]).
 pub(crate) fn call_long(
@@ -102,19 +111,52 @@ pub(crate) fn path(path: &Path) -> Result<&str, BenchError> {
     path.to_str().ok_or_else(|| BenchError::Forebay(format!("{} is not UTF-8", path.display())))
 }
 
+/// A loop device; dropping it takes it from its file.
+pub(crate) struct LoopDevice(String);
+
+impl LoopDevice {
+    /// On a file; `direct` past the file's own page cache.
+    pub(crate) fn on(file: &Path, direct: bool) -> Result<Self, BenchError> {
+        let direct = if direct { "--direct-io=on" } else { "--direct-io=off" };
+        let device = call("losetup", &["-f", "--show", direct, path(file)?])?;
+        Ok(Self(device.trim().to_owned()))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        // One that is still in use goes with its last user.
+        let _ = call("losetup", &["-d", &self.0]);
+    }
+}
+
 /// A mounted file system; dropping it unmounts it.
 pub(crate) struct Mounted {
     place: PathBuf,
-    /// A loop device that goes with it.
-    device: Option<String>,
+    /// What goes with it.
+    _device: Option<LoopDevice>,
 }
 
 impl Mounted {
-    pub(crate) fn new(device: &str, place: &Path, own: bool) -> Result<Self, BenchError> {
-        fs::create_dir_all(place).map_err(|e| BenchError::system(format!("make {}", place.display()), e))?;
-        call("mount", &[device, path(place)?])?;
-        Ok(Self { place: place.to_owned(), device: own.then(|| device.to_owned()) })
+    pub(crate) fn new(device: &Path, place: &Path) -> Result<Self, BenchError> {
+        mount(device, place).map(|()| Self { place: place.to_owned(), _device: None })
     }
+
+    /// The file system in a file.
+    pub(crate) fn of_file(file: &Path, place: &Path) -> Result<Self, BenchError> {
+        let device = LoopDevice::on(file, false)?;
+        mount(device.path(), place)?;
+        Ok(Self { place: place.to_owned(), _device: Some(device) })
+    }
+}
+
+fn mount(device: &Path, place: &Path) -> Result<(), BenchError> {
+    fs::create_dir_all(place).map_err(|e| BenchError::system(format!("make {}", place.display()), e))?;
+    call("mount", &[path(device)?, path(place)?]).map(drop)
 }
 
 impl Drop for Mounted {
@@ -128,9 +170,6 @@ impl Drop for Mounted {
                 break;
             }
             thread::sleep(BUSY_POLL);
-        }
-        if let Some(device) = &self.device {
-            let _ = call("losetup", &["-d", device]);
         }
     }
 }

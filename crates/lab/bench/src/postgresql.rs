@@ -155,8 +155,7 @@ impl PostgreSql {
             fs::write(&place, script).map_err(made(&place))?;
         }
         call("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", path(&database.image)?])?;
-        let device = call("losetup", &["-f", "--show", path(&database.image)?])?;
-        let _mounted = Mounted::new(device.trim(), &database.mount(), true)?;
+        let _mounted = Mounted::of_file(&database.image, &database.mount())?;
         let data = database.data();
         call("install", &["-d", "-o", "postgres", path(&data)?])?;
         // The scratch directory may be root's alone; sockets lie on the volume.
@@ -248,9 +247,21 @@ impl PostgreSql {
         let _ = fs::remove_file(&self.backing);
         call("cp", &["--sparse=always", path(&self.image)?, path(&self.backing)?])?;
         let (daemon, device) = site.serve(forebay, &self.backing)?;
-        let mounted = Mounted::new(path(&device)?, &self.mount(), false)?;
+        self.serve_on(&device, daemon)
+    }
+
+    /// Starts the server on a block device that has a copy of the image, and what that stands on.
+    fn serve_on<V>(&self, device: &Path, daemon: V) -> Result<Running<'_, V>, BenchError> {
+        let mounted = Mounted::new(device, &self.mount())?;
         let server = Server::start(self)?;
         Ok(Running { database: self, server, _mounted: mounted, daemon })
+    }
+
+    /// The same, on a block device that is all zeroes: the image is copied to it.
+    pub(crate) fn serve_on_new<V>(&self, device: &Path, stands_on: V) -> Result<Running<'_, V>, BenchError> {
+        let (from, to) = (format!("if={}", path(&self.image)?), format!("of={}", path(device)?));
+        call_long("dd", &[&from, &to, "bs=1M", "conv=sparse,notrunc,fsync", "status=none"], &self.stopped)?;
+        self.serve_on(device, stands_on)
     }
 }
 
@@ -273,11 +284,12 @@ fn extents(text: &str) -> impl Iterator<Item = String> + '_ {
 }
 
 /// A server on a volume. Dropping it ends both.
-pub(crate) struct Running<'a> {
+pub(crate) struct Running<'a, V = Daemon> {
     database: &'a PostgreSql,
     server: Server<'a>,
     _mounted: Mounted,
-    pub(crate) daemon: Daemon,
+    /// What the volume stands on.
+    pub(crate) daemon: V,
 }
 
 /// What pgbench has to say.
@@ -292,7 +304,7 @@ pub(crate) struct Transactions {
     pub(crate) silent_seconds: u64,
 }
 
-impl Running<'_> {
+impl<V> Running<'_, V> {
     /// It is stopped as if the machine failed: its files are thrown away.
     pub(crate) fn needs_no_checkpoint_at_its_end(&mut self) {
         self.server.end = Signal::QUIT;
@@ -306,49 +318,6 @@ impl Running<'_> {
     /// The server's log.
     pub(crate) fn told(&self) -> Result<String, BenchError> {
         fs::read_to_string(self.database.told()).map_err(|e| BenchError::system("read PostgreSQL's log", e))
-    }
-
-    /// Does something while the volume's `ranges` are those of the files of the database's log, which come and go.
-    pub(crate) fn with_log_ranges<T>(
-        &self,
-        work: impl FnOnce() -> Result<T, BenchError>,
-    ) -> Result<T, BenchError> {
-        let ends = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let following = scope.spawn(|| {
-                let mut known = String::new();
-                while !ends.load(Ordering::Relaxed) {
-                    match self.log_ranges() {
-                        Ok(ranges) if ranges == known => {}
-                        Ok(ranges) => {
-                            self.daemon.set("ranges", &ranges)?;
-                            known = ranges;
-                        }
-                        // A file that is gone meanwhile; they are looked for again.
-                        Err(_) if !known.is_empty() => {}
-                        Err(e) => return Err(e),
-                    }
-                    thread::sleep(FOLLOW);
-                }
-                Ok(())
-            });
-            let done = work();
-            ends.store(true, Ordering::Relaxed);
-            following.join().unwrap_or_else(|panic| resume_unwind(panic))?;
-            done
-        })
-    }
-
-    /// The bytes of the volume where the database's log lies now.
-    fn log_ranges(&self) -> Result<String, BenchError> {
-        let directory = self.database.data().join("pg_wal");
-        let entries = fs::read_dir(&directory)
-            .map_err(|e| BenchError::system(format!("look into {}", directory.display()), e))?;
-        let files: Vec<PathBuf> =
-            entries.filter_map(Result::ok).map(|e| e.path()).filter(|p| p.is_file()).collect();
-        let mut args = vec!["-v", "-b4096"];
-        args.extend(files.iter().filter_map(|file| file.to_str()));
-        call("filefrag", &args).map(|text| extents(&text).collect::<Vec<_>>().join(","))
     }
 
     /// Reads every file of the database, so that what follows reads from memory. Without reading ahead, as is the load's own reading here and
@@ -414,6 +383,51 @@ impl Running<'_> {
         let per_second =
             rate.ok_or_else(|| BenchError::Forebay(format!("pgbench says no rate: {}", said.trim())))?;
         Ok(logged.transactions(per_second, load.scripts.len()))
+    }
+}
+
+impl Running<'_> {
+    /// Does something while the volume's `ranges` are those of the files of the database's log, which come and go.
+    pub(crate) fn with_log_ranges<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, BenchError>,
+    ) -> Result<T, BenchError> {
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let following = scope.spawn(|| {
+                let mut known = String::new();
+                while !ends.load(Ordering::Relaxed) {
+                    match self.log_ranges() {
+                        Ok(ranges) if ranges == known => {}
+                        Ok(ranges) => {
+                            self.daemon.set("ranges", &ranges)?;
+                            known = ranges;
+                        }
+                        // A file that is gone meanwhile; they are looked for again.
+                        Err(_) if !known.is_empty() => {}
+                        Err(e) => return Err(e),
+                    }
+                    thread::sleep(FOLLOW);
+                }
+                Ok(())
+            });
+            let done = work();
+            ends.store(true, Ordering::Relaxed);
+            following.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+            done
+        })
+    }
+
+    /// The bytes of the volume where the database's log lies now.
+    fn log_ranges(&self) -> Result<String, BenchError> {
+        let directory = self.database.data().join("pg_wal");
+        let entries = fs::read_dir(&directory)
+            .map_err(|e| BenchError::system(format!("look into {}", directory.display()), e))?;
+        let files: Vec<PathBuf> =
+            entries.filter_map(Result::ok).map(|e| e.path()).filter(|p| p.is_file()).collect();
+        let mut args = vec!["-v", "-b4096"];
+        args.extend(files.iter().filter_map(|file| file.to_str()));
+        call("filefrag", &args).map(|text| extents(&text).collect::<Vec<_>>().join(","))
     }
 }
 

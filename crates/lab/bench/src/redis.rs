@@ -89,7 +89,7 @@ impl Redis {
         let (daemon, device) = site.serve(forebay, &backing)?;
         call("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", path(&device)?])?;
         let mount = dir.join("mnt");
-        let mounted = Mounted::new(path(&device)?, &mount, false)?;
+        let mounted = Mounted::new(&device, &mount)?;
         Ok(Self { servers: Servers::start(dir, &mount, servers, settings)?, _mounted: mounted, daemon })
     }
 }

@@ -32,6 +32,8 @@ pub enum What {
     Cliffs,
     /// The schedulers of the backing under PostgreSQL, WiredTiger and Redis, on an SSD without a cache, as in FAST'17; needs root
     Priority,
+    /// Volumes on Ceph's RBD and in an S3 store, with Forebay in front and without: durable writes and PostgreSQL; needs Ceph's programs
+    Distributed,
 }
 
 /// Arguments of `forebay bench`.
@@ -41,9 +43,9 @@ Uses up to 3 GiB (`priority`: 6 GiB, in memory if there is room) in a directory 
 installs in DIR/wiredtiger stays: DIR must lie on the device that is to be \
 measured (`engine` needs none). Writes DIR/WHAT.json and DIR/WHAT.html. Ratios compare within one run; absolute figures are this \
 machine's at this moment.\n\n\
-`priority` goes on where a load or a scheduler cannot be measured, says so in its report, and exits with 1.\n\n\
+`priority` and `distributed` go on where a load, a scheduler or a peer cannot be measured, say so in their report, and exit with 1.\n\n\
 Told to stop (SIGINT, SIGTERM, SIGHUP) it takes down all that it has started and mounted, and exits with 1. The \
-admission benchmarks and `priority` stop in the midst of what they measure, and report what they have. The others stop after \
+admission benchmarks, `priority` and `distributed` stop in the midst of what they measure, and report what they have. The others stop after \
 what they measure, without a report. SIGQUIT ends it at once and leaves all that behind.")]
 pub struct Args {
     /// What to measure
@@ -61,7 +63,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
 
-    /// Loads to compare under: of `policies` as `fileserver`, of `admission-redis` as `ycsb_a_ssd`, of `priority` as `redis`, of `cliffs` as `remote` or `write_path` [default: all of them]
+    /// Loads to compare under: of `policies` as `fileserver`, of `admission-redis` as `ycsb_a_ssd`, of `priority` as `redis`, of `cliffs` as `remote` or `write_path`, of `distributed` as `rbd` or `s3_postgresql` [default: all of them]
     #[arg(long, value_name = "LOAD", value_delimiter = ',', value_parser = load)]
     loads: Vec<String>,
 
@@ -97,7 +99,7 @@ pub struct Args {
     #[arg(long, value_name = "FLAG=VALUE", value_parser = pair)]
     with: Vec<(String, String)>,
 
-    /// A further setting of the database in the admission benchmarks and `priority`, as `wal_compression=lz4` or `maxmemory=1gb`; may be given again
+    /// A further setting of the database in the admission benchmarks, `priority` and `distributed`, as `wal_compression=lz4` or `maxmemory=1gb`; may be given again
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     setting: Vec<(String, String)>,
 
@@ -120,6 +122,7 @@ fn load(text: &str) -> Result<String, String> {
     let mut known: Vec<_> = forebay_bench::loads()
         .chain(forebay_bench::redis_loads())
         .chain(forebay_bench::priority_loads())
+        .chain(forebay_bench::distributed_loads())
         .map(str::to_owned)
         .chain(forebay_bench::cliffs_loads())
         .collect();
@@ -248,6 +251,7 @@ pub fn run(args: Args) -> Outcome {
         What::AdmissionRedis => forebay_bench::admission_redis(&options),
         What::Cliffs => forebay_bench::cliffs(&options),
         What::Priority => forebay_bench::priority(&options),
+        What::Distributed => forebay_bench::distributed(&options),
     };
     let written = result.and_then(|mut report| {
         if options.is_stopped() {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use forebay_device::{Clock, DeviceSpec, Ring};
 
-use crate::cliffs::generator::{Generator, Kind, Load, OPERATION_BYTES, Timing};
-use crate::cliffs::hollow::Hollow;
+use crate::generator::{Generator, Kind, Load, OPERATION_BYTES, Timing};
+use crate::hollow::Hollow;
 use crate::daemon::Daemon;
 use crate::load::{self, Shape};
 use crate::report::median;
@@ -56,7 +56,7 @@ pub(crate) fn durable(options: &Options, rounds: u32, time: Duration) -> Result<
     let server = Hollow::start(&dir.join("hollow.sock"))?;
     let mut hollow = Generator::connect(&server.socket, 0)?;
     let over_nbd = |generator: &mut Generator, depth| {
-        let load = Load { kind: Kind::Write, depth, span_bytes: SPAN_BYTES };
+        let load = Load { kind: Kind::Write, depth, span_bytes: SPAN_BYTES, fua: false };
         let timing = Timing { settle: time / 8, counted: time };
         generator.run(load, timing).map(|slice| 1e6 / slice.per_second().max(f64::MIN_POSITIVE))
     };

@@ -8,10 +8,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay_device::DeviceSpec;
-use serde_json::Value;
 
-use crate::cliffs::generator::{DEPTH_MAX, Generator, Kind, Load, Timing};
-use crate::cliffs::recording::Slice;
+use crate::generator::{DEPTH_MAX, Generator, Kind, Load, Timing};
+use crate::recording::Slice;
 use crate::daemon::Daemon;
 use crate::scratch::Scratch;
 use crate::site::{Emulated, NVDRAM, format_pair};
@@ -133,20 +132,20 @@ impl Pair {
     }
 
     fn load(&self, kind: Kind, depth: usize) -> Load {
-        Load { kind, depth, span_bytes: self.span_bytes }
+        Load { kind, depth, span_bytes: self.span_bytes, fua: false }
     }
 
     /// Writes until the cache is full.
     pub(crate) fn fill(&mut self) -> Result<(), BenchError> {
         let load = self.load(Kind::Write, DEPTH_MAX);
         let begun = Instant::now();
-        let mut before = self.cached.dirty_share()?;
+        let mut before = self.cached.daemon.dirty_share()?;
         if before >= FULL_SURELY {
             return Ok(());
         }
         while begun.elapsed() < FILL_MAX {
             self.cached.generator.run(load, Timing::at_once(FILL_STEP))?;
-            let share = self.cached.dirty_share()?;
+            let share = self.cached.daemon.dirty_share()?;
             if share >= FULL_LEAST && share - before < FULL_GROWTH {
                 return Ok(());
             }
@@ -174,7 +173,7 @@ impl Pair {
             side.generator.run(before, Timing::at_once(preload))?;
         }
         let slice = side.generator.run(load, timing)?;
-        let share = (who == Who::Cached).then(|| side.dirty_share()).transpose()?;
+        let share = (who == Who::Cached).then(|| side.daemon.dirty_share()).transpose()?;
         Ok((slice, share))
     }
 
@@ -214,18 +213,6 @@ impl Pair {
         let slice = self.cached.generator.run_until(load, timing, &|_| flush.has_ended())?;
         let ended = flush.wait(patience)?;
         Ok(Flushed { slice, ended })
-    }
-}
-
-impl Side {
-    /// What of the cache is dirty.
-    fn dirty_share(&self) -> Result<f64, BenchError> {
-        let status = self.daemon.status()?;
-        let number = |key: &str| status.get(key).and_then(Value::as_f64);
-        match (number("dirty_bytes"), number("cache_bytes")) {
-            (Some(dirty), Some(cache)) if cache > 0.0 => Ok(dirty / cache),
-            _ => Err(BenchError::Forebay("the status does not say what of the cache is dirty".into())),
-        }
     }
 }
 

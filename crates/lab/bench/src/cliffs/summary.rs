@@ -1,8 +1,8 @@
 //! What was measured as figures, tables and plots.
 
 use crate::cliffs::durable::Durable;
-use crate::cliffs::generator::Kind;
-use crate::cliffs::recording::{BUCKET, Recording};
+use crate::generator::Kind;
+use crate::recording::{BUCKET, Recording};
 use crate::cliffs::write_path::Costs;
 use crate::cliffs::{DepthResult, FLUSH_DEPTH, FlushResult, StoreResult};
 use crate::plot::Plot;

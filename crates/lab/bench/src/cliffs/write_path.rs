@@ -1,19 +1,16 @@
 //! What a write over NBD costs the server in processor time: a volume with its cache in memory, beside other servers of memory.
 
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use forebay_device::DeviceSpec;
-use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cliffs::generator::{Generator, Kind, Load, Timing};
+use crate::generator::{Generator, Kind, Load, Timing};
 use crate::cpu::precise_cpu_time;
 use crate::daemon::Daemon;
+use crate::other::Other;
 use crate::report::median;
 use crate::scratch::Scratch;
 use crate::volume::make_volume;
@@ -26,9 +23,6 @@ const SPAN_BYTES: u64 = 32 << 20;
 /// The cache has room for the writes of a moment.
 const CACHE_BYTES: u64 = 256 << 20;
 const BACKING_BYTES: u64 = 64 << 20;
-/// Longest time until another server listens.
-const START_MAX: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(10);
 
 /// What one server took for each write, of each depth.
 pub(crate) struct Cost {
@@ -42,17 +36,6 @@ pub(crate) struct Cost {
 pub(crate) struct Costs {
     pub(crate) costs: Vec<Cost>,
     pub(crate) left_out: Vec<String>,
-}
-
-/// A server of somebody else. Dropping it ends it.
-struct Other(Child);
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        // It has not been waited for, so that its pid is still its own.
-        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
-        let _ = self.0.wait();
-    }
 }
 
 /// What keeps a server running.
@@ -79,7 +62,7 @@ impl Server {
     }
 
     fn measure(&mut self, depth: usize, time: Duration) -> Result<(), BenchError> {
-        let load = Load { kind: Kind::Write, depth, span_bytes: SPAN_BYTES };
+        let load = Load { kind: Kind::Write, depth, span_bytes: SPAN_BYTES, fua: false };
         // Threads and memory that the load needs are there afterwards.
         self.generator.run(load, Timing::at_once(time / 8))?;
         let (before, begun) = (precise_cpu_time(self.pid)?, Instant::now());
@@ -112,13 +95,13 @@ pub(crate) fn write_path(options: &Options, rounds: u32, time: Duration) -> Resu
     }
     let mut servers = vec![forebay(options, dir)?];
     for (name, command) in [("nbdkit", nbdkit(dir)), ("qemu_nbd", qemu_nbd(dir)?)] {
-        match other(name, command, &dir.join(name))? {
-            Some(server) => servers.push(server),
-            None => {
-                let program = name.replace('_', "-");
-                left_out.push(format!("{program} is not installed: there are no figures of {name}."));
-            }
-        }
+        let socket = dir.join(name);
+        let Some(other) = Other::start(command, || socket.exists())? else {
+            let program = name.replace('_', "-");
+            left_out.push(format!("{program} is not installed: there are no figures of {name}."));
+            continue;
+        };
+        servers.push(Server::new(name, other.pid(), &socket, Running::Other(other))?);
     }
     for sentence in &left_out {
         eprintln!("{sentence}");
@@ -161,41 +144,4 @@ fn qemu_nbd(dir: &Path) -> Result<Command, BenchError> {
     command.args(["--persistent", "--format=raw", "--cache=writeback"]);
     command.arg("--socket").arg(dir.join("qemu_nbd")).arg(file);
     Ok(command)
-}
-
-/// Starts another server, and waits until it listens; nothing if it is not installed.
-fn other(name: &'static str, mut command: Command, socket: &Path) -> Result<Option<Server>, BenchError> {
-    let doing = || format!("start {}", command_name(name));
-    // Whoever stops the benchmark from a terminal stops this process alone.
-    let child = match command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0).spawn() {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        child => child.map_err(|e| BenchError::system(doing(), e))?,
-    };
-    let mut other = Other(child);
-    let until = Instant::now() + START_MAX;
-    while !socket.exists() {
-        let ended = other.0.try_wait().map_err(|e| BenchError::system(doing(), e))?;
-        if ended.is_some() || Instant::now() >= until {
-            return Err(BenchError::Forebay(format!("{} does not serve", command_name(name))));
-        }
-        thread::sleep(POLL);
-    }
-    Server::new(name, other.0.id(), socket, Running::Other(other)).map(Some)
-}
-
-fn command_name(name: &str) -> String {
-    name.replace('_', "-")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_that_is_not_there_is_no_error_and_one_that_ends_at_once_is() {
-        let nowhere = Path::new("/nonexistent/socket");
-        assert!(other("nbdkit", Command::new("no-such-server"), nowhere).unwrap().is_none());
-        let ended = other("qemu_nbd", Command::new("false"), nowhere).err().unwrap();
-        assert_eq!(ended.to_string(), "qemu-nbd does not serve");
-    }
 }

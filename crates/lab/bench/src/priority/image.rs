@@ -26,8 +26,7 @@ impl Image {
         let made = |e| BenchError::system(format!("make {}", image.file.display()), e);
         File::create(&image.file).and_then(|file| file.set_len(bytes)).map_err(made)?;
         call("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", path(&image.file)?])?;
-        let device = call("losetup", &["-f", "--show", path(&image.file)?])?;
-        let mounted = Mounted::new(device.trim(), &image.mount, true)?;
+        let mounted = Mounted::of_file(&image.file, &image.mount)?;
         Ok((image, mounted))
     }
 
@@ -43,6 +42,6 @@ impl Image {
         let _ = std::fs::remove_file(&backing);
         call("cp", &["--sparse=always", path(&self.file)?, path(&backing)?])?;
         let (daemon, device) = contender.site(bench.plan, rules).serve(&bench.options.forebay, &backing)?;
-        Ok((Mounted::new(path(&device)?, &self.mount, false)?, daemon))
+        Ok((Mounted::new(&device, &self.mount)?, daemon))
     }
 }

@@ -5,10 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay_nbd::codec::{ReplyHeader, Request, SimpleReply, command};
+use forebay_nbd::codec::{ReplyHeader, Request, SimpleReply, command, command_flag};
 
 use crate::BenchError;
-use crate::cliffs::recording::Slice;
+use crate::recording::Slice;
 use crate::dice::Dice;
 use crate::nbd_client::NbdClient;
 
@@ -36,6 +36,8 @@ pub(crate) struct Load {
     pub(crate) depth: usize,
     /// First bytes of the export that it goes to.
     pub(crate) span_bytes: u64,
+    /// Writes are durable when they are answered, whatever the server promises of others.
+    pub(crate) fua: bool,
 }
 
 /// How long a load runs.
@@ -170,12 +172,13 @@ impl Generator {
             Kind::Read => (command::READ, Request::BYTES),
             Kind::Write => (command::WRITE, Request::BYTES + OPERATION_BYTES),
         };
+        let flags = if run.load.fua { command_flag::FUA } else { 0 };
         let mut head = Vec::with_capacity(Request::BYTES);
         for number in &run.idle {
             let offset = self.dice.below(places) * OPERATION_BYTES as u64;
             let cookie = *number as u64;
             head.clear();
-            Request { flags: 0, command, cookie, offset, len: OPERATION_BYTES as u32 }.encode(&mut head);
+            Request { flags, command, cookie, offset, len: OPERATION_BYTES as u32 }.encode(&mut head);
             let slot = &mut self.slots[*number];
             slot.message[..Request::BYTES].copy_from_slice(&head);
             slot.sent = Some(now);
@@ -271,12 +274,12 @@ mod tests {
     use forebay_nbd::codec::NbdError;
 
     use super::*;
-    use crate::cliffs::hollow::{Answer, Hollow};
+    use crate::hollow::{Answer, Hollow};
 
     const SPAN_BYTES: u64 = 64 * OPERATION_BYTES as u64;
 
     fn load(kind: Kind, depth: usize) -> Load {
-        Load { kind, depth, span_bytes: SPAN_BYTES }
+        Load { kind, depth, span_bytes: SPAN_BYTES, fua: false }
     }
 
     /// What the test does with a generator, and a server that answers so.
