@@ -32,7 +32,7 @@ cheats: ## Products that cheat, and the scripts of tests/ that must notice (half
 mutants: ## Break the code in every small way; tests must notice (hours). SHARD=k/n does the k-th of n parts, CRATES="policy format" those crates
 	@scripts/mutants.sh
 
-bench: build ## Run the benchmarks at full length (hours; admission-* and priority need root); reports in ./forebay-bench
+bench: build ## Run the benchmarks at full length (hours; admission-*, priority and distributed need root); reports in ./forebay-bench
 	target/release/forebay bench volume --out forebay-bench
 	target/release/forebay bench engine --out forebay-bench
 	target/release/forebay bench cliffs --out forebay-bench
@@ -40,6 +40,7 @@ bench: build ## Run the benchmarks at full length (hours; admission-* and priori
 	target/release/forebay bench admission-postgresql --out forebay-bench
 	target/release/forebay bench admission-redis --out forebay-bench
 	target/release/forebay bench priority --out forebay-bench
+	target/release/forebay bench distributed --out forebay-bench
 
 soak: ## The long forms of the tests: SOAK_MINUTES of simulation, all sweeps, a full cache of 8 GiB, 30 lost caches a policy, over 1,000 power cuts
 	@scripts/soak.sh

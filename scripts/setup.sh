@@ -9,7 +9,8 @@ RUN=(gcc:gcc clang:clang make:make pkg-config:pkg-config losetup:mount mkfs.ext4
 TEST=(fio:fio qemu-io:qemu-utils nbdinfo:libnbd-bin nbdsh:python3-libnbd nbdkit:nbdkit python3:python3 jq:jq openssl:openssl
       redis-server:redis-server redis-cli:redis-tools pg_ctlcluster:postgresql pgrep:procps setpriv:util-linux strace:strace mkfs.xfs:xfsprogs
       mkfs.btrfs:btrfs-progs sfdisk:fdisk ip:iproute2 mariadbd:mariadb-server mariadb:mariadb-client sysbench:sysbench
-      ceph-mon:ceph-mon ceph-osd:ceph-osd ceph:ceph-common radosgw:radosgw curl:curl go:golang-go)
+      ceph-mon:ceph-mon ceph-osd:ceph-osd ceph:ceph-common radosgw:radosgw curl:curl go:golang-go
+      qemu-storage-daemon:qemu-system-common s3backer:s3backer)
 
 want=("${RUN[@]}")
 case "${1:-run}" in
@@ -24,9 +25,11 @@ for pair in "${want[@]}"; do
     command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
 done
 
-# What Debian splits off Python, with which the tests compile WiredTiger.
+# What Debian splits off Python, with which the tests compile WiredTiger, and off QEMU.
 if [[ ${1:-run} == test ]]; then
     python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+    # QEMU's way to RBD images has no command.
+    compgen -G "/usr/lib/*/qemu/block-rbd.so" >/dev/null || missing+=(qemu-block-extra)
     headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>/dev/null) || headers=
     [[ -e $headers/Python.h ]] || missing+=(python3-dev)
 fi

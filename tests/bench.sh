@@ -143,6 +143,24 @@ if ((EUID == 0)) && [[ -e /dev/fuse && -e /dev/loop-control && -e /sys/kernel/bt
 else
     note "bench admission-postgresql is left out: it needs root, BTF, FUSE, loop devices and PostgreSQL"
 fi
+all_installed() {
+    local program
+    for program; do command -v "$program" >/dev/null || return 1; done
+}
+if ((EUID == 0)) && all_installed ceph-mon ceph-osd radosgw ceph curl nbdkit s3backer qemu-storage-daemon &&
+    [[ -e /dev/fuse && -e /dev/loop-control ]] && ls /usr/lib/postgresql/*/bin/pgbench >/dev/null 2>&1; then
+    "$FOREBAY" bench distributed --quick --loads rbd,s3,s3_postgresql --out "$DIR/report" >figures 2>errors || fail "bench distributed: $(tail -n 3 errors)"
+    for figure in rbd_4k_depth1_of_rbd rbd_4k_depth64_of_rbd rbd_4k_depth16_write_back_full_of_rbd_cache s3_4k_depth64_of_s3backer \
+        s3_postgresql_of_s3backer s3_postgresql_journaled_of_write_back s3_bytes_ratio s3_requests_a_gib; do
+        jq -e ".figures.$figure > 0" report/distributed.json >/dev/null || fail "no figure $figure: $(cat figures errors)"
+    done
+    jq -e '.left_out == [] and .measured.rbd_4k_write_back_full_dirty_share > 0.2' report/distributed.json >/dev/null ||
+        fail "bench distributed leaves something out, or its full cache is not: $(cat figures)"
+    ! pgrep -f "$DIR/report/scratch" >left || fail "bench distributed leaves $(cat left)"
+    pass "bench distributed reports its figures"
+else
+    note "bench distributed is left out: it needs root, FUSE, loop devices, Ceph, QEMU's storage daemon, s3backer, nbdkit and PostgreSQL"
+fi
 "$FOREBAY" tune journal --quick --load ycsb_a --knob cache-size --values 4M,8M,16M --revenue linear:1 --penalty linear:0 --out "$DIR/tuned" \
     --log warn >figures || fail "tune journal: $(tail -n 3 figures)"
 jq -e '.figures.best_w_bytes > 0 and .figures.best_penalty == 0 and .figures.best_profit == .figures.best_revenue' \
