@@ -240,7 +240,7 @@ fn bucket(spec: &S3Spec, endpoint: Option<Url>, region: Option<String>) -> Resul
 }
 
 /// The authorities that this host trusts, and the same cryptography as everywhere here.
-fn tls() -> Result<TlsConfig, String> {
+pub(super) fn tls() -> Result<TlsConfig, String> {
     let found = rustls_native_certs::load_native_certs().certs;
     if found.is_empty() {
         return Err(
@@ -283,7 +283,8 @@ fn drain(answer: &mut Response<Body>) -> String {
 fn refusal(answer: &mut Response<Body>) -> StoreError {
     let status = answer.status();
     let text = drain(answer);
-    let (code, message) = (element(&text, "Code"), element(&text, "Message"));
+    let (code, message) =
+        (element(&text, "Code", SENTENCE_CHARS_MAX), element(&text, "Message", SENTENCE_CHARS_MAX));
     let reason = if code.is_empty() { status.canonical_reason().unwrap_or_default() } else { &code };
     let colon = if message.is_empty() { "" } else { ": " };
     let told = format!("{} {reason}{colon}{message}", status.as_u16());
@@ -303,12 +304,12 @@ fn refusal(answer: &mut Response<Body>) -> StoreError {
     }
 }
 
-/// What stands in the first element of this name, for a log: printable, and not long.
-fn element(text: &str, name: &str) -> String {
+/// What stands in the first element of this name: printable, and at most so many characters of it.
+pub(super) fn element(text: &str, name: &str, chars_max: usize) -> String {
     let found = text.split_once(&format!("<{name}>")).and_then(|(_, rest)| rest.split_once("</"));
     let found = found.map_or("", |(found, _)| found);
     let printable = |c: char| if c.is_control() { ' ' } else { c };
-    found.chars().take(SENTENCE_CHARS_MAX).map(printable).collect::<String>().trim().to_owned()
+    found.chars().take(chars_max).map(printable).collect::<String>().trim().to_owned()
 }
 
 /// Why there is no answer, in words for a person; without the address, which is signed.

@@ -5,20 +5,20 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use rusty_s3::Credentials as Keys;
-use rusty_s3::credentials::Ec2SecurityCredentialsMetadataResponse as Lent;
-use ureq::Agent;
+
+use crate::s3::lending::{ask, assume_role, lent};
 
 /// Keys that are lent are fetched anew so long before they end.
 const RENEW_BEFORE: Duration = Duration::from_secs(300);
 /// They are fetched, and a file is read, at most so often.
 const PAUSE: Duration = Duration::from_secs(5);
-/// A service of the machine answers at once, or is not there.
-const SERVICE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Where containers have such a service, if only a path is known.
 const CONTAINER_SERVICE: &str = "http://169.254.170.2";
+/// The token service of all of Amazon, for whoever is in no region.
+const TOKEN_SERVICE: &str = "https://sts.amazonaws.com";
 /// Where virtual machines have it.
 const INSTANCE_SERVICE: &str = "http://169.254.169.254";
 
@@ -48,6 +48,8 @@ impl Environment {
 enum Source {
     /// `AWS_ACCESS_KEY_ID` and the like, which stay as they are.
     Variables,
+    /// A token in a file, which may change, and for which a token service lends the keys of a role.
+    WebIdentity { service: String, role: String, session: String, token_file: PathBuf },
     /// A file that may change.
     File { path: PathBuf, profile: String },
     /// A service of a container: its URL, and what it wants to be shown.
@@ -95,7 +97,7 @@ impl Credentials {
             ["AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE"].into_iter().any(|v| variable(v).is_some());
         let file = Source::file(environment);
         let in_container = Source::container(environment);
-        let mut sources = Vec::new();
+        let mut sources: Vec<Source> = Source::web_identity(environment).into_iter().collect();
         if let Some(file @ Source::File { .. }) = file
             && (is_named || matches!(&file, Source::File { path, .. } if path.exists()))
         {
@@ -163,6 +165,21 @@ impl Credentials {
 }
 
 impl Source {
+    /// Both variables belong to it: one alone may be left of something else.
+    fn web_identity(environment: &Environment) -> Option<Self> {
+        let token_file = PathBuf::from(environment.get("AWS_WEB_IDENTITY_TOKEN_FILE")?);
+        let role = environment.get("AWS_ROLE_ARN")?;
+        let session = environment.get("AWS_ROLE_SESSION_NAME");
+        let session = session.unwrap_or_else(|| format!("forebay-{}", std::process::id()));
+        let given = environment.get("AWS_ENDPOINT_URL_STS").or_else(|| environment.get("AWS_ENDPOINT_URL"));
+        let region = environment.get("AWS_REGION").or_else(|| environment.get("AWS_DEFAULT_REGION"));
+        let service = given.unwrap_or_else(|| match region {
+            Some(region) => format!("https://sts.{region}.amazonaws.com"),
+            None => TOKEN_SERVICE.to_owned(),
+        });
+        Some(Self::WebIdentity { service, role, session, token_file })
+    }
+
     fn file(environment: &Environment) -> Option<Self> {
         let path = environment.get("AWS_SHARED_CREDENTIALS_FILE").map(PathBuf::from);
         let path = path.or_else(|| Some(Path::new(&environment.get("HOME")?).join(".aws/credentials")))?;
@@ -195,6 +212,13 @@ impl Source {
     fn fetch(&self) -> Result<(Keys, Option<SystemTime>), String> {
         match self {
             Self::Variables => Err("variables do not change".to_owned()),
+            Self::WebIdentity { service, role, session, token_file } => {
+                let token = fs::read_to_string(token_file).map_err(|e| {
+                    let (path, why) = (token_file.display(), forebay_block::words_of(&e));
+                    format!("the token in {path} (AWS_WEB_IDENTITY_TOKEN_FILE) cannot be read: {why}")
+                })?;
+                assume_role(service, role, session, token.trim())
+            }
             Self::File { path, profile } => {
                 let text = fs::read_to_string(path).map_err(|e| {
                     format!("{} cannot be read: {}", path.display(), forebay_block::words_of(&e))
@@ -252,36 +276,6 @@ fn in_profile(text: &str, profile: &str) -> Option<Keys> {
         Some(token) => Keys::new_with_token(key, secret, token),
         None => Keys::new(key, secret),
     })
-}
-
-/// What a service of the machine answers. It is never asked through a proxy.
-fn ask(url: &str, method: &str, header: Option<(&str, &str)>) -> Result<String, String> {
-    let silent = |_| format!("the service for credentials at {url} does not answer");
-    let agent: Agent = Agent::config_builder()
-        .timeout_global(Some(SERVICE_TIMEOUT))
-        .proxy(None)
-        .max_redirects(0)
-        .build()
-        .into();
-    let mut request = ureq::http::Request::builder().method(method).uri(url);
-    if let Some((name, value)) = header {
-        request = request.header(name, value);
-    }
-    // Else it would be sent in chunks, which such a service need not understand.
-    if method == "PUT" {
-        request = request.header("content-length", "0");
-    }
-    let request =
-        request.body(()).map_err(|_| format!("'{url}' is no address of a service for credentials"))?;
-    let mut answer = agent.run(request).map_err(silent)?;
-    answer.body_mut().read_to_string().map_err(silent)
-}
-
-/// Keys that are lent for a time. What does not fit is not shown.
-fn lent(text: &str) -> Result<(Keys, Option<SystemTime>), String> {
-    let lent = Lent::deserialize(text).map_err(|_| "the service for credentials lends none".to_owned())?;
-    let end = UNIX_EPOCH + Duration::from_secs(u64::try_from(lent.expiration().as_second()).unwrap_or(0));
-    Ok((lent.into_credentials(), Some(end)))
 }
 
 #[cfg(test)]
@@ -362,30 +356,41 @@ mod tests {
         assert!(told.contains("/absent/credentials cannot be read: No such file"), "{told}");
     }
 
-    /// Answers requests one after the other, if they begin so, until the last.
+    /// Answers requests one after the other, if they have these lines, until the last. What they must not have begins with `!`.
     fn serve(answers: Vec<(&'static str, String)>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         thread::spawn(move || {
-            for (begin, body) in answers {
-                let (mut stream, _) = listener.accept().unwrap();
-                let mut head = Vec::new();
-                while !head.ends_with(b"\r\n\r\n") {
-                    let mut byte = [0];
-                    stream.read_exact(&mut byte).unwrap();
-                    head.push(byte[0]);
-                }
-                let head = String::from_utf8(head).unwrap();
-                let code =
-                    if begin.lines().all(|line| head.contains(line)) { "200 OK" } else { "404 Not Found" };
-                let length = body.len();
-                let answer = format!(
-                    "HTTP/1.1 {code}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
-                );
-                stream.write_all(answer.as_bytes()).unwrap();
+            for (lines, body) in answers {
+                let (stream, _) = listener.accept().unwrap();
+                answer(stream, lines, &body);
             }
         });
         address
+    }
+
+    fn answer(mut stream: impl Read + Write, lines: &str, body: &str) {
+        let mut request = Vec::new();
+        let mut byte = [0];
+        while !request.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).unwrap();
+            request.push(byte[0]);
+        }
+        let head = String::from_utf8(request).unwrap();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let mut sent = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+        stream.read_exact(&mut sent).unwrap();
+        let request = head + &String::from_utf8(sent).unwrap();
+        let is_fit = |line: &str| match line.strip_prefix('!') {
+            Some(line) => !request.contains(line),
+            None => request.contains(line),
+        };
+        let code = if lines.lines().all(is_fit) { "200 OK" } else { "403 Forbidden" };
+        let length = body.len();
+        let answer =
+            format!("HTTP/1.1 {code}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+        stream.write_all(answer.as_bytes()).unwrap();
+        stream.flush().unwrap();
     }
 
     fn lent_until(end: &str) -> String {
@@ -433,5 +438,118 @@ mod tests {
         let service = serve(vec![("GET", r#"{"AccessKeyId":"lent","SecretAccessKey":"hidden"}"#.to_owned())]);
         let told = find(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &service)]).unwrap_err();
         assert!(told.contains("lends none") && !told.contains("hidden"), "{told}");
+    }
+
+    /// As a token service answers, with what is not asked for.
+    fn assumed(key: &str, end: &str) -> String {
+        format!(
+            "<AssumeRoleWithWebIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\n\
+             <AssumeRoleWithWebIdentityResult>\n<AssumedRoleUser><Arn>arn:x</Arn></AssumedRoleUser>\n\
+             <Credentials>\n<SessionToken>t/+=</SessionToken>\n<SecretAccessKey>s/+=</SecretAccessKey>\n\
+             <Expiration>{end}</Expiration>\n<AccessKeyId>{key}</AccessKeyId>\n</Credentials>\n\
+             </AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"
+        )
+    }
+
+    const ASKS: &str = "POST / HTTP/1.1\ncontent-type: application/x-www-form-urlencoded\ncontent-length: \n\
+                        !transfer-encoding\n!authorization\nAction=AssumeRoleWithWebIdentity&Version=2011-06-15&\
+                        RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fdb&RoleSessionName=here&WebIdentityToken=a.b-c_d\n\
+                        !a.b-c_d%0A";
+
+    #[test]
+    fn a_token_in_a_file_is_exchanged_for_keys_that_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let token = directory.path().join("token");
+        fs::write(&token, "a.b-c_d\n").unwrap();
+        let file = directory.path().join("credentials");
+        fs::write(&file, "[default]\naws_access_key_id=file\naws_secret_access_key=f\n").unwrap();
+        let newer = ASKS.replace("a.b-c_d", "newer").leak();
+        let service = serve(vec![
+            (ASKS, assumed("first", "2020-01-01T00:00:00Z")),
+            (newer, assumed("second", "2120-01-01T00:00:00Z")),
+        ]);
+        let role = [
+            ("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap()),
+            ("AWS_ROLE_ARN", "arn:aws:iam::1:role/db"),
+            ("AWS_ROLE_SESSION_NAME", "here"),
+            ("AWS_SHARED_CREDENTIALS_FILE", file.to_str().unwrap()),
+        ];
+        let found = find(&[&role[..], &[("AWS_ENDPOINT_URL_STS", service.as_str())]].concat()).unwrap();
+        assert_eq!(*found.keys(), Keys::new_with_token("first", "s/+=", "t/+="), "before the file");
+        fs::write(&token, "newer").unwrap();
+        found.forget_when_tried();
+        assert_eq!(
+            *found.keys(),
+            Keys::new_with_token("second", "s/+=", "t/+="),
+            "with what the file has now"
+        );
+        // Variables come before it, and without a role it is none.
+        let keys = [("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "s")];
+        assert_eq!(*find(&[&role[..], &keys].concat()).unwrap().keys(), Keys::new("id", "s"));
+        assert_eq!(*find(&[role[0], role[3]]).unwrap().keys(), Keys::new("file", "f"));
+    }
+
+    #[test]
+    fn what_a_token_service_says_against_it_is_told_without_the_token() {
+        let token = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&token, "hidden").unwrap();
+        let refuses = |body: &str, path: &str| {
+            let service = serve(vec![("never", body.to_owned())]);
+            let told = find(&[
+                ("AWS_WEB_IDENTITY_TOKEN_FILE", path),
+                ("AWS_ROLE_ARN", "arn"),
+                ("AWS_ENDPOINT_URL", service.as_str()),
+                NO_SERVICE,
+            ]);
+            told.unwrap_err()
+        };
+        let path = token.path().to_str().unwrap();
+        let told = refuses("<ErrorResponse><Error><Code>ExpiredToken</Code></Error></ErrorResponse>", path);
+        assert!(told.ends_with("answers 403 ExpiredToken") && !told.contains("hidden"), "{told}");
+        let told = refuses("", "/absent/token");
+        assert!(
+            told.contains("/absent/token (AWS_WEB_IDENTITY_TOKEN_FILE) cannot be read: No such"),
+            "{told}"
+        );
+    }
+
+    const TLS_URL: &str = "FOREBAY_TEST_TLS_URL";
+
+    /// The authorities that are trusted are named by a variable of the process, so that the test starts itself again.
+    #[test]
+    fn a_container_lends_them_over_tls() {
+        let test = "s3::credentials::tests::a_container_lends_them_over_tls";
+        if let Ok(url) = std::env::var(TLS_URL) {
+            let found = find(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url)]).unwrap();
+            assert_eq!(*found.keys(), Keys::new_with_token("lent", "s", "t"));
+            return;
+        }
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let trusted = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&trusted, made.cert.pem()).unwrap();
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.into())
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("https://localhost:{}/keys", listener.local_addr().unwrap().port());
+        thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let tls = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+            let stream = rustls::StreamOwned::new(tls, stream);
+            answer(stream, "GET /keys HTTP/1.1", &lent_until("2120-01-01T00:00:00Z"));
+        });
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(TLS_URL, url)
+            .env("SSL_CERT_FILE", trusted.path())
+            .env_remove("SSL_CERT_DIR")
+            .status()
+            .unwrap();
+        assert!(status.success(), "{status}");
     }
 }

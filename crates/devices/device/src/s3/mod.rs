@@ -16,6 +16,7 @@ mod client;
 mod credentials;
 mod device;
 mod drive;
+mod lending;
 mod owner;
 mod uri;
 mod workers;
