@@ -5,6 +5,8 @@
 # - the cache is thrown away: what `recover` and `serve --no-cache --accept-stale` then show is the last point that was declared;
 # - another daemon is refused while one has the volume, and takes it over if it is told to; nothing that the first one sends after that
 #   counts, and it reads nothing any more;
+# - another host reads checkpoints that were named, as of then, until they are given up;
+# - a store that is full, or refuses, is told as that;
 # - the store falls ill, in every way that one can: clients notice nothing while the cache has room, `status` says `degraded` and why,
 #   and all goes on by itself when the store is well.
 #
@@ -248,6 +250,102 @@ blocks_are_there() {
     /usr/bin/python3 "$ROOT/tests/clients/whole_blocks.py" "nbd+unix:///?socket=$NBD" blocks verify || fail "$WHAT: something is lost"
 }
 
+# A store that is there and takes nothing says why, and goes on to be read.
+takes_nothing() {
+    local number flush
+    new_volume
+    serve_volume --cache cache
+    reason_has() { [[ $(status reason) == *"$1"* ]]; }
+    for number in 507 403; do
+        WHAT="$STORE, it answers $number to what is written"
+        echo "status $number PUT" >illness
+        write_stamps 0 --operations 20
+        fb flush db >flushed 2>&1 &
+        flush=$!
+        await "$PATIENCE" reason_has "$number Sick" || fail "$WHAT: told as: $(status reason)"
+        ! reason_has connection || fail "$WHAT: it is told as a lost connection: $(status reason)"
+        [[ $number == 403 ]] || reason_has "it is full" || fail "$WHAT: not told as full: $(status reason)"
+        # The owner asks the store every second whether it still is the owner, and is answered.
+        for _ in {1..25}; do
+            [[ $(status state) == degraded ]] || fail "$WHAT: the state is $(status state) in between"
+            sleep 0.1
+        done
+        echo well >illness
+        wants_state healthy
+        wait "$flush" || true
+        fb flush db >/dev/null || fail "$WHAT: nothing goes to the store"
+        verify_stamps 0
+    done
+    "$FOREBAY" status db "${CONTROL[@]}" | grep -q "^  store  .* creates, .* objects of " || fail "$WHAT: the costs are not told"
+    stop_daemon
+    pass "$STORE: a store that takes nothing says why, all the time"
+}
+
+# What another host reads of a checkpoint of this name, or of the newest state.
+on_another_host() {
+    "$FOREBAY" serve --name there --no-cache --read-only --accept-stale --backing "$BACKING${1:+,checkpoint=$1}" \
+        --control there.control --nbd "unix:$DIR/there" >ready.there 2>there.log </dev/null &
+    OWN=($!)
+    await "$PATIENCE" grep -q ^ready ready.there || fail "$WHAT: another host cannot read it: $(cat there.log)"
+    stamp 0 verify --target "nbd:unix:$DIR/there" --state "$2" --quiet
+    kill_process "${OWN[0]}"
+    OWN=()
+}
+
+checkpoints() {
+    WHAT="$STORE, checkpoints"
+    new_volume
+    serve_volume --cache cache
+    checkpoint() { fb checkpoint "$@"; }
+    names() { python3 -c 'import json, sys; print(*(c["name"] for c in json.load(sys.stdin)["checkpoints"]))'; }
+    [[ -z $(checkpoint list db --json | names) ]] || fail "$WHAT: there are some in a new volume"
+    write_stamps 0 --operations "$N" --largest 32
+    fb flush db >/dev/null || fail "$WHAT: flush failed"
+    checkpoint create db then --json >named || fail "$WHAT: none is made"
+    grep -q '"checkpoint": "then"' named || fail "$WHAT: it is not told which: $(cat named)"
+    cp state state.then
+    write_stamps 0 --operations "$N" --threads 4 --largest 32
+    fb flush db >/dev/null || fail "$WHAT: flush failed"
+    checkpoint create db later >/dev/null || fail "$WHAT: no second one is made"
+    checkpoint list db --json >listed
+    "$FOREBAY" checkpoint list "$BACKING" --json | cmp - listed || fail "$WHAT: the store lists others"
+    [[ $(names <listed) == "later then" ]] || fail "$WHAT: not listed: $(cat listed)"
+    # While the volume is served and written to.
+    on_another_host then state.then
+    on_another_host later state
+    refused 3 "there is a checkpoint 'then'" fb checkpoint create db then
+    refused 2 "1 to 64 letters" fb checkpoint create db a/b
+    refused 2 "no checkpoint 'never'" fb checkpoint delete db never
+    # A store that is ill: it is told, and done when it is well again.
+    echo "status 500 PUT" >illness
+    refused 1 "it has waited for the store for 2 s: .*may still be done" fb checkpoint create db ill
+    refused 1 "another checkpoint is being made" fb checkpoint create db other
+    echo well >illness
+    wants_state healthy
+    is_listed() { checkpoint list db | grep -q "^$1 "; }
+    await "$PATIENCE" is_listed ill || fail "$WHAT: what was told as late does not come"
+    # They outlive the owner, and another one gives them up.
+    kill_daemon
+    serve_volume --cache cache
+    checkpoint delete db then >/dev/null || fail "$WHAT: it cannot be given up"
+    ! is_listed then || fail "$WHAT: it is still listed"
+    refused 1 "no checkpoint named then" "$FOREBAY" serve --name there --no-cache --read-only --accept-stale \
+        --backing "$BACKING,checkpoint=then" --control there.control --nbd "unix:$DIR/there"
+    verify_stamps 0
+    stop_daemon
+    serve_volume --no-cache --accept-stale --read-only
+    refused 3 "served read-only" fb checkpoint create db never
+    stop_daemon
+    truncate -s 16M plain.img
+    rm -f cache
+    "$FOREBAY" format cache --size 32M --backing plain.img >/dev/null || fail "$WHAT: format failed"
+    serve_plain --cache cache --backing plain.img --nbd "unix:$NBD"
+    refused 3 "keeps no checkpoints" fb checkpoint create db never
+    refused 3 "keeps no checkpoints" fb checkpoint list db
+    stop_daemon
+    pass "$WHAT: another host reads what there was then, until it is given up"
+}
+
 # Keys are in nothing that was printed, or that the daemon tells.
 nothing_shows_keys() {
     local hidden
@@ -273,6 +371,8 @@ for STORE in "${SERVERS[@]}"; do
     killed_under_load
     cache_lost
     taken_over
+    checkpoints
+    takes_nothing
     sick
     if [[ $STORE == rgw ]]; then keys_exchanged; else bucket_gone; fi
     blocks_are_there

@@ -20,8 +20,8 @@ pub use explain::{ExplainRow, Explanation, InheritedRow, WaitRow};
 pub use forebay_guard::BindError;
 pub use metrics::prometheus;
 pub use protocol::{
-    Answer, AttachedDevice, ControlError, FailureKind, GroupState, GroupStep, Line, Progress, Request,
-    parse_line, parse_request,
+    Answer, AttachedDevice, CheckpointAction, CheckpointRow, ControlError, FailureKind, GroupState,
+    GroupStep, Line, Progress, Request, parse_line, parse_request,
 };
 pub use server::{CONNECTIONS_MAX, Controller, LINE_BYTES_MAX, Server, can_bind};
 pub use status::{Field, Knob, Measure, Unserved, VolumeReport, VolumeState, VolumeStatus};

@@ -43,6 +43,13 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         progress: bool,
     },
+    /// Make a named checkpoint of what the backing has, give one up, or list them.
+    Checkpoint {
+        /// The volume's name.
+        volume: String,
+        /// What is to be done.
+        action: CheckpointAction,
+    },
     /// A step of a round of a consistency group, from one daemon to another; answered by how the member stands then.
     Common {
         /// The volume's name.
@@ -97,9 +104,34 @@ impl Request {
             Self::Set { .. } | Self::Explain { .. } | Self::Waits { .. } => 10,
             // It waits for the journal on the backing's side, and whoever leads the round cannot wait for ever.
             Self::Common { .. } => 20,
-            Self::Flush { .. } | Self::Mark { .. } | Self::Attach { .. } | Self::Detach { .. } => 30,
+            Self::Flush { .. }
+            | Self::Mark { .. }
+            | Self::Checkpoint { .. }
+            | Self::Attach { .. }
+            | Self::Detach { .. } => 30,
         })
     }
+}
+
+/// What is to become of named checkpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum CheckpointAction {
+    /// Make one of this name; done when it is durable.
+    Create(String),
+    /// Give up that of this name; done when nobody can open it any more.
+    Delete(String),
+    /// Answered by those that there are.
+    List,
+}
+
+/// A named checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointRow {
+    /// Its name.
+    pub name: String,
+    /// When it was named, in UTC (RFC 3339).
+    pub named_at: String,
 }
 
 /// A step of a round of a consistency group, in their order.
@@ -174,6 +206,8 @@ pub enum Answer {
     },
     /// Numbers of the consistency points, in the order of the volumes that were named.
     Points(Vec<u64>),
+    /// The named checkpoints that there are.
+    Checkpoints(Vec<CheckpointRow>),
     /// How the member of a consistency group stands.
     Common(GroupState),
     /// The account that was asked for.
@@ -318,6 +352,17 @@ mod tests {
                     progress: false,
                 },
                 r#"{"command":"mark","volumes":["db"],"label":"nightly"}"#,
+            ),
+            (
+                Request::Checkpoint {
+                    volume: "db".into(),
+                    action: CheckpointAction::Create("monday".into()),
+                },
+                r#"{"command":"checkpoint","volume":"db","action":{"create":"monday"}}"#,
+            ),
+            (
+                Request::Checkpoint { volume: "db".into(), action: CheckpointAction::List },
+                r#"{"command":"checkpoint","volume":"db","action":"list"}"#,
             ),
             (
                 Request::Set { volume: "db".into(), settings: vec![("on-full".into(), "wait".into())] },

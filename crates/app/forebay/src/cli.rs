@@ -86,6 +86,8 @@ commands! {
     Flush => flush,
     /// Declare a consistency point, and wait until the backing has it
     Mark => mark,
+    /// Keep what an object store has of a volume under a name, for other hosts to read
+    Checkpoint => checkpoint,
     /// Show why writes were cached or bypassed
     Explain => explain,
     /// Show what critical tasks waited for

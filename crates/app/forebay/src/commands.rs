@@ -3,6 +3,7 @@
 pub mod attach;
 pub mod bench;
 pub mod check;
+pub mod checkpoint;
 pub mod completions;
 pub mod detach;
 pub mod explain;

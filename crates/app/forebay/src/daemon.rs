@@ -545,6 +545,10 @@ impl Controller for Daemon {
                     _ => mark(),
                 }
             }
+            Request::Checkpoint { volume, action } => {
+                let volume = self.volume(&volume)?;
+                volume.telling(progress, || volume.checkpoint(action))
+            }
             Request::Common { volume, names, round, run, step } => {
                 Ok(Answer::Common(self.volume(&volume)?.common(&names, round, run, step)?))
             }

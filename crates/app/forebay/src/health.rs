@@ -67,7 +67,7 @@ pub fn health(
     // A backing that refuses writes fills the cache, which is the worse of the two for writers.
     let state = match ailing.ailment {
         Ailment::Failing(_) if is_full => VolumeState::Full,
-        Ailment::Failing(_) | Ailment::Silent | Ailment::Away => VolumeState::Degraded,
+        Ailment::Failing(_) | Ailment::Silent | Ailment::Away(_) => VolumeState::Degraded,
     };
     (state, illness(reason, ailing.since_ns))
 }
@@ -77,8 +77,13 @@ fn ails(ailing: &Ailing, names: &Names, wall_ns: u64) -> String {
     let seconds = wall_ns.saturating_sub(ailing.since_ns) / 1_000_000_000;
     match &ailing.ailment {
         Ailment::Silent => format!("{device} has not answered for {seconds} s ({name})"),
-        Ailment::Away => {
+        Ailment::Away(None) => {
             format!("the connection to {device} has been lost for {seconds} s, and is tried anew ({name})")
+        }
+        Ailment::Away(Some(error)) => {
+            format!(
+                "{device} has not done what it is asked for {seconds} s, and is asked anew: {error} ({name})"
+            )
         }
         Ailment::Failing(trouble) => explain(trouble, names),
     }
@@ -88,20 +93,22 @@ fn ails(ailing: &Ailing, names: &Names, wall_ns: u64) -> String {
 fn meanwhile(ailment: &Ailment, caches: bool, is_full: bool) -> &'static str {
     match (ailment, caches, is_full) {
         (_, true, true) => "the cache is full, and writes wait until the backing takes data again",
-        (Ailment::Silent | Ailment::Away, true, false) => {
+        (Ailment::Silent | Ailment::Away(_), true, false) => {
             "writes go into the cache as long as it has room, reads of what is not cached wait or fail"
         }
         (Ailment::Failing(_), true, false) => {
             "writes go into the cache as long as it has room, reads of what is not cached may fail"
         }
-        (Ailment::Silent | Ailment::Away, false, _) => "writes wait or fail, and reads of what is not cached",
+        (Ailment::Silent | Ailment::Away(_), false, _) => {
+            "writes wait or fail, and reads of what is not cached"
+        }
         (Ailment::Failing(_), false, _) => "writes may fail, and reads of what is not cached",
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use forebay_block::{Answer, Cause, ErrorKind, OpKind};
+    use forebay_block::{Answer, Cause, ErrorKind, IoError, OpKind};
     use forebay_engine::{Asked, Role, Trouble};
 
     use super::*;
@@ -149,6 +156,15 @@ mod tests {
         assert!(state == VolumeState::Degraded && reason.contains("no space left"), "{reason}");
         assert!(reason.contains("writes may fail"), "{reason}");
         assert_eq!(judged(figures(State::Full, Ailment::Silent), 0, true).0, VolumeState::Degraded);
+        let sick = IoError::of_store(ErrorKind::Io, "asking the object store", "503 SlowDown", None);
+        let (state, reason, _) = judged(figures(State::Healthy, Ailment::Away(Some(sick))), 0, true);
+        assert!(state == VolumeState::Degraded && reason.contains("asked for 3 s"), "{reason}");
+        assert!(
+            reason.contains(": 503 SlowDown (/dev/slow): ") && reason.contains("wait or fail"),
+            "{reason}"
+        );
+        let (_, reason, _) = judged(figures(State::Healthy, Ailment::Away(None)), 0, true);
+        assert!(reason.starts_with("the connection to the backing has been lost for 3 s"), "{reason}");
         let (state, reason, _) = judged(Status { state: Some(State::Full), ..failing }, 0, true);
         assert!(state == VolumeState::Full && reason.contains("cache is full"), "{reason}");
     }

@@ -3,6 +3,7 @@
 
 mod background_dirty;
 mod changes;
+mod checkpoints;
 mod cli;
 mod commands;
 mod config;

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay_block::{BlockService, Clients, Frontend};
-use forebay_control::{Explanation, FailureKind, GroupState, GroupStep, Knob, Progress, VolumeStatus};
+use forebay_control::{
+    Answer, CheckpointAction, Explanation, FailureKind, GroupState, GroupStep, Knob, Progress, VolumeStatus,
+};
 use forebay_device::Billed;
 use forebay_device::decorate::Recorders;
 use forebay_engine::Status;
@@ -16,6 +18,7 @@ use forebay_host::{Common, CommonStep, Ending, HostError, Observer, Volume, Volu
 use forebay_policy::{GroupEnds, Settings, WritePolicy};
 
 use crate::changes::{Changes, Circumstances, check_ranges, idle, nobody_is_critical, out_of_volume};
+use crate::checkpoints;
 use crate::diagnosis::Names;
 use crate::failure::{Failure, Outcome, from_host};
 use crate::figures::{Surroundings, staleness_seconds, volume_status};
@@ -263,6 +266,16 @@ impl Served {
         let point = outcome.map_err(|e| from_host(&e))?;
         tracing::info!(volume = self.plan.name, point, label, "consistency point");
         Ok(point)
+    }
+
+    /// Makes a named checkpoint of what the backing has, gives one up, or lists them.
+    pub fn checkpoint(&self, action: CheckpointAction) -> Result<Answer, Failure> {
+        let told = format!("{action:?}");
+        let answer = checkpoints::carry_out(&self.handle, &self.plan.backing, action)?;
+        if answer == Answer::Done {
+            tracing::info!(volume = self.plan.name, change = told, "checkpoint");
+        }
+        Ok(answer)
     }
 
     /// The backing alone is consistent, as far as its journal says so: it could be at a point.

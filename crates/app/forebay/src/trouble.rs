@@ -227,7 +227,7 @@ impl Trouble {
     /// A device below the cache that answers nothing at all fails nothing either.
     fn silence(&mut self, names: &Names, f: &Status, now: Instant, lines: &mut Vec<Line>) {
         let silent = f.ailing.as_ref();
-        let silent = silent.filter(|ailing| matches!(ailing.ailment, Ailment::Silent | Ailment::Away));
+        let silent = silent.filter(|ailing| matches!(ailing.ailment, Ailment::Silent | Ailment::Away(_)));
         // One that is slow is silent again and again.
         let recently = self.silence_told_at.is_some_and(|at| now.duration_since(at) < TELL_AGAIN_AFTER);
         match silent {

@@ -1,9 +1,7 @@
 //! The devices of a volume.
 
-use std::time::Duration;
-
 use forebay_block::{DeviceResult, Nanos};
-use forebay_device::Device;
+use forebay_device::{Away, Device};
 use forebay_engine::Role;
 
 use crate::pair::Pair;
@@ -53,8 +51,8 @@ impl Devices {
         }
     }
 
-    /// What below the cache is known to be away, and for how long.
-    pub(crate) fn away(&self) -> Option<(Role, Duration)> {
+    /// What below the cache is known to be away.
+    pub(crate) fn away(&self) -> Option<(Role, Away)> {
         match self {
             Self::Pair(pair) => {
                 let journal = pair.journal.as_ref().and_then(|j| j.own_ref()).and_then(Device::away);

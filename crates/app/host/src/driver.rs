@@ -23,10 +23,10 @@ use forebay_block::{
 };
 use forebay_device::{Beside, Clock, Ring};
 use forebay_engine::{
-    Ailing, Ailment, Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role, State,
-    Status,
+    Command, Effect, Event, IoId, RecoveryError, RecoveryReport, RequestId, Role, State, Status,
 };
 
+use crate::ailing::with_away;
 use crate::core::Core;
 use crate::devices::Devices;
 use crate::error::HostError;
@@ -249,9 +249,7 @@ impl Driver {
         let mut status = self.core.status(now);
         if let Some((role, away)) = self.devices.away() {
             let wall_ns = self.clock.wall_offset_ns().saturating_add(now.0);
-            let since_ns = wall_ns.saturating_sub(away.as_nanos() as u64);
-            let since_ns = status.ailing.map_or(since_ns, |ailing| ailing.since_ns.min(since_ns));
-            status.ailing = Some(Ailing { role, ailment: Ailment::Away, since_ns });
+            status.ailing = Some(with_away(status.ailing, role, away, wall_ns));
         }
         self.shared.publish(status);
     }
@@ -352,6 +350,12 @@ impl Driver {
                 let id = self.new_id();
                 self.common.insert(id, done);
                 self.core.handle(Event::Command { id, command: Command::Common { round, run, step } }, now);
+            }
+            // The engine has no part in it: it is what the store has that gets a name.
+            Message::Checkpoint(change, done) => {
+                if let Some((backing, _)) = self.devices.role(Role::Backing) {
+                    backing.checkpoint(change, done, now);
+                }
             }
             Message::Promote { offset, len } => self.core.handle(Event::Promote { offset, len }, now),
             Message::Adopt(feed) => self.feeds.adopt(&self.ring, feed),

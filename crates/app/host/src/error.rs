@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{IoError, words_of};
-use forebay_device::{Lack, OpenError};
+use forebay_device::{CheckpointError, Lack, OpenError};
 use forebay_engine::{CommonError, MarkError, RecoveryError};
 use forebay_format::FormatError;
 use forebay_format::pairing::Refusal;
@@ -461,6 +461,14 @@ pub enum HostError {
         /// Why.
         error: MarkError,
     },
+    /// A checkpoint was not made, or not given up.
+    #[error("volume '{volume}': {error}")]
+    Checkpoint {
+        /// Its name.
+        volume: String,
+        /// Why.
+        error: CheckpointError,
+    },
     /// A step towards a point of a consistency group was not taken.
     #[error("volume '{volume}': {error}")]
     Common {
@@ -572,6 +580,14 @@ impl HostError {
             | Self::OwnerMayLive { .. }
             | Self::Mark { error: MarkError::Policy(_) | MarkError::ReadOnly, .. }
             | Self::Recovery { error: RecoveryError::Fenced, .. }
+            | Self::Checkpoint {
+                error:
+                    CheckpointError::Unsupported
+                    | CheckpointError::ReadOnly
+                    | CheckpointError::Exists(_)
+                    | CheckpointError::Fenced(_),
+                ..
+            }
             | Self::Common {
                 error: CommonError::NoMember | CommonError::Mark(MarkError::Policy(_)), ..
             }
@@ -603,6 +619,7 @@ impl HostError {
             | Self::Stopped { .. }
             | Self::Command { .. }
             | Self::Mark { .. }
+            | Self::Checkpoint { .. }
             | Self::Common { .. }
             | Self::Checksum => ErrorClass::Failed,
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use forebay_block::{
     BlockService, Completion, ErrorKind, Feed, Gate, IoError, Op, Origin, Refused, VolumeInfo,
 };
-use forebay_device::{DeviceInfo, Waker};
+use forebay_device::{CheckpointChange, DeviceInfo, Waker};
 use forebay_engine::{Command, CommonError, CommonState, CommonStep, MarkError, Status};
 use forebay_policy::{AdmissionReason, Ranges, Settings};
 
@@ -269,6 +269,27 @@ impl VolumeHandle {
             Ok(Ok(state)) => Ok(state),
             Ok(Err(CommonError::Mark(MarkError::Stopping))) | Err(_) => Err(HostError::Stopped { volume }),
             Ok(Err(error)) => Err(HostError::Common { volume, error }),
+        }
+    }
+
+    /// Makes a named checkpoint of what the backing has at its newest commit point, or gives one up, and waits until that is durable.
+    ///
+    /// # Errors
+    /// [`HostError::Checkpoint`] if it was not done, [`HostError::Stopped`] if the volume has stopped.
+    pub fn checkpoint(&self, change: CheckpointChange) -> Result<(), HostError> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let done = Box::new(move |result| {
+            // As for commands.
+            let _ = sender.send(result);
+        });
+        let volume = self.0.info.name.clone();
+        if !self.0.queue.tell(Message::Checkpoint(change, done)) {
+            return Err(HostError::Stopped { volume });
+        }
+        match receiver.recv() {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(HostError::Checkpoint { volume, error }),
+            Err(_) => Err(HostError::Stopped { volume }),
         }
     }
 

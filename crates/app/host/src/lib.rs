@@ -5,6 +5,7 @@
 //! together (P6); [`format()`] makes a cache, [`grow`] and [`shrink`] change its size, [`release`] removes it for good.
 #![forbid(unsafe_code)]
 
+mod ailing;
 mod core;
 mod devices;
 mod driver;

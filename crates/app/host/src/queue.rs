@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use forebay_block::{Completion, ErrorKind, Inside, IoError, Nanos, Op, Origin};
-use forebay_device::Waker;
+use forebay_device::{CheckpointChange, CheckpointDone, Waker};
 use forebay_engine::{Command, CommonError, CommonState, CommonStep, MarkError};
 
 use crate::feeds::{FeedCount, NewFeed};
@@ -75,6 +75,8 @@ pub(crate) enum Message {
     Mark(String, MarkDone),
     /// A step of a round of its consistency group: the round, the run that began it, the step.
     Common(u64, u64, CommonStep, CommonDone),
+    /// Make a named checkpoint in the store that the backing is, or give one up.
+    Checkpoint(CheckpointChange, CheckpointDone),
     /// A critical task waits for outstanding writes of these bytes.
     Promote { offset: u64, len: u64 },
     /// A client whose requests the thread is to fetch.

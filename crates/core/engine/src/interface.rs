@@ -450,8 +450,9 @@ impl fmt::Display for Trouble {
 pub enum Ailment {
     /// It was given an operation and has not answered.
     Silent,
-    /// It is not there, which the host knows without an operation: the connection to its server is lost.
-    Away,
+    /// It is not there, which the host knows without an operation: the connection to its server is lost, or something fails on the
+    /// way, of which this is what is known.
+    Away(Option<IoError>),
     /// It answers with this error.
     Failing(Trouble),
 }
@@ -472,7 +473,7 @@ impl Status {
     pub fn backing_trouble(&self) -> Option<&Trouble> {
         match &self.ailing.as_ref()?.ailment {
             Ailment::Failing(trouble) => Some(trouble),
-            Ailment::Silent | Ailment::Away => None,
+            Ailment::Silent | Ailment::Away(_) => None,
         }
     }
 }

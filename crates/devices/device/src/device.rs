@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use forebay_block::{Class, DeviceOp, DeviceResult, IoError, Nanos};
 
+use crate::checkpoints::{CheckpointChange, CheckpointDone, CheckpointError};
 use crate::clock::Clock;
 use crate::ring::Ring;
 use crate::store_figures::Billed;
@@ -90,6 +91,24 @@ pub enum Beside<'a> {
     },
 }
 
+/// What is behind a device does not do what it is asked, see [`Device::away`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Away {
+    /// For how long.
+    pub lasts: Duration,
+    /// How it is known, where more is known than that nothing answers.
+    pub why: Option<IoError>,
+    /// It is there, and has said that it will not do it: `why` is its answer.
+    pub refuses: bool,
+}
+
+impl Away {
+    /// Nothing answers.
+    pub const fn silent(lasts: Duration) -> Self {
+        Self { lasts, why: None, refuses: false }
+    }
+}
+
 /// Whether these bytes are of the device that its owner had opened, as its owner left it.
 pub type IsOurs = dyn Fn(&[u8]) -> bool + Send + Sync;
 
@@ -133,10 +152,17 @@ pub trait Device {
         0
     }
 
-    /// For how long what is behind the device is known to be away, as a server to which the connection is lost; `None` while
-    /// it is there, as far as is known without an operation.
-    fn away(&self) -> Option<Duration> {
+    /// What is behind the device is known to be away, as a server to which the connection is lost, or to refuse what it is asked;
+    /// `None` while all is well, as far as is known without an operation.
+    fn away(&self) -> Option<Away> {
         None
+    }
+
+    /// Makes a named checkpoint of what is behind the device, or gives one up. Its end comes out of [`Device::poll`] as that of an operation
+    /// does. There is one change at a time.
+    fn checkpoint(&mut self, change: CheckpointChange, done: CheckpointDone, now: Nanos) {
+        let _ = (change, now);
+        done(Err(CheckpointError::Unsupported));
     }
 
     /// Whether another host has taken over what is behind the device, for good: all operations on it end with

@@ -13,7 +13,8 @@ use forebay_block::{Class, DeviceOp, DeviceResult, Nanos};
 use forebay_emulate::{Kind, Model, Operation, Settings};
 
 use crate::access::{Access, OpenError};
-use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
+use crate::checkpoints::{CheckpointChange, CheckpointDone};
+use crate::device::{Away, Device, DeviceInfo, DeviceKind, Survives};
 use crate::emulation::EmulateSpec;
 use crate::file::FileDevice;
 use crate::mapped::MappedDevice;
@@ -179,8 +180,12 @@ impl Device for EmulatedDevice {
         self.inner.waiting() + self.model.waiting()
     }
 
-    fn away(&self) -> Option<std::time::Duration> {
+    fn away(&self) -> Option<Away> {
         self.inner.away()
+    }
+
+    fn checkpoint(&mut self, change: CheckpointChange, done: CheckpointDone, now: Nanos) {
+        self.inner.checkpoint(change, done, now);
     }
 
     fn is_fenced(&self) -> bool {

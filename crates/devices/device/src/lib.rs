@@ -8,6 +8,7 @@
 
 mod access;
 mod bounds;
+mod checkpoints;
 mod claim;
 mod clock;
 pub mod decorate;
@@ -35,9 +36,10 @@ mod syncs;
 mod transfer;
 
 pub use access::{Access, OpenError};
+pub use checkpoints::{Checkpoint, CheckpointChange, CheckpointDone, CheckpointError};
 pub use clock::Clock;
 pub use device::{
-    Beside, Device, DeviceInfo, DeviceKind, IsOurs, Sign, Survives, run_alone, shows_in_background,
+    Away, Beside, Device, DeviceInfo, DeviceKind, IsOurs, Sign, Survives, run_alone, shows_in_background,
 };
 pub use emulated::{EmulatedDevice, Lateness};
 pub use emulation::EmulateSpec;

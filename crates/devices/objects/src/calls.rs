@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use forebay_block::{ErrorKind, Nanos};
 
 use crate::codec::HEADER_BYTES;
-use crate::face::{Counters, Effect, Limits};
+use crate::face::{Ailment, Counters, Effect, Limits};
 use crate::store::{Answer, Request, StoreError};
 
 /// So much of an object is read at first where its length is not known.
@@ -84,8 +84,8 @@ pub(crate) struct Calls<J> {
     /// Whether what is refused for good is asked again all the same: it may be granted later.
     pub(crate) insists: bool,
     limits: Limits,
-    /// Since when nothing was carried out, and what the store said last.
-    trouble: Option<(Nanos, ErrorKind, String)>,
+    /// What the store does not do, one of each kind of request: where it is full, it reads all the same.
+    troubles: Vec<Ailment>,
     pub(crate) counters: Counters,
 }
 
@@ -100,7 +100,7 @@ impl<J: Clone> Calls<J> {
             calls: BTreeMap::new(),
             insists: false,
             limits: limits.clone(),
-            trouble: None,
+            troubles: Vec::new(),
             counters: Counters::default(),
         }
     }
@@ -182,8 +182,8 @@ impl<J: Clone> Calls<J> {
         let is_create = matches!(call.request, Request::Create { .. });
         let error = match outcome(call, result) {
             Ok(outcome) => {
-                self.trouble = None;
                 let call = self.calls.remove(&id)?;
+                self.is_well(call.request.kind());
                 return Some((call.job, outcome));
             }
             Err(error) => error,
@@ -206,10 +206,12 @@ impl<J: Clone> Calls<J> {
         }
         // A store that goes on to say that something is there, and that it is not, is not well.
         if error != StoreError::Missing || call.failures >= CONTRADICTIONS_MAX {
-            let since = self.trouble.as_ref().map_or(now, |(since, ..)| *since);
+            let request = call.request.kind();
             let kind = if matches!(error, StoreError::Full(_)) { ErrorKind::NoSpace } else { ErrorKind::Io };
-            let what = format!("{} of {}: {error}", call.request.kind(), call.request.name());
-            self.trouble = Some((since, kind, what));
+            let what = format!("{request} of {}: {error}", call.request.name());
+            let known = self.troubles.iter().position(|trouble| trouble.request == request);
+            let since = known.map_or(now, |known| self.troubles.swap_remove(known).since);
+            self.troubles.push(Ailment { since, request, kind, is_refusal: is_refused, what });
         }
         let pause =
             self.limits.pause_min.saturating_mul(1 << call.failures.min(16)).min(self.limits.pause_max);
@@ -219,9 +221,16 @@ impl<J: Clone> Calls<J> {
         None
     }
 
-    /// Since when no request has been carried out, and what the store said last; `None` if the last one was.
-    pub(crate) fn trouble(&self) -> Option<(Nanos, ErrorKind, &str)> {
-        self.trouble.as_ref().map(|(since, kind, what)| (*since, *kind, what.as_str()))
+    /// A request of this kind has been carried out. What has failed, and is not asked for any more, ails nobody either.
+    fn is_well(&mut self, request: &'static str) {
+        let calls = &self.calls;
+        let is_asked = |kind| calls.values().any(|call| call.failures > 0 && call.request.kind() == kind);
+        self.troubles.retain(|trouble| trouble.request != request && is_asked(trouble.request));
+    }
+
+    /// What the store does not do: of several kinds of requests, the one for which that has been so for longest.
+    pub(crate) fn trouble(&self) -> Option<&Ailment> {
+        self.troubles.iter().min_by_key(|trouble| trouble.since)
     }
 
     /// When [`Self::poll`] has something to tell; a time that has passed means at once.
@@ -359,10 +368,50 @@ mod tests {
             assert!(request.kind() == "create" && pause <= 5000);
             assert!(run.answer(id, refused()).is_none());
         }
-        assert_eq!(run.calls.trouble().unwrap().0, Nanos(0));
+        assert_eq!(run.calls.trouble().unwrap().since, Nanos(0));
         let (id, ..) = run.sent();
         assert!(run.answer(id, Ok(Answer::Created)).is_some());
         assert!(run.calls.trouble().is_none() && run.calls.deadline().is_none());
+    }
+
+    /// One that is full answers what is read.
+    #[test]
+    fn what_fails_is_told_until_something_of_its_kind_goes_right_or_nobody_asks_for_it() {
+        let mut calls: Calls<u8> = Calls::new(&Limits::default());
+        calls.insists = true;
+        let create = |calls: &mut Calls<u8>, job, name: &str| {
+            calls.start(job, Request::Create { name: name.to_owned(), bytes: Arc::new(vec![0; 200]) })
+        };
+        let read = |calls: &mut Calls<u8>| {
+            let id = calls.start(9, Request::Get { name: "r".to_owned(), from: 0, len: 1 });
+            let object = Answer::Object { bytes: vec![1], size: 1 };
+            assert!(calls.answered(Nanos(7), id, Ok(object)).is_some());
+        };
+        let full = |calls: &mut Calls<u8>, id, at| {
+            assert!(calls.answered(Nanos(at), id, Err(StoreError::Full("507".to_owned()))).is_none());
+        };
+        let (one, two) = (create(&mut calls, 1, "one"), create(&mut calls, 2, "two"));
+        full(&mut calls, one, 3);
+        full(&mut calls, two, 4);
+        read(&mut calls);
+        let told = calls.trouble().expect("it is full").clone();
+        assert_eq!((told.since, told.request, told.kind), (Nanos(3), "create", ErrorKind::NoSpace));
+        assert!(told.is_refusal && told.what == "create of two: no room: 507", "{told:?}");
+        // What else fails begins later.
+        let get = calls.start(5, Request::Get { name: "g".to_owned(), from: 0, len: 1 });
+        assert!(calls.answered(Nanos(8), get, Err(BUSY())).is_none());
+        assert_eq!(calls.trouble(), Some(&told));
+        assert!(calls.answered(Nanos(9), one, Ok(Answer::Created)).is_some());
+        assert!(!calls.trouble().expect("that goes on").is_refusal);
+        calls.drop_where(|job| *job == 5);
+        read(&mut calls);
+        assert_eq!(calls.trouble(), None);
+        // The same of what was full, if nobody wants to write any more.
+        full(&mut calls, two, 10);
+        calls.drop_where(|job| *job == 2);
+        let list = calls.start(6, Request::List { prefix: String::new(), after: String::new() });
+        assert!(calls.answered(Nanos(11), list, Ok(Answer::Page { names: vec![], more: false })).is_some());
+        assert_eq!(calls.trouble(), None);
     }
 
     #[test]

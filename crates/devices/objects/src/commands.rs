@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  name     ── commit, checkpoint ──► note ── durable ──► pointer ──► done
-//!  unname   ── note ── durable ──► the checkpoint's objects are let go, its pointer goes ──► done
+//!  unname   ── note ── durable ──► its pointer goes ── gone ──► the checkpoint's objects are let go ──► done
 //!  resize   ── an object with the new size ── durable ──► done
 //!  release  ── nothing waits ──► an object that says so, the last one ── durable ──► done
 //! ```
@@ -33,6 +33,8 @@ enum Stage {
     Named(String, Position, u64),
     Pointing,
     Unnamed(String, Position, u64),
+    /// Until readers cannot find it any more.
+    Unpointing(Position),
     Resized(u64, u64),
     /// Until no operation waits.
     ToRelease,
@@ -87,19 +89,15 @@ impl Commands {
             return Err(CommandError::Busy);
         }
         match command {
-            Command::Name(name) if !names::is_checkpoint_name(&name) => {
-                invalid("a checkpoint's name is 1 to 64 letters, digits, dots, dashes and underscores")
-            }
+            Command::Name(name) if !names::is_checkpoint_name(&name) => Err(CommandError::BadName),
             Command::Name(name) if state.named.iter().any(|named| named.name == name) => {
-                invalid("a checkpoint of this name exists")
+                Err(CommandError::NameTaken)
             }
-            Command::Name(_) if state.named.len() >= NAMES_MAX => {
-                invalid("the volume has 64 named checkpoints")
-            }
+            Command::Name(_) if state.named.len() >= NAMES_MAX => Err(CommandError::TooManyNames),
             Command::Name(name) => Ok(Stage::ToName(name)),
             Command::Unname(name) => {
                 let Some(named) = state.named.iter().find(|named| named.name == name).cloned() else {
-                    return invalid("there is no checkpoint of this name");
+                    return Err(CommandError::NoSuchName);
                 };
                 let note = Note::Unnamed(named.name.clone(), named.at);
                 state.note(&note);
@@ -156,14 +154,7 @@ impl Commands {
     }
 
     /// So many objects of the log exist.
-    pub(crate) fn durable(
-        &mut self,
-        durable: u64,
-        (state, newest): (&mut State, Option<Position>),
-        trash: &mut Trash,
-        calls: &mut Calls<Job>,
-        stamp: Stamp,
-    ) {
+    pub(crate) fn durable(&mut self, durable: u64, state: &mut State, calls: &mut Calls<Job>, stamp: Stamp) {
         let Some(under_way) = &mut self.under_way else { return };
         match &under_way.stage {
             Stage::Named(name, at, needed) if *needed <= durable => {
@@ -171,17 +162,9 @@ impl Commands {
                 under_way.stage = Stage::Pointing;
             }
             Stage::Unnamed(name, at, needed) if *needed <= durable => {
-                trash.add_pointer(name, *at);
-                // Another name may keep the same state.
-                if !state.is_named(*at) {
-                    state.let_go(*at);
-                    if newest != Some(*at)
-                        && let Some(parts) = state.parts.remove(at)
-                    {
-                        trash.add_checkpoint(*at, parts);
-                    }
-                }
-                self.end();
+                let request = Request::Delete { name: names::checkpoint(name, *at) };
+                calls.start(Job::Index(Indexing::Unpointed), request);
+                under_way.stage = Stage::Unpointing(*at);
             }
             Stage::Resized(sectors, needed) if *needed <= durable => {
                 state.volume_sectors = *sectors;
@@ -200,6 +183,22 @@ impl Commands {
         if matches!(self.stage(), Some(Stage::Pointing)) {
             self.end();
         }
+    }
+
+    /// Readers cannot find the checkpoint any more whose name was given up.
+    pub(crate) fn unpointed(&mut self, state: &mut State, newest: Option<Position>, trash: &mut Trash) {
+        let Some(Stage::Unpointing(at)) = self.stage() else { return };
+        let at = *at;
+        // Another name may keep the same state.
+        if !state.is_named(at) {
+            state.let_go(at);
+            if newest != Some(at)
+                && let Some(parts) = state.parts.remove(&at)
+            {
+                trash.add_checkpoint(at, parts);
+            }
+        }
+        self.end();
     }
 
     fn end(&mut self) {

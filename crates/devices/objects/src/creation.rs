@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::calls::{Calls, HEAD_GUESS_BYTES, Outcome};
 use crate::codec::{Stamp, VOLUME_SECTORS_MAX, VolumeMark};
-use crate::face::{Effect, Limits, Writer};
+use crate::face::{Ailment, Effect, Limits, Writer};
 use crate::names;
 use crate::store::{Answer, Request, StoreError};
 
@@ -75,9 +75,9 @@ impl Creation {
         self.ended.as_ref()
     }
 
-    /// Since when no request has been carried out, and what the store said last; `None` if the last one was.
-    pub fn trouble(&self) -> Option<(Nanos, &str)> {
-        self.calls.trouble().map(|(since, _, what)| (since, what))
+    /// What the store does not do.
+    pub fn trouble(&self) -> Option<&Ailment> {
+        self.calls.trouble()
     }
 
     /// Appends the requests to be carried out.

@@ -270,6 +270,18 @@ pub enum CommandError {
     /// It makes no sense as it is.
     #[error("{0}")]
     Invalid(&'static str),
+    /// A checkpoint cannot have this name.
+    #[error("a checkpoint's name is 1 to 64 letters, digits, dots, dashes and underscores")]
+    BadName,
+    /// There is a checkpoint of this name.
+    #[error("a checkpoint of this name exists")]
+    NameTaken,
+    /// There is none.
+    #[error("there is no checkpoint of this name")]
+    NoSuchName,
+    /// There are as many as a volume can have.
+    #[error("the volume has 64 named checkpoints, and no more are possible")]
+    TooManyNames,
     /// Another command is under way.
     #[error("another command is under way")]
     Busy,
@@ -279,6 +291,21 @@ pub enum CommandError {
     /// It was not done in time; it may be later.
     #[error("{0}")]
     Store(Fault),
+}
+
+/// What a store does not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ailment {
+    /// Since when no request of this kind has been carried out.
+    pub since: Nanos,
+    /// The kind of request, see [`Request::kind`].
+    pub request: &'static str,
+    /// The stable kind of what operations fail with meanwhile.
+    pub kind: ErrorKind,
+    /// It has answered, and will not do it without somebody's help. Else it may pass by itself.
+    pub is_refusal: bool,
+    /// What was asked, and what the store said last.
+    pub what: String,
 }
 
 /// A named checkpoint.
@@ -329,6 +356,6 @@ pub struct Counters {
     pub buffered_bytes: u64,
     /// Objects of the log behind the newest checkpoint.
     pub log_objects: u64,
-    /// Since when no request has been carried out, if the last one failed.
+    /// Since when the store has not carried out some kind of request, if it does not.
     pub away_since: Option<Nanos>,
 }

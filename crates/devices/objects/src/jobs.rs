@@ -56,4 +56,6 @@ pub(crate) enum Indexing {
     Pointer,
     /// The same of an earlier one, in case that its owner did not come to it.
     OldPointer,
+    /// What readers found one by is gone.
+    Unpointed,
 }

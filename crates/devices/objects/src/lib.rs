@@ -37,6 +37,7 @@ mod face;
 pub mod fuzzing;
 mod index;
 mod jobs;
+mod listing;
 mod load;
 mod log;
 mod map;
@@ -53,8 +54,9 @@ mod walk;
 
 pub use creation::{CreateError, CreateParams, Creation};
 pub use face::{
-    Access, Claim, Command, CommandError, Counters, Effect, Fault, Fenced, HOST_BYTES_MAX, Limits, Named,
-    OpenError, OpenParams, Opened, Position, Takeover, Writer,
+    Access, Ailment, Claim, Command, CommandError, Counters, Effect, Fault, Fenced, HOST_BYTES_MAX, Limits,
+    Named, OpenError, OpenParams, Opened, Position, Takeover, Writer,
 };
+pub use listing::{Kept, ListError, named_in};
 pub use store::{Answer, PAGE_NAMES_MAX, Request, StoreError};
 pub use vault::Vault;

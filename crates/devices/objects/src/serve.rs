@@ -9,7 +9,7 @@ use crate::checkpoint::Checkpoints;
 use crate::codec::{Fence, Identity, Stamp, claim_of};
 use crate::collect::Collect;
 use crate::commands::Commands;
-use crate::face::{Claim, CommandError, Effect, Fault, Limits};
+use crate::face::{Ailment, Claim, CommandError, Effect, Fault, Limits};
 use crate::jobs::{Indexing, Job};
 use crate::log::Log;
 use crate::names;
@@ -312,8 +312,7 @@ impl Serve {
         {
             self.effects.push(Effect::Done { tag: waiter.tag, result: Ok(None) });
         }
-        let newest = owner.checkpoints.newest;
-        owner.commands.durable(durable, (&mut self.state, newest), &mut owner.trash, calls, stamp);
+        owner.commands.durable(durable, &mut self.state, calls, stamp);
         owner.commands.take_effects(&mut self.effects);
     }
 
@@ -419,6 +418,9 @@ impl Serve {
             Indexing::Part(_) => owner.checkpoints.part_exists(),
             Indexing::Pointer => owner.commands.pointed(),
             Indexing::OldPointer => {}
+            Indexing::Unpointed => {
+                owner.commands.unpointed(&mut self.state, owner.checkpoints.newest, &mut owner.trash);
+            }
             Indexing::Manifest => {
                 let before = owner.checkpoints.newest;
                 let is_first = !owner.checkpoints.is_own;
@@ -445,10 +447,10 @@ impl Serve {
     /// Ends what has waited for too long while the store is sick.
     pub(crate) fn expire(&mut self, now: Nanos, calls: &mut Calls<Job>) {
         let patience = self.limits.patience.as_nanos() as u64;
-        let Some((_, kind, what)) = calls.trouble() else { return };
+        let Some(Ailment { kind, what, .. }) = calls.trouble() else { return };
         let Some(upto) = now.0.checked_sub(patience).map(Nanos) else { return };
         let seconds = self.limits.patience.as_secs();
-        let what = fault(kind, format!("it has waited for the store for {seconds} s: {what}"));
+        let what = fault(*kind, format!("it has waited for the store for {seconds} s: {what}"));
         self.fail_upto(calls, upto, &what);
         if let Some(owner) = &mut self.owner
             && owner.commands.since().is_some_and(|since| since <= upto)

@@ -55,11 +55,6 @@ impl Trash {
         }
     }
 
-    /// The object by which readers find a named checkpoint.
-    pub(crate) fn add_pointer(&mut self, name: &str, at: Position) {
-        self.waiting.push_back((names::checkpoint(name, at), None));
-    }
-
     /// Begins to look for what earlier owners have left. This owner must have made a checkpoint: one that an earlier owner has made late
     /// may need less than the one before, which is gone then.
     pub(crate) fn sweep(&mut self) {

@@ -5,7 +5,9 @@ use forebay_block::{DeviceOp, ErrorKind, Nanos};
 use crate::calls::{Calls, HEAD_GUESS_BYTES, Outcome};
 use crate::codec::{Stamp, claim_of};
 use crate::commands::point;
-use crate::face::{Claim, Command, CommandError, Counters, Effect, Fenced, Named, OpenParams, Opened};
+use crate::face::{
+    Ailment, Claim, Command, CommandError, Counters, Effect, Fenced, Named, OpenParams, Opened,
+};
 use crate::jobs::{Indexing, Job};
 use crate::names;
 use crate::open::{Open, Opening, Recovered};
@@ -210,9 +212,9 @@ impl Vault {
         self.calls.deadline().into_iter().chain(expires).min()
     }
 
-    /// Since when no request has been carried out, and what the store said last; `None` if the last one was.
-    pub fn trouble(&self) -> Option<(Nanos, &str)> {
-        self.calls.trouble().map(|(since, _, what)| (since, what))
+    /// What the store does not do: of several kinds of requests, the one for which that has been so for longest.
+    pub fn trouble(&self) -> Option<&Ailment> {
+        self.calls.trouble()
     }
 
     /// The named checkpoints of an open volume.
@@ -226,7 +228,7 @@ impl Vault {
     /// What was done, and what there is.
     pub fn counters(&self) -> Counters {
         let mut counters = self.calls.counters;
-        counters.away_since = self.calls.trouble().map(|(since, ..)| since);
+        counters.away_since = self.calls.trouble().map(|ailment| ailment.since);
         let Phase::Serving(serve) = &self.phase else { return counters };
         let map = &serve.state.map;
         let sums = map.sums();

@@ -270,6 +270,10 @@ fn text(v: &VolumeStatus) -> String {
             ),
         );
     }
+    let stored = (v.store_stored_bytes, v.store_live_bytes);
+    if let Some(cost) = store_cost(&v.store_requests, &v.store_bytes, v.store_objects, stored) {
+        row("store", cost);
+    }
     let reasons: Vec<String> =
         v.writes_by_reason.iter().filter(|(_, n)| **n > 0).map(|(why, n)| format!("{n} {why}")).collect();
     if !reasons.is_empty() {
@@ -353,6 +357,35 @@ fn durability(v: &VolumeStatus) -> String {
     format!("cache {}; backing {}", v.cache_durability, v.backing_durability)
 }
 
+/// What a backing has cost since the start, and what it holds, where requests and bytes are paid for.
+fn store_cost(
+    requests: &BTreeMap<String, u64>,
+    bytes: &BTreeMap<String, u64>,
+    objects: u64,
+    (stored, live): (u64, u64),
+) -> Option<String> {
+    if requests.is_empty() {
+        return None;
+    }
+    let count = |request: &str| requests.get(request).copied().unwrap_or_default();
+    let bytes = |what: &str| size::show(bytes.get(what).copied().unwrap_or_default());
+    let amplification = match live {
+        0 => String::new(),
+        live => format!(", {:.2} times what can be read", stored as f64 / live as f64),
+    };
+    Some(format!(
+        "{} creates, {} gets, {} lists, {} deletes, {} sent again; sent {}, received {}; {objects} objects of {}{amplification}",
+        count("create"),
+        count("get"),
+        count("list"),
+        count("delete"),
+        count("retry"),
+        bytes("sent"),
+        bytes("received"),
+        size::show(stored),
+    ))
+}
+
 fn backing_lacks(v: &VolumeStatus) -> String {
     if v.dirty_bytes == 0 {
         return "nothing".into();
@@ -361,5 +394,27 @@ fn backing_lacks(v: &VolumeStatus) -> String {
     match &v.recovery_point {
         Some(point) => format!("{age}; alone it is as of {point}"),
         None => format!("{age}; alone it is not consistent"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_is_paid_for_tells_what_it_costs() {
+        let counts = |all: &[(&str, u64)]| all.iter().map(|(what, n)| ((*what).to_owned(), *n)).collect();
+        let requests = counts(&[("create", 7), ("get", 5), ("list", 3), ("delete", 2), ("retry", 1)]);
+        let bytes = counts(&[("sent", 4 << 20), ("received", 1 << 20), ("moved", 9), ("checkpoints", 9)]);
+        assert_eq!(
+            store_cost(&requests, &bytes, 6, (3 << 20, 2 << 20)).as_deref(),
+            Some(
+                "7 creates, 5 gets, 3 lists, 2 deletes, 1 sent again; sent 4 MiB, received 1 MiB; 6 objects of 3 MiB, \
+                 1.50 times what can be read"
+            )
+        );
+        let empty = store_cost(&requests, &bytes, 0, (0, 0)).unwrap();
+        assert!(empty.ends_with("0 objects of 0 bytes"), "{empty}");
+        assert_eq!(store_cost(&BTreeMap::new(), &BTreeMap::new(), 0, (0, 0)), None, "of other backings");
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use forebay_block::{Class, DeviceOp, DeviceResult, Nanos};
 
 use super::{Kinds, OpKind, earlier, pass_through, range_of};
-use crate::device::Device;
+use crate::checkpoints::{CheckpointChange, CheckpointDone};
+use crate::device::{Away, Device};
 
 /// How much later operations end than they would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +89,12 @@ impl Device for Delayed {
         }
     }
 
-    fn away(&self) -> Option<Duration> {
+    fn away(&self) -> Option<Away> {
         self.inner.away()
+    }
+
+    fn checkpoint(&mut self, change: CheckpointChange, done: CheckpointDone, now: Nanos) {
+        self.inner.checkpoint(change, done, now);
     }
 
     fn deadline(&self) -> Option<Nanos> {

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use forebay_block::{Class, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos};
 
 use super::{Kinds, OpKind, pass_through, range_of};
-use crate::device::Device;
+use crate::checkpoints::{CheckpointChange, CheckpointDone};
+use crate::device::{Away, Device};
 
 /// Which operations fail, and how. All conditions must hold.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,8 +170,12 @@ impl Device for ErrorInjected {
         }
     }
 
-    fn away(&self) -> Option<std::time::Duration> {
+    fn away(&self) -> Option<Away> {
         self.inner.away()
+    }
+
+    fn checkpoint(&mut self, change: CheckpointChange, done: CheckpointDone, now: Nanos) {
+        self.inner.checkpoint(change, done, now);
     }
 
     fn deadline(&self) -> Option<Nanos> {

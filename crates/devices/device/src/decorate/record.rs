@@ -8,7 +8,8 @@ use forebay_block::{Class, DeviceOp, DeviceResult, Nanos};
 use forebay_record::{Recorder, Role};
 
 use super::{Decoration, pass_through};
-use crate::device::{Beside, Device};
+use crate::checkpoints::{CheckpointChange, CheckpointDone};
+use crate::device::{Away, Beside, Device};
 
 /// Where a record goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,8 +116,12 @@ impl Device for Recorded {
         }
     }
 
-    fn away(&self) -> Option<std::time::Duration> {
+    fn away(&self) -> Option<Away> {
         self.inner.away()
+    }
+
+    fn checkpoint(&mut self, change: CheckpointChange, done: CheckpointDone, now: Nanos) {
+        self.inner.checkpoint(change, done, now);
     }
 
     fn deadline(&self) -> Option<Nanos> {

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay_block::{Class, DeviceOp, DeviceResult, Nanos};
 
 use super::{OpKind, pass_through, range_of};
-use crate::device::Device;
+use crate::checkpoints::{CheckpointChange, CheckpointDone};
+use crate::device::{Away, Device};
 
 /// Buckets of a histogram: four for each doubling of the latency, up to about an hour.
 const BUCKETS: usize = 4 * 42;
@@ -149,8 +150,12 @@ impl Device for Measured {
         }
     }
 
-    fn away(&self) -> Option<std::time::Duration> {
+    fn away(&self) -> Option<Away> {
         self.inner.away()
+    }
+
+    fn checkpoint(&mut self, change: CheckpointChange, done: CheckpointDone, now: Nanos) {
+        self.inner.checkpoint(change, done, now);
     }
 
     fn deadline(&self) -> Option<Nanos> {

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use forebay_block::{Class, DeviceOp, DeviceResult, Nanos};
 
 use super::{earlier, pass_through, range_of};
-use crate::device::Device;
+use crate::checkpoints::{CheckpointChange, CheckpointDone};
+use crate::device::{Away, Device};
 
 /// Credit that an idle device saves up, in seconds of its rate.
 const BURST_SECONDS: f64 = 0.01;
@@ -104,8 +105,12 @@ impl Device for Throttled {
         self.inner.poll(now, done);
     }
 
-    fn away(&self) -> Option<std::time::Duration> {
+    fn away(&self) -> Option<Away> {
         self.inner.away()
+    }
+
+    fn checkpoint(&mut self, change: CheckpointChange, done: CheckpointDone, now: Nanos) {
+        self.inner.checkpoint(change, done, now);
     }
 
     fn deadline(&self) -> Option<Nanos> {

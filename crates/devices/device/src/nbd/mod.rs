@@ -31,7 +31,7 @@ pub use uri::NbdSpec;
 
 use crate::access::{Access, OpenError};
 use crate::bounds::check_range;
-use crate::device::{Device, DeviceInfo, DeviceKind, Sign, Survives};
+use crate::device::{Away, Device, DeviceInfo, DeviceKind, Sign, Survives};
 use crate::nbd::connections::{Connections, DEPTH_MAX, SETTLE_PAUSE};
 use crate::nbd::handshake::{Stream, Terms, connect};
 use crate::nbd::same::show_the_same;
@@ -185,8 +185,8 @@ impl Device for NbdDevice {
         self.connections.exchange.waiting()
     }
 
-    fn away(&self) -> Option<Duration> {
-        self.connections.exchange.away()
+    fn away(&self) -> Option<Away> {
+        self.connections.exchange.away().map(Away::silent)
     }
 
     fn deadline(&self) -> Option<Nanos> {

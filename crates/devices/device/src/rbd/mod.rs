@@ -25,7 +25,7 @@ pub use uri::RbdSpec;
 
 use crate::access::{Access, OpenError};
 use crate::bounds::check_range;
-use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
+use crate::device::{Away, Device, DeviceInfo, DeviceKind, Survives};
 use crate::rbd::session::Session;
 use crate::rbd::under_way::{DEPTH_MAX, UnderWay};
 use crate::remote::{Bell, RemoteSpec};
@@ -244,8 +244,8 @@ impl Device for RbdDevice {
         self.under_way.over().is_some_and(|why| why.kind == ErrorKind::Fenced)
     }
 
-    fn away(&self) -> Option<Duration> {
-        self.under_way.away_since().map(|since| Duration::from_nanos(self.now.since(since)))
+    fn away(&self) -> Option<Away> {
+        self.under_way.away_since().map(|since| Away::silent(Duration::from_nanos(self.now.since(since))))
     }
 }
 

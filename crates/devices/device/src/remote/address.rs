@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::access::{Access, OpenError};
+use crate::checkpoints::Checkpoint;
 use crate::device::Device;
 use crate::ring::Ring;
 
@@ -37,6 +38,14 @@ pub trait RemoteSpec: fmt::Debug + fmt::Display + Send + Sync {
     /// [`OpenError`].
     fn remove(&self) -> Result<(), OpenError> {
         Ok(())
+    }
+
+    /// The named checkpoints of what is there, by name, asked for anew without opening it; `None` of a kind that keeps none.
+    ///
+    /// # Errors
+    /// [`OpenError`]: there is none, or the store cannot be reached or refuses.
+    fn checkpoints(&self) -> Result<Option<Vec<Checkpoint>>, OpenError> {
+        Ok(None)
     }
 
     /// Where a backing at this address has a journal of its own, which [`RemoteSpec::make`] makes and later starts find again;

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_block::{Class, DeviceOp, DeviceResult, ErrorKind, IoError, Nanos, OpKind};
 use forebay_objects as objects;
@@ -14,13 +14,15 @@ use forebay_objects::{
 
 use crate::access::{Access, OpenError};
 use crate::bounds::check_ranges;
+use crate::checkpoints::{CheckpointChange, CheckpointDone, CheckpointError};
 use crate::clock::Clock;
-use crate::device::{Device, DeviceInfo, DeviceKind, Survives};
+use crate::device::{Away, Device, DeviceInfo, DeviceKind, Survives};
 use crate::remote::began;
 use crate::ring::{Ring, Waker};
 use crate::s3::client::Client;
 use crate::s3::credentials::Environment;
 use crate::s3::drive::Drive;
+use crate::s3::naming::Naming;
 use crate::s3::owner::{self, Owner};
 use crate::s3::uri::S3Spec;
 use crate::s3::workers::{Store, Workers};
@@ -32,8 +34,11 @@ const DEPTH_MAX: usize = 128;
 const THREADS_MAX: usize = 96;
 /// A device that is dropped waits for so long until the store has heard that the volume is free again.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
-/// The tag of a command, of which there is one at a time.
+/// The tags of commands: of one that is waited for, and of one that changes a checkpoint. There is one at a time.
 const COMMAND: u64 = 0;
+const NAMING: u64 = 1;
+/// Whoever waits for the end of another command looks so often.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// See the module's documentation.
 pub struct S3Device {
@@ -47,6 +52,8 @@ pub struct S3Device {
     /// What is under way, and where.
     under_way: HashMap<u64, (OpKind, Option<u64>)>,
     finished: Vec<(u64, DeviceResult)>,
+    /// A checkpoint that is being made or given up.
+    naming: Option<Naming>,
     /// The time of the caller's clock and of the drive's own when the caller last told it.
     now: (Nanos, Nanos),
     /// The log has said that the store fails.
@@ -137,6 +144,7 @@ impl S3Device {
             queue: VecDeque::new(),
             under_way: HashMap::new(),
             finished: Vec::new(),
+            naming: None,
             said_away: false,
             is_fenced: false,
         }
@@ -183,6 +191,11 @@ impl S3Device {
                     self.info.name
                 );
             }
+            Effect::Carried { tag: NAMING, result } => {
+                if let Some(naming) = self.naming.take() {
+                    naming.end(result);
+                }
+            }
             Effect::Request { .. } | Effect::Opened(_) | Effect::Refused(_) | Effect::Carried { .. } => {}
         }
     }
@@ -191,8 +204,8 @@ impl S3Device {
     fn tell(&mut self) {
         let name = &self.info.name;
         match (self.vault.trouble(), self.said_away) {
-            (Some((_, what)), false) => {
-                tracing::warn!("{name}: the object store fails, which is tried again: {what}")
+            (Some(ailment), false) => {
+                tracing::warn!("{name}: the object store fails, which is tried again: {}", ailment.what)
             }
             (None, true) => tracing::info!("{name}: the object store is well again"),
             _ => return,
@@ -200,15 +213,26 @@ impl S3Device {
         self.said_away = !self.said_away;
     }
 
-    /// Has a command carried out, with no operation under way.
+    /// Has a command carried out, with no operation under way. A checkpoint that is being made or given up comes first.
     fn command(&mut self, command: Command, patience: Duration) -> Result<(), CommandError> {
+        let begun = Instant::now();
+        loop {
+            let result = self.command_now(command.clone(), patience);
+            if result != Err(CommandError::Busy) || begun.elapsed() > patience {
+                return result;
+            }
+            self.drive.workers.wait(BUSY_PAUSE);
+        }
+    }
+
+    fn command_now(&mut self, command: Command, patience: Duration) -> Result<(), CommandError> {
         self.vault.command(self.drive.clock.now(), COMMAND, command);
         let mut others = Vec::new();
         let ended = self.drive.wait(&mut self.vault, patience, |_, told| {
             let mut result = None;
             for effect in told {
                 match effect {
-                    Effect::Carried { result: ended, .. } => result = Some(ended),
+                    Effect::Carried { tag: COMMAND, result: ended } => result = Some(ended),
                     effect => others.push(effect),
                 }
             }
@@ -262,8 +286,25 @@ impl Device for S3Device {
         self.is_fenced
     }
 
-    fn away(&self) -> Option<Duration> {
-        self.vault.trouble().map(|(since, _)| Duration::from_nanos(self.drive.clock.now().since(since)))
+    fn away(&self) -> Option<Away> {
+        let ailment = self.vault.trouble()?;
+        let lasts = Duration::from_nanos(self.drive.clock.now().since(ailment.since));
+        let why = IoError::of_store(ailment.kind, "asking the object store", ailment.what.as_str(), None);
+        Some(Away { lasts, why: Some(why), refuses: ailment.is_refusal })
+    }
+
+    fn checkpoint(&mut self, change: CheckpointChange, done: CheckpointDone, now: Nanos) {
+        self.now = (now, self.drive.clock.now());
+        if !self.owns {
+            return done(Err(CheckpointError::ReadOnly));
+        }
+        if self.naming.is_some() {
+            return done(Err(CheckpointError::Busy));
+        }
+        let (naming, command) = Naming::begin(change, done);
+        self.naming = Some(naming);
+        self.vault.command(self.drive.clock.now(), NAMING, command);
+        self.go_on();
     }
 
     fn resize(&mut self, size_bytes: u64) -> io::Result<()> {
@@ -277,7 +318,8 @@ impl Device for S3Device {
 impl Drop for S3Device {
     /// The next owner need not ask whether this one lives.
     fn drop(&mut self) {
-        if !self.owns || self.is_fenced || self.vault.trouble().is_some() || !self.under_way.is_empty() {
+        let takes_objects = self.vault.trouble().is_none_or(|ailment| ailment.request != "create");
+        if !self.owns || self.is_fenced || !takes_objects || !self.under_way.is_empty() {
             return;
         }
         if let Err(why) = self.command(Command::Release, RELEASE_MAX) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay_block::Nanos;
-use forebay_objects::{Answer, Creation, Effect, StoreError, Vault};
+use forebay_objects::{Ailment, Answer, Creation, Effect, StoreError, Vault};
 
 use crate::clock::Clock;
 use crate::s3::workers::{Ended, Workers};
@@ -13,8 +13,8 @@ pub(super) trait Driven {
     fn answered(&mut self, now: Nanos, id: u64, result: Result<Answer, StoreError>);
     fn poll(&mut self, now: Nanos, effects: &mut Vec<Effect>);
     fn deadline(&self) -> Option<Nanos>;
-    /// Since when the store carries out nothing, and what it said last.
-    fn trouble(&self) -> Option<(Nanos, &str)>;
+    /// What the store does not do.
+    fn trouble(&self) -> Option<&Ailment>;
 }
 
 macro_rules! driven {
@@ -29,7 +29,7 @@ macro_rules! driven {
             fn deadline(&self) -> Option<Nanos> {
                 <$kind>::deadline(self)
             }
-            fn trouble(&self) -> Option<(Nanos, &str)> {
+            fn trouble(&self) -> Option<&Ailment> {
                 <$kind>::trouble(self)
             }
         }
@@ -70,13 +70,14 @@ impl Drive {
     }
 
     /// Turns until `ends` makes something of the effects, and waits meanwhile. Gives up with what the store said last when it has
-    /// carried out nothing for as long as `patience`.
+    /// not done something for as long as `patience`, of which nothing counts that was before.
     pub(super) fn wait<T, D: Driven>(
         &mut self,
         driven: &mut D,
         patience: Duration,
         mut ends: impl FnMut(&mut D, Vec<Effect>) -> Option<T>,
     ) -> Result<T, String> {
+        let begun = self.clock.now();
         loop {
             let mut told = Vec::new();
             self.turn(driven, &mut told);
@@ -84,10 +85,10 @@ impl Drive {
                 return Ok(end);
             }
             let now = self.clock.now();
-            if let Some((since, what)) = driven.trouble()
-                && Duration::from_nanos(now.since(since)) > patience
+            if let Some(ailment) = driven.trouble()
+                && Duration::from_nanos(now.since(ailment.since.max(begun))) > patience
             {
-                return Err(what.to_owned());
+                return Err(ailment.what.clone());
             }
             let pause =
                 driven.deadline().map_or(WAIT_MAX, |at| Duration::from_nanos(at.since(now)).min(WAIT_MAX));

@@ -17,6 +17,7 @@ mod credentials;
 mod device;
 mod drive;
 mod lending;
+mod naming;
 mod owner;
 mod uri;
 mod workers;
@@ -27,6 +28,7 @@ pub use uri::S3Spec;
 use std::path::Path;
 
 use crate::access::{Access, OpenError};
+use crate::checkpoints::Checkpoint;
 use crate::device::Device;
 use crate::remote::RemoteSpec;
 use crate::ring::Ring;
@@ -46,5 +48,9 @@ impl RemoteSpec for S3Spec {
 
     fn remove(&self) -> Result<(), OpenError> {
         device::remove(self)
+    }
+
+    fn checkpoints(&self) -> Result<Option<Vec<Checkpoint>>, OpenError> {
+        naming::list(self).map(Some)
     }
 }

@@ -6,11 +6,14 @@ use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_block::DeviceOp;
-use forebay_device::{Access, DeviceKind, DeviceSpec, OpenError, Survives, open};
+use forebay_device::{
+    Access, CheckpointChange, CheckpointError, Device, DeviceKind, DeviceSpec, OpenError, Survives, open,
+};
 use tempfile::TempDir;
 
 use crate::harness::{Driver, disk_directory};
@@ -95,6 +98,89 @@ impl Driver {
         let refused = open(&spec(text), &self.ring, access).err();
         refused.unwrap_or_else(|| panic!("{text} is opened")).to_string()
     }
+}
+
+/// Has a checkpoint made or given up.
+fn checkpoint(
+    driver: &Driver,
+    device: &mut dyn Device,
+    change: CheckpointChange,
+) -> Result<(), CheckpointError> {
+    let (sender, receiver) = channel();
+    device.checkpoint(change, Box::new(move |result| sender.send(result).unwrap()), driver.clock.now());
+    loop {
+        device.poll(driver.clock.now(), &mut Vec::new());
+        if let Ok(result) = receiver.try_recv() {
+            return result;
+        }
+        driver.ring.submit_and_wait(Some(Duration::from_millis(10)), || true).unwrap();
+    }
+}
+
+#[test]
+fn a_checkpoint_is_kept_under_its_name() {
+    let Some(_) = store("s3::a_checkpoint_is_kept_under_its_name") else { return };
+    let driver = Driver::new();
+    let volume = "s3://bucket/volumes/db";
+    let names = || -> Vec<String> {
+        let kept = spec(volume).remote().unwrap().checkpoints().unwrap().unwrap();
+        assert!(kept.iter().all(|kept| kept.time_ns > 1_700_000_000_000_000_000), "{kept:?}");
+        kept.into_iter().map(|kept| kept.name).collect()
+    };
+    let missing = spec(volume).remote().unwrap().checkpoints();
+    assert!(matches!(missing, Err(OpenError::Missing { .. })));
+    assert!(make(volume).unwrap() && names().is_empty());
+    let mut device = driver.open(volume);
+    let create = |name: &str| CheckpointChange::Create(name.to_owned());
+    let delete = |name: &str| CheckpointChange::Delete(name.to_owned());
+    driver.write(&mut *device, 4096, &[1; 4096], true);
+    assert_eq!(checkpoint(&driver, &mut *device, create("one")), Ok(()));
+    driver.write(&mut *device, 4096, &[2; 4096], true);
+    for (change, error) in [
+        (create("one"), CheckpointError::Exists("one".to_owned())),
+        (create("a b"), CheckpointError::BadName),
+        (delete("two"), CheckpointError::Missing("two".to_owned())),
+    ] {
+        assert_eq!(checkpoint(&driver, &mut *device, change), Err(error));
+    }
+    assert_eq!(checkpoint(&driver, &mut *device, create("two")), Ok(()));
+    assert_eq!(names(), ["one", "two"]);
+    let shows = |name: &str, byte| {
+        let mut reader =
+            open(&spec(&format!("{volume},checkpoint={name}")), &driver.ring, Access::ReadOnly).unwrap();
+        assert_eq!(driver.read(&mut *reader, 4096, 4096)[..], [byte; 4096], "{name}");
+        assert_eq!(checkpoint(&driver, &mut *reader, create("three")), Err(CheckpointError::ReadOnly));
+    };
+    shows("one", 1);
+    shows("two", 2);
+    assert_eq!(checkpoint(&driver, &mut *device, delete("one")), Ok(()));
+    assert_eq!(names(), ["two"]);
+    let told = driver.refused(&format!("{volume},checkpoint=one"), Access::ReadOnly);
+    assert!(told.contains("no checkpoint named one"), "{told}");
+    // One that is asked for when the volume is closed is made all the same, and the volume is free after that.
+    let (sender, receiver) = channel();
+    device.checkpoint(
+        create("last"),
+        Box::new(move |result| sender.send(result).unwrap()),
+        driver.clock.now(),
+    );
+    let (sender, busy) = channel();
+    device.checkpoint(
+        create("more"),
+        Box::new(move |result| sender.send(result).unwrap()),
+        driver.clock.now(),
+    );
+    assert_eq!(busy.recv(), Ok(Err(CheckpointError::Busy)));
+    drop(device);
+    assert_eq!(receiver.recv(), Ok(Ok(())));
+    let owner = driver.open(volume);
+    assert_eq!(names(), ["last", "two"]);
+    drop(owner);
+    let plain = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    plain.as_file().set_len(1 << 20).unwrap();
+    let mut file = driver.open(plain.path().to_str().unwrap());
+    assert_eq!(checkpoint(&driver, &mut *file, create("one")), Err(CheckpointError::Unsupported));
+    assert_eq!(spec("rbd:pool/image").remote().unwrap().checkpoints().unwrap(), None);
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! A volume from its creation on, on a store without faults.
 
+use std::sync::Arc;
+
 use forebay_block::{DeviceOp, ErrorKind, Nanos};
-use forebay_objects::model::Model;
-use forebay_objects::{Access, Command, CommandError, OpenError, Takeover};
+use forebay_objects::model::{Fate, Model};
+use forebay_objects::{Access, Command, CommandError, ListError, OpenError, Takeover, named_in};
 
 use crate::world::{Host, open, try_open, volume, write};
 
@@ -92,6 +94,65 @@ fn a_volume_grows_and_stays_grown() {
     assert_eq!(next.read_all(&mut now, &mut model)[1 << 20], 1);
 }
 
+/// Pages of the model have seven names.
+#[test]
+fn whoever_has_no_part_in_a_volume_finds_the_names_of_its_checkpoints() {
+    let (mut model, mut now) = (volume(256 << 10), Nanos(0));
+    let list = |model: &mut Model| named_in(|request| model.take(request, Fate::Done));
+    assert_eq!(list(&mut model), Ok(vec![]));
+    let mut host = open("host", Takeover::Never, &mut now, &mut model);
+    let mut names: Vec<String> = (0..64).map(|n| format!("of.{n}")).collect();
+    for (tag, name) in names.iter().enumerate() {
+        host.run(&mut now, &mut model, tag as u64, write(4096, &[tag as u8; 4096], true)).unwrap();
+        assert_eq!(host.command(&mut now, &mut model, Command::Name(name.clone())), Ok(()));
+    }
+    for (command, error) in [
+        (Command::Name("more".to_owned()), CommandError::TooManyNames),
+        (Command::Name("of/7".to_owned()), CommandError::BadName),
+        (Command::Name("of.7".to_owned()), CommandError::NameTaken),
+        (Command::Unname("more".to_owned()), CommandError::NoSuchName),
+    ] {
+        assert_eq!(host.command(&mut now, &mut model, command), Err(error));
+    }
+    assert_eq!(host.command(&mut now, &mut model, Command::Unname("of.7".to_owned())), Ok(()));
+    assert_eq!(host.command(&mut now, &mut model, Command::Name("more".to_owned())), Ok(()));
+    names.retain(|name| name != "of.7");
+    names.push("more".to_owned());
+    names.sort_unstable();
+    let found = list(&mut model).unwrap();
+    assert_eq!(found.iter().map(|kept| kept.name.clone()).collect::<Vec<_>>(), names);
+    assert!(found.iter().all(|kept| kept.at.epoch == 1));
+    let (object, bytes) = model.objects_mut().iter_mut().find(|(name, _)| name.contains("of.9")).unwrap();
+    let object = object.clone();
+    Arc::make_mut(bytes)[70] ^= 1;
+    let damaged = list(&mut model).unwrap_err().to_string();
+    assert!(damaged.starts_with(&object) && damaged.contains("checksum"), "{damaged}");
+    model.objects_mut().clear();
+    assert_eq!(list(&mut model), Err(ListError::NoVolume));
+}
+
+/// Readers find it until then, and nothing of it goes before.
+#[test]
+fn a_name_is_given_up_when_readers_cannot_find_it_any_more() {
+    let (mut model, mut now) = (volume(256 << 10), Nanos(0));
+    let mut host = open("host", Takeover::Never, &mut now, &mut model);
+    host.run(&mut now, &mut model, 1, write(0, &[1; 4096], true)).unwrap();
+    assert_eq!(host.command(&mut now, &mut model, Command::Name("then".to_owned())), Ok(()));
+    host.vault.command(now, 7, Command::Unname("then".to_owned()));
+    while !host.carried.contains_key(&7) {
+        host.poll(now);
+        let is_there = model.objects().keys().any(|name| name.starts_with("checkpoint/"));
+        assert!(!host.carried.contains_key(&7) || !is_there, "it can still be opened");
+        let Some((id, request)) = host.requests.pop() else { continue };
+        let answer = model.take(&request, Fate::Done);
+        host.vault.answered(now, id, answer);
+        host.poll(now);
+    }
+    assert!(!model.objects().keys().any(|name| name.starts_with("checkpoint/")));
+    let reader = try_open("reader", Access::Checkpoint("then".to_owned()), &mut now, &mut model);
+    assert_eq!(reader.err(), Some(OpenError::NoCheckpoint("then".to_owned())));
+}
+
 #[test]
 fn a_named_checkpoint_stays_as_it_is_while_the_writer_goes_on() {
     let (mut model, mut now) = (volume(256 << 10), Nanos(0));
@@ -102,7 +163,7 @@ fn a_named_checkpoint_stays_as_it_is_while_the_writer_goes_on() {
     let then = host.read_all(&mut now, &mut model);
     assert_eq!(host.command(&mut now, &mut model, Command::Name("then".to_owned())), Ok(()));
     let again = host.command(&mut now, &mut model, Command::Name("then".to_owned()));
-    assert!(matches!(again, Err(CommandError::Invalid(_))));
+    assert_eq!(again, Err(CommandError::NameTaken));
     let mut reader = try_open("reader", Access::Checkpoint("then".to_owned()), &mut now, &mut model).unwrap();
     for tag in 100..300_u64 {
         host.run(&mut now, &mut model, tag, write(tag % 16 * 4096, &[tag as u8; 4096], true)).unwrap();

@@ -40,8 +40,9 @@ fn a_store_that_is_away_is_hidden_while_memory_lasts_and_then_waited_for() {
     assert_eq!(host.done.len(), 8);
     assert!(host.done.values().all(Result::is_ok));
     assert_eq!(host.vault.counters().away_since, Some(away));
-    let (since, what) = host.vault.trouble().unwrap();
-    assert_eq!(since, away);
+    let ailment = host.vault.trouble().unwrap();
+    assert_eq!((ailment.since, ailment.is_refusal), (away, false));
+    let what = &ailment.what;
     assert!(what.starts_with("create of log/") && what.ends_with("refused for now: slow down"), "{what}");
     let requests = host.vault.counters().retries;
     assert!((10..100).contains(&requests), "pauses grow: {requests}");
