@@ -226,7 +226,14 @@ absorbed
 fb flush db >/dev/null 2>&1 &
 flush=$!
 wants_line "no space left on the device"
+reason_has() { [[ $(status reason) == *"$1"* ]]; }
+await "$PATIENCE" reason_has "no space left" || fail "$WHAT: it is told as: $(status reason)"
 absorbed
+# Reads are answered meanwhile, and writes that wait are not: neither hides why.
+for _ in {1..10}; do
+    reason_has "no space left" || fail "$WHAT: it is told as: $(status reason), $(status state)"
+    sleep 0.5
+done
 ratios 0.85 0.9 0.95
 wait "$flush" || true
 await "$PATIENCE" takes_all || fail "$WHAT: nothing goes to the backing"

@@ -272,7 +272,7 @@ impl VolumeHandle {
         }
     }
 
-    /// Makes a named checkpoint of what the backing has at its newest commit point, or gives one up, and waits until that is durable.
+    /// Makes a named checkpoint of what the backing has acknowledged, or gives one up, and waits until that is durable.
     ///
     /// # Errors
     /// [`HostError::Checkpoint`] if it was not done, [`HostError::Stopped`] if the volume has stopped.

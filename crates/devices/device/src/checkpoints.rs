@@ -5,7 +5,7 @@ use thiserror::Error;
 /// What is to become of a named checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckpointChange {
-    /// What the store has at its newest commit point gets this name. What is only in memory, or in a cache, is not in it.
+    /// All that the device has acknowledged gets this name, and is made durable for it. What only a cache has is not in it.
     Create(String),
     /// It is given up, and nobody can open it any more.
     Delete(String),

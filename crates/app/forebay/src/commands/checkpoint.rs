@@ -34,9 +34,9 @@ pub enum What {
 For a volume whose backing lies in an object store (s3://); refused (exit code 3) with any other, with \
 --read-only, and where another host has taken the volume over. Other hosts open a checkpoint with --backing \
 s3://...,checkpoint=NAME --no-cache --read-only.\n\n\
-A checkpoint is what the store has when it is made, at its newest commit point, and not what only the cache \
-has: `forebay flush` first makes it include everything that was acknowledged. Under --write-policy journaled it is \
-the end of a group in any case.\n\n\
+A checkpoint is what the backing has acknowledged when it is made, and not what only the cache has: `forebay flush` \
+first makes it include everything that was acknowledged. Under --write-policy journaled it is the end of a group in \
+any case.\n\n\
 `create` ends well when the checkpoint is durable, `delete` when nobody can open it any more. A store that does not \
 carry that out in time is told (exit code 1); it may still be done later. A volume has at most 64.")]
 pub struct Args {

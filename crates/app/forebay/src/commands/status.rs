@@ -414,7 +414,7 @@ mod tests {
             )
         );
         let empty = store_cost(&requests, &bytes, 0, (0, 0)).unwrap();
-        assert!(empty.ends_with("0 objects of 0 bytes"), "{empty}");
+        assert!(empty.ends_with("0 objects of 0 B"), "{empty}");
         assert_eq!(store_cost(&BTreeMap::new(), &BTreeMap::new(), 0, (0, 0)), None, "of other backings");
     }
 }

@@ -310,7 +310,7 @@ fn exit_codes_and_silences_are_those_of_the_code() {
     let silences = [
         ("`status`", Request::Status { volume: None }),
         ("`set`, `explain`, `waits`", Request::Explain { volume: volume() }),
-        ("`flush`, `mark`, `attach`, `detach`", Request::Attach { volume: volume() }),
+        ("`flush`, `mark`, `checkpoint`, `attach`, `detach`", Request::Attach { volume: volume() }),
     ];
     let silences =
         silences.map(|(commands, request)| format!("| {commands} | {} s |", request.silence_max().as_secs()));
