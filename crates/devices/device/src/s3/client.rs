@@ -5,7 +5,6 @@
 //! known, and the one who asked reads it back.
 
 use std::io::{self, Read};
-use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::words_of;
@@ -13,13 +12,14 @@ use forebay_objects::{Answer, PAGE_NAMES_MAX, Request, StoreError};
 use rusty_s3::actions::ListObjectsV2;
 use rusty_s3::{Bucket, Credentials as Keys, S3Action, UrlStyle};
 use ureq::http::{self, Method, Response, StatusCode};
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, AsSendBody, Body};
 use url::Url;
 
 use crate::s3::credentials::{Credentials, Environment};
+use crate::s3::tls::tls;
 use crate::s3::uri::{S3Spec, read_endpoint};
 use crate::s3::workers::Store;
+use crate::s3::xml::element;
 
 /// The region of stores that have none.
 const REGION: &str = "us-east-1";
@@ -239,23 +239,6 @@ fn bucket(spec: &S3Spec, endpoint: Option<Url>, region: Option<String>) -> Resul
     Bucket::new(endpoint, style, spec.bucket.clone(), region).map_err(|e| format!("its address is none: {e}"))
 }
 
-/// The authorities that this host trusts, and the same cryptography as everywhere here.
-pub(super) fn tls() -> Result<TlsConfig, String> {
-    let found = rustls_native_certs::load_native_certs().certs;
-    if found.is_empty() {
-        return Err(
-            "this host knows no certificate authority (Debian's package is ca-certificates)".to_owned()
-        );
-    }
-    let roots: Vec<_> =
-        found.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
-    let crypto = Arc::new(rustls::crypto::ring::default_provider());
-    Ok(TlsConfig::builder()
-        .root_certs(RootCerts::new_with_certs(&roots))
-        .unversioned_rustls_crypto_provider(crypto)
-        .build())
-}
-
 /// The size of the whole object, of which a part comes, or none: `bytes 0-4095/8192`, `bytes */8192`.
 fn whole_size(answer: &Response<Body>) -> Option<u64> {
     let range = answer.headers().get("content-range")?.to_str().ok()?;
@@ -302,14 +285,6 @@ fn refusal(answer: &mut Response<Body>) -> StoreError {
         _ if status.is_server_error() => StoreError::Unknown(told),
         _ => StoreError::Refused(told),
     }
-}
-
-/// What stands in the first element of this name: printable, and at most so many characters of it.
-pub(super) fn element(text: &str, name: &str, chars_max: usize) -> String {
-    let found = text.split_once(&format!("<{name}>")).and_then(|(_, rest)| rest.split_once("</"));
-    let found = found.map_or("", |(found, _)| found);
-    let printable = |c: char| if c.is_control() { ' ' } else { c };
-    found.chars().take(chars_max).map(printable).collect::<String>().trim().to_owned()
 }
 
 /// Why there is no answer, in words for a person; without the address, which is signed.

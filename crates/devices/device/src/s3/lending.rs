@@ -9,7 +9,8 @@ use ureq::http::Request;
 use ureq::{Agent, Body, http};
 use url::form_urlencoded::Serializer;
 
-use crate::s3::client::{element, tls};
+use crate::s3::tls::tls;
+use crate::s3::xml::element;
 
 /// A service of the machine answers at once, or is not there.
 const MACHINE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -19,8 +19,10 @@ mod drive;
 mod lending;
 mod naming;
 mod owner;
+mod tls;
 mod uri;
 mod workers;
+mod xml;
 
 pub use device::S3Device;
 pub use uri::S3Spec;
