@@ -283,6 +283,7 @@ takes_nothing() {
 
 # What another host reads of a checkpoint of this name, or of the newest state.
 on_another_host() {
+    : >ready.there
     "$FOREBAY" serve --name there --no-cache --read-only --accept-stale --backing "$BACKING${1:+,checkpoint=$1}" \
         --control there.control --nbd "unix:$DIR/there" >ready.there 2>there.log </dev/null &
     OWN=($!)
@@ -336,8 +337,8 @@ checkpoints() {
     serve_volume --no-cache --accept-stale --read-only
     refused 3 "served read-only" fb checkpoint create db never
     stop_daemon
+    rm -f cache plain.img*
     truncate -s 16M plain.img
-    rm -f cache
     "$FOREBAY" format cache --size 32M --backing plain.img >/dev/null || fail "$WHAT: format failed"
     serve_plain --cache cache --backing plain.img --nbd "unix:$NBD"
     refused 3 "keeps no checkpoints" fb checkpoint create db never
