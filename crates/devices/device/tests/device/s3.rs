@@ -173,9 +173,14 @@ fn a_checkpoint_is_kept_under_its_name() {
     assert_eq!(busy.recv(), Ok(Err(CheckpointError::Busy)));
     drop(device);
     assert_eq!(receiver.recv(), Ok(Ok(())));
-    let owner = driver.open(volume);
+    let mut owner = driver.open(volume);
     assert_eq!(names(), ["last", "two"]);
-    drop(owner);
+    // Who has lost the volume makes none.
+    let next = open(&spec(volume), &driver.ring, Access::TakeOver).unwrap();
+    let lost = checkpoint(&driver, &mut *owner, create("late"));
+    assert!(matches!(&lost, Err(CheckpointError::Fenced(_))), "{lost:?}");
+    assert_eq!(names(), ["last", "two"]);
+    drop((owner, next));
     let plain = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     plain.as_file().set_len(1 << 20).unwrap();
     let mut file = driver.open(plain.path().to_str().unwrap());
