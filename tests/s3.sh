@@ -118,6 +118,24 @@ killed_under_load() {
     pass "$WHAT under load $kills times: nothing is lost, with the cache or, after a flush, without"
 }
 
+# What was answered outlives the daemon, wherever it is by then: what the client of a store holds in memory does not.
+killed_unflushed() {
+    local how
+    WHAT="$STORE, killed without a flush"
+    for how in "--no-cache --accept-stale" "--cache cache --write-policy write-through --durability flush"; do
+        new_volume
+        # shellcheck disable=SC2086
+        serve_volume $how
+        write_stamps 0 --operations 60 --threads 4 --largest 16 --mix 70,20,10,0
+        kill_daemon
+        # shellcheck disable=SC2086
+        serve_volume $how
+        verify_stamps 0
+        stop_daemon
+    done
+    pass "$WHAT: what was answered is there, without a cache and written through"
+}
+
 cache_lost() {
     WHAT="$STORE, lost cache"
     new_volume
@@ -370,6 +388,7 @@ for STORE in "${SERVERS[@]}"; do
     objects races volumes 10 || fail "$STORE does not create once"
     start_sick_store
     killed_under_load
+    killed_unflushed
     cache_lost
     taken_over
     checkpoints

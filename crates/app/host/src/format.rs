@@ -289,6 +289,7 @@ pub(crate) fn cache_content(
         journal_left: false,
         backing_depth: 1,
         backing_unit_bytes: None,
+        backing_forgets: false,
         read_only: true,
     });
     loop {

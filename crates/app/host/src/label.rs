@@ -306,6 +306,7 @@ mod tests {
             unit_bytes: None,
             direct: true,
             volatile_cache: true,
+            forgets: false,
             atomic: false,
             depth: 128,
             survives: Survives::Unknown,

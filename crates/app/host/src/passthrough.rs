@@ -67,6 +67,8 @@ pub(crate) struct PassThrough {
     block: u64,
     /// Writes are refused, and nothing is asked of the backing but reads.
     read_only: bool,
+    /// What it answers is durable, as it would else not outlive this process (P1).
+    forgets: bool,
     /// Longest piece of a write that nobody waits for, in bytes: a multiple of the block.
     piece_bytes: u64,
     turns: Turns,
@@ -102,6 +104,17 @@ pub(crate) struct Backing {
     pub(crate) depth: usize,
     /// Nothing but reads is asked of it.
     pub(crate) read_only: bool,
+    /// It loses with this process what it has not made durable.
+    pub(crate) forgets: bool,
+}
+
+/// The same, durable when it is answered.
+fn forced(op: Op) -> Op {
+    match op {
+        Op::Write { offset, data, .. } => Op::Write { offset, data, fua: true },
+        Op::Zero { offset, len, unmap, .. } => Op::Zero { offset, len, unmap, fua: true },
+        other => other,
+    }
 }
 
 impl PassThrough {
@@ -115,6 +128,7 @@ impl PassThrough {
             volume_bytes,
             block: backing.block.into(),
             read_only: backing.read_only,
+            forgets: backing.forgets,
             piece_bytes: PIECE_BYTES,
             turns: Turns::default(),
             askers: Askers::default(),
@@ -234,6 +248,7 @@ impl PassThrough {
         if self.read_only && matches!(op, Op::Flush) {
             return self.request_done(id, op, Ok(None));
         }
+        let op = if self.forgets { forced(op) } else { op };
         let blocks = Span::of(&op).map(|span| span.widened(self.block.max(SECTOR_BYTES)));
         let (class, issuer) = self.judge(&op, origin);
         if let (Class::Foreground, Some(blocks)) = (class, blocks) {

@@ -241,6 +241,7 @@ fn start_cached(
         journal_left: pair.journal_left,
         backing_depth: pair.backing.info().depth,
         backing_unit_bytes: pair.backing.info().unit_bytes,
+        backing_forgets: pair.backing.info().forgets,
         read_only: false,
     });
     let mut shared = Shared::new(
@@ -283,6 +284,7 @@ fn start_looking(
         journal_left: pair.journal_left,
         backing_depth: pair.backing.info().depth,
         backing_unit_bytes: pair.backing.info().unit_bytes,
+        backing_forgets: pair.backing.info().forgets,
         read_only: true,
     });
     let logical_block = logical_block.unwrap_or(superblock.logical_block);
@@ -363,6 +365,7 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
         block: backing.info().logical_block,
         depth: backing.info().depth,
         read_only: config.read_only,
+        forgets: backing.info().forgets,
     };
     let scheduler = config.settings.scheduler;
     let plain = PassThrough::new(size_bytes, about, scheduler, clock.wall_offset_ns());

@@ -164,7 +164,7 @@ impl Engine {
             map: Map::new(&layout, planted),
             locks: Locks::default(),
             log: Log::new(layout, planted),
-            requests: Requests::new(params.volume_bytes),
+            requests: Requests::new(params.volume_bytes).in_front_of(params.backing_forgets),
             reading: Reading::new(layout, params.volume_bytes),
             flushes: Flushes::new(params.clean_stop),
             destage: Destage::of_units(

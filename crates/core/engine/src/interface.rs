@@ -68,6 +68,9 @@ pub struct Params {
     /// Destaging is best in whole and aligned pieces of so many bytes, as of the objects that the backing is made of; `None` where that makes
     /// no difference.
     pub backing_unit_bytes: Option<u64>,
+    /// What the backing has completed is lost when this process dies, until it was flushed or if it was not written durably: whoever is
+    /// told that the backing has a write is told so when that is durable (P1).
+    pub backing_forgets: bool,
     /// The volume is only read: writes are refused, and nothing is asked of the devices that would change them. The generation is
     /// not durable then.
     pub read_only: bool,

@@ -61,6 +61,8 @@ pub struct DeviceInfo {
     pub direct: bool,
     /// Whether the device may lose completed writes that are neither durable nor flushed when power is cut.
     pub volatile_cache: bool,
+    /// Whether it loses them also when this process dies, as it has them in its memory.
+    pub forgets: bool,
     /// Whether it takes a [`DeviceOp::Commit`].
     pub atomic: bool,
     /// Operations that it takes at a time, at least 1: none of so many waits for another's end before the kernel, the server or the model has

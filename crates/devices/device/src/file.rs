@@ -162,6 +162,7 @@ fn info(path: &Path, sort: Sort, medium: &Medium) -> DeviceInfo {
         direct: medium.direct.is_some(),
         depth: medium.queue_depth.map_or(DEPTH_MAX, |depth| depth.clamp(1, DEPTH_MAX)),
         volatile_cache: medium.volatile_cache || medium.direct.is_none(),
+        forgets: false,
         atomic: false,
         survives: medium.survives(),
         durability,

@@ -87,6 +87,7 @@ impl MappedDevice {
                 unit_bytes: None,
                 direct: sync == Sync::Fence,
                 volatile_cache: !dax,
+                forgets: false,
                 atomic: false,
                 depth: DEPTH,
                 survives: medium.survives(),

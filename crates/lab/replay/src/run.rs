@@ -132,6 +132,7 @@ pub(crate) fn fresh(
         journal_left: false,
         backing_depth: 128,
         backing_unit_bytes: None,
+        backing_forgets: false,
         read_only: false,
     })
 }

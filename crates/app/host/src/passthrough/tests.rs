@@ -48,7 +48,11 @@ struct World {
 
 impl World {
     fn new(scheduler: SchedulerKind, depth: usize, block: u32) -> Self {
-        let backing = Backing { block, depth, read_only: false };
+        Self::in_front_of(Backing { block, depth, read_only: false, forgets: false }, scheduler)
+    }
+
+    fn in_front_of(backing: Backing, scheduler: SchedulerKind) -> Self {
+        let depth = backing.depth;
         let empty = || vec![0; SECTORS as usize];
         let plain = PassThrough::new(SECTORS * SECTOR, backing, scheduler, 0);
         Self {
@@ -72,7 +76,8 @@ impl World {
         let (id, version) = (RequestId(self.last), self.last);
         let count = count.min(SECTORS - first);
         let (offset, len, range) = (first * SECTOR, count * SECTOR, first as usize..(first + count) as usize);
-        let (fua, forced) = (kind & 1 == 1, kind & 1 == 1);
+        let fua = kind & 1 == 1;
+        let forced = fua || self.plain.forgets;
         let (op, wanted) = match kind {
             0..4 => {
                 self.newest[range].fill(version);
@@ -250,9 +255,11 @@ proptest! {
         kind in 0..SchedulerKind::ALL.len(),
         depth in prop_oneof![Just(1usize), Just(2), Just(4), Just(128)],
         in_sectors: bool,
+        forgets: bool,
     ) {
         let block = if in_sectors { 512 } else { 4096 };
-        let mut world = World::new(SchedulerKind::ALL[kind], depth, block);
+        let backing = Backing { block, depth, read_only: false, forgets };
+        let mut world = World::in_front_of(backing, SchedulerKind::ALL[kind]);
         for step in steps {
             match step {
                 Step::Ask(kind, first, count, who) => {

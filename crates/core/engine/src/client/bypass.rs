@@ -40,7 +40,7 @@ impl Requests {
         self.parts.get(&key).is_some_and(|part| {
             // Nobody waits for such a write, but whoever flushes would wait for the flush of the backing that it needed.
             let unawaited = part.class() == Class::Background && matches!(part.payload, Payload::Data { .. });
-            part.durable || unawaited
+            part.durable || unawaited || self.backing_forgets
         })
     }
 

@@ -103,6 +103,8 @@ pub(crate) struct Requests {
     flushes: Flushes,
     next_part: u64,
     pub(super) volume_bytes: u64,
+    /// What the backing has and has not made durable is lost with this process.
+    pub(super) backing_forgets: bool,
     pub(super) planted: Planted,
 }
 
@@ -117,8 +119,14 @@ impl Requests {
             flushes: Flushes::default(),
             next_part: 0,
             volume_bytes,
+            backing_forgets: false,
             planted: Planted::default(),
         }
+    }
+
+    /// With a backing that loses with this process what it has not made durable, or with one that keeps it.
+    pub(crate) fn in_front_of(self, backing_forgets: bool) -> Self {
+        Self { backing_forgets, ..self }
     }
 
     /// Plants a bug.

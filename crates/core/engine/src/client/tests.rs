@@ -94,6 +94,16 @@ fn way(path: Path) -> Way {
     Way::of(reason, forebay_block::Origin::default(), false)
 }
 
+/// A bypass is as durable as was asked for, and on a backing that forgets what it has not made durable it is that in any case (P1).
+#[test]
+fn what_goes_to_a_backing_that_forgets_is_durable() {
+    for forgets in [false, true] {
+        let mut requests = Requests::new(VOLUME).in_front_of(forgets);
+        let keys = arrive(&mut requests, 1, Cut::zero(0, 4096, true, VOLUME), Path::Bypass);
+        assert_eq!(requests.wants_durable(keys[0]), forgets);
+    }
+}
+
 fn arrive(requests: &mut Requests, id: u64, cut: Cut, path: Path) -> Vec<PartKey> {
     let reason = match path {
         Path::Log => AdmissionReason::All,

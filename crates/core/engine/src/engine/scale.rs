@@ -42,6 +42,7 @@ impl Rig {
             journal_left: false,
             backing_depth: 256,
             backing_unit_bytes: None,
+            backing_forgets: false,
             read_only: false,
         };
         let mut rig = Self {

@@ -110,6 +110,7 @@ fn a_log_is_not_recovered_for_a_backing_of_another_host() {
         prepared: None,
         commits_in_place: false,
         backing_unit_bytes: None,
+        backing_forgets: false,
         journal_left: false,
         backing_depth: 1,
         read_only: false,

@@ -26,6 +26,7 @@ impl Full {
             journal_left: false,
             backing_depth: 256,
             backing_unit_bytes: None,
+            backing_forgets: false,
             read_only: false,
         };
         let mut full = Self { engine: Engine::new(params), cache, recovered: None };

@@ -93,6 +93,7 @@ impl World {
             journal_left: false,
             backing_depth: 256,
             backing_unit_bytes: None,
+            backing_forgets: false,
             read_only: false,
         };
         let mut world = Self {

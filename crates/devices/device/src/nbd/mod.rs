@@ -99,6 +99,7 @@ impl NbdDevice {
                 physical_block: terms.sizes.preferred.clamp(terms.sizes.minimum, 4096),
                 direct: true,
                 volatile_cache: true,
+                forgets: false,
                 unit_bytes: None,
                 atomic: false,
                 depth: DEPTH_MAX,

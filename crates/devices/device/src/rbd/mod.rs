@@ -133,6 +133,7 @@ impl RbdDevice {
                 unit_bytes: Some(extent.object_bytes).filter(|bytes| bytes.is_power_of_two()),
                 direct: true,
                 volatile_cache: false,
+                forgets: false,
                 atomic: false,
                 depth: DEPTH_MAX,
                 survives: Survives::Unknown,

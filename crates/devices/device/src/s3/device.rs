@@ -130,6 +130,7 @@ impl S3Device {
                 unit_bytes: None,
                 direct: true,
                 volatile_cache: true,
+                forgets: true,
                 atomic: true,
                 depth: DEPTH_MAX,
                 survives: Survives::PowerCut,

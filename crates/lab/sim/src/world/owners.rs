@@ -274,6 +274,7 @@ impl World {
             journal_left: false,
             backing_depth: round.backing_depth,
             backing_unit_bytes: None,
+            backing_forgets: false,
             read_only: false,
         })
     }

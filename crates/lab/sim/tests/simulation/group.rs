@@ -63,6 +63,7 @@ impl Member {
             journal_left: false,
             backing_depth: 256,
             backing_unit_bytes: None,
+            backing_forgets: false,
             read_only: false,
         };
         let engine = match mutation {

@@ -41,6 +41,7 @@ pub fn recover(image: &[u8]) -> Option<Result<RecoveryReport, RecoveryError>> {
         journal_left: false,
         backing_depth: 256,
         backing_unit_bytes: None,
+        backing_forgets: false,
         read_only: false,
     });
     let mut cache = image.to_vec();

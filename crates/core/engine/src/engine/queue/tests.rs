@@ -72,6 +72,7 @@ impl Rig {
             journal_left: false,
             backing_depth: 256,
             backing_unit_bytes: None,
+            backing_forgets: false,
             read_only: false,
         });
         let heard = Arc::default();
