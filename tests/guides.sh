@@ -107,10 +107,11 @@ after() {
 # extract DOCUMENT NAME: writes its blocks to files; prints "LINE MARK FILE" of each.
 extract() {
     awk -v name="$2" '
-        /^ *```/ && !inside { inside = 1; mark = $0; sub(/^ *```/, "", mark); n[mark]++
+        /^ *```/ && !inside { inside = 1; line = FNR; mark = $0; sub(/^ *```/, "", mark); n[mark]++
             file = "blocks/" name (mark == "sh" ? "" : "." (mark == "" ? "none" : mark)) "." n[mark]
-            printf "" > file; print FNR, (mark == "" ? "none" : mark), file; next }
-        /^ *```/ { inside = 0; close(file); next }
+            printf "" > file; next }
+        # Who reads of a file looks into it at once.
+        /^ *```/ { inside = 0; close(file); print line, (mark == "" ? "none" : mark), file; next }
         inside { print > file }
         END { if (inside) print FNR, "open", "-" }
     ' "$1"
