@@ -47,3 +47,46 @@ end_postgres() {
     wait "$POSTGRES" 2>/dev/null || true
     OWN=()
 }
+
+# kills_lose_no_commit SERVE POLICY...: a database on a file system on the volume that `SERVE POLICY` serves and attaches. Under each of the
+# policies the daemon is killed while clients commit, and what the next one serves has every commit that was acknowledged, and a whole file system.
+kills_lose_no_commit() {
+    local serve=$1 policies=("${@:2}") client=$ROOT/tests/clients/postgresql_commits.py writer number
+    rm -f acknowledged
+    "$serve" "${policies[0]}"
+    mkfs.ext4 -q -E lazy_itable_init=1,nodiscard "$DEVICE"
+    mkdir -p "$MOUNT"
+    mount "$DEVICE" "$MOUNT"
+    init_postgres <<'CONF'
+shared_buffers = 16MB
+max_wal_size = 32MB
+min_wal_size = 32MB
+restart_after_crash = off
+CONF
+    sync -f "$MOUNT"
+    start_postgres || postgres_does_not_start
+    for ((number = 1; number <= ${#policies[@]}; number++)); do
+        python3 "$client" write "$SOCKETS" acknowledged --clients 4 >client.out 2>client.err &
+        writer=$!
+        OWN+=("$writer")
+        await "$PATIENCE" grep -q writing client.out || fail "$WHAT: the client does not write: $(cat client.err)"
+        acknowledged_more "$writer"
+        doze 200 1500
+        see
+        kill_daemon
+        end_postgres QUIT
+        wait "$writer" || fail "$WHAT: the client ended with an error: $(cat client.err)"
+        unmount_dead
+        # The last one is served as the first was.
+        "$serve" "${policies[number % ${#policies[@]}]}"
+        check_file_system
+        start_postgres || postgres_does_not_start
+        COMMITS=$(python3 "$client" check "$SOCKETS" acknowledged 2>&1) || fail "$WHAT: after kill $KILLS: $COMMITS"
+    done
+    end_postgres TERM
+    umount "$MOUNT"
+    fb flush db >/dev/null || fail "$WHAT: flush failed"
+    fb detach db >/dev/null
+    stop_daemon
+    pass "$WHAT: $COMMITS commits of $(sort -u acknowledged | wc -l) acknowledged are there after ${#policies[@]} kills"
+}

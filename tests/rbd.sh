@@ -14,15 +14,11 @@ source "$(dirname "$0")/harness.sh"
 N=${N:-1500}
 NODE=$ROOT/scripts/ceph-one-node.sh
 CEPH=$DIR/ceph
-# Where the cluster is, and the two ends of the other host's cable.
-ADDRESS=10.213.0.1
-HERE=10.213.1.1
-THERE=10.213.1.2
-
 [[ $(id -u) == 0 ]] || skip "only root has network namespaces"
 need ceph-mon ceph-osd ceph rbd ip nsenter qemu-io python3 mkfs.ext4 e2fsck losetup setpriv
 need_block_devices
 source "$ROOT/tests/harness-postgresql.sh"
+source "$ROOT/tests/harness-hosts.sh"
 
 end_cluster() {
     local code=$?
@@ -30,7 +26,7 @@ end_cluster() {
     set +e
     ceph_signal CONT
     "$NODE" down "$CEPH" >/dev/null 2>&1
-    [[ -z ${ELSEWHERE:-} ]] || { kill -KILL "$ELSEWHERE"; wait "$ELSEWHERE"; } 2>/dev/null
+    end_other_host
     (exit "$code")
     cleanup
 }
@@ -44,34 +40,14 @@ ceph_signal() {
     done
 }
 
-ip link set lo up
-ip address add "$ADDRESS/32" dev lo
+make_store_address
 "$NODE" up "$CEPH" --address "$ADDRESS" >/dev/null || fail "the cluster does not start"
 source "$CEPH/env"
 # An OSD in memory that is to be started again has to write down what it holds.
 ceph config set osd osd_fast_shutdown false || fail "the cluster cannot be configured"
 note "a cluster after $SECONDS s"
 
-# Another host: its own network, name and machine id.
-echo 00000000000000000000000000000002 >other-id
-unshare --net --mount --uts bash -c "echo elsewhere >/proc/sys/kernel/hostname
-    [[ ! -e /etc/machine-id ]] || mount --bind '$DIR/other-id' /etc/machine-id
-    touch '$DIR/elsewhere'; exec sleep infinity" &
-ELSEWHERE=$!
-await "$PATIENCE" test -e elsewhere || fail "there is no other host"
-ip link add cable type veth peer name cable netns "$ELSEWHERE"
-ip address add "$HERE/30" dev cable
-ip link set cable up
-on_other_host() { nsenter --target "$ELSEWHERE" --net --mount --uts -- "$@"; }
-on_other_host ip link set lo up
-on_other_host ip address add "$THERE/30" dev cable
-on_other_host ip link set cable up
-on_other_host ip route add default via "$HERE"
-cat >there <<END
-#!/usr/bin/env bash
-exec nsenter --target $ELSEWHERE --net --mount --uts -- "$FOREBAY" "\$@"
-END
-chmod +x there
+make_other_host
 
 # new_pair NAME BYTES FORMAT_FLAGS...: a new image and a cache for it.
 new_pair() {
@@ -244,97 +220,20 @@ pass "$WHAT: no client notices, the log says so, and all is there when it has ro
 # --- another host takes over from one that is cut off and has clients
 
 WHAT=takeover
-rm -f state
-: >"$LOG"
 new_pair taken 200M --size 64M --volume-size 32M
-(
-    cd "$DIR"
-    exec ./there serve "${CONTROL[@]}" --name db --cache "$DIR/cache" --backing "$BACKING" --nbd "unix:$NBD" \
-        --write-policy journaled --group-ends points
-) >ready 2>>"$LOG" </dev/null &
-DAEMON=$!
-await_ready
-write_stamps 0 --operations 400 --largest 32
-fb mark db --label whole >point
-cp state state.point
-refused 3 "in use by the Ceph client at $THERE:0/.*give --takeover" "$FOREBAY" recover "$BACKING"
-"$FOREBAY_STAMP" write --target "nbd:unix:$NBD" --state state --seconds 4 --threads 4 --largest 16 --seed $RANDOM \
-    --allow any:eio >stamp.out 2>stamp.err &
-writer=$!
-OWN+=("$writer")
-sleep 0.5
-ip link set cable down
-! ended "$writer" || fail "the first host has no client: $(cat stamp.err)"
-"$FOREBAY" recover "$BACKING" --takeover >recovered 2>>"$LOG" || fail "recover failed"
-grep -q "consistency point $(cat point) 'whole'" recovered || fail "not at the point: $(cat recovered)"
-FIRST=$DAEMON FIRST_LOG=$LOG FIRST_CONTROL=("${CONTROL[@]}")
-NBD=$DIR/nbd2 LOG=$DIR/second.log CONTROL=(--control "$DIR/control2")
-OWN+=("$FIRST")
-serve_plain --no-cache --accept-stale --takeover --backing "$BACKING" --nbd "unix:$NBD"
-stamp 0 verify --target "nbd:unix:$NBD" --state state.point --quiet
-cp state.point state.second
-stamp 0 write --target "nbd:unix:$NBD" --state state.second --seed $RANDOM --operations 200 --largest 32
-ip link set cable up
-is_told() { grep -q "another host has taken the backing over" "$FIRST_LOG"; }
-await "$PATIENCE" is_told || fail "the first host does not notice that it was taken over from"
-is_fenced() {
-    [[ $("$FOREBAY" status db --json "${FIRST_CONTROL[@]}" | python3 -c 'import json, sys; print(json.load(sys.stdin)["state"])') == fenced ]]
-}
-await "$PATIENCE" is_fenced || fail "the first host's volume goes on"
-wait "$writer" || true
-stamp 0 write --target "nbd:unix:$NBD" --state state.second --seed $RANDOM --operations 100 --largest 32
-stop_daemon
-judge_image taken state.second
-kill_process "$FIRST"
-refused 3 "" ./there serve --name db --control "$DIR/control" --cache "$DIR/cache" --backing "$BACKING" --nbd "unix:$DIR/nbd"
-pass "another host is at the point that was declared, exactly, and the first writes nothing more"
-NBD=$DIR/nbd LOG=$DIR/daemon.log CONTROL=(--control "$DIR/control")
-OWN=()
+judge() { judge_image taken "$1"; }
+taken_over_while_cut_off journaled "in use by the Ceph client at $THERE:0/.*give --takeover"
+pass "another host is at the point that was declared, exactly, and the first writes nothing more and answers with errors alone"
 
 # --- PostgreSQL
 
 WHAT=PostgreSQL
-CLIENT=$ROOT/tests/clients/postgresql_commits.py
 new_pair postgresql 300M --size 48M --volume-size 280M
 serve_database() {
     serve_plain --cache "$DIR/cache" --backing "$BACKING" --fuse "$DIR/volume" --write-policy "$1"
     attach_device
 }
-serve_database write-back
-mkfs.ext4 -q -E lazy_itable_init=1,nodiscard "$DEVICE"
-mkdir -p "$MOUNT"
-mount "$DEVICE" "$MOUNT"
-init_postgres <<'CONF'
-shared_buffers = 16MB
-max_wal_size = 32MB
-min_wal_size = 32MB
-restart_after_crash = off
-CONF
-sync -f "$MOUNT"
-start_postgres || postgres_does_not_start
-for policy in write-back journaled; do
-    python3 "$CLIENT" write "$SOCKETS" acknowledged --clients 4 >client.out 2>client.err &
-    client=$!
-    OWN+=("$client")
-    await "$PATIENCE" grep -q writing client.out || fail "the client does not write: $(cat client.err)"
-    acknowledged_more "$client"
-    doze 200 1500
-    see
-    kill_daemon
-    end_postgres QUIT
-    wait "$client" || fail "the client ended with an error: $(cat client.err)"
-    unmount_dead
-    serve_database "$policy"
-    check_file_system
-    start_postgres || postgres_does_not_start
-    there=$(python3 "$CLIENT" check "$SOCKETS" acknowledged 2>&1) || fail "after kill $KILLS: $there"
-done
-end_postgres TERM
-umount "$MOUNT"
-fb flush db >/dev/null || fail "flush failed"
-fb detach db >/dev/null
-stop_daemon
-pass "PostgreSQL: $there commits of $(sort -u acknowledged | wc -l) acknowledged are there after 2 kills"
+kills_lose_no_commit serve_database write-back journaled
 
 # --- the pool is deleted
 
