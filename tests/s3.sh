@@ -8,15 +8,38 @@
 # - another host reads checkpoints that were named, as of then, until they are given up;
 # - a store that is full, or refuses, is told as that;
 # - the store falls ill, in every way that one can: clients notice nothing while the cache has room, `status` says `degraded` and why,
-#   and all goes on by itself when the store is well.
+#   and all goes on by itself when the store is well. So it is with rights that are taken away and with quotas;
+# - another host takes over from one that is cut off and has clients;
+# - PostgreSQL loses nothing when the daemon is killed.
+#
+# The last two need root.
 #
 # Keys are in nothing that is shown. N is the number of requests of a load: 400 by default.
+if [[ -z ${FOREBAY_S3_NET:-} ]]; then
+    # Go's modules come from somewhere else than all other packages, which may not be reached.
+    repository=$(cd "$(dirname "$0")/.." && pwd)
+    GO_SAYS=$("$repository/scripts/versitygw.sh" "$repository/target/versitygw" 2>&1) && GO_SAYS=
+    own=()
+    [[ $(id -u) != 0 ]] || own=(unshare --net)
+    exec "${own[@]}" env FOREBAY_S3_NET=own GO_SAYS="$GO_SAYS" "$0" "$@"
+fi
 source "$(dirname "$0")/harness.sh"
+source "$ROOT/tests/harness-hosts.sh"
 
 N=${N:-400}
 STORE_CLIENT=$ROOT/tests/clients/object_store.py
 need python3 ceph-mon ceph-osd ceph radosgw curl
+if [[ $(id -u) == 0 ]]; then
+    need ip nsenter mkfs.ext4 e2fsck losetup setpriv
+    need_block_devices
+    source "$ROOT/tests/harness-postgresql.sh"
+fi
 
+if [[ $(id -u) == 0 ]]; then
+    make_store_address
+else
+    ADDRESS=127.0.0.1
+fi
 # A prefix of its own for each scene.
 VOLUME=0
 # Processes of the stores, and what stands before them.
@@ -30,13 +53,13 @@ end_stores() {
     STORES=()
     return "$code"
 }
-trap 'end_stores; cleanup' EXIT
+trap 'end_stores; end_other_host; cleanup' EXIT
 
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-listens() { (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'; }
+listens() { (: <"/dev/tcp/$1/$2") 2>/dev/null; }
 
 start_rgw() {
-    "$ROOT/scripts/ceph-one-node.sh" up "$DIR/ceph" --rgw >ceph.out 2>&1 || fail "no Ceph: $(cat ceph.out)"
+    "$ROOT/scripts/ceph-one-node.sh" up "$DIR/ceph" --rgw --address "$ADDRESS" >ceph.out 2>&1 || fail "no Ceph: $(cat ceph.out)"
     mapfile -t -O "${#STORES[@]}" STORES < <(cat "$DIR"/ceph/*.pid)
     source "$DIR/ceph/env"
     PORT=${AWS_ENDPOINT_URL##*:} KEY=$AWS_ACCESS_KEY_ID SECRET=$AWS_SECRET_ACCESS_KEY
@@ -57,32 +80,32 @@ start_versitygw() {
     export AWS_ACCESS_KEY_ID=$KEY AWS_SECRET_ACCESS_KEY=$SECRET
     HIDDEN+=("$SECRET")
     mkdir objects beside
-    ROOT_ACCESS_KEY=$KEY ROOT_SECRET_KEY=$SECRET "$ROOT/target/versitygw/versitygw" --port "127.0.0.1:$PORT" --quiet \
+    ROOT_ACCESS_KEY=$KEY ROOT_SECRET_KEY=$SECRET "$ROOT/target/versitygw/versitygw" --port "$ADDRESS:$PORT" --quiet \
         posix --sidecar "$DIR/beside" "$DIR/objects" >>versitygw.out 2>&1 &
     STORES+=($!)
-    await "$PATIENCE" listens "$PORT" || fail "versitygw does not start: $(cat versitygw.out)"
+    await "$PATIENCE" listens "$ADDRESS" "$PORT" || fail "versitygw does not start: $(cat versitygw.out)"
 }
 
 # The store behind something that falls ill as the file `illness` says.
 start_sick_store() {
     SICK=$(free_port)
     echo well >illness
-    python3 "$ROOT/tests/clients/sick_store.py" "$SICK" "$PORT" illness 2>>sick.out &
+    python3 "$ROOT/tests/clients/sick_store.py" "$SICK" "$ADDRESS:$PORT" illness 2>>sick.out &
     STORES+=($!)
-    await "$PATIENCE" listens "$SICK" || fail "sick_store.py does not start: $(cat sick.out)"
+    await "$PATIENCE" listens 127.0.0.1 "$SICK" || fail "sick_store.py does not start: $(cat sick.out)"
     export AWS_ENDPOINT_URL=http://127.0.0.1:$SICK
 }
 
 objects() {
-    AWS_ACCESS_KEY_ID=$KEY AWS_SECRET_ACCESS_KEY=$SECRET AWS_ENDPOINT_URL=http://127.0.0.1:$PORT python3 "$STORE_CLIENT" "$@"
+    AWS_ACCESS_KEY_ID=$KEY AWS_SECRET_ACCESS_KEY=$SECRET AWS_ENDPOINT_URL=http://$ADDRESS:$PORT python3 "$STORE_CLIENT" "$@"
 }
 
-# new_volume: $BACKING is a volume of 64 MiB in a prefix of its own, with a fresh cache.
+# new_volume [BYTES CACHE_BYTES]: $BACKING is a volume of so much (64 MiB) in a prefix of its own, with a fresh cache.
 new_volume() {
     VOLUME=$((VOLUME + 1))
     BACKING=s3://volumes/test/$VOLUME,timeout=2s
     rm -f cache state state.point
-    "$FOREBAY" format cache --size 32M --backing "$BACKING" --backing-size 64M >formatted ||
+    "$FOREBAY" format cache --size "${2:-32M}" --backing "$BACKING" --backing-size "${1:-64M}" >formatted ||
         fail "format failed"
 }
 
@@ -190,6 +213,34 @@ taken_over() {
     pass "$WHAT: refused until it is told to, and then the first one writes no more"
 }
 
+# cut_off POLICY: the first host is cut off from the store.
+cut_off() {
+    WHAT="$STORE, cut off"
+    new_volume
+    # The other host reaches no port of this one's loopback.
+    BACKING+=,endpoint=http://$ADDRESS:$PORT
+    taken_over_while_cut_off "$1" "is in use by process .* of elsewhere; .*give --takeover"
+    pass "$WHAT with clients, $1: what was acknowledged at the store is there, exactly, and the first writes no more and answers with errors alone"
+}
+
+# judge STATE: what is in the store.
+judge() {
+    serve_volume --no-cache --accept-stale --read-only
+    verify_stamps 0 "$1"
+    stop_daemon
+}
+
+database() {
+    WHAT="$STORE, PostgreSQL"
+    new_volume 280M 48M
+    kills_lose_no_commit serve_database write-back journaled
+}
+
+serve_database() {
+    serve_plain --cache cache --backing "$BACKING" --fuse "$DIR/volume" --write-policy "$1"
+    attach_device
+}
+
 # Whole blocks, for which the store is not needed: they must be taken, and soon.
 write_blocks() {
     timeout "$PATIENCE" /usr/bin/python3 "$ROOT/tests/clients/whole_blocks.py" "nbd+unix:///?socket=$NBD" blocks write "$1" 2>blocks.err ||
@@ -258,6 +309,36 @@ keys_exchanged() {
     fall_ill "403"
     write_keys newer newer-secret
     get_well
+}
+
+# taken_away WORDS TAKE... -- GIVE...: what a command takes from the volume's user at the gateway, and another gives back.
+taken_away() {
+    local words=$1 take=()
+    shift
+    while [[ $1 != -- ]]; do
+        take+=("$1")
+        shift
+    done
+    shift
+    : >"$LOG"
+    write_blocks 100
+    "${take[@]}" >taken.out 2>&1 || fail "$WHAT: $(cat taken.out)"
+    fall_ill "$words"
+    "$@" >taken.out 2>&1 || fail "$WHAT: $(cat taken.out)"
+    get_well
+}
+
+set_policy() { objects set-policy volumes <<<"$1"; }
+
+rights_taken() {
+    WHAT="$STORE, user suspended"
+    taken_away "403 UserSuspended" radosgw-admin user suspend --uid "$KEY" -- radosgw-admin user enable --uid "$KEY"
+    WHAT="$STORE, writing forbidden"
+    taken_away "403 AccessDenied" set_policy '{"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Principal": "*",
+        "Action": ["s3:PutObject"], "Resource": ["arn:aws:s3:::volumes/*"]}]}' -- objects remove-policy volumes
+    WHAT="$STORE, quota full"
+    radosgw-admin quota set --quota-scope user --uid "$KEY" --max-size 4096 >/dev/null
+    taken_away "403 QuotaExceeded" radosgw-admin quota enable --quota-scope user --uid "$KEY" -- radosgw-admin quota disable --quota-scope user --uid "$KEY"
 }
 
 # All that was written in the course of these, from the store alone.
@@ -377,11 +458,11 @@ nothing_shows_keys() {
 
 HIDDEN=()
 SERVERS=(versitygw rgw)
-# Go's modules come from somewhere else than all other packages, which may not be reached.
-"$ROOT/scripts/versitygw.sh" "$ROOT/target/versitygw" >versitygw.out 2>&1 || {
-    note "the second server is left out: $(tail -n 1 versitygw.out)"
+if [[ -n $GO_SAYS ]]; then
+    note "the second server is left out: $(tail -n 1 <<<"$GO_SAYS")"
     SERVERS=(rgw)
-}
+fi
+[[ $(id -u) != 0 ]] || make_other_host
 for STORE in "${SERVERS[@]}"; do
     "start_$STORE"
     objects make-bucket volumes
@@ -394,10 +475,15 @@ for STORE in "${SERVERS[@]}"; do
     checkpoints
     takes_nothing
     sick
-    if [[ $STORE == rgw ]]; then keys_exchanged; else bucket_gone; fi
+    # The keys are others from then on.
+    if [[ $STORE == rgw ]]; then rights_taken; keys_exchanged; else bucket_gone; fi
     blocks_are_there
     nothing_shows_keys
     stop_daemon
+    if [[ $(id -u) == 0 ]]; then
+        [[ $STORE != "${SERVERS[0]}" ]] || cut_off journaled
+        [[ $STORE != rgw ]] || { cut_off write-through; database; }
+    fi
     end_stores
 done
 went_to_cache 2

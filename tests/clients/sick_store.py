@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Stands between a client and an HTTP server, and falls ill as a file says.
 
-sick_store.py PORT SERVER_PORT FILE: listens on 127.0.0.1:PORT. FILE is read at each request; it says one of
+sick_store.py PORT HOST:PORT FILE: listens on 127.0.0.1:PORT, for the server at HOST:PORT. FILE is read at each request; it says one of
 
     well             what the server says is passed on
     status N         the answer is N, and the server hears of nothing
@@ -20,7 +20,7 @@ import struct
 import sys
 import time
 
-PORT, SERVER_PORT, FILE = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+PORT, SERVER, FILE = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 
 
 def illness(method):
@@ -61,7 +61,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """The server's answer. Who has closed its side meanwhile is connected to anew."""
         for fresh in False, True:
             if self.server_connection is None or fresh:
-                self.server_connection = http.client.HTTPConnection("127.0.0.1", SERVER_PORT, timeout=60)
+                self.server_connection = http.client.HTTPConnection(SERVER, timeout=60)
             try:
                 self.server_connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
                 for name, value in self.headers.items():
