@@ -2,11 +2,12 @@
 # A Ceph of one node, for tests and trials: a monitor, an OSD in memory, and on demand an S3 gateway (RGW). All of it listens on
 # 127.0.0.1, or another address of this host, and lies under one directory. What is stored is gone when it is stopped.
 #
-# Usage: ceph-one-node.sh up DIRECTORY [--rgw] [--address IP] [--mon-port N] [--rgw-port N] [--memory BYTES]
+# Usage: ceph-one-node.sh up DIRECTORY [--rgw] [--auth] [--address IP] [--mon-port N] [--rgw-port N] [--memory BYTES]
 #        ceph-one-node.sh down DIRECTORY
 #
 # When `up` returns, everything answers. DIRECTORY/env is for `source`: CEPH_CONF, and with --rgw the address and the keys in the
-# variables that S3 clients read. DIRECTORY/*.pid are the daemons: `kill -STOP` makes one silent. There is a pool `rbd`, and with
+# variables that S3 clients read. With --auth everybody needs a key: those of `admin` and of `forebay`, who has the rights that the guide
+# names, are in DIRECTORY/keyring, where CEPH_CONF says that it is. DIRECTORY/*.pid are the daemons: `kill -STOP` makes one silent. There is a pool `rbd`, and with
 # --rgw a user who may make buckets. Ports are free ones unless they are given. It needs Debian's ceph-mon, ceph-osd, ceph-common,
 # and for --rgw radosgw and curl; `scripts/setup.sh test` installs them.
 set -euo pipefail
@@ -22,10 +23,11 @@ usage() { sed -n 's/^# \(Usage:\|      \) \(ceph-.*\)/\1 \2/p' "$0" >&2; exit 2;
 action=${1:-} directory=${2:-}
 [[ $action == up || $action == down ]] && [[ -n $directory ]] || usage
 shift 2
-gateway=no address=127.0.0.1 mon_port='' rgw_port='' memory=$((4 << 30))
+gateway=no auth=none address=127.0.0.1 mon_port='' rgw_port='' memory=$((4 << 30))
 while (($#)); do
     case $action:$1 in
         up:--rgw) gateway=yes; shift; continue ;;
+        up:--auth) auth=cephx; shift; continue ;;
         up:--address) address=${2:-}; [[ $address =~ ^[0-9.]+$ ]] || usage; shift 2; continue ;;
         up:--mon-port) mon_port=${2:-} ;;
         up:--rgw-port) rgw_port=${2:-} ;;
@@ -73,7 +75,7 @@ if [[ $action == down ]]; then
     exit 0
 fi
 
-programs=(ceph-mon:ceph-mon monmaptool:ceph-common ceph-osd:ceph-osd ceph:ceph-common rbd:ceph-common)
+programs=(ceph-mon:ceph-mon monmaptool:ceph-common ceph-authtool:ceph-common ceph-osd:ceph-osd ceph:ceph-common rbd:ceph-common)
 [[ $gateway == no ]] || programs+=(radosgw:radosgw radosgw-admin:ceph-common curl:curl)
 missing=()
 for pair in "${programs[@]}"; do
@@ -86,7 +88,7 @@ mkdir -p "$directory"
 directory=$(cd "$directory" && pwd)
 [[ -z $(daemons) ]] || die "a Ceph runs in $directory already"
 [[ -z $(ls -A "$directory") || -e $directory/ceph.conf ]] || die "$directory holds something else: not touched"
-rm -rf "$directory"/{mon,osd,rgw,crash,monmap,keyring,env} "$directory"/*.pid "$directory"/*.log
+rm -rf "$directory"/{mon,osd,rgw,crash,monmap,keyring,mon-keyring,env} "$directory"/*.pid "$directory"/*.log
 
 # Below the range from which the kernel takes ports for outgoing connections.
 free_port() {
@@ -110,16 +112,16 @@ mon_host = [v2:$address:$mon_port/0]
 public_addr = $address
 cluster_addr = $address
 ms_bind_msgr1 = false
-# Without authentication there are no keys to encrypt with.
+# Without authentication there are no keys to encrypt with, and nothing here leaves this host.
 ms_cluster_mode = crc
 ms_service_mode = crc
 ms_client_mode = crc
 ms_mon_cluster_mode = crc
 ms_mon_service_mode = crc
 ms_mon_client_mode = crc
-auth_cluster_required = none
-auth_service_required = none
-auth_client_required = none
+auth_cluster_required = $auth
+auth_service_required = $auth
+auth_client_required = $auth
 auth_allow_insecure_global_id_reclaim = false
 run_dir = $directory
 pid_file = $directory/\$name.pid
@@ -144,6 +146,7 @@ mon_data_avail_warn = 0
 mon_data_avail_crit = 0
 [osd]
 osd_data = $directory/osd
+keyring = $directory/osd/keyring
 osd_objectstore = memstore
 memstore_device_bytes = $memory
 # Pages take what is written, and not three times that.
@@ -186,10 +189,21 @@ run() {
 as=()
 [[ $(id -u) != 0 ]] || as=(--setuser root --setgroup root)
 mkdir -p "$directory"/{mon,osd,rgw,crash}
-touch "$directory/keyring"
+(umask 077 && touch "$directory"/{keyring,mon-keyring,osd/keyring})
+if [[ $auth == cephx ]]; then
+    run "making keys" ceph-authtool "$directory/mon-keyring" --gen-key -n mon. --cap mon 'allow *'
+    run "making keys" ceph-authtool "$directory/keyring" --gen-key -n client.admin --cap mon 'allow *' --cap osd 'allow *' --cap mgr 'allow *'
+    run "making keys" ceph-authtool "$directory/mon-keyring" --import-keyring "$directory/keyring"
+fi
+# new_key FILE NAME CAPABILITIES...
+new_key() {
+    [[ $auth == cephx ]] || return 0
+    run "making the key of $2" ceph auth get-or-create "${@:2}"
+    cat "$directory/step.log" >>"$1"
+}
 
 run "making the monitor's map" monmaptool --create --fsid "$cluster" --addv a "[v2:$address:$mon_port/0]" "$directory/monmap"
-run "making the monitor" ceph-mon "${as[@]}" --mkfs -i a --monmap "$directory/monmap" --keyring /dev/null
+run "making the monitor" ceph-mon "${as[@]}" --mkfs -i a --monmap "$directory/monmap" --keyring "$directory/mon-keyring"
 run "starting the monitor" ceph-mon "${as[@]}" -i a
 await timeout 10 ceph mon stat || what_failed "the monitor does not answer"
 
@@ -197,18 +211,21 @@ osd=$(new_id)
 run "registering the OSD" ceph osd new "$osd"
 id=$(tail -n 1 "$directory/step.log")
 echo "$osd" >"$directory/osd/fsid"
+new_key "$directory/osd/keyring" "osd.$id" mon 'allow profile osd' osd 'allow *'
 run "making the OSD" ceph-osd "${as[@]}" -i "$id" --mkfs --osd-uuid "$osd" --no-mon-config
 run "starting the OSD" ceph-osd "${as[@]}" -i "$id"
 is_up() { [[ $(timeout 10 ceph osd stat --format json) == *'"num_up_osds":1,'* ]]; }
 await is_up || what_failed "the OSD does not come up"
 run "making the pool" ceph osd pool create rbd 8
 run "naming the pool's use" ceph osd pool application enable rbd rbd
+new_key "$directory/keyring" client.forebay mon 'profile rbd' osd 'profile rbd pool=rbd'
 # The first image waits for the pool.
 run "making an image" rbd create warm --size 8M --image-feature layering,exclusive-lock
 run "removing an image" rbd rm warm --no-progress
 echo "export CEPH_CONF=$CEPH_CONF" >"$directory/env.new"
 
 if [[ $gateway == yes ]]; then
+    new_key "$directory/keyring" client.rgw mon 'allow rw' osd 'allow rwx'
     run "starting the gateway" radosgw "${as[@]}" -n client.rgw --no-mon-config
     await curl --silent --max-time 10 "http://$address:$rgw_port/" || what_failed "the gateway does not answer"
     run "making the gateway's user" radosgw-admin user create --uid "$ACCESS_KEY" --display-name tests \

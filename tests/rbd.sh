@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A backing that is an image of a Ceph cluster: a real one of one node, in a network namespace of the script's own. The record of what the
 # daemon sent is judged at every instant, as in ordered.sh and journaled.sh. The daemon is killed under load and started again, which
-# needs nobody's help. A second daemon is refused. The OSD is silent, restarted and full, and the monitor silent, which clients do not notice.
+# needs nobody's help. A second daemon is refused. The OSD is silent, restarted and full, the monitor silent, and rights are taken away, which clients do not notice.
 # Another host takes over from a daemon that is cut off and has clients: the backing is at the consistency point that was declared, exactly, and
 # nothing of the first host comes when it is back. PostgreSQL loses nothing when the daemon is killed. In the end the pool is deleted.
 #
@@ -41,7 +41,7 @@ ceph_signal() {
 }
 
 make_store_address
-"$NODE" up "$CEPH" --address "$ADDRESS" >/dev/null || fail "the cluster does not start"
+"$NODE" up "$CEPH" --auth --address "$ADDRESS" >/dev/null || fail "the cluster does not start"
 source "$CEPH/env"
 # An OSD in memory that is to be started again has to write down what it holds.
 ceph config set osd osd_fast_shutdown false || fail "the cluster cannot be configured"
@@ -54,7 +54,8 @@ new_pair() {
     local name=$1 bytes=$2
     shift 2
     rm -f cache
-    BACKING="rbd:rbd/$name,conf=$CEPH_CONF,timeout=2s"
+    # That user has the rights that the guide names, and no others.
+    BACKING="rbd:rbd/$name,conf=$CEPH_CONF,id=forebay,timeout=2s"
     rbd create "$name" --size "$bytes" || fail "rbd create failed"
     "$FOREBAY" format "$DIR/cache" --backing "$BACKING" "$@" >formatted || fail "format failed"
     grep -q "label lies behind the volume" formatted || fail "the image has no label: $(cat formatted)"
@@ -167,10 +168,14 @@ judge_image sick state
 pass "$WHAT for a while: no client notices, no flush ends, nothing is lost"
 
 WHAT="the OSD is restarted"
-ceph_signal TERM osd.0
-await "$PATIENCE" ended "$(cat "$CEPH/osd.0.pid")" || fail "the OSD does not end"
+stop_osd() {
+    ceph_signal TERM osd.0
+    await "$PATIENCE" ended "$(cat "$CEPH/osd.0.pid")" || fail "the OSD does not end"
+}
+start_osd() { ceph-osd --setuser root --setgroup root -i 0 >/dev/null 2>&1 || fail "the OSD does not start"; }
+stop_osd
 absorbed
-ceph-osd --setuser root --setgroup root -i 0 >/dev/null 2>&1 || fail "the OSD does not start"
+start_osd
 absorbed
 await "$PATIENCE" takes_all || fail "$WHAT: nothing goes to the backing"
 judge_image sick state
@@ -180,7 +185,7 @@ WHAT="the monitor is silent"
 ceph_signal STOP mon.a
 absorbed
 fb flush db >/dev/null || fail "$WHAT: nothing goes to the backing"
-refused 1 "no monitor of the cluster answers" "$FOREBAY" recover "rbd:rbd/owned,conf=$CEPH_CONF,timeout=1s"
+refused 1 "no monitor of the cluster answers" "$FOREBAY" recover "rbd:rbd/owned,conf=$CEPH_CONF,id=forebay,timeout=1s"
 ceph_signal CONT mon.a
 judge_image sick state
 pass "$WHAT: the volume goes on, and a start says so"
@@ -216,6 +221,33 @@ await "$PATIENCE" takes_all || fail "$WHAT: nothing goes to the backing"
 judge_image full state
 stop_daemon
 pass "$WHAT: no client notices, the log says so, and all is there when it has room"
+
+WHAT="rights are taken away"
+# What somebody may do is in a ticket, which is looked at when he connects.
+ceph config set mon auth_service_ticket_ttl 4 || fail "the cluster cannot be configured"
+may() {
+    ceph auth caps client.forebay mon 'profile rbd' osd "$1 pool=rbd" >/dev/null 2>&1 || fail "rights cannot be set"
+    stop_osd
+    # The ticket from before.
+    sleep 4
+    start_osd
+}
+fresh rights
+absorbed
+may "profile rbd-read-only"
+fb flush db >/dev/null 2>&1 &
+flush=$!
+wants_line "operation not permitted"
+wants_state degraded
+absorbed
+may "profile rbd"
+wait "$flush" || true
+await "$PATIENCE" takes_all || fail "$WHAT: nothing goes to the backing"
+wants_state healthy
+judge_image rights state
+kill_daemon
+ceph config rm mon auth_service_ticket_ttl || fail "the cluster cannot be configured"
+pass "$WHAT: no client notices, the log says so, and all is there when they are given back"
 
 # --- another host takes over from one that is cut off and has clients
 
