@@ -169,7 +169,7 @@ rgw_enable_usage_log = false
 rgw_thread_pool_size = 64
 END
 
-trap 'stop' INT TERM
+trap 'stop; exit 1' INT TERM
 # what_failed WORDS: nothing is left running, and the last words of what did not start are shown.
 what_failed() {
     local log

@@ -33,34 +33,46 @@ if [[ $(id -u) == 0 ]]; then
     need ip nsenter mkfs.ext4 e2fsck losetup setpriv
     need_block_devices
     source "$ROOT/tests/harness-postgresql.sh"
-fi
-
-if [[ $(id -u) == 0 ]]; then
     make_store_address
 else
     ADDRESS=127.0.0.1
 fi
+NODE=$ROOT/scripts/ceph-one-node.sh
+CEPH=
 # A prefix of its own for each scene.
 VOLUME=0
 # Processes of the stores, and what stands before them.
 STORES=()
 
 end_stores() {
-    local code=$? pid
+    local pid
     for pid in "${STORES[@]}"; do
         { kill -KILL "$pid"; await 20 ended "$pid"; wait "$pid"; } 2>/dev/null || true
     done
     STORES=()
-    return "$code"
 }
-trap 'end_stores; end_other_host; cleanup' EXIT
+end_all() {
+    local code=$?
+    trap - EXIT ERR
+    set +e
+    end_stores
+    [[ -z $CEPH ]] || { kill "$CEPH"; wait "$CEPH"; } 2>/dev/null
+    "$NODE" down "$DIR/ceph" >/dev/null 2>&1
+    end_other_host
+    (exit "$code")
+    cleanup
+}
+trap end_all EXIT
+# It takes a while, in which the other server is tested.
+"$NODE" up "$DIR/ceph" --rgw --address "$ADDRESS" >ceph.out 2>&1 &
+CEPH=$!
 
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'; }
 listens() { (: <"/dev/tcp/$1/$2") 2>/dev/null; }
 
 start_rgw() {
-    "$ROOT/scripts/ceph-one-node.sh" up "$DIR/ceph" --rgw --address "$ADDRESS" >ceph.out 2>&1 || fail "no Ceph: $(cat ceph.out)"
-    mapfile -t -O "${#STORES[@]}" STORES < <(cat "$DIR"/ceph/*.pid)
+    wait "$CEPH" || fail "no Ceph: $(cat ceph.out)"
+    CEPH=
     source "$DIR/ceph/env"
     PORT=${AWS_ENDPOINT_URL##*:} KEY=$AWS_ACCESS_KEY_ID SECRET=$AWS_SECRET_ACCESS_KEY
     # They are exchanged later, so that they are in a file.
@@ -286,7 +298,7 @@ sick() {
     # What does not depend on who is ill.
     ill "status 503" "503 Sick"
     ill "reset" "reset"
-    ill "silent" "does not answer"
+    ill "silent" "nothing comes in time"
     ill "slow 0.3"
 }
 

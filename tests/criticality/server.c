@@ -145,7 +145,7 @@ int main(int argc, char **argv)
 	if (with_condition)
 		pthread_create(&threads[count++], NULL, worker, NULL);
 	/* By now it is known what the rules say of them. */
-	pause_ms(1500);
+	pause_ms(500);
 	prctl(PR_SET_NAME, "cli-main");
 	int fd = socket(address->sa_family, SOCK_STREAM, 0);
 	if (fd < 0 || connect(fd, address, len))

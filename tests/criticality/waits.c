@@ -324,7 +324,7 @@ int main(int argc, char **argv)
 	int count = 0;
 	pthread_create(&threads[count++], NULL, critical, NULL);
 	/* By now it is known to be critical. */
-	pause_ms(1500);
+	pause_ms(500);
 	/* Of several each but the first is waited for from when it gets what they all want. */
 	for (int backs = is("heir") ? 4 : 1; backs; backs--)
 		pthread_create(&threads[count++], NULL, back, NULL);
