@@ -151,6 +151,10 @@ described! {
         Detail => ranges: String,
         #[doc = "Bytes a day that may be written to the cache before the admission policy `adaptive` tightens; 0: any."]
         Gauge("forebay_endurance_bytes_a_day") => endurance_bytes_a_day: u64,
+        #[doc = "What becomes of blocks of journals: `keep`, `skip` (not kept once they are on the backing) or `bypass`."]
+        Label => journal_caching: String,
+        #[doc = "Journals that were found by the shape of their writes, in bytes, `START-END,...`; the end is excluded."]
+        Detail => journals: String,
         #[doc = "What a write does when the cache has no room: `wait` or `bypass`."]
         Label => on_full: String,
         #[doc = "What an acknowledged plain write survives: `write` (a power cut) or `flush` (a power cut only after a later flush)."]
@@ -359,7 +363,7 @@ impl VolumeStatus {
                     "staleness_histogram_sum" => serde_json::json!(12.5),
                     "read_only" => serde_json::json!(false),
                     "criticality_missing" | "knobs" => serde_json::json!([]),
-                    "ranges" => serde_json::json!("0-4096"),
+                    "ranges" | "journals" => serde_json::json!("0-4096"),
                     "cache_durability" | "backing_durability" => serde_json::json!("much"),
                     _ => serde_json::Value::Null,
                 },

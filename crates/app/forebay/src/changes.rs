@@ -2,7 +2,7 @@
 
 use clap::Args as _;
 use forebay_policy::{
-    Admission, GroupEnds, MaxStaleness, OnFull, Ranges, Settings, UnknownSetting, WritePolicy, size,
+    Admission, GroupEnds, JournalCaching, MaxStaleness, OnFull, Ranges, Settings, UnknownSetting, WritePolicy, size,
 };
 
 use crate::nearest::nearest;
@@ -114,6 +114,16 @@ pub fn idle<'a>(given: impl IntoIterator<Item = &'a str>, around: Circumstances<
         }
         (None, "endurance") if admission != Admission::Adaptive => {
             Some(format!("under admission {admission}; it is for adaptive"))
+        }
+        (None, "journal-caching")
+            if admission == Admission::Journal && settings.journal_caching == JournalCaching::Bypass =>
+        {
+            Some("under admission journal, which lets journals in".to_owned())
+        }
+        (None, "journal-caching")
+            if is_by_points(settings) && settings.journal_caching == JournalCaching::Bypass =>
+        {
+            Some(format!("under group-ends {}; every write enters the cache", settings.group_ends))
         }
         (None, "admission") if is_by_points(settings) && admission != Admission::All => {
             Some(format!("under group-ends {}; every write enters the cache", settings.group_ends))

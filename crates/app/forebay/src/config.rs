@@ -8,7 +8,7 @@ use forebay_guard::group_id;
 use forebay_host::is_logical_block;
 use forebay_nbd::Address;
 use forebay_policy::{
-    Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Ranges, SchedulerKind, Settings,
+    Admission, Durability, GroupEnds, JournalCaching, MaxStaleness, OnFull, Order, Ranges, SchedulerKind, Settings,
     WritePolicy, time,
 };
 use forebay_tracker::Hints;
@@ -127,6 +127,9 @@ pub struct VolumeConfig {
     /// Of their writes at most so many bytes a second count as awaited.
     #[serde(default, deserialize_with = "spelled")]
     pub critical_rate: Option<Size>,
+    /// See [`forebay_policy::Settings`].
+    #[serde(default, deserialize_with = "spelled")]
+    pub journal_caching: Option<JournalCaching>,
     /// See [`forebay_policy::Settings`].
     #[serde(default, deserialize_with = "spelled")]
     pub on_full: Option<OnFull>,

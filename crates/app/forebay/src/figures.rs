@@ -7,7 +7,7 @@ use forebay_block::Clients;
 use forebay_control::{Knob, VolumeState, VolumeStatus, rfc3339};
 use forebay_device::StoreFigures;
 use forebay_engine::Status;
-use forebay_policy::{AdmissionReason, Settings, WritePolicy};
+use forebay_policy::{AdmissionReason, Ranges, Settings, WritePolicy};
 
 use crate::diagnosis::Names;
 use crate::health::health;
@@ -101,6 +101,8 @@ pub fn volume_status(
         ranges: around.ranges,
         endurance_bytes_a_day: around.endurance_bytes_a_day,
         criticality_missing: around.criticality_missing,
+        journal_caching: settings.journal_caching.to_string(),
+        journals: Ranges::new(s.journals.clone()).unwrap_or_default().to_string(),
         on_full: settings.on_full.to_string(),
         durability: settings.durability.to_string(),
         scheduler: settings.scheduler.to_string(),

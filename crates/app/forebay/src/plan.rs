@@ -247,6 +247,7 @@ fn overlay(args: &Args, volumes: &mut [VolumeConfig]) -> Result<(), Failure> {
         }
         volume.max_staleness = args.max_staleness.or(volume.max_staleness);
         volume.admission = args.admission.or(volume.admission);
+        volume.journal_caching = args.journal_caching.or(volume.journal_caching);
         volume.on_full = args.on_full.or(volume.on_full);
         volume.durability = args.durability.or(volume.durability);
         volume.scheduler = args.scheduler.or(volume.scheduler);
@@ -397,6 +398,7 @@ fn checked(v: VolumeConfig, all: &Around<'_>) -> Result<VolumePlan, Failure> {
         max_staleness: v.max_staleness.unwrap_or(defaults.max_staleness),
         group_ends: ends,
         admission: v.admission.unwrap_or(defaults.admission),
+        journal_caching: v.journal_caching.unwrap_or(defaults.journal_caching),
         on_full: v.on_full.unwrap_or(defaults.on_full),
         durability: v.durability.unwrap_or(defaults.durability),
         scheduler: v.scheduler.unwrap_or(defaults.scheduler),
@@ -470,6 +472,7 @@ fn given(v: &VolumeConfig) -> Vec<&'static str> {
         ("admission", v.admission.is_some()),
         ("ranges", v.ranges.is_some()),
         ("endurance", v.endurance.is_some()),
+        ("journal-caching", v.journal_caching.is_some()),
         ("on-full", v.on_full.is_some()),
         ("durability", v.durability.is_some()),
         ("scheduler", v.scheduler.is_some()),

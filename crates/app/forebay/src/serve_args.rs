@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_nbd::Address;
 use forebay_policy::{
-    Admission, Durability, GroupEnds, MaxStaleness, OnFull, Order, Ranges, SchedulerKind, Settings,
+    Admission, Durability, GroupEnds, JournalCaching, MaxStaleness, OnFull, Order, Ranges, SchedulerKind, Settings,
     WritePolicy,
 };
 
@@ -162,6 +162,11 @@ pub struct Args {
     /// Most bytes a second of NBD clients' writes that --critical or --critical-nbd counts so, for this volume [default: any]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub critical_rate: Option<u64>,
+
+    /// What becomes of blocks of journals that were found by the shape of their writes: cached as others, cached and not
+    /// kept once they are on the backing, or past the cache [default: keep]
+    #[arg(long, value_name = "CHOICE", value_parser = choice!(JournalCaching))]
+    pub journal_caching: Option<JournalCaching>,
 
     /// What a write does when the cache has no room: wait for room, or go to the backing [default: wait]
     #[arg(long, value_name = "CHOICE", value_parser = choice!(OnFull))]

@@ -8,7 +8,7 @@ use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoE
 use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
 use forebay_policy::{
-    BACKING_SLOTS_MAX, Demand, Durability, Endurance, Ranges, Roominess, Settings, Throttle, WritePolicy,
+    BACKING_SLOTS_MAX, Demand, Durability, Endurance, Journals, Ranges, Roominess, Settings, Throttle, WritePolicy,
 };
 
 use crate::backing::destage::Destage;
@@ -92,6 +92,7 @@ pub struct Engine {
     volume_bytes: u64,
     settings: Settings,
     ranges: Ranges,
+    journals: Journals,
     endurance: Endurance,
     roominess: Roominess,
     wall_offset_ns: u64,
@@ -156,6 +157,7 @@ impl Engine {
             volume_bytes: params.volume_bytes,
             settings: params.settings,
             ranges: Ranges::default(),
+            journals: Journals::default(),
             endurance: Endurance::default(),
             roominess: Roominess::default(),
             wall_offset_ns: params.wall_offset_ns,
@@ -473,6 +475,7 @@ impl Engine {
             backing_waiting_noncritical: self.backing.waiting().1 as u64,
             backing_promoted: self.backing.promoted(),
             backing_holds: self.backing.holds(),
+            journals: self.journals.found().collect(),
             ..self.figures
         }
     }

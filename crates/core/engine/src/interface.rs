@@ -585,4 +585,6 @@ pub struct Status {
     pub backing_promoted: u64,
     /// Operations that a client waits for and that the backing left for last: for their sake nothing was started for a while.
     pub backing_holds: u64,
+    /// Journals that were found by the shape of their writes, from the first byte to the one behind the last, in order; at most 256.
+    pub journals: Vec<(u64, u64)>,
 }

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod fenced;
+mod journals;
 mod keeping;
 mod scale;
 mod slowed;

@@ -13,6 +13,8 @@ spelled_enum! {
         Sync = "sync",
         /// Writes that touch one of the volume's ranges.
         Range = "range",
+        /// Writes to journals that were found by their shape ([`crate::Journals`]).
+        Journal = "journal",
         /// Synchronous writes of critical tasks (ATC'15, section 4: CP).
         Cp = "cp",
         /// Also those of tasks that inherited criticality (process inheritance: CP+PI).
@@ -33,6 +35,8 @@ pub struct WriteContext {
     pub fua: bool,
     /// It touches one of the volume's ranges.
     pub in_range: bool,
+    /// It is to a journal that was found.
+    pub in_journal: bool,
     /// The log is roomy, and the endurance budget lasts.
     pub roomy: bool,
 }
@@ -55,6 +59,8 @@ spelled_enum! {
         Synchronous = "sync",
         /// It touches one of the volume's ranges.
         InRange = "range",
+        /// It is to a journal that was found.
+        InJournal = "journal",
         /// A critical task issued it and waits for it.
         Direct = "direct",
         /// A task issued it for which a critical task waits.
@@ -69,6 +75,10 @@ spelled_enum! {
         NotSynchronous = "not-sync",
         /// Bypassed: it touches no range.
         OutOfRange = "out-of-range",
+        /// Bypassed: it is to no journal that was found.
+        NotInJournal = "not-journal",
+        /// Bypassed: it is to a journal that was found, and `journal-caching` is `bypass`.
+        PastJournal = "journal-bypass",
         /// Bypassed: no request is known to wait for it.
         NotCritical = "not-critical",
         /// Bypassed: a request waits for it, but its control group or export has used up its rate of critical writes.
@@ -93,6 +103,7 @@ impl AdmissionReason {
             Self::All => "the policy admits every write",
             Self::Synchronous => "flagged synchronous",
             Self::InRange => "touches one of the volume's ranges",
+            Self::InJournal => "to a journal that was found by its shape",
             Self::Direct => "a critical task waits for it",
             Self::Inherited => "its task holds up a critical one",
             Self::Roomy => "the cache is roomy, and the endurance budget lasts",
@@ -100,6 +111,8 @@ impl AdmissionReason {
             Self::Reissued => "was on its way to the backing when a critical task came to wait",
             Self::NotSynchronous => "not flagged synchronous",
             Self::OutOfRange => "touches no range",
+            Self::NotInJournal => "to no journal that was found by its shape",
+            Self::PastJournal => "to a journal that was found by its shape, and journal-caching is bypass",
             Self::NotCritical => "no request is known to wait for it",
             Self::OverRate => "its rule or export has used up its rate of critical writes",
             Self::NoRoom => {
@@ -146,6 +159,8 @@ impl Admission {
             Self::Sync => Decision::Bypass(Why::NotSynchronous),
             Self::Range if write.in_range => Decision::Cache(Why::InRange),
             Self::Range => Decision::Bypass(Why::OutOfRange),
+            Self::Journal if write.in_journal => Decision::Cache(Why::InJournal),
+            Self::Journal => Decision::Bypass(Why::NotInJournal),
             Self::Adaptive if write.roomy => Decision::Cache(Why::Roomy),
             Self::Cp | Self::CpPi | Self::CpPiIoi | Self::Adaptive => match write.origin.criticality {
                 Criticality::Direct if sync => Decision::Cache(Why::Direct),
@@ -171,7 +186,7 @@ mod tests {
 
     fn decide(admission: Admission, sync: bool, criticality: Criticality, in_range: bool) -> Decision {
         let origin = Origin { sync, criticality, ..Origin::default() };
-        admission.decide(&WriteContext { origin, fua: false, in_range, roomy: false })
+        admission.decide(&WriteContext { origin, fua: false, in_range, in_journal: false, roomy: false })
     }
 
     /// ATC'15, section 4: each policy admits what the one below it does, and more.
@@ -184,6 +199,7 @@ mod tests {
             (Admission::All, [true; 8]),
             (Admission::Sync, [false, true, false, true, false, true, false, true]),
             (Admission::Range, [false; 8]),
+            (Admission::Journal, [false; 8]),
             (Admission::Cp, [false, false, false, true, false, false, false, false]),
             (Admission::CpPi, [false, false, false, true, false, true, false, false]),
             (Admission::CpPiIoi, [false, false, false, true, false, true, true, true]),
@@ -205,15 +221,29 @@ mod tests {
     }
 
     #[test]
+    fn a_journal_is_admitted_whoever_waits_for_it() {
+        let write = WriteContext {
+            origin: Origin::default(),
+            fua: false,
+            in_range: false,
+            in_journal: true,
+            roomy: false,
+        };
+        assert_eq!(Admission::Journal.decide(&write), Decision::Cache(AdmissionReason::InJournal));
+        let other = WriteContext { in_journal: false, ..write };
+        assert_eq!(Admission::Journal.decide(&other), Decision::Bypass(AdmissionReason::NotInJournal));
+    }
+
+    #[test]
     fn forced_unit_access_is_waited_for() {
         let origin = Origin { criticality: Criticality::Direct, ..Origin::default() };
-        let write = WriteContext { origin, fua: true, in_range: false, roomy: false };
+        let write = WriteContext { origin, fua: true, in_range: false, in_journal: false, roomy: false };
         assert_eq!(Admission::Cp.decide(&write), Decision::Cache(AdmissionReason::Direct));
     }
 
     #[test]
     fn adaptive_takes_everything_while_there_is_room() {
-        let write = WriteContext { origin: Origin::default(), fua: false, in_range: false, roomy: true };
+        let write = WriteContext { origin: Origin::default(), fua: false, in_range: false, in_journal: false, roomy: true };
         assert_eq!(Admission::Adaptive.decide(&write), Decision::Cache(AdmissionReason::Roomy));
         let full = WriteContext { roomy: false, ..write };
         assert_eq!(Admission::Adaptive.decide(&full), Admission::CpPiIoi.decide(&full));

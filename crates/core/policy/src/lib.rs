@@ -8,6 +8,7 @@ mod demand;
 mod destaging;
 mod endurance;
 mod groups;
+mod journals;
 mod overtaking;
 mod priority;
 mod ranges;
@@ -27,6 +28,7 @@ pub use destaging::{
 };
 pub use endurance::Endurance;
 pub use groups::{GroupEnd, OpenGroup};
+pub use journals::Journals;
 pub use priority::{BACKING_SLOTS_MAX, NONCRITICAL_BESIDE_CRITICAL, NONCRITICAL_ONE_IN, Priority};
 pub use ranges::{RANGES_MAX, Ranges};
 pub use replacement::{List, Replacement, Verdict};
@@ -34,6 +36,6 @@ pub use scheduler::{
     Cfq, Deadline, Fifo, FlushesFirst, IoClass, IoPriority, Issuer, Operation, Purpose, Qasio, Rcp, Round,
     Scheduler, SchedulerKind, SplitA, SplitD,
 };
-pub use settings::{Allowed, Durability, GroupEnds, OnFull, Order, Settings, UnknownSetting, WritePolicy};
+pub use settings::{Allowed, Durability, GroupEnds, JournalCaching, OnFull, Order, Settings, UnknownSetting, WritePolicy};
 pub use staleness::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, Staleness};
 pub use throttle::{HINTED_NS, LogRoom, THROTTLE_NS_MAX, Throttle};

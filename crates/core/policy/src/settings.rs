@@ -147,6 +147,20 @@ spelled_enum! {
 }
 
 spelled_enum! {
+    /// What becomes of blocks of journals that were found by their shape (PDC, SYSTOR'16).
+    #[derive(Default)]
+    JournalCaching {
+        /// They are cached as others are.
+        #[default]
+        Keep = "keep",
+        /// They enter the log as others do, and are not kept as clean copies: nobody reads a journal again.
+        Skip = "skip",
+        /// They go past the log, as in the paper.
+        Bypass = "bypass",
+    }
+}
+
+spelled_enum! {
     /// What a write does when the log has no room for it.
     OnFull {
         /// Waits until destaging has made room.
@@ -173,6 +187,8 @@ pub struct Settings {
     pub max_staleness: MaxStaleness,
     /// Which writes enter the cache.
     pub admission: Admission,
+    /// What becomes of blocks of journals.
+    pub journal_caching: JournalCaching,
     /// What happens when the log is full.
     pub on_full: OnFull,
     /// What an acknowledgement promises.
@@ -198,6 +214,7 @@ impl Default for Settings {
             group_ends: GroupEnds::Anywhere,
             max_staleness: MaxStaleness::None,
             admission: Admission::All,
+            journal_caching: JournalCaching::default(),
             on_full: OnFull::Wait,
             durability: Durability::Write,
             scheduler: SchedulerKind::default(),
@@ -215,6 +232,7 @@ impl Settings {
         "group-ends",
         "max-staleness",
         "admission",
+        "journal-caching",
         "on-full",
         "durability",
         "scheduler",
@@ -264,6 +282,7 @@ impl Settings {
             "group-ends" => self.group_ends = GroupEnds::from_str(value)?,
             "max-staleness" => self.max_staleness = MaxStaleness::from_str(value)?,
             "admission" | "admit" => self.admission = Admission::from_str(value)?,
+            "journal-caching" => self.journal_caching = JournalCaching::from_str(value)?,
             "on-full" => self.on_full = OnFull::from_str(value)?,
             "durability" => self.durability = Durability::from_str(value)?,
             "scheduler" => self.scheduler = SchedulerKind::from_str(value)?,
@@ -290,6 +309,7 @@ mod tests {
             ("group-ends", "flushes", Settings { group_ends: GroupEnds::Flushes, ..default }),
             ("max-staleness", "2s", Settings { max_staleness: MaxStaleness::Age(2000), ..default }),
             ("admission", "cp", Settings { admission: Admission::Cp, ..default }),
+            ("journal-caching", "skip", Settings { journal_caching: JournalCaching::Skip, ..default }),
             ("on-full", "bypass", Settings { on_full: OnFull::Bypass, ..default }),
             ("durability", "flush", Settings { durability: Durability::Flush, ..default }),
             ("scheduler", "fifo", Settings { scheduler: SchedulerKind::Fifo, ..default }),

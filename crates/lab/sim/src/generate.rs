@@ -4,7 +4,7 @@ use forebay_block::Criticality;
 use forebay_emulate::{Kind, Settings as Emulation};
 use forebay_engine::Role;
 use forebay_policy::{
-    Admission, BACKING_SLOTS_MAX, Durability, GroupEnds, MaxStaleness, OnFull, Order, SchedulerKind,
+    Admission, BACKING_SLOTS_MAX, Durability, GroupEnds, JournalCaching, MaxStaleness, OnFull, Order, SchedulerKind,
     Settings, WritePolicy,
 };
 
@@ -15,6 +15,7 @@ use crate::random::Random;
 
 mod exchange;
 mod hints;
+mod journals;
 mod points;
 mod remote;
 mod scheduled;
@@ -151,6 +152,7 @@ pub fn plan(seed: u64, options: Options) -> Plan {
     hints::hint(&mut plan, options);
     scheduled::schedule(&mut plan, options);
     remote::sicken(&mut plan, options);
+    journals::write_in_circles(&mut plan, options);
     plan
 }
 
@@ -267,6 +269,7 @@ fn settings(random: &mut Random) -> Settings {
         group_ends: GroupEnds::Anywhere,
         max_staleness: MaxStaleness::None,
         admission: if random.percent(75) { Admission::All } else { Admission::Sync },
+        journal_caching: JournalCaching::Keep,
         on_full: if random.percent(65) { OnFull::Wait } else { OnFull::Bypass },
         durability: if random.percent(60) { Durability::Write } else { Durability::Flush },
         scheduler: SchedulerKind::default(),

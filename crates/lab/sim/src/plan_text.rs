@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use forebay_block::Criticality;
 use forebay_engine::Role;
 use forebay_policy::{
-    BACKING_SLOTS_MAX, GroupEnds, MaxStaleness, Order, SchedulerKind, Settings, WritePolicy,
+    BACKING_SLOTS_MAX, GroupEnds, JournalCaching, MaxStaleness, Order, SchedulerKind, Settings, WritePolicy,
 };
 use thiserror::Error;
 
@@ -60,8 +60,12 @@ fn settings_text(s: &Settings) -> String {
         SchedulerKind::Rcp => String::new(),
         other => format!(" scheduler={other}"),
     };
+    let journals = match s.journal_caching {
+        JournalCaching::Keep => String::new(),
+        other => format!(" journal-caching={other}"),
+    };
     format!(
-        "write-policy={}{order}{groups}{ends}{bound} admission={} on-full={} durability={}{scheduler}",
+        "write-policy={}{order}{groups}{ends}{bound} admission={}{journals} on-full={} durability={}{scheduler}",
         s.write_policy, s.admission, s.on_full, s.durability
     )
 }

@@ -212,10 +212,11 @@ impl<F: FnMut(&Plan) -> Option<Violation>> Shrinker<F> {
         let roomy = self.with(i, |r| r.backing_depth = BACKING_SLOTS_MAX);
         self.keep(roomy);
         let default = Settings::default();
-        let choices: [fn(&mut Settings, Settings); 6] = [
+        let choices: [fn(&mut Settings, Settings); 7] = [
             |s, d| s.write_policy = d.write_policy,
             |s, d| s.order = d.order,
             |s, d| s.admission = d.admission,
+            |s, d| s.journal_caching = d.journal_caching,
             |s, d| s.on_full = d.on_full,
             |s, d| s.durability = d.durability,
             |s, d| s.scheduler = d.scheduler,

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use forebay_block::Criticality;
 use forebay_engine::{Engine, Role};
 use forebay_format::Layout;
-use forebay_policy::{Admission, BACKING_SLOTS_MAX, Durability, OnFull, Order, Settings, WritePolicy};
+use forebay_policy::{Admission, BACKING_SLOTS_MAX, Durability, JournalCaching, OnFull, Order, Settings, WritePolicy};
 
 use crate::fault::{Effect, Fault, OpKind};
 use crate::media::Survival;
@@ -160,6 +160,7 @@ pub fn combinations() -> Vec<Settings> {
                             group_ends: forebay_policy::GroupEnds::default(),
                             max_staleness: forebay_policy::MaxStaleness::None,
                             admission,
+                            journal_caching: JournalCaching::Keep,
                             on_full: *on_full,
                             durability: *durability,
                             scheduler: forebay_policy::SchedulerKind::default(),

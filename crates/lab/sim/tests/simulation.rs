@@ -17,6 +17,8 @@ mod exploring;
 
 #[path = "simulation/hints.rs"]
 mod hints;
+#[path = "simulation/journals.rs"]
+mod journals;
 
 #[path = "simulation/histories.rs"]
 mod histories;

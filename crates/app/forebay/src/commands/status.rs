@@ -234,6 +234,9 @@ fn text(v: &VolumeStatus) -> String {
             v.scheduler
         ),
     );
+    if !v.journals.is_empty() {
+        row("journals", format!("found at {} ({})", v.journals, v.journal_caching));
+    }
     row("backing lacks", backing_lacks(v));
     if v.write_policy == "journaled" {
         row("points", points(v));

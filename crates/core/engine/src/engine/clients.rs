@@ -2,7 +2,7 @@
 
 use forebay_block::{Buf, DeviceOp, DeviceResult, IoError, Origin, Reply, Seq};
 use forebay_policy::{
-    Admission, AdmissionReason, Decision, Durability, Issuer, OnFull, WriteContext, WritePolicy,
+    Admission, AdmissionReason, Decision, Durability, Issuer, JournalCaching, OnFull, WriteContext, WritePolicy,
 };
 
 use crate::backing::flushes::flush_failed_error;
@@ -26,7 +26,10 @@ impl Engine {
     pub(super) fn write_request(&mut self, id: RequestId, offset: u64, data: Buf, fua: bool, origin: Origin) {
         match data.is_empty() {
             true => self.effects.push(Effect::Reply { id, result: Ok(Reply::Done) }),
-            false => self.cut_arrived(id, Cut::write(offset, data), fua, origin),
+            false => {
+                self.journals.write(offset, data.len() as u64);
+                self.cut_arrived(id, Cut::write(offset, data), fua, origin);
+            }
         }
     }
 
@@ -72,13 +75,22 @@ impl Engine {
         fua: bool,
     ) -> AdmissionReason {
         let in_range = self.ranges.touch(offset, len);
+        let in_journal = self.journals.contain(offset);
         let roomy = self.settings.admission == Admission::Adaptive && self.is_roomy();
         let (to_points, sync) = (self.points_are_kept(), origin.is_sync(fua));
-        let context = WriteContext { origin, fua, in_range, roomy };
+        let context = WriteContext { origin, fua, in_range, in_journal, roomy };
         match self.settings.admission.decide(&context) {
             Decision::Bypass(_) if to_points => AdmissionReason::GroupEnds,
             Decision::Cache(reason) if to_points => reason,
             Decision::Bypass(reason) => reason,
+            // Where it decides what enters, it decides that.
+            Decision::Cache(_)
+                if in_journal
+                    && self.settings.journal_caching == JournalCaching::Bypass
+                    && self.settings.admission != Admission::Journal =>
+            {
+                AdmissionReason::PastJournal
+            }
             Decision::Cache(_) if self.failure.latched() => AdmissionReason::CacheFailed,
             Decision::Cache(_) if self.settings.write_policy == WritePolicy::WriteThrough => {
                 AdmissionReason::WriteThrough

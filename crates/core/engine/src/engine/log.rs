@@ -1,7 +1,8 @@
 //! The log's part of the coordinator: gathers facts, carries its operations to the cache, and passes on what it tells.
 
-use forebay_block::{BlockNo, DeviceResult, ErrorKind, IoError, Seq};
+use forebay_block::{BLOCK_BYTES, BlockNo, DeviceResult, ErrorKind, IoError, Seq};
 use forebay_format::record::ExtentKind;
+use forebay_policy::JournalCaching;
 
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::Role;
@@ -227,7 +228,10 @@ impl Engine {
         let room_is_awaited = self.room_is_awaited() || self.is_slowed();
         let destage = &self.destage;
         let is_lost = |block, slot| destage.is_corrupt(block, slot);
-        let out = self.reclaim.step(room_is_awaited, is_lost, &mut self.log, &mut self.map, &mut self.locks);
+        let (journals, skips) =
+            (&self.journals, self.settings.journal_caching == JournalCaching::Skip);
+        let unwanted = |block: BlockNo| skips && journals.contain(block.0 * BLOCK_BYTES);
+        let out = self.reclaim.step(room_is_awaited, is_lost, unwanted, &mut self.log, &mut self.map, &mut self.locks);
         self.log_asks(out.asks);
         self.release_each(out.released);
     }

@@ -122,11 +122,12 @@ impl Reclaim {
     }
 
     /// Moves the tail as far as it can and is wanted. While `room_is_awaited` nothing is copied. `is_lost` says of a dirty version that its
-    /// data is damaged for good.
+    /// data is damaged for good, `unwanted` of a clean block that it is not worth a copy, whatever replacement says.
     pub(crate) fn step(
         &mut self,
         room_is_awaited: bool,
         is_lost: impl Fn(BlockNo, SlotRef) -> bool,
+        unwanted: impl Fn(BlockNo) -> bool,
         log: &mut Log,
         map: &mut Map,
         locks: &mut Locks,
@@ -138,7 +139,7 @@ impl Reclaim {
                 break;
             }
             if log.pins.keeper(map.segments().get(tail)).is_none_or(|keeper| keeper == Pinner::Copies) {
-                self.judge_once(tail, room_is_awaited, log, map, locks, &mut out);
+                self.judge_once(tail, room_is_awaited, &unwanted, log, map, locks, &mut out);
             }
             match log.pins.keeper(map.segments().get(tail)) {
                 Some(Pinner::Dirty) => {
@@ -170,6 +171,7 @@ impl Reclaim {
         &mut self,
         tail: u32,
         room_is_awaited: bool,
+        unwanted: impl Fn(BlockNo) -> bool,
         log: &mut Log,
         map: &mut Map,
         locks: &mut Locks,
@@ -178,7 +180,7 @@ impl Reclaim {
         let segment = map.segments().get(tail);
         if self.judged.0 < segment.seq {
             self.judged = (segment.seq, segment.first_seq);
-            let kept = self.judge(tail, room_is_awaited, map, locks);
+            let kept = self.judge(tail, room_is_awaited, unwanted, map, locks);
             self.read_for_copy(tail, kept, map, out);
             self.pin(log);
         }
@@ -192,6 +194,7 @@ impl Reclaim {
         &mut self,
         tail: u32,
         room_is_awaited: bool,
+        unwanted: impl Fn(BlockNo) -> bool,
         map: &mut Map,
         locks: &mut Locks,
     ) -> Vec<(BlockNo, SlotRef)> {
@@ -204,7 +207,7 @@ impl Reclaim {
             }
             let Some(to) = map.judge(slot) else { continue };
             let block = map.segments().slot(slot).block();
-            if locks.try_take(BlockRange::new(block, 1), Hold::Exclusive) {
+            if !unwanted(block) && locks.try_take(BlockRange::new(block, 1), Hold::Exclusive) {
                 self.copying.insert(block, to);
                 kept.push((block, slot));
             }

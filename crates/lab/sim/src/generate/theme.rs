@@ -43,6 +43,8 @@ pub enum Theme {
     Hinted,
     /// A store behind a network: answers that do not come, writes that are carried out later, and another host that takes over.
     Remote,
+    /// A journal that is found by the shape of its writes.
+    Journals,
     /// Every scheduler of the backing's queue, and backings that take few operations at a time.
     Scheduled,
 }
@@ -154,6 +156,16 @@ impl Manner {
                 self.hot.1 = self.hot.1.min(64);
                 self.reads_percent = 50;
                 self.flush_percent = self.flush_percent.max(10);
+                (self.faulty, self.decaying) = (false, false);
+            }
+            Theme::Journals => {
+                // With room for a journal that can be found.
+                self.shape.volume_bytes = 420 * BLOCK;
+                self.hot = (0, 60 * BLOCK / SECTOR_BYTES);
+                self.reads_percent = 30;
+                self.settings.write_policy = WritePolicy::WriteBack;
+                self.changes_settings = false;
+                self.options.rounds_max = self.options.rounds_max.min(3);
                 (self.faulty, self.decaying) = (false, false);
             }
             Theme::Hinted => {
