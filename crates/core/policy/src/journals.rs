@@ -49,6 +49,13 @@ struct Flow {
     again: Option<(u64, u32)>,
 }
 
+impl Flow {
+    /// It could be a journal's: files are copied in larger pieces.
+    fn is_of_small_writes(&self) -> bool {
+        self.end - self.first <= WRITE_BLOCKS_MAX.saturating_mul(self.writes.into())
+    }
+}
+
 /// What a flow has left, by its first block.
 #[derive(Clone, Copy, Debug)]
 struct Track {
@@ -165,7 +172,7 @@ impl Journals {
     fn leave(&mut self, flow: Flow) {
         let blocks = flow.end - flow.first;
         let is_long = blocks >= TRACK_BLOCKS_MIN && flow.writes >= TRACK_WRITES_MIN;
-        if !is_long || blocks > WRITE_BLOCKS_MAX * u64::from(flow.writes) {
+        if !is_long || !flow.is_of_small_writes() {
             return;
         }
         // A loop that it lies in stays as it is; other tracks that it has touched are of the past.
@@ -187,13 +194,16 @@ impl Journals {
         before.into_iter().filter(|before| *before < first).chain(others).collect()
     }
 
-    /// A flow has gone over the beginning of a track and on: the track is a loop, with what the flow has written before that.
+    /// A flow has gone over the beginning of a track and on: the track is a loop, with what the flow has written before that. Of a loop that was
+    /// found from its middle on, the beginning is found so.
     fn close(&mut self, at: usize, track: u64) {
-        let Some(known) = self.tracks.get(&track).copied().filter(|known| !known.is_loop) else { return };
+        let Some(known) = self.tracks.get(&track).copied() else { return };
         let flow = &mut self.flows[at];
-        let first = flow.first.min(track);
         flow.again = None;
-        let end = known.end.max(flow.end);
+        if !flow.is_of_small_writes() || known.is_loop && flow.first >= track {
+            return;
+        }
+        let (first, end) = (flow.first.min(track), known.end.max(flow.end));
         for touched in self.touched(first, end) {
             self.tracks.remove(&touched);
         }

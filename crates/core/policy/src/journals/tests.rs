@@ -67,6 +67,22 @@ fn a_circular_journal_is_found_in_its_second_round_wherever_the_first_one_began(
     }
 }
 
+/// Where a file system is mounted anew, its journal begins where it ended: what was found of it from there on grows to all of it.
+#[test]
+fn parts_of_a_journal_become_one() {
+    let mut journals = Journals::default();
+    let mut circle = Circle { first: 1000, end: 3048, at: 1600 };
+    for _ in 0..3 {
+        (0..130).for_each(|_| _ = circle.commit(&mut journals, 8));
+        // A pause in which so much else comes that the flow is forgotten.
+        for n in 0..200 {
+            (0..4).for_each(|m| _ = journals.write((100_000 + 50 * n + m) * BLOCK_BYTES, BLOCK_BYTES));
+        }
+    }
+    (0..600).for_each(|_| _ = circle.commit(&mut journals, 8));
+    assert_eq!(found(&journals), [(1000 * BLOCK_BYTES, 3048 * BLOCK_BYTES)]);
+}
+
 #[test]
 fn files_of_a_log_that_are_used_again_are_found_each() {
     let (mut journals, mut draw) = (Journals::default(), drawn(5));
