@@ -394,12 +394,12 @@ takes_nothing() {
 
 # What another host reads of a checkpoint of this name, or of the newest state.
 on_another_host() {
-    : >ready.there
+    : >ready.reader
     "$FOREBAY" serve --name there --no-cache --read-only --accept-stale --backing "$BACKING${1:+,checkpoint=$1}" \
-        --control there.control --nbd "unix:$DIR/there" >ready.there 2>there.log </dev/null &
+        --control reader.control --nbd "unix:$DIR/reader" >ready.reader 2>reader.log </dev/null &
     OWN=($!)
-    await "$PATIENCE" grep -q ^ready ready.there || fail "$WHAT: another host cannot read it: $(cat there.log)"
-    stamp 0 verify --target "nbd:unix:$DIR/there" --state "$2" --quiet
+    await "$PATIENCE" grep -q ^ready ready.reader || fail "$WHAT: another host cannot read it: $(cat reader.log)"
+    stamp 0 verify --target "nbd:unix:$DIR/reader" --state "$2" --quiet
     kill_process "${OWN[0]}"
     OWN=()
 }
@@ -442,7 +442,7 @@ checkpoints() {
     checkpoint delete db then >/dev/null || fail "$WHAT: it cannot be given up"
     ! is_listed then || fail "$WHAT: it is still listed"
     refused 1 "no checkpoint named then" "$FOREBAY" serve --name there --no-cache --read-only --accept-stale \
-        --backing "$BACKING,checkpoint=then" --control there.control --nbd "unix:$DIR/there"
+        --backing "$BACKING,checkpoint=then" --control reader.control --nbd "unix:$DIR/reader"
     verify_stamps 0
     stop_daemon
     serve_volume --no-cache --accept-stale --read-only

@@ -2,7 +2,8 @@
 
 use clap::Args as _;
 use forebay_policy::{
-    Admission, GroupEnds, JournalCaching, MaxStaleness, OnFull, Ranges, Settings, UnknownSetting, WritePolicy, size,
+    Admission, GroupEnds, JournalCaching, MaxStaleness, OnFull, Ranges, Settings, UnknownSetting,
+    WritePolicy, size,
 };
 
 use crate::nearest::nearest;

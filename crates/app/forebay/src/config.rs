@@ -8,8 +8,8 @@ use forebay_guard::group_id;
 use forebay_host::is_logical_block;
 use forebay_nbd::Address;
 use forebay_policy::{
-    Admission, Durability, GroupEnds, JournalCaching, MaxStaleness, OnFull, Order, Ranges, SchedulerKind, Settings,
-    WritePolicy, time,
+    Admission, Durability, GroupEnds, JournalCaching, MaxStaleness, OnFull, Order, Ranges, SchedulerKind,
+    Settings, WritePolicy, time,
 };
 use forebay_tracker::Hints;
 use serde::{Deserialize, Deserializer};

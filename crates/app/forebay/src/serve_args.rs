@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_nbd::Address;
 use forebay_policy::{
-    Admission, Durability, GroupEnds, JournalCaching, MaxStaleness, OnFull, Order, Ranges, SchedulerKind, Settings,
-    WritePolicy,
+    Admission, Durability, GroupEnds, JournalCaching, MaxStaleness, OnFull, Order, Ranges, SchedulerKind,
+    Settings, WritePolicy,
 };
 
 use crate::background_dirty::BackgroundDirty;

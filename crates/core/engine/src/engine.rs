@@ -8,7 +8,8 @@ use forebay_block::{BLOCK_BYTES, BlockNo, DeviceOp, DeviceResult, ErrorKind, IoE
 use forebay_format::record::Consistent;
 use forebay_format::{Layout, VOLUME_BYTES_MAX};
 use forebay_policy::{
-    BACKING_SLOTS_MAX, Demand, Durability, Endurance, Journals, Ranges, Roominess, Settings, Throttle, WritePolicy,
+    BACKING_SLOTS_MAX, Demand, Durability, Endurance, Journals, Ranges, Roominess, Settings, Throttle,
+    WritePolicy,
 };
 
 use crate::backing::destage::Destage;

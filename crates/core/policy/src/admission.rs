@@ -243,7 +243,13 @@ mod tests {
 
     #[test]
     fn adaptive_takes_everything_while_there_is_room() {
-        let write = WriteContext { origin: Origin::default(), fua: false, in_range: false, in_journal: false, roomy: true };
+        let write = WriteContext {
+            origin: Origin::default(),
+            fua: false,
+            in_range: false,
+            in_journal: false,
+            roomy: true,
+        };
         assert_eq!(Admission::Adaptive.decide(&write), Decision::Cache(AdmissionReason::Roomy));
         let full = WriteContext { roomy: false, ..write };
         assert_eq!(Admission::Adaptive.decide(&full), Admission::CpPiIoi.decide(&full));

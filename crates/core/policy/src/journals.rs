@@ -16,10 +16,15 @@ use std::collections::BTreeMap;
 
 use forebay_block::BLOCK_BYTES;
 
-/// Flows that are followed: of half of them little is known yet.
+/// Flows that are followed. The first half are young: each lone write begins one and displaces the oldest. The others have shown that they go on.
 const FLOWS_MAX: usize = 128;
-/// Writes after which a flow has its place among those that no lone write displaces.
+const YOUNG_MAX: usize = FLOWS_MAX / 2;
+/// Writes after which a flow is no longer young.
 const KNOWN_WRITES: u32 = 4;
+/// Flows that are looked at together.
+const TOGETHER: usize = 16;
+/// What a place without a flow has instead of blocks.
+const NONE: u64 = u64::MAX;
 /// A write belongs to a flow if it begins so many blocks before its end at most: a page of 16 KiB that is written again.
 const OVERLAP_BLOCKS: u64 = 4;
 /// The least of a track: 1 MiB, in so many writes. ext4's smallest journal has 4 MiB.
@@ -50,9 +55,82 @@ struct Flow {
 }
 
 impl Flow {
+    const ABSENT: Self = Self { first: NONE, end: NONE, writes: 0, used: 0, again: None };
+
     /// It could be a journal's: files are copied in larger pieces.
     fn is_of_small_writes(&self) -> bool {
         self.end - self.first <= WRITE_BLOCKS_MAX.saturating_mul(self.writes.into())
+    }
+}
+
+/// All flows. Where they begin and end stands apart, since each write asks all of them.
+#[derive(Clone, Debug)]
+struct Flows {
+    firsts: [u64; FLOWS_MAX],
+    ends: [u64; FLOWS_MAX],
+    flows: [Flow; FLOWS_MAX],
+    /// Where the oldest of the young is.
+    next_young: usize,
+}
+
+impl Default for Flows {
+    fn default() -> Self {
+        let none = [NONE; FLOWS_MAX];
+        Self { firsts: none, ends: none, flows: [Flow::ABSENT; FLOWS_MAX], next_young: 0 }
+    }
+}
+
+/// The place of the first number within `len` from `from` on, if there is one. Without a branch for each.
+fn place_of(numbers: &[u64; FLOWS_MAX], from: u64, len: u64) -> Option<usize> {
+    let is_within = |number: &u64| number.wrapping_sub(from) < len;
+    for (at, together) in numbers.chunks(TOGETHER).enumerate() {
+        if together.iter().fold(false, |any, number| any | is_within(number)) {
+            return together.iter().position(is_within).map(|n| at * TOGETHER + n);
+        }
+    }
+    None
+}
+
+impl Flows {
+    /// The flow that a write goes on with which begins here.
+    fn going_on(&self, first: u64) -> Option<usize> {
+        let at = place_of(&self.ends, first, OVERLAP_BLOCKS + 1)?;
+        (self.firsts[at] <= first).then_some(at)
+    }
+
+    /// A flow that begins within these blocks.
+    fn beginning_in(&self, from: u64, end: u64) -> Option<usize> {
+        place_of(&self.firsts, from, end.saturating_sub(from))
+    }
+
+    fn put(&mut self, at: usize, flow: Flow) {
+        (self.firsts[at], self.ends[at], self.flows[at]) = (flow.first, flow.end, flow);
+    }
+
+    /// Takes a flow out, if there is one.
+    fn take(&mut self, at: usize) -> Option<Flow> {
+        let flow = self.flows[at];
+        self.put(at, Flow::ABSENT);
+        (flow.writes > 0).then_some(flow)
+    }
+
+    /// Puts a young flow in the place of the oldest one, which is returned.
+    fn begin(&mut self, flow: Flow) -> Option<Flow> {
+        let at = self.next_young;
+        self.next_young = (at + 1) % YOUNG_MAX;
+        let ended = self.take(at);
+        self.put(at, flow);
+        ended
+    }
+
+    /// A young flow has gone on for long enough. Its new place, and the flow that was there.
+    fn grow_up(&mut self, at: usize) -> (usize, Option<Flow>) {
+        let to = (YOUNG_MAX..FLOWS_MAX).min_by_key(|to| self.flows[*to].used).unwrap_or(YOUNG_MAX);
+        let ended = self.take(to);
+        let flow = self.flows[at];
+        self.put(at, Flow::ABSENT);
+        self.put(to, flow);
+        (to, ended)
     }
 }
 
@@ -71,7 +149,7 @@ struct Track {
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Journals {
-    flows: Vec<Flow>,
+    flows: Flows,
     /// Disjoint.
     tracks: BTreeMap<u64, Track>,
     writes: u64,
@@ -108,68 +186,59 @@ impl Journals {
 
     /// Puts a write to its flow; whether it had one, or begins a track again.
     fn follow(&mut self, first: u64, end: u64) -> bool {
-        let goes_on = |flow: &Flow| (first..=first.saturating_add(OVERLAP_BLOCKS)).contains(&flow.end) && flow.first <= first;
-        let Some(at) = self.flows.iter().position(goes_on) else {
-            let begun = self.tracks.contains_key(&first);
-            self.begin(first, end, begun);
-            return begun;
-        };
-        let (was, at) = (self.flows[at].end, self.end_reached(at, end));
+        let Some(mut at) = self.flows.going_on(first) else { return self.begin(first, end) };
+        let mut flow = self.flows.flows[at];
+        let was = flow.end;
+        // Another flow that this one has come to has ended.
+        if let Some(reached) = self.flows.beginning_in(was, end).filter(|reached| *reached != at) {
+            let ended = self.flows.take(reached);
+            self.leave(ended);
+        }
         // The beginning of a track that this write has come to.
-        let reached = (was < end).then(|| self.tracks.range(was..end).next().map(|(first, _)| *first)).flatten();
-        let flow = &mut self.flows[at];
-        flow.end = flow.end.max(end);
-        flow.writes = flow.writes.saturating_add(1);
-        flow.used = self.writes;
-        if let Some(reached) = reached {
-            flow.again = Some((reached, 0));
-        } else if let Some((track, writes)) = &mut flow.again {
-            *writes += 1;
-            if *writes == AGAIN_WRITES {
-                let track = *track;
-                self.close(at, track);
+        let mut tracks = self.tracks.range(was..end.max(was));
+        let reached = tracks.next().map(|(first, _)| *first);
+        (flow.end, flow.writes, flow.used) = (was.max(end), flow.writes.saturating_add(1), self.writes);
+        let mut closes = None;
+        match (reached, &mut flow.again) {
+            (Some(reached), again) => *again = Some((reached, 0)),
+            (None, Some((track, writes))) => {
+                *writes += 1;
+                closes = (*writes == AGAIN_WRITES).then_some(*track);
             }
+            (None, None) => {}
+        }
+        if closes.is_some() {
+            flow.again = None;
+        }
+        self.flows.put(at, flow);
+        if at < YOUNG_MAX && flow.writes >= KNOWN_WRITES {
+            let (to, ended) = self.flows.grow_up(at);
+            at = to;
+            self.leave(ended);
+        }
+        if let Some(track) = closes {
+            self.close(self.flows.flows[at], track);
         }
         true
     }
 
-    /// Another flow whose beginning this one comes to with a write up to `end` has ended; where this one is then.
-    fn end_reached(&mut self, at: usize, end: u64) -> usize {
-        let coming = self.flows[at].end..end;
-        match self.flows.iter().position(|other| coming.contains(&other.first)) {
-            Some(reached) if reached != at => {
-                let ended = self.flows.swap_remove(reached);
-                self.leave(ended);
-                // The last one is now in the place of the one that is gone.
-                if at == self.flows.len() { reached } else { at }
-            }
-            _ => at,
-        }
-    }
-
-    /// A flow begins, perhaps where a track does. One of before makes room.
-    fn begin(&mut self, first: u64, end: u64, begun: bool) {
+    /// A flow begins; whether a track does, there. One of before makes room.
+    fn begin(&mut self, first: u64, end: u64) -> bool {
         // Whoever begins here again has come to its end.
-        if let Some(at) = self.flows.iter().position(|flow| flow.first == first) {
-            let ended = self.flows.swap_remove(at);
+        if let Some(at) = self.flows.beginning_in(first, first + 1) {
+            let ended = self.flows.take(at);
             self.leave(ended);
         }
-        if self.flows.len() == FLOWS_MAX {
-            let known = |flow: &Flow| flow.writes >= KNOWN_WRITES;
-            let many = self.flows.iter().filter(|flow| known(flow)).count() > FLOWS_MAX / 2;
-            let oldest = (0..FLOWS_MAX).filter(|at| known(&self.flows[*at]) == many).min_by_key(|at| self.flows[*at].used);
-            if let Some(at) = oldest {
-                let ended = self.flows.swap_remove(at);
-                self.leave(ended);
-            }
-        }
-        let begun = begun || self.tracks.contains_key(&first);
+        let begun = self.tracks.contains_key(&first);
         let again = begun.then_some((first, 0));
-        self.flows.push(Flow { first, end, writes: 1, used: self.writes, again });
+        let ended = self.flows.begin(Flow { first, end, writes: 1, used: self.writes, again });
+        self.leave(ended);
+        begun
     }
 
     /// A flow has ended: what it leaves, if it was long.
-    fn leave(&mut self, flow: Flow) {
+    fn leave(&mut self, flow: Option<Flow>) {
+        let Some(flow) = flow else { return };
         let blocks = flow.end - flow.first;
         let is_long = blocks >= TRACK_BLOCKS_MIN && flow.writes >= TRACK_WRITES_MIN;
         if !is_long || !flow.is_of_small_writes() {
@@ -196,10 +265,8 @@ impl Journals {
 
     /// A flow has gone over the beginning of a track and on: the track is a loop, with what the flow has written before that. Of a loop that was
     /// found from its middle on, the beginning is found so.
-    fn close(&mut self, at: usize, track: u64) {
+    fn close(&mut self, flow: Flow, track: u64) {
         let Some(known) = self.tracks.get(&track).copied() else { return };
-        let flow = &mut self.flows[at];
-        flow.again = None;
         if !flow.is_of_small_writes() || known.is_loop && flow.first >= track {
             return;
         }
@@ -223,21 +290,21 @@ impl Journals {
 
     /// Whether a write that begins here is to a journal, and whether that is still one.
     fn judge(&mut self, block: u64, in_turn: bool) -> bool {
-        let Some((first, mut track)) = self.track_at(block) else { return false };
-        track.used = self.writes;
-        if in_turn {
-            track.in_turn += 1;
-        } else {
-            track.strays += 1;
+        let Some((first, track)) = self.tracks.range_mut(..=block).next_back() else { return false };
+        if block >= track.end {
+            return false;
         }
+        track.used = self.writes;
+        track.in_turn += u32::from(in_turn);
+        track.strays += u32::from(!in_turn);
         if track.in_turn + track.strays >= JUDGED_WRITES {
             if track.strays * 4 > track.in_turn * STRAYS_OF_FOUR {
+                let first = *first;
                 self.tracks.remove(&first);
                 return false;
             }
             (track.in_turn, track.strays) = (0, 0);
         }
-        self.tracks.insert(first, track);
         track.is_loop
     }
 }

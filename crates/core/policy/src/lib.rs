@@ -36,6 +36,8 @@ pub use scheduler::{
     Cfq, Deadline, Fifo, FlushesFirst, IoClass, IoPriority, Issuer, Operation, Purpose, Qasio, Rcp, Round,
     Scheduler, SchedulerKind, SplitA, SplitD,
 };
-pub use settings::{Allowed, Durability, GroupEnds, JournalCaching, OnFull, Order, Settings, UnknownSetting, WritePolicy};
+pub use settings::{
+    Allowed, Durability, GroupEnds, JournalCaching, OnFull, Order, Settings, UnknownSetting, WritePolicy,
+};
 pub use staleness::{EDGE_PERCENT, HARDER_PERCENT, HOLD_MS_MAX, MaxStaleness, Staleness};
 pub use throttle::{HINTED_NS, LogRoom, THROTTLE_NS_MAX, Throttle};

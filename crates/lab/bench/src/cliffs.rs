@@ -14,8 +14,8 @@ mod summary;
 mod write_path;
 
 use crate::generator::{Kind, Timing};
-use pair::{Ground, Pair, Who};
 use crate::recording::Recording;
+use pair::{Ground, Pair, Who};
 
 /// Operations under way; those that say most come first, for who has no time for all.
 const DEPTHS: [usize; 8] = [8, 1, 32, 128, 4, 16, 2, 64];

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use forebay_nbd::codec::{ReplyHeader, Request, SimpleReply, command, command_flag};
 
 use crate::BenchError;
-use crate::recording::Slice;
 use crate::dice::Dice;
 use crate::nbd_client::NbdClient;
+use crate::recording::Slice;
 
 /// Bytes of each operation.
 pub(crate) const OPERATION_BYTES: usize = 4096;

@@ -24,10 +24,7 @@ impl Other {
     ///
     /// # Errors
     /// [`BenchError`] if it does not serve.
-    pub(crate) fn start(
-        mut command: Command,
-        serves: impl Fn() -> bool,
-    ) -> Result<Option<Self>, BenchError> {
+    pub(crate) fn start(mut command: Command, serves: impl Fn() -> bool) -> Result<Option<Self>, BenchError> {
         let program = Path::new(command.get_program()).display().to_string();
         let doing = || format!("start {program}");
         // Whoever stops the benchmark from a terminal stops this process alone.

@@ -4,8 +4,8 @@ use forebay_block::Criticality;
 use forebay_emulate::{Kind, Settings as Emulation};
 use forebay_engine::Role;
 use forebay_policy::{
-    Admission, BACKING_SLOTS_MAX, Durability, GroupEnds, JournalCaching, MaxStaleness, OnFull, Order, SchedulerKind,
-    Settings, WritePolicy,
+    Admission, BACKING_SLOTS_MAX, Durability, GroupEnds, JournalCaching, MaxStaleness, OnFull, Order,
+    SchedulerKind, Settings, WritePolicy,
 };
 
 use crate::fault::{Damage, Effect, Fault, OpKind, Rot};

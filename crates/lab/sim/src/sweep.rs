@@ -10,7 +10,9 @@ use std::collections::HashMap;
 use forebay_block::Criticality;
 use forebay_engine::{Engine, Role};
 use forebay_format::Layout;
-use forebay_policy::{Admission, BACKING_SLOTS_MAX, Durability, JournalCaching, OnFull, Order, Settings, WritePolicy};
+use forebay_policy::{
+    Admission, BACKING_SLOTS_MAX, Durability, JournalCaching, OnFull, Order, Settings, WritePolicy,
+};
 
 use crate::fault::{Effect, Fault, OpKind};
 use crate::media::Survival;

@@ -2,7 +2,8 @@
 
 use forebay_block::{Buf, DeviceOp, DeviceResult, IoError, Origin, Reply, Seq};
 use forebay_policy::{
-    Admission, AdmissionReason, Decision, Durability, Issuer, JournalCaching, OnFull, WriteContext, WritePolicy,
+    Admission, AdmissionReason, Decision, Durability, Issuer, JournalCaching, OnFull, WriteContext,
+    WritePolicy,
 };
 
 use crate::backing::flushes::flush_failed_error;

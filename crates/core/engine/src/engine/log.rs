@@ -228,10 +228,16 @@ impl Engine {
         let room_is_awaited = self.room_is_awaited() || self.is_slowed();
         let destage = &self.destage;
         let is_lost = |block, slot| destage.is_corrupt(block, slot);
-        let (journals, skips) =
-            (&self.journals, self.settings.journal_caching == JournalCaching::Skip);
+        let (journals, skips) = (&self.journals, self.settings.journal_caching == JournalCaching::Skip);
         let unwanted = |block: BlockNo| skips && journals.contain(block.0 * BLOCK_BYTES);
-        let out = self.reclaim.step(room_is_awaited, is_lost, unwanted, &mut self.log, &mut self.map, &mut self.locks);
+        let out = self.reclaim.step(
+            room_is_awaited,
+            is_lost,
+            unwanted,
+            &mut self.log,
+            &mut self.map,
+            &mut self.locks,
+        );
         self.log_asks(out.asks);
         self.release_each(out.released);
     }

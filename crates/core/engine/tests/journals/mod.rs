@@ -47,7 +47,8 @@ fn what_was_found_may_go_past_the_log() {
     let past = w.status().reasons.get(AdmissionReason::PastJournal);
     assert!((50..80).contains(&past), "{past} commits went past the log");
     // Where a journal is all that is admitted, that counts.
-    let both = Settings { admission: Admission::Journal, journal_caching: JournalCaching::Bypass, ..settings() };
+    let both =
+        Settings { admission: Admission::Journal, journal_caching: JournalCaching::Bypass, ..settings() };
     w.command(Command::Set(both)).unwrap();
     commits(&mut w, 160, 10);
     let reasons = w.status().reasons;
@@ -79,7 +80,8 @@ fn hits_of_the_journal(journal_caching: JournalCaching) -> u64 {
 
 #[test]
 fn clean_copies_of_a_journal_are_not_kept_if_it_is_skipped() {
-    let (kept, skipped) = (hits_of_the_journal(JournalCaching::Keep), hits_of_the_journal(JournalCaching::Skip));
+    let (kept, skipped) =
+        (hits_of_the_journal(JournalCaching::Keep), hits_of_the_journal(JournalCaching::Skip));
     assert!(kept > 20 * 4096, "{kept} bytes are kept of what is read again and again");
     assert!(skipped < kept / 2, "{skipped} bytes are kept of what is to be skipped, {kept} else");
 }

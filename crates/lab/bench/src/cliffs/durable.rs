@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use forebay_device::{Clock, DeviceSpec, Ring};
 
+use crate::daemon::Daemon;
 use crate::generator::{Generator, Kind, Load, OPERATION_BYTES, Timing};
 use crate::hollow::Hollow;
-use crate::daemon::Daemon;
 use crate::load::{self, Shape};
 use crate::report::median;
 use crate::volume::{make_file, make_volume, open_device};

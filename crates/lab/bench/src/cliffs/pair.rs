@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use forebay_device::DeviceSpec;
 
+use crate::daemon::Daemon;
 use crate::generator::{DEPTH_MAX, Generator, Kind, Load, Timing};
 use crate::recording::Slice;
-use crate::daemon::Daemon;
 use crate::scratch::Scratch;
 use crate::site::{Emulated, NVDRAM, format_pair};
 use crate::volume::make_file;

@@ -1,11 +1,11 @@
 //! What was measured as figures, tables and plots.
 
 use crate::cliffs::durable::Durable;
-use crate::generator::Kind;
-use crate::recording::{BUCKET, Recording};
 use crate::cliffs::write_path::Costs;
 use crate::cliffs::{DepthResult, FLUSH_DEPTH, FlushResult, StoreResult};
+use crate::generator::Kind;
 use crate::plot::Plot;
+use crate::recording::{BUCKET, Recording};
 use crate::report::{Report, Table};
 
 /// The tail that is compared.

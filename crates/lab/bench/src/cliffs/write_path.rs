@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use forebay_device::DeviceSpec;
 
-use crate::generator::{Generator, Kind, Load, Timing};
 use crate::cpu::precise_cpu_time;
 use crate::daemon::Daemon;
+use crate::generator::{Generator, Kind, Load, Timing};
 use crate::other::Other;
 use crate::report::median;
 use crate::scratch::Scratch;

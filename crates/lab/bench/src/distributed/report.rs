@@ -93,7 +93,11 @@ fn add_costs(results: &Results, figures: &mut Figures, measured: &mut Figures) {
 
 /// Goals: what, the figure, and its least value.
 fn goals() -> Vec<(String, String, f64)> {
-    let mut goals = vec![("4 KiB durable writes at depth 1, of RBD's".to_owned(), "rbd_4k_depth1_of_rbd".to_owned(), 10.0)];
+    let mut goals = vec![(
+        "4 KiB durable writes at depth 1, of RBD's".to_owned(),
+        "rbd_4k_depth1_of_rbd".to_owned(),
+        10.0,
+    )];
     goals.push(("commits on S3, of s3backer's".to_owned(), "s3_postgresql_of_s3backer".to_owned(), 10.0));
     goals.push((
         "commits on S3 under journaled, of write-back's".to_owned(),

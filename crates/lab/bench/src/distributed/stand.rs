@@ -142,8 +142,11 @@ impl Stand {
         let cluster = &bench.cluster;
         let (mount, keys, nbd) = (place.join("s3backer"), place.join("keys"), place.join("nbd.sock"));
         make_directory(&mount)?;
-        let pair =
-            format!("{}:{}\n", cluster.variable("AWS_ACCESS_KEY_ID"), cluster.variable("AWS_SECRET_ACCESS_KEY"));
+        let pair = format!(
+            "{}:{}\n",
+            cluster.variable("AWS_ACCESS_KEY_ID"),
+            cluster.variable("AWS_SECRET_ACCESS_KEY")
+        );
         fs::write(&keys, pair).map_err(|e| BenchError::system(format!("write {}", keys.display()), e))?;
         let mut command = Command::new(PROGRAM);
         command.arg(format!("--baseURL={}/", cluster.endpoint()));

@@ -30,7 +30,8 @@ fn no_journal_that_is_found_breaks_a_promise() {
 #[test]
 fn plans_treat_journals_in_every_way() {
     let options = Options { themes: THEMES[0], ..Options::default() };
-    let all = (0..SEEDS).flat_map(|seed| plan(seed, options).settings().map(|s| s.journal_caching).collect::<Vec<_>>());
+    let all = (0..SEEDS)
+        .flat_map(|seed| plan(seed, options).settings().map(|s| s.journal_caching).collect::<Vec<_>>());
     let ways: std::collections::HashSet<_> = all.map(JournalCaching::as_str).collect();
     assert_eq!(ways.len(), JournalCaching::ALL.len());
 }
