@@ -69,9 +69,9 @@ pub struct Args {
     #[arg(long, value_name = "CACHE")]
     pub cache: Option<String>,
 
-    /// The store behind it: a file or block device, an NBD export (nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH),
-    /// an image of a Ceph cluster (rbd:POOL/IMAGE), or emulate:KIND:file=PATH; the options of exports and images are in
-    /// docs/guide/nbd-backing.md and docs/guide/rbd-backing.md
+    /// The store behind it: a file, block device, NBD export (nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH), image of a
+    /// Ceph cluster (rbd:POOL/IMAGE), volume in an object store (s3://BUCKET/PREFIX) or emulate:KIND:file=PATH. The options of all
+    /// of them are in docs/reference/addresses.md
     #[arg(long, value_name = "BACKING")]
     pub backing: Option<String>,
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use forebay_block::{Allocation, BLOCK_BYTES, Buf, Class, DeviceOp};
+use forebay_block::{Allocation, BLOCK_BYTES, Buf, Class, DeviceOp, SECTOR_BYTES};
 use forebay_device::{
     Access, Clock, Device, DeviceInfo, DeviceKind, DeviceSpec, Lack, Ring, lacks_room, open, run_alone,
 };
@@ -43,8 +43,8 @@ pub struct FormatOptions {
     /// Make a sparse backing file of this size, in bytes, if it is missing; or a store on another machine, of a kind that is made so, with
     /// room for label and journal behind a volume of this size.
     pub backing_bytes: Option<u64>,
-    /// Size in bytes of the volume; the whole backing by default. On a block device, 12 KiB less leave room for a
-    /// label at its end.
+    /// Size in bytes of the volume; by default that of the volume whose label lies at the backing's end, and the whole backing where there
+    /// is none. On a block device, 12 KiB less leave room for a label at its end.
     pub volume_bytes: Option<u64>,
     /// Unit of the log in bytes, 512 or 4096; by default the device's physical block, because a power cut during a
     /// smaller write could tear an acknowledged neighbour. With 512 a single 4 KiB write costs 4.5 KiB instead of 8.
@@ -77,6 +77,8 @@ pub struct Formatted {
     pub backing: DeviceInfo,
     /// Size of the volume in bytes.
     pub volume_bytes: u64,
+    /// The size that it had before, in bytes, according to the label at the backing's end.
+    pub volume_bytes_before: Option<u64>,
     /// Logical block of the volume in bytes.
     pub logical_block: u32,
     /// Geometry of the log.
@@ -129,6 +131,10 @@ pub fn format_unless(
         (None, bytes) => {
             backing_lack = made.sparse_file(options.backing.path(), bytes, FileRights::ALONE)?;
         }
+        (Some(_), Some(bytes)) if !bytes.is_multiple_of(SECTOR_BYTES) => {
+            let why = "is made of whole sectors; give a --backing-size that is a multiple of 512";
+            return Err(HostError::Size { path: options.backing.to_string(), why });
+        }
         (Some(backing), Some(bytes)) => made.remote(backing, bytes)?,
         (Some(_), None) => {}
     }
@@ -149,8 +155,16 @@ pub fn format_unless(
         LayoutError::Random(e) => failed(e),
     })?;
     check_backing(&bench, &mut *backing, options)?;
-    let logical_block = logical_block(&bench, &mut *backing, options)?;
-    let volume_bytes = volume_bytes(backing.info(), logical_block, options)?;
+    let before = label_before(&bench, &mut *backing, options)?;
+    check_blocks(backing.info())?;
+    let recorded = before.as_ref().map(|(_, label)| label.logical_block);
+    let logical_block = options.logical_block.or(recorded).unwrap_or(backing.info().native_block);
+    let volume_bytes_before = before.and_then(|(place, label)| match place {
+        LabelPlace::Behind(_) => Some(label.volume_bytes),
+        // A file is the volume, and whoever makes it longer makes the volume larger.
+        LabelPlace::SideFile(_) | LabelPlace::Nowhere => None,
+    });
+    let volume_bytes = volume_bytes(backing.info(), logical_block, volume_bytes_before, options)?;
     let overwritten = check_cache(&bench, &mut *cache, options)?;
     if cache.info().kind != DeviceKind::Block {
         check_room(options.cache.path(), cache_bytes)?;
@@ -193,6 +207,7 @@ pub fn format_unless(
         cache: cache.info().clone(),
         backing: backing.info().clone(),
         volume_bytes,
+        volume_bytes_before,
         logical_block,
         layout,
         journal: match has_room(&options.backing, &place, volume_bytes, layout.segment_bytes.into()) {
@@ -420,29 +435,41 @@ pub(crate) fn new_layout(cache_bytes: u64, align: u32) -> Result<Layout, LayoutE
     })
 }
 
-/// The logical block that was asked for, or that the volume has had, or the backing's.
-fn logical_block(
+/// The label that the backing has, whatever it says, or that its volume has left behind.
+fn label_before(
     bench: &Bench<'_>,
     backing: &mut dyn Device,
     options: &FormatOptions,
-) -> Result<u32, HostError> {
-    check_blocks(backing.info())?;
-    let before = match LabelPlace::find(bench, backing, options.backing.path()) {
-        Ok(found) => found.map(|(_, label)| label.logical_block),
-        // Only with --force does one come here with a damaged label.
-        Err(HostError::LabelDamaged { .. }) => None,
-        Err(e) => return Err(e),
-    };
-    Ok(options.logical_block.or(before).unwrap_or(backing.info().native_block))
+) -> Result<Option<(LabelPlace, Label)>, HostError> {
+    match LabelPlace::find(bench, backing, options.backing.path()) {
+        // Only with --force does one come here with a damaged label. Behind a volume it is lost for good once the volume grows over it.
+        Err(HostError::LabelDamaged { .. })
+            if options.volume_bytes.is_none()
+                && !matches!(LabelPlace::of(backing, options.backing.path(), 0), LabelPlace::SideFile(_)) =>
+        {
+            let why =
+                "its label is damaged, so that nobody knows how large its volume is; give --volume-size";
+            Err(HostError::Size { path: options.backing.to_string(), why })
+        }
+        Err(HostError::LabelDamaged { .. }) => Ok(None),
+        found => found,
+    }
 }
 
-fn volume_bytes(backing: &DeviceInfo, logical_block: u32, options: &FormatOptions) -> Result<u64, HostError> {
+/// The size that was asked for, or that the volume has had, or the backing's. A volume that grew by itself over the label behind its
+/// end would have none any more, and nothing would tell an older copy of its cache from the latest one (P6).
+fn volume_bytes(
+    backing: &DeviceInfo,
+    logical_block: u32,
+    before: Option<u64>,
+    options: &FormatOptions,
+) -> Result<u64, HostError> {
     let refuse = |why| Err(HostError::Size { path: options.backing.to_string(), why });
     // A part of a block of the device cannot be written.
     let unit = u64::from(logical_block.max(backing.logical_block));
     // What is behind a volume that it was made for is for label and journal.
     let whole = options.backing_bytes.unwrap_or(backing.size_bytes);
-    let bytes = options.volume_bytes.unwrap_or(whole / unit * unit);
+    let bytes = options.volume_bytes.or(before).unwrap_or(whole / unit * unit);
     match bytes {
         0 => refuse("is empty: make it with `truncate -s SIZE`"),
         _ if bytes > backing.size_bytes => refuse("is smaller than the volume is to be"),

@@ -77,6 +77,9 @@ pub(crate) struct Pair {
     logical_block: Option<u32>,
     choice: JournalChoice,
     place: LabelPlace,
+    /// The backing was made by `format`, with room behind its volume: when the cache is removed, the label stays and says how large the
+    /// volume is.
+    is_made: bool,
     names: (String, String),
 }
 
@@ -146,6 +149,7 @@ impl Pair {
             logical_block,
             choice,
             place,
+            is_made: places.backing.remote().is_some_and(|spec| spec.is_made()),
             names,
         };
         pair.check_fingerprint(places)?;
@@ -298,7 +302,10 @@ impl Pair {
 
     /// Removes the cache for good: afterwards the backing needs no Forebay. The backing must have everything.
     pub(crate) fn release(&mut self, bench: &Bench<'_>) -> Result<(), HostError> {
-        let updates = self.identities.release();
+        let mut updates = self.identities.release();
+        if self.is_made {
+            updates.retain(|update| !matches!(update, Update::NoLabel));
+        }
         self.carry_out(bench, &updates)
     }
 

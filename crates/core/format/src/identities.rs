@@ -12,7 +12,7 @@
 //!   a run begins:   flush ──► (superblock: g, if the last start crashed) ──►
 //!                   label: intent g+1 ──► superblock: g+1 ──► (journal: g+1) ──► label: committed g+1 ──► recovery, service
 //!   a run ends:     superblock: clean stop ──► label: not in use
-//!   removed:        label: released, both copies ──► superblock: released ──► no label
+//!   removed:        label: released, both copies ──► superblock: released ──► no label, unless it is kept to tell the volume's size
 //!   retired (P9):   label: retired ──► superblock: retired; either alone is enough
 //!   left behind:    label: released
 //!   label lost:     flush ──► label: intent g+1, both copies

@@ -1,5 +1,7 @@
 //! `forebay format`: make a cache and pair it with a backing.
 
+use std::cmp::Ordering;
+
 use clap::ArgAction;
 use forebay_control::{FailureKind, Progress};
 use forebay_device::{DeviceSpec, OpenError};
@@ -13,6 +15,9 @@ use crate::plan;
 use crate::stop;
 use forebay_policy::size;
 
+/// What a volume leaves of its backing for a label at the end.
+const LABEL_ROOM_BYTES: u64 = 12 << 10;
+
 /// Arguments of `forebay format`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -25,7 +30,8 @@ pub struct Args {
     cache: DeviceSpec,
 
     /// The store behind it: a file, block device, NBD export (nbd://HOST:PORT/EXPORT or
-    /// nbd+unix:///EXPORT?socket=PATH) or image of a Ceph cluster (rbd:POOL/IMAGE). What is on it stays as it is
+    /// nbd+unix:///EXPORT?socket=PATH), image of a Ceph cluster (rbd:POOL/IMAGE) or volume in an object store
+    /// (s3://BUCKET/PREFIX). What is on it stays as it is
     #[arg(long)]
     backing: DeviceSpec,
 
@@ -33,12 +39,13 @@ pub struct Args {
     #[arg(long, value_parser = size::parse_some)]
     size: Option<u64>,
 
-    /// Make a sparse backing file, or an image of a Ceph cluster, of this size if there is none
+    /// Make a sparse backing file if there is none; or an image of a Ceph cluster or a volume in an object store, with room for label
+    /// and journal behind this size
     #[arg(long, value_name = "SIZE", value_parser = size::parse_some)]
     backing_size: Option<u64>,
 
-    /// Size of the volume [default: the whole backing]. On a block device or NBD export, 12 KiB less leave room for a
-    /// label, which tells a foreign or stale backing with certainty
+    /// Size of the volume [default: that of the volume whose label lies at the backing's end; else the whole backing]. On a block
+    /// device, NBD export or image, 12 KiB less leave room for a label, which tells a foreign or stale backing with certainty
     #[arg(long, value_name = "SIZE", value_parser = size::parse_some)]
     volume_size: Option<u64>,
 
@@ -86,6 +93,16 @@ pub fn run(args: Args) -> Outcome {
         LabelPlace::Behind(offset) => format!("the backing's label lies behind the volume, at byte {offset}"),
         LabelPlace::Nowhere => "the backing has no room for a label and is known by its fingerprint".into(),
     };
+    if made.label == LabelPlace::Nowhere {
+        eprintln!("warning: {}", unlabelled(&options.backing, made.backing.size_bytes));
+    }
+    let size = match made.volume_bytes_before {
+        None => String::new(),
+        Some(before) if before == made.volume_bytes && options.volume_bytes.is_none() => {
+            "the volume has the size that the backing's label says\n".to_owned()
+        }
+        Some(before) => resized(before, made.volume_bytes),
+    };
     if let Some(lack) = made.backing_lack {
         eprintln!(
             "warning: {} is sparse and its file system has {} free of the {} that it may take: writes fail when there is no more room",
@@ -101,7 +118,7 @@ pub fn run(args: Args) -> Outcome {
         JournalRoom::Lacking(roomy) => no_journal(roomy),
     };
     print(&format!(
-        "{overwritten}made a cache of {} in {} ({} segments of {}; {})\npaired with {} for a volume of {} in blocks of {}; {label}\n{journal}",
+        "{overwritten}made a cache of {} in {} ({} segments of {}; {})\npaired with {} for a volume of {} in blocks of {}; {label}\n{size}{journal}",
         size::show(made.layout.cache_bytes()),
         options.cache,
         made.layout.segment_count,
@@ -123,14 +140,50 @@ fn failure(e: HostError, options: &FormatOptions) -> Failure {
             let message = format!("a cache of {asked} is too small; the least is {least}");
             Failure::new(FailureKind::Usage, message)
         }
-        (HostError::Size { path, .. }, _) if options.volume_bytes.is_some() && *path == backing => {
+        (HostError::Size { path, .. }, _) if sizes_are_given(options) && *path == backing => {
             Failure::new(FailureKind::Usage, e.to_string())
         }
         (HostError::Open(OpenError::Missing { path }), _) if path.display().to_string() == backing => {
             let message = format!("{backing} does not exist; give --backing-size to make it");
             Failure::new(FailureKind::Failed, message)
         }
+        // It advises what this command has not.
+        (HostError::Open(OpenError::InUse { path, holder }), _) if path.display().to_string() == backing => {
+            let advice = format!("run `forebay recover {backing} --takeover` first");
+            let holder = holder.replace("give --takeover", &advice);
+            Failure::new(from_host(&e).kind, format!("{backing} is in use by {holder}"))
+        }
         _ => from_host(&e),
+    }
+}
+
+/// Whether a size that does not fit was given, and not found.
+fn sizes_are_given(options: &FormatOptions) -> bool {
+    let is_odd = |bytes: u64| options.backing.remote().is_some() && !bytes.is_multiple_of(512);
+    options.volume_bytes.is_some() || options.backing_bytes.is_some_and(is_odd)
+}
+
+/// What a backing without a label lacks, and how it gets one.
+fn unlabelled(backing: &DeviceSpec, backing_bytes: u64) -> String {
+    let roomy = backing_bytes.saturating_sub(LABEL_ROOM_BYTES) / 4096 * 4096;
+    let longer = if backing.remote().is_some() { "make the backing 12 KiB larger, or " } else { "" };
+    format!(
+        "without a label an older copy of the cache is taken for the latest one, also by another host, and then overwrites newer data; to \
+         have one, {longer}give a --volume-size of at most {roomy} bytes"
+    )
+}
+
+/// What an explicit --volume-size has made of a volume that was there.
+fn resized(before: u64, now: u64) -> String {
+    let shown = size::show_beside(before, now);
+    match now.cmp(&before) {
+        Ordering::Equal => String::new(),
+        Ordering::Less => {
+            format!("the volume had {shown} before: what lies behind its new end is no part of it any more\n")
+        }
+        Ordering::Greater => format!(
+            "the volume had {shown} before: where label and journal lay behind its end is a part of it now\n"
+        ),
     }
 }
 

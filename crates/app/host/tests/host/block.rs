@@ -262,6 +262,10 @@ fn a_label_behind_the_volume_pairs_a_disk() {
     assert!(place.content("b")[volume_bytes as usize..].iter().all(|b| *b == 0), "no trace is left");
     drop(Volume::open(plain()).unwrap());
     assert_eq!(place.content("b")[volume_bytes as usize - 4096..volume_bytes as usize], [7; 4096]);
+    // One that is made anew is as large, and has its label where it was.
+    make(&cache, &backing, Some(volume_bytes), false).unwrap();
+    let again = make(&cache, &backing, None, true).unwrap();
+    assert_eq!((again.volume_bytes, again.label), (volume_bytes, LabelPlace::Behind(at)));
 }
 
 #[test]

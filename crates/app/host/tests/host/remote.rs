@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, io};
 
-use forebay_block::{Class, DeviceOp, DeviceResult, Nanos};
+use forebay_block::{BlockService, Class, DeviceOp, DeviceResult, Nanos};
 use forebay_device::{
     Access, Device, DeviceInfo, DeviceKind, DeviceSpec, OpenError, RemoteSpec, Ring, Sign, open,
 };
+use forebay_format::pairing::Refusal;
 use forebay_host::{
     Ending, FormatOptions, Formatted, HostError, JournalChoice, JournalRoom, LabelPlace, PairOptions,
     RecoverOptions, Recovered, Volume, VolumeConfig, format, pair_again, recover,
@@ -17,7 +18,7 @@ use forebay_host::{
 use forebay_policy::{Settings, WritePolicy};
 
 use crate::client::Client;
-use crate::place::{MIB, Place, sparse};
+use crate::place::{MIB, Place, refusal, sparse};
 
 /// What a volume needs behind its end for its label.
 const LABEL_BYTES: u64 = 12 << 10;
@@ -57,6 +58,10 @@ impl RemoteSpec for Store {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             made => made.map(|()| true).map_err(|e| self.system("make", e)),
         }
+    }
+
+    fn is_made(&self) -> bool {
+        true
     }
 
     fn remove(&self) -> Result<(), OpenError> {
@@ -201,4 +206,71 @@ fn its_address_is_no_path() {
         other => panic!("{other:?}"),
     };
     assert!(found.is_in_place && found.backing_name == "far:pool/image", "{found:?}");
+}
+
+fn again(place: &Place, volume_bytes: Option<u64>) -> Result<Formatted, HostError> {
+    let again = options(place, false);
+    format(&FormatOptions { backing_bytes: None, volume_bytes, force: true, ..again }, &mut |_, _| {})
+}
+
+/// Whoever makes a new cache for a volume, for whatever reason the old one is given up, has the same volume: else it would grow over its
+/// label, and an older copy of the cache would be taken for the latest one.
+#[test]
+fn a_volume_keeps_its_size_and_its_label_when_it_gets_another_cache() {
+    let place = Place::new();
+    let first = format(&options(&place, false), &mut |_, _| {}).unwrap();
+    assert_eq!((first.volume_bytes_before, first.journal), (None, JournalRoom::Enough));
+    let is_as_before = |made: &Formatted| {
+        let is = (made.volume_bytes, made.volume_bytes_before, &made.label, made.journal);
+        assert_eq!(is, (4 * MIB, Some(4 * MIB), &first.label, JournalRoom::Enough));
+    };
+    // Taken away from its cache.
+    let volume = serve(&place, false, WritePolicy::WriteBack).unwrap();
+    place.copy("cache", "old");
+    Client(volume.handle()).write(4 * MIB - 4096, &[1; 4096]).unwrap();
+    volume.end(Ending::Destage).unwrap();
+    is_as_before(&again(&place, None).unwrap());
+    let stale = VolumeConfig::new("test", Some(place.spec("old")), store(&place, false));
+    let e = refusal(stale);
+    assert!(matches!(e, HostError::Pairing { refusal: Refusal::ForeignCache { .. }, .. }), "{e}");
+    serve(&place, false, WritePolicy::Journaled).unwrap().end(Ending::Destage).unwrap();
+    // Served without its cache, and after its cache was removed.
+    for is_removed in [false, true] {
+        if is_removed {
+            serve(&place, false, WritePolicy::WriteBack).unwrap().end(Ending::Release).unwrap();
+        }
+        let alone =
+            VolumeConfig { accept_stale: true, ..VolumeConfig::new("test", None, store(&place, false)) };
+        let volume = Volume::open(alone).unwrap();
+        assert_eq!(volume.handle().info().size_bytes, 4 * MIB, "removed: {is_removed}");
+        volume.end(Ending::Keep).unwrap();
+        is_as_before(&again(&place, None).unwrap());
+        assert!(serve(&place, false, WritePolicy::Journaled).is_ok());
+    }
+    assert_eq!(place.content("image")[4 * MIB as usize - 4096..4 * MIB as usize], [1; 4096]);
+}
+
+#[test]
+fn a_volume_has_another_size_only_if_that_is_said() {
+    let place = Place::new();
+    format(&options(&place, false), &mut |_, _| {}).unwrap();
+    let whole = place.content("image").len() as u64;
+    for (asked, label_stays) in [(2 * MIB, true), (3 * MIB, true), (whole, false)] {
+        let before = again(&place, None).unwrap().volume_bytes;
+        let made = again(&place, Some(asked)).unwrap();
+        assert_eq!((made.volume_bytes, made.volume_bytes_before), (asked, Some(before)));
+        assert_eq!(made.label != LabelPlace::Nowhere, label_stays, "{asked}");
+    }
+    // One that is damaged tells nothing of the volume.
+    let place = Place::new();
+    let LabelPlace::Behind(at) = format(&options(&place, false), &mut |_, _| {}).unwrap().label else {
+        panic!("its label lies behind the volume")
+    };
+    let image = File::options().write(true).open(place.path("image")).unwrap();
+    for copy in [at, at + 4096] {
+        image.write_all_at(&[9; 64], copy + 16).unwrap();
+    }
+    let e = again(&place, None).unwrap_err();
+    assert!(e.to_string().contains("give --volume-size"), "{e}");
+    assert_eq!(again(&place, Some(4 * MIB)).unwrap().label, LabelPlace::Behind(at));
 }

@@ -65,6 +65,10 @@ impl RemoteSpec for RbdSpec {
         session::make(self, size_bytes)
     }
 
+    fn is_made(&self) -> bool {
+        true
+    }
+
     fn remove(&self) -> Result<(), OpenError> {
         session::remove(self)
     }

@@ -32,6 +32,11 @@ pub trait RemoteSpec: fmt::Debug + fmt::Display + Send + Sync {
         Ok(false)
     }
 
+    /// Whether [`RemoteSpec::make`] makes anything.
+    fn is_made(&self) -> bool {
+        false
+    }
+
     /// Removes what [`RemoteSpec::make`] has made, with all that it holds.
     ///
     /// # Errors

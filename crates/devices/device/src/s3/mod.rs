@@ -48,6 +48,10 @@ impl RemoteSpec for S3Spec {
         device::make(self, size_bytes)
     }
 
+    fn is_made(&self) -> bool {
+        true
+    }
+
     fn remove(&self) -> Result<(), OpenError> {
         device::remove(self)
     }
