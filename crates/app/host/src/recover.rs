@@ -8,7 +8,7 @@ use forebay_format::label::{Label, LabelState};
 use forebay_format::replay::{Prepared, Replay};
 use forebay_format::shared_point::{Common, newest_common, set_of};
 
-use crate::error::HostError;
+use crate::error::{ErrorClass, HostError};
 use crate::identity::host_id;
 use crate::journal::{Journal, JournalChoice};
 use crate::label::LabelPlace;
@@ -59,10 +59,8 @@ impl Found {
         spec: &DeviceSpec,
         journal: &JournalChoice,
         options: RecoverOptions,
-        among: bool,
+        (among, access): (bool, Access),
     ) -> Result<Self, HostError> {
-        // Who only looks takes nothing away from anybody.
-        let access = Access::to_write(options.takeover && !options.look);
         let mut backing = open(spec, bench.ring, access)?;
         let name = spec.to_string();
         let unknown = |why: &str| HostError::NothingToRecover { backing: name.clone(), why: why.to_owned() };
@@ -144,13 +142,24 @@ pub fn recover(
     let ring = Ring::new().map_err(|e| HostError::system("open", spec.path(), e))?;
     let clock = Clock::start();
     let bench = Bench { ring: &ring, clock: &clock };
-    let found = Found::open(&bench, spec, journal, options, false)?;
+    let open = |access| {
+        let found = Found::open(&bench, spec, journal, options, (false, access))?;
+        match found.head.common == Common::default() || options.look || options.alone {
+            true => Ok(found),
+            false => Err(member_error(&found.name, &found.head.common)),
+        }
+    };
+    // Who only looks takes nothing away from anybody.
+    let takeover = options.takeover && !options.look;
+    if takeover {
+        refuse_early(|| open(Access::Look).map(drop))?;
+    }
+    let found = open(Access::to_write(takeover))?;
     let head = found.head.clone();
     let replay = match (options.look, head.common == Common::default()) {
         (true, _) => Replay::check_only(head),
         (false, true) => Replay::new(head),
-        (false, false) if options.alone => Replay::deciding(head, Prepared::Alone),
-        (false, false) => return Err(member_error(&found.name, &head.common)),
+        (false, false) => Replay::deciding(head, Prepared::Alone),
     };
     found.carry_out(&bench, replay, options.look)
 }
@@ -170,11 +179,19 @@ pub fn recover_group(
     let clock = Clock::start();
     let bench = Bench { ring: &ring, clock: &clock };
     let options = RecoverOptions { takeover, ..RecoverOptions::default() };
-    let open =
-        |(spec, journal): &(DeviceSpec, JournalChoice)| Found::open(&bench, spec, journal, options, true);
-    let mut found = places.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    found.sort_by_key(|found| found.head.common.member);
-    let point = common_point(&found)?;
+    let open = |access| {
+        let open = |(spec, journal): &(DeviceSpec, JournalChoice)| {
+            Found::open(&bench, spec, journal, options, (true, access))
+        };
+        let mut found = places.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        found.sort_by_key(|found| found.head.common.member);
+        let point = common_point(&found)?;
+        Ok((found, point))
+    };
+    if takeover {
+        refuse_early(|| open(Access::Look).map(drop))?;
+    }
+    let (mut found, point) = open(Access::to_write(takeover))?;
     for member in &mut found {
         let prepared = member.head.common.prepared == point;
         member.check(&bench, prepared)?;
@@ -186,6 +203,15 @@ pub fn recover_group(
         member.carry_out(&bench, replay, false)
     };
     Ok((point, found.into_iter().map(bring).collect::<Result<_, _>>()?))
+}
+
+/// What is refused once a volume was taken over is better refused before: its owner may be well, and would be cut off for nothing. A look
+/// that fails decides nothing, for what is looked at may change meanwhile.
+pub(crate) fn refuse_early(look: impl FnOnce() -> Result<(), HostError>) -> Result<(), HostError> {
+    match look() {
+        Err(error) if error.class() == ErrorClass::Refused => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// The newest point that all of these have, which are all members of one consistency group, in their order.

@@ -23,7 +23,7 @@ use crate::label::LabelPlace;
 use crate::pair::{Decorate, Pair, Places, check_blocks, check_end};
 use crate::passthrough::{Backing, PassThrough};
 use crate::queue::{Ending, REQUEST_BYTES_MAX};
-use crate::recover::{holds_prepared, journal_left};
+use crate::recover::{holds_prepared, journal_left, refuse_early};
 use crate::superblocks::Bench;
 
 /// What a volume is made of and how it behaves.
@@ -219,6 +219,9 @@ fn start_cached(
     let places = Places { cache, backing: config.backing, journal: config.journal, logical_block };
     let mut decorate = config.decorate.take();
     let access = Access::to_write(config.takeover);
+    if config.takeover {
+        refuse_early(|| Pair::open(ring, clock, &places, Access::Look, None)?.decide(true).map(drop))?;
+    }
     let mut pair = Pair::open(ring, clock, &places, access, decorate.as_mut().map(around))?;
     pair.member = config.member.take();
     let wants_journal = config.settings.write_policy == WritePolicy::Journaled;
@@ -311,10 +314,33 @@ fn content_of_its_cache(bench: &Bench<'_>, label: &Label) -> Option<CacheContent
     Some(cache_content(bench, &mut *cache, &superblock))
 }
 
-fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Started, HostError> {
+/// Refuses a backing whose cache may hold what it lacks.
+fn check_alone(bench: &Bench<'_>, config: &VolumeConfig, label: &Label) -> Result<(), HostError> {
+    let content = match config.accept_stale {
+        true => Some(CacheContent::Clean),
+        false => content_of_its_cache(bench, label),
+    };
+    if content == Some(CacheContent::Clean) {
+        return Ok(());
+    }
+    let (backing, cache) = (config.backing.to_string(), label.cache_name.clone());
+    Err(HostError::WithoutItsCache { backing, cache, content })
+}
+
+fn start_plain(mut config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Started, HostError> {
     let access = if config.read_only { Access::ReadOnly } else { Access::to_write(config.takeover) };
+    if access == Access::TakeOver {
+        refuse_early(|| {
+            let bench = Bench { ring, clock };
+            let mut backing = open(&config.backing, ring, Access::Look)?;
+            match LabelPlace::find(&bench, &mut *backing, config.backing.path())? {
+                Some((_, label)) if label.state == LabelState::Paired => check_alone(&bench, &config, &label),
+                _ => Ok(()),
+            }
+        })?;
+    }
     let mut backing = open(&config.backing, ring, access)?;
-    if let Some(mut decorate) = config.decorate {
+    if let Some(mut decorate) = config.decorate.take() {
         backing = decorate(Role::Backing, backing);
     }
     let bench = Bench { ring, clock };
@@ -328,15 +354,7 @@ fn start_plain(config: VolumeConfig, ring: &Ring, clock: &Clock) -> Result<Start
         size_bytes = size_bytes.min(label.volume_bytes);
         check_end(backing.info(), size_bytes, logical_block)?;
         if label.state == LabelState::Paired {
-            let content = if config.accept_stale {
-                Some(CacheContent::Clean)
-            } else {
-                content_of_its_cache(&bench, &label)
-            };
-            if content != Some(CacheContent::Clean) {
-                let (backing, cache) = (config.backing.to_string(), label.cache_name);
-                return Err(HostError::WithoutItsCache { backing, cache, content });
-            }
+            check_alone(&bench, &config, &label)?;
             let alone = Label { state: LabelState::Released, ..label.clone() };
             backing.recognize_by(place.sign(vec![label.clone(), alone]));
             // What the journal has of a consistent state comes first.

@@ -16,6 +16,9 @@ pub enum Access {
     TakeOver,
     /// Reading alone: nothing can be written through it, and what cannot be written to is opened all the same.
     ReadOnly,
+    /// As reading alone, although another host may have it and write meanwhile: what is read may be of no single instant, and decides
+    /// only what is not tried at all.
+    Look,
 }
 
 impl Access {
@@ -26,7 +29,7 @@ impl Access {
 
     /// Whether it can be written to.
     pub const fn writes(self) -> bool {
-        !matches!(self, Self::ReadOnly)
+        !matches!(self, Self::ReadOnly | Self::Look)
     }
 }
 

@@ -13,7 +13,7 @@ use forebay_device::{
 use forebay_format::pairing::Refusal;
 use forebay_host::{
     Ending, FormatOptions, Formatted, HostError, JournalChoice, JournalRoom, LabelPlace, PairOptions,
-    RecoverOptions, Recovered, Volume, VolumeConfig, format, pair_again, recover,
+    RecoverOptions, Recovered, Volume, VolumeConfig, format, pair_again, recover, recover_group,
 };
 use forebay_policy::{Settings, WritePolicy};
 
@@ -29,6 +29,9 @@ struct Store {
     file: PathBuf,
     has_journal: bool,
 }
+
+/// Is made beside a store when it is taken away from another host.
+const TAKEN: &str = "taken";
 
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -49,6 +52,9 @@ impl RemoteSpec for Store {
 
     fn open(&self, ring: &Ring, access: Access) -> Result<Box<dyn Device>, OpenError> {
         let inner = open(&DeviceSpec::Path(self.file.clone()), ring, access)?;
+        if access == Access::TakeOver {
+            fs::write(self.file.with_added_extension(TAKEN), []).map_err(|e| self.system("take", e))?;
+        }
         let info = DeviceInfo { name: self.to_string(), kind: DeviceKind::Remote, ..inner.info().clone() };
         Ok(Box::new(StoreDevice { inner, info }))
     }
@@ -273,4 +279,32 @@ fn a_volume_has_another_size_only_if_that_is_said() {
     let e = again(&place, None).unwrap_err();
     assert!(e.to_string().contains("give --volume-size"), "{e}");
     assert_eq!(again(&place, Some(4 * MIB)).unwrap().label, LabelPlace::Behind(at));
+}
+
+/// The owner may be well: it is not cut off for what is refused all the same.
+#[test]
+fn what_is_refused_is_not_taken_over() {
+    let place = Place::new();
+    format(&options(&place, true), &mut |_, _| {}).unwrap();
+    place.copy("cache", "older");
+    let volume = serve(&place, true, WritePolicy::WriteBack).unwrap();
+    Client(volume.handle()).write(0, &[1; 4096]).unwrap();
+    volume.end(Ending::Abandon).unwrap();
+    let was_taken = || files(&place).iter().any(|name| name.ends_with(TAKEN));
+    let mut config = VolumeConfig::new("test", Some(place.spec("older")), store(&place, true));
+    config.takeover = true;
+    let e = refusal(config);
+    assert!(matches!(e, HostError::Pairing { refusal: Refusal::StaleCache { .. }, .. }), "{e}");
+    let alone = VolumeConfig { takeover: true, ..VolumeConfig::new("test", None, store(&place, true)) };
+    assert!(matches!(refusal(alone), HostError::WithoutItsCache { .. }));
+    let takeover = RecoverOptions { takeover: true, ..RecoverOptions::default() };
+    let recovered = || recover(&store(&place, true), &JournalChoice::Auto, takeover);
+    assert!(matches!(recovered(), Err(HostError::NothingToRecover { .. })));
+    let members = [(store(&place, true), JournalChoice::Auto)];
+    assert!(matches!(recover_group(&members, true), Err(HostError::NothingToRecover { .. })));
+    assert!(!was_taken(), "{:?}", files(&place));
+    // What is not refused is.
+    serve(&place, true, WritePolicy::Journaled).unwrap().end(Ending::Destage).unwrap();
+    recovered().unwrap();
+    assert!(was_taken());
 }

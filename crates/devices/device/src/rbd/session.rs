@@ -43,7 +43,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Opens an image, and takes its lock unless it is only read.
+    /// Opens an image, and takes its lock unless it is only read; whoever only looks asks for none.
     pub(super) fn open(spec: &RbdSpec, access: Access) -> Result<Self, OpenError> {
         let failed = |doing| move |e| OpenError::system(doing, spec.as_path(), e);
         let cluster = connect(spec).map_err(failed("connect to"))?;
@@ -57,7 +57,9 @@ impl Session {
             timeout: spec.timeout,
         };
         session.check_settings(spec).map_err(failed("use"))?;
-        session.take(spec, access)?;
+        if access != Access::Look {
+            session.take(spec, access)?;
+        }
         session.limit(None).map_err(failed("use"))?;
         Ok(session)
     }
@@ -235,6 +237,13 @@ fn in_pool(
 /// Connects to the cluster.
 fn connect(spec: &RbdSpec) -> io::Result<Cluster> {
     let user = spec.id.as_deref().unwrap_or("admin");
+    // The library takes it for an empty file.
+    if let Some(conf) = spec.conf.as_deref().filter(|conf| conf.is_dir()) {
+        return Err(unfit(format!(
+            "its configuration {} is a directory; name the file in it",
+            conf.display()
+        )));
+    }
     let cluster = Cluster::new(spec.id.as_deref(), spec.conf.as_deref()).map_err(|e| match (e.raw_os_error(), &spec.conf) {
         (Some(libc::ENOENT), None) => {
             unfit("there is no configuration of a Ceph cluster, as /etc/ceph/ceph.conf; name one with ,conf=PATH".to_owned())

@@ -76,8 +76,8 @@ impl S3Device {
         let mut drive = start(spec, ring.waker())?;
         let own = Owner::own();
         let mut attempt = match (access, &spec.checkpoint) {
-            (Access::ReadOnly, Some(name)) => objects::Access::Checkpoint(name.clone()),
-            (Access::ReadOnly, None) => objects::Access::Latest,
+            (Access::ReadOnly | Access::Look, Some(name)) => objects::Access::Checkpoint(name.clone()),
+            (Access::ReadOnly | Access::Look, None) => objects::Access::Latest,
             (Access::ReadWrite, _) => objects::Access::Own(Takeover::Never),
             (Access::TakeOver, _) => objects::Access::Own(Takeover::Always),
         };
