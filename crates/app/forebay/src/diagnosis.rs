@@ -95,7 +95,10 @@ pub fn fenced(dirty_bytes: u64) -> String {
     let lost = match dirty_bytes {
         0 => "the backing had everything that was written here".to_owned(),
         dirty => {
-            format!("{} that the backing lacks stay in the cache here, which is void", size::show(dirty))
+            let dirty = size::show(dirty);
+            format!(
+                "{dirty} that the backing lacks stay in the cache here, which is refused once the volume was served or formatted elsewhere"
+            )
         }
     };
     format!(

@@ -67,10 +67,12 @@ impl RbdSpec {
         let mut address = format!("rbd:{name}");
         let mut has_timeout = false;
         for parameter in parts {
-            let (key, value) =
-                parameter.split_once('=').filter(|(_, value)| !value.is_empty()).unwrap_or((parameter, ""));
+            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             let mut text = value.to_owned();
             match key {
+                "conf" | "id" | "namespace" | "timeout" if value.is_empty() && key != parameter => {
+                    return Err(format!("its {key} is empty"));
+                }
                 _ if value.is_empty() => return Err(unknown(parameter)),
                 "conf" if spec.conf.is_none() => {
                     let path = std::path::absolute(value).unwrap_or_else(|_| value.into());
@@ -166,7 +168,9 @@ mod tests {
             ("pool/image@monday", "it names a snapshot"),
             ("pool/image,", "'' is not known"),
             ("pool/image,id", "'id' is not known"),
-            ("pool/image,id=", "'id=' is not known"),
+            ("pool/image,id=", "its id is empty"),
+            ("pool/image,conf=", "its conf is empty"),
+            ("pool/image,key=", "'key=' is not known"),
             ("pool/image,key=secret", "'key=secret' is not known"),
             ("pool/image,id=a,id=b", "'id=b' is not known of it, or given twice"),
             ("pool/image,timeout=2s,timeout=2s", "given twice"),
