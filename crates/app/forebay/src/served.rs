@@ -270,10 +270,14 @@ impl Served {
 
     /// Makes a named checkpoint of what the backing has, gives one up, or lists them.
     pub fn checkpoint(&self, action: CheckpointAction) -> Result<Answer, Failure> {
-        let told = format!("{action:?}");
+        let told = match &action {
+            CheckpointAction::Create(name) => Some(("made", name.clone())),
+            CheckpointAction::Delete(name) => Some(("given up", name.clone())),
+            CheckpointAction::List => None,
+        };
         let answer = checkpoints::carry_out(&self.handle, &self.plan.backing, action)?;
-        if answer == Answer::Done {
-            tracing::info!(volume = self.plan.name, change = told, "checkpoint");
+        if let Some((change, checkpoint)) = told {
+            tracing::info!(volume = self.plan.name, checkpoint, "checkpoint {change}");
         }
         Ok(answer)
     }

@@ -19,8 +19,8 @@ pub struct Args {
     name: String,
 
     /// Settings to change, all at once or, if one is not understood, none. KEY is write-policy, order, group-size,
-    /// group-age, group-ends, max-staleness, admission, on-full, durability, scheduler, ranges or endurance. VALUE is as for the
-    /// flag of `forebay serve` of that name. Its other flags are for the start alone
+    /// group-age, group-ends, max-staleness, admission, journal-caching, on-full, durability, scheduler, ranges or endurance.
+    /// VALUE is as for the flag of `forebay serve` of that name. Its other flags are for the start alone
     #[arg(required = true, value_name = "KEY=VALUE", value_parser = pair)]
     settings: Vec<(String, String)>,
 

@@ -1,11 +1,10 @@
 //! Hostile hints (P8): wrong criticality, and promotions of anything at any time.
 
 use forebay_policy::Admission;
-use forebay_sim::campaign::Campaign;
 use forebay_sim::generate::{Options, Theme, plan};
 use forebay_sim::plan::Action;
 
-use super::threads::on_two_threads;
+use super::threads::no_promise_is_broken;
 
 const THEMES: [&[Theme]; 5] = [
     &[Theme::Hinted],
@@ -18,15 +17,9 @@ const SEEDS: u64 = 200;
 
 #[test]
 fn hostile_hints_break_no_promise() {
-    on_two_threads(THEMES.len(), |i| {
-        let mut campaign = Campaign::default();
-        campaign.options = Options { themes: THEMES[i], ..Options::default() };
-        for seed in 0..SEEDS {
-            if let Some(finding) = campaign.seed(seed) {
-                panic!("{:?}, seed {seed}: {}\n{}", THEMES[i], finding.violation, finding.to_file());
-            }
-        }
-        assert!(campaign.counted.stats.promotions > SEEDS, "{:?}: too few promotions", THEMES[i]);
+    no_promise_is_broken(&THEMES, SEEDS, |campaign| {
+        let themes = campaign.options.themes;
+        assert!(campaign.counted.stats.promotions > SEEDS, "{themes:?}: too few promotions");
     });
 }
 

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use forebay_policy::SchedulerKind;
-use forebay_sim::campaign::Campaign;
 use forebay_sim::generate::{Options, Theme, plan};
 use forebay_sim::plan::Action;
 
-use super::threads::on_two_threads;
+use super::threads::no_promise_is_broken;
 
 const THEMES: [&[Theme]; 5] = [
     &[Theme::Scheduled],
@@ -20,15 +19,7 @@ const SEEDS: u64 = 200;
 
 #[test]
 fn no_scheduler_breaks_a_promise() {
-    on_two_threads(THEMES.len(), |i| {
-        let mut campaign = Campaign::default();
-        campaign.options = Options { themes: THEMES[i], ..Options::default() };
-        for seed in 0..SEEDS {
-            if let Some(finding) = campaign.seed(seed) {
-                panic!("{:?}, seed {seed}: {}\n{}", THEMES[i], finding.violation, finding.to_file());
-            }
-        }
-    });
+    no_promise_is_broken(&THEMES, SEEDS, |_| {});
 }
 
 #[test]
