@@ -9,6 +9,7 @@
 # - a store that is full, or refuses, is told as that;
 # - the store falls ill, in every way that one can: clients notice nothing while the cache has room, `status` says `degraded` and why,
 #   and all goes on by itself when the store is well. So it is with rights that are taken away and with quotas;
+# - an object that is missing or damaged is told before anything is served, and nothing is lost when it is back;
 # - another host takes over from one that is cut off and has clients;
 # - PostgreSQL loses nothing when the daemon is killed.
 #
@@ -458,6 +459,35 @@ checkpoints() {
     pass "$WHAT: another host reads what there was then, until it is given up"
 }
 
+# One object of the log is lost, or exchanged for another.
+one_object_lost() {
+    local lost way
+    WHAT="$STORE, one object lost"
+    new_volume
+    serve_volume --no-cache --accept-stale
+    write_stamps 0 --operations 100 --largest 32
+    stop_daemon
+    objects list volumes "test/$VOLUME/log/" >listed
+    lost=$(awk 'NR == 3 {print $2}' listed)
+    objects get volumes "$lost" >object
+    objects list volumes "test/$VOLUME/" >before
+    for way in "" --takeover --read-only; do
+        objects delete volumes "$lost"
+        refused 4 "is damaged: ${lost#test/$VOLUME/}: it is missing, .*put the object back" "$FOREBAY" serve --name db --no-cache \
+            --accept-stale $way --backing "$BACKING" "${CONTROL[@]}" --nbd "unix:$NBD"
+        objects put volumes "$lost" <object
+    done
+    head -c 100 object | objects put volumes "$lost"
+    refused 4 "is damaged: ${lost#test/$VOLUME/}: .*put the object back" "$FOREBAY" serve --name db --no-cache --accept-stale \
+        --backing "$BACKING" "${CONTROL[@]}" --nbd "unix:$NBD"
+    objects put volumes "$lost" <object
+    objects list volumes "test/$VOLUME/" | cmp - before || fail "$WHAT: a refused opening has changed something"
+    serve_volume --no-cache --accept-stale
+    verify_stamps 0
+    stop_daemon
+    pass "$WHAT: it is told which, and all is there when it is back"
+}
+
 # Keys are in nothing that was printed, or that the daemon tells.
 nothing_shows_keys() {
     local hidden
@@ -485,6 +515,7 @@ for STORE in "${SERVERS[@]}"; do
     cache_lost
     taken_over
     checkpoints
+    one_object_lost
     takes_nothing
     sick
     # The keys are others from then on.

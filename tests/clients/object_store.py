@@ -4,6 +4,7 @@
 object_store.py make-bucket BUCKET        object_store.py list BUCKET [PREFIX]        object_store.py races BUCKET TIMES
 object_store.py empty BUCKET [PREFIX]     object_store.py remove-bucket BUCKET        object_store.py get BUCKET KEY
 object_store.py put BUCKET KEY <BYTES     object_store.py set-policy BUCKET <JSON     object_store.py remove-policy BUCKET
+object_store.py delete BUCKET KEY
 
 `list` prints size and name of each object. `races` lets eight clients create one object at a time, and ends with 1 unless each time
 exactly one is told that it did, and the object is that one's.
@@ -99,6 +100,8 @@ def main(action, bucket, *rest):
             must("DELETE", f"{bucket}/{name}")
     elif action == "get":
         sys.stdout.buffer.write(must("GET", f"{bucket}/{rest[0]}"))
+    elif action == "delete":
+        must("DELETE", f"{bucket}/{rest[0]}")
     elif action == "put":
         must("PUT", f"{bucket}/{rest[0]}", (), sys.stdin.buffer.read())
     elif action == "set-policy":

@@ -595,7 +595,8 @@ impl HostError {
             | Self::NoCommonPoint { .. }
             | Self::HoldsPrepared { .. }
             | Self::CacheDirty { .. } => ErrorClass::Refused,
-            Self::Damaged { .. }
+            Self::Open(OpenError::Damaged { .. })
+            | Self::Damaged { .. }
             | Self::LabelDamaged { .. }
             | Self::JournalDamaged { .. }
             | Self::Recovery {

@@ -68,6 +68,18 @@ pub enum OpenError {
         /// What it is.
         what: &'static str,
     },
+    /// An object that it is made of is missing or damaged.
+    #[error(
+        "{} is damaged: {object}: {what}; put the object back, or serve a checkpoint of the volume (`,checkpoint=NAME`)", .path.display()
+    )]
+    Damaged {
+        /// The path.
+        path: PathBuf,
+        /// Which object.
+        object: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// Another user may have put it there.
     #[error(transparent)]
     Foreign(Foreign),

@@ -6,6 +6,7 @@
 //!
 //! - C1: a checkpoint is of a commit mark, and its head is created when that and all parts exist.
 //! - C2: an object of the log is deleted only when a checkpoint exists that was made when it was dead already, and no named one needs it.
+//! - C3: the head of a checkpoint that has a name, or had one until a note that is not durable, is not deleted.
 
 use std::sync::Arc;
 

@@ -2,10 +2,14 @@
 //!
 //! ```text
 //!  name     ── commit, checkpoint ──► note ── durable ──► pointer ──► done
-//!  unname   ── note ── durable ──► its pointer goes ── gone ──► the checkpoint's objects are let go ──► done
+//!  unname   ── commit, note ── durable ──► its pointer goes ── gone ──► the checkpoint's objects are let go ──► done
 //!  resize   ── an object with the new size ── durable ──► done
 //!  release  ── nothing waits ──► an object that says so, the last one ── durable ──► done
 //! ```
+//!
+//! - N1: a name counts until the note that gives it up is durable: whoever takes over may not find that note before, and needs what is named.
+//! - N2: a checkpoint has the names as of its place in the log. So none is begun while a note is under way; one that waits for a mark gets it
+//!   before the note.
 
 use std::sync::Arc;
 
@@ -66,9 +70,17 @@ impl Commands {
         matches!(self.stage(), Some(Stage::ToRelease | Stage::Releasing(_)))
     }
 
-    /// Whether a checkpoint that is made is to be named: no further one is begun until that has happened.
-    pub(crate) fn is_naming(&self) -> bool {
-        matches!(self.stage(), Some(Stage::Naming(_) | Stage::Named(..) | Stage::ToName(_)))
+    /// Whether the names are to change: no further checkpoint is begun until that is durable.
+    pub(crate) const fn is_naming(&self) -> bool {
+        let Some(under_way) = &self.under_way else { return false };
+        match under_way.stage {
+            Stage::ToName(_) | Stage::Naming(_) | Stage::Named(..) | Stage::Unnamed(..) => true,
+            Stage::Pointing
+            | Stage::Unpointing(_)
+            | Stage::Resized(..)
+            | Stage::ToRelease
+            | Stage::Releasing(_) => false,
+        }
     }
 
     fn stage(&self) -> Option<&Stage> {
@@ -94,14 +106,18 @@ impl Commands {
                 Err(CommandError::NameTaken)
             }
             Command::Name(_) if state.named.len() >= NAMES_MAX => Err(CommandError::TooManyNames),
-            Command::Name(name) => Ok(Stage::ToName(name)),
+            Command::Name(name) => {
+                // A checkpoint may wait for a mark, and the command for the checkpoint.
+                log.commit(&mut state.map);
+                Ok(Stage::ToName(name))
+            }
             Command::Unname(name) => {
                 let Some(named) = state.named.iter().find(|named| named.name == name).cloned() else {
                     return Err(CommandError::NoSuchName);
                 };
-                let note = Note::Unnamed(named.name.clone(), named.at);
-                state.note(&note);
-                log.note(&mut state.map, note);
+                // A checkpoint may wait for a mark: the note is behind that.
+                log.commit(&mut state.map);
+                log.note(&mut state.map, Note::Unnamed(named.name.clone(), named.at));
                 Ok(Stage::Unnamed(named.name, named.at, log.commit(&mut state.map)))
             }
             Command::Resize(bytes) => {
@@ -133,6 +149,8 @@ impl Commands {
                 under_way.stage = Stage::Naming(name);
             }
             Stage::ToRelease if is_quiet => {
+                // Nothing is lost with the last object alone.
+                log.commit(&mut state.map);
                 under_way.stage = Stage::Releasing(log.commit_anyway(&mut state.map, true));
             }
             _ => {}
@@ -162,6 +180,7 @@ impl Commands {
                 under_way.stage = Stage::Pointing;
             }
             Stage::Unnamed(name, at, needed) if *needed <= durable => {
+                state.note(&Note::Unnamed(name.clone(), *at));
                 let request = Request::Delete { name: names::checkpoint(name, *at) };
                 calls.start(Job::Index(Indexing::Unpointed), request);
                 under_way.stage = Stage::Unpointing(*at);

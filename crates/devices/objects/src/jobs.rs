@@ -38,6 +38,14 @@ pub(crate) enum Step {
     Part(u32),
     Epochs,
     Head(Position),
+    /// Names behind the end of a log.
+    Behind,
+    /// An object behind the end of a log.
+    Witness(Position),
+    /// The end of a log once more, as this object is a witness that it was not the end.
+    Gap(Position),
+    /// The claim of an owner that has come later than all that are known.
+    Later(u64),
     /// The claim of the owner that may still be at work.
     Holder,
     Claim,

@@ -19,8 +19,8 @@ pub(crate) enum Loaded {
     Part,
     /// The checkpoint is whole.
     Whole,
-    /// An object of it is gone: the checkpoint was given up while it was read.
-    Gone,
+    /// This object of it is gone: the checkpoint was given up while it was read, or the object is lost.
+    Gone(String),
 }
 
 /// A checkpoint that is being read.
@@ -62,7 +62,7 @@ impl Load {
         calls: &mut Calls<Job>,
         outcome: Outcome,
     ) -> Result<Loaded, Wrong> {
-        let Outcome::Object { bytes, .. } = outcome else { return Ok(Loaded::Gone) };
+        let Outcome::Object { bytes, .. } = outcome else { return Ok(Loaded::Gone(names::index(self.at))) };
         let manifest = Manifest::decode(&bytes, &self.identity(state))
             .map_err(|damage| (names::index(self.at), damage.to_string()))?;
         // Parts come one after the other, so that what one claims is never believed before it is there.
@@ -83,7 +83,9 @@ impl Load {
         number: u32,
         outcome: Outcome,
     ) -> Result<Loaded, Wrong> {
-        let Outcome::Object { bytes, .. } = outcome else { return Ok(Loaded::Gone) };
+        let Outcome::Object { bytes, .. } = outcome else {
+            return Ok(Loaded::Gone(names::part(self.at, number)));
+        };
         let wrong = |what: String| (names::part(self.at, number), what);
         let damaged = |damage: Damage| wrong(damage.to_string());
         let identity = self.identity(state);

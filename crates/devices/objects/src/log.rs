@@ -8,6 +8,8 @@
 //! - L2: what is written after an object was sealed goes to a later one. Within the open object a sector that is written again is written
 //!   in its place: objects appear wholly or not at all.
 //! - L3: an object has the commit mark if a flush or a group ends with it; recovery takes the log up to the last one.
+//! - L4: each object says how many objects before it exist for certain; the last one of an owner that releases the volume has no data, and
+//!   says that all do. So a later opening notices one that is missing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -391,10 +393,12 @@ impl Log {
         if self.sealed.is_empty() && self.is_wanted {
             self.seal_asked(map);
         }
-        let batch = self.sealed.pop_front()?;
+        // The last object is a witness of all others: it comes when they exist.
+        let durable = self.durable;
+        let batch = self.sealed.pop_front_if(|batch| !batch.released || batch.seq == durable)?;
         let stamp = Stamp { nonce: self.nonce, time_ns };
         let mut head = LogHead::new(self.identity(batch.seq), stamp, self.volume_sectors);
-        (head.commit, head.released) = (batch.commit, batch.released);
+        (head.commit, head.released, head.known) = (batch.commit, batch.released, self.durable);
         (head.extents, head.notes) = (batch.extents, batch.notes);
         let bytes = Arc::new(head.encode(&batch.data));
         let data_bytes = batch.data.len() as u64;

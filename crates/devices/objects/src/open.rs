@@ -12,6 +12,10 @@
 //! - O3: an object may have been deleted because a checkpoint that came meanwhile does without it. So the checkpoints are listed again when
 //!   the logs have ended: then no further one can come that needs less than what was read.
 //! - O4: an owner that is to be taken over may have begun, or a later one may have come: its own first object, a name like any other, decides.
+//! - O5: where the log seems to end, what lies behind is a witness of whether it ended there before ([`gap`]). A volume that has lost an
+//!   object is refused before anything is claimed or fenced: it opens when the object is back.
+
+mod gap;
 
 use std::sync::Arc;
 
@@ -24,6 +28,7 @@ use crate::jobs::{Job, Step};
 use crate::load::{Load, Loaded, Wrong};
 use crate::map::Object;
 use crate::names;
+use crate::open::gap::Gap;
 use crate::state::State;
 use crate::store::Request;
 use crate::walk::{Found, Next, Walk, read_head};
@@ -73,6 +78,12 @@ pub(crate) struct Open {
     taken_from: Option<Claim>,
     /// Whether the checkpoints are being listed again.
     is_again: bool,
+    /// Where the log seems to end.
+    gap: Option<Gap>,
+    /// What is missing, unless a newer checkpoint does without it.
+    lost: Option<OpenError>,
+    /// An owner's first object that did not agree with the end of the log before it: that end, the object, and what it says.
+    disagreed: Option<(Position, Position, Position)>,
     /// Named checkpoints of which it is not known yet what they need.
     to_hold: Vec<Position>,
     /// This owner's first object, and the state before it.
@@ -100,6 +111,9 @@ impl Open {
             claim: None,
             taken_from: None,
             is_again: false,
+            gap: None,
+            lost: None,
+            disagreed: None,
             to_hold: Vec::new(),
             first: None,
         }
@@ -133,6 +147,10 @@ impl Open {
             Step::Manifest | Step::Part(_) => self.load(calls, time_ns, step, outcome),
             Step::Epochs => self.epochs(calls, time_ns, outcome),
             Step::Head(at) => self.head(calls, time_ns, at, outcome),
+            Step::Behind => self.behind(calls, time_ns, outcome),
+            Step::Witness(at) => self.witness(calls, time_ns, at, outcome),
+            Step::Gap(witness) => self.gap_again(calls, time_ns, witness, outcome),
+            Step::Later(epoch) => self.later(calls, time_ns, epoch, outcome),
             Step::Holder => self.holder(calls, time_ns, outcome),
             Step::Claim => self.claimed(calls, time_ns, outcome),
             Step::Fence => self.fence(calls, time_ns, outcome),
@@ -197,6 +215,9 @@ impl Open {
             list(calls, Step::Checkpoints, names::INDEX.to_owned(), last);
             return Ok(false);
         }
+        if let Some(lost) = self.lost.take() {
+            return if self.listed == self.checkpoint { Err(lost) } else { self.anew(calls) };
+        }
         if self.is_again {
             self.is_again = false;
             return if self.listed == self.checkpoint {
@@ -222,13 +243,10 @@ impl Open {
         let is_hold = !self.to_hold.is_empty();
         match loaded.map_err(|(name, what): Wrong| OpenError::Corrupt { name, what })? {
             Loaded::Part => self.load = Some(load),
-            Loaded::Gone if is_hold => {
-                let (name, what) = (names::index(load.at()), "a named checkpoint lacks an object".to_owned());
-                return Err(OpenError::Corrupt { name, what });
-            }
-            Loaded::Gone => match &self.params.access {
+            Loaded::Gone(name) => match &self.params.access {
+                _ if is_hold => return Err(gap::missing(name, "the name of a checkpoint")),
                 Access::Checkpoint(name) => return Err(OpenError::NoCheckpoint(name.clone())),
-                _ => return self.anew(calls),
+                _ => self.accuse(calls, gap::missing(name, "its checkpoint")),
             },
             Loaded::Whole if is_hold => {
                 let entries: Vec<_> = load.objects().copied().collect();
@@ -307,7 +325,9 @@ impl Open {
                 let fence = Fence { identity: self.identity(at), stamp, by: claim.epoch };
                 create(calls, Step::Fence, names::log(at), fence.encode());
             }
-            Next::Disagrees => return self.anew(calls),
+            Next::Gap(at) => self.look_behind(calls, at),
+            Next::Owner(by) => return self.look_for_claim(calls, time_ns, by),
+            Next::Disagrees(at, said) => return self.disagree(calls, at, said),
             Next::Wrong(at, what) => {
                 return Err(OpenError::Corrupt { name: names::log(at), what: what.to_owned() });
             }
@@ -425,7 +445,7 @@ impl Open {
         };
         calls.drop_all();
         self.state = State::empty(mark.volume, mark.sectors, self.small_sectors);
-        (self.load, self.walk) = (None, None);
+        (self.load, self.walk, self.gap, self.is_again) = (None, None, None, false);
         self.list_checkpoints(calls);
         Ok(false)
     }

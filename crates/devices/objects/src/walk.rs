@@ -20,7 +20,8 @@ const WINDOW_MAX: u64 = 32;
 pub(crate) enum Found {
     /// An object of the log, and where its payload begins.
     Log(Box<LogHead>, u32),
-    Fence,
+    /// A fence, and whose.
+    Fence(u64),
     Missing,
 }
 
@@ -33,8 +34,12 @@ pub(crate) enum Next {
     Fence(Position),
     /// All owners' logs were read to their ends.
     Ended,
-    /// What was read does not agree: something has changed meanwhile, or is lost.
-    Disagrees,
+    /// The log seems to end there, and goes on with [`Walk::pass`].
+    Gap(Position),
+    /// The log was ended by this owner, who has come later than all that are known. It goes on with [`Walk::pass`].
+    Owner(u64),
+    /// An owner's first object says this of the log before, which does not agree: something has changed meanwhile, or is lost.
+    Disagrees(Position, Position),
     /// This object says what cannot be.
     Wrong(Position, &'static str),
 }
@@ -68,12 +73,19 @@ impl Walk {
     pub(crate) fn new(state: &State, newest: u64) -> Self {
         let Position { epoch, seq } = state.as_of;
         // Owners are numbered from 1.
-        let at = if epoch == 0 { Position { epoch: 1, seq: 0 } } else { Position { epoch, seq: seq + 1 } };
+        let mut at =
+            if epoch == 0 { Position { epoch: 1, seq: 0 } } else { Position { epoch, seq: seq + 1 } };
+        let mut found = BTreeMap::new();
+        if newest == 0 {
+            // Without owners there is a gap all the same: what lies behind it had one.
+            at = Position::default();
+            found.insert(0, Found::Missing);
+        }
         Self {
             newest,
             at,
             asked: at.seq,
-            found: BTreeMap::new(),
+            found,
             pending: Vec::new(),
             begun: Position { epoch, seq: if epoch == 0 { 0 } else { at.seq } },
             is_released: false,
@@ -87,6 +99,11 @@ impl Walk {
     /// Whether the newest owner has released the volume, or there is none.
     pub(crate) const fn is_released(&self) -> bool {
         self.newest == 0 || (self.begun.epoch == self.newest && self.is_released)
+    }
+
+    /// The last owner that began, 0 for none, and where its log ends as far as is known.
+    pub(crate) const fn begun(&self) -> Position {
+        self.begun
     }
 
     pub(crate) const fn is_fencing(&self) -> bool {
@@ -126,7 +143,7 @@ impl Walk {
     /// A fence exists where one was to be made.
     pub(crate) fn fenced(&mut self) {
         self.makes_fence = false;
-        self.found.insert(self.at.seq, Found::Fence);
+        self.found.insert(self.at.seq, Found::Fence(0));
     }
 
     /// The name of the fence has another object, which is asked for anew.
@@ -143,7 +160,7 @@ impl Walk {
                 None => return Next::Wait,
                 Some(Found::Log(head, data_at)) => {
                     if self.at.seq == 0 && !self.begins(&head, state) {
-                        return Next::Disagrees;
+                        return Next::Disagrees(self.at, head.before);
                     }
                     if let Err((at, what)) = self.log(head, data_at, state) {
                         return Next::Wrong(at, what);
@@ -153,14 +170,21 @@ impl Walk {
                     self.makes_fence = true;
                     return Next::Fence(self.at);
                 }
-                Some(Found::Missing | Found::Fence) => {
-                    self.at = Position { epoch: self.at.epoch + 1, seq: 0 };
-                    self.asked = 0;
-                    self.found.clear();
+                Some(Found::Missing) => return Next::Gap(self.at),
+                Some(Found::Fence(by)) if by > self.newest && self.at.epoch == self.newest => {
+                    return Next::Owner(by);
                 }
+                Some(Found::Fence(_)) => self.pass(),
             }
         }
         Next::Ended
+    }
+
+    /// The log ends here: the next owner's comes.
+    pub(crate) fn pass(&mut self) {
+        self.at = Position { epoch: self.at.epoch + 1, seq: 0 };
+        self.asked = 0;
+        self.found.clear();
     }
 
     fn log(
@@ -217,7 +241,7 @@ pub(crate) fn read_head(bytes: &[u8], size: u64, identity: &Identity) -> Result<
     }
     match LogHead::decode(bytes, size, identity) {
         Ok(head) => Ok(Ok(Found::Log(Box::new(head), needed as u32))),
-        Err(Damage::Kind) => Fence::decode(bytes, identity).map(|_| Ok(Found::Fence)),
+        Err(Damage::Kind) => Fence::decode(bytes, identity).map(|fence| Ok(Found::Fence(fence.by))),
         Err(damage) => Err(damage),
     }
 }

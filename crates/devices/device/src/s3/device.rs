@@ -110,6 +110,9 @@ impl S3Device {
                     return Err(OpenError::InUse { path, holder: holder(&claim, &own) });
                 }
                 objects::OpenError::NoVolume => return Err(OpenError::Missing { path }),
+                objects::OpenError::Corrupt { name: object, what } => {
+                    return Err(OpenError::Damaged { path, object, what });
+                }
                 why => return Err(failed(why.to_string())),
             }
         };

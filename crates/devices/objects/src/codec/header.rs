@@ -72,6 +72,8 @@ pub(crate) struct Header {
     pub(crate) payload_sectors: u32,
     /// CRC-32C of the checksums of all pieces.
     pub(crate) payload_crc: u32,
+    /// Of the log: how many objects before it existed for certain.
+    pub(crate) known: u64,
 }
 
 impl Header {
@@ -88,6 +90,7 @@ impl Header {
             other: Position { epoch: 0, seq: 0 },
             payload_sectors: 0,
             payload_crc: 0,
+            known: 0,
         }
     }
 
@@ -112,7 +115,7 @@ impl Header {
         put_u64(&mut out, self.other.seq);
         put_u32(&mut out, self.more);
         put_u32(&mut out, self.payload_crc);
-        out.resize(HEADER_BYTES, 0);
+        put_u64(&mut out, self.known);
         out.extend_from_slice(table);
         let crc = crc_of(&out);
         out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -159,6 +162,7 @@ impl Header {
             Position { epoch: r.counter("other epoch")?, seq: r.counter("other sequence number")? };
         header.more = r.u32()?;
         header.payload_crc = r.u32()?;
+        header.known = r.u64()?;
         if header.volume_sectors > VOLUME_SECTORS_MAX {
             return Err(Damage::Field("size of the volume"));
         }

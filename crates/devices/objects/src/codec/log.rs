@@ -69,6 +69,8 @@ pub(crate) struct LogHead {
     pub(crate) released: bool,
     /// Of an owner's first object: the owner before, and how many of its objects count. Else nothing.
     pub(crate) before: Position,
+    /// How many objects of this owner existed for certain, without a gap, when this one was sent.
+    pub(crate) known: u64,
     pub(crate) extents: Vec<Extent>,
     pub(crate) notes: Vec<Note>,
 }
@@ -83,6 +85,7 @@ impl LogHead {
             commit: false,
             released: false,
             before: Position { epoch: 0, seq: 0 },
+            known: 0,
             extents: Vec::new(),
             notes: Vec::new(),
         }
@@ -136,6 +139,7 @@ impl LogHead {
         header.entries = self.extents.len() as u32;
         header.more = self.notes.len() as u32;
         header.other = self.before;
+        header.known = self.known;
         header.payload_sectors = self.payload_sectors();
         let mut payload = Vec::with_capacity(super::payload_bytes(header.payload_sectors) as usize);
         header.payload_crc = write_pieces(&self.identity, data, &mut payload);
@@ -151,6 +155,7 @@ impl LogHead {
         head.commit = header.flags & COMMIT != 0;
         head.released = header.flags & RELEASED != 0;
         head.before = header.other;
+        head.known = header.known;
         let mut r = Reader::new(&table);
         head.extents = Vec::with_capacity((header.entries as usize).min(r.left() / EXTENT_BYTES));
         let mut payload = 0_u64;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay_block::{DeviceOp, ErrorKind, Nanos};
 use forebay_objects::model::{Fate, Model};
-use forebay_objects::{Access, Command, Request, Takeover};
+use forebay_objects::{Access, Command, CommandError, Request, Takeover};
 
 use crate::oracle::{Content, Oracle, SECTORS, content_of};
 use crate::random::Random;
@@ -215,6 +215,29 @@ impl Client {
             self.commanded = Some((tag, command.clone(), self.oracle.newest()));
             self.host.vault.command(world.now, tag, command);
         }
+    }
+
+    /// Ends with all that was submitted, and gives the volume back.
+    pub fn release(&mut self, world: &mut World) {
+        let upto = self.oracle.flush();
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        // A command may wait for a commit mark.
+        self.waits.insert(tag, Waits::Durable(upto, false));
+        self.host.vault.submit(world.now, tag, DeviceOp::Flush);
+        for _ in 0..20_000 {
+            self.host.vault.command(world.now, u64::MAX, Command::Release);
+            self.turn(world);
+            while !self.host.carried.contains_key(&u64::MAX) {
+                self.turn(world);
+            }
+            // It may be told as late, and be carried out.
+            let told = self.host.carried.remove(&u64::MAX);
+            if matches!(told, Some(Ok(()) | Err(CommandError::Invalid(_)))) {
+                return self.oracle.flushed(upto);
+            }
+        }
+        panic!("it is not released");
     }
 
     /// The host dies. What it has asked for may still be carried out, at any time.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_block::{DeviceOp, ErrorKind, Nanos};
 use forebay_objects::model::{Fate, Model};
-use forebay_objects::{Access, Command, CommandError, ListError, OpenError, Takeover, named_in};
+use forebay_objects::{Access, Command, CommandError, ListError, OpenError, Request, Takeover, named_in};
 
 use crate::world::{Host, open, try_open, volume, write};
 
@@ -151,6 +151,54 @@ fn a_name_is_given_up_when_readers_cannot_find_it_any_more() {
     assert!(!model.objects().keys().any(|name| name.starts_with("checkpoint/")));
     let reader = try_open("reader", Access::Checkpoint("then".to_owned()), &mut now, &mut model);
     assert_eq!(reader.err(), Some(OpenError::NoCheckpoint("then".to_owned())));
+}
+
+/// Whoever takes over meanwhile does not find the note, and needs what has the name.
+#[test]
+fn nothing_of_a_name_goes_before_it_is_durable_that_it_is_given_up() {
+    let mut takeovers = 0;
+    // The name is given up at different moments of a checkpoint, which may wait for a commit mark.
+    for (durable, answers) in [true, false].into_iter().flat_map(|durable| (0..12).map(move |n| (durable, n)))
+    {
+        let (mut model, mut now) = (volume(256 << 10), Nanos(0));
+        let mut host = open("host", Takeover::Never, &mut now, &mut model);
+        host.run(&mut now, &mut model, 1, write(0, &[1; 4096], true)).unwrap();
+        assert_eq!(host.command(&mut now, &mut model, Command::Name("then".to_owned())), Ok(()));
+        for tag in 2..8_u64 {
+            host.vault.submit(now, tag, write(tag * 8192, &[2; 8192], durable));
+        }
+        host.poll(now);
+        for _ in 0..answers.min(host.requests.len()) {
+            host.answer(now, &mut model, 0, Fate::Done);
+        }
+        host.vault.command(now, 100, Command::Unname("then".to_owned()));
+        host.poll(now);
+        while !host.requests.is_empty() {
+            // What the log says comes last.
+            let is_log = |request: &Request| request.name().starts_with("log/");
+            let which = host.requests.iter().position(|(_, request)| !is_log(request)).unwrap_or(0);
+            host.answer(now, &mut model, which, Fate::Done);
+            let (mut later, mut then) = (model.clone(), now);
+            let mut next = open("next", Takeover::Always, &mut then, &mut later);
+            takeovers += usize::from(!next.vault.named().is_empty());
+            next.run(&mut then, &mut later, 1, write(0, &[3; 512], true)).unwrap();
+        }
+        assert_eq!(host.carried.remove(&100), Some(Ok(())));
+    }
+    assert!(takeovers > 20, "{takeovers}");
+}
+
+/// A checkpoint that is due waits for a commit mark, and the command for the checkpoint.
+#[test]
+fn names_are_given_and_given_up_whoever_flushes() {
+    let (mut model, mut now) = (volume(256 << 10), Nanos(0));
+    let mut host = open("host", Takeover::Never, &mut now, &mut model);
+    for (round, command) in [Command::Name, Command::Unname].into_iter().enumerate() {
+        for tag in 0..6_u64 {
+            host.run(&mut now, &mut model, tag, write(tag * 8192, &[round as u8; 8192], false)).unwrap();
+        }
+        assert_eq!(host.command(&mut now, &mut model, command("then".to_owned())), Ok(()));
+    }
 }
 
 #[test]

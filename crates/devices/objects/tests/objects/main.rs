@@ -7,6 +7,7 @@ mod crash;
 mod damage;
 mod explore;
 mod life;
+mod lost;
 mod noise;
 mod oracle;
 mod owners;
