@@ -7,6 +7,7 @@ use forebay_policy::JournalCaching;
 use crate::engine::{Engine, IoOwner, Life};
 use crate::interface::Role;
 use crate::locks::{BlockRange, Hold};
+use crate::log::reclaim::Copies;
 use crate::log::{AppendOwner, Ask, Facts, Io, May, Pinner, Told, Written, reclaim};
 use crate::map::segments::SlotRef;
 use crate::mutation::Mutation;
@@ -230,14 +231,8 @@ impl Engine {
         let is_lost = |block, slot| destage.is_corrupt(block, slot);
         let (journals, skips) = (&self.journals, self.settings.journal_caching == JournalCaching::Skip);
         let unwanted = |block: BlockNo| skips && journals.contain(block.0 * BLOCK_BYTES);
-        let out = self.reclaim.step(
-            room_is_awaited,
-            is_lost,
-            unwanted,
-            &mut self.log,
-            &mut self.map,
-            &mut self.locks,
-        );
+        let copies = Copies { room_is_awaited, unwanted: &unwanted };
+        let out = self.reclaim.step(copies, is_lost, &mut self.log, &mut self.map, &mut self.locks);
         self.log_asks(out.asks);
         self.release_each(out.released);
     }

@@ -84,6 +84,15 @@ pub(crate) fn wants_clean_tail(log: &Log, map: &Map) -> bool {
         })
 }
 
+/// What decides about copies, beside replacement.
+#[derive(Clone, Copy)]
+pub(crate) struct Copies<'a> {
+    /// Somebody waits for room in the log: nothing is copied.
+    pub(crate) room_is_awaited: bool,
+    /// Whether a clean block is not worth a copy, whatever replacement says.
+    pub(crate) unwanted: &'a dyn Fn(BlockNo) -> bool,
+}
+
 impl Reclaim {
     pub(crate) fn new(layout: Layout, planted: Planted) -> Self {
         Self {
@@ -121,13 +130,12 @@ impl Reclaim {
         log.pins.set(Pinner::Copies, self.is_copying().then_some(self.judged.1));
     }
 
-    /// Moves the tail as far as it can and is wanted. While `room_is_awaited` nothing is copied. `is_lost` says of a dirty version that its
-    /// data is damaged for good, `unwanted` of a clean block that it is not worth a copy, whatever replacement says.
+    /// Moves the tail as far as it can and is wanted. `is_lost` says of a dirty version that its
+    /// data is damaged for good.
     pub(crate) fn step(
         &mut self,
-        room_is_awaited: bool,
+        copies: Copies<'_>,
         is_lost: impl Fn(BlockNo, SlotRef) -> bool,
-        unwanted: impl Fn(BlockNo) -> bool,
         log: &mut Log,
         map: &mut Map,
         locks: &mut Locks,
@@ -139,7 +147,7 @@ impl Reclaim {
                 break;
             }
             if log.pins.keeper(map.segments().get(tail)).is_none_or(|keeper| keeper == Pinner::Copies) {
-                self.judge_once(tail, room_is_awaited, &unwanted, log, map, locks, &mut out);
+                self.judge_once(tail, copies, log, map, locks, &mut out);
             }
             match log.pins.keeper(map.segments().get(tail)) {
                 Some(Pinner::Dirty) => {
@@ -170,8 +178,7 @@ impl Reclaim {
     fn judge_once(
         &mut self,
         tail: u32,
-        room_is_awaited: bool,
-        unwanted: impl Fn(BlockNo) -> bool,
+        copies: Copies<'_>,
         log: &mut Log,
         map: &mut Map,
         locks: &mut Locks,
@@ -180,11 +187,11 @@ impl Reclaim {
         let segment = map.segments().get(tail);
         if self.judged.0 < segment.seq {
             self.judged = (segment.seq, segment.first_seq);
-            let kept = self.judge(tail, room_is_awaited, unwanted, map, locks);
+            let kept = self.judge(tail, copies, map, locks);
             self.read_for_copy(tail, kept, map, out);
             self.pin(log);
         }
-        if room_is_awaited {
+        if copies.room_is_awaited {
             out.released.extend(self.cancel(log));
         }
     }
@@ -193,12 +200,11 @@ impl Reclaim {
     fn judge(
         &mut self,
         tail: u32,
-        room_is_awaited: bool,
-        unwanted: impl Fn(BlockNo) -> bool,
+        copies: Copies<'_>,
         map: &mut Map,
         locks: &mut Locks,
     ) -> Vec<(BlockNo, SlotRef)> {
-        let room = map.segments().free_count() > SEGMENTS_RESERVED && !room_is_awaited;
+        let room = map.segments().free_count() > SEGMENTS_RESERVED && !copies.room_is_awaited;
         let budget = if room { map.segments().slots_len(tail) / KEEP_ONE_IN } else { 0 };
         let mut kept: Vec<(BlockNo, SlotRef)> = Vec::new();
         for slot in map.segments().slot_refs(tail) {
@@ -207,7 +213,7 @@ impl Reclaim {
             }
             let Some(to) = map.judge(slot) else { continue };
             let block = map.segments().slot(slot).block();
-            if !unwanted(block) && locks.try_take(BlockRange::new(block, 1), Hold::Exclusive) {
+            if !(copies.unwanted)(block) && locks.try_take(BlockRange::new(block, 1), Hold::Exclusive) {
                 self.copying.insert(block, to);
                 kept.push((block, slot));
             }
