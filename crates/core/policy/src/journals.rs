@@ -246,13 +246,19 @@ impl Journals {
         }
         // A loop that it lies in stays as it is; other tracks that it has touched are of the past.
         let touched: Vec<u64> = self.touched(flow.first, flow.end);
-        if touched.iter().any(|first| self.tracks[first].is_loop) {
-            return;
+        let mut is_loop = false;
+        for first in &touched {
+            let known = &self.tracks[first];
+            // One that begins with it and ends later has been the whole of it all along.
+            is_loop |= known.is_loop && *first == flow.first && known.end < flow.end;
+            if known.is_loop && !is_loop {
+                return;
+            }
         }
         for first in touched {
             self.tracks.remove(&first);
         }
-        let track = Track { end: flow.end, used: self.writes, is_loop: false, in_turn: 0, strays: 0 };
+        let track = Track { end: flow.end, used: self.writes, is_loop, in_turn: 0, strays: 0 };
         self.put(flow.first, track);
     }
 

@@ -83,6 +83,18 @@ fn parts_of_a_journal_become_one() {
     assert_eq!(found(&journals), [(1000 * BLOCK_BYTES, 3048 * BLOCK_BYTES)]);
 }
 
+/// What was found first is a part of it, as the file system was mounted anew meanwhile: the end is found with the next rounds.
+#[test]
+fn the_end_of_a_journal_is_found_after_its_beginning() {
+    let mut journals = Journals::default();
+    let mut part = Circle { first: 1000, end: 1600, at: 1000 };
+    (0..300).for_each(|_| _ = part.commit(&mut journals, 4));
+    assert_eq!(found(&journals), [(1000 * BLOCK_BYTES, 1600 * BLOCK_BYTES)]);
+    let mut whole = Circle { first: 1000, end: 3048, at: 1000 };
+    (0..1300).for_each(|_| _ = whole.commit(&mut journals, 4));
+    assert_eq!(found(&journals), [(1000 * BLOCK_BYTES, 3048 * BLOCK_BYTES)]);
+}
+
 #[test]
 fn files_of_a_log_that_are_used_again_are_found_each() {
     let (mut journals, mut draw) = (Journals::default(), drawn(5));
