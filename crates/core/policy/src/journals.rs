@@ -32,7 +32,7 @@ const TRACK_BLOCKS_MIN: u64 = 256;
 const TRACK_WRITES_MIN: u32 = 32;
 /// More in each write on average, and it is a file that is copied: 256 KiB are XFS's largest.
 const WRITE_BLOCKS_MAX: u64 = 64;
-/// Writes that a flow makes over a track before that is a loop.
+/// Writes by which a flow gets further over a track before that is a loop. A block that is written again and again gets no further.
 const AGAIN_WRITES: u32 = 16;
 /// Tracks that are remembered, and journals that are found.
 const TRACKS_MAX: usize = 256;
@@ -48,14 +48,16 @@ struct Flow {
     /// Behind the last.
     end: u64,
     writes: u32,
+    /// Of these by how many it got further.
+    steps: u32,
     /// When it was last written to.
     used: u64,
-    /// Writes since it ran over the beginning of the track that begins there.
+    /// Steps since it ran over the beginning of the track that begins there.
     again: Option<(u64, u32)>,
 }
 
 impl Flow {
-    const ABSENT: Self = Self { first: NONE, end: NONE, writes: 0, used: 0, again: None };
+    const ABSENT: Self = Self { first: NONE, end: NONE, writes: 0, steps: 0, used: 0, again: None };
 
     /// It could be a journal's: files are copied in larger pieces.
     fn is_of_small_writes(&self) -> bool {
@@ -197,43 +199,43 @@ impl Journals {
         // The beginning of a track that this write has come to.
         let mut tracks = self.tracks.range(was..end.max(was));
         let reached = tracks.next().map(|(first, _)| *first);
+        let step = u32::from(was < end);
         (flow.end, flow.writes, flow.used) = (was.max(end), flow.writes.saturating_add(1), self.writes);
-        let mut closes = None;
-        match (reached, &mut flow.again) {
-            (Some(reached), again) => *again = Some((reached, 0)),
-            (None, Some((track, writes))) => {
-                *writes += 1;
-                closes = (*writes == AGAIN_WRITES).then_some(*track);
-            }
-            (None, None) => {}
-        }
-        if closes.is_some() {
-            flow.again = None;
-        }
+        flow.steps = flow.steps.saturating_add(step);
+        flow.again = match (reached, flow.again) {
+            (Some(reached), _) => Some((reached, 0)),
+            (None, again) => again.map(|(track, steps)| (track, steps + step)),
+        };
+        let over = flow.again.filter(|(_, steps)| *steps == AGAIN_WRITES).map(|(track, _)| track);
+        flow.again = flow.again.filter(|_| over.is_none());
         self.flows.put(at, flow);
         if at < YOUNG_MAX && flow.writes >= KNOWN_WRITES {
             let (to, ended) = self.flows.grow_up(at);
             at = to;
             self.leave(ended);
         }
-        if let Some(track) = closes {
-            self.close(self.flows.flows[at], track);
+        // It began where another one did: that one has come to its end.
+        let anew = (step > 0 && flow.steps == AGAIN_WRITES).then_some(flow.first);
+        if let Some(first) = anew {
+            self.flows.put(at, Flow::ABSENT);
+            while let Some(other) = self.flows.beginning_in(first, first + 1) {
+                let ended = self.flows.take(other);
+                self.leave(ended);
+            }
+            self.flows.put(at, flow);
+        }
+        for track in over.into_iter().chain(anew) {
+            self.close(flow, track);
         }
         true
     }
 
     /// A flow begins; whether a track does, there. One of before makes room.
     fn begin(&mut self, first: u64, end: u64) -> bool {
-        // Whoever begins here again has come to its end.
-        if let Some(at) = self.flows.beginning_in(first, first + 1) {
-            let ended = self.flows.take(at);
-            self.leave(ended);
-        }
-        let begun = self.tracks.contains_key(&first);
-        let again = begun.then_some((first, 0));
-        let ended = self.flows.begin(Flow { first, end, writes: 1, used: self.writes, again });
+        let flow = Flow { first, end, writes: 1, steps: 1, used: self.writes, again: None };
+        let ended = self.flows.begin(flow);
         self.leave(ended);
-        begun
+        self.tracks.contains_key(&first)
     }
 
     /// A flow has ended: what it leaves, if it was long.

@@ -116,6 +116,22 @@ fn files_of_a_log_that_are_used_again_are_found_each() {
     assert_eq!(found(&journals), expected);
 }
 
+/// With blocks of 1 KiB a journal's superblock lies in the first block of its circle. That is written now and then, and is no round.
+#[test]
+fn a_superblock_at_its_beginning_is_no_round() {
+    let mut journals = Journals::default();
+    let mut circle = Circle { first: 1000, end: 2024, at: 1000 };
+    for n in 0..230 {
+        circle.commit(&mut journals, 4);
+        if n % 2 == 0 {
+            journals.write(1000 * BLOCK_BYTES, 1024);
+        }
+    }
+    assert_eq!(found(&journals), [], "it has not come to its end");
+    (0..80).for_each(|_| _ = circle.commit(&mut journals, 4));
+    assert_eq!(found(&journals), [(1000 * BLOCK_BYTES, 2024 * BLOCK_BYTES)]);
+}
+
 #[test]
 fn sectors_of_a_redo_log_are_found() {
     let mut journals = Journals::default();
