@@ -209,7 +209,7 @@ taken_over() {
     second=$!
     OWN=("$second")
     await "$PATIENCE" grep -q ^ready ready.two || fail "$WHAT: not taken over: $(cat two.log)"
-    grep -q "taken over from process" two.log || fail "$WHAT: not told from whom: $(cat two.log)"
+    await "$PATIENCE" grep -q "taken over from process" two.log || fail "$WHAT: not told from whom: $(cat two.log)"
     stamp 0 verify --target "nbd:unix:$DIR/two" --state state --quiet
     # Clients of the first one read what it has cached, and it finds out. What they write then is nowhere.
     finds_out() {
