@@ -252,7 +252,7 @@ pass "$WHAT: no client notices, the log says so, and all is there when they are 
 # --- another host takes over from one that is cut off and has clients
 
 WHAT=takeover
-new_pair taken 200M --size 64M --volume-size 32M
+new_pair taken 200M --size 256M --volume-size 32M
 judge() { judge_image taken "$1"; }
 taken_over_while_cut_off journaled "in use by the Ceph client at $THERE:0/.*give --takeover"
 pass "another host is at the point that was declared, exactly, and the first writes nothing more and answers with errors alone"

@@ -229,7 +229,8 @@ taken_over() {
 # cut_off POLICY: the first host is cut off from the store.
 cut_off() {
     WHAT="$STORE, cut off"
-    new_volume
+    # With room for all that comes behind the point.
+    new_volume 32M 256M
     # The other host reaches no port of this one's loopback.
     BACKING+=,endpoint=http://$ADDRESS:$PORT
     taken_over_while_cut_off "$1" "is in use by process .* of elsewhere; .*give --takeover"

@@ -15,11 +15,10 @@
 //! - O5: where the log seems to end, what lies behind is a witness of whether it ended there before ([`gap`]). A volume that has lost an
 //!   object is refused before anything is claimed or fenced: it opens when the object is back.
 
+mod ask;
 mod gap;
 
-use std::sync::Arc;
-
-use crate::calls::{Calls, HEAD_GUESS_BYTES, Outcome};
+use crate::calls::{Calls, Outcome};
 use crate::codec::{
     Damage, Fence, Identity, LogHead, Pointer, Stamp, VolumeMark, claim_bytes, claim_of, head_bytes,
 };
@@ -28,7 +27,8 @@ use crate::jobs::{Job, Step};
 use crate::load::{Load, Loaded, Wrong};
 use crate::map::Object;
 use crate::names;
-use crate::open::gap::Gap;
+use crate::open::ask::{create, get, list};
+use crate::open::gap::{Gap, Said, missing};
 use crate::state::State;
 use crate::store::Request;
 use crate::walk::{Found, Next, Walk, read_head};
@@ -147,9 +147,16 @@ impl Open {
             Step::Manifest | Step::Part(_) => self.load(calls, time_ns, step, outcome),
             Step::Epochs => self.epochs(calls, time_ns, outcome),
             Step::Head(at) => self.head(calls, time_ns, at, outcome),
-            Step::Behind => self.behind(calls, time_ns, outcome),
-            Step::Witness(at) => self.witness(calls, time_ns, at, outcome),
-            Step::Gap(witness) => self.gap_again(calls, time_ns, witness, outcome),
+            Step::Behind | Step::Witness(_) | Step::Gap(_) => {
+                let (volume, newest) = (self.state.volume, self.newest);
+                let Some(gap) = &mut self.gap else { return Ok(false) };
+                let said = match step {
+                    Step::Witness(at) => gap.witness(calls, (volume, newest), at, outcome),
+                    Step::Gap(witness) => gap.again(witness, outcome),
+                    _ => gap.behind(calls, newest, outcome),
+                };
+                self.gap_says(calls, time_ns, said)
+            }
             Step::Later(epoch) => self.later(calls, time_ns, epoch, outcome),
             Step::Holder => self.holder(calls, time_ns, outcome),
             Step::Claim => self.claimed(calls, time_ns, outcome),
@@ -244,9 +251,9 @@ impl Open {
         match loaded.map_err(|(name, what): Wrong| OpenError::Corrupt { name, what })? {
             Loaded::Part => self.load = Some(load),
             Loaded::Gone(name) => match &self.params.access {
-                _ if is_hold => return Err(gap::missing(name, "the name of a checkpoint")),
+                _ if is_hold => return Err(missing(name, "the name of a checkpoint")),
                 Access::Checkpoint(name) => return Err(OpenError::NoCheckpoint(name.clone())),
-                _ => self.accuse(calls, gap::missing(name, "its checkpoint")),
+                _ => self.accuse(calls, missing(name, "its checkpoint")),
             },
             Loaded::Whole if is_hold => {
                 let entries: Vec<_> = load.objects().copied().collect();
@@ -325,7 +332,7 @@ impl Open {
                 let fence = Fence { identity: self.identity(at), stamp, by: claim.epoch };
                 create(calls, Step::Fence, names::log(at), fence.encode());
             }
-            Next::Gap(at) => self.look_behind(calls, at),
+            Next::Gap(at) => self.gap = Some(Gap::look(calls, at)),
             Next::Owner(by) => return self.look_for_claim(calls, time_ns, by),
             Next::Disagrees(at, said) => return self.disagree(calls, at, said),
             Next::Wrong(at, what) => {
@@ -484,14 +491,72 @@ fn forget_heads(calls: &mut Calls<Job>) {
     calls.drop_where(|job| matches!(job, Job::Open(Step::Head(_))));
 }
 
-fn get(calls: &mut Calls<Job>, step: Step, name: String) {
-    calls.start(Job::Open(step), Request::Get { name, from: 0, len: HEAD_GUESS_BYTES });
-}
+// Where the log seems to end.
 
-fn list(calls: &mut Calls<Job>, step: Step, prefix: String, after: String) {
-    calls.start(Job::Open(step), Request::List { prefix, after });
-}
+impl Open {
+    /// What was found out of a gap.
+    fn gap_says(&mut self, calls: &mut Calls<Job>, time_ns: u64, said: Said) -> Progress {
+        match said {
+            Said::Wait => Ok(false),
+            Said::Ends => self.pass(calls, time_ns),
+            Said::HasLog(epoch) => self.look_for_claim(calls, time_ns, epoch),
+            Said::Lost(lost) => {
+                self.accuse(calls, lost);
+                Ok(false)
+            }
+        }
+    }
 
-fn create(calls: &mut Calls<Job>, step: Step, name: String, bytes: Vec<u8>) {
-    calls.start(Job::Open(step), Request::Create { name, bytes: Arc::new(bytes) });
+    /// Looks whether an owner has a claim that must have one.
+    fn look_for_claim(&mut self, calls: &mut Calls<Job>, time_ns: u64, epoch: u64) -> Progress {
+        if self.claim.as_ref().is_some_and(|claim| claim.epoch == epoch) {
+            return self.pass(calls, time_ns);
+        }
+        get(calls, Step::Later(epoch), names::claim(epoch));
+        Ok(false)
+    }
+
+    /// Takes the claim of an owner that has come after the newest one that is known.
+    fn later(&mut self, calls: &mut Calls<Job>, time_ns: u64, epoch: u64, outcome: Outcome) -> Progress {
+        if let Outcome::Missing = outcome {
+            return Err(missing(names::claim(epoch), "what this owner has made"));
+        }
+        self.pass(calls, time_ns)
+    }
+
+    /// The log ends where it seems to.
+    fn pass(&mut self, calls: &mut Calls<Job>, time_ns: u64) -> Progress {
+        self.gap = None;
+        if let Some(walk) = &mut self.walk {
+            walk.pass();
+        }
+        self.go_on(calls, time_ns)
+    }
+
+    /// An object is lost unless a newer checkpoint does without it.
+    fn accuse(&mut self, calls: &mut Calls<Job>, lost: OpenError) {
+        calls.drop_all();
+        self.lost = Some(lost);
+        self.list_checkpoints(calls);
+    }
+
+    /// The first object of an owner names another end of the log before than was found. That may be as this log went on meanwhile; a second
+    /// time it is not.
+    fn disagree(&mut self, calls: &mut Calls<Job>, at: Position, said: Position) -> Progress {
+        let end = self.walk.as_ref().map_or(Position::default(), |walk| walk.begun());
+        if self.disagreed.replace((end, at, said)) != Some((end, at, said)) {
+            return self.anew(calls);
+        }
+        let (first, witness) = (Position { epoch: said.epoch, seq: 0 }, names::log(at));
+        let lost = if said.epoch > end.epoch {
+            missing(names::log(first), &witness)
+        } else if said.epoch == end.epoch && said.seq > end.seq {
+            missing(names::log(end), &witness)
+        } else {
+            let what = "it does not go on where the log before it ends".to_owned();
+            OpenError::Corrupt { name: witness, what }
+        };
+        self.accuse(calls, lost);
+        Ok(false)
+    }
 }
