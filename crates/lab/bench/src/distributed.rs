@@ -170,7 +170,10 @@ fn measure_all(bench: &mut Bench<'_>, results: &mut Results) -> Result<(), Bench
         for store in &stores {
             for contender in in_turn(Contender::of_writes(*store), round) {
                 bench.options.go_on()?;
-                if let Err(e) = writes(bench, contender, results) {
+                let name = bench.new_volume();
+                let measured = writes(bench, contender, &name, results);
+                bench.cluster.remove(*store, &name);
+                if let Err(e) = measured {
                     bench.options.go_on()?;
                     results.leave_out(store.name(), Some(contender), &e);
                 }
@@ -180,7 +183,10 @@ fn measure_all(bench: &mut Bench<'_>, results: &mut Results) -> Result<(), Bench
             for contender in in_turn(Contender::of_databases(*store), round) {
                 let Some(image) = &database_image else { continue };
                 bench.options.go_on()?;
-                if let Err(e) = transactions(bench, contender, image, results) {
+                let name = bench.new_volume();
+                let measured = transactions(bench, contender, &name, image, results);
+                bench.cluster.remove(*store, &name);
+                if let Err(e) = measured {
                     bench.options.go_on()?;
                     results.leave_out(&store.database_load(), Some(contender), &e);
                 }
@@ -204,9 +210,13 @@ fn prepare(bench: &Bench<'_>) -> Result<PostgreSql, BenchError> {
 }
 
 /// 4 KiB durable writes at each depth, over NBD, to a new volume.
-fn writes(bench: &mut Bench<'_>, contender: Contender, results: &mut Results) -> Result<(), BenchError> {
-    let name = bench.new_volume();
-    let stand = Stand::serve(bench, contender, &name)?;
+fn writes(
+    bench: &Bench<'_>,
+    contender: Contender,
+    name: &str,
+    results: &mut Results,
+) -> Result<(), BenchError> {
+    let stand = Stand::serve(bench, contender, name)?;
     let mut generator = Generator::connect(stand.nbd(), 0)?;
     for depth in DEPTHS {
         bench.options.go_on()?;
@@ -233,16 +243,16 @@ fn writes(bench: &mut Bench<'_>, contender: Contender, results: &mut Results) ->
 
 /// TPC-C on PostgreSQL, on a new volume that is mounted.
 fn transactions(
-    bench: &mut Bench<'_>,
+    bench: &Bench<'_>,
     contender: Contender,
+    name: &str,
     image: &PostgreSql,
     results: &mut Results,
 ) -> Result<(), BenchError> {
     if let Some(missing) = mounted::missing() {
         return Err(BenchError::Forebay(missing));
     }
-    let name = bench.new_volume();
-    let stand = Stand::attach(bench, contender, &name)?;
+    let stand = Stand::attach(bench, contender, name)?;
     let device = stand.device()?;
     let mut running = image.serve_on_new(&device, stand)?;
     running.needs_no_checkpoint_at_its_end();

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use forebay_device::DeviceSpec;
 
+use super::contender::Store;
 use crate::mounted::{call, call_in, call_long, path};
 use crate::{BenchError, Options};
 
 /// Starts and stops it.
 const SCRIPT: &str = include_str!("../../../../../scripts/ceph-one-node.sh");
-/// Makes the bucket.
+/// Makes and empties the bucket.
 const CLIENT: &str = include_str!("../../../../../tests/clients/object_store.py");
 const POOL: &str = "rbd";
 /// The bucket of all volumes.
@@ -20,6 +21,8 @@ pub(crate) const BUCKET: &str = "bench";
 pub(crate) struct Cluster {
     script: PathBuf,
     directory: PathBuf,
+    /// Makes and empties buckets.
+    client: PathBuf,
     /// Variables of its clients: where it is, and keys that nobody needs to keep secret.
     pub(crate) environment: Vec<(String, String)>,
 }
@@ -36,7 +39,8 @@ impl Cluster {
         let script = written("ceph-one-node.sh", SCRIPT)?;
         let directory = options.scratch.join("ceph");
         // What it was refused or what did not start is stopped, too.
-        let mut cluster = Self { script, directory, environment: Vec::new() };
+        let client = written("object_store.py", CLIENT)?;
+        let mut cluster = Self { script, directory, client, environment: Vec::new() };
         let up = [path(&cluster.script)?, "up", path(&cluster.directory)?, "--rgw"];
         call_long("bash", &up, &options.stopped)?;
         let file = cluster.directory.join("env");
@@ -45,8 +49,7 @@ impl Cluster {
         cluster.environment = exported(&text);
         // Else one of the user's own would go with these keys.
         cluster.environment.push(("AWS_SESSION_TOKEN".to_owned(), String::new()));
-        let client = written("object_store.py", CLIENT)?;
-        cluster.call("python3", &[path(&client)?, "make-bucket", BUCKET])?;
+        cluster.call("python3", &[path(&cluster.client)?, "make-bucket", BUCKET])?;
         Ok(cluster)
     }
 
@@ -91,6 +94,25 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// Makes room: takes away all that a volume has left. What stays, stays until the end.
+    pub(crate) fn remove(&self, store: Store, name: &str) {
+        let removed = match store {
+            Store::Rbd => {
+                let image = format!("{POOL}/{name}");
+                // There is a journal if somebody wanted one.
+                let _ = self.call("rbd", &["rm", "--no-progress", &format!("{image}.journal")]);
+                self.call("rbd", &["rm", "--no-progress", &image])
+            }
+            Store::S3 => path(&self.client)
+                .and_then(|client| self.call("python3", &[client, "empty", BUCKET, &format!("{name}/")])),
+        };
+        if let Err(e) = removed {
+            eprintln!("the volume {name} stays in the store: {e}");
+        }
+    }
+}
+
 fn spec(text: &str) -> Result<DeviceSpec, BenchError> {
     text.parse().map_err(|e: forebay_device::UnknownDevice| BenchError::Forebay(e.to_string()))
 }
@@ -125,6 +147,7 @@ mod tests {
         let cluster = Cluster {
             script: "none".into(),
             directory: "none".into(),
+            client: "none".into(),
             environment: exported("# where\nexport CEPH_CONF=/c\nexport AWS_ENDPOINT_URL=http://a:1\n"),
         };
         assert_eq!((cluster.variable("CEPH_CONF"), cluster.variable("NONE")), ("/c", ""));
