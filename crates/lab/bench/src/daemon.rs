@@ -29,20 +29,9 @@ pub(crate) struct Daemon {
 const NAME: &str = "bench";
 
 impl Daemon {
-    /// Serves `cache` and `backing`, or `backing` alone, by NBD and, if the system lets it, through FUSE; with these settings.
+    /// Serves `cache` and `backing`, or `backing` alone, by NBD and, if the system lets it, through FUSE; with these settings, and these
+    /// variables in its environment.
     pub(crate) fn start(
-        forebay: &Path,
-        scratch: &Path,
-        cache: Option<&DeviceSpec>,
-        backing: &DeviceSpec,
-        fuse: bool,
-        settings: &[(String, String)],
-    ) -> Result<Self, BenchError> {
-        Self::start_in(&[], forebay, scratch, cache, backing, fuse, settings)
-    }
-
-    /// The same, with these variables in its environment.
-    pub(crate) fn start_in(
         environment: &[(String, String)],
         forebay: &Path,
         scratch: &Path,

@@ -99,7 +99,7 @@ impl Site {
         }
         let scratch = backing.parent().unwrap_or(Path::new("."));
         let backing = self.backing.at(backing)?;
-        let mut daemon = Daemon::start(forebay, scratch, cache.as_ref(), &backing, true, &self.flags)?;
+        let mut daemon = Daemon::start(&[], forebay, scratch, cache.as_ref(), &backing, true, &self.flags)?;
         daemon.memory = memory;
         let device = daemon.attach()?;
         Ok((daemon, device))

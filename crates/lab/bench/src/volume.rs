@@ -96,7 +96,7 @@ pub fn volume(options: &Options) -> Result<Report, BenchError> {
     let volume = Volume::open(config).map_err(|e| BenchError::Forebay(e.to_string()))?;
     let fuse = Path::new("/dev/fuse").exists() && Path::new("/dev/loop-control").exists();
     let (cache_b, backing_b) = (DeviceSpec::Path(cache_b), DeviceSpec::Path(backing_b));
-    let mut daemon = Daemon::start(&options.forebay, dir, Some(&cache_b), &backing_b, fuse, &[])?;
+    let mut daemon = Daemon::start(&[], &options.forebay, dir, Some(&cache_b), &backing_b, fuse, &[])?;
     let mut nbd =
         NbdClient::connect(&daemon.nbd).map_err(|e| BenchError::system("connect to the daemon by NBD", e))?;
     let mut attached = match fuse {

@@ -51,7 +51,7 @@ pub(crate) fn durable(options: &Options, rounds: u32, time: Duration) -> Result<
     let clock = Clock::start();
     let mut raw = open_device(&raw, &ring)?;
     let (cache, backing) = (DeviceSpec::Path(cache), DeviceSpec::Path(backing));
-    let daemon = Daemon::start(&options.forebay, &dir, Some(&cache), &backing, false, &[])?;
+    let daemon = Daemon::start(&[], &options.forebay, &dir, Some(&cache), &backing, false, &[])?;
     let mut volume = Generator::connect(&daemon.nbd, 0)?;
     let server = Hollow::start(&dir.join("hollow.sock"))?;
     let mut hollow = Generator::connect(&server.socket, 0)?;

@@ -113,7 +113,7 @@ impl Pair {
             let dir = options.scratch.join(who.name());
             fs::create_dir_all(&dir).map_err(|e| BenchError::system(format!("make {}", dir.display()), e))?;
             let backing = store.at(&backing)?;
-            let daemon = Daemon::start(&options.forebay, &dir, cache.as_ref(), &backing, false, &[])?;
+            let daemon = Daemon::start(&[], &options.forebay, &dir, cache.as_ref(), &backing, false, &[])?;
             let generator = Generator::connect(&daemon.nbd, who as u64)?;
             Ok(Side { daemon, generator })
         };

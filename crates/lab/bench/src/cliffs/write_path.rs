@@ -122,7 +122,7 @@ fn forebay(options: &Options, dir: &Path) -> Result<Server, BenchError> {
     let (cache, backing) = (DeviceSpec::Path(cache), DeviceSpec::Path(backing));
     let place = options.scratch.join("write-path");
     fs::create_dir_all(&place).map_err(|e| BenchError::system(format!("make {}", place.display()), e))?;
-    let daemon = Daemon::start(&options.forebay, &place, Some(&cache), &backing, false, &[])?;
+    let daemon = Daemon::start(&[], &options.forebay, &place, Some(&cache), &backing, false, &[])?;
     Server::new("nbd", daemon.pid(), &daemon.nbd.clone(), Running::Forebay(daemon))
 }
 

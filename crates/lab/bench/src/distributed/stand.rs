@@ -96,7 +96,7 @@ impl Stand {
         let cache: DeviceSpec = Emulated::new(NVDRAM).at(&file)?;
         let policy = contender.policy().map(|policy| ("write-policy".to_owned(), policy.to_string()));
         let settings: Vec<(String, String)> = policy.into_iter().collect();
-        let mut daemon = Daemon::start_in(
+        let mut daemon = Daemon::start(
             &cluster.environment,
             &bench.options.forebay,
             place,
